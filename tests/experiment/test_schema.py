@@ -1,4 +1,4 @@
-"""The committed JSON schema matches the models and describes every key."""
+"""The committed JSON schema matches the models, and sections have the keys of their targets."""
 
 import dataclasses
 import json
@@ -9,39 +9,39 @@ from probekit.data.positions import PositionRule
 from probekit.experiment.loader import schemas
 from probekit.experiment.model import ModelSection, PositionSection
 from probekit.experiment.probe import ProbeSection
+from probekit.model.families.gpt2 import GPT2Config
 from probekit.probes.settings import ProbeSettings
+from probekit.training.recipe import ShapeSection
 
 SCHEMAS = schemas()
 
 
 @pytest.mark.parametrize("name", SCHEMAS)
-def test_committed_schema_is_up_to_date(repository, name):
+def test_committed_schema_is_up_to_date_and_describes_every_key(repository, name):
     assert (repository / "experiments" / name).read_text() == SCHEMAS[name], "run `make schema`"
-
-
-@pytest.mark.parametrize("name", SCHEMAS)
-def test_every_key_has_a_description(name):
-    schema = json.loads(SCHEMAS[name])
-    for name, section in schema["$defs"].items():
+    for section_name, section in json.loads(SCHEMAS[name])["$defs"].items():
         for key, entry in section["properties"].items():
-            assert "description" in entry or "$ref" in entry, f"{name}.{key}"
+            assert "description" in entry or "$ref" in entry, f"{section_name}.{key}"
 
 
-def names(settings):
-    return {field.name for field in dataclasses.fields(settings)}
+def defaults(settings):
+    return {field.name: field.default for field in dataclasses.fields(settings)}
 
 
-def test_sections_have_the_fields_of_their_target():
+def test_sections_have_the_fields_and_defaults_of_their_target():
     # The device of a fit is not a setting of the experiment; permutations follow all fits.
     others = {"permutations"}
-    assert set(ProbeSection.model_fields) - others == names(ProbeSettings) - {"device"}
-    assert set(PositionSection.model_fields) == names(PositionRule)
-
-
-def test_sections_have_the_defaults_of_their_target():
+    assert set(ProbeSection.model_fields) - others == defaults(ProbeSettings).keys() - {"device"}
     assert ProbeSection().settings() == ProbeSettings()
+    assert set(PositionSection.model_fields) == defaults(PositionRule).keys()
     rule = PositionRule(**PositionSection(at="last").model_dump())
     assert rule == PositionRule("last")
+    own = defaults(GPT2Config)
+    keys = {k: f for k, f in ShapeSection.model_fields.items() if k != "position_waves"}
+    for key, field in keys.items():
+        assert field.is_required() or field.default == own[key], key
+    of_the_vocabulary = {"vocab_size", "bos_token_id", "eos_token_id"}
+    assert set(own) - set(keys) == {*of_the_vocabulary, "layer_norm_epsilon"}
 
 
 @pytest.mark.parametrize(("given", "number"), [("true", 3), ("false", 0), ("5", 5), ("0", 0)])

@@ -16,15 +16,9 @@ from probekit.results.judging import judge
 from probekit.results.record import pack_record
 from probekit.results.site_results import SavedSiteResults, site_stem
 from probekit.results.table import DIFFERENCES, RESULTS, load_table, make_table
+from tests.pipeline.texts import text_of
 
-YAML = """\
-name: made
-model: {source: mini}
-data: {name: made, format: csv, file: rows.csv, columns: {id: id, group: group}}
-tokens: {bos: false, position: {at: last}}
-capture: {sites: ["blocks.[01].hook_resid_post"]}
-probe: {baselines: [majority]}
-"""
+YAML = text_of("made.yaml")
 FILES = ("config.yaml", "results.csv", "differences.csv", "test_rows.csv")
 SITES = ("blocks.0.hook_resid_post", "blocks.1.hook_resid_post")
 LABELS = ("no", "yes")
@@ -33,13 +27,10 @@ LABELS = ("no", "yes")
 def made_rows(n_groups=60, rows_of_group=4, prefix="g"):
     """Return rows with alternating labels, and with names of examples and groups."""
     n = n_groups * rows_of_group
-    return pd.DataFrame(
-        {
-            "example": [f"{prefix}{row}" for row in range(n)],
-            "group": [f"{prefix}{row // rows_of_group}" for row in range(n)],
-            "label": np.array(LABELS)[np.arange(n) % 2],
-        }
-    )
+    examples = [f"{prefix}{row}" for row in range(n)]
+    groups = [f"{prefix}{row // rows_of_group}" for row in range(n)]
+    labels = [LABELS[row % 2] for row in range(n)]
+    return pd.DataFrame({"example": examples, "group": groups, "label": labels})
 
 
 def guesses(rows, share, seed):
@@ -61,6 +52,7 @@ def write_run(folder, rows, guess_of_site, *, probe="logistic", overrides=(), la
     position = experiment.tokens.position.text
     truth = np.searchsorted(np.array(labels), rows["label"].to_numpy(dtype=str))
     majority = {"baselines": np.zeros_like(truth)} if experiment.probe.baselines else {}
+    saved = SavedSiteResults(folder, truth_of=None, n_classes=2)  # the truth is only for reading
     table = []
     for site, guess in (majority | guess_of_site).items():
         is_site = site != "baselines"
@@ -74,14 +66,10 @@ def write_run(folder, rows, guess_of_site, *, probe="logistic", overrides=(), la
         ]
         predictions = {who: ClassPredictions(truth, guess, len(labels))}
         origin = {"run": folder.name, "position": position, "site": site}
-        saved = SavedSiteResults(
-            folder, truth_of=None, n_classes=2
-        )  # the truth is only for reading
         saved.write(site_stem(site), origin, SiteResult(measured, predictions))
         names = {"run": "made", "model": "mini", "dataset": "made", "position": position}
         names |= {"main_metric": "accuracy"}
-        if is_site:
-            names |= {"site": site, "view": "raw", "component": "resid_post"}
+        names |= {"site": site, "view": "raw", "component": "resid_post"} if is_site else {}
         table += [names | asdict(one) for one in measured]
     (folder / "results.csv").write_text(csv_text(make_table(table, RESULTS)))
     (folder / "differences.csv").write_text(csv_text(make_table([], DIFFERENCES)))
@@ -93,8 +81,8 @@ def write_run(folder, rows, guess_of_site, *, probe="logistic", overrides=(), la
 
 def write_record(folder, labels=LABELS, dataset="same"):
     """Write run.json with the digests of the current files."""
-    paths = [folder / name for name in FILES]
-    paths += sorted((folder / "sites").iterdir())
+    paths = [*(folder / name for name in FILES), *sorted((folder / "sites").iterdir())]
+    names = (path.relative_to(folder).as_posix() for path in paths)
     sizes = {"n_layers": 2, "n_heads": 1, "d_model": 4, "d_vocab": 9, "n_ctx": 8, "parameters": 1}
     counts = dict.fromkeys(("train", "test"), dict.fromkeys(labels, 5))
     data = {"name": "made", "n_examples": 9, "n_rows": 9, "labels": counts}
@@ -110,8 +98,6 @@ def write_record(folder, labels=LABELS, dataset="same"):
         "data": data,
         "digests": {"dataset": dataset},
         "versions": {"numpy": "2"},
-        "files": {
-            path.relative_to(folder).as_posix(): digest([path.read_bytes()]) for path in paths
-        },
+        "files": {name: digest([(folder / name).read_bytes()]) for name in names},
     }
     (folder / "run.json").write_bytes(pack_record(record))

@@ -7,17 +7,9 @@ import pandas as pd
 
 from probekit.experiment.loader import load_experiment
 from probekit.pipeline.experiment.run import run
+from tests.pipeline.texts import text_of
 
-YAML = """\
-name: planted
-question: Is the second word readable at the last?
-model: {source: mini}
-data: {name: planted, format: csv, file: rows.csv, columns: {group: group}}
-tokens: {bos: false, position: {at: last}}
-capture: {sites: [blocks.0.hook_resid_pre, "blocks.[03].hook_resid_post"]}
-probe: {folds: 3, control_draws: 1, C: [0.01, 1]}
-attention: {texts: [The red house was]}
-"""
+YAML = text_of("planted.yaml")
 _NOUNS = "house door river garden letter table ship window horse carriage road hat"
 NOUNS = _NOUNS.split()
 VERBS = ("was", "is", "stood", "seemed")
@@ -76,19 +68,10 @@ def write_rows(path):
 
 def rows_of_sites(values):
     """Rows of results.csv for sites with these (validation, test) accuracies of the task."""
+    common = dict.fromkeys(("metric", "main_metric"), "accuracy") | dict.fromkeys(("head", "fold"))
+    common |= {"probe": "logistic", "target": "task", "position": "last"}
     return pd.DataFrame(
-        {
-            "probe": "logistic",
-            "target": "task",
-            "split": split,
-            "metric": "accuracy",
-            "site": site,
-            "head": None,
-            "position": "last",
-            "value": value,
-            "fold": None,
-            "main_metric": "accuracy",
-        }
+        common | {"split": split, "site": site, "value": value}
         for site, pair in values.items()
         for split, value in zip(("validation", "test"), pair, strict=True)
     )

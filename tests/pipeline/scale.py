@@ -3,16 +3,11 @@
 import random
 
 from probekit.experiment.loader import load_experiment
+from tests.pipeline.texts import text_of
 
 _TEXT = "the a old new house river garden door keys letter was were never found lost in on"
 
-EXPERIMENT = """
-name: scale
-model: {source: mini, random_weights: false}
-data: {name: scale, format: csv, file: scale.csv}
-tokens: {bos: false, position: {at: all}}
-capture: {sites: [blocks.0.hook_resid_post, blocks.1.hook_resid_post]}
-"""
+EXPERIMENT = text_of("scale.yaml")
 N_SHARDS = 4
 
 

@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from functools import partial
 
 import pytest
 from filelock import FileLock
@@ -52,19 +53,15 @@ def files_of(folder):
 
 
 def test_run_json_has_digests_of_itself_and_every_file(whole):
-    record = json.loads((whole / "run.json").read_text())
-    assert sorted(record["files"]) == [
-        name for name in files_of(whole) if name not in ("run.json", "report.html")
-    ]
+    content = (whole / "run.json").read_bytes()
+    record = json.loads(content)
+    # The fields are those that the record declares, in this order.
+    assert list(record) == ["format", *RunRecord.model_fields, "seal"]
+    assert pack_record(load_record(whole / "run.json").model_dump()) == content
+    assert {*record["files"], "run.json", "report.html"} == {*files_of(whole)}
     assert {name for name in record["files"] if "/" not in name} <= set(RESULT_FILES)
     assert WEIGHTS in record["files"]
     assert len(record["seal"]) == 64
-
-
-def test_run_json_has_the_fields_that_the_record_declares_in_this_order(whole):
-    content = (whole / "run.json").read_bytes()
-    assert list(json.loads(content)) == ["format", *RunRecord.model_fields, "seal"]
-    assert pack_record(load_record(whole / "run.json").model_dump()) == content
 
 
 READERS = {
@@ -94,9 +91,6 @@ def test_every_changed_file_is_detected(damaged, whole):
             load_runs([damaged])
         shutil.copy(whole / name, damaged / name)
     load_runs([damaged])
-
-
-def test_unexpected_file_is_named(damaged):
     (damaged / "training.csv").write_text("step\n1\n")
     with pytest.raises(DataError, match=r"training\.csv was added after the run"):
         write_report(damaged)
@@ -106,13 +100,10 @@ def test_any_changed_byte_of_run_json_is_detected(damaged):
     path = damaged / "run.json"
     content = path.read_bytes()
     places = {*range(0, len(content), 211), content.index(b"format"), content.index(b'"seal"') + 1}
-    for place in places:
-        flip(path, place)
-        with pytest.raises(DataError, match=r"run\.json"):
-            load_runs([damaged])
-        path.write_bytes(content)
-    for size in (0, 1, len(content) // 2, len(content) - 1):
-        path.write_bytes(content[:size])
+    flipped = (content[:n] + bytes([content[n] ^ 1]) + content[n + 1 :] for n in places)
+    cut = (content[:size] for size in (0, 1, len(content) // 2, len(content) - 1))
+    for other in (*flipped, *cut):
+        path.write_bytes(other)
         with pytest.raises(DataError, match=r"run\.json"):
             load_runs([damaged])
 
@@ -188,20 +179,16 @@ def test_changed_files_are_not_reused(go, whole, damaged, harm):
 
 
 def test_second_process_in_the_same_run_folder_is_refused(go, whole, damaged):
-    with (
-        FileLock(damaged / ".lock"),
-        pytest.raises(ConfigError, match=rf"Another process is running .* in {damaged}"),
-    ):
+    message = rf"Another process is running .* in {damaged}"
+    with FileLock(damaged / ".lock"), pytest.raises(ConfigError, match=message):
         go()
     go()
     assert files_of(damaged) == files_of(whole)
 
 
-@pytest.mark.parametrize(
-    ("what", "done"), [("planted", 1), ("planted", 2), ("planted/{key}/probes", 2)]
-)
+@pytest.mark.parametrize(("what", "done"), [("", 1), ("", 2), ("{key}/probes", 2)])
 def test_deleting_the_run_folder_during_the_run_raises(go, own, whole, what, done):
-    path = own.folder / "runs" / what.format(key=whole.name)
+    path = own.folder / "runs" / "planted" / what.format(key=whole.name)
 
     def delete(_):
         probed = [n for step, n, _ in heard.steps if step == "probe" and n >= done]
@@ -217,12 +204,9 @@ def test_deleting_the_run_folder_during_the_run_raises(go, own, whole, what, don
 
 
 def test_every_command_refuses_an_unfinished_run_in_the_same_words(damaged, whole):
-    commands = [
-        lambda: write_report(damaged),
-        lambda: load_probe(damaged / WEIGHTS),
-        lambda: compare(damaged, whole),
-        lambda: load_runs([damaged]),
-    ]
+    probe = damaged / WEIGHTS
+    commands = [partial(write_report, damaged), partial(load_probe, probe)]
+    commands += [partial(compare, damaged, whole), partial(load_runs, [damaged])]
     for is_written in (True, False):
         (damaged / ".started").touch()
         if not is_written:
@@ -234,9 +218,6 @@ def test_every_command_refuses_an_unfinished_run_in_the_same_words(damaged, whol
             messages.add(str(raised.value))
         (message,) = messages
         assert "contains an unfinished run. Run the experiment again with the same --out" in message
-
-
-def test_a_file_in_place_of_a_run_is_named(whole):
     with pytest.raises(MissingError, match=r"results\.csv is a file, not the folder of a run"):
         write_report(whole / "results.csv")
 
@@ -259,11 +240,9 @@ def test_messages_about_files_are_in_plain_words(damaged):
 def test_a_page_that_cannot_be_written_does_not_lose_the_run(go, damaged):
     (damaged / "report.html").unlink()
     (damaged / "report.html").mkdir()
-    with pytest.raises(
-        StoreError, match="The run is complete, but its page is not written"
-    ) as error:
+    message = f"The run is complete, but its page is not written.*run `probekit report {damaged}`"
+    with pytest.raises(StoreError, match=f"(?s){message}"):
         go(page=True)
-    assert f"Then run `probekit report {damaged}`" in str(error.value)
     assert not (damaged / ".started").exists()
     (damaged / "report.html").rmdir()
     assert write_report(damaged).is_file()

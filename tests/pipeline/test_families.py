@@ -5,22 +5,10 @@ import pytest
 from probekit import run
 from tests.model.families.configurations import ONE_PER_NETWORK, rows
 from tests.pipeline.intervene.cause_experiment import write_experiment
+from tests.pipeline.texts import text_of
 from tests.pipeline.tiny_models import write_model
 
-YAML = """\
-name: family
-model: {{source: {source}, random_weights: 1}}
-data:
-  name: nouns
-  format: csv
-  file: nouns.csv
-  columns: {{text: text, label: nearest, group: group}}
-tokens: {{bos: true, position: {{at: last}}}}
-split: {{test: 0.5}}
-capture: {{sites: [blocks.*.hook_resid_post, "blocks.1.attn.hook_z[head=*]"]}}
-probe: {{C: [0.1], folds: 2, permutations: 0, control_draws: 0, baselines: [majority]}}
-attention: {{texts: [The keys to the cabinet]}}
-"""
+YAML = text_of("family.yaml")
 
 
 FIRST, *OTHERS = rows(ONE_PER_NETWORK)
@@ -33,9 +21,8 @@ def model(request, tmp_path_factory):
 
 
 def test_an_experiment_on_heads_has_its_page(model, tmp_path):
-    result = run(
-        write_experiment(tmp_path, YAML.format(source=model)), out=tmp_path / "runs", progress=False
-    )
+    path = write_experiment(tmp_path, YAML.replace("SOURCE", str(model)))
+    result = run(path, out=tmp_path / "runs", progress=False)
     assert {"task", "random weights"} <= {*result.table["target"].str.replace("_", " ")}
     heads = result.table[result.table["head"].notna()]
     assert set(heads["head"]) == set(range(int(heads["head"].max()) + 1))

@@ -12,15 +12,9 @@ from probekit.errors import MissingError
 from probekit.experiment.loader import load_experiment
 from probekit.results.finished_run import FinishedRun
 from tests.killing import Commands
-from tests.pipeline.planted import YAML, write_rows
+from tests.pipeline.planted import QUICK, YAML, write_rows
 
-QUICK = (
-    "model.random_weights=false",
-    "probe.control_draws=0",
-    "probe.baselines=[majority]",
-    "probe.C=[0.01]",
-)
-SETTINGS = [part for setting in QUICK for part in ("--set", setting)]
+SETTINGS = [part for setting in QUICK[1:-1] for part in ("--set", setting)]
 CACHED = [*SETTINGS, "--cache", "cache"]
 SITE = "blocks.3.hook_resid_post"
 

@@ -14,6 +14,7 @@ from probekit.pipeline import selftest
 from probekit.pipeline.experiment.run import run
 from probekit.pipeline.selftest import padding, parity, planted_signal, pure_noise
 from probekit.probes.prober import Prober
+from tests.pipeline.scale import Heard
 
 
 def few():
@@ -37,21 +38,24 @@ def test_the_engine_passes(sound):
 
 
 def other_weights(monkeypatch):
-    def load(source, dtype):
-        model = verification_load(source, dtype)
+    load = verification.load_model
+
+    def broken(source, dtype):
+        model = load(source, dtype)
         for parameter in model.parameters():
             parameter.data *= 1.001
         return model
 
-    verification_load = verification.load_model
-    monkeypatch.setattr(verification, "load_model", load)
+    monkeypatch.setattr(verification, "load_model", broken)
 
 
 def other_tokens(monkeypatch):
     encode = verification.Tokenizer.encode
-    monkeypatch.setattr(
-        verification.Tokenizer, "encode", lambda self, text, bos: encode(self, text + ".", bos=bos)
-    )
+
+    def broken(self, text, bos):
+        return encode(self, text + ".", bos=bos)
+
+    monkeypatch.setattr(verification.Tokenizer, "encode", broken)
 
 
 def without_mask(monkeypatch):
@@ -80,33 +84,24 @@ def turned(monkeypatch):
 def with_table(change):
     """Results of a run are changed."""
 
-    def broken(monkeypatch):
-        monkeypatch.setattr(
-            selftest,
-            "run",
-            lambda *args, **named: SimpleNamespace(table=change(run(*args, **named))),
-        )
+    def changed(*args, **named):
+        return SimpleNamespace(table=change(run(*args, **named)))
 
-    return broken
+    return lambda monkeypatch: monkeypatch.setattr(selftest, "run", changed)
 
 
 def equally_good(result):
     return result.table.assign(value=0.7)
 
 
-def with_rows(change):
-    """Probes read changed rows."""
+def mixed_up(monkeypatch):
+    """Probes read rows in a different order from their labels."""
+    site = Prober.site
 
-    def broken(monkeypatch):
-        site = Prober.site
-        monkeypatch.setattr(Prober, "site", lambda self, X, **named: site(self, change(X), **named))
+    def broken(self, X, **named):
+        return site(self, X[np.random.default_rng(0).permutation(len(X))], **named)
 
-    return broken
-
-
-def mixed_up(X):
-    """Rows in a different order from their labels."""
-    return X[np.random.default_rng(0).permutation(len(X))]
+    monkeypatch.setattr(Prober, "site", broken)
 
 
 def leaked(monkeypatch):
@@ -123,7 +118,7 @@ def leaked(monkeypatch):
 BROKEN = {
     parity: (other_weights, other_tokens),
     padding: (without_mask, turned),
-    planted_signal: (with_table(equally_good), with_rows(mixed_up)),
+    planted_signal: (with_table(equally_good), mixed_up),
     few: (leaked,),
 }
 
@@ -154,13 +149,8 @@ def test_scores_of_an_adjacent_layer_fail(monkeypatch, by):
 
 
 def test_progress_is_reported_before_each_check(monkeypatch):
-    seen = []
-
-    class Watching:
-        def progress(self, step, done, total):
-            seen.append((step, done, total))
-
+    heard = Heard()
     monkeypatch.setattr(selftest, "verify_model", lambda source: pytest.fail("reached"))
     with pytest.raises(pytest.fail.Exception):
-        selftest.selftest(quick=True, watcher=Watching())
-    assert seen == [("selftest", 0, 4)]
+        selftest.selftest(quick=True, watcher=heard)
+    assert heard.steps == [("selftest", 0, 4)]

@@ -1,28 +1,33 @@
-"""Complete runs over heads, views, concatenations and positions give consistent scores."""
+"""Complete runs over heads, views, positions and kinds of probe give consistent scores."""
 
 import numpy as np
 import pandas as pd
 import pytest
 
 from probekit.activations.store import ActivationStore
-from probekit.errors import ConfigError, DataError
+from probekit.errors import ConfigError
 from probekit.pipeline.compare.compare import compare
 from probekit.pipeline.experiment.prepare import prepare
 from probekit.pipeline.experiment.run import run
 from probekit.pipeline.measure.probing import make_probers
 from probekit.probes.prober import Prober
+from probekit.probes.saved_probe import SavedProbe
 from probekit.results.selection import fold_choices, headline_row, site_with_head
 from probekit.results.table import load_table, only
-from tests.pipeline.planted import NOUNS, Planted
+from tests.pipeline.planted import NOUNS
+from tests.pipeline.texts import text_of
 
 SITE = "capture.sites=[blocks.2.hook_resid_post]"
 COLUMNS = "data.columns={group: group, start: start, end: end}"
 FEW = ("probe={folds: 2, control_draws: 1, C: [0.1]}", "attention.texts=[]")
+KIND = text_of("overrides_kinds.txt").splitlines()
+EVERY_TOKEN = "tokens.position={at: all}"
+SENTENCE = text_of("sentence.conllu")
+TREES = text_of("overrides_trees.txt").splitlines()
 
 
 @pytest.fixture
-def experiment(tmp_path):
-    place = Planted(tmp_path)
+def experiment(own, tmp_path):
     rows = [
         {"text": f"{start} {colour} {noun} {verb} {end}", "label": colour, "group": noun}
         | {"start": len(f"{start} {colour} "), "end": len(f"{start} {colour} {noun}")}
@@ -34,7 +39,20 @@ def experiment(tmp_path):
     rows.insert(1, bare)  # it has no neighbouring token
     pd.DataFrame(rows).to_csv(tmp_path / "rows.csv", index=False)
     common = ("model.random_weights=false", COLUMNS, "tokens.position.at=word", SITE, *FEW)
-    return lambda *overrides: place.load(*common, *overrides)
+    return lambda *overrides: own.load(*common, *overrides)
+
+
+@pytest.fixture
+def load(own):
+    """A function that writes other rows and loads the experiment on them."""
+
+    def load(rows, *overrides):
+        pd.DataFrame(rows).to_csv(own.folder / "rows.csv", index=False)
+        sentences = [SENTENCE.format(n=n, noun=NOUNS[n % 10]) for n in range(20)]
+        (own.folder / "trees.conllu").write_text("\n".join(sentences) + "\n")
+        return own.load(*KIND, *overrides)
+
+    return load
 
 
 @pytest.fixture
@@ -100,45 +118,24 @@ def test_sweep_offsets_equal_runs_without_a_sweep(experiment, go, tmp_path):
         alone = go(experiment(f"tokens.position={{at: word, offset: {offset}}}")).table
         pd.testing.assert_frame_equal(numbers(swept.table, position=text), numbers(alone))
     # The token before the span is the word itself, so that a lookup suffices.
-    found = numbers(swept.table, position="word:last-1", target="word_identity", metric="accuracy")
-    assert found["value"].item() == 1
-    found = numbers(swept.table, position="word:last", target="word_identity", metric="accuracy")
-    assert found["value"].item() == 0.5
+    lookup = only(swept.table, target="word_identity", metric="accuracy").set_index("position")
+    assert lookup["value"][["word:last-1", "word:last"]].tolist() == [1, 0.5]
 
 
-def test_sweep_excludes_and_reports_examples_without_an_offset(experiment):
+def test_sweep_excludes_and_reports_examples_without_an_offset(
+    experiment, tmp_path, snapshot, refused
+):
     prepared = prepare(experiment("tokens.sweep=[0, 2]"))
     assert [len(at.types) for at in prepared.positions] == [40, 40]
     assert len(prepared.plan.example) == 80
-    (note,) = prepared.dataset.notes
-    assert note.startswith(
-        "1 example dropped, because a token is missing at one of the offsets 0, 2"
-    )
-    assert note.endswith("no token 2 after the span")
+    assert prepared.dataset.notes == snapshot
     assert len(prepare(experiment()).labels) == 41
+    rows = ["text,label,group,start,end", "The key,a,1,4,7", "key was,b,2,0,3"]
+    (tmp_path / "rows.csv").write_text("\n".join(rows))
+    refused(lambda: prepare(experiment("tokens.sweep=[-1, 1]")))  # none is complete
 
 
-def test_sweep_rows_are_at_their_offsets(experiment):
-    prepared = prepare(experiment("tokens.sweep=[1, -1]", "tokens.bos=true"))
-    for number, step in enumerate((1, -1)):
-        at = prepared.positions[number]
-        for row, word in zip(range(number, 80, 2), at.types, strict=True):
-            example = prepared.plan.example[row]
-            token = prepared.plan.positions[prepared.plan.offsets[row]]
-            text = prepared.dataset.examples[example].text.split()
-            assert token == 3 + step
-            assert word.strip() == text[2 + step]
-        assert at.typical.all()
-
-
-def test_all_offsets_share_folds_and_resamples(experiment):
-    swept = experiment("tokens.sweep=[0, 1]", "probe.control_draws=0")
-    first, second = make_probers(swept, prepare(swept))
-    X = np.random.default_rng(0).normal(size=(40, 3))
-    assert first.site(X).measurements == second.site(X).measurements
-
-
-def test_invalid_offset_is_named(experiment, tmp_path, monkeypatch):
+def test_invalid_offset_is_named(experiment, tmp_path, monkeypatch, refused):
     rows = tmp_path / "rows.csv"
     rows.write_text(rows.read_text().replace("was old", "was new"))
     swept = experiment("tokens.sweep=[0, 2]")
@@ -149,15 +146,7 @@ def test_invalid_offset_is_named(experiment, tmp_path, monkeypatch):
         return Prober(data, settings)
 
     monkeypatch.setattr("probekit.pipeline.measure.probing.Prober", refuse)
-    with pytest.raises(ConfigError, match=r"^At word:last\+2: --set probe.*: one word"):
-        make_probers(swept, prepare(swept))
-
-
-def test_sweep_without_complete_examples_is_refused(experiment, tmp_path):
-    rows = ["text,label,group,start,end", "The key,a,1,4,7", "key was,b,2,0,3"]
-    (tmp_path / "rows.csv").write_text("\n".join(rows))
-    with pytest.raises(DataError, match=r"2 examples dropped, .* -1, 1.*Use fewer offsets"):
-        prepare(experiment("tokens.sweep=[-1, 1]"))
+    refused(lambda: make_probers(swept, prepare(swept)))
 
 
 def test_view_is_recorded_and_shares_the_cache(experiment, go, tmp_path, monkeypatch):
@@ -176,10 +165,7 @@ def test_concatenated_sites_are_never_selected(experiment, go):
     joined = " + ".join(f"blocks.{layer}.hook_resid_post" for layer in range(6))
     found = numbers(result.table, split="validation", target="task")["value"]
     assert found[1] > found[0]
-    assert [site for site in result.table["site"].unique() if site] == [
-        "blocks.0.hook_resid_pre",
-        joined,
-    ]
+    assert set(result.table["site"]) == {"", "blocks.0.hook_resid_pre", joined}
     assert result.table.loc[result.table["site"] == joined, "layer"].isna().all()
     assert result.record["verdict"]["best"]["site"] == "blocks.0.hook_resid_pre"
     assert "Concatenated: one probe on the features of several sites" in result.report.read_text()
@@ -212,3 +198,89 @@ def test_scores_of_saved_predictions_are_those_of_the_tables(pair):
     site = only(other.rows, target="task").iloc[-1]
     assert np.isclose(table["value"], site["value_a"], atol=1e-6).any()
     assert any("without auroc" in note for note in other.notes)
+
+
+def texts():
+    return [
+        {"text": f"{start} {colour} {noun} {verb}", "label": colour, "group": noun}
+        for noun in NOUNS[:10]
+        for start, verb in (("The", "was old"), ("My own", "is"))
+        for colour in ("red", "black")
+    ]
+
+
+def counts_of_words():
+    """Return texts labelled by their number of words, with noise of standard deviation 0.1."""
+    generator = np.random.default_rng(0)
+    lengths = np.tile(np.arange(1, 9), 20)
+    return [
+        {"text": " ".join(generator.choice(NOUNS[:10], n)), "label": n + generator.normal() / 10}
+        | {"group": f"g{row // 2}"}
+        for row, n in enumerate(lengths)
+    ]
+
+
+def test_text_probes_have_no_control(load, go):
+    kinds = "probe.kinds=[{kind: attention_pooled}, {kind: nearest_mean}]"
+    # Half of the texts with a noun are in the training set, so that its words are not new.
+    rows = [row | {"group": row["text"].replace(row["label"], "")} for row in texts()]
+    table = go(load(rows, kinds, EVERY_TOKEN, "split.test=0.5")).table
+    assert set(only(table, target="control")["probe"]) == {"nearest_mean"}
+    n_rows = only(table, split="test").groupby("probe")["n_test"].unique()
+    assert n_rows["attention_pooled"].item() == 20 < n_rows["nearest_mean"].max()
+
+
+RUNS = {
+    "texts": (texts, ("probe.kinds=[{kind: attention_pooled}]", EVERY_TOKEN), [0, 3], 0.9),
+    "numbers": (counts_of_words, ("probe.kinds=[{kind: ridge_regression}]",), [3], 0.5),
+    "trees": (texts, TREES, [3], 0.9),
+}
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_run_of_each_kind_has_its_own_metrics_and_is_not_fitted_again(
+    load, go, monkeypatch, snapshot, name
+):
+    rows, overrides, layers, bound = RUNS[name]
+    experiment = load(rows(), "model.random_weights=1", *overrides)
+    result = go(experiment, page=True)
+    task = only(result.table, target="task", split="test")
+    main = only(task, metric=result.record["verdict"]["metric"]).set_index("layer")["value"]
+    assert main[layers].min() > bound
+    labels = result.record["data"]["labels"]
+    assert {
+        "rows of targets": result.table.groupby("target")["n_test"].unique().to_string(),
+        "metrics of the task": sorted(set(task["metric"])),
+        "test rows": len(pd.read_csv(result.folder / "test_rows.csv")),
+        "labels": {side: sum(counts.values()) for side, counts in labels.items()},
+        "findings": [one["code"] for one in result.record["data"]["findings"]],
+    } == snapshot
+    assert result.report.is_file()
+    content = result.results.read_bytes()
+    monkeypatch.setattr("probekit.probes.prober.Prober.site", None)  # a call would fail
+    assert go(experiment).results.read_bytes() == content
+
+
+@pytest.mark.parametrize("overrides", text_of("invalid_kinds.txt").splitlines())
+def test_mistakes_are_refused_before_the_capture(load, own, refused, overrides):
+    experiment = load(texts(), *overrides.split(" & "))
+    refused(run, experiment, out=own.folder / "runs", cache_root=own.folder / "cache")
+    assert not list(own.folder.rglob("*.safetensors"))
+    if "128" in overrides:
+        prepare(load(texts(), *overrides.replace("128", "64").split(" & ")))
+
+
+def test_ranked_features_are_those_of_the_k_sparse_probes(load, go):
+    sparse = 'probe.kinds=[{"kind": "logistic"}, {"kind": "k_sparse", "k": [2, 8]}]'
+    sites = 'capture.sites=["blocks.[03].mlp.hook_post"]'
+    found = go(load(texts(), sparse, sites), page=True)
+    features = pd.read_csv(found.folder / "features.csv")
+    assert features["k"].tolist() == [2] * 2 + [8] * 6
+    assert features["share"].is_monotonic_decreasing
+    numbers = features["feature"].str.extract(r"\[neuron=(\d+)\]")[0].astype(int)
+    for k in (2, 8):
+        kept = SavedProbe.load(found.folder / "probes" / features["site"].iloc[0] / f"k_sparse-{k}")
+        assert set(np.flatnonzero(kept.layers[0][0].any(axis=0))) == set(numbers[:k])
+    page = found.report.read_text()
+    assert f"[neuron={numbers[0]}]" in page.replace("<wbr>", "")
+    assert "features.csv" in found.record["files"]

@@ -1,7 +1,9 @@
-"""Captures by several processes: identical bytes, and killed or interrupted workers."""
+"""Captures by several processes: identical bytes, killed or interrupted workers, and plans."""
 
 import json
 import os
+import re
+import shlex
 import subprocess
 import sys
 from functools import partial
@@ -10,27 +12,27 @@ import pytest
 
 from probekit.activations.store import ActivationStore
 from probekit.activations.upkeep import caches_in, summarize
-from probekit.errors import DamagedError, MissingError, StoreError, StoreMismatchError
+from probekit.errors import ConfigError, DamagedError, MissingError, StoreError, StoreMismatchError
 from probekit.pipeline.capture import jobs
-from probekit.pipeline.capture.captures import capture_only, lay_out
+from probekit.pipeline.capture.captures import capture_only, lay_out, plan_experiment, plan_tokens
 from probekit.pipeline.capture.jobs import by_processes, jobs_in, work_at
 from tests.activations.captures import files
 from tests.interrupting import interrupt
 from tests.pipeline.scale import N_SHARDS, Heard, load, write_experiment
 
 
-def by_two(watcher):
-    return partial(by_processes, n_workers=2, device="cpu", n_threads=1, watcher=watcher)
+def captured(experiment, folder, watcher, root=None):
+    """The capture by two processes in a folder."""
+    crew = partial(by_processes, n_workers=2, device="cpu", n_threads=1, watcher=watcher)
+    root = root or folder / "caches"
+    return capture_only(experiment, cache_root=root, watcher=watcher, crew=crew)["task"]
 
 
 def probekit(*arguments, cwd):
-    return [sys.executable, "-m", "probekit", *map(str, arguments)], {
-        "cwd": cwd,
-        "env": os.environ | {"PROBEKIT_CACHE": str(cwd / "caches")},
-        "stdout": subprocess.PIPE,
-        "stderr": subprocess.PIPE,
-        "text": True,
-    }
+    """A command in a process of its own, and how it is started."""
+    env = os.environ | {"PROBEKIT_CACHE": str(cwd / "caches")}
+    streams = dict.fromkeys(("stdout", "stderr"), subprocess.PIPE) | {"text": True}
+    return [sys.executable, "-m", "probekit", *arguments], {"cwd": cwd, "env": env, **streams}
 
 
 @pytest.fixture(scope="module")
@@ -42,9 +44,7 @@ def alone(tmp_path_factory):
 
 def test_two_processes_write_the_same_bytes_as_one(tmp_path, alone):
     heard = Heard()
-    both = capture_only(
-        load(tmp_path), cache_root=tmp_path / "caches", watcher=heard, crew=by_two(heard)
-    )["task"]
+    both = captured(load(tmp_path), tmp_path, heard)
     assert both.root == alone.root
     assert both.computed == 2 * N_SHARDS
     assert files(both.store.folder) == files(alone.store.folder)
@@ -75,26 +75,22 @@ def test_separately_started_workers_write_the_same_bytes_as_one_process(
     assert "0 shards computed; no shard is missing" in late.stderr
 
 
-class Children:
-    """Records the processes that are started."""
+@pytest.fixture
+def children(monkeypatch):
+    """The processes that are started."""
+    started, popen = [], subprocess.Popen
 
-    def __init__(self, monkeypatch):
-        self.all = []
-        popen = subprocess.Popen
+    def start(*arguments, **options):
+        started.append(popen(*arguments, **options))
+        return started[-1]
 
-        def started(*arguments, **options):
-            self.all.append(popen(*arguments, **options))
-            return self.all[-1]
-
-        monkeypatch.setattr(jobs.subprocess, "Popen", started)
+    monkeypatch.setattr(jobs.subprocess, "Popen", start)
+    return started
 
 
-def test_other_workers_compute_the_shards_of_a_killed_worker(tmp_path, alone, monkeypatch):
-    children = Children(monkeypatch)
-    heard = Heard(lambda done: done and children.all[0].kill())
-    left = capture_only(
-        load(tmp_path), cache_root=tmp_path / "caches", watcher=heard, crew=by_two(heard)
-    )["task"]
+def test_other_workers_compute_the_shards_of_a_killed_worker(tmp_path, alone, children):
+    heard = Heard(lambda done: done and children[0].kill())
+    left = captured(load(tmp_path), tmp_path, heard)
     assert left.root == alone.root
     assert "1 of 2 workers failed" in heard.messages[0]
     assert "killed by signal 9" in heard.messages[0]
@@ -102,20 +98,14 @@ def test_other_workers_compute_the_shards_of_a_killed_worker(tmp_path, alone, mo
     assert files(left.store.folder) == files(alone.store.folder)
 
 
-def test_capture_fails_if_all_workers_are_killed_and_resumes_later(tmp_path, alone, monkeypatch):
-    children = Children(monkeypatch)
-    heard = Heard(lambda done: [child.kill() for child in children.all if done])
+def test_capture_fails_if_all_workers_are_killed_and_resumes_later(tmp_path, alone, children):
+    heard = Heard(lambda done: [child.kill() for child in children if done])
     experiment = load(tmp_path)
     with pytest.raises(StoreError, match=r"of 4 shards are missing.*run the same command"):
-        capture_only(experiment, cache_root=tmp_path / "caches", watcher=heard, crew=by_two(heard))
+        captured(experiment, tmp_path, heard)
     [cache] = caches_in(tmp_path / "caches")
-    n_committed = sum(summarize(cache).sites.values())
-    assert n_committed
-    monkeypatch.undo()
-    heard = Heard()
-    whole = capture_only(
-        experiment, cache_root=tmp_path / "caches", watcher=heard, crew=by_two(heard)
-    )["task"]
+    assert sum(summarize(cache).sites.values())
+    whole = captured(experiment, tmp_path, Heard())
     assert whole.reused
     assert whole.root == alone.root
     assert files(cache) == files(alone.store.folder)
@@ -159,26 +149,76 @@ def test_worker_reports_errors(tmp_path):
 
 def test_several_workers_require_exclusive_creation(tmp_path, monkeypatch):
     monkeypatch.setattr("probekit.activations.object_store.creates_atomically", lambda _: False)
-    heard = Heard()
     with pytest.raises(StoreError, match="several writers would overwrite each other"):
-        capture_only(load(tmp_path), cache_root="memory://crews", watcher=heard, crew=by_two(heard))
+        captured(load(tmp_path), tmp_path, Heard(), "memory://crews")
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "message"),
+    ("command", "code", "message"),
     [
-        (["cache", "scale.yaml", "--address", "auto"], 2, "--engine ray"),
-        (["cache", "scale.yaml", "--threads", "2"], 2, "--workers"),
-        (["cache", "scale.yaml", "--workers", "-1"], 2, "--workers"),
-        (["cache", "scale.yaml", "--workers", "2", "--device", "cuda:77"], 2, "--device cuda:77"),
-        (["worker", "nowhere"], 3, "contains no cache"),
-        (["worker", "nowhere", "--device", "nonsense"], 3, "contains no cache"),
+        ("cache scale.yaml --address auto", 2, "--engine ray"),
+        ("cache scale.yaml --threads 2", 2, "--workers"),
+        ("cache scale.yaml --workers -1", 2, "--workers"),
+        ("cache scale.yaml --workers 2 --device cuda:77", 2, "--device cuda:77"),
+        ("worker nowhere", 3, "contains no cache"),
+        ("worker nowhere --device nonsense", 3, "contains no cache"),
     ],
 )
-def test_each_error_prints_one_message(tmp_path, call, monkeypatch, arguments, code, message):
+def test_each_error_prints_one_message(tmp_path, call, monkeypatch, command, code, message):
     monkeypatch.setenv("PROBEKIT_CACHE", str(tmp_path / "caches"))
     write_experiment(tmp_path)
-    done = call(*arguments)
+    done = call(*command.split())
     assert done.code == code, done.stderr
     assert message in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_plan_equals_numbers_computed_by_hand():
+    numbers = plan_tokens("gpt2", 10_240_000, sites=["blocks.*.hook_resid_post"])
+    assert numbers["rows_of_a_site"] == 10_240_000
+    # A batch of 16,384 tokens has 16 sequences of 1,024, which is more than one shard.
+    assert numbers["shards_of_a_site"] == 625
+    assert numbers["files"] == 2 * 12 * 625 + 3
+    assert numbers["bytes"] == pytest.approx(12 * 10_240_000 * 768 * 2, rel=0.01)
+    on_cpu = plan_tokens("gpt2", 10_240_000, sites=["hook_embed"], device="cpu", dtype="float32")
+    assert on_cpu["shards_of_a_site"] == 2500  # two batches of two sequences each
+    assert on_cpu["bytes"] == pytest.approx(10_240_000 * 768 * 4, rel=0.02)
+
+
+def test_plan_of_an_experiment_equals_the_size_of_its_cache(tmp_path):
+    experiment = load(tmp_path)
+    numbers = plan_experiment(experiment)
+    store = capture_only(experiment, cache_root=tmp_path / "caches")["task"].store
+    there = [path for path in store.folder.rglob("*") if path.is_file() and path.name != ".lock"]
+    assert numbers["files"] == len(there)
+    assert numbers["shards_of_a_site"] == len(store.shards)
+    assert numbers["bytes"] == pytest.approx(sum(path.stat().st_size for path in there), rel=0.02)
+
+
+def test_cluster_page_shows_the_output_of_the_command(repository, call):
+    page = (repository / "docs" / "howto" / "cluster.md").read_text()
+    block = r"```console\n(probekit cache plan [^\n]*)\n```\n\n```text\n(.*?)```"
+    shown = re.findall(block, page, re.DOTALL)
+    assert len(shown) == 2
+    for command, text in shown:
+        assert call(*shlex.split(command)[1:]) == (0, text, "")
+
+
+def test_hours_are_those_of_the_throughput_and_wrong_options_are_refused(tmp_path, call):
+    plan = partial(call, "cache", "plan")
+    write_experiment(tmp_path)
+    numbers = json.loads(plan(tmp_path / "scale.yaml", "--device", "cpu", "--json").stdout)
+    assert (numbers["shards_of_a_site"], numbers["hours"]) == (4, None)
+    of_model = ("gpt2", "--tokens", 72e5, "--json", "--throughput", 1000)
+    tokens = 7032 * 1024
+    assert json.loads(plan(*of_model, "--workers", 2).stdout)["hours"] == tokens / 1000 / 7200
+    few = json.loads(plan("gpt2", "--tokens", 5, *of_model[3:], "--workers", 9).stdout)
+    assert few["hours"] == 1024 / 1000 / 3600  # one shard, so one worker
+    assert "--tokens is for a MODEL" in plan(tmp_path / "scale.yaml", "--tokens", "5").stderr
+    assert "--set requires a FILE" in plan("gpt2", "--tokens", 5, "--set", "a=1").stderr
+    assert "number of tokens" in plan("gpt2").stderr
+
+
+def test_a_site_that_cannot_be_stored_is_refused():
+    with pytest.raises(ConfigError, match="query_pos key_pos"):
+        plan_tokens("gpt2", 5, sites=["blocks.0.attn.hook_pattern"])

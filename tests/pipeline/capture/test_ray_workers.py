@@ -27,9 +27,8 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def cluster():
-    there = cluster_utils.Cluster(
-        initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False}
-    )
+    head = {"num_cpus": 1, "include_dashboard": False}
+    there = cluster_utils.Cluster(initialize_head=True, head_node_args=head)
     ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # no node has the tests
     ray.init(address=there.address, log_to_driver=False, logging_level="error")
     yield there
@@ -112,23 +111,17 @@ def test_repeatedly_failing_actors_end_the_capture(cluster, tmp_path, monkeypatc
     heard = Heard()
     with pytest.raises(StoreError, match="2 actors died in a row"):
         capture(load(tmp_path), tmp_path / "ray", heard, n_workers=1)
-    (death,) = [
-        message for message in heard.messages if not message.startswith("waiting for resources")
-    ]
+    (death,) = [text for text in heard.messages if not text.startswith("waiting for resources")]
     assert death.startswith("an actor died and is replaced")
 
 
-def test_missing_ray_is_reported_with_the_install_command(tmp_path, monkeypatch):
+def test_missing_ray_and_cluster_are_reported(tmp_path, monkeypatch):
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    with pytest.raises(ConfigError, match=r"Cannot reach the cluster at 127\.0\.0\.1:9: .*refused"):
+        capture(load(tmp_path), tmp_path / "ray", Heard(), address="127.0.0.1:9")
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(ConfigError, match=r"pip install .*\[ray\]'"):
         capture(load(tmp_path), tmp_path / "ray", Heard())
-
-
-def test_missing_cluster_is_reported(tmp_path, monkeypatch):
-    monkeypatch.setattr(ray, "is_initialized", lambda: False)
-
-    with pytest.raises(ConfigError, match=r"Cannot reach the cluster at 127\.0\.0\.1:9: .*refused"):
-        capture(load(tmp_path), tmp_path / "ray", Heard(), address="127.0.0.1:9")
 
 
 def test_sigterm_handler_is_restored_after_ray():

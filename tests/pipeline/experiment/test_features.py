@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from probekit.activations.capture import Captured
-from probekit.errors import ConfigError, UnknownNameError
 from probekit.experiment.loader import load_experiment
 from probekit.model.families.gpt2 import GPT2
 from probekit.pipeline.experiment.prepare import find_features, prepare
@@ -14,15 +13,9 @@ from probekit.pipeline.experiment.rows import normalized
 from probekit.pipeline.experiment.source import TASK, ModelSource
 from tests.activations.captures import capture
 from tests.model.gpt2_sites import select
+from tests.pipeline.texts import text_of
 
-YAML = """\
-name: rows
-model: {source: mini}
-data: {name: rows, format: csv, file: rows.csv}
-tokens: {bos: false, position: {at: last}}
-capture:
-  sites: [blocks.1.hook_resid_pre, blocks.1.ln1.hook_normalized, "blocks.1.attn.hook_z[head=*]"]
-"""
+YAML = text_of("features.yaml")
 
 
 @pytest.fixture(scope="module")
@@ -36,13 +29,9 @@ def experiment(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def prepared(experiment):
-    return prepare(experiment())
-
-
-@pytest.fixture(scope="module")
-def store(prepared, tmp_path_factory):
+def store(experiment, tmp_path_factory):
     model, root = GPT2.from_pretrained("mini"), tmp_path_factory.mktemp("cache")
+    prepared = prepare(experiment())
     return capture(model, "", prepared.ids, prepared.plan, prepared.sites, root=root).store
 
 
@@ -107,17 +96,10 @@ def test_sites_used_only_in_a_concatenation_are_captured(experiment):
     ]
 
 
-@pytest.mark.parametrize(
-    ("text", "error", "message"),
-    [
-        ("  view: normalized\n", ConfigError, r"line 7: `view: normalized` requires sites"),
-        ("  view: normalized\n", ConfigError, r"hook_z has the axes .* n_heads d_head\. Allow"),
-        ("  concatenate:\n    - [hook_embed]\n", ConfigError, r"line 8: a concatenation needs"),
-        ("  concatenate:\n    - [hook_embed, hook_x]\n", UnknownNameError, r"line 8: No site"),
-        ("  concatenate: [['blocks.*.attn.hook_pattern']]\n", ConfigError, r"line 7: .* query_pos"),
-    ],
-)
-def test_invalid_sites_are_reported_with_their_line(experiment, tmp_path, text, error, message):
-    (tmp_path / "rows.yaml").write_text(YAML + text)
-    with pytest.raises(error, match=message):
-        prepare(load_experiment(tmp_path / "rows.yaml"))
+def test_invalid_sites_are_reported_with_their_line(tmp_path, refused):
+    (tmp_path / "rows.csv").write_text("text,label\nThe key,a\nThe dog,b\n")
+    pattern = "blocks.*.attn.hook_pattern"
+    lists = ("\n    - [hook_embed]", "\n    - [hook_embed, hook_x]", f" [['{pattern}']]")
+    for text in ("view: normalized", *(f"concatenate:{one}" for one in lists)):
+        (tmp_path / "rows.yaml").write_text(f"{YAML}  {text}\n")
+        refused(lambda: prepare(load_experiment(tmp_path / "rows.yaml")))

@@ -1,29 +1,25 @@
-"""Whole runs under `split.folds`: scores, saved probes, and the sentences about them."""
+"""Whole runs under `split.folds` and other main metrics: scores, saved probes and sentences."""
 
 import numpy as np
 import pandas as pd
 import pytest
 
 from probekit.cli.show.results import show_results
+from probekit.errors import ConfigError
 from probekit.pipeline.compare.compare import compare
 from probekit.pipeline.experiment.prepare import prepare
 from probekit.pipeline.experiment.record import data_facts, findings
+from probekit.pipeline.experiment.validate import validate
 from probekit.pipeline.measure.probing import make_probers
 from probekit.probes.saved_probe import SavedProbe
+from probekit.report.pages.parts import result_parts
 from probekit.report.sentences.answer import p_words
 from probekit.results.selection import chosen_row, fold_choices, main_metric
-from probekit.results.table import load_table, only
-from tests.pipeline.planted import MIXED, Planted
+from probekit.results.table import DIFFERENCES, load_table, only, read_columns
+from tests.pipeline.planted import FAST, Planted
+from tests.pipeline.texts import text_of
 
-OVERRIDES = (
-    MIXED,
-    "model.random_weights=1",
-    "split.folds=3",
-    "capture.sites=['blocks.[135].hook_resid_post', hook_embed]",
-    "probe.description=false",
-    "probe.permutations=99",
-    "attention.texts=[]",
-)
+OVERRIDES = text_of("overrides_folds.txt").splitlines()
 
 
 @pytest.fixture(scope="module")
@@ -33,9 +29,8 @@ def load(planted):
     again = rows.assign(group=rows["group"] + " again")
     pd.concat([rows, again]).to_csv(planted.folder / "twice.csv", index=False)
     # Each noun is in two groups, so that test words are not new.
-    rows.assign(group=np.arange(len(rows)) // 4).to_csv(
-        planted.folder / "repeated.csv", index=False
-    )
+    repeated = rows.assign(group=np.arange(len(rows)) // 4)
+    repeated.to_csv(planted.folder / "repeated.csv", index=False)
     return lambda *others: planted.load(*OVERRIDES, *others)
 
 
@@ -60,16 +55,6 @@ def score(table, **where):
     return value
 
 
-def test_folds_that_disagree_have_no_best_site(nested, table):
-    v = nested._record.verdict
-    names = [choice.name for choice in v.choices]
-    assert v.score.sites == {name: names.count(name) for name in names}
-    assert len(v.score.sites) > 1
-    assert sum(v.score.sites.values()) == len(v.choices) == 3
-    assert v.best.site == nested.record["verdict"]["best"]["site"] == chosen_row(table)["site"]
-    assert v.best.probe == "logistic"
-
-
 def test_every_fold_tests_its_own_rows_at_the_site_it_chose(nested, table, load):
     experiment = load()
     prepared = prepare(experiment)
@@ -84,16 +69,6 @@ def test_every_fold_tests_its_own_rows_at_the_site_it_chose(nested, table, load)
     for fold, site in enumerate(chosen):
         own = validation[validation["fold"] == fold]
         assert own.set_index("site").loc[site, "value"] == own["value"].max()
-
-
-def test_the_curve_has_no_ring_and_the_nested_choice_is_a_line(nested, table):
-    page = nested.report.read_text()
-    assert "fold choice" in page
-    assert "chosen by<br>cross-validation" not in page
-    assert "The ring marks" not in page
-    assert "test rows were not used" not in page
-    assert "the folds chose different sites (" in nested.answer
-    assert "the final probe, which was fitted on all rows, these included," in page
 
 
 def test_differences_and_p_values_are_those_of_the_nested_choice(nested, table):
@@ -135,12 +110,16 @@ def test_the_chosen_probe_of_a_comparison_is_the_nested_choice(nested, table, go
         assert chosen["value_a"] == pytest.approx(value)
         curve = rows[rows["what"] == "site"].set_index("site_a")["value_a"]
         own = only(table, target="task", split="test", metric=metric).set_index("site")["value"]
-        pd.testing.assert_series_equal(
-            curve.sort_index(), own.sort_index(), check_names=False, rtol=1e-6
-        )
+        assert curve.to_dict() == pytest.approx(own.to_dict(), rel=1e-6)
 
 
-def test_the_terminal_has_the_nested_choice(nested, capsys):
+def test_page_and_terminal_have_the_nested_choice(nested, capsys):
+    page = nested.report.read_text()
+    assert "fold choice" in page
+    assert "the final probe, which was fitted on all rows, these included," in page
+    absent = ("chosen by<br>cross-validation", "The ring marks", "test rows were not used")
+    assert not [text for text in absent if text in page]
+    assert "the folds chose different sites (" in nested.answer
     show_results(nested)
     shown = capsys.readouterr().out
     assert "*: selected by cross-validation of at least one outer fold" in shown
@@ -164,9 +143,8 @@ def test_folds_choose_among_kinds_too(go):
     assert features["k"].max() == 8
     kept = SavedProbe.load(several.folder / "probes" / features["site"].iloc[0] / "k_sparse-2")
     assert not kept.facts.is_tested
-    assert set(np.flatnonzero(kept.layers[0][0].any(axis=0))) == set(
-        features["feature"].str.removeprefix("dimension ").astype(int)[:2]
-    )
+    read = features["feature"].str.removeprefix("dimension ").astype(int)[:2]
+    assert set(np.flatnonzero(kept.layers[0][0].any(axis=0))) == set(read)
     assert "fitted on all rows," in several.report.read_text()
 
 
@@ -203,10 +181,67 @@ def test_repeated_texts_are_reported_and_kept_in_one_group_on_request(load):
         train, test = (set(prepared.texts[rows]) for rows in (split.train, split.test))
         assert test
         assert not train & test
-    assert np.array_equal(np.sort(probers[0].test_rows), np.arange(96))
-    assert np.array_equal(probers[0].saved_rows.rows, np.arange(96))
+    for rows in (np.sort(probers[0].test_rows), probers[0].saved_rows.rows):
+        assert np.array_equal(rows, np.arange(96))
     assert "duplicates-across" not in {one.code for one in findings(prepared, probers)}
     facts = data_facts(prepared, probers, None)
     assert any(note.startswith("removed: 96 examples") for note in facts.notes)
     assert sum(facts.labels["all folds"].values()) == 96
     assert facts.groups == {"all folds": 12}
+
+
+@pytest.fixture
+def runs(planted):
+    """A function that runs the planted experiment with a main metric."""
+    return lambda metric: planted.run(*FAST, f"probe.metric={metric}", page=False)
+
+
+@pytest.mark.parametrize(
+    ("metric", "title"), [("auroc", "AUROC"), ("brier", "Brier score"), ("null", "accuracy")]
+)
+def test_the_metric_governs_results_and_headline(runs, metric, title, capsys):
+    name = "accuracy" if metric == "null" else metric
+    result = runs(metric)
+    table = load_table(result.results)
+    assert set(table["main_metric"]) == {name}
+    assert main_metric(table) == name
+    assert set(table["positive"]) == {result.record["positive"]} == {"red"}  # of two the second
+    assert set(only(table, split="validation")["metric"]) == {name}
+    chosen, ranked = chosen_row(table), only(table, split="validation", target="task")
+    best = ranked["value"].min() if metric == "brier" else ranked["value"].max()
+    assert chosen["value"] == best
+    verdict = result.record["verdict"]
+    assert (verdict["main_metrics"], verdict["metric"]) == ((name,), name)
+    assert verdict["best"]["site"] == chosen["site"]
+    assert set(read_columns(result.folder / "differences.csv", DIFFERENCES)["metric"]) == {name}
+    assert (title if title != "accuracy" else " % ") in result.answer
+    first = result_parts(table, result._record.verdict)[0]
+    assert first.is_open
+    assert first.title.startswith(title[0].upper() + title[1:])
+    show_results(result)
+    shown = capsys.readouterr().out
+    assert title in shown.splitlines()[0]
+    assert "majority" in shown
+
+
+def test_each_metric_has_a_run_of_its_own_and_runs_are_compared_by_their_main_metric(runs):
+    assert len({runs(metric).folder for metric in ("auroc", "brier", "null")}) == 3
+    with pytest.raises(ConfigError, match=r"main metric is auroc in .* and brier in"):
+        compare(runs("auroc").folder, runs("brier").folder)
+    assert compare(runs("auroc").folder, runs("null").folder, metric="brier").metric == "brier"
+
+
+def test_validate_proposes_a_metric_for_rare_labels_unless_one_is_set(own, snapshot):
+    # In 10 of 12 groups all rows are black.
+    is_rare = own.rows["group"].isin(["house", "door"])
+    black = own.rows["text"].str.replace("red", "black")
+    label = own.rows["label"].where(is_rare, "black")
+    rows = own.rows.assign(text=own.rows["text"].where(is_rare, black), label=label)
+    rows.drop_duplicates().to_csv(own.folder / "rows.csv", index=False)
+
+    def proposed(*overrides):
+        found = validate(own.load(*FAST, *overrides)).findings
+        return [finding.message for finding in found if finding.code == "imbalance"]
+
+    assert proposed() == snapshot
+    assert not proposed("probe.metric=auprc")

@@ -5,7 +5,7 @@ import shutil
 import pandas as pd
 import pytest
 
-from probekit.errors import ConfigError, DataError, MissingError
+from probekit.errors import DataError
 from probekit.experiment.loader import load_experiment
 from probekit.pipeline.experiment.run import run
 from probekit.pipeline.pretrain import pretrain
@@ -13,12 +13,10 @@ from probekit.report.pages.run_page import write_report
 from probekit.results.table import only
 from tests.model.hub import connect, serving
 from tests.pipeline.planted import YAML, write_rows
+from tests.pipeline.texts import text_of
 from tests.training.recipes import tiny_recipe, write_corpus
 
-EDITS = """\
-interventions: [{do: ablate, with: zero, sites: blocks.0.hook_resid_post}]
-measure: [{logit_difference: {answer: a, wrong: b}}]
-"""
+EDITS = text_of("edits.yaml")
 
 
 @pytest.fixture(scope="module")
@@ -56,19 +54,17 @@ def over(load, go):
 
 def test_checkpoint_scores_equal_those_of_single_runs(load, go, over):
     training = pd.read_csv(over.folder / "training.csv")
+    assert "Accuracy by layer and step of training" in over.report.read_text()
     assert sorted(training["step"].unique()) == [0, 6, 12]
     alone = go(load("{source: trained/tiny/checkpoints/step-0000006}"), "alone")
+    assert not (alone.folder / "training.csv").exists()
+    assert "step of training" not in alone.report.read_text()
     keys = ["site", "metric", "split"]
     for step, single in ((6, alone), (12, over)):
         task = only(single.table, target="task").set_index(keys)["value"]
         ours = only(training, step=step).set_index(keys)["value"]
         assert len(ours) > 10
         pd.testing.assert_series_equal(ours, task[ours.index])
-
-
-def test_only_the_last_checkpoint_is_edited(over):
-    assert (over.folder / "causes" / "effects.csv").exists()
-    assert len(list(over.folder.rglob("effects.csv"))) == 1
 
 
 def test_revisions_of_a_hub_model_equal_checkpoints(load, go, place, tmp_path, monkeypatch):
@@ -83,59 +79,33 @@ def test_revisions_of_a_hub_model_equal_checkpoints(load, go, place, tmp_path, m
         hub = go(experiment, "hub_run")
     assert asked.count("model.safetensors") == 2
     for name in ("training.csv", "results.csv"):
-        ours, expected = (
-            pd.read_csv(run.folder / name).drop(columns="model") for run in (hub, path)
-        )
-        pd.testing.assert_frame_equal(ours, expected)
+        pair = [pd.read_csv(run.folder / name).drop(columns="model") for run in (hub, path)]
+        pd.testing.assert_frame_equal(*pair)
     assert load_experiment(hub.folder / "config.yaml") == experiment
-
-
-def test_a_revision_is_a_part_of_the_name(load):
-    model = load("{source: org/name, revision: step6}").model
+    model = load("{source: org/name, revision: step6}").model  # a part of the name
     assert (model.source, model.revision) == ("org/name@step6", None)
     assert model == load("{source: org/name@step6}").model
 
 
-def test_page_has_a_map_of_layers_by_steps(over, tmp_path):
-    assert "Accuracy by layer and step of training" in over.report.read_text()
+def test_a_damaged_table_of_steps_is_named(over, tmp_path):
     copy = shutil.copytree(over.folder, tmp_path / "copy")
     (copy / "training.csv").write_text("site,metric\n")
     with pytest.raises(DataError, match=r"training.csv"):
         write_report(copy)
 
 
-def test_last_checkpoint_is_the_default(load, go, place):
-    experiment = load("{path: trained/tiny}")
-    last = place / "trained" / "tiny" / "checkpoints" / "step-0000012"
-    assert experiment.model.source == str(last)
-    result = go(experiment, "one")
-    assert not (result.folder / "training.csv").exists()
-    assert "step of training" not in result.report.read_text()
-
-
-def test_saved_settings_list_the_steps(load, over):
+def test_saved_settings_list_the_steps_and_only_the_last_is_edited(load, over, place):
     experiment = load(more=EDITS)
     assert experiment.model.checkpoints == (0, 6, 12)
     assert load_experiment(over.folder / "config.yaml") == experiment
+    assert list(over.folder.rglob("effects.csv")) == [over.folder / "causes" / "effects.csv"]
+    last = place / "trained" / "tiny" / "checkpoints" / "step-0000012"
+    assert load("{path: trained/tiny}").model.source == str(last)  # the default
 
 
-@pytest.mark.parametrize(
-    ("model", "error", "message"),
-    [
-        ("{path: trained/none}", MissingError, r"line 3: .*has no checkpoints"),
-        ("{path: trained/tiny, checkpoints: [0, 7]}", MissingError, "no checkpoint of step 7; it "),
-        ("{path: trained/tiny, checkpoints: some}", ConfigError, "model.checkpoints"),
-        ("{path: trained/tiny, checkpoints: [-1]}", MissingError, "no checkpoint of step -1"),
-        ("{path: trained/tiny, checkpoints: [[0], a]}", ConfigError, "must be an integer"),
-        ("{path: trained/tiny, source: mini}", ConfigError, "either `source` or `path`"),
-        ("{source: mini, checkpoints: all}", ConfigError, "requires the `path`"),
-        ("{source: org/name, checkpoints: all}", ConfigError, "requires the `path`"),
-        ("{source: mini, checkpoints: [3]}", ConfigError, "is a folder.* no revision 'step3'"),
-        ("{source: mini, revision: main}", ConfigError, r"line 3: .*is a folder"),
-        ("{source: org/name, revision: a, checkpoints: [3]}", ConfigError, "without `revision`"),
-        ("{checkpoints: all}", ConfigError, "'model.source' is missing"),
-    ],
-)
-def test_each_error_is_reported_with_its_line(load, model, error, message):
-    with pytest.raises(error, match=message):
-        load(model)
+@pytest.mark.parametrize("more", ["[0, 7]", "[-1]", "some", "[[0], a]", "all, source: mini"])
+def test_mistakes_about_checkpoints_are_reported_with_their_line(place, tmp_path, more, refused):
+    shutil.copytree(place / "trained" / "tiny", tmp_path / "tiny")
+    for model in ("{path: none}", f"{{path: tiny, checkpoints: {more}}}"):
+        (tmp_path / "over.yaml").write_text(YAML.replace("{source: mini}", model))
+        refused(load_experiment, tmp_path / "over.yaml")

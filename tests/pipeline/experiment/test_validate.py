@@ -1,4 +1,4 @@
-"""Checks that `validate` makes of the data, beyond those that a run records."""
+"""Checks of the data that `validate` makes, and counts of labels and examples of a run."""
 
 import time
 from types import SimpleNamespace
@@ -7,14 +7,12 @@ import numpy as np
 
 from probekit.data.splits import Split
 from probekit.experiment.loader import load_experiment
+from probekit.pipeline.experiment.record import _label_counts, _shown_examples
 from probekit.pipeline.experiment.validate import _separating_words, validate
+from probekit.probes.settings import ProbeSettings, ProbeSpec
+from tests.pipeline.texts import text_of
 
-YAML = """\
-name: nouns
-model: {source: mini}
-data: {name: nouns, format: csv, file: nouns.csv, columns: {text: text, label: label, group: GROUP}}
-tokens: {bos: false, position: {at: last}}
-"""
+YAML = text_of("templates.yaml")
 NOUNS = [f"{start}{end}" for start in "bdfglm" for end in ("ack", "ell", "ing", "oat")]
 
 
@@ -32,11 +30,8 @@ def messages(folder, group, is_plural=lambda n, _: n % 2):
     return {one.code: one.message for one in report.findings if one.level == "warning"}
 
 
-def test_words_that_separate_the_labels_in_other_groups_are_reported(tmp_path):
-    found = messages(tmp_path, "template")["separating-words"]
-    assert "a bag of words of the text predicts them with a balanced accuracy of 1.00 in" in found
-    assert "(chance 0.50)" in found
-    assert "rows with the same word into one group" in found
+def test_words_that_separate_the_labels_in_other_groups_are_reported(tmp_path, snapshot):
+    assert messages(tmp_path, "template")["separating-words"] == snapshot
 
 
 def test_groups_by_word_and_labels_that_words_do_not_give_are_fine(tmp_path):
@@ -58,3 +53,39 @@ def test_the_check_of_words_is_quick_on_many_long_texts():
     start = time.process_time()
     assert _separating_words(prepared) == []
     assert time.process_time() - start < 5  # about 1 s on an idle machine
+
+
+SPLITS = (Split(np.arange(30), np.arange(30, 40)),)
+
+
+def prober(kind):
+    return SimpleNamespace(settings=ProbeSettings(kinds=(ProbeSpec(kind),)))
+
+
+def counts(labels, kind):
+    return _label_counts(SimpleNamespace(labels=np.array(labels), splits=SPLITS), prober(kind))
+
+
+def test_many_numbers_are_counted_in_ranges():
+    found = counts([str(n) for n in range(40)], "ridge_regression")
+    assert list(found["train"]) == ["0 to 7.8", "7.8 to 15.6", "15.6 to 23.4", "23.4 to 31.2"]
+    assert sum(found["train"].values()) == 30
+    assert sum(found["test"].values()) == 10
+    few = counts(["1", "2"] * 20, "ridge_regression")
+    assert few["train"] == {"1": 15, "2": 15}
+
+
+def test_roots_of_trees_are_counted():
+    found = counts(["-1", "0", "1", "2"] * 10, "structural_depth")
+    assert found["test"] == {"other words": 8, "roots": 2}
+
+
+def test_examples_are_shown_for_some_numbers_only():
+    examples = [SimpleNamespace(label=str(n), group=f"g{n}") for n in range(40)]
+    dataset = SimpleNamespace(labels=np.array([e.label for e in examples]), examples=examples)
+
+    def shown(kind):
+        return [one.label for one in _shown_examples(dataset, np.arange(40), prober(kind))]
+
+    assert shown("ridge_regression") == ["0", "8", "16", "24", "32"]
+    assert len(shown("logistic")) == 40

@@ -1,19 +1,24 @@
-"""The example of the documentation runs: activations that transformers has computed."""
+"""Activations in files: those of the documentation, and exported ones, give a run's scores."""
 
 import json
 import re
 
-import numpy as np
 import pandas as pd
 import pytest
 
+from probekit.activations.export import FORMATS, export_cache
+from probekit.activations.store import ActivationStore
 from probekit.experiment.loader import load_any_experiment, load_experiment
 from probekit.model.weights.sources import find_model
-from probekit.pipeline.capture.captures import capture_only
 from probekit.pipeline.experiment.run import run
+from tests.pipeline.texts import text_of
 
 FAST = {"C": [0.1], "folds": 2, "description": False, "permutations": 0, "control_draws": 1}
-FAST_YAML = json.dumps(FAST)
+
+
+SITES = ("blocks.0.hook_resid_pre", "blocks.1.attn.hook_z", "blocks.1.hook_resid_post")
+PROBE = "{C: [0.01, 0.1], folds: 2, control_draws: 0, permutations: 50, description: false}"
+YAML = text_of("exported.yaml")
 
 
 def blocks(text, language):
@@ -46,7 +51,8 @@ def place(tmp_path_factory, repository, page):
 
 def test_the_call_and_the_file_give_the_same_scores(place):
     folder, called = place
-    experiment = load_any_experiment(folder / "mine.yaml", ["split.folds=2", f"probe={FAST_YAML}"])
+    overrides = ["split.folds=2", f"probe={json.dumps(FAST)}"]
+    experiment = load_any_experiment(folder / "mine.yaml", overrides)
     filed = run(experiment, out=folder / "runs", workers=1, page=False)
     both = []
     for result in (called, filed):
@@ -59,23 +65,38 @@ def test_the_call_and_the_file_give_the_same_scores(place):
     assert list(sites) == [f"layer_{n}" for n in range(len(sites))]
 
 
-def test_the_activations_are_those_of_a_capture(place, repository):
-    """Hidden state n of transformers is the residual stream before block n."""
-    from safetensors.numpy import load_file
+@pytest.fixture(scope="module")
+def captured(tmp_path_factory, repository):
+    """A run on texts, and the folder with its rows and the last word of each text."""
+    folder = tmp_path_factory.mktemp("texts")
+    rows = pd.read_csv(repository / "data" / "subject_number.csv", dtype=str)[::18]
+    rows = rows.assign(word=rows["text"].str.split().str[-1])
+    rows.to_csv(folder / "subject_number.csv", index=False)
+    overrides = [f"data.root={folder}", "data.card=null", f"capture.sites={list(SITES)}"]
+    overrides += ["model.random_weights=0", "attention.texts=[]", "split.folds=2"]
+    experiment = load_experiment("quickstart", [*overrides, f"probe={PROBE}"])
+    return folder, run(experiment, out=folder / "runs", cache_root=folder / "cache", page=False)
 
-    folder, _ = place
-    given = load_file(folder / "acts" / "layers.safetensors")
-    experiment = load_experiment(
-        repository / "experiments" / "quickstart.yaml",
-        (
-            f"data.root={folder}",
-            "data.file=rows.csv",
-            "data.card=null",
-            "capture.sites=[blocks.*.hook_resid_pre]",
-            "model.random_weights=0",
-        ),
-    )
-    store = capture_only(experiment, cache_root=folder / "cache")["task"].store
-    for number in range(6):
-        own = store.read(f"blocks.{number}.hook_resid_pre")
-        np.testing.assert_allclose(given[f"layer_{number}"], own, rtol=1e-4, atol=1e-4)
+
+def comparable(result):
+    """Scores that need neither the model nor the texts."""
+    table = result.table
+    table = table[table["target"].isin(["task", "chosen", "majority", "word_identity"])]
+    return table.drop(columns=["model", "position"]).reset_index(drop=True)
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_imported_rows_give_the_scores_of_the_run(captured, format):
+    folder, original = captured
+    store = ActivationStore.open(original.record["caches"]["task"])
+    exported = folder / format / "exported"
+    export_cache(store, exported, format)
+    (folder / format / "given.yaml").write_text(YAML % PROBE)
+    data = (folder / "subject_number.csv").read_bytes()
+    (folder / format / "subject_number.csv").write_bytes(data)
+    experiment = load_any_experiment(folder / format / "given.yaml")
+    imported = run(experiment, out=folder / "given", page=False)
+    pd.testing.assert_frame_equal(comparable(imported), comparable(original), check_exact=True)
+    assert len(comparable(imported)) > 20
+    # The format of the files does not change the key.
+    assert len(list((folder / "given" / "quickstart").glob("*/run.json"))) == 1

@@ -1,31 +1,10 @@
 """A small experiment with interventions, on the number of the nearest noun."""
 
 from scripts.bundled.noun_pairs import noun_pairs
+from tests.pipeline.texts import text_of
 
 N_ROWS = 64  # four of each subject
-YAML = """\
-name: nouns
-model: {source: mini, random_weights: 0}
-data:
-  name: nouns
-  format: csv
-  file: nouns.csv
-  columns: {text: text, label: nearest, group: group}
-  pairs: nearest_flipped
-tokens: {bos: false, position: {at: last}}
-split: {test: 0.5}
-capture: {sites: [blocks.1.hook_resid_post, ln_final.hook_normalized]}
-probe: {C: [0.01], folds: 2, permutations: 0, control_draws: 0, baselines: [majority]}
-interventions:
-  - {do: patch, from: counterfactual, sites: blocks.*.hook_resid_post, at: [probed, all]}
-  - {do: ablate, with: mean, sites: "blocks.5.attn.hook_z[head=*]"}
-  - {do: erase, along: mean_difference, sites: blocks.1.hook_resid_post, draws: 59}
-  - {do: swap, along: mean_difference, rank: 1, sites: blocks.1.hook_resid_post, draws: 59}
-  - {do: steer, along: mean_difference, by: [-2, 2], sites: blocks.1.hook_resid_post, draws: 59}
-measure:
-  - logit_difference: {answer: nearest_verb, wrong: nearest_other}
-  - kl
-"""
+YAML = text_of("nouns.yaml")
 
 
 def write_experiment(folder, yaml=YAML, n_rows=N_ROWS):

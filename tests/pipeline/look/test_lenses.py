@@ -1,34 +1,33 @@
-"""Lens, attribution, head scores and patching of texts, on the included model."""
+"""Lens, attribution, head scores, attention and patching of texts, on the included model."""
 
+import html
+import re
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
-from probekit.errors import ConfigError, DataError, MissingError
+from probekit import explore_attention
+from probekit.errors import ConfigError
 from probekit.interventions import edits
 from probekit.model.families.gpt2 import GPT2
-from probekit.pipeline.look.lenses import (
-    ModelAndTokenizer,
-    attribute,
-    one_token,
-    patch_pair,
-    read_lens,
-    score_random_repeats,
-    score_texts,
-)
+from probekit.pipeline.look import lenses
+from probekit.pipeline.look.attention import attention_prompt, write_attention_page
+from probekit.pipeline.look.lenses import attribute, one_token, patch_pair, read_lens
+from probekit.report.attention.page import SCORE_NAMES
 from probekit.results.network import MEAN
+from tests.pipeline.texts import text_of
 
 TEXT = "The keys to the old cabinet"
 CLEAN, CORRUPT = "The key to the old door", "The keys to the old door"
 SITE = "blocks.2.hook_resid_post"
-UNEQUAL = r"2 tokens .* 3, so .*\n  'The' ' key'\n  'The' ' old' "
 
 
 @pytest.fixture(scope="module")
 def mini():
-    return ModelAndTokenizer.load("mini")
+    return lenses.ModelAndTokenizer.load("mini")
 
 
 def test_texts_are_processed_independently(mini):
@@ -71,38 +70,14 @@ def test_attribution_uses_the_given_position_and_subtracted_token(mini):
     assert before.position == mini.ids(TEXT, bos=True).shape[0] - 6
 
 
-@pytest.mark.parametrize(
-    ("token", "message"),
-    [
-        ("", "is empty"),
-        (" the keys", "is 2 tokens of this model: ' the', ' keys'. Give the text of a single"),
-        ("window", "With a space before it, ' window', it is a single token"),
-    ],
-)
-def test_text_of_several_tokens_is_refused_with_a_remedy(mini, token, message):
-    with pytest.raises(ConfigError, match=message):
-        attribute(mini, TEXT, token, bos=False)
+@pytest.mark.parametrize("call", text_of("invalid_lenses.txt").splitlines())
+def test_mistakes_are_explained(mini, call, refused):
+    refused(eval, call, {**globals(), **vars(lenses), "mini": mini})
 
 
-@pytest.mark.parametrize(
-    ("call", "options", "error", "message"),
-    [
-        (read_lens, {"texts": [TEXT, ""], "bos": False}, DataError, "empty"),
-        (score_texts, {"texts": ["word " * 300], "bos": False}, DataError, "context of 256"),
-        (score_random_repeats, {"n": 1, "length": 129, "bos": False}, ConfigError, "at most 128"),
-        (score_random_repeats, {"n": 1, "length": 128, "bos": True}, ConfigError, "at most 127"),
-    ],
-)
-def test_invalid_arguments_are_refused(mini, call, options, error, message):
-    with pytest.raises(error, match=message):
-        call(mini, **options)
-
-
-def test_unknown_models_and_devices_are_refused():
-    with pytest.raises(MissingError, match="Nearest: mini"):
-        ModelAndTokenizer.load("minni")
+def test_unknown_devices_are_refused():
     with pytest.raises(ConfigError, match=r"--device nowhere.*Available devices: cpu"):
-        ModelAndTokenizer.load("mini", device="nowhere")
+        lenses.ModelAndTokenizer.load("mini", device="nowhere")
 
 
 def test_random_repeats_contain_no_special_token_except_bos(mini, monkeypatch):
@@ -112,7 +87,7 @@ def test_random_repeats_contain_no_special_token_except_bos(mini, monkeypatch):
         seen.extend(sequences)
 
     monkeypatch.setattr("probekit.pipeline.look.lenses.score_heads", keep)
-    found = score_random_repeats(mini, 3, length=120, seed=1, bos=True)
+    found = lenses.score_random_repeats(mini, 3, length=120, seed=1, bos=True)
     assert found.read == "3 sequences of 120 random tokens, each repeated once, seed 1"
     bos = mini.tokenizer.bos_id
     assert [int((ids == bos).sum()) for ids in seen] == [1, 1, 1]
@@ -123,7 +98,7 @@ def test_mini_has_previous_token_and_induction_heads_and_an_untrained_model_has_
     scores = ("previous_token", "induction")
     untrained = replace(mini, model=GPT2(mini.model.config, seed=0))
     for network, is_learnt in ((mini, True), (untrained, False)):
-        found = score_random_repeats(network, 4, bos=False)
+        found = lenses.score_random_repeats(network, 4, bos=False)
         assert set(found.rows["n"]) == {4}
         assert found.known == {}
         previous, induction = (found.strongest(score, 1).iloc[0] for score in scores)
@@ -180,35 +155,60 @@ def test_estimates_are_verified_where_they_are_largest(mini, pair):
     assert (found.base, found.source) == pytest.approx((pair.base, pair.source), abs=1e-5)
 
 
-def test_a_beginning_of_text_is_a_position(mini):
-    found = patch_pair(mini, "The key", "The keys", " is", " are", bos=True, sites=[SITE])
+def test_a_beginning_of_text_is_a_position_and_answers_without_a_space_are_named(mini):
+    found = patch_pair(mini, "The key", "The keys", "is", " are", bos=True, sites=[SITE])
     assert found.clean == ("<|endoftext|>", "The", " key")
     assert found.of_positions["effect"].tolist()[:2] == pytest.approx([0, 0], abs=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("texts", "answers", "error", "message"),
-    [
-        (("The key", "The key"), (" is", " are"), DataError, "have the same tokens"),
-        (("The key", ""), (" is", " are"), DataError, "is empty"),
-        (("The key", "The old key"), (" is", " are"), DataError, UNEQUAL),
-        (("The key", "The keys"), (" is", " is"), ConfigError, "both ' is'"),
-        (("The key", "The keys"), (" isn't it", " is"), ConfigError, "tokens of this model"),
-        (("The key", "The keys"), ("isn", " is"), ConfigError, "With a space before it"),
-    ],
-)
-def test_bad_pairs_are_refused(mini, texts, answers, error, message):
-    with pytest.raises(error, match=message):
-        patch_pair(mini, *texts, *answers, bos=False, sites=[SITE])
-
-
-def test_answers_without_a_space_are_named(mini):
-    found = patch_pair(mini, "The key", "The keys", "is", " are", bos=False, sites=[SITE])
     assert found.unspaced == ("is",)
     found = patch_pair(mini, "The key ", "The keys ", "is", " are", bos=False, sites=[SITE])
     assert found.unspaced == ()
 
 
 def test_induction_is_undefined_for_texts_without_repeats(mini):
-    found = score_texts(mini, ["The keys", "One two"], bos=False)
+    found = lenses.score_texts(mini, ["The keys", "One two"], bos=False)
     assert found.strongest("induction", 5).empty
+
+
+REPEATED = "The keys to the old cabinet, the keys to the old cabinet"
+
+
+def test_patterns_and_scores_equal_those_of_the_model(mini):
+    ids = torch.tensor(mini.tokenizer.encode(REPEATED, bos=True).ids)
+    _, cache = mini.model.run_with_cache(ids[None], sites=[("pattern", 3)], logits=False)
+    prompt = attention_prompt(mini.model, mini.tokenizer, REPEATED, bos=True, layer=3)
+    np.testing.assert_allclose(prompt.patterns[0], cache["pattern", 3][0], atol=1e-6)
+    assert prompt.tokens[:2] == ("<|endoftext|>", "The")
+    assert set(prompt.scores) == set(SCORE_NAMES)
+    previous = np.diagonal(prompt.patterns[0], -1, 1, 2).mean(-1)
+    np.testing.assert_allclose(prompt.scores["previous_token"][0], previous, rtol=1e-5)
+    one = attention_prompt(mini.model, mini.tokenizer, REPEATED, bos=True, layer=3, head=3)
+    assert (one.layers, one.heads, one.patterns.shape[:2]) == ((3,), (3,), (1, 1))
+    for name, score in one.scores.items():
+        assert score[0, 0] == pytest.approx(prompt.scores[name][0, 3], rel=1e-5)
+
+
+def test_single_text_is_not_split_into_letters(mini):
+    explorer = explore_attention(mini.model, mini.tokenizer, REPEATED, bos=False, name="mini")
+    assert [prompt.text for prompt in explorer.prompts] == [REPEATED]
+    assert html.escape(explorer.page()) in explorer._repr_html_()
+
+
+def test_size_is_printed_before_the_page_is_written(tmp_path):
+    out, messages = tmp_path / "page.html", []
+    watcher = SimpleNamespace(tell=lambda message: messages.append((message, out.exists())))
+    assert write_attention_page("mini", [REPEATED], out, bos=False, watcher=watcher) == out
+    size, opening = messages
+    assert size == ("About 0.1 MB: 24 heads of 15 tokens.", False)
+    assert re.fullmatch(r"The page opens on L\dH\d: of 24 heads, .*", opening[0])
+    assert out.stat().st_size < 0.25e6
+
+
+def test_errors_are_reported_and_write_nothing(tmp_path, refused):
+    given = {"texts": [REPEATED], "bos": False, "out": tmp_path / "page.html"}
+    for options in ({"layer": 6}, {"head": -1}, {"most_mb": 0.01}):
+        refused(write_attention_page, "mini", **given, **options)
+    for texts in ([], [""], ["word " * 300]):
+        refused(write_attention_page, "mini", **given | {"texts": texts})
+    with pytest.raises(ConfigError, match="toaster"):
+        write_attention_page("mini", **given, device="toaster")
+    assert not list(tmp_path.iterdir())

@@ -46,30 +46,27 @@ def make_prober(seed, kind="ridge", **settings):
 
 def at(result, layer):
     """The result with the place of a layer of the residual stream, or that of baselines."""
-    names = ("run", "model", "dataset", "head", "component", "position", "view")
-    place = dict(zip(names, ("r", "m", "d", None, "resid_post", "last", "raw"), strict=True))
+    place = {"run": "r", "model": "m", "dataset": "d", "head": None, "layer": layer}
+    place |= {"component": "resid_post", "position": "last", "view": "raw"}
     site = None if layer is None else f"blocks.{layer}.hook_resid_post"
-    return replace(result, place=place | {"site": site, "layer": layer})
-
-
-def noise_sites(prober, seed):
-    generator = np.random.default_rng([seed, 1])
-    features = (generator.normal(size=(N_ROWS, 4)) for _ in range(N_SITES))
-    return [at(prober.site(X), layer) for layer, X in enumerate(features)]
+    return replace(result, place=place | {"site": site})
 
 
 @pytest.fixture(scope="module")
 def noise():
     """Results at all sites of several runs on noise."""
-    probers = [make_prober(seed) for seed in range(N_RUNS)]
-    return [(prober, noise_sites(prober, seed)) for seed, prober in enumerate(probers)]
+    runs = []
+    for seed in range(N_RUNS):
+        prober, generator = make_prober(seed), np.random.default_rng([seed, 1])
+        features = (generator.normal(size=(N_ROWS, 4)) for _ in range(N_SITES))
+        runs.append((prober, [at(prober.site(X), layer) for layer, X in enumerate(features)]))
+    return runs
 
 
 def mean_headline(noise) -> tuple[float, float]:
     """The mean accuracy of the nested choice over the runs, and its Monte Carlo error."""
-    values = [
-        chosen_sites(results, {"last": prober}).measurements[0].value for prober, results in noise
-    ]
+    nested = [chosen_sites(results, {"last": prober}) for prober, results in noise]
+    values = [one.measurements[0].value for one in nested]
     return float(np.mean(values)), 0.5 / np.sqrt(N_ROWS * N_RUNS)
 
 
@@ -112,6 +109,14 @@ def validation(result, fold, value):
     return replace(result, measurements=measured)
 
 
+def with_random(result, prober, features, n_networks):
+    """The result with those of untrained networks added."""
+    random = prober.random_site(features, n_networks)
+    result.measurements.extend(random.measurements)
+    result.predictions.update(random.predictions)
+    return result
+
+
 @pytest.fixture
 def two_sites():
     """A prober, a site with the signal, and a site without, which one outer fold prefers."""
@@ -141,9 +146,7 @@ def test_random_weights_choose_by_their_own_validation_scores(two_sites):
     prober, (strong, weak) = two_sites
     X = signal(prober)
     for site, features in ((strong, X[::-1]), (weak, X)):
-        random = prober.random_site([features], n_networks=1)
-        site.measurements.extend(random.measurements)
-        site.predictions.update(random.predictions)
+        with_random(site, prober, [features], 1)
     nested = chosen_sites([strong, weak], {"last": prober})
     by_target = {one.target: one.value for one in nested.measurements}
     assert by_target["chosen_random_weights"] > 0.95 > by_target["chosen"]
@@ -154,54 +157,29 @@ def test_the_control_task_of_each_fold_is_that_at_its_own_choice():
     sites = strong_and_weak(prober)
     nested = chosen_sites(sites, {"last": prober})
     values = {(one.target, one.metric): one.value for one in nested.measurements}
-    assert values["chosen", "selectivity"] == pytest.approx(
-        values["chosen", "accuracy"] - values["chosen_control", "accuracy"]
-    )
-    (own,) = [
-        one.value
-        for one in sites[0].measurements
-        if (one.target, one.split, one.metric) == ("control", "test", "accuracy")
-    ]
+    lead = values["chosen", "accuracy"] - values["chosen_control", "accuracy"]
+    assert values["chosen", "selectivity"] == pytest.approx(lead)
+    own = accuracy(sites, "control", 0)
     assert values["chosen_control", "accuracy"] == pytest.approx(own)  # all folds chose site 0
-
-
-def results_of(prober, X, strengths):
-    """Results of a trained network, and of untrained ones given by the signal at each site."""
-    generator = np.random.default_rng(0)
-
-    def weak(strength):
-        return X + generator.normal(size=X.shape) / strength
-
-    found = []
-    for number in range(2):
-        result = prober.site(X)
-        random = prober.random_site((weak(n[number]) for n in strengths), len(strengths))
-        result.measurements.extend(random.measurements)
-        result.predictions.update(random.predictions)
-        found.append(at(result, number))
-    return [at(prober.baselines(), None), *found]
 
 
 @pytest.fixture(scope="module")
 def networks():
     X, data, _ = planted_direction(300, seed=0)
-    settings = ProbeSettings(
-        C=(0.01,), folds=3, control_draws=0, description=False, baselines=("majority",)
-    )
-    prober = Prober(data, settings)
-    # The first network has its signal at the first site, the second at the second.
-    results = results_of(prober, X, [(2.0, 0.1), (0.1, 2.0)])
+    common = {"folds": 3, "control_draws": 0, "description": False}
+    prober = Prober(data, ProbeSettings(C=(0.01,), baselines=("majority",), **common))
+    results, generator = [at(prober.baselines(), None)], np.random.default_rng(0)
+    # The first untrained network has its signal at the first site, the second at the second.
+    for number, strengths in enumerate([(2.0, 0.1), (0.1, 2.0)]):
+        weak = (X + generator.normal(size=X.shape) / strength for strength in strengths)
+        results.append(at(with_random(prober.site(X), prober, weak, 2), number))
     return prober, results, chosen_sites(results, {"last": prober})
 
 
 def accuracy(results, target, layer):
-    return next(
-        m.value
-        for result in results
-        if result.place["layer"] == layer
-        for m in result.measurements
-        if (m.target, m.split, m.metric) == (target, "test", "accuracy")
-    )
+    (result,) = (one for one in results if one.place["layer"] == layer)
+    values = {(m.target, m.split, m.metric): m.value for m in result.measurements}
+    return values[target, "test", "accuracy"]
 
 
 def test_pitfall_47_each_network_is_scored_at_its_own_best_site(networks):
@@ -209,10 +187,8 @@ def test_pitfall_47_each_network_is_scored_at_its_own_best_site(networks):
     means = [accuracy(results, "random_weights", layer) for layer in range(2)]
     own = accuracy([rival], "chosen_random_weights", None)
     assert own > max(means) + 0.05
-    guesses = [
-        results[n + 1].predictions["logistic", f"random_weights_{n}"].guess for n in range(2)
-    ]
-    truth = prober.truth_of("logistic")
+    truth, at_best = prober.truth_of("logistic"), enumerate(results[1:])
+    guesses = [one.predictions["logistic", f"random_weights_{n}"].guess for n, one in at_best]
     assert own == pytest.approx(np.mean([np.mean(guess == truth) for guess in guesses]))
 
 
@@ -220,9 +196,8 @@ def test_the_rival_is_in_the_differences_as_the_mean_of_the_networks(networks):
     prober, results, rival = networks
     everything = [*results, rival]
     table = make_table([row for one in everything for row in one.rows], RESULTS)
-    rows = pd.DataFrame(
-        difference_rows(scored(everything, "accuracy"), chosen_row(table), table, prober)
-    ).set_index("b")
+    found = difference_rows(scored(everything, "accuracy"), chosen_row(table), table, prober)
+    rows = pd.DataFrame(found).set_index("b")
     own = accuracy([rival], "chosen_random_weights", None)
     assert rows.loc["chosen_random_weights", "value_b"] == pytest.approx(own)
     at_site = "blocks.1.hook_resid_post last logistic random_weights"
@@ -232,9 +207,7 @@ def test_the_rival_is_in_the_differences_as_the_mean_of_the_networks(networks):
 
 def test_without_untrained_networks_there_is_no_rival(networks):
     prober, results, _ = networks
-    trained = [
-        replace(one, measurements=[m for m in one.measurements if m.target == "task"])
-        for one in results
-    ]
+    measured = ([m for m in one.measurements if m.target == "task"] for one in results)
+    trained = [replace(one, measurements=m) for one, m in zip(results, measured, strict=True)]
     assert chosen_sites(trained, {"last": prober}) is None
     assert {m.fold for one in results for m in one.measurements} == {None}

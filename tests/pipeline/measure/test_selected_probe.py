@@ -1,6 +1,7 @@
-"""Files of the selected probe: projections, cosines, and the worst errors of each probe."""
+"""Files of the selected probe: projections, cosines, the worst errors, and metadata."""
 
 import json
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -8,13 +9,10 @@ import pandas as pd
 import pytest
 
 from probekit.experiment.loader import load_experiment
-from probekit.pipeline.measure.selected_probe import (
-    MOST_CHARACTERS,
-    MOST_OF_A_PROBE,
-    NULL_DRAWS,
-    excerpt,
-    worst_errors,
-)
+from probekit.model.families.gpt2 import GPT2
+from probekit.model.text.tokenizer import Tokenizer
+from probekit.model.weights.state_dict import digest_weights
+from probekit.pipeline.measure import selected_probe
 from probekit.probes.score.metrics import ClassPredictions
 from probekit.probes.score.scored import Predictor
 from probekit.provenance import pretty_json
@@ -22,15 +20,12 @@ from probekit.report.figures.layer_curve import layer_curve
 from probekit.results.finished_run import FinishedRun
 from probekit.results.selection import site_with_head
 from probekit.results.table import load_table, only
-from tests.pipeline.planted import FAST, MIXED
+from tests.pipeline.planted import FAST, MIXED, QUICK, QUICK_SITES
 from tests.pipeline.scale import Heard
 
 
-@pytest.mark.parametrize(
-    ("index", "methods"),
-    [(0, set()), (1, {"PCA"}), (2, {"PCA"})],
-    ids=["all rows are one word", "a word for each label", "the same words under each label"],
-)
+# All rows are one word; there is a word for each label; there are the same words under each label.
+@pytest.mark.parametrize(("index", "methods"), [(0, set()), (1, {"PCA"}), (2, {"PCA"})])
 def test_projections_are_omitted_if_labels_cannot_be_separated(planted, index, methods):
     place = f"tokens.position={{at: index, index: {index}}}"
     folder = planted.run(place, "capture.sites=[hook_embed]", *FAST, page=False).folder
@@ -44,7 +39,8 @@ def test_cosines_of_sites_have_a_null_distribution_of_permuted_labels(planted):
     folder = planted.run(sites, *FAST, watcher=heard, page=False).folder
     assert heard.steps[-2:] == [("probes of permuted labels", n, 2) for n in (1, 2)]
     cosines = pd.read_csv(folder / "cosines.csv")
-    assert cosines["n_null"].tolist() == [NULL_DRAWS, 2 * NULL_DRAWS, 2 * NULL_DRAWS, NULL_DRAWS]
+    once = selected_probe.NULL_DRAWS
+    assert cosines["n_null"].tolist() == [once, 2 * once, 2 * once, once]
     assert cosines["null_high"].between(0.02, 0.98).all()
     assert cosines["null_high"][1] == cosines["null_high"][2]
 
@@ -59,13 +55,17 @@ def finished(request, planted):
     return planted.run(MIXED, request.param, sites, kinds, *FAST, page=False).folder
 
 
-def test_tokens_of_errors_are_stored_unchanged(finished):
+def test_errors_of_separate_groups_are_stored_with_their_tokens(finished):
     examples = json.loads((finished / "wrong.json").read_text())["examples"]
     assert examples
     for example in examples:
         shown = [example["text"][slice(*token["span"])].strip() for token in example["tokens"]]
         assert shown == [token["token"].strip() for token in example["tokens"]]
         assert " ".join(filter(None, shown)).startswith("The ")
+        assert example["guess"] != example["label"]
+    ahead = [example["ahead"] for example in examples]
+    assert ahead == sorted(ahead, reverse=True)
+    assert len({example["group"] for example in examples}) == len(examples)
 
 
 def test_projections_show_held_out_rows_only(finished):
@@ -83,6 +83,9 @@ def test_errors_are_those_of_the_stored_predictions(finished):
     stored = FinishedRun.open(finished, load_experiment)
     wrong = json.loads((finished / "wrong.json").read_text())
     assert len(wrong["probes"]) == 4
+    curve = layer_curve(stored.table, "accuracy")
+    points = {name for trace in curve.data for name in trace.customdata or ()}
+    assert points == {one["name"] for one in wrong["probes"]}
     groups = stored.test_rows["group"].to_numpy(dtype=str)
     for one in wrong["probes"]:
         site = site_with_head(one["site"], one["head"])
@@ -92,7 +95,7 @@ def test_errors_are_those_of_the_stored_predictions(finished):
         rows = np.arange(len(own.guess))
         margin = own.scores[rows, own.guess] - own.scores[rows, own.truth]
         best = pd.Series(margin[is_wrong]).groupby(groups[is_wrong]).max()
-        best = best.sort_values(ascending=False).head(MOST_OF_A_PROBE)
+        best = best.sort_values(ascending=False).head(selected_probe.MOST_OF_A_PROBE)
         assert [error["ahead"] for error in one["errors"]] == pytest.approx(list(best), abs=1e-3)
         for error in one["errors"]:
             row = wrong["rows"][error["row"]]
@@ -103,32 +106,17 @@ def test_errors_are_those_of_the_stored_predictions(finished):
             assert row["text"].startswith("The ")
 
 
-def test_every_point_of_the_curve_has_its_errors(finished):
-    wrong = json.loads((finished / "wrong.json").read_text())
-    stored = FinishedRun.open(finished, load_experiment)
-    figure = layer_curve(stored.table, "accuracy")
-    points = {name for trace in figure.data for name in trace.customdata or ()}
-    assert points == {one["name"] for one in wrong["probes"]}
-
-
-@pytest.mark.parametrize(
-    ("span", "ends"),
-    [
-        ((0, 4), ("word", "…")),
-        ((500, 504), ("…", "…")),
-        ((996, 1000), ("…", "word")),
-        (None, ("…", "x")),
-    ],
-)
-def test_long_texts_are_cut_around_the_span(span, ends):
-    text = list("x" * 1000)
-    if span is not None:
-        text[slice(*span)] = "word"
-    cut, moved = excerpt("".join(text), span)
-    assert MOST_CHARACTERS < len(cut) <= MOST_CHARACTERS + 2
-    assert (cut.startswith(ends[0]), cut.endswith(ends[1])) == (True, True)
-    if span is not None:
-        assert cut[slice(*moved)] == "word"
+@pytest.mark.parametrize(("at", "ends"), [(0, ("word", "…")), (500, "……"), (996, ("…", "word"))])
+def test_long_texts_are_cut_around_the_span(at, ends):
+    for text, span, (start, end) in (
+        (f"{'x' * at}word{'x' * (996 - at)}", (at, at + 4), ends),
+        ("x" * 1000, None, "…x"),
+    ):
+        cut, moved = selected_probe.excerpt(text, span)
+        assert selected_probe.MOST_CHARACTERS < len(cut) <= selected_probe.MOST_CHARACTERS + 2
+        assert cut.startswith(start)
+        assert cut.endswith(end)
+        assert span is None or cut[slice(*moved)] == "word"
 
 
 def test_a_label_that_a_probe_was_not_fitted_on_has_no_margin_and_comes_first():
@@ -136,6 +124,29 @@ def test_a_label_that_a_probe_was_not_fitted_on_has_no_margin_and_comes_first():
     truth, guess = np.array([0, 2, 0]), np.array([1, 1, 1])
     data = SimpleNamespace(groups=np.array(["a", "b", "c"]))
     chosen = SimpleNamespace(prober=SimpleNamespace(test_rows=np.arange(3), data=data))
-    worst = worst_errors(chosen, ClassPredictions(truth, guess, 3, scores), 3)
+    worst = selected_probe.worst_errors(chosen, ClassPredictions(truth, guess, 3, scores), 3)
     assert list(worst.items()) == [(1, None), (0, 3.0), (2, 1.5)]
     assert "null" in pretty_json(worst)
+
+
+def test_metadata_describes_the_run(planted, probe, snapshot):
+    facts, result = probe.facts, planted.run(*QUICK)
+    stored = {"sites", "position", "bos", "model", "compute", "dtype", "view"}
+    stored |= {"n_heads", "layer_norm_epsilon", "hyperparameters"}
+    assert facts.model_dump(include=stored) == snapshot
+    assert facts.cache == Path(result.record["caches"]["task"]).name
+    assert facts.weights == digest_weights(GPT2.from_pretrained("mini"))
+    assert facts.tokenizer == Tokenizer.from_pretrained("mini").digest
+    assert facts.versions["torch"]
+
+
+def test_metrics_are_of_the_task_on_test_rows(planted, probe):
+    table = planted.run(*QUICK).table
+    rows = only(table, site=QUICK_SITES[1], target="task", split="test").set_index("metric")
+    tested = rows[~rows.index.str.startswith("p_")]
+    assert probe.facts.metrics.keys() == set(tested.index) >= {"accuracy", "auroc"}
+    for name, score in probe.facts.metrics.items():
+        row = tested.loc[name]
+        assert (score.value, score.chance) == (row["value"], row["chance"])
+        assert (score.ci_low, score.ci_high) == (row["ci_low"], row["ci_high"])
+        assert (score.n, score.n_groups) == (row["n_test"], row["n_groups"])

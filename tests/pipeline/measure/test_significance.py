@@ -8,13 +8,8 @@ import pandas as pd
 import pytest
 
 from probekit.pipeline.experiment.record import _few_arrangements
-from probekit.pipeline.measure.significance import (
-    RELIABILITY,
-    ScoredPredictions,
-    difference_rows,
-    p_value_rows,
-    reliability_rows,
-)
+from probekit.pipeline.measure import significance
+from probekit.pipeline.measure.significance import ScoredPredictions, difference_rows, p_value_rows
 from probekit.probes.data import ProbeData
 from probekit.probes.prober import Prober
 from probekit.probes.score.differences import paired_differences
@@ -49,10 +44,8 @@ def prober_of(test_labels, test_groups, folds=1, **settings):
 def row_of(site, target, value, split="test", probe="logistic"):
     place = {"run": "r", "model": "m", "dataset": "d", "position": "last", "view": "raw"}
     numbers = {"metric": "accuracy", "value": value, "n_test": 9, "seed": 0}
-    is_site = site is not None
-    component = "resid_post" if is_site else None
-    own = {"site": site, "head": None, "component": component}
-    own["probe"] = probe if is_site else "none"
+    component, probe = (None, "none") if site is None else ("resid_post", probe)
+    own = {"site": site, "head": None, "component": component, "probe": probe}
     return place | numbers | own | {"target": target, "split": split}
 
 
@@ -62,23 +55,15 @@ def scored_at(site, truth, guess, target="task"):
     return ScoredPredictions(row, (predictions,))
 
 
-def p_value(share_predicted, share_true, seed):
-    generator = np.random.default_rng(seed)
-    truth, guess = (
-        (generator.random(200) < share).astype(np.int64) for share in (share_true, share_predicted)
-    )
-    prober = PROBER_OF_200
-    found = p_value_rows([scored_at(SITES[0], truth, guess)], prober, 99)
-    return found[0]["value"]
-
-
-PROBER_OF_200 = prober_of(np.arange(200) % 2, np.arange(200))
-
-
 @pytest.mark.parametrize(("said", "true"), [(0.5, 0.5), (0.52, 0.4), (0.55, 0.35), (0.4, 0.6)])
 def test_random_guesses_are_rejected_no_more_often_than_the_level(said, true):
     """Also where the shares of the labels differ from those of the predictions."""
-    small = sum(p_value(said, true, seed) <= 0.05 for seed in range(100))
+    prober, small = prober_of(np.arange(200) % 2, np.arange(200)), 0
+    for seed in range(100):
+        generator = np.random.default_rng(seed)
+        truth, guess = ((generator.random(200) < share).astype(int) for share in (true, said))
+        found = p_value_rows([scored_at(SITES[0], truth, guess)], prober, 99)
+        small += found[0]["value"] <= 0.05
     assert small <= 13  # of 100 at 5 %; a larger number has a probability of 0.001
 
 
@@ -111,7 +96,7 @@ def test_p_values_of_all_sites_share_one_null():
     assert p_value_rows(tasks, prober, 0) == []
 
 
-def test_too_few_groups_give_no_p_values():
+def test_too_few_groups_give_no_p_values(snapshot):
     for n_groups, n_rows in ((4, 0), (5, 3)):  # 16 and 32 arrangements
         truth, guess, groups = words(np.random.default_rng(0), n_groups, 1.0)
         prober = prober_of(truth, groups)
@@ -120,13 +105,7 @@ def test_too_few_groups_give_no_p_values():
         findings = _few_arrangements(prober)
         assert [finding.code for finding in findings] == ([] if n_rows else ["few-exchanges"])
     # Two groups of each label, and one of both.
-    (finding,) = _few_arrangements(prober_of(np.repeat([0, 1], 10), np.arange(20) // 4))
-    assert finding.level == "warning"
-    assert finding.message == (
-        "The labels of the 5 test groups can be exchanged in only 12 ways: too few for a p-value, "
-        "which needs 20. Give test more groups, above all of the rarest label; with `split.folds` "
-        "all groups are test groups."
-    )
+    assert _few_arrangements(prober_of(np.repeat([0, 1], 10), np.arange(20) // 4)) == snapshot
 
 
 def test_folds_name_and_widen_their_null():
@@ -154,10 +133,8 @@ def test_kinds_that_read_whole_texts_have_exchanges_of_their_own():
         rows_of=rows_of.get,
         fold_of=lambda probe: np.zeros(len(rows_of[probe]), int),
     )
-    tokens, texts = (
-        scored_at(SITES[0], truth, guess),
-        scored_at(SITES[0], truth[first], guess[first]),
-    )
+    tokens = scored_at(SITES[0], truth, guess)
+    texts = scored_at(SITES[0], truth[first], guess[first])
     texts = replace(texts, row=texts.row | {"probe": "attention_pooled"})
     both = p_value_rows([tokens, texts], other, 500)
     assert [row["probe"] for row in both] == ["logistic", "attention_pooled"] * 3
@@ -182,10 +159,8 @@ def run():
         one = scored_at(site, truth, guess)
         predictions.append(one)
         rows += [one.row, one.row | {"split": "validation"}]
-    for target, guess in (
-        ("majority", 0 * truth),
-        ("word_identity", words(np.random.default_rng(9), 12, 0.3)[1]),
-    ):
+    lookup = words(np.random.default_rng(9), 12, 0.3)[1]
+    for target, guess in (("majority", 0 * truth), ("word_identity", lookup)):
         predictions.append(scored_at(None, truth, guess, target))
         rows.append(predictions[-1].row)
     rows += p_value_rows(predictions, prober, 500)
@@ -193,11 +168,9 @@ def run():
     chosen = chosen_row(table)
     assert chosen["site"] == SITES[1]
     found = make_table(difference_rows(predictions, chosen, table, prober), DIFFERENCES)
-    values = {
-        one.name: accuracy(one.predictions[0], prober.resamples_of("logistic"))
-        for one in predictions
-    }
-    return {"table": table, "differences": found.set_index("b"), "values": values, "prober": prober}
+    resamples = prober.resamples_of("logistic")
+    values = {one.name: accuracy(one.predictions[0], resamples) for one in predictions}
+    return table, found.set_index("b"), values, prober
 
 
 def name(n):
@@ -205,31 +178,26 @@ def name(n):
 
 
 def test_the_majority_row_takes_the_p_of_the_chosen_site(run):
-    table = run["table"]
-    own = table[(table["metric"] == "p_value") & (table["site"] == SITES[1])]["value"].item()
-    majority = run["differences"].loc["majority"]
+    table, differences, values, prober = run
+    resamples = prober.resamples_of("logistic")
+    (own,) = only(table, metric="p_value", site=SITES[1])["value"]
+    majority = differences.loc["majority"]
     assert majority["p"] == majority["p_adjusted"] == own
-    own_test = paired_differences(
-        [(run["values"][name(1)], run["values"]["majority"])],
-        run["prober"].resamples_of("logistic"),
-    )[0]
+    (own_test,) = paired_differences([(values[name(1)], values["majority"])], resamples)
     assert own_test.p != own  # a test of the difference would be a second answer
     # The labels are balanced in each group, so that a constant guess scores 0.5 on any rows.
-    assert (run["values"]["majority"] == 0.5).all()
-    score = jackknife_interval(
-        run["values"][name(1)], run["prober"].resamples_of("logistic"), (0, 1)
-    )
+    assert (values["majority"] == 0.5).all()
+    score = jackknife_interval(values[name(1)], resamples, (0, 1))
     assert (majority["ci_low"], majority["ci_high"]) == (score.low - 0.5, score.high - 0.5)
 
 
-def test_where_the_majority_varies_its_row_has_the_limits_of_the_difference(run):
+def test_where_the_majority_varies_its_row_has_the_limits_of_the_difference():
     truth, guess, groups = words(np.random.default_rng(1), 12, 0.8)
     truth[:40] = 0  # the labels of five groups
     prober = prober_of(truth, groups)
     own, constant = scored_at(SITES[1], truth, guess), scored_at(None, truth, 0 * truth, "majority")
-    table = make_table(
-        [own.row | {"split": "validation"}, *p_value_rows([own], prober, 99)], RESULTS
-    )
+    rows = [own.row | {"split": "validation"}, *p_value_rows([own], prober, 99)]
+    table = make_table(rows, RESULTS)
     length = scored_at(None, truth, 0 * truth, "length")
     found, same = difference_rows([own, constant, length], placed(table).iloc[0], table, prober)
     # A baseline that guesses the same is the same comparison.
@@ -242,27 +210,29 @@ def test_where_the_majority_varies_its_row_has_the_limits_of_the_difference(run)
 
 @pytest.mark.parametrize("named", [True, False])
 def test_differences_are_adjusted_among_the_named_or_among_all(run, named):
+    _, differences, values, prober = run
     rivals = [name(0), name(2), "word_identity"]  # the neighbours and a baseline
-    among = rivals if named else [other for other in run["values"] if other != name(1)]
-    values, resamples = run["values"], run["prober"].resamples_of("logistic")
+    among = rivals if named else [other for other in values if other != name(1)]
     pairs = [(values[name(1)], values[other]) for other in among]
-    expected = dict(zip(among, paired_differences(pairs, resamples), strict=True))
+    found = paired_differences(pairs, prober.resamples_of("logistic"))
+    expected = dict(zip(among, found, strict=True))
     for other in rivals if named else [name(3)]:
-        row = run["differences"].loc[other]
+        row = differences.loc[other]
         assert row["p"] == expected[other].p
         assert row["p_adjusted"] == expected[other].p_adjusted
         assert (row["n_test"], row["n_groups"]) == (96, 12)
 
 
 def test_without_a_p_value_the_majority_row_has_its_own(run):
-    table = run["table"][~run["table"]["metric"].str.startswith("p_")]
+    table, _, _, prober = run
+    table = table[~table["metric"].str.startswith("p_")]
     predictions = [scored_at(SITES[0], *pair) for pair in [(np.arange(96) % 2,) * 2]]
     predictions.append(scored_at(None, np.arange(96) % 2, np.zeros(96, int), "majority"))
     chosen = only(placed(table), site=SITES[0], split="validation").iloc[0]
-    (found,) = difference_rows(predictions, chosen, table, run["prober"], has_p_values=False)
+    (found,) = difference_rows(predictions, chosen, table, prober, has_p_values=False)
     assert found["p"] == found["p_adjusted"] == 2 / 2**12
     assert pd.notna(found["ci_low"])
-    (found,) = difference_rows(predictions, chosen, table, run["prober"])
+    (found,) = difference_rows(predictions, chosen, table, prober)
     assert np.isnan(found["p"])  # p-values were requested, but there were too few groups
 
 
@@ -272,19 +242,16 @@ def test_the_band_of_the_null_holds_the_scores_of_permuted_labels(metric):
     generator = np.random.default_rng(0)
     truth = (generator.random(400) < 0.3).astype(int)
     scores = generator.normal(size=400) + truth
-    one = ClassPredictions(
-        truth, (scores > 1).astype(int), 2, np.column_stack([-scores, scores]), positive=1
-    )
+    both = np.column_stack([-scores, scores])
+    one = ClassPredictions(truth, (scores > 1).astype(int), 2, both, positive=1)
     function = metric_functions("class", frozenset({"scores"}))[metric]
     whole = Resamples.whole(400)
     value = float(function(one, whole)[0])
-    permuted = [
-        function(replace(one, truth=generator.permutation(truth)), whole)[0] for _ in range(500)
-    ]
-    data = prober_of(truth, np.arange(400))
+    draws = (replace(one, truth=generator.permutation(truth)) for _ in range(500))
+    permuted = [function(draw, whole)[0] for draw in draws]
     row = row_of(SITES[0], "task", value) | {"metric": metric}
-    scored = [ScoredPredictions(row, (one,))]
-    found = p_value_rows(scored, data, 1000)[0]
+    prober = prober_of(truth, np.arange(400))
+    found = p_value_rows([ScoredPredictions(row, (one,))], prober, 1000)[0]
     band = found["null_low"], found["null_high"]
     if metric == "auprc":  # its row scores are those of a projection
         assert np.isnan(band).all()
@@ -297,8 +264,8 @@ def site(name, probe, sure, validated, are_logs=True):
     truth = np.array([0, 1, 0, 1])
     shares = np.where(np.eye(2)[truth] > 0, sure, 1 - sure)
     said = ClassPredictions(truth, truth, 2, np.log(shares), are_logs)
-    names = ("run", "dataset", "site", "head", "position", "view", "main_metric")
-    place = dict(zip(names, ("r", "d", name, None, "last", "view", "accuracy"), strict=True))
+    place = {"run": "r", "dataset": "d", "site": name, "head": None, "position": "last"}
+    place |= {"view": "view", "main_metric": "accuracy"}
     numbers = dict.fromkeys([field.name for field in fields(Measurement)])
     where = {"probe": probe, "target": "task", "split": "validation", "metric": "accuracy"}
     measured = Measurement(**(numbers | where | {"value": validated}))
@@ -314,14 +281,11 @@ def test_reliability_is_computed_at_the_best_site_of_each_kind():
     table = pd.DataFrame([row for one in found for row in one.rows])
     resamples = Resamples.leave_one_out(np.arange(4))
     prober = SimpleNamespace(resamples_of=lambda probe: resamples)
-    bins = reliability_rows(found, table, prober)
-    assert tuple(bins.columns) == RELIABILITY
+    bins = significance.reliability_rows(found, table, prober)
+    assert tuple(bins.columns) == significance.RELIABILITY
     assert bins[["probe", "site", "n_rows"]].to_numpy().tolist() == [["logistic", SITES[0], 4]]
     assert abs(bins["confidence"].iloc[0] - 0.7) < 1e-9
     assert bins["accuracy"].iloc[0] == 1
 
-
-def test_reliability_is_empty_without_validation_scores():
-    one = site(SITES[0], "logistic", 0.7, validated=0.9)
-    table = pd.DataFrame(one.rows).assign(split="test")
-    assert reliability_rows([one], table, SimpleNamespace()).empty
+    # Without validation scores there are no bins.
+    assert significance.reliability_rows(found, table.assign(split="test"), SimpleNamespace()).empty
