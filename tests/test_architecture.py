@@ -250,14 +250,17 @@ def test_the_docstring_of_the_package_lists_the_public_names():
     assert sorted(listed) == sorted(probekit.__all__) == dir(probekit)
 
 
-def test_the_command_line_starts_without_anything_heavy():
-    code = (
-        "import sys, probekit.cli.main; "
-        "print(sorted({'torch', 'numpy', 'pandas', 'sklearn', 'plotly', 'pydantic'}"
-        " & set(sys.modules)))"
-    )
+@pytest.mark.parametrize(
+    ("modules", "heavy"),
+    [
+        ("probekit.cli.main", {"torch", "numpy", "pandas", "sklearn", "plotly", "pydantic"}),
+        ("probekit.report.figures.layer_curve, probekit.report.maps.maps", {"torch"}),
+    ],
+)
+def test_the_command_line_and_figures_start_without_what_is_heavy(modules, heavy):
+    code = f"import sys, {modules}; print({heavy} & set(sys.modules))"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert out.stdout.strip() == "[]"
+    assert out.stdout.strip() == "set()"
 
 
 def test_no_machine_path_stands_in_the_repository(repository):
@@ -272,16 +275,6 @@ def test_no_machine_path_stands_in_the_repository(repository):
         if "merges" not in name and "vocab" not in name:
             text = (repository / name).read_text(encoding="utf-8")
             assert not re.search(r"(?<![\w.])/(home|root|work|Users)/\w", text), name
-
-
-def test_figures_are_drawn_without_torch():
-    """Importing it takes longer than most figures do."""
-    code = (
-        "import sys, probekit.report.figures.layer_curve, probekit.report.maps.maps; "
-        "print('torch' in sys.modules)"
-    )
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert out.stdout.strip() == "False"
 
 
 # Both write numbers, or texts that this repository made itself.

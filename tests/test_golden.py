@@ -16,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 import torch
+from ruamel.yaml import YAML
 
 from probekit.activations.capture import Work, fill
 from probekit.activations.records import FORMAT, Identity, Manifest, ShardRecord, Spec, pack_layout
@@ -35,41 +36,7 @@ from probekit.provenance import PART_VERSIONS, digest
 
 GOLDEN = Path(__file__).with_name("golden.json")
 
-EPSILON = 0.02  # large enough for these weights to matter
-SIZES = {
-    "vocab_size": 97,
-    "hidden_size": 24,
-    "intermediate_size": 20,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 6,
-    "rms_norm_eps": EPSILON,
-}
-GROUPED = SIZES | {"num_key_value_heads": 2, "head_dim": 8}
-LLAMA3 = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
-LLAMA3 |= {"rope_type": "llama3", "original_max_position_embeddings": 32}
-GEMMA = GROUPED | {"sliding_window": 3, "query_pre_attn_scalar": 7}
-
-
-def rope(theta, **numbers):
-    return {"rope_parameters": {"rope_type": "default", "rope_theta": theta} | numbers}
-
-
-NETWORKS = {
-    "gpt2": {"vocab_size": 97, "n_positions": 16, "n_embd": 24, "n_layer": 2, "n_head": 3}
-    | {"layer_norm_epsilon": EPSILON},
-    "llama": GROUPED | rope(50.0, **LLAMA3),
-    "mistral": GROUPED | {"sliding_window": 3} | rope(50.0),
-    "qwen2": SIZES | {"num_key_value_heads": 3} | rope(50.0),
-    "qwen3": GROUPED | rope(50.0),
-    "gemma2": GEMMA | {"attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0} | rope(50.0),
-    "gemma3_text": GEMMA
-    | {"layer_types": ["sliding_attention", "full_attention"]}
-    | {"rope_theta": 50.0, "rope_local_base_freq": 20.0},
-    "gpt_neox": {name: size for name, size in SIZES.items() if name != "rms_norm_eps"}
-    | {"layer_norm_eps": EPSILON, "num_attention_heads": 3}
-    | rope(50.0, partial_rotary_factor=0.5),
-    "olmo2": SIZES | {"num_key_value_heads": 2} | rope(50.0),
-}
+NETWORKS = YAML(typ="safe").load(GOLDEN.with_name("golden_networks.yaml"))
 TOKENS = np.arange(22).reshape(2, 11) * 7 % 97
 
 
