@@ -1,4 +1,4 @@
-"""Exchanges of labels: the statistic, all arrangements, folds, and sites that share them."""
+"""Exchanges of labels: all arrangements, folds, shared draws, and size and power in simulations."""
 
 from itertools import permutations
 
@@ -6,19 +6,44 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.stats import binomtest
 
-from probekit.errors import DataError
-from probekit.probes.score.contributions import RowScores
+from probekit.probes.score.contributions import (
+    RowScores,
+    of_accuracy,
+    of_auprc,
+    of_auroc,
+    of_spearman,
+    of_tpr_at_fpr_5,
+)
 from probekit.probes.score.exchange import (
     FEWEST_ARRANGEMENTS,
     MOST_EXACT,
+    LabelExchange,
     holm,
     p_values,
     permuted_labels,
     sign_patterns,
 )
-from probekit.probes.score.metrics import WIDER_OVER_FOLDS
-from tests.probes.score.exchanges import exchange_of, judged
+from probekit.probes.score.metrics import (
+    WIDER_OVER_FOLDS,
+    ClassPredictions,
+    NumberPredictions,
+    with_alarms,
+)
+
+
+def exchange_of(rows, groups, folds=None, draws=199, seed=0):
+    folds = np.zeros(len(groups), dtype=int) if folds is None else folds
+    return LabelExchange.of(rows.labels, groups, folds, draws, seed)
+
+
+def judged(guesses, truth, groups, seed=0, folds=None, draws=199):
+    """p-values of the accuracy of predictions (n_sites, n_samples)."""
+    rows = [of_accuracy(ClassPredictions(truth, guess, 2)) for guess in guesses]
+    exchange = exchange_of(rows[0], groups, folds, draws, seed)
+    t = exchange.null(rows).t
+    return p_values(t[:, 0], t[:, 1:])
 
 
 def random_rows(labels, seed=0):
@@ -28,34 +53,27 @@ def random_rows(labels, seed=0):
     return RowScores(scores, np.eye(n_labels)[labels])
 
 
-def random_numbers(labels, seed=0):
-    """Random scores of rows whose labels are numbers."""
-    return RowScores(np.random.default_rng(seed).normal(size=(len(labels), 1)), labels[:, None])
-
-
-def statistic(rows, groups, codes, folds=None):
+def statistic(rows, groups, codes, folds):
     """t of class labels, group by group: row contributions and Welch's t over group means."""
-    folds = np.zeros(len(groups), int) if folds is None else folds
     members = [np.flatnonzero(groups == name) for name in np.unique(groups)]
-    own = {number: np.unique(codes[rows_]) for number, rows_ in enumerate(members)}
+    whole = [own for own in members if len(set(codes[own])) == 1]
+    labels = np.array([codes[own[0]] for own in whole], dtype=int)
+    whole = [own for own in whole if (labels == codes[own[0]]).sum() > 1]
+    labels = np.array([codes[own[0]] for own in whole], dtype=int)
     lead = variance = 0.0
-    whole = [number for number, labels in own.items() if len(labels) == 1]
-    labels = np.array([own[number][0] for number in whole], dtype=int)
-    whole = [n for n, label in zip(whole, labels, strict=True) if (labels == label).sum() > 1]
-    labels = np.array([own[number][0] for number in whole], dtype=int)
-    for number, rows_ in enumerate(members):
-        if len(own[number]) > 1:
-            scores = rows.scores[rows_]
-            expected = np.mean([scores[:, label].mean() for label in codes[rows_]]) * len(rows_)
-            one = scores[np.arange(len(rows_)), codes[rows_]].sum() - expected
+    for own in members:
+        if len(set(codes[own])) > 1:
+            scores = rows.scores[own]
+            expected = np.mean([scores[:, label].mean() for label in codes[own]]) * len(own)
+            one = scores[np.arange(len(own)), codes[own]].sum() - expected
             lead, variance = lead + one, variance + one**2
     if whole:
-        means = np.array([rows.scores[members[number]].mean(axis=0) for number in whole])
-        of_fold = np.array([folds[members[number][0]] for number in whole])
+        means = np.array([rows.scores[own].mean(axis=0) for own in whole])
+        of_fold = np.array([folds[own[0]] for own in whole])
         for fold in np.unique(of_fold):
             means[of_fold == fold] -= means[of_fold == fold].mean(axis=0)
         shares = np.bincount(labels, minlength=rows.scores.shape[1]) / len(labels)
-        size = np.mean([len(members[number]) for number in whole])
+        size = np.mean([len(own) for own in whole])
         net = size * np.array([m[k] - shares @ m for m, k in zip(means, labels, strict=True)])
         for label in np.unique(labels):
             of_label = net[labels == label]
@@ -64,37 +82,27 @@ def statistic(rows, groups, codes, folds=None):
     return lead / np.sqrt(variance)
 
 
-def arranged(codes, groups, folds=None):
+def arranged(codes, groups, folds):
     """All arrangements of labels: rows within mixed groups, single labels of whole groups."""
-    folds = np.zeros(len(groups), int) if folds is None else folds
-    names = np.unique(groups)
-    is_mixed = {name: len(np.unique(codes[groups == name])) > 1 for name in names}
+    exchanging = {fold: [] for fold in folds}  # each a list of units: rows with one label
+    for name in np.unique(groups):
+        own = np.flatnonzero(groups == name)
+        if len(set(codes[own])) > 1:
+            exchanging["group", name] = own[:, None]
+        else:
+            exchanging[folds[own[0]]].append(own)
     found = [codes]
-    for name in names:
-        if is_mixed[name]:
-            rows = groups == name
-            orders = set(permutations(codes[rows].tolist()))
-            found = [
-                np.where(rows, _put(one, rows, order), one) for one in found for order in orders
-            ]
-    for fold in np.unique(folds):
-        own = [n for n in names if not is_mixed[n] and folds[groups == n][0] == fold]
-        labels = [codes[groups == name][0] for name in own]
-        new = []
-        for one in found:
-            for order in set(permutations(labels)):
-                changed = one.copy()
-                for name, label in zip(own, order, strict=True):
-                    changed[groups == name] = label
-                new.append(changed)
-        found = new
+    for units in exchanging.values():
+        orders = set(permutations([codes[unit[0]] for unit in units]))
+        found = [relabelled(one, units, order) for one in found for order in orders]
     return found
 
 
-def _put(codes, rows, order):
-    changed = codes.copy()
-    changed[rows] = order
-    return changed
+def relabelled(codes, units, labels):
+    codes = codes.copy()
+    for unit, label in zip(units, labels, strict=True):
+        codes[unit] = label
+    return codes
 
 
 @pytest.mark.parametrize("n_units", [1, 5, 11, MOST_EXACT])
@@ -115,47 +123,42 @@ def test_random_sign_patterns_are_drawn_if_there_are_too_many():
     assert not np.array_equal(patterns, again)
 
 
-DESIGNS = {
-    "rows of groups": ([0, 1, 2, 0, 0, 1, 1, 2, 0], [0, 0, 0, 1, 1, 1, 2, 2, 2], None),
-    "whole groups": (
-        [0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 2, 2, 2],
-        np.repeat(range(6), [1, 3, 2, 4, 2, 1]),
-        None,
-    ),
-    "both": ([0, 1, 1, 0, 0, 0, 1, 1, 0], [0, 0, 1, 1, 2, 2, 3, 4, 5], None),
-    "folds": ([0, 1, 0, 1, 1, 0], [0, 1, 2, 3, 4, 5], [0, 0, 1, 1, 1, 0]),
-}
+WHOLE = [0] * 4 + [1] * 6 + [2] * 3
 
 
-@pytest.mark.parametrize("design", DESIGNS)
-def test_the_statistic_equals_brute_force_over_all_arrangements(design):
-    codes, groups, folds = DESIGNS[design]
-    codes, groups = np.array(codes), np.array(groups)
-    folds = None if folds is None else np.array(folds)
+@pytest.mark.parametrize(
+    ("codes", "groups", "folds"),
+    [
+        ([0, 1, 2, 0, 0, 1, 1, 2, 0], [0, 0, 0, 1, 1, 1, 2, 2, 2], None),
+        (WHOLE, np.repeat(range(6), [1, 3, 2, 4, 2, 1]), None),
+        ([0, 1, 1, 0, 0, 0, 1, 1, 0], [0, 0, 1, 1, 2, 2, 3, 4, 5], None),
+        ([0, 1, 0, 1, 1, 0], [0, 1, 2, 3, 4, 5], [0, 0, 1, 1, 1, 0]),
+    ],
+    ids=["rows of groups", "whole groups", "both", "folds"],
+)
+def test_the_statistic_equals_brute_force_over_all_arrangements(codes, groups, folds):
+    codes, groups, factor = np.array(codes), np.array(groups), WIDER_OVER_FOLDS if folds else 1
+    folds = np.zeros(len(codes), int) if folds is None else np.array(folds)
     rows = random_rows(codes)
     t = exchange_of(rows, groups, folds, draws=3000).null([rows]).t[0]
     assert t[0] == pytest.approx(statistic(rows, groups, codes, folds))
-    factor = 1 if folds is None else WIDER_OVER_FOLDS
-    every = factor * np.array(
-        [statistic(rows, groups, one, folds) for one in arranged(codes, groups, folds)]
-    )
+    every = [statistic(rows, groups, one, folds) for one in arranged(codes, groups, folds)]
+    every = factor * np.array(every)
     np.testing.assert_allclose(np.unique(t[1:].round(6)), np.unique(every.round(6)), atol=2e-6)
     # All arrangements are equally frequent.
-    assert np.mean(t[1:] > np.median(every)) == pytest.approx(
-        np.mean(every > np.median(every)), abs=0.05
-    )
+    share = np.mean(every > np.median(every))
+    assert np.mean(t[1:] > np.median(every)) == pytest.approx(share, abs=0.05)
 
 
 def test_numbers_are_exchanged_like_classes_of_their_own():
     """Of two classes, a number for each class gives the same contributions of mixed groups."""
     codes, groups = np.tile([0, 1, 1], 12), np.arange(36) // 6
     classes = random_rows(codes)
-    numbers = RowScores(
-        (classes.scores[:, 1] - classes.scores[:, 0])[:, None], codes[:, None] * 1.0
-    )
+    numbers = RowScores(np.diff(classes.scores), codes[:, None] * 1.0)
     one, other = (exchange_of(rows, groups).null([rows]) for rows in (classes, numbers))
     assert one.t[0, 0] == pytest.approx(other.t[0, 0])
-    own = random_numbers(np.arange(20.0))
+    scores = np.random.default_rng(0).normal(size=(20, 1))
+    own = RowScores(scores, np.arange(20.0)[:, None])
     t = exchange_of(own, np.arange(20)).null([own]).t[0]
     x, y = own.scores[:, 0] - own.scores.mean(), own.labels[:, 0] - own.labels.mean()
     products = x * y
@@ -178,9 +181,8 @@ def test_a_label_that_one_group_has_is_left_out():
     rows = random_rows(codes)
     kept = RowScores(rows.scores[:6], rows.labels[:6])
     exchange = exchange_of(rows, np.arange(7))
-    np.testing.assert_allclose(
-        exchange.null([rows]).t, exchange_of(kept, np.arange(6)).null([kept]).t
-    )
+    expected = exchange_of(kept, np.arange(6)).null([kept]).t
+    np.testing.assert_allclose(exchange.null([rows]).t, expected)
     assert exchange.n_arrangements == 20
 
 
@@ -231,12 +233,21 @@ def test_all_sites_share_the_same_exchanges():
         np.testing.assert_allclose(2 * null.scores[0], null.scores[1])
 
 
-def test_names_of_groups_do_not_matter_and_the_seed_does():
-    labels = np.random.default_rng(0).integers(3, size=60)
-    rows, groups = random_rows(labels), np.arange(60) // 2
-    first = exchange_of(rows, groups).null([rows]).t
-    assert np.array_equal(first, exchange_of(rows, (groups + 100).astype(str)).null([rows]).t)
-    assert not np.array_equal(first, exchange_of(rows, groups, seed=1).null([rows]).t)
+LABELS, OF_ROWS = np.random.default_rng(0).integers(3, size=60), random_rows(np.arange(60) % 3)
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda groups, seed: exchange_of(OF_ROWS, groups, seed=seed).null([OF_ROWS]).t,
+        lambda groups, seed: permuted_labels(LABELS, groups, 20, seed),
+    ],
+    ids=["statistics", "labels"],
+)
+def test_names_of_groups_do_not_matter_and_the_seed_does(draw):
+    groups = np.arange(60) // 2
+    assert np.array_equal(draw(groups, 0), draw((groups + 100).astype(str), 0))
+    assert not np.array_equal(draw(groups, 0), draw(groups, 1))
 
 
 @pytest.mark.parametrize(
@@ -262,23 +273,12 @@ def test_very_many_arrangements_are_no_overflow():
     assert exchange.is_enough
 
 
-def test_the_name_lists_what_is_exchanged():
+def test_the_name_lists_what_is_exchanged(snapshot):
     rows = random_rows(np.array([0, 1, 0, 1, 0, 1]))
-    names = [
-        exchange_of(rows, np.array(groups), folds).name
-        for groups, folds in (
-            ([0, 1, 2, 3, 4, 5], None),
-            ([0, 0, 1, 1, 2, 2], None),
-            ([0, 0, 1, 2, 3, 4], None),
-            ([0, 0, 1, 1, 2, 2], np.array([0, 0, 1, 1, 1, 1])),
-        )
-    ]
-    assert names == [
-        "labels exchanged between groups",
-        "labels exchanged within groups",
-        "labels exchanged between groups, labels exchanged within groups",
-        "labels exchanged within groups, widened 1.41 times for dependent folds",
-    ]
+    for groups in ([0, 1, 2, 3, 4, 5], [0, 0, 1, 1, 2, 2], [0, 0, 1, 2, 3, 4]):
+        assert exchange_of(rows, np.array(groups)).name == snapshot
+    folds = np.array([0, 0, 1, 1, 1, 1])
+    assert exchange_of(rows, np.array([0, 0, 1, 1, 2, 2]), folds).name == snapshot
 
 
 def test_constant_predictions_have_a_p_of_1():
@@ -329,14 +329,6 @@ def test_rows_of_their_own_are_all_exchanged():
         np.testing.assert_allclose(np.bincount(permuted[:, place]) / 1000, 0.2, atol=0.05)
 
 
-def test_the_seed_decides_and_the_names_of_groups_do_not():
-    truth = np.random.default_rng(0).integers(3, size=40)
-    groups = np.arange(40) // 4
-    first = permuted_labels(truth, groups, 20, seed=0)
-    assert np.array_equal(first, permuted_labels(truth, groups.astype(str), 20, seed=0))
-    assert not np.array_equal(first, permuted_labels(truth, groups, 20, seed=1))
-
-
 def test_labels_that_cannot_be_exchanged_prove_nothing():
     truth, groups = np.zeros(10, int), np.arange(10) // 2
     permuted = permuted_labels(truth, groups, 19, seed=0)
@@ -351,11 +343,16 @@ def test_p_values_count_the_observed_labels_and_what_ties_with_them():
     assert p.maximum.tolist() == [1.0, 0.4]
 
 
-def test_scores_without_a_place_are_refused():
-    with pytest.raises(DataError, match="scores of 1 sites, but permuted scores of 2"):
-        p_values(np.ones(1), np.ones((2, 5)))
-    with pytest.raises(DataError, match="is NaN"):
-        p_values(np.array([np.nan]), np.ones((1, 5)))
+@pytest.mark.parametrize(
+    "call",
+    [
+        "p_values(np.ones(1), np.ones((2, 5)))",
+        "p_values(np.array([np.nan]), np.ones((1, 5)))",
+        "holm(np.array([0.5, np.nan]))",
+    ],
+)
+def test_scores_without_a_place_are_refused(call, refused):
+    refused(eval, call, globals())
 
 
 def test_holms_adjustment_of_a_worked_example():
@@ -363,8 +360,6 @@ def test_holms_adjustment_of_a_worked_example():
     p = np.array([0.01, 0.04, 0.03, 0.005])
     np.testing.assert_allclose(holm(p), [0.03, 0.06, 0.06, 0.02])
     assert holm(np.array([])).tolist() == []
-    with pytest.raises(DataError, match="between 0 and 1"):
-        holm(np.array([0.5, np.nan]))
 
 
 @settings(max_examples=100, deadline=None)
@@ -375,3 +370,190 @@ def test_holm_lies_between_the_p_values_and_bonferroni_and_keeps_their_order(val
     assert np.all(changed >= p)
     assert np.all(changed <= np.minimum(1, len(p) * p))
     assert np.all(np.diff(changed[np.argsort(p, kind="stable")]) >= 0)
+
+
+# Simulated data sets: few at each change, many at night.
+DATA_SETS = [150, pytest.param(500, marks=pytest.mark.nightly)]
+
+
+def within(rejections, n, most=0.06):
+    """Whether the rejection rate is at most `most`, plus three Monte Carlo standard errors."""
+    return rejections / n <= most + 3 * np.sqrt(most * (1 - most) / n)
+
+
+def rows_by_themselves(generator):
+    return *generator.integers(2, size=(2, 121)), np.arange(121)
+
+
+def labels_of_groups(generator):
+    """One label and one prediction per group, in groups of different sizes."""
+    groups = np.repeat(np.arange(60), generator.integers(1, 9, size=60))
+    truth, guess = generator.integers(2, size=(2, 60))[:, groups]
+    return truth, guess, groups
+
+
+def two_nouns(generator, n_groups=15):
+    """Two nouns in each group, each with one label and one prediction for all of its rows."""
+    groups = np.repeat(np.arange(n_groups), 20)
+    truth = np.tile(np.repeat([0, 1], 10), n_groups)
+    guess = np.repeat(generator.integers(2, size=2 * n_groups), 10)
+    return truth, guess, groups
+
+
+def skewed_nouns(generator):
+    """As `two_nouns`, in 12 groups of 1:20 sizes, with 9 times as many rows of label 0."""
+    sizes = np.round(np.geomspace(1, 20, 12)).astype(int)
+    groups = np.repeat(np.arange(12), 10 * sizes)
+    truth = (np.arange(len(groups)) % 10 == 0).astype(int)
+    guess = generator.integers(2, size=(12, 2))[groups, truth]
+    return truth, guess, groups
+
+
+def half_and_half(generator):
+    """Ten groups with two nouns, and ten with one."""
+    truth, guess, groups = two_nouns(generator, 10)
+    more, labels, guesses = np.repeat(np.arange(10), 10), *generator.integers(2, size=(2, 10))
+    return (
+        np.concatenate([truth, labels[more]]),
+        np.concatenate([guess, guesses[more]]),
+        np.concatenate([groups, 10 + more]),
+    )
+
+
+DESIGNS = [rows_by_themselves, labels_of_groups, two_nouns, skewed_nouns, half_and_half]
+
+
+@pytest.mark.parametrize("n", DATA_SETS)
+@pytest.mark.parametrize("draw", DESIGNS)
+def test_a_true_null_is_rejected_at_most_at_the_level(draw, n):
+    p = []
+    for seed in range(n):
+        truth, guess, groups = draw(np.random.default_rng(seed))
+        p.append(judged([guess], truth, groups, seed).single[0])
+    assert within(np.sum(np.array(p) <= 0.05), n)
+    assert np.mean(np.array(p) <= 0.3) > 0.15  # the test does reject at a higher level
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("draw", [labels_of_groups, two_nouns])
+def test_exchanging_single_rows_would_reject_far_more(draw):
+    rejected = 0
+    for seed in range(200):
+        truth, guess, _ = draw(np.random.default_rng(seed))
+        rejected += judged([guess], truth, np.arange(len(truth)), seed, draws=99).single[0] <= 0.05
+    assert rejected / 200 > 0.17
+
+
+def sites_of(generator, n_sites, strength=0.0):
+    """Correlated predictions of several sites; the first is slightly better than chance."""
+    truth, shared = generator.integers(2, size=(2, 200))
+    own = generator.integers(2, size=(n_sites, 200))
+    guesses = np.where(generator.random((n_sites, 200)) < 0.5, shared, own)
+    follows = generator.random(200) < strength
+    guesses[0] = np.where(follows, truth, guesses[0])
+    return truth, guesses
+
+
+def test_the_best_of_many_null_sites_is_rejected_at_most_at_the_level():
+    by_maximum = by_single = 0
+    for seed in range(200):
+        truth, guesses = sites_of(np.random.default_rng(seed), n_sites=8)
+        p = judged(guesses, truth, np.arange(200) // 5, seed)
+        by_maximum += p.maximum.min() <= 0.05
+        by_single += p.single.min() <= 0.05
+    assert within(by_maximum, 200)
+    assert by_maximum / 200 > 0.01
+    assert binomtest(by_single, 200, 0.05, alternative="greater").pvalue < 0.001
+
+
+def test_a_planted_signal_is_found_at_its_site_only():
+    found = others = 0
+    for seed in range(40):
+        truth, guesses = sites_of(np.random.default_rng(seed), n_sites=8, strength=0.4)
+        p = judged(guesses, truth, np.arange(200), seed).maximum
+        found += p[0] <= 0.05
+        others += (p[1:] <= 0.05).any()
+    assert found >= 36
+    assert others <= 6
+
+
+def test_a_signal_is_found_that_hardly_beats_the_best_constant():
+    """60 % of the rows have label 0; predictions are right for 64 % of them and of the others."""
+    by_exchange = 0
+    for seed in range(100):
+        generator = np.random.default_rng(seed)
+        truth = (generator.random(150) < 0.4).astype(int)
+        guess = np.where(generator.random(150) < 0.64, truth, 1 - truth)
+        by_exchange += judged([guess], truth, np.arange(150), seed).single[0] <= 0.05
+    assert by_exchange >= 80
+
+
+def ranked(generator, strength, metric):
+    """Rows in 20 groups with effects of their own, and numbers or classes to predict."""
+    effect, truth = np.repeat(generator.normal(size=20), 6), generator.normal(size=120)
+    guess = strength * truth + effect + generator.normal(size=120)
+    if metric == "spearman":
+        return of_spearman(NumberPredictions(truth, guess)), np.arange(120) // 6
+    codes, scores = (truth > 0).astype(int), np.stack([0 * guess, guess], axis=1)
+    return of_auroc(ClassPredictions(codes, codes, 2, scores)), np.arange(120) // 6
+
+
+def rare(generator, strength, of_metric):
+    """60 groups of five rows with one label, 1 in 6 positive, and dependent scores."""
+    groups = np.arange(300) // 5
+    truth = (generator.permutation(60) < 10)[groups].astype(int)
+    margin = strength * truth + generator.normal(size=60)[groups] + generator.normal(size=300)
+    scores = np.column_stack([np.zeros_like(margin), margin])
+    guess = ClassPredictions(truth, scores.argmax(axis=1), 2, scores, positive=1)
+    return of_metric(with_alarms(guess, np.array([3.3, 2.3]))), groups
+
+
+@pytest.mark.parametrize(
+    ("draw", "metric", "strength"),
+    [
+        (ranked, "auroc", 0.9),
+        (ranked, "spearman", 0.9),
+        (rare, of_auprc, 3.0),
+        (rare, of_tpr_at_fpr_5, 3.0),
+    ],
+)
+def test_metrics_of_ranks_and_of_a_rare_class_have_power_and_size_too(draw, metric, strength):
+    rejected = dict.fromkeys((0.0, strength), 0)
+    for effect in rejected:
+        for seed in range(100):
+            rows, groups = draw(np.random.default_rng(seed), effect, metric)
+            t = exchange_of(rows, groups, seed=seed).null([rows]).t
+            rejected[effect] += p_values(t[:, 0], t[:, 1:]).single[0] <= 0.05
+    assert within(rejected[0.0], 100)
+    assert rejected[strength] >= 90
+
+
+def refitted_over_folds(generator, n_groups=30, n_folds=3, n_features=200):
+    """Predictions of class means that are refitted for each fold, on features without signal.
+
+    Each group has a single label, and its rows resemble each other.
+    """
+    groups = np.repeat(np.arange(n_groups), 6)
+    features = 3 * generator.normal(size=(n_groups, n_features))[groups]
+    features += generator.normal(size=features.shape)
+    truth, folds = groups % 2, generator.permutation(n_groups)[groups] % n_folds
+    guess = np.empty(len(groups), dtype=int)
+    for fold in range(n_folds):
+        train, test = folds != fold, folds == fold
+        mean, labels = features[train].mean(axis=0), truth[train] - truth[train].mean()
+        guess[test] = (features[test] - mean) @ (labels @ (features[train] - mean)) > 0
+    return truth, guess, groups, folds
+
+
+@pytest.mark.nightly
+def test_a_true_null_over_folds_is_rejected_at_most_at_the_level(monkeypatch):
+    widened = plain = 0
+    for seed in range(200):
+        *drawn, folds = refitted_over_folds(np.random.default_rng(seed))
+        guess = drawn.pop(1)
+        widened += judged([guess], *drawn, seed, folds).single[0] <= 0.05
+        with monkeypatch.context() as patch:
+            patch.setattr("probekit.probes.score.exchange.WIDER_OVER_FOLDS", 1.0)
+            plain += judged([guess], *drawn, seed, folds).single[0] <= 0.05
+    assert within(widened, 200)
+    assert plain / 200 > 0.08
