@@ -6,18 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from probekit.errors import DataError, UnknownNameError
 from probekit.interventions import directions as module
 from probekit.interventions import edits
-from probekit.interventions.directions import (
-    DirectionSet,
-    Responder,
-    allowed_doses,
-    directions_of,
-    dose_limit,
-    label_sets,
-    matched_directions,
-)
+from probekit.interventions.directions import DirectionSet, Responder, directions_of, label_sets
 from probekit.interventions.edits import run_edited
 from probekit.interventions.erasure import leace
 from probekit.model.sites.sites import SiteSelection
@@ -50,23 +41,20 @@ def test_leace_of_one_direction_erases_like_the_eraser():
     np.testing.assert_allclose(erased, leace(X, codes)(X), atol=1e-8)
 
 
-def test_only_the_given_rows_exchange_labels():
-    codes = np.arange(40) % 2
-    sets = label_sets(codes, np.arange(40), draws=20, seed=0, rows=np.arange(20))
+def test_whole_groups_and_only_the_given_rows_exchange_labels():
+    codes, rows = np.arange(40) % 2, np.arange(40)
+    sets = label_sets(codes, rows, draws=20, seed=0, rows=rows[:20])
     assert (sets[:, 20:] == codes[20:]).all()
     assert (sets[0] == codes).all()
     assert (sets[1:, :20] != codes[:20]).any(axis=1).all()
-
-
-def test_whole_groups_exchange_labels():
     groups = np.repeat(np.arange(10), 4)
-    sets = label_sets(groups % 2, groups, draws=20, seed=0)
-    assert (sets.reshape(21, 10, 4) == sets.reshape(21, 10, 4)[:, :, :1]).all()
+    by_group = label_sets(groups % 2, groups, draws=20, seed=0).reshape(21, 10, 4)
+    assert (by_group == by_group[:, :, :1]).all()
 
 
 def test_matched_directions_have_the_covariance_of_the_features():
     X = np.random.default_rng(0).normal(size=(2000, 3)) * [10, 3, 0.1]
-    found = matched_directions(X, draws=4000, seed=1)
+    found = module.matched_directions(X, draws=4000, seed=1)
     np.testing.assert_allclose(np.linalg.norm(found.unit, axis=1), 1)
     ratio = np.abs(found.unit[:, 1] / found.unit[:, 0])
     assert np.median(ratio) == pytest.approx(0.3, rel=0.1)
@@ -76,11 +64,12 @@ def test_doses_depend_on_all_directions_alike():
     X, codes = sample()
     found = directions_of("probe", X, label_sets(codes, np.arange(200), 9, 0))
     turned = DirectionSet(found.unit[::-1], found.reading[::-1], found.spread[::-1], found.mean)
-    by = (-4, -2, -1, 1, 2, 4)
-    assert allowed_doses(dose_limit([found], [X]), by) == allowed_doses(
-        dose_limit([turned], [X]), by
-    )
-    assert allowed_doses(dose_limit([found], [0 * X + found.mean]), by) == (-1, 1)
+
+    def doses(directions, X):
+        return module.allowed_doses(module.dose_limit([directions], [X]), (-4, -2, -1, 1, 2, 4))
+
+    assert doses(found, X) == doses(turned, X)
+    assert doses(found, 0 * X + found.mean) == (-1, 1)
 
 
 def test_a_class_that_is_missing_has_no_direction():
@@ -92,15 +81,11 @@ def test_a_class_that_is_missing_has_no_direction():
         assert not found.unit[1].any()
 
 
-def test_arguments_that_do_not_fit_are_refused():
-    X, codes = sample(20)
-    with pytest.raises(UnknownNameError, match="Nearest: leace"):
-        directions_of("leece", X, codes[None])
-    with pytest.raises(DataError, match=r"codes \[0, 2\]"):
-        directions_of("probe", X, 2 * codes[None])
+@pytest.mark.parametrize(("along", "codes"), [("leece", [0, 1]), ("probe", [0, 2])])
+def test_arguments_that_do_not_fit_are_refused(along, codes, refused):
+    refused(directions_of, along, sample(20)[0], np.tile(codes, (1, 10)))
 
 
-LENGTHS = [5, 3, 8, 4]
 AT = torch.tensor([7, 6, 2, 5])
 SITES = [
     SiteSelection("blocks.1.hook_resid_post"),
@@ -110,12 +95,11 @@ SITES = [
 ]
 
 
-def batches():
-    return pairs(lengths=LENGTHS)
+BATCH, SOURCES = pairs(lengths=[5, 3, 8, 4])
 
 
 def responder_of(model, site, at):
-    return Responder(model, batches()[0], site, at, measure_of(n=4))
+    return Responder(model, BATCH, site, at, measure_of(n=4))
 
 
 def directions_at(width, n=3):
@@ -124,10 +108,6 @@ def directions_at(width, n=3):
     found = directions_of("leace", X, label_sets(np.arange(50) % 2, np.arange(50), n - 1, 0))
     assert not np.allclose(found.unit, found.reading)
     return found
-
-
-def width_of(model, site):
-    return responder_of(model, site, AT).features().shape[1]
 
 
 def whole_pass(responder, tap):
@@ -144,11 +124,11 @@ def close(found, expected):
 def test_every_direction_equals_a_whole_pass(model, site, at, monkeypatch):
     monkeypatch.setattr(module, "_CHANGE_BYTES", 4000)  # several blocks
     monkeypatch.setattr(module, "TEXTS_AT_ONCE", 3)
-    responder, sources = responder_of(model, site, at), batches()[1]
-    directions = directions_at(width_of(model, site))
+    responder = responder_of(model, site, at)
+    directions = directions_at(responder.features().shape[1])
     steered, erased = responder.steered(directions, (-2, 1)), responder.erased(directions)
-    swapped = responder.swapped(directions, sources)
-    _, cache = model.run_with_cache(sources, [site.site])
+    swapped = responder.swapped(directions, SOURCES)
+    _, cache = model.run_with_cache(SOURCES, [site.site])
     other = cache[site.site]
     other = (other if site.head is None else other[:, :, site.head]).double()
     mean = torch.from_numpy(directions.mean)
@@ -164,15 +144,12 @@ def test_every_direction_equals_a_whole_pass(model, site, at, monkeypatch):
         for found, values in ((erased, mean), (swapped, other)):
             close(found[:, n], whole_pass(responder, edits.Edit(moved, values, at)))
     close(responder.without(directions.mean), whole_pass(responder, edits.replace(mean, at)))
-    close(responder.exchanged(sources), whole_pass(responder, edits.replace(other, at)))
+    close(responder.exchanged(SOURCES), whole_pass(responder, edits.replace(other, at)))
 
 
 def test_base_and_sources_are_plain_passes(model):
-    responder, sources = responder_of(model, SITES[0], AT), batches()[1]
-    for found, batch in (
-        (responder.base(), batches()[0]),
-        (responder.of_sources(sources), sources),
-    ):
+    responder = responder_of(model, SITES[0], AT)
+    for found, batch in ((responder.base(), BATCH), (responder.of_sources(SOURCES), SOURCES)):
         close(found, differences(model(batch), batch, responder.measure))
 
 
@@ -184,16 +161,16 @@ def test_a_direction_of_zeros_has_no_effect(model):
 
 
 def test_features_are_those_of_the_positions(model):
-    _, cache = model.run_with_cache(batches()[0], [SITES[0].site])
+    _, cache = model.run_with_cache(BATCH, [SITES[0].site])
     expected = cache[SITES[0].site]
     close(responder_of(model, SITES[0], AT).features(), expected[torch.arange(4), AT].numpy())
     close(responder_of(model, SITES[0], None).features(), expected[:, -1].numpy())
 
 
 def test_features_can_be_those_of_another_position_than_the_edit(model):
-    site, read = SITES[0], torch.tensor([6, 7, 1, 4])
-    everywhere = replace(responder_of(model, site, None), read=read)
-    np.testing.assert_array_equal(everywhere.features(), responder_of(model, site, read).features())
-    directions = directions_at(width_of(model, site))
-    without = responder_of(model, site, None)
+    read = torch.tensor([6, 7, 1, 4])
+    without, there = (responder_of(model, SITES[0], at) for at in (None, read))
+    everywhere = replace(without, read=read)
+    np.testing.assert_array_equal(everywhere.features(), there.features())
+    directions = directions_at(TINY.n_embd)
     np.testing.assert_array_equal(everywhere.erased(directions), without.erased(directions))
