@@ -7,20 +7,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from probekit.analysis.heads import (
-    HEAD_SCORES,
-    KNOWN_HEADS,
-    circuits,
-    head_norms,
-    head_scores,
-    known_heads,
-    output,
-    product_spectra,
-    query_key_value,
-    random_repeats,
-    score_heads,
-    summarise,
-)
+from probekit.analysis import heads
+from probekit.analysis.heads import head_scores, query_key_value, random_repeats, score_heads
 from probekit.model.families.gpt2 import GPT2, GPT2Config
 from tests.model.reference import TINY
 
@@ -44,7 +32,7 @@ HEADS = torch.stack([PREVIOUS, DUPLICATE, INDUCTION, FIRST, EVEN])
 
 def test_each_score_is_one_only_for_the_matching_head():
     scores = head_scores(HEADS, IDS)
-    assert list(scores) == list(HEAD_SCORES)
+    assert list(scores) == list(heads.HEAD_SCORES)
     names = ("previous_token", "duplicate_token", "induction", "first_token")
     for head, name in enumerate(names):
         assert scores[name][head] == pytest.approx(1)
@@ -136,7 +124,7 @@ def cell(rows, score, layer, head):
 
 def test_a_row_is_the_mean_over_the_texts_that_define_the_score(model):
     rows = score_heads(model, [REPEATING, PLAIN])
-    assert list(rows["score"].unique()) == list(HEAD_SCORES)
+    assert list(rows["score"].unique()) == list(heads.HEAD_SCORES)
     assert len(rows) == 6 * 4 * 3
     by_text, site = [], "blocks.*.attn.hook_pattern"
     for ids in (REPEATING, PLAIN):
@@ -200,11 +188,11 @@ def real(shared):
 def test_gpt2_small_is_known_by_its_weights_and_no_other_model_is(real):
     small = GPT2(GPT2Config(n_layer=1, vocab_size=5), seed=None)
     small.wpe.weight = torch.nn.Parameter(real["wpe.weight"])
-    assert known_heads(small) == KNOWN_HEADS
+    assert heads.known_heads(small) == heads.KNOWN_HEADS
     changed = real["wpe.weight"].clone()
     changed[5, 7] += 1e-3
     small.wpe.weight = torch.nn.Parameter(changed)
-    assert known_heads(small) == {}
+    assert heads.known_heads(small) == {}
 
 
 D, N_HEADS = 21, 3
@@ -221,7 +209,7 @@ def attention():
 
 def test_rows_equal_the_statistics_of_torch():
     tensor = torch.randn(5, 7, generator=torch.Generator().manual_seed(0)) + 3
-    row = summarise([("a", tensor), ("b", tensor.half())]).iloc[0]
+    row = heads.summarise([("a", tensor), ("b", tensor.half())]).iloc[0]
     assert row["shape"] == (5, 7)
     assert row["dtype"] == "float32"
     wide = tensor.double()
@@ -240,15 +228,15 @@ def test_parts_are_those_the_model_computes_with():
     for part, site, b in zip(parts.values(), "qkv", bias, strict=True):
         got = torch.einsum("bpd,hde->bphe", x, torch.tensor(part)) + b
         torch.testing.assert_close(got, cache[f"blocks.2.attn.hook_{site}"], rtol=1e-4, atol=1e-4)
-    w_o = torch.tensor(output(block.c_proj.weight.T.numpy(), 4))
+    w_o = torch.tensor(heads.output(block.c_proj.weight.T.numpy(), 4))
     moved = torch.einsum("bphe,hed->bpd", cache["blocks.2.attn.hook_z"], w_o) + block.c_proj.bias
     torch.testing.assert_close(moved, cache["blocks.2.hook_attn_out"], rtol=1e-4, atol=1e-4)
 
 
 def test_spectra_are_those_of_the_whole_products(attention):
     c_attn, c_proj = attention
-    parts, w_o = query_key_value(c_attn, N_HEADS), output(c_proj, N_HEADS)
-    found = circuits(parts, w_o)
+    parts, w_o = query_key_value(c_attn, N_HEADS), heads.output(c_proj, N_HEADS)
+    found = heads.circuits(parts, w_o)
     d = D // N_HEADS
     for head in range(N_HEADS):
         columns = slice(head * d, head * d + d)
@@ -262,19 +250,19 @@ def test_spectra_are_those_of_the_whole_products(attention):
 
 def test_squares_of_norms_add_up(attention):
     c_attn, _ = attention
-    norms = head_norms(query_key_value(c_attn, N_HEADS))
+    norms = heads.head_norms(query_key_value(c_attn, N_HEADS))
     assert norms.shape == (3, N_HEADS)
     assert np.sum(norms**2) == pytest.approx(np.sum(c_attn.astype(float) ** 2))
 
 
 def test_a_known_spectrum():
     a = np.diag([3.0, 1.0, 0.0])[None, :, :2].astype(np.float32)
-    assert product_spectra(a, a).tolist() == pytest.approx(np.array([[9.0, 1.0]]))
+    assert heads.product_spectra(a, a).tolist() == pytest.approx(np.array([[9.0, 1.0]]))
 
 
 def test_real_heads_have_full_rank_but_no_more(real):
     parts = query_key_value(real["h.4.attn.c_attn.weight"].numpy(), 12)
-    found = circuits(parts, output(real["h.4.attn.c_proj.weight"].numpy(), 12))
+    found = heads.circuits(parts, heads.output(real["h.4.attn.c_proj.weight"].numpy(), 12))
     assert list(found) == ["QK", "OV"]
     for values in found.values():
         assert values.shape == (12, 64)

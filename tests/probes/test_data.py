@@ -3,14 +3,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from probekit.probes.data import (
-    ProbeData,
-    check_known,
-    fittable_insides,
-    group_folds,
-    numbers,
-    sample_groups,
-)
+from probekit.probes import data as data_module
+from probekit.probes.data import ProbeData, check_known, group_folds, numbers, sample_groups
 from probekit.probes.settings import ProbeSettings, ProbeSpec
 
 
@@ -47,7 +41,7 @@ def kinds(*names):
         "kinds('structural_depth', 'svm')",
         "group_folds(np.array(list('abab')), np.array(list('wxyy')), 5, 0)",
         "group_folds(np.array(list('abab')), np.array(list('wwww')), 5, 0)",
-        "fittable_insides(np.array([0, 0, 1]), np.array([0, 0, 1]))",
+        "data_module.fittable_insides(np.array([0, 0, 1]), np.array([0, 0, 1]))",
         "sample_groups(np.array(list('aaa')), 2, seed=0)",
     ],
 )
@@ -106,7 +100,7 @@ def test_the_order_of_rows_does_not_matter_but_the_seed_does():
 
 def test_a_fold_without_two_labels_inside_is_left_out_unless_all_are():
     labels, folds = np.array([0, 0, 0, 1, 1]), np.array([0, 1, 2, 2, 2])
-    insides = fittable_insides(labels, folds)
+    insides = data_module.fittable_insides(labels, folds)
     assert [inside.tolist() for inside in insides] == [
         [False, True, True, True, True],
         [True, False, True, True, True],

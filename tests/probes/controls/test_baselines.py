@@ -4,13 +4,8 @@ import numpy as np
 import pytest
 
 from probekit.errors import DataError
-from probekit.probes.controls.baselines import (
-    C_GRID,
-    PENALTIES,
-    TEXT_BASELINES,
-    text_model,
-    word_identity_log_frequencies,
-)
+from probekit.probes.controls import baselines
+from probekit.probes.controls.baselines import C_GRID, PENALTIES, TEXT_BASELINES, text_model
 from probekit.probes.data import ProbeData
 from probekit.probes.prober import Prober
 from probekit.probes.score.metrics import NumberPredictions, Resamples, r2
@@ -160,14 +155,16 @@ def test_word_identity_knows_seen_words_and_falls_back_on_the_majority():
     words = np.array(["run", "run", "run", "cat", "cat", "sea", "sea"])
     codes = np.array([1, 1, 0, 2, 2, 1, 2])
     tested = np.array(["cat", "run", "zoo", "aardvark", "sea"])
-    logs = word_identity_log_frequencies(words, codes, tested, 3)
+    logs = baselines.word_identity_log_frequencies(words, codes, tested, 3)
     # "zoo" and "aardvark" are unseen; 1 and 2 are equally frequent, for "sea" and over all.
     assert logs.argmax(axis=1).tolist() == [2, 1, 1, 1, 1]
 
 
 def test_word_identity_breaks_a_tie_by_the_overall_frequency():
     words = np.array(["sea", "sea", "cat", "cat"])
-    logs = word_identity_log_frequencies(words, np.array([0, 2, 2, 2]), np.array(["sea"]), 3)
+    logs = baselines.word_identity_log_frequencies(
+        words, np.array([0, 2, 2, 2]), np.array(["sea"]), 3
+    )
     assert logs.argmax(axis=1).tolist() == [2]
 
 

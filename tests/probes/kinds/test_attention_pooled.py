@@ -2,12 +2,8 @@ import numpy as np
 import pytest
 from scipy.optimize import check_grad
 
-from probekit.probes.kinds.attention_pooled import (
-    AttentionPooledProbe,
-    TokensOfTexts,
-    _Objective,
-    fit_attention,
-)
+from probekit.probes.kinds import attention_pooled
+from probekit.probes.kinds.attention_pooled import AttentionPooledProbe, TokensOfTexts, _Objective
 from probekit.probes.kinds.logistic import LinearProbe
 from tests.probes.kinds import planted
 
@@ -39,7 +35,7 @@ def test_weights_are_a_softmax_within_each_text():
 def test_a_stronger_penalty_makes_query_and_weights_smaller():
     X, y, texts, _ = planted.marked_texts(100)
     weak, strong = (
-        fit_attention(TokensOfTexts(X, texts), y[::12], C, max_iter=500, seed=0)
+        attention_pooled.fit_attention(TokensOfTexts(X, texts), y[::12], C, max_iter=500, seed=0)
         for C in (10.0, 0.01)
     )
     assert np.linalg.norm(strong.query) < np.linalg.norm(weak.query)

@@ -11,12 +11,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from probekit.probes.data import group_folds
-from probekit.probes.kinds.class_means import (
-    LdaProbe,
-    MassMeanProbe,
-    NearestMeanProbe,
-    within_covariance,
-)
+from probekit.probes.kinds import class_means
+from probekit.probes.kinds.class_means import LdaProbe, MassMeanProbe, within_covariance
 from probekit.probes.kinds.k_sparse import KSparseProbe, best_features
 from probekit.probes.kinds.logistic import LinearProbe
 from probekit.probes.kinds.mlp import LEARNING_RATE, MlpProbe
@@ -224,7 +220,14 @@ def test_the_features_of_a_fold_are_ranked_without_its_held_out_rows():
     assert np.mean(wrong) > 0.3
 
 
-LINEAR = [LinearProbe(), LdaProbe(), MassMeanProbe(), NearestMeanProbe(), RidgeProbe(), SvmProbe()]
+LINEAR = [
+    LinearProbe(),
+    LdaProbe(),
+    MassMeanProbe(),
+    class_means.NearestMeanProbe(),
+    RidgeProbe(),
+    SvmProbe(),
+]
 
 
 @pytest.mark.parametrize("probe", [MlpProbe(alpha=0.1), *LINEAR], ids=str)

@@ -6,24 +6,9 @@ from scipy.optimize import approx_fprime
 from scipy.sparse.csgraph import shortest_path
 from scipy.stats import spearmanr
 
-from probekit.probes.kinds.structural import (
-    DepthProbe,
-    DistanceProbe,
-    depth_loss,
-    distance_loss,
-    fit_projection,
-    squared_distances,
-)
-from probekit.probes.kinds.trees import (
-    SentenceScores,
-    hit_rate,
-    rank_correlations,
-    read_trees,
-    score_depths,
-    score_distances,
-    spanning_edges,
-    tree_spearman,
-)
+from probekit.probes.kinds import structural, trees
+from probekit.probes.kinds.structural import DepthProbe, depth_loss, distance_loss, fit_projection
+from probekit.probes.kinds.trees import hit_rate, read_trees, score_distances, spanning_edges
 from probekit.probes.score.metrics import Resamples
 from tests.probes.kinds import planted
 
@@ -93,10 +78,10 @@ def value(metric, found):
 
 def test_gold_distances_and_depths_score_all():
     distances = score_distances(TREES, [tree.distances.astype(float) for tree in TREES])
-    depths = score_depths(TREES, [tree.depths.astype(float) for tree in TREES])
+    depths = trees.score_depths(TREES, [tree.depths.astype(float) for tree in TREES])
     for found, trials in ((distances, [4, 5]), (depths, [1, 1])):
         assert value(hit_rate, found) == 1
-        assert value(tree_spearman, found) == pytest.approx(1)
+        assert value(trees.tree_spearman, found) == pytest.approx(1)
         assert found.trials.tolist() == trials
 
 
@@ -107,7 +92,7 @@ def test_edges_count_equally_in_any_sentence_and_direction():
 
 
 def test_the_root_guessed_is_the_token_of_least_depth():
-    found = score_depths(TREES, [np.array([0.0, 1, 2, 3, 4]), np.array([1.0, 0, 2, 3, 4, 5])])
+    found = trees.score_depths(TREES, [np.array([0.0, 1, 2, 3, 4]), np.array([1.0, 0, 2, 3, 4, 5])])
     assert found.hits.tolist() == [1, 0]
 
 
@@ -121,7 +106,7 @@ def test_rank_correlations_with_ties_are_those_of_scipy():
     generator = np.random.default_rng(0)
     first, second = generator.integers(4, size=(2, 20, 9))
     expected = [spearmanr(a, b).statistic for a, b in zip(first, second, strict=True)]
-    np.testing.assert_allclose(rank_correlations(first, second), expected, atol=1e-12)
+    np.testing.assert_allclose(trees.rank_correlations(first, second), expected, atol=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -133,14 +118,16 @@ def test_rank_correlations_with_ties_are_those_of_scipy():
 )
 def test_each_length_counts_once_and_those_outside_5_to_50_do_not(lengths, correlations, expected):
     ones = np.ones(len(lengths), dtype=int)
-    found = SentenceScores(ones, np.array(lengths), ones, ones, np.array(correlations), "uuas")
-    assert value(tree_spearman, found) == pytest.approx(expected, nan_ok=True)
+    found = trees.SentenceScores(
+        ones, np.array(lengths), ones, ones, np.array(correlations), "uuas"
+    )
+    assert value(trees.tree_spearman, found) == pytest.approx(expected, nan_ok=True)
 
 
 def test_sentences_are_resampled_as_resamples_counts_them():
     found = score_distances(TREES, LINES)
     resamples = Resamples.leave_one_out(np.unique(SENTENCES))
-    rates, correlations = (metric(found, resamples) for metric in (hit_rate, tree_spearman))
+    rates, correlations = (metric(found, resamples) for metric in (hit_rate, trees.tree_spearman))
     for counts, rate, correlation in zip(resamples.counts.T, rates, correlations, strict=True):
         drawn = np.repeat([0, 1], counts.astype(int))
         assert rate == pytest.approx(found.hits[drawn].sum() / found.trials[drawn].sum())
@@ -162,7 +149,7 @@ def sentences(n, seed=0, n_tokens=6):
     """Tokens whose first two features are the space in which gold distances are measured."""
     generator = np.random.default_rng(seed)
     rows = generator.normal(size=(n, n_tokens, 8)).astype(np.float32)
-    return [(own, squared_distances(own[:, :2])) for own in rows]
+    return [(own, structural.squared_distances(own[:, :2])) for own in rows]
 
 
 def test_the_projection_of_the_gold_distances_is_recovered():
@@ -182,7 +169,7 @@ def test_held_out_sentences_say_when_to_stop(monkeypatch):
     # Noise can be memorised if there are more weights than distances.
     generator = np.random.default_rng(0)
     noise = [
-        (rows.astype(np.float32), squared_distances(generator.normal(size=(5, 2))))
+        (rows.astype(np.float32), structural.squared_distances(generator.normal(size=(5, 2))))
         for rows in generator.normal(size=(40, 5, 300))
     ]
     inside = [noise[place] for place in np.random.default_rng(0).permutation(40)[4:]]
@@ -205,10 +192,14 @@ def forest():
 
 def hits(probe, held):
     """UUAS or root accuracy."""
-    return probe.uuas(*held) if isinstance(probe, DistanceProbe) else probe.root_accuracy(*held)
+    return (
+        probe.uuas(*held)
+        if isinstance(probe, structural.DistanceProbe)
+        else probe.root_accuracy(*held)
+    )
 
 
-BOTH = pytest.mark.parametrize("kind", [DistanceProbe, DepthProbe])
+BOTH = pytest.mark.parametrize("kind", [structural.DistanceProbe, DepthProbe])
 
 
 @BOTH

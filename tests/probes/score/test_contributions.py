@@ -8,27 +8,10 @@ import pytest
 from scipy.stats import spearmanr
 from sklearn.metrics import average_precision_score, roc_auc_score
 
-from probekit.probes.score.contributions import (
-    class_spread,
-    difference_of_parts,
-    has_rare_class,
-    mean_parts,
-    of_auprc,
-    of_auroc,
-    of_spearman,
-    parts_of_achieved_fpr_5,
-    parts_of_auroc,
-    parts_of_balanced_accuracy,
-    parts_of_tpr_at_fpr_5,
-)
+from probekit.probes.score import contributions, metrics
+from probekit.probes.score.contributions import class_spread, of_auprc, parts_of_balanced_accuracy
 from probekit.probes.score.metric_table import METRICS, association, class_parts, metric_functions
-from probekit.probes.score.metrics import (
-    ClassPredictions,
-    NumberPredictions,
-    Resamples,
-    with_alarms,
-    within_folds,
-)
+from probekit.probes.score.metrics import ClassPredictions, NumberPredictions, Resamples
 from probekit.probes.score.scored import metrics_of
 
 N_ROWS = 60
@@ -129,7 +112,7 @@ SHIFTS = np.array([0.0, 50.0, -20.0])[FOLDS]
 
 
 @pytest.mark.parametrize("n_classes", [2, 4])
-@pytest.mark.parametrize("of_metric", [of_auroc, of_auprc])
+@pytest.mark.parametrize("of_metric", [contributions.of_auroc, of_auprc])
 def test_ranks_of_several_fits_are_not_compared_with_each_other(of_metric, n_classes):
     plain = classes(n_classes)
     one_class = np.eye(n_classes)[1]
@@ -148,7 +131,7 @@ def test_an_auroc_of_folds_is_their_mean_by_rows():
     folds = np.repeat([0, 1, 2], [30, 20, 10])
     margin = plain.scores[:, 1] - plain.scores[:, 0]
     predictions = ClassPredictions(plain.truth, plain.guess, 2, plain.scores, folds=folds)
-    rows, generator, constants = of_auroc(predictions), np.random.default_rng(0), []
+    rows, generator, constants = contributions.of_auroc(predictions), np.random.default_rng(0), []
     for _ in range(10):
         order = np.concatenate(
             [generator.permutation(np.flatnonzero(folds == fold)) for fold in range(3)]
@@ -162,7 +145,7 @@ def test_an_auroc_of_folds_is_their_mean_by_rows():
 def test_a_rank_correlation_of_folds_is_their_mean_by_rows():
     plain, folds = numbers(), np.repeat([0, 1, 2], [30, 20, 10])
     shift = np.array([0.0, 50.0, -20.0])[folds]
-    rows = of_spearman(NumberPredictions(plain.truth, plain.guess + shift, folds))
+    rows = contributions.of_spearman(NumberPredictions(plain.truth, plain.guess + shift, folds))
     parts = [
         spearmanr(plain.truth[folds == n], plain.guess[folds == n]).statistic for n in range(3)
     ]
@@ -189,7 +172,7 @@ def drawn(n_classes=3, n=240, seed=0, folds=None):
     predictions = ClassPredictions(truth, scores.argmax(axis=1), n_classes, scores, folds=folds)
     if n_classes == 2:
         object.__setattr__(predictions, "positive", 1)
-        predictions = with_alarms(predictions, np.array([2.0, 1.0]))
+        predictions = metrics.with_alarms(predictions, np.array([2.0, 1.0]))
     return predictions
 
 
@@ -227,8 +210,8 @@ def test_the_parts_add_up_to_the_metric_and_to_the_change_of_one_class(metric, n
 def test_areas_of_folds_are_averaged():
     folds = np.arange(240) % 3
     predictions = drawn(2, folds=folds)
-    parts = parts_of_auroc(predictions)
-    value = within_folds(metrics_of(predictions)["auroc"].__wrapped__)(
+    parts = contributions.parts_of_auroc(predictions)
+    value = metrics.within_folds(metrics_of(predictions)["auroc"].__wrapped__)(
         predictions, Resamples.whole(240)
     )
     assert parts.shares == pytest.approx([value[0]] * 2)
@@ -256,7 +239,7 @@ def test_a_class_is_rare_in_fewer_than_half_of_the_groups():
     for n_positive in (2, 11, 12):
         truth = (groups < n_positive).astype(int)
         parts = parts_of_balanced_accuracy(ClassPredictions(truth, truth, 2))
-        assert has_rare_class(parts, resamples) == (n_positive < 12)
+        assert contributions.has_rare_class(parts, resamples) == (n_positive < 12)
 
 
 def test_a_class_in_one_group_has_no_variance():
@@ -269,8 +252,8 @@ def test_a_class_in_one_group_has_no_variance():
 def test_alarms_have_the_part_of_their_rows_only():
     predictions = drawn(2)
     for parts, positive in (
-        (parts_of_tpr_at_fpr_5(predictions), 1),
-        (parts_of_achieved_fpr_5(predictions), 0),
+        (contributions.parts_of_tpr_at_fpr_5(predictions), 1),
+        (contributions.parts_of_achieved_fpr_5(predictions), 0),
     ):
         assert set(np.flatnonzero(parts.rows)) <= set(np.flatnonzero(predictions.truth == positive))
         assert parts.classes.tolist() == [1]
@@ -278,8 +261,8 @@ def test_alarms_have_the_part_of_their_rows_only():
 
 def test_parts_of_other_labels_are_not_combined():
     a, b = parts_of_balanced_accuracy(drawn(seed=0)), parts_of_balanced_accuracy(drawn(seed=1))
-    assert difference_of_parts(a, b) is None
-    assert difference_of_parts(a, None) is None
-    assert mean_parts([a, b]) is None
-    assert not difference_of_parts(a, a).rows.any()
-    np.testing.assert_allclose(mean_parts([a, a]).shares, a.shares)
+    assert contributions.difference_of_parts(a, b) is None
+    assert contributions.difference_of_parts(a, None) is None
+    assert contributions.mean_parts([a, b]) is None
+    assert not contributions.difference_of_parts(a, a).rows.any()
+    np.testing.assert_allclose(contributions.mean_parts([a, a]).shares, a.shares)

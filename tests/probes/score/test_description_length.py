@@ -8,30 +8,28 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from probekit.errors import ConfigError
-from probekit.probes.score.description_length import (
-    PREFIXES,
-    OnlineCode,
-    blocks,
-    code_lengths,
-    codelength,
-    compression,
-    learning_sizes,
-    subsets,
-)
+from probekit.probes.score import description_length
+from probekit.probes.score.description_length import blocks, codelength, compression, subsets
 from probekit.probes.score.intervals import jackknife_interval
 from probekit.probes.score.metric_table import METRICS
 from probekit.probes.score.metrics import Resamples
 
 
 def test_sizes_grow_by_one_factor_and_end_with_all():
-    assert learning_sizes(3200, steps=5, smallest=200) == (200, 400, 800, 1600, 3200)
-    assert learning_sizes(4, steps=10, smallest=1) == (1, 2, 3, 4)
+    assert description_length.learning_sizes(3200, steps=5, smallest=200) == (
+        200,
+        400,
+        800,
+        1600,
+        3200,
+    )
+    assert description_length.learning_sizes(4, steps=10, smallest=1) == (1, 2, 3, 4)
 
 
 @pytest.mark.parametrize(("n", "steps", "smallest"), [(10, 1, 2), (10, 3, 10), (10, 3, 0)])
 def test_a_curve_of_one_point_is_refused(n, steps, smallest):
     with pytest.raises(ConfigError, match="at least 2 steps"):
-        learning_sizes(n, steps, smallest)
+        description_length.learning_sizes(n, steps, smallest)
 
 
 @settings(max_examples=50, deadline=None)
@@ -40,7 +38,7 @@ def test_samples_hold_whole_groups_and_one_another(seed):
     generator = np.random.default_rng(seed)
     groups = np.repeat(np.arange(60), generator.integers(1, 9, size=60))
     groups = groups[generator.permutation(len(groups))].astype(str)
-    sizes = learning_sizes(len(groups), steps=6, smallest=10)
+    sizes = description_length.learning_sizes(len(groups), steps=6, smallest=10)
     samples = subsets(groups, sizes, seed)
     for size, rows in zip(sizes, samples, strict=True):
         assert size <= rows.sum() < size + 8
@@ -83,7 +81,7 @@ def online(types, truth, seed=0):
     groups = np.arange(N_ROWS) // 3
     parts = blocks(groups, N_CLASSES, seed)
     tables = [table(types, truth, block) for block in parts[1:]]
-    code = OnlineCode.of_blocks(parts, tables, truth)
+    code = description_length.OnlineCode.of_blocks(parts, tables, truth)
     return code, parts, tables, Resamples.leave_one_out(groups)
 
 
@@ -167,7 +165,7 @@ def test_a_probe_that_predicts_the_label_frequencies_compresses_exactly_once():
             )
             for part in parts[1:]
         ]
-    code = OnlineCode.of_blocks(parts, tables, truth)
+    code = description_length.OnlineCode.of_blocks(parts, tables, truth)
     np.testing.assert_allclose(code.bits, code.reference_bits, rtol=1e-12)
 
 
@@ -195,9 +193,9 @@ def test_every_row_is_coded_once_by_a_probe_of_other_groups(seed, n_groups, n_cl
 def test_large_data_are_fitted_at_the_shares_of_the_paper():
     parts = blocks(np.arange(100_000), n_classes=2, seed=0)
     ends = [len(block.fitted) + len(block.coded) for block in parts]
-    assert ends == [round(100_000 * share) for share in PREFIXES]
+    assert ends == [round(100_000 * share) for share in description_length.PREFIXES]
 
 
 def test_a_class_never_seen_costs_finite_bits():
-    bits = code_lengths(np.array([[0.0, -np.inf]]), np.array([1]), n_fitted=1000)
+    bits = description_length.code_lengths(np.array([[0.0, -np.inf]]), np.array([1]), n_fitted=1000)
     assert bits[0] == pytest.approx(np.log2(1002))

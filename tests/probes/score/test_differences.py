@@ -7,19 +7,11 @@ import pytest
 from scipy.stats import ttest_ind, ttest_rel
 
 from probekit.amounts import FEWEST_UNITS, LEVEL
+from probekit.probes.score import metrics
 from probekit.probes.score.differences import DRAWS, Side, paired_differences, unpaired_differences
 from probekit.probes.score.exchange import holm
 from probekit.probes.score.intervals import jackknife_interval
-from probekit.probes.score.metrics import (
-    ClassPredictions,
-    NumberPredictions,
-    Resamples,
-    accuracy,
-    balanced_accuracy,
-    macro_f1,
-    mean_of_rows,
-    r2,
-)
+from probekit.probes.score.metrics import NumberPredictions, Resamples, accuracy, mean_of_rows, r2
 
 
 def probes_of(generator, n_groups, rates, each=4):
@@ -32,7 +24,7 @@ def probes_of(generator, n_groups, rates, each=4):
 
 def of_correct(correct):
     correct = np.asarray(correct, dtype=int)
-    return ClassPredictions(np.ones_like(correct), correct, 2)
+    return metrics.ClassPredictions(np.ones_like(correct), correct, 2)
 
 
 def paired(metric, a, b, resamples):
@@ -197,7 +189,7 @@ def test_unpaired_equal_probes_rarely_differ_significantly(n_sets):
 def test_a_difference_turns_its_sign_with_its_sides():
     a, b = probes_of(np.random.default_rng(0), 30, (0.8, 0.7))
     resamples = Resamples.leave_one_out(np.arange(120) // 4)
-    for metric in (balanced_accuracy, macro_f1, accuracy):
+    for metric in (metrics.balanced_accuracy, metrics.macro_f1, accuracy):
         there, back = (paired(metric, *pair, resamples) for pair in ((a, b), (b, a)))
         assert (there.a, there.b, there.value) == (back.b, back.a, -back.value)
         assert (there.ci_low, there.ci_high) == pytest.approx((-back.ci_high, -back.ci_low))

@@ -8,14 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binomtest
 
-from probekit.probes.score.contributions import (
-    RowScores,
-    of_accuracy,
-    of_auprc,
-    of_auroc,
-    of_spearman,
-    of_tpr_at_fpr_5,
-)
+from probekit.probes.score import contributions, metrics
+from probekit.probes.score.contributions import RowScores, of_accuracy, of_auprc, of_auroc
 from probekit.probes.score.exchange import (
     FEWEST_ARRANGEMENTS,
     MOST_EXACT,
@@ -25,12 +19,7 @@ from probekit.probes.score.exchange import (
     permuted_labels,
     sign_patterns,
 )
-from probekit.probes.score.metrics import (
-    WIDER_OVER_FOLDS,
-    ClassPredictions,
-    NumberPredictions,
-    with_alarms,
-)
+from probekit.probes.score.metrics import WIDER_OVER_FOLDS, ClassPredictions, NumberPredictions
 
 
 def exchange_of(rows, groups, folds=None, draws=199, seed=0):
@@ -493,7 +482,7 @@ def ranked(generator, strength, metric):
     effect, truth = np.repeat(generator.normal(size=20), 6), generator.normal(size=120)
     guess = strength * truth + effect + generator.normal(size=120)
     if metric == "spearman":
-        return of_spearman(NumberPredictions(truth, guess)), np.arange(120) // 6
+        return contributions.of_spearman(NumberPredictions(truth, guess)), np.arange(120) // 6
     codes, scores = (truth > 0).astype(int), np.stack([0 * guess, guess], axis=1)
     return of_auroc(ClassPredictions(codes, codes, 2, scores)), np.arange(120) // 6
 
@@ -505,7 +494,7 @@ def rare(generator, strength, of_metric):
     margin = strength * truth + generator.normal(size=60)[groups] + generator.normal(size=300)
     scores = np.column_stack([np.zeros_like(margin), margin])
     guess = ClassPredictions(truth, scores.argmax(axis=1), 2, scores, positive=1)
-    return of_metric(with_alarms(guess, np.array([3.3, 2.3]))), groups
+    return of_metric(metrics.with_alarms(guess, np.array([3.3, 2.3]))), groups
 
 
 @pytest.mark.parametrize(
@@ -514,7 +503,7 @@ def rare(generator, strength, of_metric):
         (ranked, "auroc", 0.9),
         (ranked, "spearman", 0.9),
         (rare, of_auprc, 3.0),
-        (rare, of_tpr_at_fpr_5, 3.0),
+        (rare, contributions.of_tpr_at_fpr_5, 3.0),
     ],
 )
 def test_metrics_of_ranks_and_of_a_rare_class_have_power_and_size_too(draw, metric, strength):

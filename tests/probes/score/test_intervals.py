@@ -4,27 +4,17 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest, t
 
-from probekit.probes.score.intervals import (
-    degrees_of_freedom,
-    jackknife_interval,
-    jackknife_variance,
-)
+from probekit.probes.score import intervals, metrics
+from probekit.probes.score.intervals import degrees_of_freedom, jackknife_interval
 from probekit.probes.score.metric_table import METRICS, SHARE, UNBOUNDED, metric_functions
-from probekit.probes.score.metrics import (
-    ClassPredictions,
-    NumberPredictions,
-    Resamples,
-    accuracy,
-    mean_of_rows,
-    r2,
-)
+from probekit.probes.score.metrics import ClassPredictions, NumberPredictions, Resamples, r2
 
 
 def of_correct(correct, groups):
     """The interval of the accuracy of rows that are correct or not."""
     correct = np.asarray(correct, dtype=int)
     resamples = Resamples.leave_one_out(np.asarray(groups))
-    values = accuracy(ClassPredictions(np.ones_like(correct), correct, 2), resamples)
+    values = metrics.accuracy(ClassPredictions(np.ones_like(correct), correct, 2), resamples)
     return jackknife_interval(values, resamples, METRICS["accuracy"].range)
 
 
@@ -111,7 +101,9 @@ def test_one_large_group_widens_the_interval():
 
 def test_the_variance_of_a_mean_is_the_usual_one():
     values = np.random.default_rng(0).normal(size=30)
-    found = jackknife_variance(mean_of_rows(values, Resamples.leave_one_out(np.arange(30))))
+    found = intervals.jackknife_variance(
+        metrics.mean_of_rows(values, Resamples.leave_one_out(np.arange(30)))
+    )
     assert found == pytest.approx(values.var(ddof=1) / 30)
 
 
@@ -120,7 +112,7 @@ def test_without_ends_the_interval_is_that_of_students_t():
         np.random.default_rng(0).normal(size=9),
         Resamples.leave_one_out(np.arange(9)),
     )
-    found = jackknife_interval(mean_of_rows(values, resamples), resamples, UNBOUNDED)
+    found = jackknife_interval(metrics.mean_of_rows(values, resamples), resamples, UNBOUNDED)
     low, high = t.interval(0.95, 8, values.mean(), values.std(ddof=1) / 3)
     assert (found.low, found.high) == pytest.approx((low, high))
 
@@ -167,7 +159,7 @@ def coverage(rate, correlation, sizes, draws, limits=SHARE):
     for seed in range(draws):
         correct, groups = correlated(np.random.default_rng(seed), rate, correlation, sizes)
         resamples = Resamples.leave_one_out(groups)
-        found = jackknife_interval(mean_of_rows(correct, resamples), resamples, limits)
+        found = jackknife_interval(metrics.mean_of_rows(correct, resamples), resamples, limits)
         covered += found.low <= rate <= found.high
     return covered / draws
 

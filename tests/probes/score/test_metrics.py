@@ -15,20 +15,7 @@ from probekit.probes.prober import Prober
 from probekit.probes.score import metrics
 from probekit.probes.score.intervals import jackknife_interval, jackknife_variance
 from probekit.probes.score.metric_table import METRICS, metric_functions
-from probekit.probes.score.metrics import (
-    BLOCK,
-    RATES,
-    ClassPredictions,
-    NumberPredictions,
-    Resamples,
-    auprc,
-    auroc,
-    r2,
-    spearman,
-    take,
-    thresholds,
-    with_alarms,
-)
+from probekit.probes.score.metrics import BLOCK, ClassPredictions, NumberPredictions, Resamples, r2
 from probekit.probes.score.scored import Predictor, joined, metrics_of
 from probekit.probes.settings import ProbeSettings
 from probekit.results.site_results import pack, unpack
@@ -121,14 +108,14 @@ LOGS = np.stack([-np.logaddexp(0, MARGINS), -np.logaddexp(0, -MARGINS)], axis=1)
 @pytest.mark.parametrize(
     ("metric", "given", "value"),
     [
-        (auroc, ClassPredictions(CODES, CODES, 3, np.zeros((6, 3))), 0.5),
-        (auroc, ClassPredictions(CODES, CODES, 3, np.full((6, 3), -np.inf)), 0.5),
-        (auroc, ClassPredictions(ZEROS, ZEROS, 2, np.zeros((6, 2))), np.nan),
+        (metrics.auroc, ClassPredictions(CODES, CODES, 3, np.zeros((6, 3))), 0.5),
+        (metrics.auroc, ClassPredictions(CODES, CODES, 3, np.full((6, 3), -np.inf)), 0.5),
+        (metrics.auroc, ClassPredictions(ZEROS, ZEROS, 2, np.zeros((6, 2))), np.nan),
         # Probabilities round to one, margins do not.
-        (auroc, ClassPredictions(np.array([0, 0, 1, 1]), ONES[:4], 2, LOGS), 1.0),
-        (auprc, replace(some(), scores=np.zeros((400, 2))), some().truth.mean()),
-        (auprc, replace(some(), truth=np.zeros(400, dtype=np.int64)), np.nan),
-        (spearman, NumberPredictions(np.arange(5.0), np.zeros(5)), np.nan),
+        (metrics.auroc, ClassPredictions(np.array([0, 0, 1, 1]), ONES[:4], 2, LOGS), 1.0),
+        (metrics.auprc, replace(some(), scores=np.zeros((400, 2))), some().truth.mean()),
+        (metrics.auprc, replace(some(), truth=np.zeros(400, dtype=np.int64)), np.nan),
+        (metrics.spearman, NumberPredictions(np.arange(5.0), np.zeros(5)), np.nan),
         (r2, NumberPredictions(np.arange(5.0), np.zeros(5)), -2.0),
     ],
 )
@@ -142,13 +129,13 @@ def test_several_classes_are_averaged_unless_one_is_positive():
     scores, truth = generator.normal(size=(60, 3)), np.arange(60) % 3
     given = ClassPredictions(truth, truth, 3, scores, positive=2)
     expected = average_precision_score(truth == 2, scores[:, 2])
-    assert auprc(given, Resamples.whole(60))[0] == pytest.approx(expected)
+    assert metrics.auprc(given, Resamples.whole(60))[0] == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(
     "call",
     [
-        "auroc(ClassPredictions(ZEROS, ZEROS, 2), Resamples.whole(6))",
+        "metrics.auroc(ClassPredictions(ZEROS, ZEROS, 2), Resamples.whole(6))",
         "NumberPredictions(np.zeros(3), np.array([0, np.nan, 0]))",
         "NumberPredictions(np.zeros(3), np.zeros(2))",
         "detected(700, metric='tpr_at_fpr_1')",
@@ -176,7 +163,7 @@ def test_the_order_of_rows_and_the_names_of_groups_do_not_matter():
     order = np.random.default_rng(2).permutation(120)
     for name, metric in OF_CLASSES.items():
         values = metric(given, Resamples.leave_one_out(groups))
-        again = metric(take(given, order), Resamples.leave_one_out(groups[order] + 100))
+        again = metric(metrics.take(given, order), Resamples.leave_one_out(groups[order] + 100))
         np.testing.assert_allclose(again, values, rtol=1e-12, err_msg=name)
 
 
@@ -222,28 +209,28 @@ def test_the_effective_number_of_units_counts_their_rows():
     [(199, [True, True]), (200, [True, False]), (999, [True, False]), (1000, [False, False])],
 )
 def test_a_threshold_needs_ten_expected_false_alarms(n, undefined):
-    assert np.isnan(thresholds(np.zeros(n))).tolist() == undefined
+    assert np.isnan(metrics.thresholds(np.zeros(n))).tolist() == undefined
 
 
 @pytest.mark.parametrize("n", [1000, 1450])
 def test_the_false_positive_rate_is_at_most_the_one_allowed(n):
     """Mean rate on new negatives over 2,000 draws: at most the rate, and not far below."""
     generator = np.random.default_rng(n)
-    achieved = norm.sf([thresholds(generator.normal(size=n)) for _ in range(2000)])
+    achieved = norm.sf([metrics.thresholds(generator.normal(size=n)) for _ in range(2000)])
     error = achieved.std(axis=0) / np.sqrt(2000)
-    assert (achieved.mean(axis=0) <= np.array(RATES) + 3 * error).all()
-    assert (achieved.mean(axis=0) >= 0.9 * np.array(RATES)).all()
+    assert (achieved.mean(axis=0) <= np.array(metrics.RATES) + 3 * error).all()
+    assert (achieved.mean(axis=0) >= 0.9 * np.array(metrics.RATES)).all()
 
 
 def test_rates_are_those_of_the_alarms():
     held_out, new = some(3000, seed=1, digits=9), some(500, seed=2, digits=9)
     limits, resamples = metrics.fixed_thresholds(held_out), Resamples.whole(500)
-    predictions = with_alarms(new, limits)
+    predictions = metrics.with_alarms(new, limits)
     above = new.scores[:, 1] > limits[1]
     for metric, code in ((metrics.tpr_at_fpr_5, 1), (metrics.achieved_fpr_5, 0)):
         expected = above[new.truth == code].mean()
         assert metric(predictions, resamples)[0] == pytest.approx(expected)
-    without = with_alarms(new, np.array([np.nan, 0.0]))
+    without = metrics.with_alarms(new, np.array([np.nan, 0.0]))
     assert np.isnan(metrics.achieved_fpr_1(without, resamples)).all()
     name = Predictor("logistic", "task")
     again = unpack(pack({name: predictions}), lambda _: new.truth, 2)[name]
@@ -263,7 +250,7 @@ def detected(n, **settings):
 
 def test_a_probe_is_measured_at_a_threshold_of_its_training_rows():
     found = detected(4000)
-    for rate, name in zip(RATES, ("1", "5"), strict=True):
+    for rate, name in zip(metrics.RATES, ("1", "5"), strict=True):
         reached, tpr = found[f"achieved_fpr_{name}", "test"], found[f"tpr_at_fpr_{name}", "test"]
         assert reached.value == pytest.approx(rate, abs=4 * np.sqrt(rate / 950))
         assert tpr.value > 10 * rate
@@ -280,7 +267,7 @@ def test_sites_are_selected_by_detection_at_thresholds_of_enough_rows():
 
 @pytest.mark.parametrize(
     ("metric", "undefined"),
-    [(r2, [False, False, False, True]), (spearman, [False, True, False, True])],
+    [(r2, [False, False, False, True]), (metrics.spearman, [False, True, False, True])],
 )
 def test_resamples_of_one_number_alone_are_undefined_and_so_are_the_limits(metric, undefined):
     # Without group 2 all true numbers are the same, and without group 0 all predicted ones.
@@ -344,8 +331,8 @@ def test_every_column_of_the_resamples_weighs_the_rows_that_it_holds():
     found = metrics_of(POOLED)["auroc"](POOLED, Resamples(resamples.group_of_row, counts))
     assert area(POOLED) < found[0] - 0.05  # ranks across fits see the offset
     for column, repeats in enumerate(counts[GROUPS].astype(int).T):
-        drawn = take(POOLED, np.repeat(np.arange(len(GROUPS)), repeats))
-        parts = [take(drawn, drawn.folds == fold) for fold in (0, 1)]
+        drawn = metrics.take(POOLED, np.repeat(np.arange(len(GROUPS)), repeats))
+        parts = [metrics.take(drawn, drawn.folds == fold) for fold in (0, 1)]
         sizes = [len(part.truth) for part in parts]
         assert found[column] == pytest.approx(np.average([area(p) for p in parts], weights=sizes))
 
