@@ -5,7 +5,7 @@ import pytest
 from scipy.stats import binom
 from sklearn.metrics import brier_score_loss
 
-from probekit.errors import DataError
+from probekit.probes.score import calibration
 from probekit.probes.score.calibration import BINS, brier, ece, reliability_bins
 from probekit.probes.score.metrics import ClassPredictions, Resamples
 
@@ -51,19 +51,16 @@ def test_each_resample_equals_a_plain_loop_over_the_rows_of_the_other_groups(met
 
 
 def test_a_probability_of_nothing_and_a_class_never_seen_are_scored():
-    scores = np.log(np.array([[1.0, 1e-300, 1e-300], [1.0, 1e-300, 1e-300]]))
-    scores[:, 2] = -np.inf
+    scores = np.tile([0.0, np.log(1e-300), -np.inf], (2, 1))
     given = ClassPredictions(np.array([0, 2]), np.zeros(2, int), 3, scores, True)
-    resamples = Resamples.whole(2)
-    assert brier(given, resamples)[0] == pytest.approx(1.0)  # 0 and 1 + 1
-    assert ece(given, resamples)[0] == pytest.approx(0.5)  # a certain forecast has no bias
+    assert brier(given, Resamples.whole(2))[0] == pytest.approx(1.0)  # 0 and 1 + 1
+    # A certain forecast has no bias.
+    assert ece(given, Resamples.whole(2))[0] == pytest.approx(0.5)
 
 
 def test_overconfident_and_underconfident_predictions_are_detected():
-    fair, sharp, flat = (
-        ece(forecasts(3, n_rows=4000, sharpness=s), Resamples.whole(4000))[0]
-        for s in (1.0, 3.0, 0.3)
-    )
+    given = [forecasts(3, n_rows=4000, sharpness=one) for one in (1.0, 3.0, 0.3)]
+    fair, sharp, flat = (ece(one, Resamples.whole(4000))[0] for one in given)
     assert abs(fair) < 0.02
     assert min(sharp, flat) > 0.1
 
@@ -85,14 +82,11 @@ def test_calibrated_predictions_have_an_error_of_0_on_average():
     assert min(errors) < 0 < max(errors)  # they are not clipped
 
 
-@pytest.mark.parametrize("metric", [brier, ece, reliability_bins])
-def test_scores_that_only_rank_are_refused(metric):
-    truth = np.array([0, 1])
-    resamples = Resamples.whole(2)
-    with pytest.raises(DataError, match="other scores"):
-        metric(ClassPredictions(truth, truth, 2, np.eye(2)), resamples)
-    with pytest.raises(DataError, match="no scores"):
-        metric(ClassPredictions(truth, truth, 2), resamples)
+@pytest.mark.parametrize("metric", ["brier", "ece", "reliability_bins"])
+@pytest.mark.parametrize("scores", [None, np.eye(2)], ids=["no scores", "ranks"])
+def test_scores_that_only_rank_are_refused(metric, scores, refused):
+    given = ClassPredictions(np.array([0, 1]), np.array([0, 1]), 2, scores)
+    refused(getattr(calibration, metric), given, Resamples.whole(2))
 
 
 def test_a_confidence_on_an_edge_belongs_to_the_bin_below():
@@ -117,12 +111,12 @@ def test_the_bins_hold_all_rows_and_give_the_error_again():
     given = forecasts(3, n_rows=400, sharpness=2.0)
     bins = reliability_bins(given, Resamples.leave_one_out(np.arange(400)))
     assert sum(part.n_rows for part in bins) == 400
-    error = sum(
-        part.n_rows * abs(part.accuracy - part.confidence) - deviation(part.n_rows, part.confidence)
-        for part in bins
-    )
+    error = 0.0
+    for part in bins:
+        error += part.n_rows * abs(part.accuracy - part.confidence)
+        error -= deviation(part.n_rows, part.confidence)
+        assert part.low < part.confidence <= part.high
+        is_single = np.isnan([part.ci_low, part.ci_high]).all()
+        assert is_single == (part.n_rows == 1)
+        assert is_single or part.ci_low <= part.accuracy <= part.ci_high
     assert error / 400 == pytest.approx(ece(given, Resamples.whole(400))[0], abs=1e-12)
-    assert all(part.low < part.confidence <= part.high for part in bins)
-    single = [part for part in bins if part.n_rows == 1]
-    assert all(np.isnan([part.ci_low, part.ci_high]).all() for part in single)
-    assert all(part.ci_low <= part.accuracy <= part.ci_high for part in bins if part.n_rows > 1)
