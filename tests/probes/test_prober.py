@@ -96,16 +96,11 @@ def test_networks_with_random_weights_are_averaged_and_keep_their_own_validation
         found = pick(both.measurements, "random_weights", metric).value
         assert found == pytest.approx(mean)
     for n, one in enumerate(alone):
-        names = f"random_weights_{n}", "random_weights_0"
-        found, own = (
-            pick(result.measurements, name, split="validation").value
-            for result, name in zip((both, one), names, strict=True)
-        )
-        assert found == own
-        guesses = [
-            result.predictions[Predictor("logistic", name)].guess
-            for result, name in zip((both, one), names, strict=True)
-        ]
+        scores, guesses = [], []
+        for result, name in ((both, f"random_weights_{n}"), (one, "random_weights_0")):
+            scores.append(pick(result.measurements, name, split="validation").value)
+            guesses.append(result.predictions[Predictor("logistic", name)].guess)
+        assert scores[0] == scores[1]
         assert np.array_equal(*guesses)
 
 
@@ -295,17 +290,12 @@ def test_folds_keep_a_fit_on_all_rows_with_a_c_of_its_own():
     assert prober.random_site([X], n_networks=1).fits == {}
 
 
-@pytest.mark.parametrize(
-    ("make", "total"),
-    [
-        (lambda: Prober(DATA, SETTINGS), 21),  # 3 columns x (3 folds x 2 C + 1)
-        (nested, 28),  # 4 x (3 folds x 2 C + 1)
-    ],
-    ids=["one split", "outer folds"],
-)
-def test_progress_is_reported_to_the_end(make, total):
-    seen = []
-    make().site(signal(1), on_fit=lambda *count: seen.append(count))
+@pytest.mark.parametrize("is_nested", [False, True])
+def test_progress_is_reported_to_the_end(is_nested):
+    prober, total, seen = Prober(DATA, SETTINGS), 21, []  # 3 columns x (3 folds x 2 C + 1)
+    if is_nested:
+        prober, total = nested(), 28  # 4 x (3 folds x 2 C + 1)
+    prober.site(signal(1), on_fit=lambda *count: seen.append(count))
     assert seen == [(done, total) for done in range(1, total + 1)]
 
 

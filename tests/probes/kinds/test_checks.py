@@ -338,11 +338,6 @@ def test_labels_of_one_type_pass():
         base.refuse_mixed_types(labels)
 
 
-def test_features_are_scaled_as_by_scikit_learn():
-    X = np.random.default_rng(0).normal(size=(50, 4)) * [1, 100, 0.01, 5] + 3
-    np.testing.assert_allclose(base.Scaling.standard(X).apply(X), StandardScaler().fit_transform(X))
-
-
 @pytest.mark.parametrize("constant", [0.0, 3.1, -1e4, 1e8])
 def test_the_last_bits_of_a_constant_are_no_data(constant):
     X = np.full((999, 1), constant, dtype=np.float32)
