@@ -1,5 +1,6 @@
 """Exchanges of labels: all arrangements, folds, shared draws, and size and power in simulations."""
 
+from functools import partial
 from itertools import permutations
 
 import numpy as np
@@ -25,14 +26,6 @@ from probekit.probes.score.metrics import WIDER_OVER_FOLDS, ClassPredictions, Nu
 def exchange_of(rows, groups, folds=None, draws=199, seed=0):
     folds = np.zeros(len(groups), dtype=int) if folds is None else folds
     return LabelExchange.of(rows.labels, groups, folds, draws, seed)
-
-
-def judged(guesses, truth, groups, seed=0, folds=None, draws=199):
-    """p-values of the accuracy of predictions (n_sites, n_samples)."""
-    rows = [of_accuracy(ClassPredictions(truth, guess, 2)) for guess in guesses]
-    exchange = exchange_of(rows[0], groups, folds, draws, seed)
-    t = exchange.null(rows).t
-    return p_values(t[:, 0], t[:, 1:])
 
 
 def random_rows(labels, seed=0):
@@ -270,11 +263,6 @@ def test_the_name_lists_what_is_exchanged(snapshot):
     assert exchange_of(rows, np.array([0, 0, 1, 1, 2, 2]), folds).name == snapshot
 
 
-def test_constant_predictions_have_a_p_of_1():
-    truth, groups = np.random.default_rng(0).integers(2, size=60), np.arange(60) // 6
-    assert judged([np.zeros(60, int)], truth, groups).single.tolist() == [1.0]
-
-
 def test_labels_of_groups_are_permuted_between_groups_of_any_size():
     groups = np.repeat(["a", "b", "c", "d"], [1, 2, 3, 4])
     truth = np.repeat([0, 1, 1, 2], [1, 2, 3, 4])
@@ -365,28 +353,50 @@ def test_holm_lies_between_the_p_values_and_bonferroni_and_keeps_their_order(val
 DATA_SETS = [150, pytest.param(500, marks=pytest.mark.nightly)]
 
 
-def within(rejections, n, most=0.06):
+def within(rejected, most=0.06):
     """Whether the rejection rate is at most `most`, plus three Monte Carlo standard errors."""
-    return rejections / n <= most + 3 * np.sqrt(most * (1 - most) / n)
+    return np.mean(rejected) <= most + 3 * np.sqrt(most * (1 - most) / len(rejected))
+
+
+def simulated(draw, n, draws=199):
+    """p-values, single and adjusted (2, n, n_sites), of rows that `draw` makes of a generator."""
+    found = []
+    for seed in range(n):
+        rows, groups, *folds = draw(np.random.default_rng(seed))
+        t = exchange_of(rows[0], groups, *folds, draws=draws, seed=seed).null(rows).t
+        p = p_values(t[:, 0], t[:, 1:])
+        found.append((p.single, p.maximum))
+    return np.array(found).swapaxes(0, 1)
+
+
+def of_guesses(truth, *guesses):
+    return [of_accuracy(ClassPredictions(truth, guess, 2)) for guess in guesses]
+
+
+def constant_guesses(generator):
+    truth = generator.integers(2, size=60)
+    return of_guesses(truth, 0 * truth), np.arange(60) // 6
+
+
+def test_constant_predictions_have_a_p_of_1():
+    assert (simulated(constant_guesses, 2) == 1).all()
 
 
 def rows_by_themselves(generator):
-    return *generator.integers(2, size=(2, 121)), np.arange(121)
+    return of_guesses(*generator.integers(2, size=(2, 121))), np.arange(121)
 
 
 def labels_of_groups(generator):
     """One label and one prediction per group, in groups of different sizes."""
     groups = np.repeat(np.arange(60), generator.integers(1, 9, size=60))
-    truth, guess = generator.integers(2, size=(2, 60))[:, groups]
-    return truth, guess, groups
+    return of_guesses(*generator.integers(2, size=(2, 60))[:, groups]), groups
 
 
-def two_nouns(generator, n_groups=15):
+def two_nouns(generator):
     """Two nouns in each group, each with one label and one prediction for all of its rows."""
-    groups = np.repeat(np.arange(n_groups), 20)
-    truth = np.tile(np.repeat([0, 1], 10), n_groups)
-    guess = np.repeat(generator.integers(2, size=2 * n_groups), 10)
-    return truth, guess, groups
+    truth = np.tile(np.repeat([0, 1], 10), 15)
+    guess = np.repeat(generator.integers(2, size=30), 10)
+    return of_guesses(truth, guess), np.arange(300) // 20
 
 
 def skewed_nouns(generator):
@@ -394,19 +404,14 @@ def skewed_nouns(generator):
     sizes = np.round(np.geomspace(1, 20, 12)).astype(int)
     groups = np.repeat(np.arange(12), 10 * sizes)
     truth = (np.arange(len(groups)) % 10 == 0).astype(int)
-    guess = generator.integers(2, size=(12, 2))[groups, truth]
-    return truth, guess, groups
+    return of_guesses(truth, generator.integers(2, size=(12, 2))[groups, truth]), groups
 
 
 def half_and_half(generator):
     """Ten groups with two nouns, and ten with one."""
-    truth, guess, groups = two_nouns(generator, 10)
-    more, labels, guesses = np.repeat(np.arange(10), 10), *generator.integers(2, size=(2, 10))
-    return (
-        np.concatenate([truth, labels[more]]),
-        np.concatenate([guess, guesses[more]]),
-        np.concatenate([groups, 10 + more]),
-    )
+    guess, labels = np.repeat(generator.integers(2, size=30), 10), generator.integers(2, size=10)
+    truth = np.append(np.tile(np.repeat([0, 1], 10), 10), np.repeat(labels, 10))
+    return of_guesses(truth, guess), np.repeat(np.arange(20), [20] * 10 + [10] * 10)
 
 
 DESIGNS = [rows_by_themselves, labels_of_groups, two_nouns, skewed_nouns, half_and_half]
@@ -415,66 +420,54 @@ DESIGNS = [rows_by_themselves, labels_of_groups, two_nouns, skewed_nouns, half_a
 @pytest.mark.parametrize("n", DATA_SETS)
 @pytest.mark.parametrize("draw", DESIGNS)
 def test_a_true_null_is_rejected_at_most_at_the_level(draw, n):
-    p = []
-    for seed in range(n):
-        truth, guess, groups = draw(np.random.default_rng(seed))
-        p.append(judged([guess], truth, groups, seed).single[0])
-    assert within(np.sum(np.array(p) <= 0.05), n)
-    assert np.mean(np.array(p) <= 0.3) > 0.15  # the test does reject at a higher level
+    p, _ = simulated(draw, n)
+    assert within(p <= 0.05)
+    assert np.mean(p <= 0.3) > 0.15  # the test does reject at a higher level
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("draw", [labels_of_groups, two_nouns])
 def test_exchanging_single_rows_would_reject_far_more(draw):
-    rejected = 0
-    for seed in range(200):
-        truth, guess, _ = draw(np.random.default_rng(seed))
-        rejected += judged([guess], truth, np.arange(len(truth)), seed, draws=99).single[0] <= 0.05
-    assert rejected / 200 > 0.17
+    def by_rows(generator):
+        rows, groups = draw(generator)
+        return rows, np.arange(len(groups))
+
+    p, _ = simulated(by_rows, 200, draws=99)
+    assert np.mean(p <= 0.05) > 0.17
 
 
-def sites_of(generator, n_sites, strength=0.0):
-    """Correlated predictions of several sites; the first is slightly better than chance."""
+def eight_sites(generator, strength=0.0, size=5):
+    """Correlated predictions of several sites; the first is better than chance, by `strength`."""
     truth, shared = generator.integers(2, size=(2, 200))
-    own = generator.integers(2, size=(n_sites, 200))
-    guesses = np.where(generator.random((n_sites, 200)) < 0.5, shared, own)
-    follows = generator.random(200) < strength
-    guesses[0] = np.where(follows, truth, guesses[0])
-    return truth, guesses
+    own = generator.integers(2, size=(8, 200))
+    guesses = np.where(generator.random((8, 200)) < 0.5, shared, own)
+    guesses[0] = np.where(generator.random(200) < strength, truth, guesses[0])
+    return of_guesses(truth, *guesses), np.arange(200) // size
 
 
 def test_the_best_of_many_null_sites_is_rejected_at_most_at_the_level():
-    by_maximum = by_single = 0
-    for seed in range(200):
-        truth, guesses = sites_of(np.random.default_rng(seed), n_sites=8)
-        p = judged(guesses, truth, np.arange(200) // 5, seed)
-        by_maximum += p.maximum.min() <= 0.05
-        by_single += p.single.min() <= 0.05
-    assert within(by_maximum, 200)
-    assert by_maximum / 200 > 0.01
-    assert binomtest(by_single, 200, 0.05, alternative="greater").pvalue < 0.001
+    by_single, by_maximum = (p.min(axis=1) <= 0.05 for p in simulated(eight_sites, 200))
+    assert within(by_maximum)
+    assert np.mean(by_maximum) > 0.01
+    assert binomtest(by_single.sum(), 200, 0.05, alternative="greater").pvalue < 0.001
 
 
 def test_a_planted_signal_is_found_at_its_site_only():
-    found = others = 0
-    for seed in range(40):
-        truth, guesses = sites_of(np.random.default_rng(seed), n_sites=8, strength=0.4)
-        p = judged(guesses, truth, np.arange(200), seed).maximum
-        found += p[0] <= 0.05
-        others += (p[1:] <= 0.05).any()
-    assert found >= 36
-    assert others <= 6
+    _, p = simulated(partial(eight_sites, strength=0.4, size=1), 40)
+    assert (p[:, 0] <= 0.05).sum() >= 36
+    assert (p[:, 1:] <= 0.05).any(axis=1).sum() <= 6
+
+
+def hardly_better(generator):
+    """60 % of the rows have label 0; predictions are right for 64 % of them and of the others."""
+    truth = (generator.random(150) < 0.4).astype(int)
+    guess = np.where(generator.random(150) < 0.64, truth, 1 - truth)
+    return of_guesses(truth, guess), np.arange(150)
 
 
 def test_a_signal_is_found_that_hardly_beats_the_best_constant():
-    """60 % of the rows have label 0; predictions are right for 64 % of them and of the others."""
-    by_exchange = 0
-    for seed in range(100):
-        generator = np.random.default_rng(seed)
-        truth = (generator.random(150) < 0.4).astype(int)
-        guess = np.where(generator.random(150) < 0.64, truth, 1 - truth)
-        by_exchange += judged([guess], truth, np.arange(150), seed).single[0] <= 0.05
-    assert by_exchange >= 80
+    p, _ = simulated(hardly_better, 100)
+    assert (p <= 0.05).sum() >= 80
 
 
 def ranked(generator, strength, metric):
@@ -482,9 +475,9 @@ def ranked(generator, strength, metric):
     effect, truth = np.repeat(generator.normal(size=20), 6), generator.normal(size=120)
     guess = strength * truth + effect + generator.normal(size=120)
     if metric == "spearman":
-        return contributions.of_spearman(NumberPredictions(truth, guess)), np.arange(120) // 6
+        return [contributions.of_spearman(NumberPredictions(truth, guess))], np.arange(120) // 6
     codes, scores = (truth > 0).astype(int), np.stack([0 * guess, guess], axis=1)
-    return of_auroc(ClassPredictions(codes, codes, 2, scores)), np.arange(120) // 6
+    return [of_auroc(ClassPredictions(codes, codes, 2, scores))], np.arange(120) // 6
 
 
 def rare(generator, strength, of_metric):
@@ -494,7 +487,7 @@ def rare(generator, strength, of_metric):
     margin = strength * truth + generator.normal(size=60)[groups] + generator.normal(size=300)
     scores = np.column_stack([np.zeros_like(margin), margin])
     guess = ClassPredictions(truth, scores.argmax(axis=1), 2, scores, positive=1)
-    return of_metric(metrics.with_alarms(guess, np.array([3.3, 2.3]))), groups
+    return [of_metric(metrics.with_alarms(guess, np.array([3.3, 2.3])))], groups
 
 
 @pytest.mark.parametrize(
@@ -507,42 +500,34 @@ def rare(generator, strength, of_metric):
     ],
 )
 def test_metrics_of_ranks_and_of_a_rare_class_have_power_and_size_too(draw, metric, strength):
-    rejected = dict.fromkeys((0.0, strength), 0)
-    for effect in rejected:
-        for seed in range(100):
-            rows, groups = draw(np.random.default_rng(seed), effect, metric)
-            t = exchange_of(rows, groups, seed=seed).null([rows]).t
-            rejected[effect] += p_values(t[:, 0], t[:, 1:]).single[0] <= 0.05
-    assert within(rejected[0.0], 100)
-    assert rejected[strength] >= 90
+    p_of_null, p = (
+        simulated(lambda generator, effect=effect: draw(generator, effect, metric), 100)[0]
+        for effect in (0.0, strength)
+    )
+    assert within(p_of_null <= 0.05)
+    assert (p <= 0.05).sum() >= 90
 
 
-def refitted_over_folds(generator, n_groups=30, n_folds=3, n_features=200):
+def refitted_over_folds(generator):
     """Predictions of class means that are refitted for each fold, on features without signal.
 
     Each group has a single label, and its rows resemble each other.
     """
-    groups = np.repeat(np.arange(n_groups), 6)
-    features = 3 * generator.normal(size=(n_groups, n_features))[groups]
-    features += generator.normal(size=features.shape)
-    truth, folds = groups % 2, generator.permutation(n_groups)[groups] % n_folds
+    groups = np.arange(180) // 6
+    features = 3 * generator.normal(size=(30, 200))[groups] + generator.normal(size=(180, 200))
+    truth, folds = groups % 2, generator.permutation(30)[groups] % 3
     guess = np.empty(len(groups), dtype=int)
-    for fold in range(n_folds):
+    for fold in range(3):
         train, test = folds != fold, folds == fold
         mean, labels = features[train].mean(axis=0), truth[train] - truth[train].mean()
         guess[test] = (features[test] - mean) @ (labels @ (features[train] - mean)) > 0
-    return truth, guess, groups, folds
+    return of_guesses(truth, guess), groups, folds
 
 
 @pytest.mark.nightly
 def test_a_true_null_over_folds_is_rejected_at_most_at_the_level(monkeypatch):
-    widened = plain = 0
-    for seed in range(200):
-        *drawn, folds = refitted_over_folds(np.random.default_rng(seed))
-        guess = drawn.pop(1)
-        widened += judged([guess], *drawn, seed, folds).single[0] <= 0.05
-        with monkeypatch.context() as patch:
-            patch.setattr("probekit.probes.score.exchange.WIDER_OVER_FOLDS", 1.0)
-            plain += judged([guess], *drawn, seed, folds).single[0] <= 0.05
-    assert within(widened, 200)
-    assert plain / 200 > 0.08
+    widened, _ = simulated(refitted_over_folds, 200)
+    monkeypatch.setattr("probekit.probes.score.exchange.WIDER_OVER_FOLDS", 1.0)
+    plain, _ = simulated(refitted_over_folds, 200)
+    assert within(widened <= 0.05)
+    assert np.mean(plain <= 0.05) > 0.08
