@@ -215,6 +215,8 @@ def test_without_a_difference_between_the_classes_silencing_is_undecided():
         "replace(DATA, splits=[*DATA.splits, *DATA.splits])",
         "causes_of(network, DATA, SiteSelection('blocks.0.attn.hook_q'), SETTINGS)",
         "causes_of(network, replace(DATA, codes=0 * DATA.codes), PRE, SETTINGS)",
+        "directions_of('leece', np.eye(4), np.tile([0, 1], (1, 2)))",
+        "directions_of('probe', np.eye(4), np.tile([0, 2], (1, 2)))",
     ],
 )
 def test_data_that_do_not_fit_are_refused(network, call, refused):
@@ -283,11 +285,6 @@ def test_a_class_that_is_missing_has_no_direction():
         found = directions_of(along, X, labels)
         assert found.unit[0].any()
         assert not found.unit[1].any()
-
-
-@pytest.mark.parametrize(("along", "codes"), [("leece", [0, 1]), ("probe", [0, 2])])
-def test_arguments_that_do_not_fit_are_refused(along, codes, refused):
-    refused(directions_of, along, sample(20)[0], np.tile(codes, (1, 10)))
 
 
 AT = torch.tensor([7, 6, 2, 5])

@@ -3,15 +3,8 @@
 import numpy as np
 import pytest
 
-from probekit.interventions.effects import (
-    bootstrap_p_values,
-    holds_zero,
-    interval_of,
-    patch_p_values,
-    ratio_of_sums,
-    resamples_of,
-    skewed_interval,
-)
+from probekit.interventions import effects
+from probekit.interventions.effects import interval_of, ratio_of_sums, resamples_of, skewed_interval
 from probekit.interventions.verdicts import (
     CausalVerdict,
     best_p_values,
@@ -171,7 +164,7 @@ def test_recovery_is_the_ratio_of_sums_not_the_mean_of_ratios():
 )
 def test_no_ratio_where_the_interval_of_the_denominator_holds_zero(denominators):
     resamples = resamples_of(np.arange(30))
-    assert holds_zero(interval_of(mean_of_rows(denominators, resamples), resamples))
+    assert effects.holds_zero(interval_of(mean_of_rows(denominators, resamples), resamples))
     found = ratio_of_sums(np.ones(30), denominators, resamples)
     assert np.isnan([found.value, found.low, found.high]).all()
 
@@ -221,14 +214,14 @@ def test_the_interval_mirrors_with_the_effects():
     assert right.high - right.value > 1.5 * (right.value - right.low)
 
 
-def both_tests(effects):
+def both_tests(samples):
     """P-values of effects (n_tests, n_groups), by random signs alone and with the bootstrap."""
-    resamples = resamples_of(np.arange(effects.shape[1]))
-    means = [mean_of_rows(one, resamples) for one in effects]
+    resamples = resamples_of(np.arange(samples.shape[1]))
+    means = [mean_of_rows(one, resamples) for one in samples]
     signs = paired_differences([(one, np.zeros_like(one)) for one in means], resamples)
-    deviations = (effects - effects.mean(axis=1, keepdims=True)) / effects.shape[1]
+    deviations = (samples - samples.mean(axis=1, keepdims=True)) / samples.shape[1]
     alone = PValues(*np.array([(one.p, one.p_adjusted) for one in signs]).T)
-    return alone, patch_p_values(signs, deviations)
+    return alone, effects.patch_p_values(signs, deviations)
 
 
 def test_left_exponential_effects_are_rejected_in_about_5_percent():
@@ -256,8 +249,8 @@ def test_the_power_is_close_to_that_of_random_signs():
 
 
 def test_equal_effects_of_all_groups_keep_the_p_value_of_random_signs():
-    for effects in (np.full((1, 12), -1.0), np.full((1, 12), 0.1) + 2e-17 * np.arange(12)):
-        signs, both = both_tests(effects)
+    for samples in (np.full((1, 12), -1.0), np.full((1, 12), 0.1) + 2e-17 * np.arange(12)):
+        signs, both = both_tests(samples)
         expected = pytest.approx(np.maximum(signs.single, 1e-4))
         assert both.single == expected
         assert both.maximum == expected
@@ -267,10 +260,10 @@ def test_equal_effects_of_all_groups_keep_the_p_value_of_random_signs():
 
 def test_draws_without_spread_give_no_nan():
     """36 % of the draws have equal effects only."""
-    effects = np.full((2, 20), -1.0)
-    effects[0, 0], effects[1] = 0.0, 0.0
-    effects[1, :2] = 3.0
-    _, found = both_tests(effects)
+    samples = np.full((2, 20), -1.0)
+    samples[0, 0], samples[1] = 0.0, 0.0
+    samples[1, :2] = 3.0
+    _, found = both_tests(samples)
     assert found.single[0] < 0.001  # 19 of 20 answers are changed
     assert found.single[1] > 0.3  # two groups of 20
     assert 0 < found.maximum[0] < 0.01
@@ -278,9 +271,9 @@ def test_draws_without_spread_give_no_nan():
 
 def test_a_site_of_few_large_groups_does_not_govern_the_others():
     generator = np.random.default_rng(0)
-    effects = np.concatenate([1 + generator.normal(size=(8, 30)), np.zeros((2, 30))])
-    effects[8, :3], effects[9, :7] = 10.0, [50, -30, 1, 1, 1, 1, 1]
-    _, both = both_tests(effects)
+    samples = np.concatenate([1 + generator.normal(size=(8, 30)), np.zeros((2, 30))])
+    samples[8, :3], samples[9, :7] = 10.0, [50, -30, 1, 1, 1, 1, 1]
+    _, both = both_tests(samples)
     assert (both.maximum[:8] < 0.025).all()
     assert (both.maximum[8:] > 0.2).all()
 
@@ -289,24 +282,24 @@ def test_a_mean_in_the_direction_of_the_long_tail_is_stronger_evidence():
     """Without the long tail in a sample, its mean is too low and its spread too small."""
     deviations = np.random.default_rng(0).exponential(size=20)
     deviations = (deviations - deviations.mean()) / 20
-    effects = np.array([0.5, -0.5])
-    with_tail, against = bootstrap_p_values(effects, np.stack([deviations] * 2)).single
+    samples = np.array([0.5, -0.5])
+    with_tail, against = effects.bootstrap_p_values(samples, np.stack([deviations] * 2)).single
     assert 3 * with_tail < against < 0.5
 
 
 def test_p_values_do_not_depend_on_the_unit():
-    effects = np.random.default_rng(0).exponential(size=(3, 14)) - 0.4
-    _, expected = both_tests(effects)
+    samples = np.random.default_rng(0).exponential(size=(3, 14)) - 0.4
+    _, expected = both_tests(samples)
     for factor in (1e-6, -1e3):
-        _, found = both_tests(factor * effects)
+        _, found = both_tests(factor * samples)
         np.testing.assert_allclose(found.single, expected.single)
         np.testing.assert_allclose(found.maximum, expected.maximum)
 
 
 def test_the_adjusted_p_value_is_never_smaller():
-    effects = np.random.default_rng(0).normal(0.3, 1, size=(10, 16))
-    values = effects.mean(axis=1)
-    found = bootstrap_p_values(values, (effects - values[:, None]) / 16)
+    samples = np.random.default_rng(0).normal(0.3, 1, size=(10, 16))
+    values = samples.mean(axis=1)
+    found = effects.bootstrap_p_values(values, (samples - values[:, None]) / 16)
     assert (found.maximum >= found.single).all()
     assert (found.single >= 1e-4).all()
 

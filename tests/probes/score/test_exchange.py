@@ -9,23 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binomtest
 
-from probekit.probes.score import contributions, metrics
+from probekit.probes.score import contributions, exchange, metrics
 from probekit.probes.score.contributions import RowScores, of_accuracy, of_auprc, of_auroc
-from probekit.probes.score.exchange import (
-    FEWEST_ARRANGEMENTS,
-    MOST_EXACT,
-    LabelExchange,
-    holm,
-    p_values,
-    permuted_labels,
-    sign_patterns,
-)
+from probekit.probes.score.exchange import MOST_EXACT, holm, p_values, permuted_labels
 from probekit.probes.score.metrics import WIDER_OVER_FOLDS, ClassPredictions, NumberPredictions
 
 
 def exchange_of(rows, groups, folds=None, draws=199, seed=0):
     folds = np.zeros(len(groups), dtype=int) if folds is None else folds
-    return LabelExchange.of(rows.labels, groups, folds, draws, seed)
+    return exchange.LabelExchange.of(rows.labels, groups, folds, draws, seed)
 
 
 def random_rows(labels, seed=0):
@@ -89,7 +81,7 @@ def relabelled(codes, units, labels):
 
 @pytest.mark.parametrize("n_units", [1, 5, 11, MOST_EXACT])
 def test_all_sign_patterns_are_enumerated_once_the_observed_first(n_units):
-    patterns = np.concatenate(list(sign_patterns(n_units, draws=7, seed=0)))
+    patterns = np.concatenate(list(exchange.sign_patterns(n_units, draws=7, seed=0)))
     assert patterns.shape == (2**n_units, n_units)
     assert (patterns[0] == 1).all()
     assert len(np.unique(patterns, axis=0)) == 2**n_units
@@ -97,11 +89,11 @@ def test_all_sign_patterns_are_enumerated_once_the_observed_first(n_units):
 
 
 def test_random_sign_patterns_are_drawn_if_there_are_too_many():
-    patterns = np.concatenate(list(sign_patterns(MOST_EXACT + 1, draws=2500, seed=0)))
+    patterns = np.concatenate(list(exchange.sign_patterns(MOST_EXACT + 1, draws=2500, seed=0)))
     assert patterns.shape == (2501, MOST_EXACT + 1)
     assert (patterns[0] == 1).all()
     np.testing.assert_allclose((patterns[1:] == 1).mean(axis=0), 0.5, atol=0.05)
-    again = np.concatenate(list(sign_patterns(MOST_EXACT + 1, draws=2500, seed=1)))
+    again = np.concatenate(list(exchange.sign_patterns(MOST_EXACT + 1, draws=2500, seed=1)))
     assert not np.array_equal(patterns, again)
 
 
@@ -162,10 +154,10 @@ def test_a_label_that_one_group_has_is_left_out():
     codes = np.array([0, 0, 0, 1, 1, 1, 2])
     rows = random_rows(codes)
     kept = RowScores(rows.scores[:6], rows.labels[:6])
-    exchange = exchange_of(rows, np.arange(7))
+    made = exchange_of(rows, np.arange(7))
     expected = exchange_of(kept, np.arange(6)).null([kept]).t
-    np.testing.assert_allclose(exchange.null([rows]).t, expected)
-    assert exchange.n_arrangements == 20
+    np.testing.assert_allclose(made.null([rows]).t, expected)
+    assert made.n_arrangements == 20
 
 
 def test_a_label_of_large_groups_is_not_taken_for_an_association():
@@ -208,9 +200,9 @@ def test_all_sites_share_the_same_exchanges():
     mixed, constant = np.tile([0, 1], 30), np.repeat([0, 1], 30)
     for labels in (mixed, constant):
         rows = random_rows(labels)
-        exchange = exchange_of(rows, np.arange(60) // 2)
+        made = exchange_of(rows, np.arange(60) // 2)
         twice = RowScores(2 * rows.scores, rows.labels)
-        null = exchange.null([rows, twice])
+        null = made.null([rows, twice])
         np.testing.assert_allclose(null.t[0], null.t[1])
         np.testing.assert_allclose(2 * null.scores[0], null.scores[1])
 
@@ -244,15 +236,15 @@ def test_names_of_groups_do_not_matter_and_the_seed_does(draw):
     ],
 )
 def test_fewer_than_20_arrangements_are_not_enough(labels, groups, n):
-    exchange = exchange_of(random_rows(np.array(labels)), np.array(groups))
-    assert exchange.n_arrangements == n
-    assert exchange.is_enough == (n >= FEWEST_ARRANGEMENTS)
+    made = exchange_of(random_rows(np.array(labels)), np.array(groups))
+    assert made.n_arrangements == n
+    assert made.is_enough == (n >= exchange.FEWEST_ARRANGEMENTS)
 
 
 def test_very_many_arrangements_are_no_overflow():
-    exchange = exchange_of(random_rows(np.tile([0, 1], 2000)), np.arange(4000))
-    assert exchange.n_arrangements == np.inf
-    assert exchange.is_enough
+    made = exchange_of(random_rows(np.tile([0, 1], 2000)), np.arange(4000))
+    assert made.n_arrangements == np.inf
+    assert made.is_enough
 
 
 def test_the_name_lists_what_is_exchanged(snapshot):
