@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+import probekit
 from probekit import (
     GPT2,
     Experiment,
@@ -92,7 +93,8 @@ def mini():
     ],
 )
 def test_arguments_are_reported_by_name(call, mini, refused):
-    refused(eval, call, globals() | dict(zip(("model", "tokenizer"), mini, strict=True)))
+    model, tokenizer = mini
+    refused(eval, call, {"probekit": probekit, "model": model, "tokenizer": tokenizer})
 
 
 def test_hidden_files_are_not_suggested(tmp_path, refused):

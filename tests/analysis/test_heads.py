@@ -1,20 +1,14 @@
-"""Scores of heads equal their definitions, on texts and on repeated random tokens."""
+"""Scores of heads and statistics of their weights equal their definitions."""
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
 
-from probekit.analysis.heads import (
-    HEAD_SCORES,
-    KNOWN_HEADS,
-    head_scores,
-    known_heads,
-    random_repeats,
-    score_heads,
-)
-from probekit.errors import ConfigError, DataError
+from probekit.analysis import heads
+from probekit.analysis.heads import head_scores, query_key_value, random_repeats, score_heads
 from probekit.model.families.gpt2 import GPT2, GPT2Config
 from tests.model.reference import TINY
 
@@ -38,7 +32,7 @@ HEADS = torch.stack([PREVIOUS, DUPLICATE, INDUCTION, FIRST, EVEN])
 
 def test_each_score_is_one_only_for_the_matching_head():
     scores = head_scores(HEADS, IDS)
-    assert list(scores) == list(HEAD_SCORES)
+    assert list(scores) == list(heads.HEAD_SCORES)
     names = ("previous_token", "duplicate_token", "induction", "first_token")
     for head, name in enumerate(names):
         assert scores[name][head] == pytest.approx(1)
@@ -49,22 +43,20 @@ def test_each_score_is_one_only_for_the_matching_head():
 def test_scores_of_a_uniform_head():
     scores = {name: score[-1].item() for name, score in head_scores(HEADS, IDS).items()}
     rows = range(2, N + 1)  # destinations 1 to 6 see so many tokens
-    assert scores == pytest.approx(
-        {
-            "previous_token": sum(1 / n for n in rows) / 6,
-            "duplicate_token": (1 / 4 + 1 / 5 + 1 / 6) / 3,
-            "induction": (1 / 4 + 1 / 5 + 1 / 6) / 3,
-            "first_token": sum(1 / n for n in rows) / 6,
-            "entropy": sum(math.log(n) for n in rows) / 6,
-            "distance": sum((n - 1) / 2 for n in rows) / 6,
-        }
-    )
+    expected = {
+        "previous_token": sum(1 / n for n in rows) / 6,
+        "duplicate_token": (1 / 4 + 1 / 5 + 1 / 6) / 3,
+        "induction": (1 / 4 + 1 / 5 + 1 / 6) / 3,
+        "first_token": sum(1 / n for n in rows) / 6,
+        "entropy": sum(math.log(n) for n in rows) / 6,
+        "distance": sum((n - 1) / 2 for n in rows) / 6,
+    }
+    assert scores == pytest.approx(expected)
 
 
 def test_weights_on_all_earlier_occurrences_are_summed():
-    last = [0.1, 0.2, 0.3, 0.25, 0.15]
     patterns = torch.eye(5)[None].clone()
-    patterns[0, 4] = torch.tensor(last)
+    patterns[0, 4] = torch.tensor([0.1, 0.2, 0.3, 0.25, 0.15])
     scores = head_scores(patterns, torch.tensor([5, 5, 6, 7, 5]))
     # Destinations 1 and 4 repeat an earlier token; 1 attends to itself, which does not count.
     assert scores["duplicate_token"].item() == pytest.approx((0 + 0.1 + 0.2) / 2)
@@ -93,19 +85,26 @@ def test_a_score_defined_for_no_token_is_nan():
 
 
 @pytest.mark.parametrize(
-    ("patterns", "ids"),
+    "call",
     [
-        (torch.ones(2, 3, 4), torch.arange(3)),
-        (torch.ones(3, 3), torch.arange(3)),
-        (torch.ones(2, 3, 3, dtype=torch.int64), torch.arange(3)),
-        (torch.ones(2, 3, 3), torch.arange(4)),
-        (torch.ones(2, 0, 0), torch.arange(0)),
-        (torch.ones(2, 3, 3), torch.arange(3)[None]),
+        "head_scores(torch.ones(2, 3, 4), torch.arange(3))",
+        "head_scores(torch.ones(3, 3), torch.arange(3))",
+        "head_scores(torch.ones(2, 3, 3, dtype=torch.int64), torch.arange(3))",
+        "head_scores(torch.ones(2, 3, 3), torch.arange(4))",
+        "head_scores(torch.ones(2, 0, 0), torch.arange(0))",
+        "head_scores(torch.ones(2, 3, 3), torch.arange(3)[None])",
+        "random_repeats(range(10), 0, 3)",
+        "random_repeats(range(10), 1, 0)",
+        "random_repeats(range(10), 1, 11)",
+        "score_heads(GPT2(TINY, seed=2), [])",
+        "score_heads(GPT2(TINY, seed=2), [PLAIN.repeat(6)])",
+        "query_key_value(np.zeros((21, 62), np.float32), 3)",
+        "query_key_value(np.zeros((21, 63), np.float32), 4)",
+        "query_key_value(np.zeros((63, 21), np.float32), 3)",
     ],
 )
-def test_mismatched_inputs_are_refused(patterns, ids):
-    with pytest.raises(DataError, match="shape"):
-        head_scores(patterns, ids)
+def test_mistakes_are_refused(call, refused):
+    refused(eval, call, globals())
 
 
 REPEATING = torch.tensor([3, 14, 3, 14, 6])
@@ -118,21 +117,19 @@ def model():
 
 
 def cell(rows, score, layer, head):
-    ((value, sd, n),) = rows.loc[
-        (rows["score"] == score) & (rows["layer"] == layer) & (rows["head"] == head),
-        ["value", "sd", "n"],
-    ].to_numpy()
-    return value, sd, n
+    """Value, standard deviation and number of texts of a score of a head."""
+    own = rows.set_index(["score", "layer", "head"]).loc[(score, layer, head)]
+    return own["value"], own["sd"], own["n"]
 
 
 def test_a_row_is_the_mean_over_the_texts_that_define_the_score(model):
     rows = score_heads(model, [REPEATING, PLAIN])
-    assert list(rows["score"].unique()) == list(HEAD_SCORES)
+    assert list(rows["score"].unique()) == list(heads.HEAD_SCORES)
     assert len(rows) == 6 * 4 * 3
-    by_text = []
+    by_text, site = [], "blocks.*.attn.hook_pattern"
     for ids in (REPEATING, PLAIN):
-        _, cache = model.run_with_cache(ids[None], ["blocks.*.attn.hook_pattern"])
-        by_text.append(head_scores(cache.stack("blocks.*.attn.hook_pattern")[:, 0], ids))
+        _, cache = model.run_with_cache(ids[None], [site])
+        by_text.append(head_scores(cache.stack(site)[:, 0], ids))
     for layer in range(4):
         for head in range(3):
             both = [float(scores["previous_token"][layer, head]) for scores in by_text]
@@ -182,25 +179,92 @@ def test_an_induction_head_is_detected():
     assert cell(rows, "previous_token", 0, 0)[0] < 0.2
 
 
-@pytest.mark.parametrize(("n", "length"), [(0, 3), (1, 0), (1, 11)])
-def test_impossible_repeats_are_refused(n, length):
-    with pytest.raises(ConfigError, match=r"at least 1|1 to 10"):
-        random_repeats(range(10), n, length)
+@pytest.fixture(scope="module")
+def real(shared):
+    """Tensors of GPT-2 small."""
+    return load_file(shared / "weights/gpt2_small_part/part.safetensors")
 
 
-def test_no_text_and_texts_that_are_too_long_are_refused(model):
-    with pytest.raises(DataError, match="Give at least one"):
-        score_heads(model, [])
-    with pytest.raises(DataError, match="context of 23"):
-        score_heads(model, [PLAIN.repeat(6)])
-
-
-def test_gpt2_small_is_known_by_its_weights_and_no_other_model_is(shared):
-    part = load_file(shared / "weights" / "gpt2_small_part" / "part.safetensors")
+def test_gpt2_small_is_known_by_its_weights_and_no_other_model_is(real):
     small = GPT2(GPT2Config(n_layer=1, vocab_size=5), seed=None)
-    small.wpe.weight = torch.nn.Parameter(part["wpe.weight"])
-    assert known_heads(small) == KNOWN_HEADS
-    changed = part["wpe.weight"].clone()
+    small.wpe.weight = torch.nn.Parameter(real["wpe.weight"])
+    assert heads.known_heads(small) == heads.KNOWN_HEADS
+    changed = real["wpe.weight"].clone()
     changed[5, 7] += 1e-3
     small.wpe.weight = torch.nn.Parameter(changed)
-    assert known_heads(small) == {}
+    assert heads.known_heads(small) == {}
+
+
+D, N_HEADS = 21, 3
+
+
+@pytest.fixture
+def attention():
+    generator = np.random.default_rng(0)
+    return (
+        generator.normal(size=(D, 3 * D)).astype(np.float32),
+        generator.normal(size=(D, D)).astype(np.float32),
+    )
+
+
+def test_rows_equal_the_statistics_of_torch():
+    tensor = torch.randn(5, 7, generator=torch.Generator().manual_seed(0)) + 3
+    row = heads.summarise([("a", tensor), ("b", tensor.half())]).iloc[0]
+    assert row["shape"] == (5, 7)
+    assert row["dtype"] == "float32"
+    wide = tensor.double()
+    expected = [wide.mean(), wide.std(correction=0), wide.norm(), wide.min(), wide.max()]
+    found = row[["mean", "std", "norm", "least", "most"]].tolist()
+    assert found == pytest.approx([value.item() for value in expected], rel=1e-9)
+
+
+def test_parts_are_those_the_model_computes_with():
+    model = GPT2.from_pretrained("mini")
+    block = model.h[2].attn
+    _, cache = model.run_with_cache(torch.tensor([[5, 6, 7]]))
+    parts = query_key_value(block.c_attn.weight.T.numpy(), 4)
+    x = cache["blocks.2.ln1.hook_normalized"] * model.h[2].ln_1.weight + model.h[2].ln_1.bias
+    bias = block.c_attn.bias.view(3, 4, -1)
+    for part, site, b in zip(parts.values(), "qkv", bias, strict=True):
+        got = torch.einsum("bpd,hde->bphe", x, torch.tensor(part)) + b
+        torch.testing.assert_close(got, cache[f"blocks.2.attn.hook_{site}"], rtol=1e-4, atol=1e-4)
+    w_o = torch.tensor(heads.output(block.c_proj.weight.T.numpy(), 4))
+    moved = torch.einsum("bphe,hed->bpd", cache["blocks.2.attn.hook_z"], w_o) + block.c_proj.bias
+    torch.testing.assert_close(moved, cache["blocks.2.hook_attn_out"], rtol=1e-4, atol=1e-4)
+
+
+def test_spectra_are_those_of_the_whole_products(attention):
+    c_attn, c_proj = attention
+    parts, w_o = query_key_value(c_attn, N_HEADS), heads.output(c_proj, N_HEADS)
+    found = heads.circuits(parts, w_o)
+    d = D // N_HEADS
+    for head in range(N_HEADS):
+        columns = slice(head * d, head * d + d)
+        q, k, v = (c_attn.astype(float)[:, part * D :][:, columns] for part in range(3))
+        products = {"QK": q @ k.T, "OV": v @ c_proj.astype(float)[columns]}
+        for name, product in products.items():
+            expected = np.linalg.svd(product, compute_uv=False)
+            assert np.allclose(found[name][head], expected[:d], rtol=1e-10)
+            assert np.allclose(expected[d:], 0, atol=1e-10)
+
+
+def test_squares_of_norms_add_up(attention):
+    c_attn, _ = attention
+    norms = heads.head_norms(query_key_value(c_attn, N_HEADS))
+    assert norms.shape == (3, N_HEADS)
+    assert np.sum(norms**2) == pytest.approx(np.sum(c_attn.astype(float) ** 2))
+
+
+def test_a_known_spectrum():
+    a = np.diag([3.0, 1.0, 0.0])[None, :, :2].astype(np.float32)
+    assert heads.product_spectra(a, a).tolist() == pytest.approx(np.array([[9.0, 1.0]]))
+
+
+def test_real_heads_have_full_rank_but_no_more(real):
+    parts = query_key_value(real["h.4.attn.c_attn.weight"].numpy(), 12)
+    found = heads.circuits(parts, heads.output(real["h.4.attn.c_proj.weight"].numpy(), 12))
+    assert list(found) == ["QK", "OV"]
+    for values in found.values():
+        assert values.shape == (12, 64)
+        assert (values[:, 0] > 1).all()
+        assert (np.diff(values) <= 0).all()

@@ -1,4 +1,4 @@
-"""Every verdict is right on networks whose weights are set by hand."""
+"""Verdicts are right on networks set by hand; batches of directions equal one pass for each."""
 
 from dataclasses import replace
 
@@ -7,21 +7,27 @@ import pytest
 import torch
 
 from probekit.data.splits import Split
-from probekit.errors import ConfigError, DataError
+from probekit.interventions import directions as module
+from probekit.interventions import edits
 from probekit.interventions.causes import CauseData, CauseSettings, causes_of
 from probekit.interventions.directions import DirectionSet, Responder, directions_of, label_sets
+from probekit.interventions.edits import run_edited
+from probekit.interventions.erasure import leace
 from probekit.interventions.measures import AnswerMeasure
 from probekit.interventions.verdicts import best_p_values, summary
 from probekit.model.passes.inputs import TokenBatch
 from probekit.model.sites.sites import SiteSelection
+from probekit.probes.kinds.logistic import LinearProbe
 from tests.interventions.hand_set import IDLE, LAST, N_NOISE, NO, READ, SIZE, YES, hand_set, texts
+from tests.interventions.tiny import differences, measure_of, pairs
+from tests.model.reference import TINY
 
 PRE = SiteSelection("blocks.0.hook_resid_pre")
 SETTINGS = CauseSettings(along="mean_difference", draws=99, matched=19)
 
 
 @pytest.fixture(scope="module")
-def model():
+def network():
     """Answers by READ of position 1."""
     return hand_set()
 
@@ -42,13 +48,21 @@ def data_of(position, at=(1, 2), n=160, flipped=False, folds=1):
     )  # fmt: skip
 
 
+DATA = data_of(1)
+
+
 def answers(result):
-    return {one.question: one.answer for one in result.verdicts}
+    """The answers to whether the direction detects, steers and silences."""
+    assert [one.question for one in result.verdicts] == ["detects", "steers", "silences"]
+    return [one.answer for one in result.verdicts]
 
 
-def given(model, data, vector):
+USED, UNUSED = ["yes", "yes", "yes"], ["yes", "no", "no"]
+
+
+def given(network, data, vector):
     """Directions along a vector, then along permuted mean differences, which hold no label."""
-    X = Responder(model, data.batch, PRE, data.at, data.measure).features()
+    X = Responder(network, data.batch, PRE, data.at, data.measure).features()
     found = []
     labels = label_sets(data.codes, data.groups, 99, 0, data.splits[0].train)
     for split in data.splits:
@@ -60,13 +74,13 @@ def given(model, data, vector):
 
 
 @pytest.mark.parametrize("folds", [1, 2])
-def test_a_direction_that_is_read_and_used(model, folds):
+def test_a_direction_that_is_read_and_used(network, folds):
     data = data_of(1, folds=folds)
-    result = causes_of(model, data, PRE, SETTINGS, directions=given(model, data, READ))
-    assert answers(result) == {"detects": "yes", "steers": "yes", "silences": "yes"}
+    result = causes_of(network, data, PRE, SETTINGS, directions=given(network, data, READ))
+    assert answers(result) == USED
     steers = result.verdict("steers")
     # OUT receives READ, and the answers differ by twice OUT.
-    spread = given(model, data, READ)[0].spread[0]
+    spread = given(network, data, READ)[0].spread[0]
     assert steers.effect == pytest.approx(2 * spread / SIZE, rel=0.05 if folds == 2 else 1e-3)
     assert result.verdict("silences").effect == pytest.approx(1, abs=1e-3)
     assert result.swap.effect == pytest.approx(1, abs=1e-3)
@@ -78,44 +92,43 @@ def test_a_direction_that_is_read_and_used(model, folds):
     assert result.n == 80 * folds
 
 
-def test_pitfall_29_a_direction_that_is_decodable_and_unused(model):
-    data = data_of(1)
-    result = causes_of(model, data, PRE, SETTINGS, directions=given(model, data, IDLE))
-    assert answers(result) == {"detects": "yes", "steers": "no", "silences": "no"}
+def test_pitfall_29_a_direction_that_is_decodable_and_unused(network):
+    result = causes_of(network, DATA, PRE, SETTINGS, directions=given(network, DATA, IDLE))
+    assert answers(result) == UNUSED
     assert result.verdict("steers").effect == pytest.approx(0, abs=1e-4)
     assert result.verdict("steers").whole > 0.5
     assert abs(result.swap.effect) < 1e-4
     assert "decodable is not used" in summary(result)
     elsewhere = data_of(2)
     for vector in (READ, IDLE):  # used at another position, if at all
-        result = causes_of(
-            model, elsewhere, PRE, SETTINGS, directions=given(model, elsewhere, vector)
-        )
-        assert answers(result) == {"detects": "yes", "steers": "no", "silences": "no"}
+        directions = given(network, elsewhere, vector)
+        result = causes_of(network, elsewhere, PRE, SETTINGS, directions=directions)
+        assert answers(result) == UNUSED
 
 
 @pytest.mark.parametrize("method", ["probe", "mean_difference", "leace"])
-def test_fitted_directions_are_used_where_the_label_is_read(model, method):
-    data = data_of(1)
-    result = causes_of(model, data, PRE, replace(SETTINGS, along=method))
-    assert answers(result) == {"detects": "yes", "steers": "yes", "silences": "yes"}
+def test_fitted_directions_are_used_where_the_label_is_read(network, method):
+    settings = replace(SETTINGS, along=method)
+    result = causes_of(network, DATA, PRE, settings)
+    assert answers(result) == USED
     assert len(result.null["steers"]) == 99
-    elsewhere = causes_of(model, data_of(2), PRE, replace(SETTINGS, along=method))
-    assert answers(elsewhere) == {"detects": "yes", "steers": "no", "silences": "no"}
+    elsewhere = causes_of(network, data_of(2), PRE, settings)
+    assert answers(elsewhere) == UNUSED
 
 
-def test_a_position_without_the_label_is_not_detected(model):
-    result = causes_of(model, data_of(3), PRE, SETTINGS)
-    assert answers(result)["detects"] != "yes"
-    assert answers(result)["steers"] == answers(result)["silences"] == "no"
+def test_a_position_without_the_label_is_not_detected(network):
+    result = causes_of(network, data_of(3), PRE, SETTINGS)
+    detects, *others = answers(result)
+    assert detects != "yes"
+    assert others == ["no", "no"]
 
 
-def test_over_folds_intervals_are_wider_by_the_factor(model, monkeypatch):
+def test_over_folds_intervals_are_wider_by_the_factor(network, monkeypatch):
     def widths():
-        results = [
-            causes_of(model, data_of(position, folds=2), PRE, SETTINGS) for position in (3, 1)
+        found = [
+            causes_of(network, data_of(position, folds=2), PRE, SETTINGS).verdict(question)
+            for position, question in ((3, "detects"), (1, "steers"))
         ]
-        found = [results[0].verdict("detects"), results[1].verdict("steers")]
         return np.array([one.high - one.low for one in found])
 
     wide = widths()
@@ -123,31 +136,27 @@ def test_over_folds_intervals_are_wider_by_the_factor(model, monkeypatch):
     np.testing.assert_allclose(wide / widths(), 2**0.5, rtol=0.03)
 
 
-def test_edits_of_all_positions_reach_the_one_that_is_used(model):
-    data = replace(data_of(1), at=None, measured=torch.full((160,), LAST))
-    directions = given(model, data_of(1), READ)
-    result = causes_of(model, data, PRE, SETTINGS, directions=directions)
-    assert answers(result)["steers"] == answers(result)["silences"] == "yes"
+def test_edits_of_all_positions_reach_the_one_that_is_used(network):
+    data = replace(DATA, at=None, measured=torch.full((160,), LAST))
+    directions = given(network, DATA, READ)
+    result = causes_of(network, data, PRE, SETTINGS, directions=directions)
+    assert answers(result)[1:] == ["yes", "yes"]
 
 
-def best_of(results, question):
-    found = [one.swap if question == "swap" else one.verdict(question) for one in results]
-    effects = np.array([one.effect for one in found])
-    return best_p_values(effects, np.stack([one.null[question] for one in results]))
-
-
-def test_the_best_of_several_positions_is_adjusted(model):
-    results = [causes_of(model, data_of(position), PRE, SETTINGS) for position in (1, 2, 3)]
-    p = best_of(results, "steers")
+def test_the_best_of_several_positions_is_adjusted(network):
+    results = [causes_of(network, data_of(position), PRE, SETTINGS) for position in (1, 2, 3)]
+    null = {name: np.stack([one.null[name] for one in results]) for name in ("steers", "swap")}
+    p = best_p_values(np.array([one.verdict("steers").effect for one in results]), null["steers"])
     assert p[0] == 0.01
     assert (p[1:] > 0.05).all()
-    assert (best_of(results, "swap") >= [one.swap.p for one in results]).all()
+    p = best_p_values(np.array([one.swap.effect for one in results]), null["swap"])
+    assert (p >= [one.swap.p for one in results]).all()
 
 
-def test_the_effect_of_a_head_and_its_kernel(model):
+def test_the_effect_of_a_head_and_its_kernel(network):
     z = SiteSelection("blocks.0.attn.hook_z", head=0)
-    result = causes_of(model, data_of(LAST), z, SETTINGS)
-    assert answers(result) == {"detects": "yes", "steers": "yes", "silences": "yes"}
+    result = causes_of(network, data_of(LAST), z, SETTINGS)
+    assert answers(result) == USED
     assert result.kernel_share == pytest.approx(0, abs=1e-6)
 
 
@@ -157,27 +166,27 @@ def same_direction(vector):
     return [DirectionSet(unit, unit, np.ones(100), np.zeros(len(vector)))]
 
 
-def test_controls_that_are_the_same_direction_refuse(model):
+def test_controls_that_are_the_same_direction_refuse(network):
     """A site with a single direction leaves nothing to compare it with."""
-    result = causes_of(model, data_of(1), PRE, SETTINGS, directions=same_direction(READ))
+    result = causes_of(network, DATA, PRE, SETTINGS, directions=same_direction(READ))
     assert result.verdict("steers").p == result.verdict("silences").p == 1
-    assert answers(result)["steers"] == "undecided"
+    assert result.verdict("steers").answer == "undecided"
 
 
 def test_a_direction_in_the_kernel_of_the_output_matrix_is_flagged():
-    model = hand_set()
-    model.h[0].attn.c_proj.weight -= torch.outer(READ, READ) + torch.outer(IDLE, IDLE)
-    model.h[0].attn.c_attn.weight.view(3, *IDLE.shape, *IDLE.shape)[2] += torch.outer(IDLE, IDLE)
+    network = hand_set()
+    network.h[0].attn.c_proj.weight -= torch.outer(READ, READ) + torch.outer(IDLE, IDLE)
+    network.h[0].attn.c_attn.weight.view(3, *IDLE.shape, *IDLE.shape)[2] += torch.outer(IDLE, IDLE)
     z = SiteSelection("blocks.0.attn.hook_z", head=0)
-    result = causes_of(model, data_of(LAST), z, SETTINGS, directions=same_direction(IDLE))
+    result = causes_of(network, data_of(LAST), z, SETTINGS, directions=same_direction(IDLE))
     assert result.kernel_share == pytest.approx(1, abs=1e-5)
-    assert answers(result) == {"detects": "yes", "steers": "no", "silences": "no"}
+    assert answers(result) == UNUSED
     assert "kernel" in summary(result)
 
 
-def test_the_dose_response_has_its_controls_and_the_loss_on_other_texts(model):
-    data = data_of(1)
-    result = causes_of(model, replace(data, other=data.batch[torch.arange(10)]), PRE, SETTINGS)
+def test_the_dose_response_has_its_controls_and_the_loss_on_other_texts(network):
+    data = replace(DATA, other=DATA.batch[torch.arange(10)])
+    result = causes_of(network, data, PRE, SETTINGS)
     effects = [dose["effect"] for dose in result.doses]
     assert effects == sorted(effects)
     for dose in result.doses:
@@ -190,23 +199,179 @@ def test_the_dose_response_has_its_controls_and_the_loss_on_other_texts(model):
 
 
 def test_without_a_difference_between_the_classes_silencing_is_undecided():
-    model = hand_set(copies=False)
-    result = causes_of(model, data_of(1), PRE, SETTINGS)
+    network = hand_set(copies=False)
+    result = causes_of(network, DATA, PRE, SETTINGS)
     verdict = result.verdict("silences")
     assert verdict.answer == "undecided"
-    assert "does not differ between the classes" in verdict.reason
-    assert "does not differ between the classes" in summary(result)
+    for text in (verdict.reason, summary(result)):
+        assert "does not differ between the classes" in text
 
 
-def test_data_that_do_not_fit_are_refused(model):
-    data = data_of(1)
-    with pytest.raises(DataError, match="159 labels"):
-        replace(data, codes=data.codes[1:])
-    with pytest.raises(ConfigError, match="kl has none"):
-        replace(data, measure=AnswerMeasure(data.measure.answer, data.measure.wrong, "kl"))
-    with pytest.raises(DataError, match="test row of two folds"):
-        replace(data, splits=[*data.splits, *data.splits])
-    with pytest.raises(ConfigError, match=r"hook_q is not a part of the residual stream"):
-        causes_of(model, data, SiteSelection("blocks.0.attn.hook_q"), SETTINGS)
-    with pytest.raises(DataError, match=r"codes \[0\]"):
-        causes_of(model, replace(data, codes=0 * data.codes), PRE, SETTINGS)
+@pytest.mark.parametrize(
+    "call",
+    [
+        "replace(DATA, codes=DATA.codes[1:])",
+        "replace(DATA, measure=AnswerMeasure(DATA.measure.answer, DATA.measure.wrong, 'kl'))",
+        "replace(DATA, splits=[*DATA.splits, *DATA.splits])",
+        "causes_of(network, DATA, SiteSelection('blocks.0.attn.hook_q'), SETTINGS)",
+        "causes_of(network, replace(DATA, codes=0 * DATA.codes), PRE, SETTINGS)",
+        "directions_of('leece', np.eye(4), np.tile([0, 1], (1, 2)))",
+        "directions_of('probe', np.eye(4), np.tile([0, 2], (1, 2)))",
+    ],
+)
+def test_data_that_do_not_fit_are_refused(network, call, refused):
+    refused(eval, call, globals() | {"network": network})
+
+
+def sample(n=200, seed=0):
+    generator = np.random.default_rng(seed)
+    codes = generator.integers(2, size=n)
+    mixing = generator.normal(size=(6, 6))
+    return generator.normal(size=(n, 6)) @ mixing + 2 * codes[:, None] * np.eye(6)[2], codes
+
+
+def test_the_probe_direction_is_that_of_a_single_fit():
+    X, codes = sample()
+    labels = label_sets(codes, np.arange(200), draws=4, seed=0)
+    found = directions_of("probe", X, labels, C=0.1)
+    for own, unit in zip(labels, found.unit, strict=True):
+        weights = LinearProbe(C=0.1).fit(X, own).coef_[0]
+        np.testing.assert_allclose(unit, weights / np.linalg.norm(weights), atol=1e-4)
+    np.testing.assert_allclose(found.spread, (X @ found.unit.T).std(axis=0))
+
+
+def test_leace_of_one_direction_erases_like_the_eraser():
+    X, codes = sample()
+    found = directions_of("leace", X, codes[None])
+    erased = X - np.outer((X - found.mean) @ found.reading[0], found.unit[0])
+    np.testing.assert_allclose(erased, leace(X, codes)(X), atol=1e-8)
+
+
+def test_whole_groups_and_only_the_given_rows_exchange_labels():
+    codes, rows = np.arange(40) % 2, np.arange(40)
+    sets = label_sets(codes, rows, draws=20, seed=0, rows=rows[:20])
+    assert (sets[:, 20:] == codes[20:]).all()
+    assert (sets[0] == codes).all()
+    assert (sets[1:, :20] != codes[:20]).any(axis=1).all()
+    groups = np.repeat(np.arange(10), 4)
+    by_group = label_sets(groups % 2, groups, draws=20, seed=0).reshape(21, 10, 4)
+    assert (by_group == by_group[:, :, :1]).all()
+
+
+def test_matched_directions_have_the_covariance_of_the_features():
+    X = np.random.default_rng(0).normal(size=(2000, 3)) * [10, 3, 0.1]
+    found = module.matched_directions(X, draws=4000, seed=1)
+    np.testing.assert_allclose(np.linalg.norm(found.unit, axis=1), 1)
+    ratio = np.abs(found.unit[:, 1] / found.unit[:, 0])
+    assert np.median(ratio) == pytest.approx(0.3, rel=0.1)
+
+
+def test_doses_depend_on_all_directions_alike():
+    X, codes = sample()
+    found = directions_of("probe", X, label_sets(codes, np.arange(200), 9, 0))
+    turned = DirectionSet(found.unit[::-1], found.reading[::-1], found.spread[::-1], found.mean)
+
+    def doses(directions, X):
+        return module.allowed_doses(module.dose_limit([directions], [X]), (-4, -2, -1, 1, 2, 4))
+
+    assert doses(found, X) == doses(turned, X)
+    assert doses(found, 0 * X + found.mean) == (-1, 1)
+
+
+def test_a_class_that_is_missing_has_no_direction():
+    X, codes = sample(20)
+    labels = np.stack([codes, np.ones(20, dtype=int)])
+    for along in ("probe", "mean_difference", "leace"):
+        found = directions_of(along, X, labels)
+        assert found.unit[0].any()
+        assert not found.unit[1].any()
+
+
+AT = torch.tensor([7, 6, 2, 5])
+SITES = [
+    SiteSelection("blocks.1.hook_resid_post"),
+    SiteSelection("blocks.3.hook_resid_mid"),
+    SiteSelection("blocks.2.attn.hook_z", head=1),
+    SiteSelection("blocks.0.mlp.hook_post"),
+]
+
+
+BATCH, SOURCES = pairs(lengths=[5, 3, 8, 4])
+
+
+def responder_of(model, site, at):
+    return Responder(model, BATCH, site, at, measure_of(n=4))
+
+
+def directions_at(width, n=3):
+    generator = np.random.default_rng(0)
+    X = generator.normal(size=(50, width)) + 1
+    found = directions_of("leace", X, label_sets(np.arange(50) % 2, np.arange(50), n - 1, 0))
+    assert not np.allclose(found.unit, found.reading)
+    return found
+
+
+def whole_pass(responder, tap):
+    logits = run_edited(responder.model, responder.batch, [(responder.selection, tap)])
+    return differences(logits, responder.batch, responder.measure)
+
+
+def close(found, expected):
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("at", [AT, None])
+@pytest.mark.parametrize("site", SITES, ids=lambda site: site.text)
+def test_every_direction_equals_a_whole_pass(model, site, at, monkeypatch):
+    monkeypatch.setattr(module, "_CHANGE_BYTES", 4000)  # several blocks
+    monkeypatch.setattr(module, "TEXTS_AT_ONCE", 3)
+    responder = responder_of(model, site, at)
+    directions = directions_at(responder.features().shape[1])
+    steered, erased = responder.steered(directions, (-2, 1)), responder.erased(directions)
+    swapped = responder.swapped(directions, SOURCES)
+    _, cache = model.run_with_cache(SOURCES, [site.site])
+    other = cache[site.site]
+    other = (other if site.head is None else other[:, :, site.head]).double()
+    mean = torch.from_numpy(directions.mean)
+    for n in range(3):
+        unit, reading = (torch.from_numpy(x[n]) for x in (directions.unit, directions.reading))
+        for place, dose in enumerate((-2, 1)):
+            tap = edits.add(dose * directions.spread[n] * unit, at)
+            close(steered[:, n, place], whole_pass(responder, tap))
+
+        def moved(x, given, r=reading, u=unit):
+            return x + ((given - x) @ r.to(x))[..., None] * u.to(x)
+
+        for found, values in ((erased, mean), (swapped, other)):
+            close(found[:, n], whole_pass(responder, edits.Edit(moved, values, at)))
+    close(responder.without(directions.mean), whole_pass(responder, edits.replace(mean, at)))
+    close(responder.exchanged(SOURCES), whole_pass(responder, edits.replace(other, at)))
+
+
+def test_base_and_sources_are_plain_passes(model):
+    responder = responder_of(model, SITES[0], AT)
+    for found, batch in ((responder.base(), BATCH), (responder.of_sources(SOURCES), SOURCES)):
+        close(found, differences(model(batch), batch, responder.measure))
+
+
+def test_a_direction_of_zeros_has_no_effect(model):
+    responder = responder_of(model, SITES[0], AT)
+    zero = DirectionSet.of_weights(np.zeros((1, TINY.n_embd)), np.ones((2, TINY.n_embd)))
+    close(responder.erased(zero)[:, 0], responder.base())
+    close(responder.steered(zero, (4,))[:, 0, 0], responder.base())
+
+
+def test_features_are_those_of_the_positions(model):
+    _, cache = model.run_with_cache(BATCH, [SITES[0].site])
+    expected = cache[SITES[0].site]
+    close(responder_of(model, SITES[0], AT).features(), expected[torch.arange(4), AT].numpy())
+    close(responder_of(model, SITES[0], None).features(), expected[:, -1].numpy())
+
+
+def test_features_can_be_those_of_another_position_than_the_edit(model):
+    read = torch.tensor([6, 7, 1, 4])
+    without, there = (responder_of(model, SITES[0], at) for at in (None, read))
+    everywhere = replace(without, read=read)
+    np.testing.assert_array_equal(everywhere.features(), there.features())
+    directions = directions_at(TINY.n_embd)
+    np.testing.assert_array_equal(everywhere.erased(directions), without.erased(directions))

@@ -4,17 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from probekit.errors import ConfigError, DataError
-from probekit.interventions.edits import (
-    add,
-    compose,
-    mean,
-    project_out,
-    replace,
-    run_edited,
-    swap,
-    zero,
-)
+from probekit.interventions import edits
+from probekit.interventions.edits import add, project_out, replace, run_edited, zero
 from probekit.model.families.gpt2 import GPT2
 from probekit.model.passes.cache import remember
 from tests.model.gpt2_sites import describe
@@ -46,7 +37,7 @@ def test_only_the_positions_change(value, at):
 
 def test_the_mean_is_of_the_given_rows(value):
     reference = torch.randn(11, 7)
-    found = mean(reference, torch.tensor([2, 3]))(POST, value)
+    found = edits.mean(reference, torch.tensor([2, 3]))(POST, value)
     torch.testing.assert_close(found[0, 2], reference.mean(0))
     assert torch.equal(found[0, :2], value[0, :2])
 
@@ -84,7 +75,7 @@ def test_dependent_directions_count_once(value):
 
 def test_swap_exchanges_the_subspace_only(value):
     other, rows = torch.randn(2, 5, 7), directions(1)
-    found = swap(rows, other)(POST, value)
+    found = edits.swap(rows, other)(POST, value)
     unit = torch.from_numpy(rows / np.linalg.norm(rows)).float()
     torch.testing.assert_close(found @ unit.T, other @ unit.T)
     rest = torch.eye(7) - unit.T @ unit
@@ -99,35 +90,29 @@ def test_heads_are_features_of_their_position(model):
     assert found.shape == z.shape
 
 
+NEURONS = "blocks.0.mlp.hook_post"
+
+
 @pytest.mark.parametrize(
-    ("site", "part", "place"),
+    ("part", "at", "place"),
     [
-        (Z, "head=1", (0, slice(None), 1)),
-        (Z, "head=1", (1, 3, 1)),
-        ("blocks.0.mlp.hook_post", "neuron=3", (slice(None), 2, slice(3, 4))),
+        (f"{Z}[head=1]", "mask", (0, slice(None), 1)),
+        (f"{Z}[head=1]", "mask", (1, 3, 1)),
+        (f"{Z}[head=1]", torch.tensor([4, 2]), ([0, 1], [4, 2], 1)),
+        (f"{NEURONS}[neuron=3]", "mask", (slice(None), 2, slice(3, 4))),
+        (f"{NEURONS}[neuron=3]", None, (slice(None), slice(None), slice(3, 4))),
     ],
 )
-def test_an_edit_of_a_part_keeps_the_others(model, site, part, place):
+def test_an_edit_of_a_part_keeps_the_others(model, part, at, place):
+    site, seen = part.partition("[")[0], {}
     _, cache = model.run_with_cache(TOKENS, [site])
-    mask, expected, seen = torch.zeros(2, 5, dtype=torch.bool), cache[site].clone(), {}
+    expected, mask = cache[site].clone(), torch.zeros(2, 5, dtype=torch.bool)
     mask[place[:2]] = True
-    edits = [(f"{site}[{part}]", zero(mask)), (site, remember(seen))]
-    run_edited(model, TOKENS, edits)
+    run_edited(
+        model, TOKENS, [(part, zero(mask if isinstance(at, str) else at)), (site, remember(seen))]
+    )
     expected[place] = 0
     assert torch.equal(seen[site], expected)
-
-
-def test_a_neuron_is_raised_and_a_head_zeroed_at_a_position_of_each_row(model):
-    neurons, seen = "blocks.0.mlp.hook_post", {}
-    _, cache = model.run_with_cache(TOKENS, [Z, neurons])
-    heads, raised = cache[Z].clone(), cache[neurons].clone()
-    heads[0, 4, 1] = heads[1, 2, 1] = 0
-    raised[..., 3] += 2
-    run_edited(model, TOKENS, [(f"{Z}[head=1]", zero(torch.tensor([4, 2]))), (Z, remember(seen))])
-    added = add(torch.tensor([2.0]))
-    run_edited(model, TOKENS, [(f"{neurons}[neuron=3]", added), (neurons, remember(seen))])
-    assert torch.equal(seen[Z], heads)
-    torch.testing.assert_close(seen[neurons], raised)
 
 
 def test_directions_of_a_head_are_removed_from_it_alone(model):
@@ -137,8 +122,6 @@ def test_directions_of_a_head_are_removed_from_it_alone(model):
     along = seen[Z][:, :, 1] @ torch.from_numpy(rows[0]).float()
     torch.testing.assert_close(along, torch.zeros(2, 5), atol=1e-5, rtol=0)
     assert torch.equal(seen[Z][:, :, [0, 2]], cache[Z][:, :, [0, 2]])
-    with pytest.raises(DataError, match=r"head=1\]: the site has 7 features.* have 5"):
-        run_edited(model, TOKENS, [(f"{Z}[head=1]", project_out(np.ones((1, 5))))])
 
 
 def test_positions_of_patterns_are_queries(model):
@@ -149,12 +132,11 @@ def test_positions_of_patterns_are_queries(model):
 
 
 def test_edits_apply_in_order(model):
-    one, two = torch.ones(TINY.n_embd), 2 * torch.ones(TINY.n_embd)
+    one, two = (number * torch.ones(TINY.n_embd) for number in (1, 2))
     site, seen = "blocks.0.hook_resid_pre", {}
-    run_edited(model, TOKENS, [(site, add(one)), (site, replace(two)), (site, remember(seen))])
-    assert (seen[site] == 2).all()
-    run_edited(model, TOKENS, [(site, replace(two)), (site, add(one)), (site, remember(seen))])
-    assert (seen[site] == 3).all()
+    for taps, value in (([add(one), replace(two)], 2), ([replace(two), add(one)], 3)):
+        run_edited(model, TOKENS, [*((site, tap) for tap in taps), (site, remember(seen))])
+        assert (seen[site] == value).all()
 
 
 def test_nothing_stays_in_the_model(model):
@@ -170,35 +152,35 @@ def test_gradients_flow_through_edits_of_heads():
     assert vector.grad.abs().max() > 0
 
 
-def test_a_site_that_is_not_reached_is_an_error(model):
-    tap = compose(model, [("blocks.3.hook_resid_post", zero())])
+def unreached(model):
+    tap = edits.compose(model, [("blocks.3.hook_resid_post", zero())])
     model(TOKENS, tap=tap, sites=["blocks.0.hook_resid_pre"])
-    with pytest.raises(ConfigError, match=r"did not reach blocks\.3\.hook_resid_post"):
-        tap.check_reached()
+    tap.check_reached()
 
 
 @pytest.mark.parametrize(
-    ("edit", "message"),
+    "call",
     [
-        (lambda: project_out(np.ones((1, 5))), "has 7 features, but the directions have 5"),
-        (lambda: replace(torch.ones(2, 4, 7)), r"\(2, 4, 7\), but the site has \(2, 5, 7\)"),
-        (lambda: replace(torch.ones(1, 5, 7)), r"\(1, 5, 7\), but the site has \(2, 5, 7\)"),
-        (lambda: add(torch.ones(5)), r"shape \(5,\), but the site has \(2, 5, 7\)"),
-        (lambda: zero(torch.tensor([0, 5])), "Position 5 of row 1 is outside its 5 positions"),
-        (lambda: zero(torch.tensor([0])), r"Give integers of shape \[2\]"),
-        (lambda: zero(torch.ones(2, 4, dtype=torch.bool)), "mask of positions has shape"),
-        (lambda: project_out(np.ones(5)), "finite numbers"),
-        (lambda: project_out(np.full((1, 5), np.nan)), "finite numbers"),
-        (lambda: project_out(np.zeros((1, 5))), "All directions are zero"),
-        (lambda: add("x"), "the vector of `add` must be a tensor of numbers, not 'x'"),
-        (lambda: add(torch.tensor([1.0, float("nan")])), "1 not finite"),
-        (lambda: mean(torch.zeros(0, 3)), "the rows of `mean` must be finite numbers"),
-        (lambda: replace(None), "the values of `replace` must be a tensor of numbers, not None"),
+        "project_out(np.ones((1, 5)))(POST, value)",
+        "replace(torch.ones(2, 4, 7))(POST, value)",
+        "replace(torch.ones(1, 5, 7))(POST, value)",
+        "add(torch.ones(5))(POST, value)",
+        "zero(torch.tensor([0, 5]))(POST, value)",
+        "zero(torch.tensor([0]))(POST, value)",
+        "zero(torch.ones(2, 4, dtype=torch.bool))(POST, value)",
+        "project_out(np.ones(5))",
+        "project_out(np.full((1, 5), np.nan))",
+        "project_out(np.zeros((1, 5)))",
+        "add('x')",
+        "add(torch.tensor([1.0, float('nan')]))",
+        "edits.mean(torch.zeros(0, 3))",
+        "replace(None)",
+        "run_edited(model, TOKENS, [(f'{Z}[head=1]', project_out(np.ones((1, 5))))])",
+        "unreached(model)",
     ],
 )
-def test_values_that_do_not_fit_are_refused(value, edit, message):
-    with pytest.raises(DataError, match=message):
-        edit()(POST, value)
+def test_values_that_do_not_fit_are_refused(model, value, call, refused):
+    refused(eval, call, globals() | {"model": model, "value": value})
 
 
 def test_every_site_can_be_edited(model):

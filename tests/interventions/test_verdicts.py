@@ -1,12 +1,12 @@
-"""The rule of the verdicts, their statistics on arrays, and the reason of undecided ones."""
+"""The rule of verdicts and their statistics; intervals and p-values hold with skewed effects."""
 
 import numpy as np
 import pytest
 
-from probekit.interventions.effects import resamples_of
+from probekit.interventions import effects
+from probekit.interventions.effects import interval_of, ratio_of_sums, resamples_of, skewed_interval
 from probekit.interventions.verdicts import (
     CausalVerdict,
-    answer_of,
     best_p_values,
     detection,
     direction_effect,
@@ -16,57 +16,63 @@ from probekit.interventions.verdicts import (
     verdicts,
     why_undecided,
 )
+from probekit.probes.score.differences import paired_differences
+from probekit.probes.score.exchange import PValues
 from probekit.probes.score.metrics import WIDER_OVER_FOLDS, mean_of_rows
 
 
-def evidence(effect=1.0, low=0.5, high=1.5, p=0.01, whole=2.0):
-    return CausalVerdict(effect, low, high, p, whole, False, "logits", rounding=1e-6)
+def evidence(effect=1.0, low=0.5, high=1.5, p=0.01, whole=2.0, reason=""):
+    return CausalVerdict(effect, low, high, p, whole, False, "logits", 1e-6, reason)
+
+
+NAN = float("nan")
 
 
 @pytest.mark.parametrize(
-    ("change", "p", "answer"),
+    "given",
     [
-        ({}, 0.049, "yes"),
-        ({}, 0.05, "undecided"),
-        ({"low": -0.1}, 0.01, "undecided"),
-        ({"effect": -1.0, "low": -1.5, "high": -0.5}, 0.01, "undecided"),
-        ({"effect": 0.0, "low": -0.09, "high": 0.1}, 0.4, "no"),
-        ({"effect": 0.0, "low": -0.09, "high": 0.11}, 0.4, "undecided"),
-        ({"effect": 5e-7, "low": 4e-7, "high": 6e-7, "whole": 0.0}, 0.01, "no"),
-        ({"effect": np.nan}, 0.01, "undecided"),
-        ({"low": np.nan, "high": np.nan}, 0.01, "undecided"),
-        ({}, np.nan, "undecided"),
+        {"p": 0.049},
+        {"p": 0.05},
+        {"low": -0.1},
+        {"effect": -1.0, "low": -1.5, "high": -0.5},
+        {"effect": 0.0, "low": -0.09, "high": 0.1, "p": 0.4},
+        {"effect": 0.0, "low": -0.09, "high": 0.11, "p": 0.4},
+        {"effect": 5e-7, "low": 4e-7, "high": 6e-7, "whole": 0.0},
+        {"effect": 5e-7, "low": 4e-7, "high": 2e-6, "whole": 0.0},
+        {"effect": NAN},
+        {"low": NAN, "high": NAN},
+        {"p": NAN},
+        {"p": NAN, "reason": "too few groups for a test"},
+    ],
+    ids=str,
+)
+def test_the_rule_and_the_reason_of_undecided_verdicts(given, snapshot):
+    (found,) = verdicts({"steers": evidence(**given)})
+    assert f"{found.answer}: {why_undecided(found)}" == snapshot
+
+
+@pytest.mark.parametrize(
+    ("p", "adjusted"),
+    [
+        ([0.01, 0.02, 0.04], [0.03, 0.04, 0.04]),
+        ([0.03, NAN, 0.02], [0.04, NAN, 0.04]),  # questions without a test do not count
+        ([0.04, NAN], [0.04, NAN]),
+        ([NAN], [NAN]),
     ],
 )
-def test_the_rule(change, p, answer):
-    assert answer_of(evidence(**change), p) == answer
+def test_p_values_are_adjusted_for_the_questions_that_have_a_test(p, adjusted):
+    questions = ("detects", "steers", "silences")
+    found = verdicts(dict(zip(questions, [evidence(p=one) for one in p], strict=False)))
+    assert [one.p_holm for one in found] == pytest.approx(adjusted, nan_ok=True)
+    expected = ["undecided" if np.isnan(one) else "yes" for one in p]
+    assert [one.answer for one in found] == expected
 
 
-def test_p_values_are_adjusted_for_the_three_questions():
-    found = verdicts({"detects": evidence(p=0.01), "steers": evidence(p=0.02),
-                      "silences": evidence(p=0.04)})  # fmt: skip
-    assert [one.p_holm for one in found] == pytest.approx([0.03, 0.04, 0.04])
-
-
-def test_questions_without_a_test_do_not_count_in_the_adjustment():
-    found = verdicts({"detects": evidence(p=0.03), "steers": evidence(p=np.nan),
-                      "silences": evidence(p=0.02)})  # fmt: skip
-    assert [one.p_holm for one in found] == pytest.approx([0.04, np.nan, 0.04], nan_ok=True)
-    assert [one.answer for one in found] == ["yes", "undecided", "yes"]
-    (only, _) = verdicts({"detects": evidence(p=0.04), "steers": evidence(p=np.nan)})
-    assert only.p_holm == pytest.approx(0.04)
-    (none,) = verdicts({"detects": evidence(p=np.nan)})
-    assert np.isnan(none.p_holm)
-
-
-def test_the_observed_direction_counts_as_a_draw():
+def test_the_observed_direction_counts_as_a_draw_and_undefined_effects_as_large():
     assert two_sided_p(3.0, np.array([1.0, -2.0, 2.9])) == 0.25
     assert two_sided_p(1.0, np.full(99, -1.0)) == 1.0
-
-
-def test_undefined_effects_have_no_small_p_value():
-    assert np.isnan(two_sided_p(np.nan, np.zeros(999)))
-    assert two_sided_p(1.0, np.full(999, np.nan)) == 1.0
+    assert np.isnan(two_sided_p(NAN, np.zeros(999)))
+    assert two_sided_p(1.0, np.full(999, NAN)) == 1.0
 
 
 def test_the_best_site_is_compared_with_the_best_of_each_draw():
@@ -83,21 +89,15 @@ def test_slopes_are_least_squares():
     np.testing.assert_allclose(slopes(changes[:, :1], (2,)), changes[:, 0] / 2)
 
 
-def test_silence_is_the_share_of_the_gap_that_erasure_removes():
-    codes, groups = np.tile([0, 1], 20), np.repeat(np.arange(20), 2)
-    base = np.where(codes == 1, 3.0, -1.0) + np.random.default_rng(0).normal(size=40) * 0.1
-    found = silence(base, 0.25 * base, 0.9 * base[:, None], 0 * base, codes, resamples_of(groups))
-    assert found.effect == pytest.approx(0.75)
-    assert found.whole == pytest.approx(1.0)
+def test_silence_is_the_share_of_the_gap_that_erasure_removes_and_needs_a_gap():
+    codes, noise = np.tile([0, 1], 20), np.random.default_rng(0).normal(size=40)
+    resamples = resamples_of(np.repeat(np.arange(20), 2))
+    base = np.where(codes == 1, 3.0, -1.0) + noise * 0.1
+    found = silence(base, 0.25 * base, 0.9 * base[:, None], 0 * base, codes, resamples)
+    assert (found.effect, found.whole) == (pytest.approx(0.75), pytest.approx(1.0))
     assert found.p == 0.5
     assert not found.exceeds_whole
-
-
-def test_silence_needs_a_gap():
-    base = np.random.default_rng(0).normal(size=40)
-    found = silence(
-        base, base, base[:, None], base, np.tile([0, 1], 20), resamples_of(np.arange(40))
-    )
+    found = silence(noise, noise, noise[:, None], noise, codes, resamples_of(np.arange(40)))
     assert np.isnan(found.effect)
     assert "does not differ" in found.reason
 
@@ -111,69 +111,199 @@ def test_a_direction_that_moves_more_than_its_whole_is_flagged():
     assert not same.exceeds_whole
 
 
+def detected(projections, codes, folds=None, groups=None, draws=99, widening=1.0):
+    rows = np.arange(len(codes))
+    folds, groups = 0 * rows if folds is None else folds, rows if groups is None else groups
+    return detection(projections, codes, groups, folds, draws=draws, seed=0, widening=widening)
+
+
 def test_detection_is_the_auroc_of_the_projection():
-    generator = np.random.default_rng(0)
     codes = np.arange(60) % 2
-    projections = codes + generator.normal(size=60)
-    folds = np.zeros(60, dtype=int)
-    found = detection(projections, codes, np.arange(60), folds, draws=999, seed=0)
+    projections = codes + np.random.default_rng(0).normal(size=60)
+    found = detected(projections, codes, draws=999)
     pairs = projections[codes == 1][:, None] > projections[codes == 0]
     assert found.effect == pytest.approx(pairs.mean() - 0.5)
     assert found.p < 0.01
-    none = detection(projections, codes, codes, folds, draws=999, seed=0)
+    none = detected(projections, codes, groups=codes)
     assert np.isnan(none.p)
     assert "too few groups" in none.reason
 
 
 def test_over_folds_the_interval_of_detection_is_wider_by_the_factor():
-    generator = np.random.default_rng(0)
     codes, folds = np.arange(400) % 2, np.arange(400) // 200
-    projections = 0.3 * codes + generator.normal(size=400)
+    projections = 0.3 * codes + np.random.default_rng(0).normal(size=400)
     once, wider = (
-        detection(projections, codes, np.arange(400), folds, draws=1, seed=0, widening=widening)
+        detected(projections, codes, folds, draws=1, widening=widening)
         for widening in (1.0, WIDER_OVER_FOLDS)
     )
     assert once.effect == wider.effect
     assert (wider.high - wider.low) / (once.high - once.low) == pytest.approx(2**0.5, rel=0.02)
 
 
-def test_perfect_detection_has_an_interval_within_the_range():
-    codes = np.arange(20) % 2
-    found = detection(1.0 * codes, codes, np.arange(20), 0 * codes, draws=99, seed=0)
+def test_folds_are_ranked_separately_and_a_perfect_detection_is_within_the_range():
+    codes, folds = np.tile([0, 1], 20), np.repeat([0, 1], 20)
+    found = detected(codes + 100.0 * folds, codes, folds)
+    assert found.effect == pytest.approx(0.5)
+    found = detected(1.0 * codes[:20], codes[:20])
     assert found.effect == found.high == 0.5
     assert 0 < found.low < 0.5
 
 
-def test_folds_are_ranked_separately():
-    codes, folds = np.tile([0, 1], 20), np.repeat([0, 1], 20)
-    projections = codes + 100.0 * folds
-    found = detection(projections, codes, np.arange(40), folds, draws=99, seed=0)
-    assert found.effect == pytest.approx(0.5)
-
-
-NAN = float("nan")
-
-
-def verdict(answer="undecided", p=0.01, *, low=0.5, high=1.5, reason=""):
-    return CausalVerdict(1.0, low, high, p, 2.0, False, "logits", 1e-6, reason, "steers", answer, p)
+def test_recovery_is_the_ratio_of_sums_not_the_mean_of_ratios():
+    numerators, denominators = np.array([1.0, 0.0, 3.0] * 4), np.array([1.0, 0.001, 5.0] * 4)
+    found = ratio_of_sums(numerators, denominators, resamples_of(np.arange(12)))
+    assert found.value == pytest.approx(4 / 6.001)
+    # A single group has no limits.
+    found = ratio_of_sums(np.array([1.0, 2.0]), np.array([2.0, 4.0]), resamples_of(np.zeros(2)))
+    assert found.value == 0.5
+    assert np.isnan([found.low, found.high]).all()
 
 
 @pytest.mark.parametrize(
-    ("given", "reason"),
-    [
-        (verdict(reason="too few groups for a test"), "too few groups for a test"),
-        (verdict(low=NAN), "there is no interval"),
-        (verdict(low=-1.5, high=-0.5), "the interval is below 0"),
-        (
-            verdict(low=-0.5),
-            "the interval contains 0 and exceeds 5 % of the effect of the whole vector",
-        ),
-        (verdict(p=NAN), "there is no p-value"),
-        (verdict(p=0.075), "the p-value, adjusted for the questions, is not below 0.05"),
-        (verdict(), "the effect is within rounding errors"),
-        (verdict("yes"), ""),
-        (verdict("no", low=-0.01, high=0.01), ""),
-    ],
+    "denominators", [np.random.default_rng(0).normal(size=30), np.zeros(30)], ids=["noise", "equal"]
 )
-def test_every_undecided_verdict_has_a_reason(given, reason):
-    assert why_undecided(given) == reason
+def test_no_ratio_where_the_interval_of_the_denominator_holds_zero(denominators):
+    resamples = resamples_of(np.arange(30))
+    assert effects.holds_zero(interval_of(mean_of_rows(denominators, resamples), resamples))
+    found = ratio_of_sums(np.ones(30), denominators, resamples)
+    assert np.isnan([found.value, found.low, found.high]).all()
+
+
+def test_the_interval_covers_the_ratio():
+    """Coverage near 95 % with correlated rows within groups."""
+    generator, covered, draws = np.random.default_rng(1), 0, 600
+    groups = np.repeat(np.arange(20), 4)
+    resamples = resamples_of(groups)
+    for _ in range(draws):
+        shared, noise = generator.normal(size=(2, 20))[:, groups] + generator.normal(size=(2, 80))
+        denominators = 4 + shared
+        numerators = 0.3 * denominators + 0.5 * noise
+        found = ratio_of_sums(numerators, denominators, resamples)
+        covered += found.low <= 0.3 <= found.high
+    assert 0.925 <= covered / draws <= 0.98
+
+
+def test_the_interval_of_skewed_effects_covers_the_mean():
+    """The t interval alone covers 0.87 to 0.91."""
+    generator, resamples = np.random.default_rng(0), resamples_of(np.arange(12))
+    values = [mean_of_rows(1 - generator.exponential(size=12), resamples) for _ in range(1500)]
+    covered = [
+        np.mean([found.low <= 0 <= found.high for found in (f(one, resamples) for one in values)])
+        for f in (interval_of, skewed_interval)
+    ]
+    assert covered[0] < 0.915
+    assert 0.93 <= covered[1] <= 0.97
+
+
+def test_the_interval_of_symmetric_effects_is_that_of_t():
+    values, resamples = np.array([-1.0, 1.0, -2.0, 2.0, 0.0, 0.0]) + 5, resamples_of(np.arange(6))
+    plain, skewed = (
+        interval(mean_of_rows(values, resamples), resamples)
+        for interval in (interval_of, skewed_interval)
+    )
+    assert (skewed.low, skewed.high) == pytest.approx((plain.low, plain.high))
+
+
+def test_the_interval_mirrors_with_the_effects():
+    values, resamples = np.array([0.0, 0, 0, 0, 1, 2, 7]), resamples_of(np.arange(7))
+    right, left = (
+        skewed_interval(mean_of_rows(sign * values, resamples), resamples) for sign in (1, -1)
+    )
+    assert (right.low, right.high) == pytest.approx((-left.high, -left.low))
+    # The long tail may reach further than was sampled.
+    assert right.high - right.value > 1.5 * (right.value - right.low)
+
+
+def both_tests(samples):
+    """P-values of effects (n_tests, n_groups), by random signs alone and with the bootstrap."""
+    resamples = resamples_of(np.arange(samples.shape[1]))
+    means = [mean_of_rows(one, resamples) for one in samples]
+    signs = paired_differences([(one, np.zeros_like(one)) for one in means], resamples)
+    deviations = (samples - samples.mean(axis=1, keepdims=True)) / samples.shape[1]
+    alone = PValues(*np.array([(one.p, one.p_adjusted) for one in signs]).T)
+    return alone, effects.patch_p_values(signs, deviations)
+
+
+def test_left_exponential_effects_are_rejected_in_about_5_percent():
+    # Single p-values do not depend on the other tests, so that one call tests many data sets.
+    signs, both = both_tests(1 - np.random.default_rng(1).exponential(size=(600, 16)))
+    assert (signs.single <= 0.05).mean() > 0.08
+    assert (both.single <= 0.05).mean() < 0.07
+
+
+def test_the_best_of_several_skewed_sites_is_rejected_in_about_5_percent():
+    generator, found = np.random.default_rng(0), []
+    for _ in range(40):
+        both = both_tests(1 - generator.exponential(size=(20, 12)))
+        found.append([one.maximum.min() <= 0.05 for one in both])
+    signs, both = np.mean(found, axis=0)
+    assert signs > 0.15
+    assert both < 0.07
+
+
+def test_the_power_is_close_to_that_of_random_signs():
+    signs, both = both_tests(0.8 + np.random.default_rng(1).normal(size=(200, 16)))
+    powers = [(one.single <= 0.05).mean() for one in (signs, both)]
+    assert powers[0] - 0.1 < powers[1] <= powers[0]
+    assert powers[1] > 0.7
+
+
+def test_equal_effects_of_all_groups_keep_the_p_value_of_random_signs():
+    for samples in (np.full((1, 12), -1.0), np.full((1, 12), 0.1) + 2e-17 * np.arange(12)):
+        signs, both = both_tests(samples)
+        expected = pytest.approx(np.maximum(signs.single, 1e-4))
+        assert both.single == expected
+        assert both.maximum == expected
+    _, nothing = both_tests(np.zeros((1, 12)))
+    assert nothing.single == nothing.maximum == 1
+
+
+def test_draws_without_spread_give_no_nan():
+    """36 % of the draws have equal effects only."""
+    samples = np.full((2, 20), -1.0)
+    samples[0, 0], samples[1] = 0.0, 0.0
+    samples[1, :2] = 3.0
+    _, found = both_tests(samples)
+    assert found.single[0] < 0.001  # 19 of 20 answers are changed
+    assert found.single[1] > 0.3  # two groups of 20
+    assert 0 < found.maximum[0] < 0.01
+
+
+def test_a_site_of_few_large_groups_does_not_govern_the_others():
+    generator = np.random.default_rng(0)
+    samples = np.concatenate([1 + generator.normal(size=(8, 30)), np.zeros((2, 30))])
+    samples[8, :3], samples[9, :7] = 10.0, [50, -30, 1, 1, 1, 1, 1]
+    _, both = both_tests(samples)
+    assert (both.maximum[:8] < 0.025).all()
+    assert (both.maximum[8:] > 0.2).all()
+
+
+def test_a_mean_in_the_direction_of_the_long_tail_is_stronger_evidence():
+    """Without the long tail in a sample, its mean is too low and its spread too small."""
+    deviations = np.random.default_rng(0).exponential(size=20)
+    deviations = (deviations - deviations.mean()) / 20
+    samples = np.array([0.5, -0.5])
+    with_tail, against = effects.bootstrap_p_values(samples, np.stack([deviations] * 2)).single
+    assert 3 * with_tail < against < 0.5
+
+
+def test_p_values_do_not_depend_on_the_unit():
+    samples = np.random.default_rng(0).exponential(size=(3, 14)) - 0.4
+    _, expected = both_tests(samples)
+    for factor in (1e-6, -1e3):
+        _, found = both_tests(factor * samples)
+        np.testing.assert_allclose(found.single, expected.single)
+        np.testing.assert_allclose(found.maximum, expected.maximum)
+
+
+def test_the_adjusted_p_value_is_never_smaller():
+    samples = np.random.default_rng(0).normal(0.3, 1, size=(10, 16))
+    values = samples.mean(axis=1)
+    found = effects.bootstrap_p_values(values, (samples - values[:, None]) / 16)
+    assert (found.maximum >= found.single).all()
+    assert (found.single >= 1e-4).all()
+
+
+def test_fewer_than_6_groups_have_no_p_value():
+    assert np.isnan(both_tests(np.ones((1, 5)))[1].single).all()
+    assert np.isfinite(both_tests(np.ones((1, 6)))[1].single).all()

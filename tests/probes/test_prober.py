@@ -1,118 +1,130 @@
+"""Probes of a site: what is measured on which rows, and nested cross-validation."""
+
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from probekit.errors import ConfigError, DataError
 from probekit.probes.controls.control_task import control_labels
 from probekit.probes.data import ProbeData
 from probekit.probes.prober import Prober
+from probekit.probes.score.metrics import WIDER_OVER_FOLDS
 from probekit.probes.score.scored import Predictor
 from probekit.probes.settings import ProbeSettings, ProbeSpec
-from tests.probes.made_rows import N_TRAIN, SETTINGS, baselines, make_data, pick, signal, site
+
+N_TRAIN, ROWS = 300, np.arange(450)
+SETTINGS = ProbeSettings(C=(1e-3, 1e-1), folds=3, control_draws=2, description=False)
 
 
-def test_a_strong_signal_is_found_and_measured_with_all_its_facts():
-    data = make_data()
-    measured = site(Prober(data, SETTINGS), signal(data, 5))
-    task = pick(measured)
+def make_data(n_rows=450, **changes):
+    """Three rows a group, forty word types, labels that do not depend on either."""
+    generator = np.random.default_rng(0)
+    parts = {
+        "y": generator.choice(["no", "yes"], size=n_rows),
+        "groups": np.array([f"g{row // 3}" for row in range(n_rows)]),
+        "types": generator.choice([f"w{i}" for i in range(40)], size=n_rows),
+        "train": np.arange(N_TRAIN),
+        "test": np.arange(N_TRAIN, n_rows),
+    }
+    return ProbeData(**(parts | changes))
+
+
+DATA = make_data()
+
+
+def signal(strength, seed=1, data=DATA):
+    noise = np.random.default_rng(seed).normal(size=(len(data.y), 8))
+    noise[:, 2] += strength * np.where(data.y == "yes", 1, -1)
+    return noise.astype(np.float32)
+
+
+def probed(X, data=DATA, **settings):
+    """The measurements of a site."""
+    return Prober(data, replace(SETTINGS, **settings)).site(X).measurements
+
+
+def pick(measured, target="task", metric="accuracy", split="test"):
+    (found,) = [m for m in measured if (m.target, m.metric, m.split) == (target, metric, split)]
+    return found
+
+
+@pytest.fixture(scope="module")
+def strong():
+    """The measurements of a strong signal."""
+    return probed(signal(5))
+
+
+def test_a_strong_signal_is_found_and_measured_with_all_its_facts(strong):
+    task, held_out = pick(strong), pick(strong, split="validation")
     assert task.value > 0.99
     assert task.ci_low <= task.value <= task.ci_high
     assert (task.n_train, task.n_test, task.n_groups) == (300, 150, 50)
-    labels, counts = np.unique(data.y[data.train], return_counts=True)
-    assert task.chance == np.mean(data.y[data.test] == labels[counts.argmax()])
+    labels, counts = np.unique(DATA.y[DATA.train], return_counts=True)
+    assert task.chance == np.mean(DATA.y[DATA.test] == labels[counts.argmax()])
     assert task.C in SETTINGS.C
     assert task.converged is True
     assert task.n_iter > 0
     assert task.gradient_norm < 1e-4
-    assert pick(measured, metric="balanced_accuracy").chance == 0.5
-    assert pick(measured, metric="auroc").chance == 0.5
-    assert pick(measured, split="validation").value > 0.99
-    assert pick(measured, split="validation").n_test == 300
+    assert pick(strong, metric="balanced_accuracy").chance == 0.5
+    assert pick(strong, metric="auroc").chance == 0.5
+    assert held_out.value > 0.99
+    # 34 of 100 groups of three are held out.
+    assert (held_out.n_train, held_out.n_test) == (198, 300)
 
 
-def test_every_target_split_and_metric_occurs_once():
-    data = make_data()
-    prober = Prober(data, SETTINGS)
-    metrics = ["accuracy", "balanced_accuracy", "macro_f1", "auroc", "auprc"]
-
-    def names(measured):
-        return [(m.target, m.split, m.metric) for m in measured]
-
-    def fitted(target):
-        return [
-            *((target, "test", m) for m in (*metrics, "brier", "ece")),
-            (target, "validation", "accuracy"),
-        ]
-
-    X = signal(data, 1)
-    whole = [*fitted("task"), *fitted("control"), ("task", "test", "selectivity")]
-    assert names(site(prober, X)) == whole
-    both = prober.random_site([X, signal(data, 0)], n_networks=2)
-    assert names(both.measurements) == [
-        *fitted("random_weights"),
-        ("random_weights_0", "validation", "accuracy"),
-        ("random_weights_1", "validation", "accuracy"),
-    ]
-    assert names(baselines(prober)) == [
-        (target, "test", metric)
-        for target in ("majority", "word_identity")
-        for metric in metrics[:3]
-    ]
-    alone = Prober(data, replace(SETTINGS, control_draws=0))
-    assert names(site(alone, X)) == fitted("task")
+def test_every_target_split_and_metric_occurs_once(snapshot):
+    prober, X = Prober(DATA, SETTINGS), signal(1)
+    measured = {
+        "site": prober.site(X),
+        "random networks": prober.random_site([X, signal(0)], n_networks=2),
+        "baselines": prober.baselines(),
+        "without control": Prober(DATA, replace(SETTINGS, control_draws=0)).site(X),
+    }
+    found = {
+        name: [f"{m.target} {m.split} {m.metric}" for m in result.measurements]
+        for name, result in measured.items()
+    }
+    assert found == snapshot
 
 
 def test_pure_noise_gives_an_interval_that_covers_chance():
-    data = make_data()
-    prober = Prober(data, SETTINGS)
-    covered = 0
-    for seed in range(20):
-        found = prober.random_site([signal(data, 0, seed)], n_networks=1).measurements
-        auroc = pick(found, "random_weights", "auroc")
-        covered += auroc.ci_low <= 0.5 <= auroc.ci_high
-    assert covered >= 16
+    aurocs = [pick(probed(signal(0, seed)), metric="auroc") for seed in range(20)]
+    assert sum(auroc.ci_low <= 0.5 <= auroc.ci_high for auroc in aurocs) >= 16
 
 
 def test_networks_with_random_weights_are_averaged_and_keep_their_own_validation_scores():
-    data = make_data()
-    prober = Prober(data, SETTINGS)
-    networks = [signal(data, 0), signal(data, 1)]
+    prober, networks = Prober(DATA, SETTINGS), [signal(0), signal(1)]
     both = prober.random_site(networks, n_networks=2)
     alone = [prober.random_site([X], n_networks=1) for X in networks]
     for metric in ("accuracy", "auroc", "brier"):
-        values = [pick(one.measurements, "random_weights", metric).value for one in alone]
-        assert pick(both.measurements, "random_weights", metric).value == pytest.approx(
-            np.mean(values)
-        )
+        mean = np.mean([pick(one.measurements, "random_weights", metric).value for one in alone])
+        found = pick(both.measurements, "random_weights", metric).value
+        assert found == pytest.approx(mean)
     for n, one in enumerate(alone):
-        own = pick(one.measurements, "random_weights_0", split="validation")
-        assert pick(both.measurements, f"random_weights_{n}", split="validation").value == own.value
-        assert np.array_equal(
-            both.predictions[Predictor("logistic", f"random_weights_{n}")].guess,
-            one.predictions[Predictor("logistic", "random_weights_0")].guess,
-        )
+        scores, guesses = [], []
+        for result, name in ((both, f"random_weights_{n}"), (one, "random_weights_0")):
+            scores.append(pick(result.measurements, name, split="validation").value)
+            guesses.append(result.predictions[Predictor("logistic", name)].guess)
+        assert scores[0] == scores[1]
+        assert np.array_equal(*guesses)
 
 
 def test_labels_looked_up_by_word_have_no_selectivity():
     data = make_data(n_rows=900)
-    types = data.types
-    looked_up = control_labels(types, np.array(["no", "yes"]), seed=99, draw=0)
+    looked_up = control_labels(data.types, np.array(["no", "yes"]), seed=99, draw=0)
     data = replace(data, y=looked_up)
-    words, place = np.unique(types, return_inverse=True)
+    words, place = np.unique(data.types, return_inverse=True)
     X = np.random.default_rng(0).normal(size=(len(words), 64))[place].astype(np.float32)
-    prober = Prober(data, replace(SETTINGS, C=(0.1, 10.0)))
-    measured = site(prober, X)
+    measured = probed(X, data, C=(0.1, 10.0))
     assert pick(measured).value > 0.99
     assert pick(measured, "control").value > 0.99
     assert abs(pick(measured, metric="selectivity").value) < 0.02
-    assert pick(baselines(prober), "word_identity").value > 0.99
+    assert pick(Prober(data, SETTINGS).baselines().measurements, "word_identity").value > 0.99
 
 
 def test_a_signal_apart_from_the_word_is_selective_with_a_paired_interval():
-    data = make_data()
     # The mean of several draws varies less than the accuracy of one.
-    measured = site(Prober(data, replace(SETTINGS, control_draws=1)), signal(data, 5))
+    measured = probed(signal(5), control_draws=1)
     selectivity = pick(measured, metric="selectivity")
     task, control = pick(measured), pick(measured, "control")
     assert selectivity.value == pytest.approx(task.value - control.value)
@@ -124,164 +136,178 @@ def test_a_signal_apart_from_the_word_is_selective_with_a_paired_interval():
 
 
 def test_control_labels_and_chance_come_from_the_training_labels_alone():
-    y = make_data().y
-    y[:300], y[300:] = np.repeat(["no", "yes"], [270, 30]), np.repeat(["yes", "no"], [140, 10])
-    measured = site(Prober(make_data(y=y), SETTINGS), signal(make_data(y=y), 5))
+    y = np.repeat(["no", "yes", "yes", "no"], [270, 30, 140, 10])
+    data = make_data(y=y)
+    measured = probed(signal(5, data=data), data)
     assert pick(measured).chance == 10 / 150
     # Drawn from all rows, four labels in ten would be "yes".
     assert pick(measured, "control").chance > 0.8
 
 
 def test_test_rows_do_not_touch_the_scaling():
-    data = make_data()
-    X = signal(data, 1)
+    X = signal(1)
     enlarged = X.copy()
-    enlarged[data.test[-1]] *= 1e6
-    first, second = (pick(site(Prober(data, SETTINGS), x)) for x in (X, enlarged))
-    assert (first.C, first.n_iter, first.gradient_norm) == (
-        second.C,
-        second.n_iter,
-        second.gradient_norm,
-    )
+    enlarged[-1] *= 1e6
+    first, second = (pick(probed(rows)) for rows in (X, enlarged))
+    for name in ("C", "n_iter", "gradient_norm"):
+        assert getattr(first, name) == getattr(second, name)
     assert abs(first.value - second.value) <= 1 / first.n_test
 
 
 def test_the_same_seed_gives_the_same_numbers_and_another_does_not():
-    data = make_data()
-    X = signal(data, 0.5)
-    first = site(Prober(data, SETTINGS), X)
-    assert first == site(Prober(data, SETTINGS), X)
-    prober = Prober(data, SETTINGS)
-    site(prober, X[::-1])
-    assert first == site(prober, X)  # sites probed before do not matter
-    other = pick(site(Prober(data, replace(SETTINGS, seed=1)), X), "control")
-    assert other.value != pick(site(Prober(data, SETTINGS), X), "control").value
+    X, prober = signal(0.5), Prober(DATA, SETTINGS)
+    prober.site(X[::-1])  # sites probed before do not matter
+    measured = probed(X)
+    assert measured == prober.site(X).measurements
+    assert pick(probed(X, seed=1), "control").value != pick(measured, "control").value
 
 
 def test_the_order_of_rows_does_not_matter():
-    data = make_data()
-    X = signal(data, 0.5)
-    order = np.random.default_rng(3).permutation(len(data.y))
+    X, order = signal(0.5), np.random.default_rng(3).permutation(450)
     place = np.argsort(order)
-    shuffled = ProbeData(
-        data.y[order], data.groups[order], data.types[order], place[data.train], place[data.test]
-    )
-    first, second = Prober(data, SETTINGS), Prober(shuffled, SETTINGS)
-    for ours, theirs in zip(site(first, X), site(second, X[order]), strict=True):
+    columns = (getattr(DATA, name)[order] for name in ("y", "groups", "types"))
+    shuffled = ProbeData(*columns, place[DATA.train], place[DATA.test])
+    for ours, theirs in zip(probed(X), probed(X[order], shuffled), strict=True):
         assert (ours.metric, ours.C) == (theirs.metric, theirs.C)
         assert (ours.value, ours.ci_low, ours.ci_high) == pytest.approx(
             (theirs.value, theirs.ci_low, theirs.ci_high), abs=1e-9
         )
-    assert baselines(first) == baselines(second)
+    first, second = (Prober(data, SETTINGS).baselines() for data in (DATA, shuffled))
+    assert first.measurements == second.measurements
 
 
 def test_fit_rows_bounds_the_probe_but_not_the_baselines():
-    data = make_data()
-    prober = Prober(data, replace(SETTINGS, fit_rows=100))
-    task = pick(site(prober, signal(data, 5)))
-    assert task.n_train == 99  # whole groups of three
-    assert pick(baselines(prober), "majority").n_train == 300
-    whole = site(Prober(data, replace(SETTINGS, fit_rows=300)), signal(data, 5))
-    assert pick(whole).n_train == 300
-
-
-def test_held_out_accuracy_records_the_number_of_fitted_rows():
-    data = make_data()
-    task = pick(site(Prober(data, SETTINGS), signal(data, 5)), split="validation")
-    assert (task.n_train, task.n_test) == (198, 300)  # 34 of 100 groups of three held out
+    prober = Prober(DATA, replace(SETTINGS, fit_rows=100))
+    assert pick(prober.site(signal(5)).measurements).n_train == 99  # whole groups of three
+    assert pick(prober.baselines().measurements, "majority").n_train == 300
+    assert pick(probed(signal(5), fit_rows=300)).n_train == 300
 
 
 def test_more_classes_and_a_class_too_rare_for_every_fold():
-    generator = np.random.default_rng(0)
-    y = generator.choice(["a", "b", "c"], size=450)
+    generator, names = np.random.default_rng(0), np.array(["a", "b", "c"])
+    y = generator.choice(names.astype("<U4"), size=450)
     y[7] = "rare"
-    data = make_data(y=y)
     X = generator.normal(size=(450, 5))
-    X[:, :3] += 4 * (y[:, None] == np.array(["a", "b", "c"]))
-    measured = site(Prober(data, SETTINGS), X)
+    X[:, :3] += 4 * (y[:, None] == names)
+    measured = probed(X, make_data(y=y))
     assert pick(measured).value > 0.95
     assert pick(measured, metric="auroc").value > 0.98
 
 
-def test_the_test_rows_of_all_splits_need_two_groups():
-    data = make_data()
-    groups = np.where(np.arange(450) < N_TRAIN, data.groups, "one")
-    with pytest.raises(DataError, match="All test rows belong to the group 'one', but the inter"):
-        Prober(replace(data, groups=groups), SETTINGS)
-    # An outer fold may test a single group.
-    quarters = np.minimum(np.arange(450) // 110, 3).astype(str)
+def test_an_outer_fold_may_test_a_single_group():
+    quarters = np.minimum(ROWS // 110, 3)
     folds = [
-        replace(
-            data,
-            groups=quarters,
-            train=np.flatnonzero(quarters != fold),
-            test=np.flatnonzero(quarters == fold),
-        )
-        for fold in "0123"
+        make_data(groups=quarters.astype(str), train=ROWS[quarters != n], test=ROWS[quarters == n])
+        for n in range(4)
     ]
     assert Prober(folds, replace(SETTINGS, control_draws=0)).is_nested
 
 
-def test_folds_that_hold_out_a_whole_class_are_refused_before_any_fit():
-    data = make_data()
-    groups = np.where(np.arange(len(data.y)) < N_TRAIN, data.y, data.groups)
-    with pytest.raises(DataError, match="the fitted rows have only one class"):
-        Prober(replace(data, groups=groups), replace(SETTINGS, folds=2))
-
-
 def test_a_few_typical_rows_do_not_scale_all_others():
-    data = make_data()
-    X = signal(data, 1)
-    few = make_data(typical=np.arange(450) % 50 == 0)
-    most = make_data(typical=np.arange(450) % 50 != 0)
+    X = signal(1)
     X[::50] += 3000
-    assert site(Prober(few, SETTINGS), X) == site(Prober(data, SETTINGS), X)
-    assert pick(site(Prober(most, SETTINGS), X)).value > pick(site(Prober(data, SETTINGS), X)).value
-
-
-def test_on_fit_counts_to_the_end():
-    data = make_data()
-    seen = []
-    site(Prober(data, SETTINGS), signal(data, 1), on_fit=lambda *count: seen.append(count))
-    assert seen == [(done, 21) for done in range(1, 22)]  # 3 columns x (3 folds x 2 C + 1)
+    of_all, of_few, of_most = (
+        probed(X, make_data(typical=typical)) for typical in (None, ROWS % 50 == 0, ROWS % 50 != 0)
+    )
+    assert of_few == of_all
+    assert pick(of_most).value > pick(of_all).value
 
 
 def test_rows_too_few_to_be_coded_online_are_probed_all_the_same():
-    y = np.tile(list("abcdef"), 4)
-    groups = np.repeat([f"g{n}" for n in range(4)], 6)
-    rows = np.arange(24)
-    data = ProbeData(y, groups, rows.astype(str), train=rows[:12], test=rows[12:])
+    y, rows = np.tile(list("abcdef"), 4), np.arange(24)
+    data = ProbeData(y, (rows // 6).astype(str), rows.astype(str), rows[:12], rows[12:])
     prober = Prober(data, ProbeSettings(C=(0.1,), folds=2, control_draws=0))
     found = prober.site(np.random.default_rng(0).normal(size=(24, 3)))
     assert {m.split for m in found.measurements} == {"test", "validation"}
 
 
-def test_an_option_that_does_not_fit_the_rows_is_refused_under_the_folds_too():
-    kinds = (ProbeSpec("k_sparse", (("k", 9),)),)
-    with pytest.raises(ConfigError, match=r"k is 9, but the rows have 8 feature\(s\)"):
-        site(Prober(make_data(), replace(SETTINGS, kinds=kinds)), signal(make_data(), 5))
-
-
-def spoilt():
-    X = np.zeros((450, 8), np.float32)
-    X[11, 3], X[200, 0] = np.nan, np.inf
-    return X
+K_OF_9 = (ProbeSpec("k_sparse", (("k", 9),)),)
+SPOILT = np.zeros((450, 8), np.float32)
+SPOILT[11, 3], SPOILT[200, 0] = np.nan, np.inf
+OF_ONE_GROUP = np.where(ROWS < N_TRAIN, DATA.groups, "one")
+OF_LABELS = np.where(ROWS < N_TRAIN, DATA.y, DATA.groups)
 
 
 @pytest.mark.parametrize(
-    ("X", "message"),
+    "call",
     [
-        (spoilt(), "2 of 450 rows of X contain NaN or infinity, first row 11"),
-        *(
-            (np.zeros(shape, np.float32), r"X has shape .* needs shape \(450, n_features\)")
-            for shape in ((449, 8), (450,), (450, 2, 4))
-        ),
-        *(
-            (np.zeros((450, 8), dtype), "X has dtype .* Give activations as float32 or float64")
-            for dtype in (int, complex, object)
-        ),
+        "probed(SPOILT)",
+        *(f"probed(np.zeros({shape}, np.float32))" for shape in ((449, 8), (450,), (450, 2, 4))),
+        *(f"probed(np.zeros((450, 8), {dtype}))" for dtype in ("int", "complex", "object")),
+        "probed(signal(5), kinds=K_OF_9)",
+        "Prober(make_data(groups=OF_ONE_GROUP), SETTINGS)",
+        "Prober(make_data(groups=OF_LABELS), replace(SETTINGS, folds=2))",
     ],
 )
-def test_rows_that_are_no_activations_of_the_data_are_refused(X, message):
-    with pytest.raises(DataError, match=message):
-        Prober(make_data(), SETTINGS).site(X)
+def test_rows_and_splits_that_cannot_be_probed_are_refused(call, refused):
+    refused(eval, call, globals())
+
+
+def nested(data=DATA, **changes):
+    """A prober of three outer folds of all rows, with consecutive groups in each."""
+    splits = [
+        replace(data, train=ROWS[outer_fold != n], test=ROWS[outer_fold == n]) for n in range(3)
+    ]
+    return Prober(splits, replace(SETTINGS, **({"control_draws": 0} | changes)))
+
+
+outer_fold = ROWS // 150
+
+
+def of_fold(result, fold):
+    (found,) = [m for m in result.measurements if (m.split, m.fold) == ("validation", fold)]
+    return found
+
+
+def test_each_outer_fold_has_the_validation_score_and_the_c_of_its_own_split():
+    X = signal(0.5)
+    result = nested().site(X)
+    for fold in range(3):
+        split = replace(DATA, train=ROWS[outer_fold != fold], test=ROWS[outer_fold == fold])
+        # The limits are wider over outer folds.
+        without_limits = {"ci_low": None, "ci_high": None, "fold": None}
+        own = of_fold(result, fold)
+        same = pick(probed(X, split, control_draws=0), split="validation")
+        assert replace(own, **without_limits) == replace(same, **without_limits)
+        assert own.ci_low < same.ci_low < same.ci_high < own.ci_high
+    assert Prober(DATA, SETTINGS).resamples_of("logistic").widening == 1
+    assert nested().resamples_of("logistic").widening == WIDER_OVER_FOLDS
+
+
+def test_test_labels_of_an_outer_fold_choose_nothing_in_it():
+    X, y = signal(0.3), DATA.y.copy()
+    y[outer_fold == 1] = np.random.default_rng(5).permutation(y[outer_fold == 1])
+    first, second = (nested(replace(DATA, y=labels)).site(X) for labels in (DATA.y, y))
+    assert of_fold(first, 1) == of_fold(second, 1)
+    assert of_fold(first, 0) != of_fold(second, 0)
+
+
+def test_folds_keep_a_fit_on_all_rows_with_a_c_of_its_own():
+    X, prober = signal(0.5), nested()
+    result = prober.site(X)
+    assert np.array_equal(prober.saved_rows.rows, ROWS)
+    # A split of all rows except two groups that no class depends on.
+    almost_all = replace(DATA, train=ROWS[:444], test=ROWS[444:])
+    whole = Prober(almost_all, prober.settings).site(X)
+    scores = [one.fits["logistic"].class_scores(X, 2)[:, 1] for one in (result, whole)]
+    assert np.corrcoef(*scores)[0, 1] > 0.999
+    assert result.penalties["logistic"] in SETTINGS.C
+    assert prober.random_site([X], n_networks=1).fits == {}
+
+
+@pytest.mark.parametrize("is_nested", [False, True])
+def test_progress_is_reported_to_the_end(is_nested):
+    prober, total, seen = Prober(DATA, SETTINGS), 21, []  # 3 columns x (3 folds x 2 C + 1)
+    if is_nested:
+        prober, total = nested(), 28  # 4 x (3 folds x 2 C + 1)
+    prober.site(signal(1), on_fit=lambda *count: seen.append(count))
+    assert seen == [(done, total) for done in range(1, total + 1)]
+
+
+def test_numbers_are_refitted_on_all_rows_too():
+    numbers = replace(DATA, y=np.random.default_rng(0).normal(size=450).round(3).astype(str))
+    kinds = (ProbeSpec("ridge_regression"),)
+    result = nested(numbers, kinds=kinds, baselines=()).site(signal(1))
+    assert result.fits["ridge_regression"].layers
+    assert {m.fold for m in result.measurements if m.split == "validation"} == {None, 0, 1, 2}
+    assert np.array_equal(result.predictions["ridge_regression", "task"].folds, outer_fold)

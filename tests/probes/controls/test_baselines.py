@@ -3,14 +3,8 @@
 import numpy as np
 import pytest
 
-from probekit.errors import DataError
-from probekit.probes.controls.baselines import (
-    C_GRID,
-    PENALTIES,
-    TEXT_BASELINES,
-    text_model,
-    word_identity_log_frequencies,
-)
+from probekit.probes.controls import baselines
+from probekit.probes.controls.baselines import PENALTIES, TEXT_BASELINES, TEXT_C, text_model
 from probekit.probes.data import ProbeData
 from probekit.probes.prober import Prober
 from probekit.probes.score.metrics import NumberPredictions, Resamples, r2
@@ -21,14 +15,15 @@ TRAIN, TEST = slice(0, 300), slice(300, 400)
 FOLDS = np.arange(300) // 2 % 5
 
 
-def guess(features, *given):
-    """The labels predicted by a baseline."""
-    return text_model(features, *given)[0].argmax(axis=1)
+def predicted(features, X, labels, tested=None, n_classes=None):
+    """Predictions of the test rows by a baseline: classes if there is a number of them."""
+    tested = X[TEST] if tested is None else tested
+    found, _ = text_model(features, X[TRAIN], labels[TRAIN], FOLDS, tested, n_classes)
+    return found if n_classes is None else found.argmax(axis=1)
 
 
-def predicted(features, *given):
-    """The numbers predicted by a baseline."""
-    return text_model(features, *given, n_classes=None)[0]
+def share_right(features, X, codes, n_classes=2):
+    return np.mean(predicted(features, X, codes, n_classes=n_classes) == codes[TEST])
 
 
 def texts_of(codes, seed=0):
@@ -42,56 +37,48 @@ def codes_of(n_classes=3, seed=1):
     return np.random.default_rng(seed).integers(n_classes, size=400)
 
 
-def test_words_that_predict_the_label_are_found():
+NUMBERS = np.array([3.0, -4.0, 10.0])  # of the codes
+
+
+def test_words_that_predict_the_label_are_found_and_those_of_random_labels_are_not():
     codes = codes_of()
     texts = texts_of(codes)
     logs, C = text_model(bag_of_words, texts[TRAIN], codes[TRAIN], FOLDS, texts[TEST], 4)
     assert np.mean(logs.argmax(axis=1) == codes[TEST]) == 1.0
-    assert C in C_GRID
+    assert C in TEXT_C
     assert np.isneginf(logs[:, 3]).all()
     np.testing.assert_allclose(np.exp(logs).sum(axis=1), 1)
+    assert r2_of(predicted(bag_of_words, texts, NUMBERS[codes]), NUMBERS[codes]) > 0.99
+    assert share_right(bag_of_words, texts, codes_of(2, seed=5)) == pytest.approx(0.5, abs=0.15)
 
 
-def ordered_texts(codes, seed=0):
-    """Texts in which only the order of two words depends on the code."""
-    generator = np.random.default_rng(seed)
-    pairs = ["not but", "but not"]
-    return np.array([" ".join([pairs[c], *generator.choice(list("abcd"), size=4)]) for c in codes])
+def r2_of(numbers, labels):
+    return r2(NumberPredictions(labels[TEST], numbers), Resamples.whole(100))[0]
 
 
 def test_word_order_is_found_by_n_grams_and_not_by_a_bag_of_words():
-    codes = codes_of(2)
-    texts = ordered_texts(codes)
-    given = texts[TRAIN], codes[TRAIN], FOLDS, texts[TEST], 2
-    assert np.mean(guess(n_grams, *given) == codes[TEST]) == 1.0
-    assert np.mean(guess(bag_of_words, *given) == codes[TEST]) == pytest.approx(0.5, abs=0.15)
-    y = np.array([3.0, -4.0])[codes]
-    numbers = predicted(n_grams, texts[TRAIN], y[TRAIN], FOLDS, texts[TEST])
-    assert np.corrcoef(numbers, y[TEST])[0, 1] > 0.99
+    """Only the order of two words depends on the code."""
+    codes, generator = codes_of(2), np.random.default_rng(0)
+    orders = np.array(["not but", "but not"])[codes]
+    texts = np.array([" ".join([pair, *generator.choice(list("abcd"), 4)]) for pair in orders])
+    assert share_right(n_grams, texts, codes) == 1.0
+    assert share_right(bag_of_words, texts, codes) == pytest.approx(0.5, abs=0.15)
+    assert r2_of(predicted(n_grams, texts, NUMBERS[codes]), NUMBERS[codes]) > 0.98
 
 
 @pytest.mark.parametrize("place", [0, 1, 2])
 def test_neighbouring_words_that_predict_the_label_are_found_at_their_own_place(place):
-    generator = np.random.default_rng(2)
-    words = generator.choice(["to", "a", "the"], size=(400, 3)).astype(object)
+    words = np.random.default_rng(2).choice(["to", "a", "the"], size=(400, 3)).astype(object)
     codes = (words[:, place] == "to").astype(int)
-    given = words[TRAIN], codes[TRAIN], FOLDS
-    assert np.array_equal(guess(neighbouring_words, *given, words[TEST], 2), codes[TEST])
-    moved = np.roll(words, 1, axis=1)
-    assert np.mean(guess(neighbouring_words, *given, moved[TEST], 2) == codes[TEST]) < 0.8
+    assert share_right(neighbouring_words, words, codes) == 1.0
+    moved = np.roll(words, 1, axis=1)[TEST]
+    assert np.mean(predicted(neighbouring_words, words, codes, moved, 2) == codes[TEST]) < 0.8
     new = np.array([["unseen"] * 3], dtype=object)
-    assert guess(neighbouring_words, *given, new, 2).tolist() == [0]
-    y = np.array([3.0, -4.0])[codes]
-    given = words[TRAIN], y[TRAIN], FOLDS, words[TEST]
+    assert predicted(neighbouring_words, words, codes, new, 2).tolist() == [0]
+    given = words[TRAIN], NUMBERS[codes][TRAIN], FOLDS, words[TEST]
     numbers, alpha = text_model(neighbouring_words, *given, n_classes=None)
-    assert np.corrcoef(numbers, y[TEST])[0, 1] > 0.99
+    assert r2_of(numbers, NUMBERS[codes]) > 0.98
     assert alpha in PENALTIES
-
-
-def test_words_do_not_tell_labels_drawn_at_random():
-    texts, codes = texts_of(codes_of()), codes_of(2, seed=5)
-    found = guess(bag_of_words, texts[TRAIN], codes[TRAIN], FOLDS, texts[TEST], 2)
-    assert np.mean(found == codes[TEST]) == pytest.approx(0.5, abs=0.15)
 
 
 def test_the_vocabulary_comes_from_the_training_texts_and_ignores_case():
@@ -110,65 +97,56 @@ def test_the_vocabulary_comes_from_the_training_texts_and_ignores_case():
 def test_lengths_that_predict_the_label_are_found_also_in_the_middle(order):
     lengths = np.random.default_rng(0).integers(1, 91, size=(400, 1)).astype(float)
     codes = np.array(order)[((lengths[:, 0] - 1) // 30).astype(int)]
-    found = guess(length, lengths[TRAIN], codes[TRAIN], FOLDS, lengths[TEST], 3)
-    assert np.mean(found == codes[TEST]) > 0.9
+    assert share_right(length, lengths, codes, 3) > 0.9
+    bent = np.abs(lengths[:, 0] - 45)
+    assert r2_of(predicted(length, lengths, bent), bent) > 0.9
 
 
 def test_lengths_that_do_not_differ_tell_the_majority():
     codes = np.array([0] * 100 + [1] * 300)[np.random.default_rng(0).permutation(400)]
-    found = guess(length, np.ones((300, 2)), codes[TRAIN], FOLDS, np.full((3, 2), 7.0), 2)
+    found = predicted(length, np.ones((400, 2)), codes, np.full((3, 2), 7.0), 2)
     assert found.tolist() == [1, 1, 1]
 
 
 def test_the_strength_is_chosen_on_rows_of_other_groups():
     # Each group has a word and a label of its own; those of other groups teach nothing.
-    labels = (np.arange(100) % 3 == 0).astype(int)
-    codes = np.repeat(labels, 3)
+    codes = np.repeat((np.arange(100) % 3 == 0).astype(int), 3)
     texts = np.repeat([f"w{group} x y" for group in range(100)], 3)
     by_group, by_row = (
         text_model(bag_of_words, texts, codes, folds, np.array(["x"]), 2)[1]
         for folds in (np.arange(300) // 3 % 5, np.arange(300) % 3)
     )
-    assert by_group == C_GRID[0]
+    assert by_group == TEXT_C[0]
     assert by_row >= 1
 
 
-def test_a_label_of_a_single_fold_is_no_obstacle():
-    codes = np.zeros(300, int)
-    codes[FOLDS == 2] = 1
-    texts = texts_of(codes)
-    (green, red), _ = text_model(bag_of_words, texts, codes, FOLDS, np.array(["green", "red"]), 2)
+def test_a_label_of_a_single_fold_is_no_obstacle(refused):
+    codes = (FOLDS == 2).astype(int)
+    texts, tested = texts_of(codes), np.array(["green", "red"])
+    (green, red), _ = text_model(bag_of_words, texts, codes, FOLDS, tested, 2)
     assert green[1] > red[1]
-    with pytest.raises(DataError, match="only one label"):
-        text_model(bag_of_words, texts, np.zeros(300, int), FOLDS, np.array(["red"]), 2)
+    refused(text_model, bag_of_words, texts, 0 * codes, FOLDS, tested, 2)
 
 
-def test_numbers_are_predicted_by_words_and_by_lengths():
-    codes = codes_of()
-    y = np.array([3.0, 10.0, -4.0])[codes]
-    texts = texts_of(codes)
-    resamples = Resamples.whole(100)
-    numbers = predicted(bag_of_words, texts[TRAIN], y[TRAIN], FOLDS, texts[TEST])
-    assert r2(NumberPredictions(y[TEST], numbers), resamples)[0] > 0.99
-    lengths = np.random.default_rng(0).uniform(1, 90, size=(400, 1))
-    bent = np.abs(lengths[:, 0] - 45)
-    numbers = predicted(length, lengths[TRAIN], bent[TRAIN], FOLDS, lengths[TEST])
-    assert r2(NumberPredictions(bent[TEST], numbers), resamples)[0] > 0.9
-
-
-def test_word_identity_knows_seen_words_and_falls_back_on_the_majority():
-    words = np.array(["run", "run", "run", "cat", "cat", "sea", "sea"])
-    codes = np.array([1, 1, 0, 2, 2, 1, 2])
-    tested = np.array(["cat", "run", "zoo", "aardvark", "sea"])
-    logs = word_identity_log_frequencies(words, codes, tested, 3)
-    # "zoo" and "aardvark" are unseen; 1 and 2 are equally frequent, for "sea" and over all.
-    assert logs.argmax(axis=1).tolist() == [2, 1, 1, 1, 1]
-
-
-def test_word_identity_breaks_a_tie_by_the_overall_frequency():
-    words = np.array(["sea", "sea", "cat", "cat"])
-    logs = word_identity_log_frequencies(words, np.array([0, 2, 2, 2]), np.array(["sea"]), 3)
-    assert logs.argmax(axis=1).tolist() == [2]
+@pytest.mark.parametrize(
+    ("words", "codes", "tested", "expected"),
+    [
+        # "zoo" and "aardvark" are unseen; 1 and 2 are equally frequent, for "sea" and over all.
+        (
+            ["run", "run", "run", "cat", "cat", "sea", "sea"],
+            [1, 1, 0, 2, 2, 1, 2],
+            ["cat", "run", "zoo", "aardvark", "sea"],
+            [2, 1, 1, 1, 1],
+        ),
+        (["sea", "sea", "cat", "cat"], [0, 2, 2, 2], ["sea"], [2]),
+    ],
+)
+def test_word_identity_knows_seen_words_and_uses_the_overall_frequency_else(
+    words, codes, tested, expected
+):
+    given = (np.array(one) for one in (words, codes, tested))
+    logs = baselines.word_identity_log_frequencies(*given, 3)
+    assert logs.argmax(axis=1).tolist() == expected
 
 
 def test_lengths_are_counted_in_characters_and_words():
@@ -190,14 +168,9 @@ def test_the_bag_of_words_reads_words_as_well_as_a_probe_on_word_indicators(clas
     row = np.arange(1000).astype(str)
     y = np.where(is_rare, "rare", "usual")
     data = ProbeData(y, row, row, np.arange(600), np.arange(600, 1000), texts=texts)
-    settings = ProbeSettings(
-        metric="balanced_accuracy",
-        class_weight=class_weight,
-        control_draws=0,
-        description=False,
-        baselines=("bag_of_words", "word_identity"),
-    )
-    prober = Prober(data, settings)
+    given = {"control_draws": 0, "description": False, "metric": "balanced_accuracy"}
+    names = ("bag_of_words", "word_identity")
+    prober = Prober(data, ProbeSettings(class_weight=class_weight, baselines=names, **given))
     (probe,) = values(prober.site(words.astype(np.float32)))
     of_words, unseen = sorted(values(prober.baselines()), reverse=True)
     assert of_words > probe - 0.03

@@ -5,7 +5,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from probekit.errors import ConfigError
 from probekit.probes.controls.control_task import comparable_rows, control_labels
 from probekit.probes.data import ProbeData, sample_groups
 from probekit.probes.prober import Prober
@@ -29,10 +28,8 @@ def test_seed_and_draw_each_change_the_labels_and_nothing_else_does():
     first = control_labels(WORDS, TRAIN, seed=0, draw=0)
     assert np.array_equal(control_labels(WORDS, TRAIN[::-1], seed=0, draw=0), first)
     chance = np.square([0.6, 0.3, 0.1]).sum()
-    for other in (
-        control_labels(WORDS, TRAIN, seed=1, draw=0),
-        control_labels(WORDS, TRAIN, seed=0, draw=1),
-    ):
+    for seed, draw in ((1, 0), (0, 1)):
+        other = control_labels(WORDS, TRAIN, seed=seed, draw=draw)
         assert abs(np.mean(first == other) - chance) < 0.03
 
 
@@ -104,60 +101,45 @@ def test_selectivity_is_the_difference_of_both_scores_on_comparable_rows():
     assert selectivity.value == pytest.approx(own - control.value)
 
 
-def test_pitfall_44_new_words_have_no_control_and_the_reason_is_given():
-    data = make_data()
-    is_new = np.arange(150) >= 25
-    new = replace(data, types=new_words(data, is_new))
-    prober = Prober(new, SETTINGS)
-    assert not prober.has_control
-    assert prober.why_no_control.startswith(
-        "No control task: test words are new. A probe can learn random labels only of words that "
-        "occur in the training rows. That is the case in 25 of 150 test rows, in "
-    )
-    targets = {one.target for one in prober.site(one_hot(data.types)).measurements}
-    assert targets == {"task"}
-    assert Prober(data, SETTINGS).why_no_control == ""
-    assert Prober(new, replace(SETTINGS, control_draws=0)).why_no_control == ""
+IS_NEW = np.arange(150) >= 25
+DATA = make_data()
 
 
-def test_few_test_rows_or_groups_are_the_reason_if_no_word_is_new():
-    data = make_data(groups=np.minimum(np.arange(N_ROWS) // 3, 104).astype(str))
-    reason = Prober(data, SETTINGS).why_no_control
-    assert reason.startswith("No control task: the 150 test rows are in 5 groups; at least 30 rows")
-
-
-def test_groups_are_always_new_to_the_test_rows():
-    prober = Prober(make_data(), replace(SETTINGS, control_by="group"))
-    assert prober.why_no_control.startswith("No control task: test groups are new.")
-
-
-def test_pitfall_44_a_control_of_few_types_is_refused():
-    words = make_data().types.astype(int)
-    ten, nine = (make_data(types=(words % n).astype(str)) for n in (10, 9))
-    assert Prober(nine, SETTINGS).why_no_control.startswith(
-        "No control task: the training rows have only 9 word types; random labels of fewer than 10"
-    )
-    assert Prober(ten, SETTINGS).has_control
-    assert Prober(nine, replace(SETTINGS, control_draws=0)).site(one_hot(nine.types)).measurements
+@pytest.mark.parametrize(
+    ("data", "settings"),
+    [
+        (replace(DATA, types=new_words(DATA, IS_NEW)), {}),  # PITFALL 44
+        (replace(DATA, types=new_words(DATA, IS_NEW)), {"control_draws": 0}),
+        (DATA, {"control_by": "group"}),
+        (make_data(groups=np.minimum(np.arange(N_ROWS) // 3, 104).astype(str)), {}),
+        (make_data(types=(DATA.types.astype(int) % 9).astype(str)), {}),  # PITFALL 44
+        (make_data(types=(DATA.types.astype(int) % 10).astype(str)), {}),
+        (DATA, {}),
+    ],
+    ids=[
+        *("new words", "new words, no draws", "by group", "few groups"),
+        *("nine types", "ten types", "control"),
+    ],
+)
+def test_pitfall_44_without_a_control_the_reason_is_given(data, settings, snapshot):
+    prober = Prober(data, replace(SETTINGS, **settings))
+    assert prober.why_no_control == snapshot
+    targets = {one.target for one in prober.site(one_hot(DATA.types)).measurements}
+    assert targets == ({"task", "control"} if prober.has_control else {"task"})
+    assert prober.has_control == (not prober.why_no_control and prober.settings.control_draws > 0)
 
 
 @pytest.mark.parametrize("kind", ["ridge", "logistic"])
 def test_a_draw_may_lack_the_positive_label(kind):
-    data = make_data()
-    y = data.y.astype("<U5")
+    y = DATA.y.astype("<U5")
     y[np.r_[:6, 300:310]] = "zebra"
-    prober = Prober(
-        replace(data, y=y, positive="zebra"),
-        replace(SETTINGS, kinds=(ProbeSpec(kind),), C=(0.1, 1.0), metric="macro_f1"),
-    )
-    targets = {one.target for one in prober.site(one_hot(data.types)).measurements}
+    settings = replace(SETTINGS, kinds=(ProbeSpec(kind),), C=(0.1, 1.0), metric="macro_f1")
+    prober = Prober(replace(DATA, y=y, positive="zebra"), settings)
+    targets = {one.target for one in prober.site(one_hot(DATA.types)).measurements}
     assert "control" in targets
 
 
-def test_a_control_whose_labels_hardly_ever_differ_is_refused():
-    data = make_data()
-    y = np.full(N_ROWS, "no")
-    y[[7, 400]] = "yes"
-    data = replace(data, y=y, types=(np.arange(N_ROWS) % 11).astype(str))
-    with pytest.raises(ConfigError, match=r"11 word types too few draws give different labels"):
-        Prober(data, replace(SETTINGS, control_draws=90))
+def test_a_control_whose_labels_hardly_ever_differ_is_refused(refused):
+    y = np.where(np.isin(np.arange(N_ROWS), [7, 400]), "yes", "no")
+    data = replace(DATA, y=y, types=(np.arange(N_ROWS) % 11).astype(str))
+    refused(Prober, data, replace(SETTINGS, control_draws=90))

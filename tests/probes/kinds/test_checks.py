@@ -1,20 +1,28 @@
 """Every kind is a scikit-learn estimator and rejects invalid input in the same way."""
 
+import shutil
+import subprocess
+import sys
 import warnings
+from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy.special import log_softmax
 from sklearn.base import clone, is_classifier
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
-from sklearn.linear_model import RidgeClassifier
+from sklearn.linear_model import LogisticRegression, RidgeClassifier
 from sklearn.neighbors import NearestCentroid
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import LinearSVC
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
+import probekit
 from probekit.errors import ConfigError, DataError
+from probekit.experiment.probe import KindSection
+from probekit.probes.kinds import base, registry
 from probekit.probes.kinds.attention_pooled import AttentionPooledProbe
 from probekit.probes.kinds.class_means import LdaProbe, MassMeanProbe, NearestMeanProbe
 from probekit.probes.kinds.k_sparse import KSparseProbe
@@ -24,6 +32,7 @@ from probekit.probes.kinds.registry import KINDS
 from probekit.probes.kinds.ridge import RidgeProbe, RidgeRegressionProbe
 from probekit.probes.kinds.structural import DepthProbe, DistanceProbe
 from probekit.probes.kinds.svm import SvmProbe
+from probekit.probes.settings import ProbeSettings, ProbeSpec
 from tests.probes.kinds import planted
 
 
@@ -171,9 +180,20 @@ class TestAllOnRows:
 
 
 SVC = LinearSVC(C=0.1, intercept_scaling=100, tol=1e-8, max_iter=100_000)
+LOGISTIC = LogisticRegression(C=0.1, tol=1e-9, max_iter=10_000)
+BALANCED = clone(LOGISTIC).set_params(class_weight="balanced")
 REFERENCES = [
+    (LinearProbe(C=0.1), LOGISTIC, {"atol": 1e-4}),
+    (KSparseProbe(k=6, C=0.1), LOGISTIC, {"atol": 1e-4}),
+    (KSparseProbe(k=6, C=0.1, balanced=True), BALANCED, {"atol": 1e-4}),
+    (AttentionPooledProbe(C=0.1), LOGISTIC, {"atol": 0.01}),
     (SvmProbe(C=0.1), SVC, {"atol": 1e-3}),
     *((RidgeProbe(a), RidgeClassifier(a), {"atol": 1e-9}) for a in (1e-3, 1.0, 50.0, 1e4)),
+    (
+        RidgeProbe(10.0, balanced=True),
+        RidgeClassifier(10.0, class_weight="balanced"),
+        {"atol": 1e-8},
+    ),
     *(
         (LdaProbe(s), LinearDiscriminantAnalysis("lsqr", shrinkage=s), {"atol": 1e-8, "rtol": r})
         for s, r in ((0.0, 1e-4), (0.1, 1e-7), (1.0, 1e-7))
@@ -190,9 +210,9 @@ def test_scores_of_raw_rows_are_those_of_scikit_learn_on_scaled_ones(
     reference = make_pipeline(StandardScaler(), model).fit(X, y)
     fitted = clone(probe).fit(X, y)
     scores, expected = (one.decision_function(X) for one in (fitted, reference))
-    if isinstance(probe, LdaProbe) and classes == "abc":  # posteriors: all scores may be shifted
+    if hasattr(reference, "predict_proba") and classes == "abc":  # all scores may be shifted
         scores, expected = log_softmax(scores, axis=1), reference.predict_log_proba(X)
-        tolerance = tolerance | {"rtol": 1e-4}
+        tolerance = {"rtol": 1e-4} | tolerance
     np.testing.assert_allclose(scores, expected, **tolerance)
     assert np.array_equal(fitted.predict(X), reference.predict(X))
 
@@ -209,12 +229,58 @@ def test_the_nearest_mean_is_that_of_scikit_learn(scalers, classes):
 PENALISED = [LinearProbe, RidgeProbe, RidgeRegressionProbe, SvmProbe, KSparseProbe, MlpProbe]
 
 
-@pytest.mark.parametrize("estimator", [*PENALISED, AttentionPooledProbe])
-@pytest.mark.parametrize("value", [0, -1.0, [0.1, 0.0], [], np.inf, np.nan, [0.1, 0.1]])
-def test_penalties_that_are_not_positive_or_duplicated_are_rejected(estimator, value):
-    (name,) = {"alpha", "C"} & set(estimator().get_params())
-    with pytest.raises(ConfigError, match=rf"{name} (must be positive|contains a value twice)"):
-        estimator(**{name: value}).fit(np.eye(4), [0, 1, 0, 1])
+@pytest.mark.parametrize(
+    "values",
+    [
+        *(0, -1.0, [0.1, 0.0], [], np.inf, np.nan, [0.1, 0.1], "abc", [0.1, "abc"], None, True),
+        *([[1.0], [2.0, 3.0]], [[1.0, 2.0]], [[1.0], [2.0]], [1, None]),
+    ],
+    ids=str,
+)
+def test_penalties_that_are_not_distinct_positive_numbers_are_refused(values, refused):
+    refused(registry.positive_grid, "C", values)
+
+
+GRIDS = [*((kind, "C" if hasattr(kind(), "C") else "alpha") for kind in PENALISED)]
+GRIDS.append((AttentionPooledProbe, "C"))
+Y, EYE, POINTS = [0, 1, 0, 1], np.eye(4), np.zeros((3, 1))
+NAMES = ["pos", "neg", "pos", "neg"]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        *(f"{kind.__name__}({name}=0).fit(EYE, Y)" for kind, name in GRIDS),
+        *(f"LdaProbe({value}).fit(EYE, Y)" for value in (-0.1, 1.1, "np.nan", "'some'")),
+        "LinearProbe(folds=2).fit(EYE, Y, Y)",
+        "RidgeProbe(folds=2).fit(EYE, Y, Y)",
+        *(
+            f"LinearProbe(C=1.0, class_weight={{'pos': {weight}, 'neg': 1}}).fit(EYE, NAMES)"
+            for weight in (0, -1, "np.nan", "np.inf")
+        ),
+        "RidgeRegressionProbe(1.0).fit(EYE[:3], [1, '2', 3.0])",
+        "AttentionPooledProbe(C=1.0).fit(EYE, list('abba'), [0, 1, 1, 1])",
+        "DistanceProbe(rank=1).fit(np.zeros((8, 1)), [-1, 0, 1, 2, -1, 0, 1, 2])",
+        "DepthProbe(rank=1).fit(np.zeros((8, 1)), [-1, 0, 1, 2, -1, 0, 1, 2])",
+        "base.refuse_mixed_types(['a', 1])",
+        "base.refuse_mixed_types(['a', None])",
+        "base.refuse_mixed_types(pd.Series([1, 'a'], dtype=object))",
+        "base.units_of(POINTS, ['a', None, 'b'])",
+        "base.units_of(POINTS, [1, 2, np.nan])",
+        "base.units_of(POINTS, [None] * 3)",
+        "base.units_of(POINTS, np.zeros((3, 2)))",
+        "base.units_of(POINTS, 5)",
+        "registry.find_kind('mas_mean')",
+        "KINDS['mlp'].build({'hiden': 3})",
+        "KINDS['svm'].text({'k': 3})",
+        "KINDS['mass_mean'].build({'covariance': 'no'})",
+        "KINDS['mass_mean'].build({'covariance': 1})",
+        "KINDS['k_sparse'].build({'k': True})",
+        "KINDS['k_sparse'].build({'k': 0})",
+    ],
+)
+def test_mistakes_are_refused(call, refused):
+    refused(eval, call, globals())
 
 
 SEEDED = [*PENALISED, AttentionPooledProbe, DistanceProbe, DepthProbe]
@@ -263,3 +329,94 @@ def test_groups_stay_whole_when_a_penalty_is_chosen(estimator, name, weak, stron
     probe = estimator.set_params(**{name: (weak, strong)})
     assert getattr(probe.fit(X[copies], y[copies]), f"{name}_") == weak
     assert getattr(probe.fit(X[copies], y[copies], groups=copies), f"{name}_") == strong
+
+
+def test_labels_of_one_type_pass():
+    for labels in (["a", "b"], [1, 2.5, True, np.int64(3)], (False, True), ["a", np.str_("b")], []):
+        base.refuse_mixed_types(labels)
+    for labels in (np.array(["a", "b"], dtype=object), pd.Series(["a", "b"]), np.array([1.5, 2.0])):
+        base.refuse_mixed_types(labels)
+
+
+@pytest.mark.parametrize("constant", [0.0, 3.1, -1e4, 1e8])
+def test_the_last_bits_of_a_constant_are_no_data(constant):
+    X = np.full((999, 1), constant, dtype=np.float32)
+    X[::2] = np.nextafter(X[0], np.float32(np.inf)) if constant else 0
+    assert not base.Scaling.standard(X).apply(X).any()
+    assert not base.Scaling.standard(X.astype(np.float64)).apply(X).any() or constant
+
+
+@pytest.mark.parametrize("build", [LinearProbe, RidgeProbe, RidgeRegressionProbe], ids=str)
+def test_features_lost_to_rounding_give_a_warning(build):
+    X, y = np.random.default_rng(0).normal(size=(60, 3)), np.arange(60) % 2
+    X[:, 0] += 3 * y
+    probe = build(folds=2)
+    with pytest.warns(UserWarning, match="vary less than the rounding error of their mean"):
+        probe.fit((X + 1e7).astype(np.float32), y)
+    assert probe.fit(X.astype(np.float32), y).coef_.any()
+
+
+def test_each_kind_has_a_name_a_task_and_one_sentence():
+    tasks = {"classification", "regression", "tree", "text"}
+    assert {kind.task for kind in KINDS.values()} == tasks
+    for name, kind in KINDS.items():
+        assert kind.name == name
+        assert kind.summary.endswith(".")
+        assert kind.summary.count(". ") == 0
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=str)
+def test_defaults_are_those_of_the_estimators_and_what_is_chosen_reaches_them(kind):
+    own = kind.estimator().get_params()
+    grid = dict([kind.grid]) if kind.grid else {}
+    defaults = {name: value for name, value in kind.options.items() if name != "k"} | grid
+    assert {name: own[name] for name in defaults} == defaults
+    other = {
+        name: not value if isinstance(value, bool) else value + 3
+        for name, value in kind.options.items()
+    }
+    values = kind.build(other, random_state=7, max_iter=11, folds=3).get_params()
+    expected = {"random_state": 7, "max_iter": 11, "folds": 3} | other | grid
+    assert values == {name: expected.get(name, value) for name, value in values.items()}
+    assert set(other) <= set(values)
+
+
+def test_the_penalties_are_those_of_the_settings_or_of_the_grid():
+    settings = ProbeSettings(C=(0.5,))
+    assert ProbeSpec("svm").build(settings).C == (0.5,)
+    assert ProbeSpec("ridge").build(settings).alpha == KINDS["ridge"].grid[1]
+
+
+def test_options_are_part_of_the_text_and_keys_of_the_experiment_file():
+    assert [KINDS[name].text({}) for name in ("logistic", "mass_mean")] == ["logistic", "mass_mean"]
+    assert KINDS["mass_mean"].text({"covariance": True}) == "mass_mean:covariance"
+    assert KINDS["k_sparse"].text({"k": 4}) == "k_sparse:4"
+    assert KINDS["k_sparse"].text(None) == "k_sparse:16"
+    assert KINDS["structural_depth"].text({"rank": 8}) == "structural_depth:8"
+    keys = set(KindSection.model_fields) - {"kind"}
+    assert {option for kind in KINDS.values() for option in kind.options} == keys
+
+
+ROW = """
+    ProbeKind("guess", "A guess.", "probekit.probes.kinds.guess:Guess"),"""
+CODE = """
+from probekit.experiment.probe import KindSection, ProbeSection
+from probekit.probes.kinds.registry import KINDS
+print(KindSection(kind="guess").specs[0].text, KINDS["guess"].estimator.__name__)
+assert "guess" in str(ProbeSection.model_json_schema())
+"""
+
+
+@pytest.mark.nightly
+def test_a_kind_is_added_by_its_file_and_its_row(tmp_path):
+    package = tmp_path / "probekit"
+    ignored = shutil.ignore_patterns("mini", "__pycache__", "assets")
+    shutil.copytree(Path(probekit.__file__).parent, package, ignore=ignored)
+    table = package / "probes" / "kinds" / "registry.py"
+    head, rows, tail = table.read_text().partition("_ROWS = (")
+    table.write_text(head + rows + ROW + tail)
+    table.with_name("guess.py").write_text("class Guess:\n    pass\n")
+    done = subprocess.run(
+        [sys.executable, "-c", CODE], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.stdout == "guess Guess\n", done.stderr

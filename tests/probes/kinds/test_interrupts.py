@@ -22,23 +22,18 @@ def handler():
     signal.signal(signal.SIGINT, before)
 
 
-def data_for(kind):
-    """Small data that the kind can fit."""
-    if kind.task == "tree":
-        X, heads, sentences = planted.trees(4, 8, 7)
-        return X, heads, sentences
-    if kind.task == "text":
-        return planted.marked_texts(12)[:3]
-    X, y = planted.three_classes(40)
-    return X, (X[:, 0] if kind.task == "regression" else y), np.arange(40)
-
-
 def fit(kind):
+    """Fit the kind on small data."""
     probe = kind.build({"k": 2} if kind.name == "k_sparse" else {}, max_iter=3, folds=2)
-    X, y, groups = data_for(kind)
+    X, y = planted.three_classes(40)
+    data = X, (X[:, 0] if kind.task == "regression" else y), np.arange(40)
+    if kind.task == "tree":
+        data = planted.trees(4, 8, 7)
+    elif kind.task == "text":
+        data = planted.marked_texts(12)[:3]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return probe.fit(X, y, groups)
+        return probe.fit(*data)
 
 
 def interrupted_at(moment, function, *arguments):
@@ -75,12 +70,15 @@ def test_a_job_of_a_run_ends_as_interrupted(kind):
             interrupted_at(moment, run)
 
 
+def mlp():
+    return MlpProbe(hidden=4, alpha=0.1, max_iter=20)
+
+
 def test_an_mlp_fit_raises_the_interrupt_that_scikit_learn_catches():
     X, y = planted.xor(60)
-    probe = MlpProbe(hidden=4, alpha=0.1, max_iter=20)
-    n_moments = interrupted_at(None, probe.fit, X, y)
+    n_moments = interrupted_at(None, mlp().fit, X, y)
     for moment in random.Random(0).sample(range(500, n_moments - 500), 40):
-        fresh = MlpProbe(hidden=4, alpha=0.1, max_iter=20)
+        fresh = mlp()
         with pytest.raises(KeyboardInterrupt):
             interrupted_at(moment, fresh.fit, X, y)
         assert not hasattr(fresh, "layers_")
@@ -97,7 +95,6 @@ def test_the_interrupt_keeps_its_class():
 
     signal.signal(signal.SIGINT, terminate)
     X, y = planted.xor(60)
-    probe = MlpProbe(hidden=4, alpha=0.1, max_iter=20)
-    middle = interrupted_at(None, probe.fit, X, y) // 2
+    middle = interrupted_at(None, mlp().fit, X, y) // 2
     with pytest.raises(Terminated):
-        interrupted_at(middle, probe.fit, X, y)
+        interrupted_at(middle, mlp().fit, X, y)

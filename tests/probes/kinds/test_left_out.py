@@ -49,9 +49,8 @@ def test_ridge_is_exact(shape, alpha):
         return np.linalg.solve(A.T @ (w * A) + penalties(A, alpha), A.T @ (w * targets[inside]))
 
     (layer,) = ridge_path(X, targets, np.array([alpha]), is_typical, weights)
-    scores = ridge_left_out(
-        TrainingRows(X, is_second * 1, groups, is_typical), targets, layer, alpha, weights
-    )
+    data = TrainingRows(X, is_second * 1, groups, is_typical)
+    scores = ridge_left_out(data, targets, layer, alpha, weights)
     expected = refitted(fit, Scaling.standard(X[is_typical]).apply(X), groups)
     np.testing.assert_allclose(scores, expected, rtol=0, atol=1e-8)
     assert np.abs(scores - apply_layers((layer,), X)).max() > 0.01
@@ -116,43 +115,31 @@ def monitor(kind="logistic", seed=0, **settings):
     return test, validation, X[:600], y[:600], groups[:600]
 
 
-def false_alarms(predictions):
-    return predictions.alarms[predictions.truth != predictions.positive, 1].mean()
-
-
 def test_the_threshold_of_the_final_fit_holds_its_rate_where_that_of_the_folds_does_not():
     by_folds, rates = [], []
     for seed in range(12):
         test, validation, *_ = monitor(seed=seed)
-        predictions = test.predictions[0]
-        limits = fixed_thresholds(validation.predictions[0])
-        by_folds.append(false_alarms(with_alarms(predictions, limits)))
-        rates.append(false_alarms(predictions))
+        own = test.predictions[0]
+        folds = with_alarms(own, fixed_thresholds(validation.predictions[0]))
+        for found, one in ((by_folds, folds), (rates, own)):
+            found.append(one.alarms[one.truth != one.positive, 1].mean())
     assert np.mean(by_folds) > 0.08
     assert np.mean(rates) == pytest.approx(0.05, abs=0.015)  # three standard errors
 
 
-def test_class_weights_and_classes_of_ridge_are_those_of_the_fit():
-    test, _, X, y, groups = monitor("ridge", class_weight="balanced")
-    labels = np.unique(y)
-    targets = np.where(y[:, None] == labels, 1.0, -1.0)
-    (layer,), weights = test.fit.layers, balanced_weights(y)
-    data = TrainingRows(X, np.searchsorted(labels, y), groups)
-    scores = ridge_left_out(data, targets, layer, test.facts.C, weights)
-    own = scores[y != "event", np.searchsorted(labels, "event")]
+@pytest.mark.parametrize("kind", ["ridge", "logistic"])
+def test_class_weights_and_classes_are_those_of_the_fit(kind):
+    test, _, X, y, groups = monitor(kind, class_weight="balanced")
+    labels, codes = np.unique(y, return_inverse=True)
+    data, weights, (layer,) = TrainingRows(X, codes, groups), balanced_weights(y), test.fit.layers
+    if kind == "ridge":
+        targets = np.where(y[:, None] == labels, 1.0, -1.0)
+        scores = ridge_left_out(data, targets, layer, test.facts.C, weights)[:, 0]
+    else:
+        prior = np.log(np.mean(y == "event") / np.mean(y == "usual"))
+        scores = prior - logistic_left_out(data, layer, 1.0, weights)[:, 0]
     predictions = test.predictions[0]
-    expected = with_alarms(predictions, thresholds(own))
-    np.testing.assert_array_equal(predictions.alarms, expected.alarms)
-
-
-def test_class_weights_of_logistic_are_those_of_the_fit():
-    test, _, X, y, groups = monitor(class_weight="balanced")
-    (layer,), weights = test.fit.layers, balanced_weights(y)
-    data = TrainingRows(X, (y == "usual") * 1, groups)
-    scores = -logistic_left_out(data, layer, 1.0, weights)[:, 0]
-    predictions = test.predictions[0]
-    prior = np.log(np.mean(y == "event") / np.mean(y == "usual"))
-    expected = with_alarms(predictions, thresholds(scores[y == "usual"] + prior))
+    expected = with_alarms(predictions, thresholds(scores[y != "event"]))
     np.testing.assert_array_equal(predictions.alarms, expected.alarms)
 
 

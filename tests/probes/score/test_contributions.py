@@ -8,27 +8,10 @@ import pytest
 from scipy.stats import spearmanr
 from sklearn.metrics import average_precision_score, roc_auc_score
 
-from probekit.probes.score.contributions import (
-    class_spread,
-    difference_of_parts,
-    has_rare_class,
-    mean_parts,
-    of_auprc,
-    of_auroc,
-    of_spearman,
-    parts_of_achieved_fpr_5,
-    parts_of_auroc,
-    parts_of_balanced_accuracy,
-    parts_of_tpr_at_fpr_5,
-)
+from probekit.probes.score import contributions, metrics
+from probekit.probes.score.contributions import class_spread, of_auprc, parts_of_balanced_accuracy
 from probekit.probes.score.metric_table import METRICS, association, class_parts, metric_functions
-from probekit.probes.score.metrics import (
-    ClassPredictions,
-    NumberPredictions,
-    Resamples,
-    with_alarms,
-    within_folds,
-)
+from probekit.probes.score.metrics import ClassPredictions, NumberPredictions, Resamples
 from probekit.probes.score.scored import metrics_of
 
 N_ROWS = 60
@@ -44,51 +27,60 @@ TESTED = [
 EXACT = {"accuracy", "balanced_accuracy", "macro_f1", "spearman", "tpr_at_fpr_1", "tpr_at_fpr_5"}
 
 
-def classes(n_classes=4, seed=0):
+def classes(n_classes=4, seed=0, n_rows=N_ROWS, folds=None):
     """Predictions with scores on a coarse grid, so that many tie.
 
     Of four classes, class 2 is predicted but never true, and class 3 is neither.
     """
     generator = np.random.default_rng(seed)
-    truth = np.append([0, 1], generator.integers(2, size=N_ROWS - 2))
-    scores = generator.integers(0, 4, size=(N_ROWS, n_classes)).astype(float)
-    scores[np.arange(N_ROWS), truth] += 1
+    truth = np.append([0, 1], generator.integers(2, size=n_rows - 2))
+    scores = generator.integers(0, 4, size=(n_rows, n_classes)).astype(float)
+    scores[np.arange(n_rows), truth] += 1
     scores[:, 3:] = -1
-    alarms = generator.integers(2, size=(N_ROWS, 2)).astype(float)
-    guess = scores.argmax(axis=1)
-    return ClassPredictions(truth, guess, n_classes, scores, positive=1, alarms=alarms)
+    alarms = generator.integers(2, size=(n_rows, 2)).astype(float)
+    others = {"positive": 1, "alarms": alarms, "folds": folds}
+    return ClassPredictions(truth, scores.argmax(axis=1), n_classes, scores, **others)
 
 
-def numbers(seed=0):
-    generator = np.random.default_rng(seed)
+def numbers(folds=None):
+    generator = np.random.default_rng(0)
     truth = generator.normal(5, 2, size=N_ROWS).round(1)
-    return NumberPredictions(truth, (truth + generator.normal(size=N_ROWS)).round(1))
-
-
-def exchanged(predictions, order):
-    """The predictions with the true labels in another order."""
-    if isinstance(predictions, NumberPredictions):
-        return NumberPredictions(predictions.truth[order], predictions.guess, predictions.folds)
-    return replace(predictions, truth=predictions.truth[order])
+    return NumberPredictions(truth, (truth + generator.normal(size=N_ROWS)).round(1), folds)
 
 
 def summed(rows, order=slice(None)):
     return float((rows.scores * rows.labels[order]).sum())
 
 
-@pytest.mark.parametrize(("name", "family"), TESTED)
-@pytest.mark.parametrize("n_classes", [2, 4])
-def test_row_scores_add_up_to_the_metric_after_every_exchange(name, family, n_classes):
-    predictions = classes(n_classes) if family == "class" else numbers()
-    rows = association(name, family)(predictions)
+ZEROS, ONES = np.zeros((N_ROWS, 2)), np.ones((N_ROWS, 2))
+GIVEN = {
+    "two classes": (classes(2), "class"),
+    "four classes": (classes(4), "class"),
+    "numbers": (numbers(), "number"),
+    "a constant class": (
+        replace(classes(2), guess=np.zeros(N_ROWS, int), scores=ZEROS, alarms=ONES),
+        "class",
+    ),
+    "a constant number": (replace(numbers(), guess=np.full(N_ROWS, 4.0)), "number"),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "given"),
+    [(name, one) for name, family in TESTED for one in GIVEN if GIVEN[one][1] == family],
+)
+def test_row_scores_add_up_to_the_metric_after_every_exchange(name, given):
+    predictions, family = GIVEN[given]
+    rows, metric = association(name, family)(predictions), metric_functions(family, OFFERS[family])
     assert rows.scores.shape == rows.labels.shape
-    generator, constants = np.random.default_rng(1), []
+    generator, constants, sums = np.random.default_rng(1), [], []
     for order in [np.arange(N_ROWS), *(generator.permutation(N_ROWS) for _ in range(10))]:
-        metric = metric_functions(family, OFFERS[family])[name]
-        value = metric(exchanged(predictions, order), Resamples.whole(N_ROWS))[0]
-        constants.append(value - summed(rows, order))
-    assert np.ptp(constants) < 1e-12
-    if name in EXACT:
+        exchanged = replace(predictions, truth=predictions.truth[order])
+        sums.append(summed(rows, order))
+        constants.append(metric[name](exchanged, Resamples.whole(N_ROWS))[0] - sums[-1])
+    # A constant prediction has the same score after every exchange.
+    assert np.ptp(sums if "constant" in given else constants) < 1e-12
+    if name in EXACT and "constant" not in given:
         np.testing.assert_allclose(constants, 0, atol=1e-12)
 
 
@@ -124,81 +116,45 @@ def test_metrics_of_trees_and_of_calibration_have_no_p_values():
     assert association("ece", "class") is None
 
 
-FOLDS = np.arange(N_ROWS) % 3
+FOLDS, SIZES = np.repeat([0, 1, 2], [30, 20, 10]), [30, 20, 10]
 SHIFTS = np.array([0.0, 50.0, -20.0])[FOLDS]
 
 
 @pytest.mark.parametrize("n_classes", [2, 4])
-@pytest.mark.parametrize("of_metric", [of_auroc, of_auprc])
+@pytest.mark.parametrize("of_metric", [contributions.of_auroc, of_auprc])
 def test_ranks_of_several_fits_are_not_compared_with_each_other(of_metric, n_classes):
-    plain = classes(n_classes)
-    one_class = np.eye(n_classes)[1]
-    shifted = ClassPredictions(
-        plain.truth, plain.guess, n_classes, plain.scores + SHIFTS[:, None] * one_class, folds=FOLDS
-    )
-    together = ClassPredictions(plain.truth, plain.guess, n_classes, plain.scores, folds=FOLDS)
+    together = replace(classes(n_classes, folds=FOLDS), positive=None)
+    scores = together.scores + SHIFTS[:, None] * np.eye(n_classes)[1]
+    shifted = replace(together, scores=scores)
     np.testing.assert_array_equal(of_metric(shifted).scores, of_metric(together).scores)
-    as_one_fit = ClassPredictions(plain.truth, plain.guess, n_classes, shifted.scores)
-    assert not np.allclose(of_metric(as_one_fit).scores, of_metric(plain).scores)
+    as_one_fit = of_metric(replace(shifted, folds=None)).scores
+    assert not np.allclose(as_one_fit, of_metric(replace(together, folds=None)).scores)
 
 
 def test_an_auroc_of_folds_is_their_mean_by_rows():
     """Up to a constant: an exchange within folds changes both alike."""
-    plain = classes(2)
-    folds = np.repeat([0, 1, 2], [30, 20, 10])
-    margin = plain.scores[:, 1] - plain.scores[:, 0]
-    predictions = ClassPredictions(plain.truth, plain.guess, 2, plain.scores, folds=folds)
-    rows, generator, constants = of_auroc(predictions), np.random.default_rng(0), []
+    given = replace(classes(2, folds=FOLDS), positive=None)
+    margin, generator, constants = np.diff(given.scores)[:, 0], np.random.default_rng(0), []
     for _ in range(10):
-        order = np.concatenate(
-            [generator.permutation(np.flatnonzero(folds == fold)) for fold in range(3)]
-        )
-        truth = plain.truth[order]
-        areas = [roc_auc_score(truth[folds == n], margin[folds == n]) for n in range(3)]
-        constants.append(np.average(areas, weights=[30, 20, 10]) - summed(rows, order))
+        order = np.lexsort((generator.random(N_ROWS), FOLDS))
+        truth = given.truth[order]
+        areas = [roc_auc_score(truth[n == FOLDS], margin[n == FOLDS]) for n in range(3)]
+        rows = contributions.of_auroc(given)
+        constants.append(np.average(areas, weights=SIZES) - summed(rows, order))
     assert np.ptp(constants) < 1e-12
 
 
 def test_a_rank_correlation_of_folds_is_their_mean_by_rows():
-    plain, folds = numbers(), np.repeat([0, 1, 2], [30, 20, 10])
-    shift = np.array([0.0, 50.0, -20.0])[folds]
-    rows = of_spearman(NumberPredictions(plain.truth, plain.guess + shift, folds))
-    parts = [
-        spearmanr(plain.truth[folds == n], plain.guess[folds == n]).statistic for n in range(3)
-    ]
-    assert summed(rows) == pytest.approx(np.average(parts, weights=[30, 20, 10]))
-
-
-def test_a_constant_prediction_has_the_same_score_after_every_exchange():
-    truth = classes(2).truth
-    constant = replace(classes(2), guess=0 * truth, scores=np.zeros((N_ROWS, 2)))
-    constant = replace(constant, alarms=np.ones((N_ROWS, 2)))
-    number = NumberPredictions(numbers().truth, np.full(N_ROWS, 4.0))
-    generator = np.random.default_rng(0)
-    for name, family in TESTED:
-        rows = association(name, family)(constant if family == "class" else number)
-        sums = [summed(rows, generator.permutation(N_ROWS)) for _ in range(5)]
-        assert np.ptp(sums) < 1e-12, name
-
-
-def drawn(n_classes=3, n=240, seed=0, folds=None):
-    generator = np.random.default_rng(seed)
-    truth = generator.integers(n_classes, size=n)
-    scores = generator.normal(size=(n, n_classes)).round(1)  # with ties
-    scores[np.arange(n), truth] += 0.7
-    predictions = ClassPredictions(truth, scores.argmax(axis=1), n_classes, scores, folds=folds)
-    if n_classes == 2:
-        object.__setattr__(predictions, "positive", 1)
-        predictions = with_alarms(predictions, np.array([2.0, 1.0]))
-    return predictions
+    given = numbers(FOLDS)
+    rows = contributions.of_spearman(replace(given, guess=given.guess + SHIFTS))
+    parts = [spearmanr(given.truth[n == FOLDS], given.guess[n == FOLDS])[0] for n in range(3)]
+    assert summed(rows) == pytest.approx(np.average(parts, weights=SIZES))
 
 
 @pytest.mark.parametrize("n_classes", [2, 4])
 @pytest.mark.parametrize("metric", [name for name in METRICS if METRICS[name].parts])
 def test_the_parts_add_up_to_the_metric_and_to_the_change_of_one_class(metric, n_classes):
-    if "fpr" in metric and n_classes > 2:
-        return
-    predictions = drawn(n_classes)
+    predictions = classes(n_classes, n_rows=240)
     function = metrics_of(predictions)[metric]
     value = float(function(predictions, Resamples.whole(240))[0])
     parts = class_parts(metric)(predictions)
@@ -207,17 +163,8 @@ def test_the_parts_add_up_to_the_metric_and_to_the_change_of_one_class(metric, n
         assert parts.weights @ parts.shares == pytest.approx(value)
     # One row drawn twice changes the score by its contribution minus the mean of its class.
     row = 7
-    twice = np.append(np.arange(240), row)
-    groups = np.arange(241)
-    more = ClassPredictions(
-        predictions.truth[twice],
-        predictions.guess[twice],
-        n_classes,
-        predictions.scores[twice],
-        positive=predictions.positive,
-        alarms=None if predictions.alarms is None else predictions.alarms[twice],
-    )
-    change = float(function(more, Resamples.leave_one_out(groups))[0]) - value
+    more = metrics.take(predictions, np.append(np.arange(240), row))
+    change = float(function(more, Resamples.whole(241))[0]) - value
     own = predictions.truth == predictions.truth[row]
     in_parts = np.isin(parts.truth[row], parts.classes)
     expected = parts.rows[row] - parts.rows[own].mean() if in_parts else 0.0
@@ -225,12 +172,9 @@ def test_the_parts_add_up_to_the_metric_and_to_the_change_of_one_class(metric, n
 
 
 def test_areas_of_folds_are_averaged():
-    folds = np.arange(240) % 3
-    predictions = drawn(2, folds=folds)
-    parts = parts_of_auroc(predictions)
-    value = within_folds(metrics_of(predictions)["auroc"].__wrapped__)(
-        predictions, Resamples.whole(240)
-    )
+    given = classes(2, folds=FOLDS)
+    parts, plain = contributions.parts_of_auroc(given), metrics_of(given)["auroc"].__wrapped__
+    value = metrics.within_folds(plain)(given, Resamples.whole(N_ROWS))
     assert parts.shares == pytest.approx([value[0]] * 2)
     assert parts.rows.sum() == pytest.approx(2 * value[0])
 
@@ -256,7 +200,7 @@ def test_a_class_is_rare_in_fewer_than_half_of_the_groups():
     for n_positive in (2, 11, 12):
         truth = (groups < n_positive).astype(int)
         parts = parts_of_balanced_accuracy(ClassPredictions(truth, truth, 2))
-        assert has_rare_class(parts, resamples) == (n_positive < 12)
+        assert contributions.has_rare_class(parts, resamples) == (n_positive < 12)
 
 
 def test_a_class_in_one_group_has_no_variance():
@@ -267,19 +211,19 @@ def test_a_class_in_one_group_has_no_variance():
 
 
 def test_alarms_have_the_part_of_their_rows_only():
-    predictions = drawn(2)
+    predictions = classes(2)
     for parts, positive in (
-        (parts_of_tpr_at_fpr_5(predictions), 1),
-        (parts_of_achieved_fpr_5(predictions), 0),
+        (contributions.parts_of_tpr_at_fpr_5(predictions), 1),
+        (contributions.parts_of_achieved_fpr_5(predictions), 0),
     ):
         assert set(np.flatnonzero(parts.rows)) <= set(np.flatnonzero(predictions.truth == positive))
         assert parts.classes.tolist() == [1]
 
 
 def test_parts_of_other_labels_are_not_combined():
-    a, b = parts_of_balanced_accuracy(drawn(seed=0)), parts_of_balanced_accuracy(drawn(seed=1))
-    assert difference_of_parts(a, b) is None
-    assert difference_of_parts(a, None) is None
-    assert mean_parts([a, b]) is None
-    assert not difference_of_parts(a, a).rows.any()
-    np.testing.assert_allclose(mean_parts([a, a]).shares, a.shares)
+    a, b = (parts_of_balanced_accuracy(classes(2, seed)) for seed in (0, 1))
+    assert contributions.difference_of_parts(a, b) is None
+    assert contributions.difference_of_parts(a, None) is None
+    assert contributions.mean_parts([a, b]) is None
+    assert not contributions.difference_of_parts(a, a).rows.any()
+    np.testing.assert_allclose(contributions.mean_parts([a, a]).shares, a.shares)

@@ -7,22 +7,14 @@ import pytest
 from scipy.stats import ttest_ind, ttest_rel
 
 from probekit.amounts import FEWEST_UNITS, LEVEL
+from probekit.probes.score import metrics
 from probekit.probes.score.differences import DRAWS, Side, paired_differences, unpaired_differences
 from probekit.probes.score.exchange import holm
 from probekit.probes.score.intervals import jackknife_interval
-from probekit.probes.score.metrics import (
-    ClassPredictions,
-    NumberPredictions,
-    Resamples,
-    accuracy,
-    balanced_accuracy,
-    macro_f1,
-    mean_of_rows,
-    r2,
-)
+from probekit.probes.score.metrics import NumberPredictions, Resamples, accuracy, mean_of_rows, r2
 
 
-def two_probes(generator, n_groups, rates, each=4):
+def probes_of(generator, n_groups, rates, each=4):
     """Predictions of probes with the given accuracies, which are wrong on the same groups."""
     n_rows = n_groups * each
     ease = np.repeat(generator.uniform(-0.15, 0.15, size=n_groups), each)
@@ -32,11 +24,7 @@ def two_probes(generator, n_groups, rates, each=4):
 
 def of_correct(correct):
     correct = np.asarray(correct, dtype=int)
-    return ClassPredictions(np.ones_like(correct), correct, 2)
-
-
-def values_of(correct, resamples):
-    return accuracy(of_correct(correct), resamples)
+    return metrics.ClassPredictions(np.ones_like(correct), correct, 2)
 
 
 def paired(metric, a, b, resamples):
@@ -45,9 +33,9 @@ def paired(metric, a, b, resamples):
     return found
 
 
-def unpaired(a, b, resamples_a, resamples_b):
-    pair = Side(accuracy(a, resamples_a), resamples_a), Side(accuracy(b, resamples_b), resamples_b)
-    (found,) = unpaired_differences([pair], (0.0, 1.0))
+def unpaired(a, b, *resamples):
+    sides = (Side(accuracy(one, own), own) for one, own in zip((a, b), resamples, strict=True))
+    (found,) = unpaired_differences([tuple(sides)], (0.0, 1.0))
     return found
 
 
@@ -60,7 +48,7 @@ def test_the_paired_interval_has_its_nominal_coverage():
     covered = rejected = 0
     for seed in range(100):
         generator, resamples = np.random.default_rng(seed), Resamples.leave_one_out(ROWS_OF_80)
-        found = paired(accuracy, *two_probes(generator, 80, (0.75, 0.70)), resamples)
+        found = paired(accuracy, *probes_of(generator, 80, (0.75, 0.70)), resamples)
         covered += found.ci_low <= 0.05 <= found.ci_high
         rejected += found.p < 0.05
     assert 0.88 <= covered / 100 <= 0.99
@@ -83,8 +71,8 @@ def test_equal_probes_of_few_groups_rarely_differ_significantly(n_groups):
     for seed in range(300):
         generator = np.random.default_rng(seed)
         rates = generator.beta(3, 1, size=(2, n_groups))[:, groups]
-        a, b = (of_correct(generator.random(len(groups)) < rate) for rate in rates)
-        rejected += paired(accuracy, a, b, resamples).p < 0.05
+        both = (of_correct(generator.random(len(groups)) < rate) for rate in rates)
+        rejected += paired(accuracy, *both, resamples).p < 0.05
     assert within(rejected, 300)
     if n_groups > 6:  # with 6 groups only the largest of 64 sums of either sign is below 0.05
         assert rejected > 0
@@ -96,11 +84,8 @@ def test_no_verdict_below_six_groups():
         resamples = Resamples.leave_one_out(groups)
         right = of_correct(np.ones(len(groups)))
         wrong = of_correct(np.random.default_rng(0).random(len(groups)) < 0.2)
-        same, other = (
-            paired(accuracy, right, wrong, resamples),
-            unpaired(right, wrong, resamples, resamples),
-        )
-        for found in (same, other):
+        same = paired(accuracy, right, wrong, resamples)
+        for found in (same, unpaired(right, wrong, resamples, resamples)):
             is_few = n_groups < FEWEST_UNITS
             assert np.isnan([found.p, found.p_adjusted]).tolist() == [is_few, is_few]
             assert found.ci_low < found.value < found.ci_high
@@ -109,7 +94,7 @@ def test_no_verdict_below_six_groups():
 
 
 @pytest.mark.parametrize("seed", [3, 4])
-def test_the_adjustment_is_the_step_down_maximum(seed):
+def test_p_values_are_shares_of_sign_patterns_and_their_adjustment_the_step_down_maximum(seed):
     """Brute force over all signs of three differences, in groups of different sizes.
 
     With seed 4 the share of larger maxima falls from the first step to the second.
@@ -118,7 +103,7 @@ def test_the_adjustment_is_the_step_down_maximum(seed):
     groups = sizes_of(7)
     resamples = Resamples.leave_one_out(groups)
     correct = generator.random((4, len(groups))) < [[0.5], [0.75], [0.65], [0.5]]
-    values = [values_of(one, resamples) for one in correct]
+    values = [accuracy(of_correct(one), resamples) for one in correct]
     found = paired_differences([(one, values[0]) for one in values[1:]], resamples)
     leads = [np.bincount(groups, weights=one.astype(int) - correct[0]) for one in correct[1:]]
     contributions = np.array(leads) / len(groups)
@@ -131,21 +116,10 @@ def test_the_adjustment_is_the_step_down_maximum(seed):
         remaining = np.argsort(-observed)[step:]
         least = max(least, (drawn[remaining].max(axis=0) >= observed[n] - 1e-12).mean())
         expected[n] = least
+    assert [one.value for one in found] == pytest.approx(contributions.sum(axis=1))
     assert [one.p for one in found] == pytest.approx(single)
     assert [one.p_adjusted for one in found] == pytest.approx(expected.tolist())
     assert any(one.p_adjusted > one.p for one in found)
-
-
-def test_the_p_value_is_the_share_of_sign_patterns_in_groups_of_any_size():
-    """A contribution to a mean is the sum over the rows of the unit."""
-    groups = sizes_of(9)
-    resamples = Resamples.leave_one_out(groups)
-    a, b = np.random.default_rng(0).random((2, len(groups))) < 0.7
-    leads = np.bincount(groups, weights=a.astype(int) - b)
-    sums = np.array([abs(np.dot(signs, leads)) for signs in product([1, -1], repeat=9)])
-    found = paired(accuracy, of_correct(a), of_correct(b), resamples)
-    assert found.p == found.p_adjusted == np.mean(sums >= abs(leads.sum()) - 1e-9)
-    assert found.value == pytest.approx(leads.sum() / len(groups))
 
 
 def test_the_best_of_many_equal_probes_is_rarely_significant():
@@ -154,7 +128,8 @@ def test_the_best_of_many_equal_probes_is_rarely_significant():
     for seed in range(150):
         generator = np.random.default_rng(seed)
         rates = generator.beta(3, 1, size=(7, 12))[:, np.arange(120) // 10]
-        values = [values_of(one, resamples) for one in generator.random((7, 120)) < rates]
+        correct = generator.random((7, 120)) < rates
+        values = [accuracy(of_correct(one), resamples) for one in correct]
         found = paired_differences([(one, values[0]) for one in values[1:]], resamples)
         by_single += min(one.p for one in found) < 0.05
         by_maximum += min(one.p_adjusted for one in found) < 0.05
@@ -212,9 +187,9 @@ def test_unpaired_equal_probes_rarely_differ_significantly(n_sets):
 
 
 def test_a_difference_turns_its_sign_with_its_sides():
-    a, b = two_probes(np.random.default_rng(0), 30, (0.8, 0.7))
+    a, b = probes_of(np.random.default_rng(0), 30, (0.8, 0.7))
     resamples = Resamples.leave_one_out(np.arange(120) // 4)
-    for metric in (balanced_accuracy, macro_f1, accuracy):
+    for metric in (metrics.balanced_accuracy, metrics.macro_f1, accuracy):
         there, back = (paired(metric, *pair, resamples) for pair in ((a, b), (b, a)))
         assert (there.a, there.b, there.value) == (back.b, back.a, -back.value)
         assert (there.ci_low, there.ci_high) == pytest.approx((-back.ci_high, -back.ci_low))
@@ -227,35 +202,27 @@ def test_a_p_value_is_never_0_and_identical_predictions_have_one_of_1():
     assert 1 / (1 + DRAWS) <= paired(accuracy, right, wrong, resamples).p < 0.001
     same = paired(accuracy, right, right, resamples)
     assert (same.value, same.ci_low, same.ci_high, same.p, same.p_adjusted) == (0, 0, 0, 1, 1)
+    one, other = (accuracy(given, resamples) for given in (right, wrong))
+    better, same = paired_differences([(one, other), (other, other)], resamples)
+    assert better.p_adjusted < 0.01
+    assert (same.value, same.p, same.p_adjusted) == (0, 1, 1)
+    assert paired_differences([], resamples) == []
     apart = unpaired(right, right, resamples, resamples)  # perfect on other rows
     assert (apart.value, apart.p, apart.p_adjusted) == (0, 1, 1)
     assert -0.1 < apart.ci_low < 0 < apart.ci_high < 0.1
 
 
-def test_identical_predictions_among_others_keep_their_p_of_1():
-    a, b = two_probes(np.random.default_rng(0), 80, (0.9, 0.6))
-    resamples = Resamples.leave_one_out(ROWS_OF_80)
-    values = [accuracy(one, resamples) for one in (a, b)]
-    better, same = paired_differences([(values[0], values[1]), (values[1], values[1])], resamples)
-    assert better.p_adjusted < 0.01
-    assert (same.value, same.p, same.p_adjusted) == (0, 1, 1)
-    assert paired_differences([], resamples) == []
-
-
 def test_every_layer_is_compared_with_the_reference_under_the_same_signs():
-    answers = dict(
-        zip("abc", two_probes(np.random.default_rng(0), 60, (0.8, 0.7, 0.69)), strict=True)
-    )
+    probes = probes_of(np.random.default_rng(0), 60, (0.7, 0.8, 0.69))
     resamples = Resamples.leave_one_out(np.arange(240) // 4)
-    values = {name: accuracy(one, resamples) for name, one in answers.items()}
-    pairs = [(values[name], values["b"]) for name in "ac"]
-    found = dict(zip("ac", paired_differences(pairs, resamples), strict=True))
-    for name, one in found.items():
-        alone = paired(accuracy, answers[name], answers["b"], resamples)
+    reference, *others = (accuracy(one, resamples) for one in probes)
+    found = paired_differences([(one, reference) for one in others], resamples)
+    for one, probe in zip(found, probes[1:], strict=True):
+        alone = paired(accuracy, probe, probes[0], resamples)
         expected = (alone.value, alone.ci_low, alone.p)
         assert (one.value, one.ci_low, one.p) == pytest.approx(expected, abs=1e-12)
         assert one.p_adjusted >= one.p
-    assert found["a"].p_adjusted <= holm(np.array([one.p for one in found.values()]))[0]
+    assert found[0].p_adjusted <= holm(np.array([one.p for one in found]))[0]
 
 
 def test_numbers_are_compared_too_and_what_is_undefined_is_left_out():

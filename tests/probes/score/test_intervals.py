@@ -4,27 +4,17 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest, t
 
-from probekit.probes.score.intervals import (
-    degrees_of_freedom,
-    jackknife_interval,
-    jackknife_variance,
-)
+from probekit.probes.score import intervals, metrics
+from probekit.probes.score.intervals import degrees_of_freedom, jackknife_interval
 from probekit.probes.score.metric_table import METRICS, SHARE, UNBOUNDED, metric_functions
-from probekit.probes.score.metrics import (
-    ClassPredictions,
-    NumberPredictions,
-    Resamples,
-    accuracy,
-    mean_of_rows,
-    r2,
-)
+from probekit.probes.score.metrics import ClassPredictions, NumberPredictions, Resamples, r2
 
 
 def of_correct(correct, groups):
     """The interval of the accuracy of rows that are correct or not."""
     correct = np.asarray(correct, dtype=int)
     resamples = Resamples.leave_one_out(np.asarray(groups))
-    values = accuracy(ClassPredictions(np.ones_like(correct), correct, 2), resamples)
+    values = metrics.accuracy(ClassPredictions(np.ones_like(correct), correct, 2), resamples)
     return jackknife_interval(values, resamples, METRICS["accuracy"].range)
 
 
@@ -32,19 +22,16 @@ def width(interval):
     return interval.high - interval.low
 
 
-def class_predictions(generator, n_groups):
-    logs = np.log(generator.dirichlet(np.ones(3), size=5 * n_groups))
-    truth = generator.integers(3, size=len(logs))
-    truth = np.where(generator.random(len(logs)) < 0.5, logs.argmax(axis=1), truth)
-    return ClassPredictions(truth, logs.argmax(axis=1), 3, logs, True)
-
-
-def number_predictions(generator, n_groups):
+def predictions(family, generator, n_groups):
     truth = generator.normal(size=5 * n_groups)
-    return NumberPredictions(truth, truth + generator.normal(size=len(truth)))
+    if family == "number":
+        return NumberPredictions(truth, truth + generator.normal(size=len(truth)))
+    logs = np.log(generator.dirichlet(np.ones(3), size=len(truth)))
+    guess, drawn = logs.argmax(axis=1), generator.integers(3, size=len(logs))
+    codes = np.where(generator.random(len(logs)) < 0.5, guess, drawn)
+    return ClassPredictions(codes, guess, 3, logs, True)
 
 
-PREDICTIONS = {"class": class_predictions, "number": number_predictions}
 OFFERS = {"class": frozenset({"scores", "probabilities"}), "number": frozenset()}
 
 
@@ -55,9 +42,9 @@ OFFERS = {"class": frozenset({"scores", "probabilities"}), "number": frozenset()
 def test_each_metric_is_inside_its_interval_and_its_range(family, name):
     metric, (lowest, highest) = metric_functions(family, OFFERS[family])[name], METRICS[name].range
     for seed, n_groups in enumerate((4, 6, 9, 20, 50)):
-        predictions = PREDICTIONS[family](np.random.default_rng(seed), n_groups)
+        given = predictions(family, np.random.default_rng(seed), n_groups)
         resamples = Resamples.leave_one_out(np.arange(5 * n_groups) // 5)
-        found = jackknife_interval(metric(predictions, resamples), resamples, (lowest, highest))
+        found = jackknife_interval(metric(given, resamples), resamples, (lowest, highest))
         assert lowest <= found.low < found.value < found.high <= highest
 
 
@@ -102,25 +89,24 @@ def test_one_large_group_widens_the_interval():
     assert width(of_correct(correct, skewed)) > 2 * width(of_correct(correct, equal))
     # The same on the scale without ends, where only the t quantile differs.
     values = np.append(0.5, 0.5 + 0.01 * generator.normal(size=20))
+    groups = np.minimum(np.arange(400) // 5, 19)
     plain, few = (
-        jackknife_interval(values, Resamples.leave_one_out(groups))
-        for groups in (equal, np.minimum(np.arange(400) // 5, 19))
+        jackknife_interval(values, Resamples.leave_one_out(one)) for one in (equal, groups)
     )
     assert width(few) > 2 * width(plain)
 
 
 def test_the_variance_of_a_mean_is_the_usual_one():
     values = np.random.default_rng(0).normal(size=30)
-    found = jackknife_variance(mean_of_rows(values, Resamples.leave_one_out(np.arange(30))))
+    found = intervals.jackknife_variance(
+        metrics.mean_of_rows(values, Resamples.leave_one_out(np.arange(30)))
+    )
     assert found == pytest.approx(values.var(ddof=1) / 30)
 
 
 def test_without_ends_the_interval_is_that_of_students_t():
-    values, resamples = (
-        np.random.default_rng(0).normal(size=9),
-        Resamples.leave_one_out(np.arange(9)),
-    )
-    found = jackknife_interval(mean_of_rows(values, resamples), resamples, UNBOUNDED)
+    values, resamples = np.random.default_rng(0).normal(size=9), Resamples.leave_one_out(range(9))
+    found = jackknife_interval(metrics.mean_of_rows(values, resamples), resamples, UNBOUNDED)
     low, high = t.interval(0.95, 8, values.mean(), values.std(ddof=1) / 3)
     assert (found.low, found.high) == pytest.approx((low, high))
 
@@ -162,23 +148,16 @@ def correlated(generator, rate, correlation, sizes):
     return generator.random(len(groups)) < rates[groups], groups
 
 
-def coverage(rate, correlation, sizes, draws, limits=SHARE):
-    covered = 0
-    for seed in range(draws):
-        correct, groups = correlated(np.random.default_rng(seed), rate, correlation, sizes)
-        resamples = Resamples.leave_one_out(groups)
-        found = jackknife_interval(mean_of_rows(correct, resamples), resamples, limits)
-        covered += found.low <= rate <= found.high
-    return covered / draws
-
-
 EQUAL, SKEWED = np.full(12, 20), np.round(np.geomspace(5, 100, 12)).astype(int)
 
 
 @pytest.mark.parametrize("sizes", [EQUAL, SKEWED], ids=["equal groups", "1:20"])
 def test_the_interval_has_its_nominal_coverage(sizes):
-    # The Monte Carlo error is 0.011.
-    assert 0.92 <= coverage(0.8, 0.1, sizes, draws=400) <= 0.99
+    covered = 0
+    for seed in range(400):
+        found = of_correct(*correlated(np.random.default_rng(seed), 0.8, 0.1, sizes))
+        covered += found.low <= 0.8 <= found.high
+    assert 0.92 <= covered / 400 <= 0.99  # the Monte Carlo error is 0.011
 
 
 def test_intervals_of_rows_would_be_too_narrow():
@@ -194,7 +173,6 @@ def test_r2_with_errors_in_one_group_has_an_interval():
     truth, group = np.arange(40.0), np.arange(40) // 5
     guess = np.where(group == 3, truth + 9, truth)
     resamples = Resamples.leave_one_out(group)
-    found = jackknife_interval(
-        r2(NumberPredictions(truth, guess), resamples), resamples, METRICS["r2"].range
-    )
+    values = r2(NumberPredictions(truth, guess), resamples)
+    found = jackknife_interval(values, resamples, METRICS["r2"].range)
     assert found.low < found.value < found.high <= 1

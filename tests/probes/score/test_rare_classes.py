@@ -10,7 +10,6 @@ from probekit.probes.score.intervals import jackknife_interval, score_interval
 from probekit.probes.score.metrics import ClassPredictions, Resamples
 from probekit.probes.score.scored import metrics_of, parts_of
 
-METRICS = ("balanced_accuracy", "auroc")
 UNIT = (0.0, 1.0)
 
 
@@ -28,23 +27,31 @@ def drawn(generator, n_groups, n_positive, size=8, correlation=0.3, level=1.0, p
     return found, Resamples.leave_one_out(groups)
 
 
-def interval(metric, predictions, resamples):
+def side(metric, predictions, resamples):
     values = metrics_of(predictions)[metric](predictions, resamples)
-    return score_interval(values, resamples, UNIT, parts_of(metric, [predictions]))
+    return Side(values, resamples, parts_of(metric, [predictions]))
+
+
+def interval(metric, predictions, resamples):
+    one = side(metric, predictions, resamples)
+    return score_interval(one.values, resamples, UNIT, one.parts)
 
 
 def differences(metric, probes, resamples):
     """The tests of the first of several probes against each other one."""
-    values = [metrics_of(one)[metric](one, resamples) for one in probes]
-    parts = [parts_of(metric, [one]) for one in probes]
-    return paired_differences(
-        [(values[0], other) for other in values[1:]],
-        resamples,
-        [difference_of_parts(parts[0], other) for other in parts[1:]],
-    )
+    first, *others = (side(metric, one, resamples) for one in probes)
+    parts = [difference_of_parts(first.parts, other.parts) for other in others]
+    return paired_differences([(first.values, one.values) for one in others], resamples, parts)
 
 
-@pytest.mark.parametrize("metric", METRICS)
+def agrees(one):
+    """Whether the limits of a difference exclude 0 exactly if their p-value is below the level."""
+    return (one.ci_low > 0 or one.ci_high < 0) == (one.p < LEVEL) and (
+        one.adjusted_low > 0 or one.adjusted_high < 0
+    ) == (one.p_adjusted < LEVEL)
+
+
+@pytest.mark.parametrize("metric", ["balanced_accuracy", "auroc"])
 def test_the_interval_of_a_score_with_a_rare_class_has_its_coverage(metric):
     many, _ = drawn(np.random.default_rng(1), 4000, 2000, correlation=0.6)
     true = metrics_of(many[0])[metric](many[0], Resamples.whole(len(many[0].truth)))[0]
@@ -73,10 +80,7 @@ def test_differences_with_a_rare_class_have_their_size_and_agree_with_their_inte
         tests = differences(metric, probes, resamples)
         single.append(np.mean([one.p < LEVEL for one in tests]))
         several.append(min(one.p_adjusted for one in tests) < LEVEL)
-        for one in tests:
-            assert (one.ci_low > 0 or one.ci_high < 0) == (one.p < LEVEL)
-            outside = one.adjusted_low > 0 or one.adjusted_high < 0
-            assert outside == (one.p_adjusted < LEVEL)
+        assert all(map(agrees, tests))
     assert np.mean(single) < 0.085
     assert np.mean(several) < 0.12
 
@@ -88,8 +92,7 @@ def test_intervals_exclude_0_exactly_if_their_p_value_is_below_the_level(n_posit
         probes, resamples = drawn(generator, 40, n_positive, probes=3)
         better, _ = drawn(generator, 40, n_positive, level=1.0 + gain)
         for one in differences("balanced_accuracy", [*better, *probes], resamples):
-            assert (one.ci_low > 0 or one.ci_high < 0) == (one.p < LEVEL)
-            assert (one.adjusted_low > 0 or one.adjusted_high < 0) == (one.p_adjusted < LEVEL)
+            assert agrees(one)
             rejected.append(one.p < LEVEL)
     assert 0.1 < np.mean(rejected) < 0.9
 
@@ -136,9 +139,7 @@ def test_one_more_wrong_row_of_another_class_changes_little():
     other = 0 * truth
     other[30] = 1
     probes = [ClassPredictions(truth, guess, 2) for guess in (truth, 0 * truth, other)]
-    same, more = (
-        differences("balanced_accuracy", [probes[0], one], resamples)[0] for one in probes[1:]
-    )
+    same, more = differences("balanced_accuracy", probes, resamples)
     assert more.p == pytest.approx(same.p, rel=0.1)
 
 
@@ -158,12 +159,10 @@ def test_a_perfect_run_of_few_groups_is_not_certain(metric):
         for n in (8, 200):
             truth = np.tile([0, 1], n)
             guess = np.where(generator.random(2 * n) < 0.95, truth, 1 - truth)
-            one = ClassPredictions(truth, guess, 2)
             resamples = Resamples.leave_one_out(np.arange(2 * n) // 2)
-            values = metrics_of(one)[metric](one, resamples)
-            sides.append(Side(values, resamples, parts_of(metric, [one])))
+            sides.append(side(metric, ClassPredictions(truth, guess, 2), resamples))
         (found,) = unpaired_differences([tuple(sides)], UNIT)
-        assert (found.ci_low > 0 or found.ci_high < 0) == (found.p < LEVEL)
+        assert agrees(found)
         rejected.append(found.p < LEVEL)
     assert np.mean(rejected) < 0.1
 
@@ -179,11 +178,8 @@ def test_a_class_in_few_groups_has_no_verdict_and_in_one_group_no_interval(n_pos
 
 def test_runs_on_other_rows_have_no_verdict_on_a_class_in_few_groups():
     for n_positive in (5, 6):
-        (a, b), resamples = drawn(np.random.default_rng(4), 40, n_positive, probes=2)
-        sides = tuple(
-            Side(metrics_of(one)["auroc"](one, resamples), resamples, parts_of("auroc", [one]))
-            for one in (a, b)
-        )
+        probes, resamples = drawn(np.random.default_rng(4), 40, n_positive, probes=2)
+        sides = tuple(side("auroc", one, resamples) for one in probes)
         (found,) = unpaired_differences([sides], UNIT)
         assert np.isnan(found.p) == (n_positive < 6)
         assert np.isfinite(found.ci_low)

@@ -5,19 +5,14 @@ import pytest
 
 from probekit.probes.data import ProbeData
 from probekit.probes.settings import ProbeSettings, ProbeSpec
-from probekit.probes.solve.layers import (
-    AffineLayer,
-    FittedLayers,
-    bound_of_null,
-    null_cosines,
-    unit_rows,
-)
+from probekit.probes.solve import layers
+from probekit.probes.solve.layers import AffineLayer, bound_of_null, null_cosines, unit_rows
 from probekit.probes.split import SplitProber
 
 
 def test_a_guess_is_a_code_that_was_fitted():
     layer = AffineLayer(np.array([[1.0]]), np.array([0.0]))
-    solution = FittedLayers(np.array([3, 5]), (layer,))
+    solution = layers.FittedLayers(np.array([3, 5]), (layer,))
     assert solution.class_scores(np.array([[-1.0], [1.0]]), 7).argmax(axis=1).tolist() == [3, 5]
 
 

@@ -6,7 +6,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
-from scipy.special import log_softmax
+from scipy.special import expit, log_softmax
 
 from probekit.probes.solve import coordinates, design, solver
 from probekit.probes.solve.descent import StoppingRule
@@ -16,11 +16,19 @@ from tests.probes.logistic import excess, objective, problem, scaling, standardi
 GRID = (1e-4, 1e-2, 1.0, 100.0)
 
 
+def solved(X, codes, penalties, shares=None, **others):
+    """Problems of each value of C on each share (all rows, if none is given), and their fits."""
+    shares = [np.ones(len(X))] if shares is None else shares
+    problems = [Problem(codes, C, share) for C in penalties for share in range(len(shares))]
+    stopping = others.pop("stopping", StoppingRule())
+    fits = Solver(X, shares, **others).solve(problems, stopping)
+    return list(zip(problems, fits, strict=True))
+
+
 def alone(X, codes, C, counts=None, **others):
     """The fit of one problem on one share."""
-    counts = np.ones(len(X)) if counts is None else counts
-    stopping = others.pop("stopping", StoppingRule())
-    return Solver(X, [counts], **others).solve([Problem(codes, C)], stopping)[0]
+    ((_, fit),) = solved(X, codes, [C], None if counts is None else [counts], **others)
+    return fit
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -28,10 +36,9 @@ def alone(X, codes, C, counts=None, **others):
 def test_objective_is_as_low_as_a_tight_reference(n_classes, dtype):
     X, codes = problem(n_classes)
     X = X.astype(dtype)
-    fits = Solver(X, [np.ones(len(X))]).solve([Problem(codes, C) for C in GRID])
     ones = np.ones(len(X))
     (mean, spread), Z = scaling(X.astype(float), ones), standardised(X.astype(float), ones)
-    for fit in fits:
+    for _, fit in solved(X, codes, GRID):
         assert fit.converged
         assert abs(excess(fit, X, codes)) < 1e-6
         own = fit.coef * spread, fit.intercept + fit.coef @ mean
@@ -42,58 +49,58 @@ def test_objective_is_as_low_as_a_tight_reference(n_classes, dtype):
         assert n_classes == 2 or fit.intercept.mean() == no_mean
 
 
-@pytest.mark.parametrize("n_classes", [2, 4])
-def test_each_share_is_standardised_and_solved_within(n_classes):
-    X, codes = problem(n_classes)
-    folds = np.arange(len(X)) % 3
-    # Rows of a fold are larger, so that a spread of all rows is wrong by far in each share.
-    X[folds == 0] *= 1.5
-    shares = [(folds != fold).astype(np.float32) for fold in range(3)]
-    problems = [Problem(codes, C, share) for C in (0.01, 1.0) for share in range(3)]
-    for one, fit in zip(problems, Solver(X, shares).solve(problems), strict=True):
-        assert abs(excess(fit, X, codes, shares[one.share])) < 1e-6
-        assert excess(fit, X, codes) > 1e-4
+def hard_problems():
+    """Name -> rows, codes, weights of each share, values of C."""
+    found, generator = {}, np.random.default_rng(0)
+    for n_classes in (2, 4):
+        X, codes = problem(n_classes)
+        folds = np.arange(len(X)) % 3
+        # Rows of a fold are larger, so that a spread of all rows is wrong by far in each share.
+        X[folds == 0] *= 1.5
+        shares = [(folds != fold) * 1.0 for fold in range(3)]
+        found[f"shares, {n_classes} classes"] = X, codes, shares, (0.01, 1.0)
+        for n_features in (7, 400):
+            X, codes = problem(n_classes, n_features=n_features)
+            counts = np.random.default_rng(1).integers(4, size=len(X)) * 0.5
+            name = f"weights, {n_classes} classes, {n_features} features"
+            found[name] = X, codes, [counts], (0.1,)
+        for n in (40, 59, 61):
+            X, codes = problem(n_classes, n_samples=n, n_features=60)
+            name = f"{n} rows of 60 features, {n_classes} classes"
+            found[name] = X, codes, [np.ones(n)], (1e-3, 0.1, 10.0)
+    X, codes = problem(3, n_samples=90, n_features=50)
+    shares = [(np.arange(90) < size) * 1.0 for size in (80, 30, 90)]
+    found["few rows and many side by side"] = X, codes, shares, (1.0, 1.0)
+    for n_features in (20, 500):
+        X = generator.normal(size=(300, 5)) @ generator.normal(size=(5, n_features))
+        X[:, 1] = X[:, 0]
+        codes = (X[:, 0] + generator.normal(size=300) > 0).astype(int)
+        name = f"low rank and copies of features, {n_features} features"
+        found[name] = X, codes, [np.ones(300)], (1.0,)
+    X, codes = problem(2)
+    X[7] *= 1e4
+    shares = [(np.arange(len(X)) != 7) * 1.0, np.ones(len(X))]
+    found["a row of another size in one share"] = X, codes, shares, (0.1,)
+    # Folds with and without the row have different units and do not share a Hessian.
+    X, codes = problem(2, n_samples=600, n_features=20)
+    X[0, 3] += 1e4 * X[:, 3].std()
+    shares = [(np.arange(600) % 5 != fold) * 1.0 for fold in range(5)]
+    found["a row far off in one feature"] = X, codes, shares, (1.0, 1e3)
+    return found
 
 
-@pytest.mark.parametrize("n_classes", [2, 4])
-@pytest.mark.parametrize("n_features", [7, 400])
-def test_a_weight_is_what_a_row_counts(n_classes, n_features):
-    X, codes = problem(n_classes, n_features=n_features)
-    counts = np.random.default_rng(1).integers(4, size=len(X)) * 0.5
-    fit = alone(X, codes, 0.1, counts)
-    assert abs(excess(fit, X, codes, counts)) < 1e-6
-    assert excess(fit, X, codes) > 1e-4
+HARD = hard_problems()
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("n_classes", [2, 4])
-@pytest.mark.parametrize("n_samples", [40, 59, 61])
-def test_fewer_rows_than_features(n_samples, n_classes, dtype):
-    X, codes = problem(n_classes, n_samples=n_samples, n_features=60)
+@pytest.mark.parametrize("name", HARD)
+def test_fits_of_hard_problems_are_as_low_as_a_tight_reference(name, dtype):
+    X, codes, shares, penalties = HARD[name]
     X = X.astype(dtype)
-    for fit in Solver(X, [np.ones(len(X))]).solve([Problem(codes, C) for C in (1e-3, 0.1, 10.0)]):
+    for one, fit in solved(X, codes, penalties, shares):
         assert fit.converged
-        assert abs(excess(fit, X, codes)) < 1e-6
-
-
-def test_shares_of_few_rows_and_of_many_are_solved_side_by_side():
-    X, codes = problem(3, n_samples=90, n_features=50)
-    shares = [(np.arange(90) < size).astype(np.float32) for size in (80, 30, 90)]
-    problems = [Problem(codes, C=1.0, share=share) for share in (1, 0, 2, 1)]
-    fits = Solver(X, shares).solve(problems)
-    for one, fit in zip(problems, fits, strict=True):
         assert abs(excess(fit, X, codes, shares[one.share])) < 1e-6
-
-
-@pytest.mark.parametrize("n_features", [20, 500])
-def test_features_of_low_rank_and_copies_of_features(n_features):
-    generator = np.random.default_rng(0)
-    X = generator.normal(size=(300, 5)) @ generator.normal(size=(5, n_features))
-    X[:, 1] = X[:, 0]
-    codes = (X[:, 0] + generator.normal(size=300) > 0).astype(int)
-    fit = alone(X.astype(np.float32), codes, C=1.0)
-    assert fit.converged
-    assert abs(excess(fit, X.astype(np.float32), codes)) < 1e-6
+        assert name.split(",")[0] not in ("shares", "weights") or excess(fit, X, codes) > 1e-4
 
 
 @pytest.mark.parametrize("n_features", [3, 400])
@@ -128,23 +135,12 @@ def test_a_feature_that_is_constant_in_one_fold_only(value, dtype):
     X[~outside, 3] = value
     X = X.astype(dtype)
     shares = [(~outside).astype(np.float32), np.ones(len(X))]
-    problems = [Problem(codes, C=1.0, share=share) for share in (0, 1)]
-    inside, whole = Solver(X, shares).solve(problems)
+    (_, inside), (_, whole) = solved(X, codes, [1.0], shares)
     without = alone(X[:, :3], codes, 1.0, shares[0])
     assert abs(excess(inside, X, codes, shares[0])) < 1e-6
     assert abs(excess(whole, X, codes)) < 1e-6
     # A feature that is constant in training gets no weight, so it is not used where it varies.
     np.testing.assert_allclose(inside.scores(X), without.scores(X[:, :3]), atol=1e-3)
-
-
-def test_a_row_of_another_size_is_in_no_scaling_but_its_own():
-    X, codes = problem(2)
-    X[7] *= 1e4
-    X = X.astype(np.float32)
-    shares = [(np.arange(len(X)) != 7).astype(np.float32), np.ones(len(X))]
-    without, whole = Solver(X, shares).solve([Problem(codes, 0.1, share) for share in (0, 1)])
-    assert abs(excess(without, X, codes, shares[0])) < 1e-6
-    assert abs(excess(whole, X, codes)) < 1e-6
 
 
 def test_rows_that_are_not_typical_have_no_say_in_the_scaling():
@@ -221,27 +217,15 @@ def test_batches_that_fit_the_memory_give_the_same(monkeypatch, n_classes, bound
         return descend(objectives, start, *others)
 
     monkeypatch.setattr(solver, "descend", noted)
-    problems = [Problem(codes, C) for C in (0.01, 0.1, 1.0, 10.0, 100.0)]
-    together = Solver(X, [np.ones(len(X))]).solve(problems)
+    penalties = (0.01, 0.1, 1.0, 10.0, 100.0)
+    together = solved(X, codes, penalties)
     per_number = 8 * (codes.max() if n_classes == 2 else n_classes)
     needs = {"BATCH_BYTES": 8 * len(X) + 20 * 7 + 8**2, "SCORES_BYTES": len(X)}
     monkeypatch.setattr(solver, bound, most * per_number * needs[bound])
-    apart = Solver(X, [np.ones(len(X))]).solve(problems)
-    assert sizes == [5, *expected]
-    for one, other in zip(together, apart, strict=True):
+    for (_, one), (_, other) in zip(together, solved(X, codes, penalties), strict=True):
         np.testing.assert_allclose(one.scores(X), other.scores(X), atol=2e-3)
         assert one.C == other.C
-
-
-def test_a_row_far_off_in_one_feature_leaves_no_fit_short_of_its_minimum():
-    """Folds with and without it have different units and do not share a Hessian."""
-    X, codes = problem(2, n_samples=600, n_features=20)
-    X[0, 3] += 1e4 * X[:, 3].std()
-    shares = [np.where(np.arange(len(X)) % 5 != fold, 1.0, 0.0) for fold in range(5)]
-    problems = [Problem(codes, C, share) for C in (1.0, 1e3) for share in range(5)]
-    for one, fit in zip(problems, Solver(X, shares).solve(problems), strict=True):
-        assert fit.converged
-        assert excess(fit, X, codes, shares[one.share]) < 1e-7
+    assert sizes == [5, *expected]
 
 
 def test_fits_share_a_hessian_if_labels_classes_and_shares_are_similar(monkeypatch):
@@ -254,8 +238,7 @@ def test_fits_share_a_hessian_if_labels_classes_and_shares_are_similar(monkeypat
 
     monkeypatch.setattr(solver, "descend", noted)
     shares = [rows % 4 != 0, rows % 4 != 1, rows < 40, codes != 0, codes != 1]
-    problems = [Problem(codes, C, share) for C in (0.1, 1.0) for share in range(5)]
-    Solver(X, [share.astype(float) for share in shares]).solve(problems)
+    solved(X, codes, (0.1, 1.0), [share.astype(float) for share in shares])
     assert sorted(groups) == [[0, 0, 1, 1, 2, 3], [4, 5, 6, 7]]
 
 
@@ -263,10 +246,9 @@ def test_fits_share_a_hessian_if_labels_classes_and_shares_are_similar(monkeypat
 def test_exact_hessians_spare_steps_and_end_at_the_same_place(monkeypatch, n_classes):
     X, codes = problem(n_classes, n_samples=600, n_features=60)
     shares = [np.where(np.arange(len(X)) % 4 != fold, 1.0, 0.0) for fold in range(4)]
-    problems = [Problem(codes, C=10.0, share=share) for share in range(4)]
-    usual = Solver(X, shares).solve(problems)
+    usual = [fit for _, fit in solved(X, codes, [10.0], shares)]
     monkeypatch.setattr(coordinates, "MOST_COORDINATES", 0)
-    without = Solver(X, shares).solve(problems)
+    without = [fit for _, fit in solved(X, codes, [10.0], shares)]
     assert 1.3 * sum(fit.n_iter for fit in usual) < sum(fit.n_iter for fit in without)
     for fit, other in zip(usual, without, strict=True):
         assert fit.objective == pytest.approx(other.objective, rel=1e-6)
@@ -301,12 +283,11 @@ def test_too_few_iterations_are_recorded_and_nothing_is_printed(capfd):
 @pytest.mark.parametrize("n_classes", [2, 4])
 def test_a_tolerance_below_rounding_error_stops_unconverged(n_classes, dtype):
     X, codes = problem(n_classes)
-    fit = alone(
-        X.astype(dtype), codes, C=1.0, stopping=StoppingRule(tolerance=0.0, max_iter=100_000)
-    )
+    X = X.astype(dtype)
+    fit = alone(X, codes, 1.0, stopping=StoppingRule(tolerance=0.0, max_iter=100_000))
     assert not fit.converged
     assert fit.n_iter < 1000
-    assert abs(excess(fit, X.astype(dtype), codes)) < 1e-6
+    assert abs(excess(fit, X, codes)) < 1e-6
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -330,7 +311,7 @@ def test_separable_classes_with_hardly_a_penalty_end(n_features, n_classes, dtyp
 def test_a_class_that_is_missing_in_a_share_has_no_probability(n_features):
     X, codes = problem(4, n_features=n_features)
     shares = [(codes != 1).astype(np.float32), np.ones(len(X))]
-    part, whole = Solver(X, shares).solve([Problem(codes, 0.1, share) for share in (0, 1)])
+    (_, part), (_, whole) = solved(X, codes, [0.1], shares)
     assert part.classes.tolist() == [0, 2, 3]
     assert abs(excess(part, X, codes, shares[0])) < 1e-6
     assert abs(excess(whole, X, codes)) < 1e-6
@@ -356,9 +337,8 @@ def test_equal_rows_of_contradicting_labels_get_the_share_of_each(n_features):
     rows, codes = np.repeat(X, 4, axis=0), np.tile([0, 0, 0, 1], len(X))
     fit = alone(rows, codes, C=1e6)
     assert fit.converged
-    np.testing.assert_allclose(
-        np.exp(log_softmax(fit.class_scores(rows, 2), axis=1)[:, 1]), 0.25, atol=1e-3
-    )
+    odds = np.diff(fit.class_scores(rows, 2))
+    np.testing.assert_allclose(expit(odds), 0.25, atol=1e-3)
 
 
 @pytest.mark.parametrize("n_classes", [2, 4])
