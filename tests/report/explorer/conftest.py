@@ -10,30 +10,15 @@ from tests.report.explorer.page import HEADS, LAYERS, LONG, SHORT, TOKENS, Page,
 
 WORDS = tuple(f" word{i}" for i in range(LONG))
 PAIR = ("The keys to the old cabinet were here", "The keys to the old cabinet was here")
+LETTERS = tuple(f" {letter}" for letter in "abcdefg")
+PATTERNS = [causal_patterns(5), causal_patterns(5, seed=1), causal_patterns(2)]
+SCORED = {"layers": LAYERS, "heads": HEADS, "scores": scores()}
+ROUNDED = {"induction": np.array([[0.494, 0.496, 0.504, 0.506, np.nan]], np.float32)}
 
 
 @pytest.fixture(scope="session")
 def patterns():
-    return [causal_patterns(5), causal_patterns(5, seed=1), causal_patterns(2)]
-
-
-@pytest.fixture(scope="session")
-def page(patterns, tmp_path_factory):
-    texts = (TOKENS, ("The", " key", *TOKENS[2:]), TOKENS[:2])
-    prompts = [
-        AttentionPrompt("".join(t), t, p, layers=LAYERS, heads=HEADS, scores=scores())
-        for t, p in zip(texts, patterns, strict=True)
-    ]
-    explorer = AttentionExplorer.of(prompts, "gpt2")
-    return explorer.save(tmp_path_factory.mktemp("attention") / "attention.html")
-
-
-@pytest.fixture
-def explorer(browser, page):
-    explorer = Page(browser, page)
-    explorer.go("head=0.2.0")
-    yield explorer
-    assert browser.trouble == []
+    return PATTERNS
 
 
 def sparse(n, seed=0):
@@ -45,14 +30,21 @@ def sparse(n, seed=0):
 @pytest.fixture(scope="session")
 def pages(tmp_path_factory):
     folder = tmp_path_factory.mktemp("pictures")
-    tokens = tuple(f" {letter}" for letter in "abcdefg")
+    short = causal_patterns(SHORT)
+    texts = (TOKENS, ("The", " key", *TOKENS[2:]), TOKENS[:2])
+    equal = np.broadcast_to(causal_patterns(4)[:1, :1], (1, 5, 4, 4))
     prompts = {
-        "short": [AttentionPrompt(text, tokens, causal_patterns(SHORT)) for text in PAIR],
+        "scored": [
+            AttentionPrompt("".join(text), text, own, **SCORED)
+            for text, own in zip(texts, PATTERNS, strict=True)
+        ],
+        "short": [AttentionPrompt(text, LETTERS, short) for text in PAIR],
         "long": [AttentionPrompt("".join(WORDS), WORDS, sparse(LONG))],
-        "one layer": [AttentionPrompt("a", tokens, causal_patterns(SHORT)[:1])],
-        "one head": [AttentionPrompt("a", tokens, causal_patterns(SHORT)[:, :1])],
-        "alone": [AttentionPrompt("שלום, עולם!", tokens, causal_patterns(SHORT)[:1, :1])],
-        "two tokens": [AttentionPrompt("?!", tokens[:2], causal_patterns(2))],
+        "one layer": [AttentionPrompt("a", LETTERS, short[:1])],
+        "one head": [AttentionPrompt("a", LETTERS, short[:, :1])],
+        "alone": [AttentionPrompt("שלום, עולם!", LETTERS, short[:1, :1])],
+        "two tokens": [AttentionPrompt("?!", LETTERS[:2], causal_patterns(2))],
+        "rounded": [AttentionPrompt("a", LETTERS[:4], equal, scores=ROUNDED)],
     }
     return {
         name: AttentionExplorer.of(given, "gpt2").save(folder / f"{name}.html")
@@ -73,3 +65,8 @@ def show(browser, pages):
 
     yield show
     assert browser.trouble == []
+
+
+@pytest.fixture
+def explorer(show):
+    return show("scored", "head=0.2.0")
