@@ -53,11 +53,12 @@ def pages(tmp_path_factory):
 
 
 @pytest.fixture
-def show(browser, pages):
-    """A function that opens a page of `pages` with a URL fragment."""
+def show(browser, pages, tmp_path):
+    """A function that opens an explorer, or a page of `pages`, with a URL fragment."""
 
-    def show(name, hash=""):
-        explorer = Page(browser, pages[name])
+    def show(page, hash="", **window):
+        path = pages[page] if isinstance(page, str) else page.save(tmp_path / "page.html")
+        explorer = Page(browser, path, **window)
         explorer.ready()
         if hash:
             explorer.go(hash)

@@ -40,10 +40,10 @@ def token(number):
 class Page:
     """The explorer in a browser; elements are given by selectors."""
 
-    def __init__(self, browser, page):
+    def __init__(self, browser, page, **window):
         self.browser, self.page = browser, page
         browser.call("Page.navigate", url="about:blank")  # a change of hash alone loads nothing
-        browser.open(page)
+        browser.open(page, **window)
 
     def load(self, hash):
         """Load the page again, at a URL with this fragment."""
@@ -63,14 +63,14 @@ class Page:
         )
 
     def follow(self, steps):
-        """Return what the page shows at first, and what each step, a call as text, changes."""
+        """Return what the page shows, what each step, a call as text, changes, and the URL."""
         shown = self.browser.evaluate(STATE)
         lines = [shown]
         for step in steps:
             returned = eval(f"page.{step}", {"page": self, "head": head, "token": token})
             before, shown = shown, self.browser.evaluate(STATE)
             lines += [f"> {step}", *([returned] if returned else []), changed(before, shown)]
-        return "\n".join(filter(None, lines))
+        return "\n".join(filter(None, [*lines, f"URL: {self.hash()}"]))
 
     def text(self, selector):
         return self.browser.evaluate(f"document.querySelector({selector!r}).textContent")

@@ -80,7 +80,6 @@ SESSIONS = {
         "press('ArrowDown ArrowDown ArrowDown ArrowUp')",
         "press('ArrowRight')",
         "press('Enter')",
-        "hash()",
     ],
     "the picture is the matrix, the lines or both": [
         step for picture in PICTURES for step in (f"click('{picture}')", "hash()")

@@ -6,7 +6,7 @@ SIDE = "[name=view][value=side] + span"
 SESSIONS = {
     "heads open by click and by arrow keys": (
         "scored",
-        ["click(head('Layer 5, head 8'))", "press('ArrowDown ArrowDown ArrowLeft')", "hash()"],
+        ["click(head('Layer 5, head 8'))", "press('ArrowDown ArrowDown ArrowLeft')"],
     ),
     "pointing at a cell names it, and the future is masked": (
         "scored",
@@ -20,7 +20,6 @@ SESSIONS = {
             "press('Enter')",
             "hash()",
             "press('Enter', shift=True)",
-            "hash()",
         ],
     ),
     "a click pins and Escape unpins": (
@@ -33,7 +32,6 @@ SESSIONS = {
             "press('Escape')",
             "hash()",
             "cell(4, 2, click=True, shift=True)",
-            "hash()",
         ],
     ),
     "tokens are reached by keys": (
@@ -68,7 +66,6 @@ SESSIONS = {
             "cell(4, 1, view=1)",
             "click('.pick:nth-child(2) .letter')",
             "click(head('Layer 7, head 8'))",
-            "hash()",
         ],
     ),
     "texts of different lengths have no difference and an explanation": (
@@ -85,7 +82,6 @@ SESSIONS = {
             "load('head=&pin=row.-1')",
             "hash()",
             "load('%')",
-            "hash()",
         ],
     ),
     "the largest weight leaves out the first token on itself": (
