@@ -207,8 +207,8 @@ def test_every_weight_is_on_the_page_to_the_resolution_it_states(make_patterns):
 
 
 def test_the_page_states_a_coarser_quantisation(make_patterns):
-    prompt = AttentionPrompt("text", tuple("abcde" * 30), make_patterns(150))
-    page = AttentionExplorer.of([prompt], "gpt2", most_mb=0.3).page()
+    prompts = [prompt_of(make_patterns(150))]
+    page = AttentionExplorer.of(prompts, "gpt2", most_mb=0.3).page()
     levels = embedded(page)["levels"]
     assert levels < 255
     assert f"quantised to {levels} levels" in page
@@ -253,9 +253,8 @@ def test_the_same_patterns_give_the_same_bytes(make_patterns):
     assert explorer_of(make_patterns(7)).page() == explorer_of(make_patterns(7)).page()
 
 
-def test_no_prompt_is_refused():
-    with pytest.raises(DataError, match="No prompt"):
-        AttentionExplorer.of([], "gpt2")
+def test_no_prompt_is_refused(refused):
+    refused(AttentionExplorer.of, [], "gpt2")
 
 
 def test_hostile_text_cannot_leave_its_element(make_patterns, hostile):

@@ -6,11 +6,13 @@ from pathlib import Path
 import numpy as np
 
 from probekit.report.attention.page import SCORE_NAMES, attention_colours
+from tests.report.conftest import causal_patterns
 from tests.stored import changed
 
 LONG, SHORT = 499, 7  # numbers of tokens
 LAYERS, HEADS = (2, 3, 5, 7), (0, 4, 8)
 TOKENS = ("The", " keys", " the", "\n", " keys")
+PATTERNS = [causal_patterns(5), causal_patterns(5, seed=1), causal_patterns(2)]
 COLOURS = attention_colours()
 STATE = Path(__file__).with_name("state.js").read_text("utf-8")
 

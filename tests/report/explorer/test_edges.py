@@ -51,16 +51,6 @@ def test_hostile_tokens_are_text_wherever_they_are_shown(show, tmp_path, hostile
     assert len(list((tmp_path / "saved").glob("*.png"))) == 1
 
 
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-def test_a_large_model_and_a_long_text_fit_every_window(show, dark):
-    page = show(even_explorer(200, 12, 12), width=1920, dark=dark)
-    assert len(page.texts(".grid button")) == 12 * 14
-    for width in (1400, 700, 360):
-        page.browser.resize(width)
-        page.browser.settle(400)
-        assert page.browser.evaluate(SCROLLED) <= width
-
-
 def test_magnifying_scrolls_and_the_tokens_stay_at_the_edges(show):
     page = show(even_explorer(30, 1, 2), width=360)
     box = "document.querySelector('.matrix')"

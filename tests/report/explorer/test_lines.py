@@ -93,17 +93,17 @@ def test_a_reader_sees(name, show, snapshot):
 
 
 @pytest.mark.parametrize("name", ["short", "long"])
-def test_the_matrix_begins_on_the_first_screen(browser, pages, name):
-    browser.open(pages[name], width=1400)
+def test_the_matrix_begins_on_the_first_screen(browser, page_of, name):
+    browser.open(page_of(name), width=1400)
     top = browser.evaluate("document.querySelector('.matrix').getBoundingClientRect().top")
     assert top < 560  # of 900
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-@pytest.mark.parametrize("name", ["short", "long"])
-def test_both_pictures_fit_every_window(browser, pages, name, dark):
-    browser.open(pages[name], dark=dark)
-    for width in (1400, 700, 400):
+@pytest.mark.parametrize("name", ["short", "long", "large"])
+def test_both_pictures_fit_every_window(browser, page_of, name, dark):
+    browser.open(page_of(name), width=1920, dark=dark)
+    for width in (1400, 700, 400, 360):
         browser.resize(width)
         browser.settle(400)
         assert browser.evaluate("document.documentElement.scrollWidth") <= width

@@ -5,7 +5,7 @@ import pytest
 
 from probekit.report.attention.page import scores_beyond_distance
 from tests.report.conftest import causal_patterns
-from tests.report.explorer.page import COLOURS, SHORT, colour_of, token
+from tests.report.explorer.page import COLOURS, PATTERNS, SHORT, colour_of, token
 
 MASKED = [0xE6, 0xE9, 0xED]
 
@@ -18,18 +18,18 @@ MASKED = [0xE6, 0xE9, 0xED]
         ("log", lambda x: np.maximum(0, 1 + np.log10(x) / 4)),
     ],
 )
-def test_cells_have_the_colour_of_their_weight_in_each_scale(explorer, patterns, scale, share):
+def test_cells_have_the_colour_of_their_weight_in_each_scale(explorer, scale, share):
     explorer.click(f"[name=scale][value={scale}] + span")
     for destination, source in ((0, 0), (3, 1), (4, 0), (4, 4)):
-        expected = colour_of(patterns[0][0, 0, destination, source], share)
+        expected = colour_of(PATTERNS[0][0, 0, destination, source], share)
         np.testing.assert_allclose(explorer.pixel(destination, source), expected, atol=1)
     assert explorer.pixel(0, 4) == MASKED
     assert ("scale" in explorer.hash()) == (scale != "sqrt")
 
 
 @pytest.mark.parametrize("rest", [False, True], ids=["all tokens", "without the first"])
-def test_colours_can_end_at_the_largest_weight_that_is_not_trivial(explorer, patterns, rest):
-    mean = patterns[0][0].copy()
+def test_colours_can_end_at_the_largest_weight_that_is_not_trivial(explorer, rest):
+    mean = PATTERNS[0][0].copy()
     if rest:
         mean[:, :, 0] = 0
         mean[:, 1:] /= mean[:, 1:].sum(-1, keepdims=True)
@@ -57,10 +57,10 @@ def test_colours_can_end_at_the_largest_weight_that_is_not_trivial(explorer, pat
         ("head=0.2.0&rest=1", lambda of: f"{of[0][0, 0, 4, 2] / of[0][0, 0, 4, 1:].sum():.3f}"),
     ],
 )
-def test_the_readout_has_the_weight(explorer, patterns, hash, value):
+def test_the_readout_has_the_weight(explorer, hash, value):
     explorer.go(hash)
     explorer.cell(4, 2)
-    assert explorer.text(".readout") == f"query[4] ␣keys → key[2] ␣the {value(patterns)}"
+    assert explorer.text(".readout") == f"query[4] ␣keys → key[2] ␣the {value(PATTERNS)}"
 
 
 def test_without_the_first_token_its_cells_are_masked(explorer):
@@ -71,9 +71,9 @@ def test_without_the_first_token_its_cells_are_masked(explorer):
     assert "rest=1" in explorer.hash()
 
 
-def test_a_difference_is_centred_and_shows_both_values(explorer, patterns):
+def test_a_difference_is_centred_and_shows_both_values(explorer):
     explorer.go("head=0.7.4&other=1.7.4&view=difference&scale=linear&stretch=1")
-    a, b = (patterns[i][3, 1] for i in (0, 1))
+    a, b = (PATTERNS[i][3, 1] for i in (0, 1))
     explorer.cell(4, 1)
     difference = f"{a[4, 1] - b[4, 1]:.3f}".replace("-", "−")
     readout = explorer.text(".readout")
@@ -87,10 +87,8 @@ def test_a_difference_is_centred_and_shows_both_values(explorer, patterns):
     assert explorer.texts(".ticks span")[::4] == [f"−{top:.2g}", f"{top:.2g}"]
 
 
-def test_hovering_shows_what_a_token_attends_to_and_with_shift_what_attends_to_it(
-    explorer, patterns
-):
-    weights = patterns[0][0, 0]
+def test_hovering_shows_what_a_token_attends_to_and_with_shift_what_attends_to_it(explorer):
+    weights = PATTERNS[0][0, 0]
     explorer.point(token(3))
     order = np.argsort(-weights[3, :4])[:3]
     labels = ["The", "␣keys", "␣the", "⏎"]
@@ -130,7 +128,7 @@ def test_the_url_restores_the_whole_state(explorer):
     assert explorer.follow([]) == before
 
 
-def test_values_are_copied_as_a_table(explorer, patterns):
+def test_values_are_copied_as_a_table(explorer):
     explorer.browser.call(
         "Browser.grantPermissions", permissions=["clipboardReadWrite", "clipboardSanitizedWrite"]
     )
@@ -145,7 +143,7 @@ def test_values_are_copied_as_a_table(explorer, patterns):
         found = rows[destination + 1][1:]
         assert found[destination + 1 :] == [""] * (4 - destination)
         weights = [float(text) for text in found[: destination + 1]]
-        expected = patterns[0][0, 0, destination, : destination + 1]
+        expected = PATTERNS[0][0, 0, destination, : destination + 1]
         np.testing.assert_allclose(weights, expected, atol=1e-5)
 
 
