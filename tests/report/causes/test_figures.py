@@ -53,8 +53,8 @@ def rows(*effects):
 
 
 CURVES = {
-    "has a line with its interval for each kind of site": cause_curve(edits(EFFECTS)),
-    "has error bars for many lines, and the first colour for the stream": cause_curve(
+    "has a line with its interval for each kind of site": lambda: cause_curve(edits(EFFECTS)),
+    "has error bars for many lines, and the first colour for the stream": lambda: cause_curve(
         rows(
             *(
                 effect_row({"site": f"blocks.{n}.{part}", "layer": n, "head": None}, 0.1 * n)
@@ -63,19 +63,19 @@ CURVES = {
             )
         )
     ),
-    "has effects in place of a recovery that is undefined": cause_curve(
+    "has effects in place of a recovery that is undefined": lambda: cause_curve(
         edits(EFFECTS.assign(**dict.fromkeys(RECOVERY, math.nan)))
     ),
-    "has the layers of the run": cause_curve(
+    "has the layers of the run": lambda: cause_curve(
         edits(make_effects(3)), {-1: "embed", 0: "0", 1: "1", 2: "2", 3: "final norm"}
     ),
     # The run probed blocks 0 and 1 only, so that its final norm is where the edits have block 2.
-    "has its own layers where the run has fewer": cause_curve(
+    "has its own layers where the run has fewer": lambda: cause_curve(
         edits(make_effects(3)), {0: "0", 1: "1", 2: "final norm"}
     ),
-    "is drawn for a single site": cause_curve(rows(effect_row(residual(3), 0.066))),
-    "is a map of heads with the largest framed": head_map_of(edits(EFFECTS), "attn.z"),
-    "is a map with empty cells for heads that were not edited": head_map_of(
+    "is drawn for a single site": lambda: cause_curve(rows(effect_row(residual(3), 0.066))),
+    "is a map of heads with the largest framed": lambda: head_map_of(edits(EFFECTS), "attn.z"),
+    "is a map with empty cells for heads that were not edited": lambda: head_map_of(
         rows(effect_row(one_head(0, 0), 0.3), effect_row(one_head(2, 5), -0.1)), "attn.z"
     ),
 }
@@ -83,7 +83,7 @@ CURVES = {
 
 @pytest.mark.parametrize("name", CURVES)
 def test_the_figure_of_edits(name, snapshot):
-    assert drawn(CURVES[name]) == snapshot
+    assert drawn(CURVES[name]()) == snapshot
 
 
 @pytest.mark.parametrize(("layers", "heads", "has_numbers"), [(12, 12, True), (48, 25, False)])

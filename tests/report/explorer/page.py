@@ -65,7 +65,7 @@ class Page:
         )
 
     def follow(self, steps):
-        """Return what the page shows, what each step, a call as text, changes, and the URL."""
+        """Return the state of the page, the changes of each step (a call as text), and the URL."""
         shown = self.browser.evaluate(STATE)
         lines = [shown]
         for step in steps:
@@ -92,7 +92,7 @@ class Page:
         self.ready()
 
     def save(self, kind):
-        """Save a picture, and wait until the page says so and the file is written."""
+        """Save a picture, and wait until the file is written."""
         self.click(f"[name={kind}]")
         self.browser.settle(500)
 

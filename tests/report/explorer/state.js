@@ -1,4 +1,4 @@
-// Returns what the explorer of attention tells its reader: name and value of each part, in order.
+// Returns the texts of the attention explorer, its focus and its visible parts, a line for each.
 (() => {
   const texts = (selector) => [...document.querySelectorAll(selector)].map((part) => part.textContent);
   const active = document.activeElement;

@@ -27,7 +27,7 @@ def norms(*rows):
 
 
 def with_error_bars(bars):
-    """Return three lines, the last without values, of which the first has error bars."""
+    """Return three lines: one with error bars, one without, and one without values."""
     figure = go.Figure()
     error = {"array": bars, "arrayminus": bars}
     figure.add_scatter(x=[0, 1, 2], y=[0.2, 0.6, math.nan], error_y=error, name="a")
@@ -39,16 +39,14 @@ def with_error_bars(bars):
 
 
 FIGURES = {
-    "bins are in order of confidence, with intervals, counts and the diagonal": (
-        reliability_figure(BINS)
-    ),
-    "several reliabilities have labels and styles": reliability_figure(
+    "bins are in order, with intervals, counts and diagonal": lambda: reliability_figure(BINS),
+    "several reliabilities have labels and styles": lambda: reliability_figure(
         pd.concat([BINS.assign(probe="layer 3"), BINS.assign(probe="<b>%{x}")])
     ),
-    "norms are drawn by depth": norm_curve(
+    "norms are drawn by depth": lambda: norm_curve(
         norms(("blocks.1.hook_resid_pre", 3000.0, 100.0), ("hook_embed", 60.0, 50.0))
     ),
-    "norms of other parts are not joined to the residual stream": norm_curve(
+    "norms of other parts are not joined to the residual stream": lambda: norm_curve(
         norms(
             ("blocks.0.hook_attn_out", 9.0, 1.0),
             ("blocks.0.hook_resid_post", 9.0, 2.0),
@@ -57,19 +55,19 @@ FIGURES = {
         )
     ),
     **{
-        f"ticks around norms of {low} and {high}": norm_curve(
+        f"ticks around norms of {low} and {high}": lambda low=low, high=high: norm_curve(
             norms(("blocks.0.hook_resid_post", high, low))
         )
         for low, high in ((60, 70), (50, 3000), (0.3, 20_000), (0, 0))
     },
-    "missing error bars do not change the axis": with_error_bars([math.nan] * 3),
-    "some error bars widen the axis": with_error_bars([0.1, math.nan, 0.1]),
+    "missing error bars do not change the axis": lambda: with_error_bars([math.nan] * 3),
+    "some error bars widen the axis": lambda: with_error_bars([0.1, math.nan, 0.1]),
 }
 
 
 @pytest.mark.parametrize("name", FIGURES)
 def test_a_curve(name, snapshot):
-    assert drawn(FIGURES[name]) == snapshot
+    assert drawn(FIGURES[name]()) == snapshot
 
 
 def test_names_in_a_reliability_diagram_are_never_markup(hostile):

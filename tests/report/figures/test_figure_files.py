@@ -72,8 +72,7 @@ def test_every_format_has_the_size_of_columns(engine, table, tmp_path, columns, 
 def test_no_figure_of_one_column_is_higher_than_6_cm(make):
     table = make()
     for part in result_parts(table, judged(table)):
-        _, size = on_paper(part, 1)
-        assert size["height"] / CENTIMETRE <= 6
+        assert on_paper(part, 1)[1]["height"] / CENTIMETRE <= 6
 
 
 def test_labels_of_lines_are_placed_for_the_height_of_the_paper(table):

@@ -81,15 +81,10 @@ CHANGES = {
     "nothing, in any order of rows": PLAIN.sample(frac=1, random_state=0),
     "no band without intervals": PLAIN.assign(ci_low=math.nan, ci_high=math.nan),
     "no ring without cross-validation": PLAIN[PLAIN["split"] == "test"],
-    "label of the ring below, where is more space": altered(
-        PLAIN, "target == 'control' and layer == 2", value=0.96
-    ),
-    "label of the ring above, where is more space": altered(
-        PLAIN, "target == 'control' and layer == 2", value=0.92
-    ),
-    "a wider axis with scores below chance": altered(
-        PLAIN, "target == 'task'", value=0.3, ci_low=0.2
-    ),
+    # The label of the ring is on the side with more space.
+    "the label below": altered(PLAIN, "target == 'control' and layer == 2", value=0.96),
+    "the label above": altered(PLAIN, "target == 'control' and layer == 2", value=0.92),
+    "a wider axis below chance": altered(PLAIN, "target == 'task'", value=0.3, ci_low=0.2),
     "a horizontal line and no point for concatenated sites": pd.concat(
         [PLAIN, make_heads().query("site.str.contains(' ')")], ignore_index=True
     ),
