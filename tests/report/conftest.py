@@ -494,3 +494,9 @@ def browser(tmp_path_factory) -> Iterator[Browser]:
     browser = Browser(program, tmp_path_factory.mktemp("profile"))
     yield browser
     browser.close()
+
+
+def altered(table: pd.DataFrame, where: str, **values) -> pd.DataFrame:
+    """Return a table with other values in the rows that a query selects."""
+    selected = table.eval(where)
+    return table.assign(**{name: table[name].mask(selected, new) for name, new in values.items()})

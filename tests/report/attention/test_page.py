@@ -1,28 +1,199 @@
+"""Data and page of the attention explorer: quantised weights, thumbnails, and the opening score."""
+
+import base64
 import html
 import json
 import re
+import zlib
 
 import numpy as np
 import pytest
 
 from probekit.errors import DataError
 from probekit.report.attention.page import (
+    LEVELS,
     OPENING_SCORE,
     SCORE_NAMES,
     AttentionExplorer,
+    Reduction,
+    attention_colours,
+    choose_reduction,
+    count_heads,
+    packed,
     scores_beyond_distance,
+    still_picture,
+    thumbnails,
 )
 from probekit.results.network import AttentionPrompt
-from tests.report.attention.test_packing import unpacked
+
+
+def unpacked(text, levels, n):
+    """Decode weights like the page's script: the lower triangle of each head, row by row."""
+    codes = np.frombuffer(zlib.decompress(base64.b64decode(text)), "<u2" if levels > 255 else "u1")
+    heads = codes.reshape(-1, n * (n + 1) // 2)
+    weights = np.zeros((len(heads), n, n))
+    weights[:, *np.tril_indices(n)] = (heads / levels) ** 2
+    return weights
+
+
+def prompt_of(patterns, **others):
+    tokens = tuple(f" t{i}" for i in range(patterns.shape[-1]))
+    return AttentionPrompt("text", tokens, patterns, **others)
 
 
 def explorer_of(patterns, model="gpt2", **others):
-    tokens = tuple(f" t{i}" for i in range(patterns.shape[-1]))
-    return AttentionExplorer.of([AttentionPrompt("text", tokens, patterns, **others)], model)
+    return AttentionExplorer.of([prompt_of(patterns, **others)], model)
 
 
 def embedded(page):
     return json.loads(re.search(r'<script type="application/json">(.*?)</script>', page)[1])
+
+
+@pytest.mark.parametrize("levels", LEVELS)
+def test_quantisation_errors_are_within_the_stated_bound_and_0_and_1_are_exact(
+    make_patterns, levels
+):
+    patterns = make_patterns(40)[2]
+    decoded = unpacked(packed(patterns, levels), levels, 40)
+    half_step = (np.sqrt(patterns) + 0.25 / levels) / levels
+    assert (abs(decoded - patterns) <= half_step * (1 + 1e-4)).all()
+    for weight in (1.0, 0.01):
+        error = (np.sqrt(weight) + 0.25 / levels) / levels
+        assert Reduction(levels, 1).error(weight) == pytest.approx(error, rel=0.4)
+    ends = np.eye(2, dtype=np.float32)[None]
+    assert (unpacked(packed(ends, levels), levels, 2) == ends).all()
+
+
+@pytest.mark.parametrize(("most", "levels"), [(None, 65535), (0.2, 255)], ids=["small", "large"])
+def test_small_pages_use_16_bits_and_larger_ones_8(make_patterns, monkeypatch, most, levels):
+    if most is not None:
+        monkeypatch.setattr("probekit.report.attention.page.MOST_MB_OF_16_BITS", most)
+    assert choose_reduction([prompt_of(make_patterns(150))]).levels == levels
+
+
+def test_the_finest_quantisation_within_the_limit_is_chosen(make_patterns, monkeypatch):
+    prompt = prompt_of(make_patterns(150))
+
+    def size(levels):
+        with monkeypatch.context() as patch:
+            patch.setattr("probekit.report.attention.page.LEVELS", (levels,))
+            return choose_reduction([prompt]).estimated_mb
+
+    sizes = [size(levels) for levels in LEVELS]
+    assert sizes == sorted(sizes, reverse=True)
+    for levels, allowed in zip(LEVELS, sizes, strict=True):
+        reduction = choose_reduction([prompt], allowed * 1.051)
+        # The next finer quantisation may fit as well if it is hardly larger.
+        assert reduction.levels >= levels
+        assert reduction.estimated_mb * 1.05 <= allowed * 1.051
+        finer = [other for other in sizes if other > reduction.estimated_mb]
+        assert not finer or min(finer) * 1.05 > allowed * 1.051
+
+
+def test_a_page_over_the_limit_is_refused_or_quantised_most_coarsely(make_patterns):
+    prompts = [prompt_of(make_patterns(n)) for n in (5, 30)]
+    with pytest.raises(
+        DataError, match=r"24 heads of 5 to 30 tokens .* the limit is 0.01 MB.*max-mb"
+    ):
+        choose_reduction(prompts, 0.01)
+    assert choose_reduction(prompts, 0.01, strict=False).levels == LEVELS[-1]
+    assert count_heads(prompts[1:]) == "12 heads of 30 tokens"
+
+
+@pytest.mark.parametrize("n", [3, 48, 49, 100, 131])
+def test_a_pixel_is_the_largest_weight_of_its_patch(make_patterns, n):
+    patterns = make_patterns(n)[0]
+    small = thumbnails(patterns)
+    side = min(n, 48)
+    assert small.shape == (3, side, side)
+    edges = [i * n // side for i in range(side)] + [n]
+    for row, column in ((0, 0), (side - 1, 0), (side - 1, side - 1), (side // 2, side // 3)):
+        patch = patterns[:, edges[row] : edges[row + 1], edges[column] : edges[column + 1]]
+        assert (small[:, row, column] == patch.max((1, 2))).all()
+
+
+def test_the_static_image_is_a_grid_of_layers_and_heads(browser, tmp_path):
+    layers = np.zeros((2, 3, 2, 2), np.float32)
+    layers[1, 2, 1, 0] = 1
+    page = tmp_path / "still.html"
+    page.write_text(f'<img src="data:image/png;base64,{still_picture(layers)}">')
+    browser.open(page)
+    pixels = browser.evaluate(
+        "(() => { const image = document.images[0], canvas = document.createElement('canvas');"
+        "Object.assign(canvas, { width: image.width, height: image.height });"
+        "const context = canvas.getContext('2d'); context.drawImage(image, 0, 0);"
+        "return { width: image.width, height: image.height, "
+        "data: [...context.getImageData(0, 0, image.width, image.height).data] }; })()"
+    )
+    assert (pixels["width"], pixels["height"]) == (9, 6)  # tiles of 2 and a gap of 1
+    image = np.array(pixels["data"]).reshape(6, 9, 4)[..., :3]
+    stops = attention_colours()["weights"]["light"]
+    assert image[3 + 1, 6].tolist() == stops[-1]  # layer 1, head 2, destination 1, source 0
+    assert image[1, 0].tolist() == stops[0]
+    assert image[0, 1].tolist() == [217, 221, 226]  # masked
+    assert image[2, 2].tolist() == [255, 255, 255]
+    assert (image == stops[-1]).all(-1).sum() == 1
+
+
+def softmax(scores):
+    scores = np.where(np.tri(scores.shape[-1], dtype=bool), scores, -np.inf)
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    return (weights / weights.sum(-1, keepdims=True)).astype(np.float32)
+
+
+def at_distance(n, distance):
+    """A pattern with all weight on the token at a distance, or on the first token."""
+    pattern = np.zeros((n, n), np.float32)
+    for query in range(n):
+        pattern[query, max(query - distance, 0)] = 1
+    return pattern
+
+
+def slowly(pattern):
+    """The score of one head, query by query."""
+    n = len(pattern)
+    found = []
+    for query in range(2, n):
+        excess = [0.0]
+        for key in range(1, query + 1):
+            pairs = [(q, q - query + key) for q in range(n) if q != query and q - query + key >= 1]
+            mean = np.mean([pattern[pair] for pair in pairs]) if pairs else 0
+            excess.append(pattern[query, key] - mean)
+        found.append(max(excess))
+    return np.mean(found)
+
+
+@pytest.mark.parametrize("n", [3, 5, 17])
+def test_it_is_the_mean_over_queries_of_the_largest_excess(make_patterns, n):
+    patterns = make_patterns(n)
+    before = patterns.copy()
+    expected = [[slowly(head) for head in layer] for layer in patterns]
+    np.testing.assert_allclose(scores_beyond_distance(patterns), expected, atol=1e-6)
+    np.testing.assert_array_equal(patterns, before)
+
+
+def test_heads_without_content_score_below_a_head_that_selects_tokens():
+    n = 40
+    generator = np.random.default_rng(0)
+    query, key = np.indices((n, n))
+    heads = {
+        "self": at_distance(n, 0),
+        "previous": at_distance(n, 1),
+        "three before": at_distance(n, 3),
+        "first": at_distance(n, n),
+        "uniform": softmax(np.zeros((n, n))),
+        "decaying": softmax(-0.3 * (query - key)),
+        "first and previous": (at_distance(n, n) + at_distance(n, 1)) / 2,
+    }
+    content = softmax(6 * generator.normal(size=(n, n)))
+    *others, selecting = scores_beyond_distance(np.stack([*heads.values(), content])[None])[0]
+    assert selecting > 0.5
+    assert max(others) < 0.1, dict(zip(heads, others, strict=True))
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_a_text_without_a_choice_has_no_score(make_patterns, n):
+    assert np.isnan(scores_beyond_distance(make_patterns(n))).all()
 
 
 def test_every_weight_is_on_the_page_to_the_resolution_it_states(make_patterns):
@@ -36,8 +207,8 @@ def test_every_weight_is_on_the_page_to_the_resolution_it_states(make_patterns):
 
 
 def test_the_page_states_a_coarser_quantisation(make_patterns):
-    prompt = AttentionPrompt("text", tuple("abcde" * 30), make_patterns(150))
-    page = AttentionExplorer.of([prompt], "gpt2", most_mb=0.3).page()
+    prompts = [prompt_of(make_patterns(150))]
+    page = AttentionExplorer.of(prompts, "gpt2", most_mb=0.3).page()
     levels = embedded(page)["levels"]
     assert levels < 255
     assert f"quantised to {levels} levels" in page
@@ -82,9 +253,8 @@ def test_the_same_patterns_give_the_same_bytes(make_patterns):
     assert explorer_of(make_patterns(7)).page() == explorer_of(make_patterns(7)).page()
 
 
-def test_no_prompt_is_refused():
-    with pytest.raises(DataError, match="No prompt"):
-        AttentionExplorer.of([], "gpt2")
+def test_no_prompt_is_refused(refused):
+    refused(AttentionExplorer.of, [], "gpt2")
 
 
 def test_hostile_text_cannot_leave_its_element(make_patterns, hostile):

@@ -1,71 +1,66 @@
 """Pages of the attention explorer."""
 
+from functools import cache
+
 import numpy as np
 import pytest
 
 from probekit.report.attention.page import AttentionExplorer
 from probekit.results.network import AttentionPrompt
 from tests.report.conftest import causal_patterns
-from tests.report.explorer.page import HEADS, LAYERS, LONG, SHORT, TOKENS, Page, scores
+from tests.report.explorer.page import HEADS, LAYERS, LONG, PATTERNS, SHORT, TOKENS, Page, scores
 
 WORDS = tuple(f" word{i}" for i in range(LONG))
 PAIR = ("The keys to the old cabinet were here", "The keys to the old cabinet was here")
+LETTERS = tuple(f" {letter}" for letter in "abcdefg")
+TEXTS = (TOKENS, ("The", " key", *TOKENS[2:]), TOKENS[:2])
+SCORED = {"layers": LAYERS, "heads": HEADS, "scores": scores()}
+ROUNDED = {"induction": np.array([[0.494, 0.496, 0.504, 0.506, np.nan]], np.float32)}
+WEIGHTS = causal_patterns(SHORT)
 
 
-@pytest.fixture(scope="session")
-def patterns():
-    return [causal_patterns(5), causal_patterns(5, seed=1), causal_patterns(2)]
-
-
-@pytest.fixture(scope="session")
-def page(patterns, tmp_path_factory):
-    texts = (TOKENS, ("The", " key", *TOKENS[2:]), TOKENS[:2])
-    prompts = [
-        AttentionPrompt("".join(t), t, p, layers=LAYERS, heads=HEADS, scores=scores())
-        for t, p in zip(texts, patterns, strict=True)
-    ]
-    explorer = AttentionExplorer.of(prompts, "gpt2")
-    return explorer.save(tmp_path_factory.mktemp("attention") / "attention.html")
-
-
-@pytest.fixture
-def explorer(browser, page):
-    explorer = Page(browser, page)
-    explorer.go("head=0.2.0")
-    yield explorer
-    assert browser.trouble == []
-
-
-def sparse(n, seed=0):
-    weights = np.tril(np.random.default_rng(seed).random((2, 2, n, n), np.float32)) ** 30 + 1e-9
+def sparse(n, layers=2, heads=2):
+    weights = np.random.default_rng(0).random((layers, heads, n, n), np.float32) ** 30 + 1e-9
     weights = np.tril(weights)
     return weights / weights.sum(-1, keepdims=True)
 
 
+PROMPTS = {
+    "scored": lambda: [
+        AttentionPrompt("".join(text), text, own, **SCORED)
+        for text, own in zip(TEXTS, PATTERNS, strict=True)
+    ],
+    "short": lambda: [AttentionPrompt(text, LETTERS, WEIGHTS) for text in PAIR],
+    "long": lambda: [AttentionPrompt("".join(WORDS), WORDS, sparse(LONG))],
+    "large": lambda: [AttentionPrompt("a", WORDS[:200], sparse(200, 12, 12))],
+    "one layer": lambda: [AttentionPrompt("a", LETTERS, WEIGHTS[:1])],
+    "one head": lambda: [AttentionPrompt("a", LETTERS, WEIGHTS[:, :1])],
+    "alone": lambda: [AttentionPrompt("שלום, עולם!", LETTERS, WEIGHTS[:1, :1])],
+    "two tokens": lambda: [AttentionPrompt("?!", LETTERS[:2], PATTERNS[2])],
+    "rounded": lambda: [
+        AttentionPrompt(
+            "a", LETTERS[:4], np.tile(causal_patterns(4)[0, 0], (1, 5, 1, 1)), scores=ROUNDED
+        )
+    ],
+}
+
+
 @pytest.fixture(scope="session")
-def pages(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("pictures")
-    tokens = tuple(f" {letter}" for letter in "abcdefg")
-    prompts = {
-        "short": [AttentionPrompt(text, tokens, causal_patterns(SHORT)) for text in PAIR],
-        "long": [AttentionPrompt("".join(WORDS), WORDS, sparse(LONG))],
-        "one layer": [AttentionPrompt("a", tokens, causal_patterns(SHORT)[:1])],
-        "one head": [AttentionPrompt("a", tokens, causal_patterns(SHORT)[:, :1])],
-        "alone": [AttentionPrompt("שלום, עולם!", tokens, causal_patterns(SHORT)[:1, :1])],
-        "two tokens": [AttentionPrompt("?!", tokens[:2], causal_patterns(2))],
-    }
-    return {
-        name: AttentionExplorer.of(given, "gpt2").save(folder / f"{name}.html")
-        for name, given in prompts.items()
-    }
+def page_of(tmp_path_factory):
+    """A function that returns the path of a page of `PROMPTS`, written once for all tests."""
+    folder = tmp_path_factory.mktemp("pages")
+    return cache(
+        lambda name: AttentionExplorer.of(PROMPTS[name](), "gpt2").save(folder / f"{name}.html")
+    )
 
 
 @pytest.fixture
-def show(browser, pages):
-    """A function that opens a page of `pages` with a URL fragment."""
+def show(browser, page_of, tmp_path):
+    """A function that opens an explorer, or a page of `PROMPTS`, with a URL fragment."""
 
-    def show(name, hash=""):
-        explorer = Page(browser, pages[name])
+    def show(page, hash="", **window):
+        path = page_of(page) if isinstance(page, str) else page.save(tmp_path / "page.html")
+        explorer = Page(browser, path, **window)
         explorer.ready()
         if hash:
             explorer.go(hash)
@@ -73,3 +68,8 @@ def show(browser, pages):
 
     yield show
     assert browser.trouble == []
+
+
+@pytest.fixture
+def explorer(show):
+    return show("scored", "head=0.2.0")

@@ -1,15 +1,20 @@
 """The attention explorer in a browser, in the terms of its tests."""
 
 import re
+from pathlib import Path
 
 import numpy as np
 
 from probekit.report.attention.page import SCORE_NAMES, attention_colours
+from tests.report.conftest import causal_patterns
+from tests.stored import changed
 
 LONG, SHORT = 499, 7  # numbers of tokens
 LAYERS, HEADS = (2, 3, 5, 7), (0, 4, 8)
 TOKENS = ("The", " keys", " the", "\n", " keys")
+PATTERNS = [causal_patterns(5), causal_patterns(5, seed=1), causal_patterns(2)]
 COLOURS = attention_colours()
+STATE = Path(__file__).with_name("state.js").read_text("utf-8")
 
 
 def scores(seed=3):
@@ -24,13 +29,30 @@ def colour_of(value, scale=lambda x: x, theme="light"):
     return np.array([np.interp(place, np.arange(len(stops)), channel) for channel in stops.T])
 
 
-class Page:
-    """The explorer in a browser, in the terms of its tests."""
+def head(name):
+    """Selector of the button of a head."""
+    return f'.grid [aria-label^="{name}"]'
 
-    def __init__(self, browser, page):
+
+def token(number):
+    """Selector of a token of the first text."""
+    return f".token[data-at='{number}']"
+
+
+class Page:
+    """The explorer in a browser; elements are given by selectors."""
+
+    def __init__(self, browser, page, **window):
         self.browser, self.page = browser, page
         browser.call("Page.navigate", url="about:blank")  # a change of hash alone loads nothing
-        browser.open(page)
+        browser.open(page, **window)
+
+    def load(self, hash):
+        """Load the page again, at a URL with this fragment."""
+        self.browser.call("Page.navigate", url="about:blank")
+        self.browser.call("Page.navigate", url=f"{self.page.as_uri()}#{hash}")
+        self.browser.settle(500)
+        self.ready()
 
     def go(self, hash):
         self.browser.evaluate(f"location.hash = {hash!r}")
@@ -42,6 +64,16 @@ class Page:
             ".getAttribute('aria-busy') === 'false' ? done() : setTimeout(wait, 5); wait(); })"
         )
 
+    def follow(self, steps):
+        """Return the state of the page, the changes of each step (a call as text), and the URL."""
+        shown = self.browser.evaluate(STATE)
+        lines = [shown]
+        for step in steps:
+            returned = eval(f"page.{step}", {"page": self, "head": head, "token": token})
+            before, shown = shown, self.browser.evaluate(STATE)
+            lines += [f"> {step}", *([returned] if returned else []), changed(before, shown)]
+        return "\n".join(filter(None, [*lines, f"URL: {self.hash()}"]))
+
     def text(self, selector):
         return self.browser.evaluate(f"document.querySelector({selector!r}).textContent")
 
@@ -50,33 +82,39 @@ class Page:
             f"[...document.querySelectorAll({selector!r})].map(part => part.textContent)"
         )
 
-    def focused(self):
-        return self.browser.evaluate(
-            "(it => it.getAttribute('aria-label') ?? it.textContent)(document.activeElement)"
-        )
+    def point(self, selector, *, shift=False):
+        middle = self.browser.middle(f"document.querySelector({selector!r})")
+        self.browser.hover(*middle, shift=shift)
 
-    def point(self, element, *, shift=False):
-        self.browser.hover(*self.browser.middle(element), shift=shift)
-
-    def click(self, element, *, shift=False):
-        self.browser.click(*self.browser.middle(element), shift=shift)
+    def click(self, selector, *, shift=False):
+        middle = self.browser.middle(f"document.querySelector({selector!r})")
+        self.browser.click(*middle, shift=shift)
         self.ready()
 
-    def head(self, name):
-        return f"document.querySelector('.grid [aria-label^=\"{name}\"]')"
+    def save(self, kind):
+        """Save a picture, and wait until the file is written."""
+        self.click(f"[name={kind}]")
+        self.browser.settle(500)
 
-    def token(self, number):
-        return f"document.querySelectorAll('.token')[{number}]"
+    def focus(self, selector):
+        self.browser.evaluate(f"document.querySelector({selector!r}).focus()")
 
-    def cell(self, destination, source, view=0):
-        """Position in the window of a cell of a matrix of five tokens."""
+    def press(self, keys, *, shift=False):
+        """Press keys, one after the other."""
+        for key in keys.split():
+            self.browser.press(key, shift=shift)
+        self.ready()
+
+    def cell(self, destination, source, view=0, *, click=False, shift=False):
+        """Point at a cell of a matrix of five tokens, or click on it."""
         self.browser.middle(f"document.querySelectorAll('.matrix')[{view}]")
         right, bottom = self.browser.evaluate(
             "(() => { const box = "
             f"document.querySelectorAll('.matrix')[{view}].getBoundingClientRect();"
             "return [box.right - 1, box.bottom - 1]; })()"
         )
-        return right - (5 - source - 0.5) * 34, bottom - (5 - destination - 0.5) * 34
+        point = right - (5 - source - 0.5) * 34, bottom - (5 - destination - 0.5) * 34
+        (self.browser.click if click else self.browser.hover)(*point, shift=shift)
 
     def control(self, name, value):
         """Set a list or field and send the event that a user would trigger."""
@@ -107,45 +145,38 @@ class Page:
             "return [...context.getImageData(0, 0, 1, 1).data].slice(0, 3); })()"
         )
 
+    def size(self):
+        """Width and height of a cell of the long text, from the extent of the matrix."""
+        return self.browser.evaluate(
+            "parseFloat(document.querySelector('.matrix .extent').style.width)"
+        )
 
-def size(explorer):
-    """Width and height of a cell of the long text, from the extent of the matrix."""
-    return explorer.browser.evaluate(
-        "parseFloat(document.querySelector('.matrix .extent').style.width)"
-    )
+    def inside(self, selector, x, y):
+        """A point of an element, from its centre."""
+        left, top = self.browser.middle(f"document.querySelector({selector!r})")
+        return left + x, top + y
 
+    def drag(self, *points):
+        self.browser.hover(*points[0])
+        self.browser._mouse("mousePressed", *points[0], button="left", buttons=1, clickCount=1)
+        for point in points[1:]:
+            self.browser._mouse("mouseMoved", *point, button="left", buttons=1)
+        self.browser._mouse("mouseReleased", *points[-1], button="left", clickCount=1)
+        self.ready()
 
-def inside(explorer, selector, x, y):
-    """A point of an element, from its centre."""
-    left, top = explorer.browser.middle(f"document.querySelector({selector!r})")
-    return left + x, top + y
+    def tokens_in_view(self):
+        """First and last token of the text that can be seen."""
+        return self.browser.evaluate(
+            "(() => { const box = document.querySelector('.tokens').getBoundingClientRect();"
+            "const seen = [...document.querySelectorAll('.view:not([hidden]) .token')].filter("
+            "one => { const { top, bottom } = one.getBoundingClientRect();"
+            "return top >= box.top && bottom <= box.bottom; });"
+            "return [Number(seen[0].dataset.at), Number(seen.at(-1).dataset.at)]; })()"
+        )
 
-
-def drag(explorer, *points):
-    browser = explorer.browser
-    browser.hover(*points[0])
-    browser._mouse("mousePressed", *points[0], button="left", buttons=1, clickCount=1)
-    for point in points[1:]:
-        browser._mouse("mouseMoved", *point, button="left", buttons=1)
-    browser._mouse("mouseReleased", *points[-1], button="left", clickCount=1)
-    explorer.ready()
-
-
-def focus(explorer, selector):
-    explorer.browser.evaluate(f"document.querySelector({selector!r}).focus()")
-
-
-def tokens_in_view(explorer):
-    """First and last token of the text that can be seen."""
-    return explorer.browser.evaluate(
-        "(() => { const box = document.querySelector('.tokens').getBoundingClientRect();"
-        "const seen = [...document.querySelectorAll('.view:not([hidden]) .token')].filter(one => {"
-        "const { top, bottom } = one.getBoundingClientRect();"
-        "return top >= box.top && bottom <= box.bottom; });"
-        "return [Number(seen[0].dataset.at), Number(seen.at(-1).dataset.at)]; })()"
-    )
-
-
-def pointed(explorer):
-    """Query and key under the pointer, from the readout."""
-    return [int(i) for i in re.findall(r"(?:query|key)\[(\d+)\]", explorer.text(".readout"))[:2]]
+    def pointed(self, *point):
+        """Query and key under the pointer, from the readout, after it has moved to a point."""
+        if point:
+            self.browser.hover(*point)
+        found = re.findall(r"(?:query|key)\[(\d+)\]", self.text(".readout"))
+        return [int(number) for number in found[:2]]

@@ -1,434 +1,261 @@
-"""Layer curves: of one run and of several, with undefined scores; curves of norms."""
+"""Layer curves of one run and of several, in one panel and in several; with undefined scores."""
 
 import math
 
 import numpy as np
 import pandas as pd
-import plotly.graph_objects as go
 import pytest
 
-from probekit.errors import UnknownNameError
 from probekit.probes.targets import HEADLINE
-from probekit.report.figures.curves import norm_curve
-from probekit.report.figures.layer_curve import curve_facets, layer_curve
-from probekit.report.figures.levels import NULL_BAND
-from probekit.report.figures.line_labels import LABEL, name_traces
-from probekit.report.figures.style import GREY, LEVELS, LINES, SERIES_COLOURS, SERIES_MARKERS
-from probekit.report.maps.maps import colours, layer_map, luminance
+from probekit.report.figures.layer_curve import curve_figure, layer_curve, panels
+from probekit.report.figures.style import LEVELS, LINES, SERIES_COLOURS, SERIES_MARKERS
+from probekit.report.figures.views import curve_rows
+from probekit.report.maps.maps import luminance
+from probekit.report.pages.parts import first_part
 from probekit.report.sentences.answer import answer
-from tests.report.conftest import four_kinds, judged, make_table, row
-
-
-def traces(figure, name):
-    return [trace for trace in figure.data if trace.name == name]
-
-
-def named_lines(figure):
-    return [trace for trace in figure.data if trace.name]
-
-
-def labels(figure):
-    """Return the annotations of a figure by their text, on one line."""
-    return {
-        note.text.replace("<br>", " ").replace("\u00a0", " "): note
-        for note in figure.layout.annotations
-    }
-
-
-def values(table, target, metric="accuracy"):
-    rows = table[(table["split"] == "test") & (table["metric"] == metric)]
-    return rows.loc[rows["target"] == target, "value"].tolist()
-
-
-@pytest.mark.parametrize("target", LINES)
-def test_lines_hold_the_rows_of_the_table_in_the_order_of_depth(table, target):
-    (line,) = traces(layer_curve(table.sample(frac=1, random_state=0)), LINES[target].label)
-    assert list(line.y) == values(table, target)
-    assert list(line.x) == [-1, 0, 1, 2, 3, 4]
-    assert line.line.dash == LINES[target].dash
-
-
-def test_the_axis_names_every_depth(table):
-    axis = layer_curve(table).layout.xaxis
-    assert list(axis.tickvals) == [-1, 0, 1, 2, 3, 4]
-    assert [text.removeprefix("<br>") for text in axis.ticktext] == ["embed", *"0123", "final norm"]
-
-
-def test_a_deep_model_keeps_a_tick_at_every_block_and_names_some(table):
-    row = table[table["site"] == "blocks.2.hook_resid_post"]
-    deep = [row.assign(site=f"blocks.{layer}.hook_resid_post") for layer in range(48)]
-    axis = layer_curve(pd.concat(deep)).layout.xaxis
-    assert len(axis.tickvals) == 48
-    assert [text for text in axis.ticktext if text] == [str(layer) for layer in range(0, 48, 3)]
-
-
-def test_the_band_of_the_task_is_its_interval(table):
-    (band,) = [trace for trace in layer_curve(table).data if trace.fill]
-    rows = table[(table["split"] == "test") & (table["metric"] == "accuracy")]
-    rows = rows[rows["target"] == "task"]
-    assert list(band.y) == [*rows["ci_high"], *rows["ci_low"][::-1]]
-    without_intervals = layer_curve(table.assign(ci_low=math.nan, ci_high=math.nan))
-    assert not [trace for trace in without_intervals.data if trace.fill]
-
-
-@pytest.mark.parametrize(("target", "value"), [("majority", 0.5), ("word_identity", 0.71)])
-def test_baselines_are_named_horizontal_lines(table, target, value):
-    figure = layer_curve(table)
-    (line,) = traces(figure, f"{LEVELS[target].label} {value:.2f}")
-    assert list(line.y) == [value, value]
-    assert labels(figure)[f"{LEVELS[target].label} {value:.2f}"].y == value
-
-
-def test_chance_is_drawn_if_no_majority_was_measured(table):
-    assert traces(layer_curve(table, "auroc"), "chance 0.50")
-    assert not traces(layer_curve(table), "chance 0.50")
-
-
-def test_the_ring_marks_the_task_at_the_chosen_site(table):
-    figure = layer_curve(table)
-    (ring,) = [trace for trace in figure.data if trace.marker.symbol == "circle-open"]
-    assert (ring.x[0], ring.y[0]) == (2, 0.941)
-    assert "chosen: 0.94" in labels(figure)
-    assert "chosen: 0.94" not in labels(layer_curve(table[table["split"] == "test"]))
-
-
-@pytest.mark.parametrize(("control", "is_above"), [(0.96, False), (0.92, True)])
-def test_the_label_of_the_ring_is_on_the_side_with_more_space(table, control, is_above):
-    is_control = table["target"].eq("control") & table["layer"].eq(2)
-    table.loc[is_control & table["metric"].eq("accuracy"), "value"] = control
-    assert (labels(layer_curve(table))["chosen: 0.94"].ay < 0) == is_above
-
-
-@pytest.mark.parametrize(
-    ("metric", "ends"),
-    [("accuracy", (0.5, 1.0)), ("auroc", (0.5, 1.0)), ("selectivity", (0.0, 0.414))],
+from probekit.results.table import placed
+from tests.report.conftest import (
+    altered,
+    four_kinds,
+    four_probes,
+    judged,
+    make_heads,
+    make_sweep,
+    make_table,
+    row,
 )
-def test_the_axis_ranges_from_chance_to_the_maximum(table, metric, ends):
-    low, high = layer_curve(table, metric).layout.yaxis.range
-    margin = 0.04 * (ends[1] - ends[0])
-    assert (low, high) == pytest.approx((ends[0] - margin, ends[1] + margin))
+from tests.stored import changed, drawn
+
+PLAIN, KINDS = make_table(), four_kinds().reset_index(drop=True)
+UNDEFINED = dict.fromkeys(("value", "ci_low", "ci_high"), math.nan)
+OWN = "target == 'task' and split == 'test' and metric == 'accuracy'"
+SITES = PLAIN["site"].unique()
+TWO_BLOCKS = PLAIN.query("site == '' or site.str.contains('[12].hook_resid_post')")
+RUNS = ["last · folds 5", "last · no folds", "mean · folds 5"]
+PARTS = ["hook_attn_out", "hook_mlp_out", "attn.hook_z", "attn.hook_q", "attn.hook_k"]
 
 
-def test_all_traces_are_inside_the_axes_also_below_chance(table):
-    below = table.copy()
-    below.loc[table["target"] == "task", ["value", "ci_low"]] = 0.3, 0.2
-    assert layer_curve(below).layout.yaxis.range == pytest.approx((0.2 - 0.032, 1.032))
-    figure = layer_curve(table)
-    low, high = figure.layout.yaxis.range
-    left, right = figure.layout.xaxis.range
-    assert all(low < y < high for trace in figure.data for y in trace.y)
-    assert all(left <= x <= right for trace in figure.data for x in trace.x)
+def copies(table, column, values):
+    """Return a copy of the rows of a table for each value of a column."""
+    return pd.concat([table.assign(**{column: value}) for value in values], ignore_index=True)
 
 
-def test_the_hover_shows_value_interval_rows_groups_and_c(table):
-    (line,) = traces(layer_curve(table), "task")
-    assert line.hovertext[3] == (
-        "<b>blocks.2.hook_resid_post</b><br>task: 0.941 [0.921, 0.961]"
-        "<br>test rows: 1,039<br>test groups: 15<br>C: 0.01"
-    )
+def with_parts(table, names):
+    """Return a table with copies of its rows of the residual stream for other kinds of site."""
+    sited = table[table["site"].str.contains("hook_resid_post")]
+    sites = [sited["site"].str.replace("hook_resid_post", name) for name in names]
+    return pd.concat([table, *(sited.assign(site=own) for own in sites)], ignore_index=True)
 
 
-def test_chance_of_selectivity_is_0(table):
-    figure = layer_curve(table, "selectivity")
-    (line,) = traces(figure, "task")
-    assert list(line.y) == values(table, "task", "selectivity")
-    assert list(traces(figure, "chance 0.00")[0].y) == [0, 0]
+def with_null(table):
+    """Return a table with scores of permuted labels, of a wider range for each further run."""
+    number = table["run"].map(list(table["run"].unique()).index)
+    limits = {"null_low": 0.4 - number / 10, "null_high": 0.6 + number / 10}
+    null = table.assign(metric="p_value", value=0.01, **limits)[table.eval(OWN)]
+    return pd.concat([table, null], ignore_index=True)
 
 
-def test_a_metric_that_no_site_has_is_refused_with_the_nearest_match(table):
-    with pytest.raises(UnknownNameError, match=r"'acuracy' at any site\. Nearest: accuracy"):
-        layer_curve(table, "acuracy")
-    with pytest.raises(UnknownNameError, match="at any site"):
-        layer_curve(table[(table["site"] == "") | (table["metric"] == "auroc")], "accuracy")
+def without_controls(table):
+    return table[~table["target"].isin(["control", "random_weights"])]
 
 
-def several_lines(table):
-    sited = table[table["site"].str.contains("resid_post")]
-    names = ["hook_attn_out", "hook_mlp_out", "attn.hook_z", "attn.hook_q", "attn.hook_k"]
-    others = [
-        sited.assign(site=sited["site"].str.replace("hook_resid_post", name)) for name in names
-    ]
-    return pd.concat([table, *others])
+def with_choices(table, **values):
+    """Return a table with the value of a nested choice for some runs."""
+    nested = [row("", HEADLINE, value, run=run) for run, value in values.items()]
+    return pd.concat([table, pd.DataFrame(nested)], ignore_index=True)
 
 
-def test_every_component_is_a_line_with_its_own_marker(table):
-    lines = [t for t in layer_curve(several_lines(table)).data if (t.name or "").startswith("task")]
-    kinds = ["residual stream", "attn_out", "mlp_out", "attn.z", "attn.q", "attn.k"]
-    assert [line.name for line in lines] == [f"task · {kind}" for kind in kinds]
-    assert len({line.marker.symbol for line in lines}) == len(lines)
+# The first and the third have a nested choice, and equal baselines.
+THREE_RUNS = with_choices(
+    altered(
+        without_controls(copies(PLAIN, "run", RUNS)),
+        f"run == '{RUNS[1]}' and target == 'word_identity'",
+        value=0.62,
+    ),
+    **dict.fromkeys(RUNS[::2], 0.93),
+)
+TWO_RUNS = copies(PLAIN, "run", "ab")
+LOWER = TWO_RUNS["value"] - 0.07 * TWO_RUNS["run"].eq("b")
+
+CHANGES = {
+    "nothing, in any order of rows": PLAIN.sample(frac=1, random_state=0),
+    "no band without intervals": PLAIN.assign(ci_low=math.nan, ci_high=math.nan),
+    "no ring without cross-validation": PLAIN[PLAIN["split"] == "test"],
+    # The label of the ring is on the side with more space.
+    "the label below": altered(PLAIN, "target == 'control' and layer == 2", value=0.96),
+    "the label above": altered(PLAIN, "target == 'control' and layer == 2", value=0.92),
+    "a wider axis below chance": altered(PLAIN, "target == 'task'", value=0.3, ci_low=0.2),
+    "a horizontal line and no point for concatenated sites": pd.concat(
+        [PLAIN, make_heads().query("site.str.contains(' ')")], ignore_index=True
+    ),
+    "labels of close levels apart": altered(PLAIN, "target == 'word_identity'", value=0.506),
+    "one label of equal levels": altered(PLAIN, "target == 'word_identity'", value=0.501),
+    "a minus sign": altered(PLAIN, OWN, value=-0.04),
+    **{
+        f"no point and the same axis for an undefined score at {site}": altered(
+            PLAIN, f"target == 'task' and site == '{site}'", **UNDEFINED
+        )
+        for site in SITES[[0, 2, 5]]
+    },
+    "no ring for an undefined score": altered(PLAIN, f"{OWN} and layer == 2", **UNDEFINED),
+    "no line for an undefined baseline": altered(PLAIN, "target == 'word_identity'", **UNDEFINED),
+    "nothing but chance for undefined scores": PLAIN.assign(**UNDEFINED),
+}
+CURVES = {
+    "48 blocks have a tick each, every third with its name": copies(
+        PLAIN.query(f"{OWN} and layer == 2"),
+        "site",
+        [f"blocks.{n}.hook_resid_post" for n in range(48)],
+    ),
+    "kinds of site have markers, and controls one label": with_parts(TWO_BLOCKS, PARTS),
+    "five of many lines are coloured, and all are in a legend": pd.concat(
+        [
+            with_parts(TWO_BLOCKS, PARTS),
+            copies(TWO_BLOCKS, "position", [f"index:{n}" for n in range(8)]),
+        ]
+    ),
+    "names have only what differs": copies(PLAIN, "position", ["first", "last"]),
+    "bands of a single layer have a width": with_null(
+        PLAIN.query("site in ['', 'blocks.2.hook_resid_post'] and target != 'control'")
+    ),
+    "three runs have labels, levels and choices in their colours and no band": THREE_RUNS,
+    "two runs have a band each": THREE_RUNS[THREE_RUNS["run"] != RUNS[1]],
+    "the band of the null contains those of all runs": with_null(THREE_RUNS),
+    "levels name their run where runs differ": without_controls(
+        altered(TWO_RUNS, "run == 'b' and target == 'majority'", value=0.17)
+    ),
+}
+PANELS = {
+    "kinds of site": KINDS,
+    "offsets of a sweep": curve_rows(make_sweep()),
+    "six runs": copies(TWO_BLOCKS, "run", [f"run {n}" for n in range(6)]),
+    "two runs of two kinds, with their choices": with_choices(
+        without_controls(with_parts(TWO_RUNS.assign(value=LOWER), ["hook_mlp_out"])), a=0.87, b=0.8
+    ),
+    "long titles have two lines": copies(curve_rows(make_sweep()), "run", ["plural", "tense"]),
+    "names of layers have one word a line side by side": four_probes(),
+}
+PANEL_CHANGES = {
+    "a line that no panel at the edge has is in the legend": KINDS.query(
+        "target != 'random_weights' or site.str.contains('resid|ln_final')"
+    ),
+    "a panel names only its layers, if those below have none": KINDS.query(
+        "not site.str.contains('attn.hook_z')"
+    ),
+    "others points at the grey line farthest from other labels": altered(
+        KINDS, "site.str.contains('mlp_out') and target == 'task'", value=0.6
+    ),
+    "undefined scores do not change the axis": altered(KINDS, "layer == 1", **UNDEFINED),
+}
 
 
-def test_labels_name_each_control_once(table):
-    figure = layer_curve(several_lines(table))
-    named = [note.text.replace("\u00a0", " ") for note in figure.layout.annotations]
-    assert named.count("control task") == named.count("random weights") == 1
+def bare(figure):
+    """Return the text of a figure without the hover texts of points."""
+    points = {"mode": "lines+markers"}
+    return drawn(figure.update_traces(selector=points, hovertext=None, customdata=None))
 
 
-def test_of_many_lines_five_are_coloured_and_all_are_in_a_legend(table):
-    views = [table.assign(position=f"index:{n}") for n in range(8)]
-    figure = layer_curve(pd.concat([several_lines(table), *views]))
-    assert figure.layout.showlegend
-    assert not [note for note in figure.layout.annotations if note.name == LABEL]
-    named = [trace.name for trace in figure.data if trace.showlegend]
-    assert named.count("control task") == named.count("random weights") == 1
-    lines = [t for t in figure.data if (t.name or "").startswith("task")]
-    assert len(lines) > len(SERIES_COLOURS)
-    assert {line.line.color for line in lines} == {*SERIES_COLOURS, GREY}
+@pytest.mark.parametrize("metric", ["accuracy", "auroc", "selectivity"])
+def test_a_curve_has_task_controls_baselines_and_the_chosen_site(metric, snapshot):
+    assert drawn(layer_curve(PLAIN, metric)) == snapshot
 
 
-def test_only_what_differs_is_in_a_name(table):
-    both = pd.concat([table.assign(position="first"), table])
-    names = {t.name for t in layer_curve(both).data if (t.name or "").startswith("task")}
-    assert names == {"task · first", "task · last"}
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_curve_changes_only_in(change, snapshot):
+    assert changed(bare(layer_curve(PLAIN)), bare(layer_curve(CHANGES[change]))) == snapshot
 
 
-def test_names_are_never_interpreted_as_markup(table, hostile):
-    both = pd.concat([table.assign(dataset=hostile), table])
-    text = layer_curve(both).to_json()
+@pytest.mark.parametrize("name", CURVES)
+def test_curves_of_several_series(name, snapshot):
+    assert bare(layer_curve(CURVES[name])) == snapshot
+
+
+@pytest.mark.parametrize("name", PANELS)
+def test_series_have_a_panel_each_with_the_others_in_grey(name, snapshot):
+    assert bare(curve_figure(PANELS[name])) == snapshot
+
+
+@pytest.mark.parametrize("change", PANEL_CHANGES)
+def test_panels_change_only_in(change, snapshot):
+    of_kinds, other = curve_figure(KINDS), curve_figure(PANEL_CHANGES[change])
+    assert changed(bare(of_kinds), bare(other)) == snapshot
+
+
+def test_a_metric_that_no_site_has_is_refused_with_the_nearest_match(refused):
+    refused(layer_curve, PLAIN, "acuracy")
+    refused(layer_curve, PLAIN[PLAIN.eval("site == '' or metric == 'auroc'")])
+
+
+def test_names_are_never_interpreted_as_markup(hostile):
+    text = layer_curve(copies(PLAIN, "dataset", [hostile, "b"])).to_json()
     assert "%{" not in text
     assert "</script" not in text
     assert "&lt;b&gt;&#37;{x}" in text
 
 
-def test_colours_have_enough_contrast_on_both_pages():
+def test_colours_have_enough_contrast_on_both_pages_and_repeat_later_than_markers():
     styles = [*LINES.values(), *LEVELS.values()]
     colours = [*SERIES_COLOURS, *(style.colour for style in styles if style.colour)]
     parts = [list(bytes.fromhex(colour[1:])) for colour in ("#ffffff", "#14171c", *colours)]
     *pages, lights = np.split(luminance(np.array(parts) / 255) + 0.05, [1, 2])
     for page in pages:
         assert (np.maximum(lights, page) / np.minimum(lights, page) >= 3).all()
-
-
-def test_colours_and_markers_repeat_at_different_lengths():
     assert math.gcd(len(SERIES_COLOURS), len(SERIES_MARKERS)) == 1
 
 
-def test_norms_are_drawn_by_depth():
-    columns = ["site", "first_position_norm", "other_norm"]
-    rows = [("blocks.1.hook_resid_pre", 3000.0, 100.0), ("hook_embed", 60.0, 50.0)]
-    norms = pd.DataFrame(rows, columns=columns)
-    first, others = named_lines(norm_curve(norms))
-    assert (list(first.x), list(first.y)) == ([-1, 0], [60, 3000])
-    assert list(others.y) == [50, 100]
-    assert first.hovertext[1].endswith("position 0 / others: 30.0")
-
-
-@pytest.mark.parametrize(
-    ("norms", "named"),
-    [
-        ((60, 70), ["50", "100"]),
-        ((50, 3000), ["50", "100", "200", "500", "1,000", "2,000", "5,000"]),
-        ((0.3, 20_000), ["1", "10", "100", "1,000", "10,000"]),
-    ],
-    ids=["near", "far", "decades"],
-)
-def test_the_axis_of_norms_labels_at_least_two_ticks_around_the_values(norms, named):
-    columns = ["site", "first_position_norm", "other_norm"]
-    rows = pd.DataFrame([("blocks.0.hook_resid_post", norms[1], norms[0])], columns=columns)
-    axis = norm_curve(rows).layout.yaxis
-    assert list(axis.ticktext) == named
-    low, high = (10**end for end in axis.range)
-    assert low <= norms[0] < norms[1] <= high
-
-
-def test_norms_of_other_parts_are_not_joined_to_the_residual_stream():
-    sites = [f"blocks.{n}.hook_{part}" for n in range(2) for part in ("attn_out", "resid_post")]
-    norms = pd.DataFrame({"site": sites, "first_position_norm": 9.0, "other_norm": [1, 2, 3, 4]})
-    lines = {trace.name: list(trace.y) for trace in named_lines(norm_curve(norms))}
-    assert lines["all other positions · attn_out"] == [1, 3]
-    assert lines["all other positions · residual stream"] == [2, 4]
-    assert len(lines) == 4
-    zero = norms.iloc[:1].assign(first_position_norm=0.0, other_norm=0.0)
-    assert len(named_lines(norm_curve(zero))) == 2
-
-
-def test_concatenated_sites_are_a_horizontal_line_and_no_point(table, heads):
-    joined = heads[heads["site"].str.contains("+", regex=False)]
-    figure = layer_curve(pd.concat([table, joined], ignore_index=True))
-    (line,) = traces(figure, "concatenated 0.98")
-    assert list(line.y) == [0.98, 0.98]
-    assert "blocks.1.attn.hook_z + blocks.3.attn.hook_z" in line.hovertext
-    assert list(traces(figure, "task")[0].y) == values(table, "task")
-
-
-def test_labels_of_close_levels_do_not_overlap_and_those_of_equal_levels_are_one(table):
-    table.loc[table["target"] == "word_identity", "value"] = 0.506
-    notes = labels(layer_curve(table))
-    assert notes["majority 0.50"].ay > 3
-    assert notes["word identity 0.51"].ay < -3
-    table.loc[table["target"] == "word_identity", "value"] = 0.501
-    assert "majority, word identity 0.50" in labels(layer_curve(table))
-
-
-def test_a_single_layer_has_bands_with_a_width(table):
-    one = table[table["site"].isin(["", "blocks.2.hook_resid_post"])]
-    tested = one[one["target"].eq("task") & one["split"].eq("test") & one["metric"].eq("accuracy")]
-    null = tested.assign(metric="p_value", value=0.01, null_low=0.4, null_high=0.6)
-    one = pd.concat([one[~one["target"].eq("control")], null], ignore_index=True)
-    bands = [trace for trace in layer_curve(one).data if trace.fill]
-    assert [trace.legendgroup for trace in bands] == [NULL_BAND, LINES["task"].label]
-    for trace, limits in zip(bands, [(0.4, 0.6), (0.921, 0.961)], strict=True):
-        assert max(trace.x) - min(trace.x) > 0.1
-        assert (min(trace.y), max(trace.y)) == pytest.approx(limits)
-    several = [trace for trace in layer_curve(table).data if trace.fill]
-    assert all((min(trace.x), max(trace.x)) == (-1, 4) for trace in several)
-
-
-def test_labels_have_minus_signs_and_round_like_the_sentence(table):
-    own = table["target"].eq("task") & table["split"].eq("test") & table["metric"].eq("accuracy")
-    table.loc[own, ["value", "ci_low", "ci_high"]] = 0.175, 0.036, 0.438
-    assert "chosen: 0.18" in labels(layer_curve(table))
+def test_labels_round_like_the_sentence():
+    table = altered(PLAIN, OWN, value=0.175, ci_low=0.036, ci_high=0.438)
+    assert "chosen: 0.18" in {note.text for note in layer_curve(table).layout.annotations}
     assert answer(judged(table)).startswith("Worse than chance: 18 % [4, 44]")
-    table.loc[own, "value"] = -0.04
-    assert "chosen: −0.04" in labels(layer_curve(table))
 
 
-RUNS = ["last · folds 5", "last · no folds", "mean · folds 5"]
+def test_many_series_share_panels_by_their_kind_of_site():
+    names = [name for name, _ in panels(placed(copies(KINDS, "probe", ["logistic", "lda", "svm"])))]
+    assert names == ["residual stream", "attn_out", "mlp_out", "attn.z"]
 
 
-def three_runs():
-    """Return three runs; the first and the third have a nested choice, and equal baselines."""
-    tables = []
-    for run in RUNS:
-        table = make_table().assign(run=run)
-        table = table[~table["target"].isin(["control", "random_weights"])]
-        if "no folds" in run:
-            table.loc[table["target"] == "word_identity", "value"] = 0.62
-        else:
-            nested = row("", HEADLINE, 0.93, run=run)
-            table = pd.concat([table, pd.DataFrame([nested])], ignore_index=True)
-        tables.append(table)
-    return pd.concat(tables, ignore_index=True)
+@pytest.mark.parametrize(("table", "is_several"), [(KINDS, True), (PLAIN, False)])
+def test_the_page_draws_panels_for_several_kinds_and_a_single_curve_for_one(table, is_several):
+    part = first_part(table, judged(table))
+    assert ("yaxis4" in part.figure["layout"]) == (part.height is not None) == is_several
+    assert ("One panel for each kind of site" in part.caption) == is_several
 
 
-@pytest.fixture(scope="module")
-def of_runs():
-    return layer_curve(three_runs())
-
-
-def test_lines_of_runs_are_labelled_at_their_ends(of_runs):
-    assert not of_runs.layout.showlegend
-    named = labels(of_runs)
-    assert [named[run].arrowcolor for run in RUNS] == list(SERIES_COLOURS[:3])
-
-
-def test_a_baseline_of_a_single_run_names_what_only_this_run_has(of_runs):
-    assert {"majority 0.50", "word identity 0.71", "word identity of no folds 0.62"} < set(
-        labels(of_runs)
+def test_narrow_windows_show_panels_in_one_column(browser, report_of):
+    browser.open(report_of("kinds"), width=400)
+    boxes = (
+        "(() => { const { _fullLayout: full } = document.querySelector('.plot .drawing');"
+        "return ['xaxis', 'xaxis2', 'xaxis3', 'xaxis4'].map(name => {"
+        "const x = full[name], y = full[name.replace('x', 'y')];"
+        "return [x._offset, x._length, y._offset, y._length]; }); })()"
     )
+    toolbar = "getComputedStyle(document.querySelector('.modebar-container')).display"
+    narrow = browser.evaluate(boxes)
+    assert len({left for left, *_ in narrow}) == 1
+    bottoms = [top + height for *_, top, height in narrow]
+    tops = [top for _, _, top, _ in narrow]
+    assert all(top - bottom > 60 for bottom, top in zip(bottoms[:-1], tops[1:], strict=True))
+    assert all(height > 100 for *_, height in narrow)
+    assert browser.evaluate(toolbar) == "none"
+    browser.resize(1400)
+    browser.settle()
+    wide = browser.evaluate(boxes)
+    assert wide[0][2] == wide[1][2] < wide[2][2] == wide[3][2]
+    assert browser.evaluate(toolbar) != "none"
+    browser.resize(400)
+    browser.settle()
+    again = browser.evaluate(boxes)
+    assert np.array(again) == pytest.approx(np.array(narrow), abs=1)
+    assert browser.trouble == []
 
 
-def test_each_nested_choice_has_the_colour_of_its_run(of_runs):
-    nested = [t for t in of_runs.data if (t.name or "").startswith("fold choice")]
-    assert [t.line.color for t in nested] == [SERIES_COLOURS[0], SERIES_COLOURS[2]]
-    assert len([n for n in of_runs.layout.annotations if "choice" in n.text]) == 2
-
-
-def test_panels_of_runs_name_the_run_of_each_fold_choice():
-    tables = []
-    for run, shift in (("a", 0.0), ("b", 0.07)):
-        table = make_table().assign(run=run, value=lambda rows, s=shift: rows["value"] - s)
-        own = table[~table["target"].isin(["control", "random_weights"])]
-        mlp = own[own["site"].str.contains("resid_post")]
-        others = mlp.assign(site=mlp["site"].str.replace("hook_resid_post", "hook_mlp_out"))
-        nested = pd.DataFrame([row("", HEADLINE, 0.87 - shift, run=run)])
-        tables += [own, others, nested]
-    named = {trace.name for trace in curve_facets(pd.concat(tables, ignore_index=True)).data}
-    texts = set(labels(curve_facets(pd.concat(tables, ignore_index=True))))
-    assert {"majority 0.43", "majority 0.50"} <= named
-    choices = {text for text in texts if text.startswith("fold choice")}
-    assert choices == {"fold choice of b 0.80", "fold choice of a 0.87"}
-
-
-def test_many_runs_have_no_bands_and_two_have_one_each(of_runs):
-    assert not [t for t in of_runs.data if t.fill]
-    table = three_runs()
-    two = layer_curve(table[table["run"] != RUNS[1]])
-    assert len([t for t in two.data if t.fill]) == 2
-
-
-def test_the_band_of_the_null_contains_those_of_all_runs():
-    table = three_runs()
-    tested = table[table["target"].eq("task") & table["split"].eq("test")]
-    tested = tested[tested["metric"] == "accuracy"].assign(metric="p_value")
-    number = tested["run"].map(RUNS.index)
-    tested = tested.assign(null_low=0.4 - 0.1 * number, null_high=0.6 + 0.1 * number)
-    figure = layer_curve(pd.concat([table, tested], ignore_index=True))
-    (band,) = [t for t in figure.data if t.legendgroup == NULL_BAND]
-    assert (np.min(band.y), np.max(band.y)) == pytest.approx((0.2, 0.8))
-
-
-SCORE = ["value", "ci_low", "ci_high"]
-
-
-def without(table, is_undefined):
-    return table.assign(**{name: table[name].mask(is_undefined) for name in SCORE})
-
-
-@pytest.mark.parametrize("depth", [0, 2, 5])
-def test_an_undefined_score_does_not_change_the_axis_of_a_curve(table, depth):
-    is_point = table["target"].eq("task") & table["site"].eq(table["site"].unique()[depth])
-    whole, figure = layer_curve(table), layer_curve(without(table, is_point))
-    assert figure.layout.yaxis.range == whole.layout.yaxis.range
-    assert set(labels(figure)) == set(labels(whole))
-    (line,) = [trace for trace in figure.data if trace.name == "task"]
-    assert labels(figure)["task, 95 &#37; band"].y == line.y[4 if depth == 5 else 5]
-
-
-def test_an_undefined_score_does_not_change_the_axis_of_panels():
-    kinds = four_kinds()
-    facets = curve_facets(without(kinds, kinds["layer"].eq(1)))
-    assert facets.layout.yaxis.range == curve_facets(kinds).layout.yaxis.range
-
-
-def test_the_label_of_a_line_starts_at_its_last_defined_point(table):
-    figure = layer_curve(without(table, table["target"].eq("task") & table["layer"].isna()))
-    leaders = [trace for trace in figure.data if trace.mode == "lines" and len(trace.x) == 2]
-    assert [tuple(trace.y) for trace in leaders if trace.x[0] == 3] == [(0.922, 0.922)]
-
-
-def test_the_ring_of_an_undefined_score_is_left_out(table):
-    chosen = table["target"].eq("task") & table["layer"].eq(2) & table["split"].eq("test")
-    figure = layer_curve(without(table, chosen))
-    assert not [trace for trace in figure.data if trace.marker.symbol == "circle-open"]
-    assert "nan" not in str(figure.layout.annotations)
-
-
-def test_undefined_baselines_have_no_line(table):
-    figure = layer_curve(without(table, table["target"].eq("word_identity")))
-    assert not [text for text in labels(figure) if "word identity" in text or "nan" in text]
-
-
-def test_a_curve_of_undefined_scores_is_empty(table, heads):
-    figure = layer_curve(without(table, pd.Series(True, table.index)))
-    low, high = figure.layout.yaxis.range
-    assert (low, high) == (pytest.approx(0.48), pytest.approx(1.02))
-    assert set(labels(figure)) == {"chance 0.50"}
-    cells, _ = layer_map(without(heads, pd.Series(True, heads.index))).data
-    assert (cells.zmin, cells.zmax) == (0.5, 1.0)
-    assert np.isnan(np.array(cells.z)).all()
-
-
-def test_an_undefined_cell_does_not_change_the_colours_of_a_map(heads):
-    is_cell = heads["layer"].eq(1) & heads["head"].eq(0) & heads["target"].eq("task")
-    whole, figure = layer_map(heads), layer_map(without(heads, is_cell))
-    assert (figure.data[0].zmin, figure.data[0].zmax) == (whole.data[0].zmin, whole.data[0].zmax)
-    assert figure.data[1].text[0] == ""
-    assert colours([math.nan, -0.3, 0.1], "selectivity", math.nan).low == -0.3
-    assert colours([math.nan, 0.2, 0.3], "brier", math.nan).low == 0.2
-
-
-@pytest.mark.parametrize("bars", [[math.nan] * 3, [0.1, math.nan, 0.1]], ids=["none", "some"])
-def test_missing_error_bars_do_not_change_the_axis(bars):
-    figure = go.Figure()
-    error = {"array": bars, "arrayminus": bars}
-    figure.add_scatter(x=[0, 1, 2], y=[0.2, 0.6, math.nan], error_y=error, name="a")
-    figure.add_scatter(x=[0, 1, 2], y=[0.3, 0.4, 0.5], name="b")
-    figure.add_scatter(x=[0, 1, 2], y=[math.nan] * 3, name="c")
-    figure.update_traces(mode="lines+markers", line_color="#000000")
-    figure.update_xaxes(range=[0, 2])
-    name_traces(figure)
-    low = 0.2 if math.isnan(bars[0]) else 0.1
-    margin = 0.04 * (0.6 - low)
-    assert list(figure.layout.yaxis.range) == pytest.approx([low - margin, 0.6 + margin])
-    assert {text: note.y for text, note in labels(figure).items()} == {"a": 0.6, "b": 0.5}
+@pytest.mark.parametrize(("dark", "opacity"), [(False, 0.2), (True, 0.42)])
+def test_bands_have_more_contrast_on_dark_pages_and_panels_their_colours(
+    browser, report_of, dark, opacity
+):
+    browser.open(report_of("kinds"), dark=dark)
+    band = "document.querySelector('.plot .trace:has(.js-fill)')"
+    assert float(browser.evaluate(f"getComputedStyle({band}).opacity")) == opacity
+    grids = "[...document.querySelector('.plot').querySelectorAll('.ygrid')].map("
+    grids += "line => getComputedStyle(line).stroke)"
+    assert len(set(browser.evaluate(grids))) == 1

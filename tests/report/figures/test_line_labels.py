@@ -6,8 +6,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from probekit.report.figures.layer_curve import curve_figure
-from probekit.report.figures.line_labels import LABEL, LINE_HEIGHT, label_shifts, place_labels
+from probekit.report.figures.line_labels import LABEL, LINE_HEIGHT, label_shifts
 from probekit.report.pages.run_page import write_report
 from probekit.report.pages.runs_page import load_runs, runs_page
 from tests.report.conftest import make_record, make_table, row
@@ -25,23 +24,11 @@ def test_labels_do_not_overlap_in_plots_at_least_as_high(stretch):
     assert all(below[1] <= above[0] + 0.2 for below, above in pairwise(ends))
 
 
-def test_a_label_with_enough_space_is_at_its_line():
+def test_a_label_with_enough_space_is_at_its_line_and_those_at_the_edges_stay_inside():
     assert label_shifts([20.0, 60.0, 120.0], [1, 1, 2], 160) == [0.0, 0.0, 0.0]
-
-
-def test_labels_at_the_edges_stay_inside():
     low, *_, high = label_shifts([0.0, 0.0, 160.0, 160.0], [1, 1, 1, 1], 160)
     assert 0 + low >= -LINE_HEIGHT
     assert high <= LINE_HEIGHT
-
-
-def test_labels_are_placed_again_for_another_height(table):
-    figure = curve_figure(table)
-    heights = []
-    for height in (150, 600):
-        place_labels(figure, height)
-        heights.append([abs(n.ay) for n in figure.layout.annotations if n.name == LABEL])
-    assert sum(heights[1]) < sum(heights[0])
 
 
 def crowded():
@@ -90,22 +77,27 @@ def test_each_drawn_label_is_at_its_own_line_or_has_a_leader(browser, pages, nam
         assert found["faults"] == []
 
 
-def test_the_measurement_notices_wrong_labels(browser, pages):
-    browser.open(pages["crowded"])
-    drawing = "document.querySelector('.plot .drawing')"
-    labels = f"{drawing}.layout.annotations.map((one, n) => [one, n])"
-    labels += f".filter(([one]) => one.name === '{LABEL}')"
-    together = f"Object.fromEntries({labels}.map(([, n]) => [`annotations[${{n}}].ay`, 0]))"
-    browser.evaluate(f"Plotly.relayout({drawing}, {together}).then(() => 0)")
-    assert any("overlap" in fault for fault in browser.evaluate(MEASURE)["faults"])
-    astray = f"Object.fromEntries({labels}.map(([, n]) => [`annotations[${{n}}].y`, 0.93]))"
-    browser.evaluate(f"Plotly.relayout({drawing}, {astray}).then(() => 0)")
-    assert any("no line" in fault for fault in browser.evaluate(MEASURE)["faults"])
+LABELS = "drawing.layout.annotations.map((one, n) => [one, n])"
+LABELS += f".filter(([one]) => one.name === '{LABEL}')"
 
 
-def test_the_measurement_notices_labels_of_neighbouring_panels_that_overlap(browser, pages):
-    browser.open(pages["probes"])
-    near = "{'xaxis3.domain': [0, 0.49], 'xaxis4.domain': [0.5, 1]}"
-    drawing = "document.querySelector('.plot .drawing')"
-    browser.evaluate(f"Plotly.relayout({drawing}, {near}).then(() => 0)")
-    assert browser.evaluate(MEASURE)["faults"] == ["finalnorm: ticks overlap with embed"]
+@pytest.mark.parametrize(
+    ("name", "layout", "fault"),
+    [
+        ("crowded", f"{LABELS}.map(([, n]) => [`annotations[${{n}}].ay`, 0])", "overlap"),
+        ("crowded", f"{LABELS}.map(([, n]) => [`annotations[${{n}}].y`, 0.93])", "no line"),
+        (
+            "probes",
+            "[['xaxis3.domain', [0, 0.49]], ['xaxis4.domain', [0.5, 1]]]",
+            "finalnorm: ticks overlap with embed",
+        ),
+    ],
+    ids=["labels together", "labels astray", "labels of neighbouring panels"],
+)
+def test_the_measurement_notices_wrong_labels(browser, pages, name, layout, fault):
+    browser.open(pages[name])
+    browser.evaluate(
+        "(drawing => Plotly.relayout(drawing, Object.fromEntries("
+        f"{layout})).then(() => 0))(document.querySelector('.plot .drawing'))"
+    )
+    assert any(fault in found for found in browser.evaluate(MEASURE)["faults"])

@@ -1,74 +1,65 @@
 """Every row is in at least one figure, and no figure has too many lines."""
 
+from collections import Counter
+
 import pandas as pd
+import pytest
 
-from probekit.report.figures.views import (
-    MOST_NEURONS,
-    curve_position,
-    curve_rows,
-    head_tables,
-    position_tables,
-    shown_position,
-)
+from probekit.report.figures import views
+from tests.report.conftest import altered, make_heads, make_sweep, make_table
 
-
-def test_a_run_without_heads_or_sweep_is_unchanged(table):
-    assert curve_rows(table).equals(table)
-    assert list(head_tables(table)) == list(position_tables(table)) == []
-    assert shown_position(table) is None
+PLAIN, HEADS, SWEEP = make_table(), make_heads(), make_sweep()
+TWO_PROBES = pd.concat([SWEEP, SWEEP[SWEEP["site"] != ""].assign(probe="lda")], ignore_index=True)
+OFFSETS = TWO_PROBES[TWO_PROBES["position"] != "word:last"]
 
 
-def test_several_heads_are_not_in_the_curve_but_a_single_one_is(heads):
-    rows = curve_rows(heads)
-    assert rows["head"].isna().all()
-    assert set(rows["target"]) == {"task", "majority", "word_identity"}  # with concatenated sites
-    one = heads[heads["head"].isna() | heads["head"].eq(2)]
-    assert curve_rows(one).equals(one)
-    assert list(head_tables(one)) == []
+def with_neurons(count):
+    """Return rows of the residual stream and of this number of neurons."""
+    site = PLAIN[PLAIN["site"] == "blocks.1.hook_resid_post"]
+    rows = [site.assign(site=f"blocks.1.mlp.hook_post[neuron={n}]") for n in range(count)]
+    return pd.concat([PLAIN, *rows], ignore_index=True)
 
 
-def test_each_part_has_a_map_of_its_heads(heads):
-    queries = heads.assign(site=heads["site"].str.replace("hook_z", "hook_q"))
-    both = pd.concat([heads, queries], ignore_index=True)
-    tables = {name: rows for name, _, rows in head_tables(both)}
-    assert list(tables) == ["attn.z", "attn.q"]
-    assert all(rows["head"].notna().all() for rows in tables.values())
-    assert len(tables["attn.z"]) == heads["head"].notna().sum()
+RUNS = {
+    "neither heads nor a sweep": PLAIN,
+    "heads of one part": HEADS,
+    "a single head": HEADS[HEADS["head"].isna() | HEADS["head"].eq(2)],
+    "heads of two parts": pd.concat(
+        [HEADS, HEADS.assign(site=HEADS["site"].str.replace("hook_z", "hook_q"))],
+        ignore_index=True,
+    ),
+    "heads of a sweep": pd.concat(
+        [HEADS.assign(position=name) for name in ("word:last-1", "word:last")], ignore_index=True
+    ),
+    "a sweep of one line": SWEEP,
+    "a sweep of several lines at the span": TWO_PROBES,
+    "a sweep of several lines at the chosen position, without the span": altered(
+        OFFSETS, "position == 'word:last-1' and split == 'validation'", value=1.0
+    ),
+    "positions that are no offsets": pd.concat(
+        [PLAIN, PLAIN.assign(position="index:-3")], ignore_index=True
+    ),
+    "not too many neurons": with_neurons(views.MOST_NEURONS),
+    "too many neurons": with_neurons(views.MOST_NEURONS + 1),
+}
 
 
-def test_heads_of_a_sweep_have_a_map_for_each_position(heads):
-    both = [heads.assign(position=position) for position in ("word:last-1", "word:last")]
-    table = pd.concat(both, ignore_index=True)
-    maps = [(name, is_shown) for name, is_shown, _ in head_tables(table)]
-    assert maps == [("attn.z · word:last-1", False), ("attn.z · word:last", True)]
-    assert list(position_tables(table)) == []
-
-
-def test_the_curve_of_a_sweep_of_several_lines_is_at_the_span_or_the_chosen_position(sweep):
-    assert curve_position(sweep) is None
-    other = sweep.assign(probe="lda")[sweep["site"] != ""]
-    sweep = pd.concat([sweep, other], ignore_index=True)
-    assert curve_position(sweep) == "word:last"
-    assert set(curve_rows(sweep)["position"]) == {"word:last"}
-    offsets = sweep[sweep["position"] != "word:last"].copy()
-    best = (offsets["position"] == "word:last-1") & (offsets["split"] == "validation")
-    offsets.loc[best, "value"] = 1.0
-    assert set(curve_rows(offsets)["position"]) == {"word:last-1"}
-
-
-def test_positions_without_offsets_are_not_a_sweep(table):
-    both = pd.concat([table, table.assign(position="index:-3")], ignore_index=True)
-    assert curve_rows(both).equals(both)
-    assert list(position_tables(both)) == []
-
-
-def test_many_neurons_are_not_in_the_curve(table):
-    site = table[table["site"] == "blocks.1.hook_resid_post"]
-
-    def with_neurons(count):
-        rows = [site.assign(site=f"blocks.1.mlp.hook_post[neuron={n}]") for n in range(count)]
-        return pd.concat([table, *rows], ignore_index=True)
-
-    few = with_neurons(MOST_NEURONS)
-    assert curve_rows(few).equals(few)
-    assert curve_rows(with_neurons(MOST_NEURONS + 1)).equals(table)
+@pytest.mark.parametrize("name", RUNS)
+def test_each_figure_has_its_rows(name, snapshot):
+    table = RUNS[name]
+    curve = views.curve_rows(table)
+    drawn = {
+        "of a sweep is shown": views.shown_position(table),
+        "of the curve": views.curve_position(table),
+        "all rows are in the curve": curve.equals(table),
+        "rows of the curve by position": dict(Counter(curve["position"])),
+        "rows of the curve by component": dict(Counter(curve["component"].dropna())),
+        "heads of the curve": curve["head"].dropna().unique().tolist(),
+        "targets of the curve": list(curve["target"].unique()),
+        "maps of heads": [
+            (part, is_shown, len(own)) for part, is_shown, own in views.head_tables(table)
+        ],
+        "maps of positions": [(part, len(own)) for part, own in views.position_tables(table)],
+    }
+    assert "\n".join(f"{key}: {value}" for key, value in drawn.items()) == snapshot
+    assert all(own["head"].notna().all() for _, _, own in views.head_tables(table))
