@@ -106,6 +106,7 @@ def pytest_addoption(parser):
     )
 
 
+@pytest.hookimpl(trylast=True)  # the plugin of stored texts must see those that are left out
 def pytest_collection_modifyitems(config, items):
     """Keep the tests of the night, or all others."""
     wanted = config.getoption("nightly")
@@ -117,8 +118,7 @@ def pytest_collection_modifyitems(config, items):
 
 
 def pytest_configure(config):
-    # Stored texts of tests that are left out are no mistake.
-    if config.getoption("fast") or config.getoption("nightly"):
+    if config.getoption("fast"):  # stored texts of tests that are left out are no mistake
         config.option.warn_unused_snapshots = True
     if config.getoption("fast") or config.getoption("write_slow"):
         config.pluginmanager.register(Stopwatch(config), "stopwatch")
