@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+from tests.cli.conftest import COLOUR_VARIABLES
+
 # 1, 3 and 4 make text bold, italic or underlined: no colours.
 COLOUR = re.compile(r"\x1b\[(?:[\d;:]*;)?(?:3[0-8]|4[0-8]|9\d|10\d)[\d;:]*m")
 COMMANDS = {
@@ -38,9 +40,6 @@ def on_terminal(arguments, folder, **variables):
     return written.decode()
 
 
-COLOUR_VARIABLES = ("NO_COLOR", "FORCE_COLOR", "COLORTERM")
-
-
 FORCED = {"NO_COLOR": "0", "FORCE_COLOR": "1"}
 
 
@@ -68,13 +67,3 @@ def test_pipe_to_another_process_gets_plain_text(keep, tmp_path):
     )
     assert done.stdout
     assert "\x1b" not in done.stdout + done.stderr
-
-
-@pytest.mark.parametrize("name", COMMANDS)
-def test_pipe_gets_plain_text(keep, call, monkeypatch, name):
-    keep()
-    for variable in COLOUR_VARIABLES:
-        monkeypatch.delenv(variable, raising=False)
-    _, out, err = call(*COMMANDS[name])
-    assert out + err
-    assert "\x1b" not in out + err
