@@ -133,7 +133,8 @@ def test_sites_of_one_component_head_or_neuron_are_a_line_over_depth(snapshot):
     parts = [at(*sites, head=head) for head, sites in LINES.items()]
     rows = pd.concat(parts).sort_values(["line", "depth"])
     text = rows[["line", "depth", "site", "head"]].to_csv(index=False)
-    assert f"{text}{ticks(parts[0])}" == snapshot
+    from_block_1 = at("blocks.1.hook_mlp_out", "blocks.3.hook_mlp_out")
+    assert f"{text}{ticks(parts[0])}\n{ticks(from_block_1)}" == snapshot
 
 
 def test_a_neuron_shares_features_only_with_itself():

@@ -162,6 +162,16 @@ def case(*differences, p=None, table=None, question=YES_NO, **values):
     return Case(table if p is None else with_p(table, p), differences, question)
 
 
+# Two bins of a reliability diagram.
+PLACE = {"probe": "logistic", "site": BEST[0], "head": None, "position": "last", "n_rows": 20}
+BINS = pd.DataFrame(
+    [
+        PLACE
+        | {"low": low, "high": low + 0.1, "confidence": low + 0.05}
+        | {"accuracy": low, "ci_low": low - 0.1, "ci_high": low + 0.1}
+        for low in (0.5, 0.9)
+    ]
+)
 TEST = make_table()[make_table()["split"] == "test"]
 NESTED = with_folds(make_table())
 BOTH_WORDS = with_row(with_row(make_table(), "bag_of_words", 0.6), "length", 0.65, ci_low=0.63)

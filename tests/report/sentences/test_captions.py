@@ -16,7 +16,7 @@ from probekit.report.sentences.method import nested_sentence
 from probekit.results.record import Control
 from probekit.results.table import only, placed
 from tests.report.conftest import judged, make_heads, make_sweep, make_table
-from tests.report.sentences.cases import BEST, NESTED, with_choices, with_folds
+from tests.report.sentences.cases import BEST, BINS, NESTED, with_choices, with_folds
 
 TABLE, HEADS, SWEEP = make_table(), make_heads(), make_sweep()
 BY_GROUP = Control("group")
@@ -36,15 +36,6 @@ NEGATIVE = HEADS.assign(
 FOLDS_OF_HEADS = pd.concat(
     [HEADS.assign(fold=None), only(HEADS, target="task", split="validation").assign(fold=0.0)],
     ignore_index=True,
-)
-PLACE = {"probe": "logistic", "site": BEST[0], "head": None, "position": "last", "n_rows": 20}
-BINS = pd.DataFrame(
-    [
-        PLACE
-        | {"low": low, "high": low + 0.1, "confidence": low + 0.05}
-        | {"accuracy": low, "ci_low": low - 0.1, "ci_high": low + 0.1}
-        for low in (0.5, 0.9)
-    ]
 )
 CALIBRATION = {"metric": {"macro_f1": "brier", "auroc": "ece"}}
 
