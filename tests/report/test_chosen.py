@@ -1,7 +1,6 @@
 """Figures and worst errors of the selected probe, shown only if the run has saved them."""
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -19,9 +18,9 @@ from probekit.report.pages.parts import chosen_parts
 from probekit.report.pages.run_page import write_report
 from probekit.report.pages.wrong_examples import WrongExamples, errors_section, load_wrong
 from tests.report.conftest import HOSTILE, SITES, judged, row, seal_run
+from tests.report.pictures import AUDIT
 
 COUNTS = {"n_directions": 1, "n_features": 48}
-AUDIT = Path(__file__).with_name("audit.js").read_text("utf-8")
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 import json
 import re
-from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -30,8 +29,10 @@ from tests.report.conftest import (
     make_record,
     seal_run,
 )
+from tests.report.page_text import text_of
 from tests.report.pages.test_texts_page import make_facts, make_reading
 from tests.report.pictures import (
+    AUDIT,
     head_rows,
     lens_rows,
     make_comparison,
@@ -42,7 +43,6 @@ from tests.report.pictures import (
 from tests.report.test_analysis_pages import FACTS, KNOWN, attributed
 from tests.results.causes.made_causes import every_table, write_causes
 
-AUDIT = Path(__file__).with_name("audit.js").read_text("utf-8")
 KINDS = (
     "report",
     "report of facets",
@@ -152,6 +152,12 @@ def test_every_colouring_is_legible_and_its_masked_cells_are_grey(browser, pages
         seen.append(browser.evaluate(paper) == "rgb(217, 221, 226)")
     assert seen == [False, True, False, False]
     assert browser.trouble == []
+
+
+# The weights of the last two are random.
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if not kind.startswith("weight")])
+def test_the_text_of_a_page_is_the_stored_one(pages, snapshot, kind):
+    assert text_of(pages[kind].read_text("utf-8")) == snapshot
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -16,7 +16,6 @@ from tests.report.conftest import (
     difference,
     make_heads,
     make_record,
-    make_sweep,
     make_table,
     seal_run,
     write_shown,
@@ -25,7 +24,7 @@ from tests.report.page_text import text_of
 from tests.report.sentences.cases import BEST, BINS, NESTED, with_metric
 from tests.stored import changed
 
-TABLE, HEADS, SWEEP = make_table(), make_heads(), make_sweep()
+TABLE, HEADS = make_table(), make_heads()
 ACCURACY = TABLE[TABLE["metric"] == "accuracy"]
 ONE_HEAD = HEADS[HEADS["head"] == 2]
 MLPS = [
@@ -64,21 +63,15 @@ def page(tmp_path_factory):
     return page_of(tmp_path_factory.mktemp("whole") / "run")
 
 
-def test_the_text_of_the_page_is_the_stored_one(page, snapshot):
-    assert text_of(page) == snapshot
-    assert page.count('<figure class="plot">') == 6  # five metrics and the norms
-
-
+# Pages over heads, positions and kinds of site are in test_every_page.py.
 VARIANTS = {
     "what a run lacks has no section": {"table": ACCURACY} | BARE,
     "baselines alone": {"table": TABLE[TABLE["site"] == ""]},
     "warnings of the numbers and of the run are together": {"table": TABLE.assign(C=0.1)},
     "no data card": {"data": {"card": None}},
-    "heads have maps instead of lines": {"table": HEADS},
     "heads and the residual stream have both": {
         "table": pd.concat([HEADS, TABLE[TABLE["site"] != ""]], ignore_index=True)
     },
-    "a sweep has a map, and the curve at the span": {"table": SWEEP},
     "many sites are folded": {
         "table": pd.concat([ONE_HEAD.assign(head=float(n)) for n in range(20)], ignore_index=True)
     },
