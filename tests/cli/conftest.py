@@ -2,7 +2,6 @@
 
 import re
 import shlex
-from functools import partial
 
 import numpy as np
 import pytest
@@ -10,7 +9,8 @@ import pytest
 from probekit.model.families.gpt2 import GPT2
 from probekit.model.text.tokenizer import Tokenizer
 from probekit.model.weights.state_dict import digest_weights
-from probekit.probes.saved_probe import ProbeFacts, SavedProbe
+from probekit.probes.saved_probe import SavedProbe
+from tests.report.pages.test_texts_page import make_facts
 from tests.stored import portable
 
 COLOUR_VARIABLES = ("NO_COLOR", "FORCE_COLOR", "COLORTERM")
@@ -100,16 +100,6 @@ def save_probe(folder, digests, name="probe", classes=("no", "yes"), **facts):
     """Save a probe of mini with random directions under a name."""
     n_scores = len(classes) if len(classes) > 2 else 1
     layer = np.random.default_rng(1).normal(size=(n_scores, 256)) / 10, np.zeros(n_scores)
-    given = {
-        "kind": "logistic", "scores_are_logits": True, "sites": ("blocks.1.hook_resid_post",),
-        "position": {"at": "last"}, "bos": False, "model": "mini", "compute": "float32",
-        "dtype": "float32", "cache": "", "seed": 0, "created": "", "versions": {},
-    }  # fmt: skip
-    probe = SavedProbe((layer,), classes, ProbeFacts(**(given | digests | facts)))
+    of_last = {"sites": ("blocks.1.hook_resid_post",), "position": {"at": "last"}, "metrics": {}}
+    probe = SavedProbe((layer,), classes, make_facts(**(of_last | digests | facts)))
     return probe.save(folder / name)
-
-
-@pytest.fixture
-def keep(tmp_path, mini_digests):
-    """A function that saves a probe in the test's folder."""
-    return partial(save_probe, tmp_path, mini_digests)

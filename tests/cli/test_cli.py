@@ -24,12 +24,9 @@ def folder(tmp_path, monkeypatch):
     """A folder with an experiment and its rows, and an environment without a network."""
     write_rows(tmp_path / "rows.csv")
     (tmp_path / "planted.yaml").write_text(YAML)
-    for name, value in {
-        "PROBEKIT_CACHE": "cache",
-        "HF_HUB_OFFLINE": "1",
-        "OMP_NUM_THREADS": "1",
-    }.items():
-        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("PROBEKIT_CACHE", "cache")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
     return tmp_path
 
 

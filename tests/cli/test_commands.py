@@ -83,7 +83,6 @@ EXACT = [
     "repair",
     "run",
     f"run planted.yaml --out {'x' * 300}",
-    "run planted.yaml --cache more.txt",
     "PROBEKIT_CACHE=more.txt cache ls",
     "PROBEKIT_CACHE=more.txt run planted.yaml",
     "run empty.yaml --out a/b --cache c/d",
@@ -98,14 +97,10 @@ EXACT = [
     "apply words --text a --per text",
     "params gpt-2",
     "params gpt2 --vocab-size 0",
-    "params gpt2 --n-positions -3",
     "weights --model mini",
     "weights --model mini --out x.html --column -1",
     "weights --model mini --out x.html --corner 9999",
     f"{GENERATE} --top-k 0",
-    f"{GENERATE} --seed -1",
-    f"{GENERATE} --stop ''",
-    f"{GENERATE} --prompt ''",
     f"{GENERATE} --max-new-tokens 300",
     f"{GENERATE} --stream --num-samples 2",
     f"{GENERATE} --device warp",
@@ -160,7 +155,7 @@ def made(tmp_path_factory, mini_digests):
     return folder
 
 
-@pytest.mark.parametrize("line", [*COMMANDS, *EXACT], ids=lambda line: ascii(line)[1:61])
+@pytest.mark.parametrize("line", [*COMMANDS, *EXACT], ids=lambda line: ascii(line)[-90:])
 def test_exit_code_streams_and_new_files_are_those_that_are_stored(
     printed, made, tmp_path, snapshot, line
 ):

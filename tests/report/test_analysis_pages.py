@@ -31,16 +31,8 @@ def attributed(*values, **changes):
     rows = attribution_rows()
     if values:
         rows["value"] = [*values, *[0.0] * (len(rows) - len(values))]
-    given = {
-        "tokens": TOKENS,
-        "position": 4,
-        "token": " a",
-        "minus": "",
-        "logit": 8.0,
-        "probability": 0.25,
-        "rank": 1234,
-        "rows": rows,
-    }
+    given = {"tokens": TOKENS, "position": 4, "token": " a", "minus": "", "logit": 8.0}
+    given |= {"probability": 0.25, "rank": 1234, "rows": rows}
     return AttributedLogit(**(given | changes))
 
 
@@ -191,23 +183,6 @@ def test_pointing_at_a_cell_shows_its_tokens(browser, pages):
     shown = browser.evaluate("document.querySelector('.plot:has(.choice) .hoverlayer').textContent")
     assert "1. ␣keys 0.700" in shown
     assert "follows: ␣keys 0.700, rank 1" in shown
-
-
-def test_a_table_is_sorted_by_a_click_and_back(browser, pages):
-    browser.open(pages / "heads.html")
-    table = "[...document.querySelectorAll('.sortable')].at(-1)"
-    column = f"[...{table}.tBodies[0].rows].map(row => row.cells[1].textContent)"
-    before = browser.evaluate(column)
-    click = f"{table}.tHead.rows[0].cells[1].querySelector('button').click()"
-    browser.evaluate(click)
-    assert browser.evaluate(column) == sorted(before, reverse=True)
-    assert browser.evaluate(f"{table}.tHead.rows[0].cells[1].ariaSort") == "descending"
-    browser.evaluate(click)
-    assert browser.evaluate(column) == sorted(before)
-    browser.evaluate(click.replace("cells[1]", "cells[0]"))
-    heads = browser.evaluate(f"[...{table}.tBodies[0].rows].map(row => row.cells[0].textContent)")
-    assert heads == sorted(heads, reverse=True)
-    assert browser.trouble == []
 
 
 def test_long_texts_have_a_short_heading_and_a_note_about_omitted_tokens(browser, tmp_path):

@@ -36,7 +36,8 @@ LABELS = (LONG, "b\u202e", LONG.replace("1", "2"))
 LONG_CONFUSION = pd.DataFrame(
     [(a, b, 3) for a in LABELS for b in LABELS], columns=["truth", "guess", "n"]
 )
-LONG_SCATTER = pd.DataFrame({"method": "PCA", "x": 0.0, "y": 1.0, "label": LABELS})
+AXES = {"method": "PCA", "axis_x": "1", "axis_y": "2"}
+LONG_SCATTER = pd.DataFrame(AXES | {"x": 0.0, "y": 1.0, "label": LABELS})
 COSINES = pd.DataFrame(
     [
         {"site_a": a, "site_b": b, "cosine": 1.0 if a == b else 0.5}
@@ -44,6 +45,7 @@ COSINES = pd.DataFrame(
         for b in (SITES[2], SITES[0], SITES[-1])
     ]
 ).assign(n_directions=1, n_features=48)
+WITH_NULL = COSINES.assign(null_high=0.31, n_null=100)
 NEURONS = pd.DataFrame(
     [
         row(f"blocks.1.mlp.hook_post[neuron={n}]", "task", value, split=split)
@@ -57,14 +59,10 @@ FIGURES = {
     "missing pairs of labels are no rows": lambda: confusion_matrix(CONFUSION.iloc[1:]),
     "each label of a plane has a colour and a mark": lambda: scatter_plane(SCATTER, "PCA"),
     "directions are in the order of the layers": lambda: direction_map(COSINES),
-    "cosines are compared with permuted labels": lambda: direction_map(
-        COSINES.assign(null_high=0.31, n_null=100)
-    ),
+    "cosines are compared with permuted labels": lambda: direction_map(WITH_NULL),
     "neurons are ranked by validation and shown by test": lambda: neuron_ranking(NEURONS),
     "long labels are cut and differ": lambda: confusion_matrix(LONG_CONFUSION),
-    "so do those of planes": lambda: scatter_plane(
-        LONG_SCATTER.assign(axis_x="1", axis_y="2"), "PCA"
-    ),
+    "so do those of planes": lambda: scatter_plane(LONG_SCATTER, "PCA"),
 }
 
 
@@ -82,7 +80,7 @@ def test_many_labels_share_a_look_and_no_neuron_is_ranked_in_other_runs(table):
 
 
 def test_captions_state_the_null_of_cosines_or_that_there_is_none(tmp_path, table, snapshot):
-    for one in (COSINES.assign(null_high=0.31, n_null=100), COSINES.assign(null_high=np.nan)):
+    for one in (WITH_NULL, COSINES.assign(null_high=np.nan)):
         one.to_csv(tmp_path / "cosines.csv", index=False)
         assert [part.caption for part in chosen_parts(tmp_path, table, judged(table))] == snapshot
 
@@ -90,15 +88,9 @@ def test_captions_state_the_null_of_cosines_or_that_there_is_none(tmp_path, tabl
 @pytest.fixture
 def wrong():
     token = {"token": HOSTILE, "span": [0, 0], "label": "Sing", "score": 2.0}
-    example = {
-        "text": HOSTILE,
-        "span": None,
-        "group": "g",
-        "label": "Plur",
-        "guess": "Sing",
-        "ahead": 3.0,
-        "tokens": [token, {**token, "token": " x", "score": -1.0}],
-    }
+    tokens = [token, {**token, "token": " x", "score": -1.0}]
+    example = {"text": HOSTILE, "span": None, "group": "g", "label": "Plur", "guess": "Sing"}
+    example |= {"ahead": 3.0, "tokens": tokens}
     return {"classes": ["Plur", "Sing"], "examples": [example], "probes": [], "rows": []}
 
 
@@ -185,8 +177,12 @@ def test_the_table_of_sites_sorts_by_keys_and_is_saved_whole(browser, report_of,
     browser.evaluate(f"{head}.focus()")
     browser.evaluate("document.activeElement.click()")
     assert browser.evaluate(first) == "blocks.2.hook_resid_post"
+    sorted_by = "document.activeElement.closest('th').ariaSort"
+    assert browser.evaluate(sorted_by) == "descending"
     browser.evaluate("document.activeElement.click()")
     assert browser.evaluate(first) == "blocks.0.hook_resid_pre"
+    browser.evaluate(head.replace("accuracy", "site") + ".click()")  # texts are sorted, too
+    assert browser.evaluate(first) == "ln_final.hook_normalized"
     browser.evaluate("document.querySelector('a.save').click()")
     browser.settle(800)
     (saved,) = tmp_path.glob("*.csv")

@@ -19,16 +19,8 @@ from probekit.report.texts import (
 from probekit.results.network import RowPrediction, TextReading
 
 TOKENS = ["  a", "\r\n", "\u00a0", "\u202e", "\ud800", "<0xE2>", "👩\u200d👧"]
-SOURCES = [
-    "mini",
-    "org/name@main",
-    "runs/mine/checkpoints/step-10",
-    "/data/models/mine",
-    "~/models/mine/",
-    "../mine",
-    "C:\\models\\mine",
-    "/",
-]
+SOURCES = ["mini", "org/name@main", "runs/mine/checkpoints/step-10", "/data/models/mine"]
+SOURCES += ["~/models/mine/", "../mine", "C:\\models\\mine", "/"]
 CORPUS = {"files": ["/a/b.txt", "~/c/d.txt"], "root": "../data"}
 # Paths of a machine, and texts that have some.
 HIDDEN = {

@@ -148,28 +148,6 @@ def test_verdicts_are_those_that_are_stored(snapshot, name):
     assert told(judged(table, differences), differences) == snapshot
 
 
-CASE_OF = {
-    "better": "yes",
-    "no evidence": "no evidence",
-    "too few groups": "too few groups",
-    "rivals are not worse": "not better",
-    "not tested": "untested",
-    "worse than the majority": "worse",
-    "worse than chance": "worse",
-    "perhaps below chance": "no evidence",
-    "associated below chance": "not better",
-    "associated, but not more often correct": "not better",
-    "tested against the majority only": "yes",
-    "two folds agree": "yes",
-    "folds and random weights": "not better",
-}
-
-
-@pytest.mark.parametrize(("name", "expected"), CASE_OF.items())
-def test_each_result_is_one_case(name, expected):
-    assert judged(CASES[name].table, CASES[name].differences).case == expected
-
-
 def test_selection_by_one_split_and_by_outer_folds():
     assert [row["site"] for row in fold_choices(NESTED)] == list(BEST.values())
     assert headline_row(NESTED)["value"] == 0.9

@@ -15,32 +15,23 @@ from tests.training.recipes import tiny_recipe
 
 
 def a_log(steps):
-    return [
-        LogRow(
-            step,
-            1024 * step,
-            0.001,
-            9 / step**0.1,
-            2.0,
-            5000.0,
-            *((8.0 - step / 1000, 2.0 - step / 4000, 9.1, 7.1) if step % 100 == 0 else ()),
-        )
-        for step in range(1, steps + 1)
-    ]
+    """A log whose losses fall; every hundredth step has those of held-out text and of repeats."""
+    rows = []
+    for step in range(1, steps + 1):
+        measured = (8.0 - step / 1000, 2.0 - step / 4000, 9.1, 7.1) if step % 100 == 0 else ()
+        rows.append(LogRow(step, 1024 * step, 0.001, 9 / step**0.1, 2.0, 5000.0, *measured))
+    return rows
 
 
 def write_pretraining(folder, hostile):
     """Write a run with 700 of 1,000 steps completed, and return its folder."""
     folder.mkdir(exist_ok=True)
     write_log(folder / "log.csv", a_log(700))
-    record = {
-        "run": hostile,
-        "steps": 1000,
-        "tokens_per_step": 1024,
+    record = {"run": hostile, "steps": 1000, "tokens_per_step": 1024, "vocabulary": 300}
+    record |= {
         "texts": [hostile, "b.txt"],
         "tokens": {"train": 358_400, "held_out": 2000},
         "characters": {"train": 1_000_000, "held_out": 8000},
-        "vocabulary": 300,
         "parameters": 12_345,
         "digests": {"corpus": "ab12", "tokens": "cd34"},
         "versions": {"torch": "2"},

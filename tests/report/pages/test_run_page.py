@@ -1,7 +1,6 @@
 """The page of a run: its text is the stored one, hostile texts stay texts, damage is named."""
 
 import itertools
-import json
 import re
 
 import numpy as np
@@ -157,15 +156,6 @@ def test_a_missing_or_damaged_file_is_named(make_run, name, content):
     with pytest.raises((MissingError, DataError), match=name.replace(".", r"\.")):
         write_report(run)
     assert not (run / "report.html").exists()
-
-
-@pytest.mark.parametrize("lacks", ["seal", "verdict", "model"])
-def test_a_record_that_lacks_a_part_is_refused(make_run, refused, lacks):
-    path = make_run() / "run.json"
-    content = json.loads(path.read_bytes())
-    del content[lacks]
-    path.write_text(json.dumps(content))
-    refused(write_report, path.parent)
 
 
 def test_a_record_with_damaged_keys_is_refused_with_the_keys(make_run, record):

@@ -1,5 +1,6 @@
-"""Several runs on one page, and the index of a folder of runs."""
+"""Several runs on one page, the index of a folder of runs, and no folders of the machine."""
 
+import base64
 import json
 import re
 import time
@@ -10,6 +11,7 @@ import pytest
 
 from probekit.errors import DataError
 from probekit.report.pages.index_page import find_runs, index_page
+from probekit.report.pages.run_page import write_report
 from probekit.report.pages.runs_page import load_runs, runs_figures, runs_page
 from tests.report.conftest import make_record, make_table, seal_run
 from tests.report.page_text import text_of
@@ -138,3 +140,38 @@ def test_links_out_of_the_folder_are_ignored(two, tmp_path):
     (root / "outside").symlink_to(two[0])
     assert find_runs(root) == []
     assert two[0] in find_runs(tmp_path)
+
+
+ROOT = "/mnt/ann/my projects/plurals/data"
+HIDDEN = ("/mnt", "ann/", "/srv")
+
+
+def machine_run(write_run, folder, table, record, model):
+    """A run of a model and of data in folders, which its notes and findings name."""
+    own = record | {"key": model, "model": record["model"] | {"source": f"/srv/models/{model}"}}
+    own["data"]["notes"] = [f"{ROOT}/{model}.csv has 3 empty lines."]
+    own["data"]["findings"][0]["message"] = f"{ROOT}/{model}.csv, line 3: twice."
+    rows = table[table["metric"] == "accuracy"].assign(model=f"/srv/models/{model}")
+    run = write_run(folder, rows, own)
+    (run / "config.yaml").write_text(
+        f"name: plural\nmodel:\n  source: /srv/models/{model}\n"
+        f"data:\n  root: {ROOT}\n  file: nouns.csv\n  train: {ROOT}/{model}.csv\n"
+    )
+    return seal_run(run)
+
+
+def test_no_folder_of_the_machine_is_on_a_page(write_run, tmp_path, table, record):
+    runs = [
+        machine_run(write_run, tmp_path / name, table, record, name)
+        for name in ("gpt2-tuned", "gpt2-other")
+    ]
+    page = write_report(runs[0]).read_text("utf-8")
+    csv = base64.b64decode(re.search(r"base64,([^\"]*)", page)[1]).decode()
+    several = runs_page(load_runs(runs)).partition("<body")[2]
+    for text in (page, csv, several):
+        assert not [part for part in (*HIDDEN, str(tmp_path)) if part in text]
+    for shown in ("root: …/data", "train: …/gpt2-tuned.csv", "…/gpt2-tuned.csv, line 3: twice."):
+        assert shown in page
+    assert "…/gpt2-tuned" in csv
+    for shown in ("…/gpt2-tuned.csv", "…/gpt2-other<"):
+        assert shown in several

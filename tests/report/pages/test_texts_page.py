@@ -13,26 +13,14 @@ TOKENS = ("The", " keys", "\n", "\t", "<0xE2>", " שלום", "  ")
 
 
 def make_facts(**others):
-    facts = {
-        "kind": "logistic",
-        "scores_are_logits": True,
-        "sites": ("blocks.1.attn.hook_z[head=2]",),
-        "position": {"at": "index", "index": 3},
-        "bos": False,
-        "model": "mini",
-        "compute": "float32",
-        "dtype": "float32",
-        "weights": "w",
-        "tokenizer": "t",
-        "cache": "c",
-        "seed": 0,
-        "created": "2025-01-01",
-        "versions": {},
-        "metrics": {
-            "accuracy": HeldOutScore(value=0.9, ci_low=0.85, ci_high=0.95, n=1200, chance=0.5)
-        },
-    }
-    return ProbeFacts(**(facts | others))
+    given = {
+        "kind": "logistic", "scores_are_logits": True, "sites": ("blocks.1.attn.hook_z[head=2]",),
+        "position": {"at": "index", "index": 3}, "bos": False, "model": "mini",
+        "compute": "float32", "dtype": "float32", "weights": "w", "tokenizer": "t", "cache": "c",
+        "seed": 0, "created": "2025-01-01", "versions": {},
+    }  # fmt: skip
+    score = HeldOutScore(value=0.9, ci_low=0.85, ci_high=0.95, n=1200, chance=0.5)
+    return ProbeFacts(**(given | {"metrics": {"accuracy": score}} | others))
 
 
 def make_reading(tokens, labels=("no", "yes"), n_cut=0, score=1.5):
@@ -59,13 +47,10 @@ def test_the_text_of_the_page_is_the_stored_one(snapshot):
 
 NUMBERS = [RowPrediction(None, value) for value in (0.0, 1.0, 2.0)]
 REGRESSION = TextReading("a b c", ("a", " b", " c"), ((0, 1), (1, 3), (3, 5)), tuple(NUMBERS), None)
+OF_WORDS = {"at": "word", "pieces": "last"}
 VARIANTS = {
-    "a probe of all tokens was tested at each": lambda: page_of(
-        facts=make_facts(position={"at": "all"})
-    ),
-    "a probe of words": lambda: page_of(
-        facts=make_facts(position={"at": "word", "pieces": "last"})
-    ),
+    "a probe of all tokens": lambda: page_of(facts=make_facts(position={"at": "all"})),
+    "a probe of words": lambda: page_of(facts=make_facts(position=OF_WORDS)),
     "an untested probe is named as such": lambda: page_of(facts=make_facts(is_tested=False)),
     "more classes are named at each token": lambda: page_of(classes=("a", "b", "c", "d")),
     "a regression has values and no labels": lambda: texts_page([REGRESSION], (), make_facts()),

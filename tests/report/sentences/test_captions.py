@@ -37,7 +37,9 @@ FOLDS_OF_HEADS = pd.concat(
     [HEADS.assign(fold=None), only(HEADS, target="task", split="validation").assign(fold=0.0)],
     ignore_index=True,
 )
+DIFFERENT = with_choices(BEST[0], "ln_final", BEST[2])
 CALIBRATION = {"metric": {"macro_f1": "brier", "auroc": "ece"}}
+CALIBRATED_FOLDS = NESTED.replace(CALIBRATION)
 
 
 def caption(table, *others, **options):
@@ -74,7 +76,7 @@ TEXTS = {
     "a control by group": lambda: caption(TABLE, "selectivity", BY_GROUP),
     "a control by group in a map": lambda: map_caption(HEADS, "selectivity", BY_GROUP),
     "a null beside a control has no band": lambda: caption(WITH_NULL),
-    "the band of a null takes the place of a control": lambda: caption(NULL_ALONE, control=REASON),
+    "the band of a null replaces a control": lambda: caption(NULL_ALONE, control=REASON),
     "a null is of the main metric": lambda: caption(NULL_ALONE, "auroc"),
     "normalised rows": lambda: caption(TABLE.assign(view="normalized")),
     "concatenated sites": lambda: caption(HEADS),
@@ -86,22 +88,16 @@ TEXTS = {
     "the description of a map names its highest cells": lambda: map_description(HEADS),
     "the description of a map of positions": lambda: map_description(SWEEP),
     "outer folds do not claim unused test rows": lambda: caption(NESTED),
-    "the fold choice is explained where it was measured": lambda: caption(
-        NESTED, "balanced_accuracy"
-    ),
+    "no fold choice where none was measured": lambda: caption(NESTED, "balanced_accuracy"),
     "a map of outer folds has no frame": lambda: map_caption(FOLDS_OF_HEADS),
     "choices of two sites": lambda: nested_sentence(judged(NESTED)),
     "a single choice": lambda: chosen_words(judged(TABLE)),
     "the same choice in all folds": lambda: chosen_words(judged(with_choices(*[BEST[0]] * 3))),
-    "another choice in each fold": lambda: chosen_words(
-        judged(with_choices(BEST[0], "ln_final", BEST[2]))
-    ),
+    "another choice in each fold": lambda: chosen_words(judged(DIFFERENT)),
     "many choices": lambda: words_of_choices(*range(7)),
     "many choices, one of them in three folds": lambda: words_of_choices(*range(7), 0, 0),
     "reliability has the scores of its probe": lambda: reliability(TABLE.replace(CALIBRATION)),
-    "reliability over folds: the ranking is biased": lambda: reliability(
-        NESTED.replace(CALIBRATION)
-    ),
+    "reliability: a biased ranking over folds": lambda: reliability(CALIBRATED_FOLDS),
     "a learning curve": lambda: learning(TABLE),
     "a learning curve over folds: the ranking is biased": lambda: learning(NESTED),
 }

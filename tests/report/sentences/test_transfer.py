@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from probekit.report.sentences.comparisons import transfer_answer
-from probekit.results.comparison import AT_CHANCE, COSINES, SCORES, Transfer
+from probekit.results.comparison import COSINES, SCORES, Transfer
 
 GOOD = {"value": 0.9, "ci_low": 0.8, "ci_high": 0.95, "difference": -0.02,
         "difference_low": -0.1, "difference_high": 0.05}  # fmt: skip
@@ -43,6 +43,7 @@ TRANSFERS = {
     "in one direction only": made(GOOD, BELOW),
     "in no direction": made(CHANCE, BELOW),
     "verdicts hold for all pairs at once": made(BARELY, BARELY),
+    "an interval above chance for all pairs at once": made({**BARELY, "ci_low": 0.53}, BARELY),
     "a score without an interval has no verdict": made(UNCERTAIN, GOOD),
     "a loss is better if lower": made(LOSS, CHANCE, metric="brier"),
     "many data sets are counted": made(GOOD, WORSE, CHANCE, BELOW, GOOD, GOOD, names="xyz"),
@@ -65,7 +66,3 @@ def test_missing_pairs_are_undefined():
     found = made(GOOD, GOOD)
     none = replace(found, scores=found.scores[found.scores["train"] == found.scores["test"]])
     assert transfer_answer(none) == transfer_answer(TRANSFERS["no score is defined"])
-
-
-def test_an_interval_above_chance_for_all_pairs_at_once_is_a_verdict():
-    assert made({**BARELY, "ci_low": 0.53}, BARELY).verdicts.iloc[0]["verdict"] != AT_CHANCE

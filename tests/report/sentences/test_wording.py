@@ -21,7 +21,8 @@ def test_answer_and_warnings_are_those_that_are_stored(snapshot, name):
     content = make_record() | {"verdict": v, "control_by": case.control_by}
     content["data"]["findings"] = case.findings
     lines = caveats(v, RunRecord.model_validate(content))
-    assert "\n".join([answer(v, case.question), *(f"- {line}" for line in lines)]) == snapshot
+    text = [f"Case: {v.case}", answer(v, case.question), *(f"- {line}" for line in lines)]
+    assert "\n".join(text) == snapshot
 
 
 @pytest.mark.parametrize(
