@@ -1,6 +1,7 @@
-"""Fixtures: commands with an empty cache, and a saved probe."""
+"""Fixtures: a saved probe, and commands whose exit code, streams and new files are text."""
 
-from functools import partial
+import re
+import shlex
 
 import numpy as np
 import pytest
@@ -8,19 +9,82 @@ import pytest
 from probekit.model.families.gpt2 import GPT2
 from probekit.model.text.tokenizer import Tokenizer
 from probekit.model.weights.state_dict import digest_weights
-from probekit.probes.saved_probe import ProbeFacts, SavedProbe
+from probekit.probes.saved_probe import SavedProbe
+from tests.report.pages.test_texts_page import make_facts
+from tests.stored import portable
+
+COLOUR_VARIABLES = ("NO_COLOR", "FORCE_COLOR", "COLORTERM")
+# What varies between machines and releases, and progress of a slow machine.
+VARYING = {
+    r"(?m)^\w[^\n]*: (?!(\d+) of \1$)\d+ of \d+\n": "",
+    r"\b(?=\d*[a-f])[0-9a-f]{10,}\b": "DIGEST",
+    r"48;2;\d+;\d+;\d+": "48;2;RGB",
+    r"[\d,]+ (tokens|texts)/s": r"N \1/s",
+    r"(less than a|about \d+) seconds?": "SECONDS",
+    r"Expected one of .* at start": "Expected one of DEVICES at start",
+    r"Available devices: .*": "Available devices: DEVICES.",
+}
+
+
+def readable(text, tmp_path=None):
+    """Return a text without what varies, and with escape characters as ESC."""
+    text = portable(text, tmp_path).replace("\x1b", "ESC")
+    for pattern, name in VARYING.items():
+        text = re.sub(pattern, name, text)
+    return "\n".join(line.rstrip() for line in text.splitlines())
+
+
+def without_digits(text):
+    """Return a text in which digits of fractions and of numbers above 999 are 9."""
+    return re.sub(r"\d[\d,]*[.,]\d+", lambda number: re.sub(r"\d", "9", number[0]), text)
+
+
+def files_of(folder):
+    """Return the files of a folder, except caches, and what marks or logs an unfinished run."""
+    files = [path.relative_to(folder) for path in folder.rglob("*") if path.is_file()]
+    left_out = {("cache",), ("hub",), ("runs", "tiny")}
+    return {
+        path.as_posix()
+        for path in files
+        if path.name != ".started" and not left_out & {path.parts[:1], path.parts[:2]}
+    }
+
+
+def written(folder, path):
+    """Return the path of a file and, of a table, its header and its number of lines."""
+    if not path.endswith(".csv"):
+        return path
+    first, *others = (folder / path).read_text("utf-8").splitlines()
+    return f"{path}: {len(others)} lines after {first}"
 
 
 @pytest.fixture
-def probekit(call, tmp_path, monkeypatch):
-    """As `call`, with an empty cache; the function returns exit code and joined output."""
+def printed(call, tmp_path, monkeypatch):
+    """A function that runs a command line and returns exit code, streams and new files as text.
+
+    Variables of the environment may precede the command.
+    """
     monkeypatch.setenv("PROBEKIT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
 
-    def probekit(*arguments):
-        ended = call(*arguments)
-        return ended.code, ended.stdout + ended.stderr
+    def printed(line):
+        before, arguments = files_of(tmp_path), shlex.split(line)
+        with monkeypatch.context() as patch:
+            for name in COLOUR_VARIABLES:
+                patch.delenv(name, raising=False)
+            while re.match("[A-Z_]+=", arguments[0]):
+                patch.setenv(*arguments.pop(0).split("=", 1))
+            done = call(*arguments)
+        assert "Traceback" not in done.stderr
+        parts = {"exit code": str(done.code), "stdout": done.stdout, "stderr": done.stderr}
+        new = [written(tmp_path, path) for path in sorted(files_of(tmp_path) - before)]
+        return "\n".join(
+            f"{name}: {readable(text, tmp_path)}".rstrip()
+            for name, text in {**parts, "new files": "\n".join(new)}.items()
+        )
 
-    return probekit
+    return printed
 
 
 @pytest.fixture(scope="session")
@@ -36,16 +100,6 @@ def save_probe(folder, digests, name="probe", classes=("no", "yes"), **facts):
     """Save a probe of mini with random directions under a name."""
     n_scores = len(classes) if len(classes) > 2 else 1
     layer = np.random.default_rng(1).normal(size=(n_scores, 256)) / 10, np.zeros(n_scores)
-    given = {
-        "kind": "logistic", "scores_are_logits": True, "sites": ("blocks.1.hook_resid_post",),
-        "position": {"at": "last"}, "bos": False, "model": "mini", "compute": "float32",
-        "dtype": "float32", "cache": "", "seed": 0, "created": "", "versions": {},
-    }  # fmt: skip
-    probe = SavedProbe((layer,), classes, ProbeFacts(**(given | digests | facts)))
+    of_last = {"sites": ("blocks.1.hook_resid_post",), "position": {"at": "last"}, "metrics": {}}
+    probe = SavedProbe((layer,), classes, make_facts(**(of_last | digests | facts)))
     return probe.save(folder / name)
-
-
-@pytest.fixture
-def keep(tmp_path, mini_digests):
-    """A function that saves a probe in the test's folder."""
-    return partial(save_probe, tmp_path, mini_digests)

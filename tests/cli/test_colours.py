@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+from tests.cli.conftest import COLOUR_VARIABLES, save_probe
+
 # 1, 3 and 4 make text bold, italic or underlined: no colours.
 COLOUR = re.compile(r"\x1b\[(?:[\d;:]*;)?(?:3[0-8]|4[0-8]|9\d|10\d)[\d;:]*m")
 COMMANDS = {
@@ -15,6 +17,12 @@ COMMANDS = {
     "tokens": ["apply", "probe", "--text", "The keys to the cabinet", "--per", "token"],
     "error": ["run", "there_is_none.yaml"],
 }
+
+
+@pytest.fixture(autouse=True)
+def probe(tmp_path, mini_digests):
+    """A saved probe in the folder of the test."""
+    save_probe(tmp_path, mini_digests)
 
 
 def on_terminal(arguments, folder, **variables):
@@ -38,29 +46,23 @@ def on_terminal(arguments, folder, **variables):
     return written.decode()
 
 
-COLOUR_VARIABLES = ("NO_COLOR", "FORCE_COLOR", "COLORTERM")
-
-
 FORCED = {"NO_COLOR": "0", "FORCE_COLOR": "1"}
 
 
 @pytest.mark.parametrize(
     ("name", "variables"), [*((name, FORCED) for name in COMMANDS), ("tokens", {"NO_COLOR": "1"})]
 )
-def test_no_color_removes_all_colours(keep, tmp_path, name, variables):
-    keep()
+def test_no_color_removes_all_colours(tmp_path, name, variables):
     output = on_terminal(COMMANDS[name], tmp_path, **variables)
     assert output.strip()
     assert not COLOUR.findall(output)
 
 
-def test_empty_no_color_has_no_effect(keep, tmp_path):
-    keep()
+def test_empty_no_color_has_no_effect(tmp_path):
     assert COLOUR.search(on_terminal(COMMANDS["tokens"], tmp_path, NO_COLOR=""))
 
 
-def test_pipe_to_another_process_gets_plain_text(keep, tmp_path):
-    keep()
+def test_pipe_to_another_process_gets_plain_text(tmp_path):
     environment = {k: v for k, v in os.environ.items() if k not in COLOUR_VARIABLES}
     command = [sys.executable, "-m", "probekit", *COMMANDS["tokens"]]
     done = subprocess.run(
@@ -68,13 +70,3 @@ def test_pipe_to_another_process_gets_plain_text(keep, tmp_path):
     )
     assert done.stdout
     assert "\x1b" not in done.stdout + done.stderr
-
-
-@pytest.mark.parametrize("name", COMMANDS)
-def test_pipe_gets_plain_text(keep, call, monkeypatch, name):
-    keep()
-    for variable in COLOUR_VARIABLES:
-        monkeypatch.delenv(variable, raising=False)
-    _, out, err = call(*COMMANDS[name])
-    assert out + err
-    assert "\x1b" not in out + err

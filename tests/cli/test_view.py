@@ -15,7 +15,7 @@ from probekit.cli.main import main
 from probekit.cli.view_server import make_server
 from probekit.errors import ConfigError
 from probekit.training.run_files import write_log
-from tests.report.conftest import HOSTILE
+from tests.report.conftest import HOSTILE, make_record, write_shown
 from tests.report.pages.test_losses import a_log, write_pretraining
 
 
@@ -254,20 +254,13 @@ def test_internal_errors_are_printed_and_the_server_continues(root, monkeypatch,
     assert "ZeroDivisionError: a defect" in capsys.readouterr().err
 
 
-def test_finished_run_is_rendered_from_its_files(get, root, finished):
-    finished.rename(root / "n" / "done ü")
+def test_finished_run_is_rendered_from_its_files(get, root):
+    write_shown(root / "n" / "done ü", record=make_record() | {"attention": []})
     _, page = get("/")
     assert "finished" in page
     status, page = get("/run/n/done%20%C3%BC/report.html")
     assert status == 200
     assert "plotly" in page
-
-
-@pytest.fixture
-def finished(tmp_path):
-    from tests.report.conftest import make_record, write_shown
-
-    return write_shown(tmp_path / "finished", record=make_record() | {"attention": []})
 
 
 def test_a_taken_port_is_reported(tmp_path):

@@ -1,6 +1,7 @@
 """Synthetic tables for pages, in the format of analysis and pipeline."""
 
 import itertools
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -9,6 +10,7 @@ from probekit.results.comparison import COLUMNS, COSINES, SCORES, RunComparison,
 from probekit.results.network import PatchedPair
 from tests.report.conftest import HOSTILE, row
 
+AUDIT = Path(__file__).with_name("audit.js").read_text("utf-8")
 TOKENS = ("The", " keys", "<0xE2>", " שלום", HOSTILE)
 SITES = ("blocks.0.hook_resid_pre", *(f"blocks.{layer}.hook_resid_post" for layer in range(3)))
 TRAINED_SITES = (

@@ -37,13 +37,27 @@ def test_figures_take_the_ink_of_the_page_and_change_with_it(browser, page, medi
     assert browser.evaluate(ink) == browser.evaluate(body) != dark
 
 
-def test_a_folded_figure_is_drawn_when_it_is_opened(browser, page):
+def test_all_but_the_results_is_closed_and_a_folded_figure_is_drawn_when_it_is_opened(
+    browser, page
+):
     browser.open(page)
+    summaries = browser.evaluate(
+        "[...document.querySelectorAll('details:not([open]) > summary')].map(e => e.textContent)"
+    )
+    for closed in ("About this figure", "Data card", "Data checks", "Full configuration"):
+        assert closed in summaries
+    assert browser.evaluate("document.querySelectorAll('details[open]').length") == 0
     folded = "document.querySelectorAll('details .main-svg').length"
     assert browser.evaluate(folded) == 0
     browser.evaluate("document.querySelector('.folds summary').click()")
     browser.settle()
     assert browser.evaluate(folded) > 0
+    titles = browser.evaluate(
+        "[...document.querySelectorAll('.modebar-btn')].map(button => button.dataset.title)"
+    )
+    assert titles
+    # Figures have no upload button.
+    assert not [title for title in titles if "loud" in title or "hare" in title]
     assert browser.trouble == []
 
 
@@ -56,15 +70,6 @@ def test_the_data_card_opens_and_wraps(browser, make_run, record):
     assert browser.evaluate(f"{card}.scrollWidth <= {card}.clientWidth")
     assert browser.evaluate(f"{card}.clientHeight") > 100
     assert browser.trouble == []
-
-
-def test_figures_have_no_upload_button(browser, page):
-    browser.open(page)
-    titles = browser.evaluate(
-        "[...document.querySelectorAll('.modebar-btn')].map(button => button.dataset.title)"
-    )
-    assert titles
-    assert not [title for title in titles if "loud" in title or "hare" in title]
 
 
 def test_hostile_names_reach_the_figure_as_text(browser, make_run, table, hostile):
@@ -152,13 +157,3 @@ def test_narrow_windows_show_answer_figure_table_and_warnings_in_this_order(brow
         "[...document.querySelectorAll('.compact thead th, .compact tbody th')]"
         ".every(one => one.scope)"
     )
-
-
-def test_everything_but_the_results_is_closed(browser, page):
-    browser.open(page)
-    summaries = browser.evaluate(
-        "[...document.querySelectorAll('details:not([open]) > summary')].map(e => e.textContent)"
-    )
-    for closed in ("About this figure", "Data card", "Data checks", "Full configuration"):
-        assert closed in summaries
-    assert browser.evaluate("document.querySelectorAll('details[open]').length") == 0

@@ -1,7 +1,6 @@
 """Figures and worst errors of the selected probe, shown only if the run has saved them."""
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -19,138 +18,91 @@ from probekit.report.pages.parts import chosen_parts
 from probekit.report.pages.run_page import write_report
 from probekit.report.pages.wrong_examples import WrongExamples, errors_section, load_wrong
 from tests.report.conftest import HOSTILE, SITES, judged, row, seal_run
+from tests.report.pictures import AUDIT
+from tests.stored import drawn
 
-COUNTS = {"n_directions": 1, "n_features": 48}
-AUDIT = Path(__file__).with_name("audit.js").read_text("utf-8")
+CONFUSION = pd.DataFrame(
+    [("Plur", "Plur", 30), ("Plur", "NA", 10), ("NA", "Plur", 5), ("NA", "NA", 15)],
+    columns=["truth", "guess", "n"],
+)
+NO_ROWS = CONFUSION.assign(n=CONFUSION["n"].mask(CONFUSION["truth"] == "NA", 0))
+POINTS = np.random.default_rng(0).normal(size=(2, 40, 2)).round(3)
+SCATTER = pd.concat(
+    pd.DataFrame({"method": method, "x": plane[:, 0], "y": plane[:, 1]})
+    for method, plane in zip(("PCA", "LDA"), POINTS, strict=True)
+).assign(axis_x="one", axis_y="two", label=["a", HOSTILE] * 40)
+LONG = "a" * 300 + "1"
+LABELS = (LONG, "b\u202e", LONG.replace("1", "2"))
+LONG_CONFUSION = pd.DataFrame(
+    [(a, b, 3) for a in LABELS for b in LABELS], columns=["truth", "guess", "n"]
+)
+AXES = {"method": "PCA", "axis_x": "1", "axis_y": "2"}
+LONG_SCATTER = pd.DataFrame(AXES | {"x": 0.0, "y": 1.0, "label": LABELS})
+COSINES = pd.DataFrame(
+    [
+        {"site_a": a, "site_b": b, "cosine": 1.0 if a == b else 0.5}
+        for a in (SITES[2], SITES[0], SITES[-1])
+        for b in (SITES[2], SITES[0], SITES[-1])
+    ]
+).assign(n_directions=1, n_features=48)
+WITH_NULL = COSINES.assign(null_high=0.31, n_null=100)
+NEURONS = pd.DataFrame(
+    [
+        row(f"blocks.1.mlp.hook_post[neuron={n}]", "task", value, split=split)
+        for n in range(6)
+        for split, value in (("validation", 0.5 + 0.05 * n), ("test", 0.9 - n / 50))
+    ]
+)
+FIGURES = {
+    "true labels are rows, which sum to 1": lambda: confusion_matrix(CONFUSION),
+    "a label without rows has no shares": lambda: confusion_matrix(NO_ROWS),
+    "missing pairs of labels are no rows": lambda: confusion_matrix(CONFUSION.iloc[1:]),
+    "each label of a plane has a colour and a mark": lambda: scatter_plane(SCATTER, "PCA"),
+    "directions are in the order of the layers": lambda: direction_map(COSINES),
+    "cosines are compared with permuted labels": lambda: direction_map(WITH_NULL),
+    "neurons are ranked by validation and shown by test": lambda: neuron_ranking(NEURONS),
+    "long labels are cut and differ": lambda: confusion_matrix(LONG_CONFUSION),
+    "so do those of planes": lambda: scatter_plane(LONG_SCATTER, "PCA"),
+}
 
 
-@pytest.fixture
-def confusion():
-    return pd.DataFrame(
-        [("Plur", "Plur", 30), ("Plur", "NA", 10), ("NA", "Plur", 5), ("NA", "NA", 15)],
-        columns=["truth", "guess", "n"],
-    )
+@pytest.mark.parametrize("name", FIGURES)
+def test_figures_are_those_that_are_stored(snapshot, name):
+    figure = FIGURES[name]()
+    assert "\u202e" not in figure.to_json()
+    assert drawn(figure) == snapshot
 
 
-@pytest.fixture
-def scatter():
-    points = np.random.default_rng(0).normal(size=(2, 40, 2))
-    return pd.concat(
-        pd.DataFrame(
-            {
-                "method": method,
-                "x": plane[:, 0],
-                "y": plane[:, 1],
-                "axis_x": "one",
-                "axis_y": "two",
-                "label": ["a", HOSTILE] * 20,
-            }
-        )
-        for method, plane in zip(("PCA", "LDA"), points, strict=True)
-    )
+def test_many_labels_share_a_look_and_no_neuron_is_ranked_in_other_runs(table):
+    many = SCATTER.assign(label=[str(n % 25) for n in range(len(SCATTER))])
+    assert len(scatter_plane(many, "LDA").data) == 10
+    assert ranked_neurons(table).empty
+
+
+def test_captions_state_the_null_of_cosines_or_that_there_is_none(tmp_path, table, snapshot):
+    for one in (WITH_NULL, COSINES.assign(null_high=np.nan)):
+        one.to_csv(tmp_path / "cosines.csv", index=False)
+        assert [part.caption for part in chosen_parts(tmp_path, table, judged(table))] == snapshot
 
 
 @pytest.fixture
 def wrong():
     token = {"token": HOSTILE, "span": [0, 0], "label": "Sing", "score": 2.0}
-    example = {
-        "text": HOSTILE,
-        "span": None,
-        "group": "g",
-        "label": "Plur",
-        "guess": "Sing",
-        "ahead": 3.0,
-        "tokens": [token, {**token, "token": " x", "score": -1.0}],
-    }
+    tokens = [token, {**token, "token": " x", "score": -1.0}]
+    example = {"text": HOSTILE, "span": None, "group": "g", "label": "Plur", "guess": "Sing"}
+    example |= {"ahead": 3.0, "tokens": tokens}
     return {"classes": ["Plur", "Sing"], "examples": [example], "probes": [], "rows": []}
 
 
-def test_true_labels_stand_down_and_rows_add_up_to_one(confusion):
-    trace, _ = confusion_matrix(confusion).data
-    figure = confusion_matrix(confusion)
-    assert (
-        list(figure.layout.yaxis.ticktext) == list(figure.layout.xaxis.ticktext) == ["NA", "Plur"]
-    )
-    assert np.array(trace.z).tolist() == [[0.75, 0.25], [0.25, 0.75]]
-    assert "10 of 40" in trace.hovertext[1][0]
-
-
-def test_a_label_without_rows_has_no_shares(confusion):
-    confusion.loc[confusion["truth"] == "NA", "n"] = 0
-    trace, _ = confusion_matrix(confusion).data
-    assert np.isnan(np.array(trace.z, dtype=float)[0]).all()
-
-
-def test_each_label_of_a_plane_has_a_colour_and_a_mark_of_its_own(scatter):
-    figure = scatter_plane(scatter, "PCA")
-    looks = {(trace.marker.color, trace.marker.symbol) for trace in figure.data}
-    assert len(looks) == len(figure.data) == 2
-    assert [figure.layout.xaxis.title.text, figure.layout.yaxis.title.text] == ["one", "two"]
-
-
-def test_many_labels_share_a_look(scatter):
-    scatter["label"] = [str(n % 25) for n in range(len(scatter))]
-    assert len(scatter_plane(scatter, "LDA").data) == 10
-
-
-def test_directions_stand_in_the_order_of_the_layers():
-    sites = [SITES[2], SITES[0], SITES[-1]]
-    rows = pd.DataFrame(
-        [{"site_a": a, "site_b": b, "cosine": 1.0 if a == b else 0.5} for a in sites for b in sites]
-    )
-    figure = direction_map(rows)
-    assert list(figure.layout.xaxis.ticktext) == ["embed", "1", "final norm"]
-    assert (figure.data[0].zmin, figure.data[0].zmax) == (-1, 1)
-
-
-def test_cosines_are_compared_with_probes_of_permuted_labels(tmp_path, table):
-    rows = pd.DataFrame(
-        [
-            {"site_a": a, "site_b": b, "cosine": 1.0 if a == b else 0.5} | COUNTS
-            for a in SITES[1:3]
-            for b in SITES[1:3]
-        ]
-    )
-    with_null = rows.assign(null_high=0.31, n_null=100)
-    captions = []
-    for one in (with_null, rows.assign(null_high=np.nan)):
-        one.to_csv(tmp_path / "cosines.csv", index=False)
-        captions += [part.caption for part in chosen_parts(tmp_path, table, judged(table))]
-    assert (
-        "95 % have an absolute cosine with the probe of the other site of at most 0.31."
-        in (captions[0])
-    )
-    assert "±0.310" in direction_map(with_null).data[0].hovertext[0][1]
-    assert "No probes were fitted on permuted labels" in captions[1]
-
-
-def test_neurons_are_ranked_by_validation_and_shown_by_test(table):
-    assert ranked_neurons(table).empty
-    rows = []
-    for n in range(6):
-        site = f"blocks.1.mlp.hook_post[neuron={n}]"
-        rows += [
-            row(site, "task", 0.5 + 0.05 * n, split="validation"),
-            row(site, "task", 0.9 - n / 50),
-        ]
-    (trace, *_) = neuron_ranking(pd.DataFrame(rows)).data
-    assert list(trace.x) == pytest.approx([0.9 - n / 50 for n in reversed(range(6))])
-
-
-def write_chosen(run, confusion, scatter, wrong):
-    confusion.to_csv(run / "confusion.csv", index=False)
-    scatter.to_csv(run / "scatter.csv", index=False)
-    (run / "wrong.json").write_text(json.dumps(wrong))
-    return seal_run(run)
-
-
-def test_the_page_shows_them_where_the_run_has_them(
-    browser, report_of, make_run, confusion, scatter, wrong
-):
+def test_the_page_shows_them_where_the_run_has_them(browser, report_of, make_run, wrong):
     titles = ["Confusion matrix", f"{SITES[3]} by PCA", f"{SITES[3]} by LDA"]
     plain = report_of("plain").read_text("utf-8")
     assert not [title for title in titles if title in plain]
-    page = write_report(write_chosen(make_run(), confusion, scatter, wrong))
+    run = make_run()
+    CONFUSION.to_csv(run / "confusion.csv", index=False)
+    SCATTER.to_csv(run / "scatter.csv", index=False)
+    (run / "wrong.json").write_text(json.dumps(wrong))
+    page = write_report(seal_run(run))
     places = [page.read_text("utf-8").index(f"<summary>{title}</summary>") for title in titles]
     assert places == sorted(places)
     browser.open(page, width=360)
@@ -225,8 +177,12 @@ def test_the_table_of_sites_sorts_by_keys_and_is_saved_whole(browser, report_of,
     browser.evaluate(f"{head}.focus()")
     browser.evaluate("document.activeElement.click()")
     assert browser.evaluate(first) == "blocks.2.hook_resid_post"
+    sorted_by = "document.activeElement.closest('th').ariaSort"
+    assert browser.evaluate(sorted_by) == "descending"
     browser.evaluate("document.activeElement.click()")
     assert browser.evaluate(first) == "blocks.0.hook_resid_pre"
+    browser.evaluate(head.replace("accuracy", "site") + ".click()")  # texts are sorted, too
+    assert browser.evaluate(first) == "ln_final.hook_normalized"
     browser.evaluate("document.querySelector('a.save').click()")
     browser.settle(800)
     (saved,) = tmp_path.glob("*.csv")
@@ -262,35 +218,3 @@ def test_a_figure_is_drawn_once(browser, report_of, tmp_path):
     plots = "[...document.querySelectorAll('.plot')]"
     open_plots = f"{plots}.filter(plot => !plot.closest('details')).length"
     assert browser.evaluate("window.draws") == browser.evaluate(open_plots)
-
-
-LONG = "a" * 300 + "1"
-
-
-def test_long_labels_and_direction_marks_do_not_break_figures():
-    labels = (LONG, "b\u202e", LONG.replace("1", "2"))
-    rows = pd.DataFrame(
-        [(a, b, 3) for a in labels for b in labels], columns=["truth", "guess", "n"]
-    )
-    figure = confusion_matrix(rows)
-    shown = figure.layout.xaxis.ticktext
-    assert len(set(shown)) == 3
-    assert max(map(len, shown)) <= 50
-    assert "b&lt;U+202E&gt;" in shown
-    assert "\u202e" not in figure.to_json()
-    points = pd.DataFrame({"method": "PCA", "x": 0.0, "y": 1.0, "label": labels})
-    plane = scatter_plane(points.assign(axis_x="1", axis_y="2"), "PCA")
-    assert {trace.name for trace in plane.data} == set(shown)
-
-
-def test_the_page_states_why_there_is_no_confusion_matrix(report_of, make_run, record):
-    reason = "Confusion matrix, scatter plots, cosines of directions and errors are computed for at"
-    assert reason not in report_of("plain").read_text()
-    record["data"]["labels"] = {"train": {f"c{n}": 10 for n in range(60)}, "test": {}}
-    page = write_report(make_run(record=record)).read_text()
-    assert f"The data have 60 classes. {reason} most 40." in page
-
-
-def test_missing_pairs_of_labels_are_no_rows(confusion):
-    figure = confusion_matrix(confusion.iloc[1:])
-    assert len(figure.data) == 2

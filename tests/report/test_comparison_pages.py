@@ -1,47 +1,41 @@
-"""The pages of comparisons and transfers, as a browser shows them; names do no harm."""
+"""Figures of comparisons and transfers; their pages are in test_every_page.py."""
 
+import re
 from dataclasses import replace
 
 import numpy as np
 import pandas as pd
+import plotly.graph_objects as go
 import pytest
 
-from probekit.report.figures.line_labels import LABEL
 from probekit.report.pages.compare_page import (
     MOST_LINES,
     comparison_page,
     difference_figure,
     difference_lines,
 )
-from probekit.report.pages.transfer_page import place_parts, transfer_page
+from probekit.report.pages.transfer_page import place_parts, score_map, transfer_page
 from probekit.results.site_results import NESTED_SITE
+from tests.report.page_text import text_of
 from tests.report.pictures import make_comparison, make_transfer
+from tests.stored import changed, drawn
+
+SCORE = ["value", "ci_low", "ci_high", "difference", "difference_low", "difference_high"]
 
 
 @pytest.fixture
-def comparison(hostile):
-    return make_comparison(hostile)
+def comparison():
+    return make_comparison("a")
 
 
 @pytest.fixture
-def transfer(hostile):
-    return make_transfer(hostile)
+def transfer():
+    return make_transfer("a note")
 
 
-def test_marks_are_filled_where_a_difference_holds(comparison):
-    logistic, mass_mean, *_ = difference_figure(comparison).data
-    assert list(logistic.marker.symbol) == ["circle", "circle-open", "circle-open"]
-    assert list(mass_mean.marker.symbol) == ["square", "square-open", "square-open"]
-    assert list(logistic.x) == [-1, 0, 1]
-    assert not set(logistic.x) & set(mass_mean.x)  # no interval lies on another
-    assert np.allclose(logistic.error_y.array, 0.15)
-
-
-def test_each_line_of_a_comparison_is_labelled_at_its_end(comparison):
-    figure = difference_figure(comparison)
-    labels = [note.text for note in figure.layout.annotations if note.name == LABEL]
-    assert len(labels) == 2
-    assert not figure.layout.showlegend
+def test_marks_are_filled_where_a_difference_is_significant(comparison, snapshot):
+    """Each line is labelled at its end, and no interval lies on another."""
+    assert drawn(difference_figure(comparison)) == snapshot
 
 
 def test_positions_count_as_lines_of_a_comparison(comparison):
@@ -50,8 +44,8 @@ def test_positions_count_as_lines_of_a_comparison(comparison):
     for n, n_figures in ((n_positions, 1), (n_positions + 1, 0)):
         moved = [sites.assign(position_a=f"at {i}", position_b=f"at {i}") for i in range(n)]
         many = replace(comparison, rows=pd.concat(moved))
-        drawn = [trace for trace in difference_figure(many).data if trace.error_y.array]
-        assert len(drawn) == 2 * n
+        lines = [trace for trace in difference_figure(many).data if trace.error_y.array]
+        assert len(lines) == 2 * n
         assert comparison_page(many).count('class="drawing"') == n_figures
 
 
@@ -61,15 +55,34 @@ def test_the_choice_of_nested_cross_validation_is_no_point_of_the_curve(comparis
     assert len(difference_lines(both)) == len(difference_lines(comparison))
 
 
-def test_a_cosine_says_from_how_many_permutations_it_is_judged(transfer):
-    page = transfer_page(transfer)
-    assert "based on 20 permutations, so p cannot be below 0.048." in page
+def test_a_cosine_states_how_many_permutations_it_is_based_on(transfer, snapshot):
     _, cosines, _ = place_parts(transfer, *transfer.chosen)
-    hover = cosines.figure["data"][0]["hovertext"]
-    assert hover[0][1].endswith(
-        "with permuted labels: −0.100 to 0.100<br>permutations: 20<br>p: 0.0496"
-    )
-    assert hover[0][0].endswith("permutations: 10")
+    assert drawn(go.Figure(cosines.figure)) == snapshot
     # Nothing was tested, so nothing is reported.
     bare = replace(transfer, cosines=transfer.cosines.assign(n_null=0, p=np.nan))
     assert "permutations, so p" not in transfer_page(bare)
+
+
+@pytest.mark.parametrize("is_dropped", [True, False])
+def test_a_cell_without_a_score_is_empty(transfer, snapshot, is_dropped):
+    """The probe of `third` has no score on `short` at the chosen site; other cells are the same."""
+    rows = transfer.scores.copy()
+    is_cell = rows["site"].eq(transfer.chosen[0]) & rows["train"].eq("third")
+    is_cell &= rows["test"].eq("short")
+    rows.loc[is_cell, SCORE] = np.nan
+    bare = replace(transfer, scores=rows[~is_cell] if is_dropped else rows)
+    maps = [
+        drawn(score_map(one.at(*one.chosen)[0], transfer.names, "accuracy"))
+        for one in (transfer, bare)
+    ]
+    assert changed(*maps) == snapshot(name="a cell less")
+    scores, *_ = place_parts(bare, *bare.chosen)
+    assert "nan" not in scores.description
+    assert not re.search(r"\bnan\b", text_of(transfer_page(bare)))
+
+
+def test_a_page_of_undefined_scores_has_a_figure_without_cells(transfer, snapshot):
+    bare = replace(transfer, scores=transfer.scores.assign(**dict.fromkeys(SCORE, np.nan)))
+    assert "No score of a probe on another data set is defined." in transfer_page(bare)
+    scores, *_ = place_parts(bare, *bare.chosen)
+    assert drawn(go.Figure(scores.figure)) == snapshot

@@ -24,25 +24,15 @@ def wrong(label=HOSTILE):
     rows = [
         {"text": f"{label} {site}", "span": [0, 4], "group": "g", "label": label} for site in SITES
     ]
+    place = {"head": None, "position": "last", "probe": "logistic", "n_rows": 1039}
     probes = [
-        {
-            "name": name_of(site),
-            "site": site,
-            "head": None,
-            "position": "last",
-            "probe": "logistic",
-            "n_wrong": 60 + number,
-            "n_rows": 1039,
-            "errors": [{"row": number, "guess": "Sing", "ahead": 1.5}],
-        }
+        place
+        | {"name": name_of(site), "site": site, "n_wrong": 60 + number}
+        | {"errors": [{"row": number, "guess": "Sing", "ahead": 1.5}]}
         for number, site in enumerate(SITES)
     ]
-    return {
-        "classes": [label, "Sing"],
-        "examples": [example | {"ahead": 3.0}],
-        "probes": probes,
-        "rows": rows,
-    }
+    examples = [example | {"ahead": 3.0}]
+    return {"classes": [label, "Sing"], "examples": examples, "probes": probes, "rows": rows}
 
 
 @pytest.fixture(scope="module")

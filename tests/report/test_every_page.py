@@ -2,6 +2,7 @@
 
 import json
 import re
+from functools import cache
 from pathlib import Path
 
 import pandas as pd
@@ -27,11 +28,17 @@ from tests.report.conftest import (
     HOSTILE,
     TOKENS,
     causal_patterns,
+    four_kinds,
+    make_heads,
     make_record,
+    make_sweep,
     seal_run,
+    write_shown,
 )
+from tests.report.page_text import text_of
 from tests.report.pages.test_texts_page import make_facts, make_reading
 from tests.report.pictures import (
+    AUDIT,
     head_rows,
     lens_rows,
     make_comparison,
@@ -42,72 +49,75 @@ from tests.report.pictures import (
 from tests.report.test_analysis_pages import FACTS, KNOWN, attributed
 from tests.results.causes.made_causes import every_table, write_causes
 
-AUDIT = Path(__file__).with_name("audit.js").read_text("utf-8")
-KINDS = (
-    "report",
-    "report of facets",
-    "report of heads",
-    "report of a sweep",
-    "report over training with causes",
-    "causes",
-    "runs",
-    "index",
-    "attention",
-    "lens",
-    "attribution",
-    "heads",
-    "pair",
-    "estimated pair",
-    "weights",
-    "weight",
-    "comparison",
-    "transfer",
-    "texts",
-)
+PROMPT = AttentionPrompt("".join(TOKENS), tuple(TOKENS), causal_patterns(len(TOKENS)))
+LENSES = pd.concat([lens_rows(), lens_rows(("A", " b"), prompt=2)])
+OF_FACTS = {"model": "made", "facts": FACTS}
+
+
+def runs_in(folder):
+    """Two runs in a folder."""
+    return [
+        write_shown(folder / "runs" / "plural" / key, record=make_record() | {"key": key})
+        for key in "ab"
+    ]
+
+
+def with_causes(folder):
+    """A run over training with interventions."""
+    run = write_causes(write_shown(folder / "run"), **every_table())
+    training_rows().to_csv(run / "training.csv", index=False)
+    return seal_run(run)
+
+
+def index_of(folder):
+    runs_in(folder)
+    return index_page(folder / "runs")
+
+
+def weights_of(folder, **options):
+    GPT2(TINY).save_pretrained(folder / "tiny")
+    return write_weights_page(str(folder / "tiny"), folder / "page.html", **options)
+
+
+# The page of each kind, or its path, written in a folder.
+PAGES = {
+    "report": lambda folder: write_report(write_shown(folder)),
+    "report of facets": lambda folder: write_report(write_shown(folder, four_kinds())),
+    "report of heads": lambda folder: write_report(write_shown(folder, make_heads())),
+    "report of a sweep": lambda folder: write_report(write_shown(folder, make_sweep())),
+    "report over training with causes": lambda folder: write_report(with_causes(folder)),
+    "causes": lambda folder: write_causes_page(with_causes(folder)),
+    "runs": lambda folder: runs_page(load_runs(runs_in(folder))),
+    "index": index_of,
+    "attention": lambda _: AttentionExplorer.of([PROMPT], "gpt2").page(),
+    "lens": lambda _: lens_page(LENSES, **OF_FACTS),
+    "attribution": lambda _: attribution_page(attributed(), **OF_FACTS),
+    "heads": lambda _: heads_page(ScoredHeads(head_rows(), "a text", KNOWN), **OF_FACTS),
+    "pair": lambda _: pair_page(patched_pair(), **OF_FACTS),
+    "estimated pair": lambda _: pair_page(patched_pair(estimated=True), **OF_FACTS),
+    "weights": weights_of,
+    "weight": lambda folder: weights_of(folder, tensor="h.0.attn.c_attn.weight"),
+    "comparison": lambda _: comparison_page(make_comparison(HOSTILE)),
+    "transfer": lambda _: transfer_page(make_transfer(HOSTILE)),
+    "texts": lambda _: texts_page([make_reading(tuple(TOKENS))], ("no", "yes"), make_facts()),
+}
+KINDS = tuple(PAGES)
 
 
 @pytest.fixture(scope="module")
-def pages(write_run, report_of, tmp_path_factory):
-    """The path of a page of each kind."""
-    folder = tmp_path_factory.mktemp("every")
-    runs = [
-        write_run(folder / "runs" / "plural" / key, record=make_record() | {"key": key})
-        for key in "ab"
-    ]
-    with_causes = write_causes(write_run(folder / "causes"), **every_table())
-    training_rows().to_csv(with_causes / "training.csv", index=False)
-    seal_run(with_causes)
-    prompt = AttentionPrompt("".join(TOKENS), tuple(TOKENS), causal_patterns(len(TOKENS)))
-    lenses = pd.concat([lens_rows(), lens_rows(("A", " b"), prompt=2)])
-    scored = ScoredHeads(head_rows(), "a text", KNOWN)
-    written = {
-        "runs": runs_page(load_runs(runs)),
-        "index": index_page(folder / "runs"),
-        "attention": AttentionExplorer.of([prompt], "gpt2").page(),
-        "lens": lens_page(lenses, model="made", facts=FACTS),
-        "attribution": attribution_page(attributed(), model="made", facts=FACTS),
-        "heads": heads_page(scored, model="made", facts=FACTS),
-        "pair": pair_page(patched_pair(), model="made", facts=FACTS),
-        "estimated pair": pair_page(patched_pair(estimated=True), model="made", facts=FACTS),
-        "comparison": comparison_page(make_comparison(HOSTILE)),
-        "transfer": transfer_page(make_transfer(HOSTILE)),
-        "texts": texts_page([make_reading(tuple(TOKENS))], ("no", "yes"), make_facts()),
-    }
-    for name, content in written.items():
-        (folder / f"{name}.html").write_text(content, "utf-8")
-    GPT2(TINY).save_pretrained(folder / "tiny")
-    tiny = str(folder / "tiny")
-    return {
-        **{name: folder / f"{name}.html" for name in written},
-        "report": report_of("plain"),
-        "report of facets": report_of("kinds"),
-        "report of heads": report_of("heads"),
-        "report of a sweep": report_of("sweep"),
-        "report over training with causes": write_report(with_causes),
-        "causes": write_causes_page(with_causes),
-        "weights": write_weights_page(tiny, folder / "weights.html"),
-        "weight": write_weights_page(tiny, folder / "weight.html", tensor="h.0.attn.c_attn.weight"),
-    }
+def page_of(tmp_path_factory):
+    """A function that returns the path of a page of a kind, written once."""
+
+    @cache
+    def page_of(kind):
+        folder = tmp_path_factory.mktemp("page")
+        page = PAGES[kind](folder)
+        if isinstance(page, Path):
+            return page
+        (folder / "page.html").write_text(page, "utf-8")
+        return folder / "page.html"
+
+    return page_of
 
 
 # The stylesheet is the same for all pages: at night each is opened in the dark as well.
@@ -117,11 +127,11 @@ IN_THE_DARK = [pytest.param(kind, True, marks=pytest.mark.nightly) for kind in K
 @pytest.mark.parametrize(
     ("kind", "dark"), [*((kind, False) for kind in KINDS), ("report", True), *IN_THE_DARK]
 )
-def test_pages_are_accessible(browser, pages, kind, dark):
-    browser.open(pages[kind], width=1400, dark=dark)
+def test_pages_are_accessible(browser, page_of, kind, dark):
+    browser.open(page_of(kind), width=1400, dark=dark)
     browser.unfold()
     assert browser.evaluate(AUDIT) == []
-    n_figures = pages[kind].read_text("utf-8").count('<script type="application/json">{"data"')
+    n_figures = page_of(kind).read_text("utf-8").count('<script type="application/json">{"data"')
     assert browser.evaluate("document.querySelectorAll('.drawing > .plot-container').length") == (
         n_figures
     )
@@ -141,8 +151,8 @@ CHOOSE = """(() => {{
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-def test_every_colouring_is_legible_and_its_masked_cells_are_grey(browser, pages, dark):
-    browser.open(pages["lens"], dark=dark)
+def test_every_colouring_is_legible_and_its_masked_cells_are_grey(browser, page_of, dark):
+    browser.open(page_of("lens"), dark=dark)
     paper = "getComputedStyle(document.querySelector('.plot:has(.choice) .bglayer .bg')).fill"
     seen = []
     for number in range(browser.evaluate(CHOOSE.format(number=0))):
@@ -154,9 +164,15 @@ def test_every_colouring_is_legible_and_its_masked_cells_are_grey(browser, pages
     assert browser.trouble == []
 
 
+# The weights of the last two are random.
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if not kind.startswith("weight")])
+def test_the_text_of_a_page_is_the_stored_one(page_of, snapshot, kind):
+    assert text_of(page_of(kind).read_text("utf-8")) == snapshot
+
+
 @pytest.mark.parametrize("kind", KINDS)
-def test_lines_of_a_figure_differ_in_dash_or_marker(pages, kind):
-    page = pages[kind].read_text("utf-8")
+def test_lines_of_a_figure_differ_in_dash_or_marker(page_of, kind):
+    page = page_of(kind).read_text("utf-8")
     for figure in re.findall(r'<script type="application/json">(\{"data".*?)</script>', page):
         named = [trace for trace in json.loads(figure)["data"] if trace.get("showlegend") is True]
         looks = {

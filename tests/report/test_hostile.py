@@ -61,17 +61,11 @@ def test_comparison(check, tmp_path):
 def test_transfer(check, tmp_path):
     made = make_transfer(WITH_NUL)
     names = {"third": EVIL, "logistic": EVIL, PLACES[2]: EVIL}
-    page = transfer_page(
-        replace(
-            made,
-            names=(*made.names[:2], EVIL),
-            model=EVIL,
-            scores=made.scores.replace(names),
-            cosines=made.cosines.replace(names),
-            chosen=(PLACES[1], EVIL),
-        )
+    tables = {"scores": made.scores.replace(names), "cosines": made.cosines.replace(names)}
+    evil = replace(
+        made, names=(*made.names[:2], EVIL), model=EVIL, chosen=(PLACES[1], EVIL), **tables
     )
-    assert check(written(tmp_path, page)) >= 10
+    assert check(written(tmp_path, transfer_page(evil))) >= 10
 
 
 @pytest.mark.parametrize("tensor", [None, f"h.1.{WITH_NUL}.weight"], ids=["all", "one"])
@@ -89,27 +83,18 @@ def hostile_run(folder):
     record = make_record()
     counts = {EVIL: 3, WITH_NUL: 4, "Sing": 5}
     record["data"] |= {
-        "name": EVIL,
         "labels": {"train": counts, "test": counts},
         "notes": [WITH_NUL],
-        "card": WITH_NUL,
         "groups": {EVIL: 3},
         "examples": [{"text": WITH_NUL, "span": [2, 9], "label": EVIL, "split": EVIL}],
         "findings": [{"level": EVIL, "code": EVIL, "message": WITH_NUL}],
+        **dict.fromkeys(("name", "card"), WITH_NUL),
     }
     record["model"] |= {"source": EVIL}
     record["attention"][0] = {"text": EVIL, "tokens": [EVIL, WITH_NUL]}
-    record |= {
-        "run": EVIL,
-        "key": EVIL,
-        "question": WITH_NUL,
-        "created": EVIL,
-        "versions": {EVIL: EVIL},
-        "digests": {EVIL: EVIL},
-        "seeds": {EVIL: EVIL},
-        "seconds": {EVIL: 1.0},
-        "files": {},
-    }
+    record |= dict.fromkeys(("run", "key", "created"), EVIL)
+    record |= {key: {EVIL: EVIL} for key in ("versions", "digests", "seeds")}
+    record |= {"question": WITH_NUL, "seconds": {EVIL: 1.0}, "files": {}}
     names = {"dataset": EVIL, "run": EVIL, "model": EVIL, "position": EVIL, "probe": EVIL}
     run = write_shown(folder, make_table().assign(**names).replace({SITES[-1]: EVIL}), record)
     (run / "config.yaml").write_text(f"name: plural\nprobe: {{C: {json.dumps(EVIL)}}}\n")

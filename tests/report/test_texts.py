@@ -18,66 +18,36 @@ from probekit.report.texts import (
 )
 from probekit.results.network import RowPrediction, TextReading
 
-
-@pytest.mark.parametrize(
-    ("token", "label"),
-    [
-        ("  a", "␣␣a"),
-        ("\r\n", "␍⏎"),
-        ("\u00a0", "<U+00A0>"),
-        ("\u202e", "<U+202E>"),
-        ("\ud800", "<U+D800>"),
-        ("<0xE2>", "<0xE2>"),
-        ("👩\u200d👧", "👩\u200d👧"),
+TOKENS = ["  a", "\r\n", "\u00a0", "\u202e", "\ud800", "<0xE2>", "👩\u200d👧"]
+SOURCES = ["mini", "org/name@main", "runs/mine/checkpoints/step-10", "/data/models/mine"]
+SOURCES += ["~/models/mine/", "../mine", "C:\\models\\mine", "/"]
+CORPUS = {"files": ["/a/b.txt", "~/c/d.txt"], "root": "../data"}
+# Paths of a machine, and texts that have some.
+HIDDEN = {
+    ("/data/x/y.csv", "/data/x"): [
+        "/data/x/y.csv is short",
+        "in\n  /data/x/y.csv",
+        "root: /data/x",
+        "/data/xy and /other/data/x",
     ],
-)
-def test_invisible_characters_of_tokens_become_visible(token, label):
-    assert token_label(token) == label
-
-
-@pytest.mark.parametrize(
-    ("source", "title"),
-    [
-        ("mini", "mini"),
-        ("org/name@main", "org/name@main"),
-        ("runs/mine/checkpoints/step-10", "runs/mine/checkpoints/step-10"),
-        ("/data/models/mine", "mine"),
-        ("~/models/mine/", "mine"),
-        ("../mine", "mine"),
-        ("C:\\models\\mine", "mine"),
-        ("/", "/"),
+    MachinePaths.of({"corpus": CORPUS, "url": "https://h/a/b"}).paths: [
+        "files: [/a/b.txt, ~/c/d.txt], root: ../data, half: 1/2, url: https://h/a/b"
     ],
-)
-def test_a_model_in_a_folder_has_its_last_name(source, title):
-    assert model_title(source) == title
+    MachinePaths.of({"root": r"C:\data\nouns"}).paths: [r"root: C:\data\nouns"],
+    MachinePaths.of({"root": "data", "file": "s3://bucket/x.csv"}, "mini").paths: ["root: data"],
+}
 
 
-def test_paths_in_lists_and_mappings_are_shortened_and_other_texts_are_not():
-    paths = MachinePaths.of(
-        {"corpus": {"files": ["/a/b.txt", "~/c/d.txt"], "root": "../data"}, "url": "https://h/a/b"}
-    )
-    text = "files: [/a/b.txt, ~/c/d.txt], root: ../data, half: 1/2, url: https://h/a/b"
-    shown = "files: […/b.txt, …/d.txt], root: ../data, half: 1/2, url: https://h/a/b"
-    assert paths.hide(text) == shown
+def test_labels_of_tokens_and_models_are_those_that_are_stored(snapshot):
+    """Invisible characters become visible; a model in a folder has its last name."""
+    labels = {token.encode("unicode_escape").decode(): token_label(token) for token in TOKENS}
+    labels |= {source: model_title(source) for source in SOURCES}
+    assert "\n".join(f"{text}: {label}" for text, label in labels.items()) == snapshot
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("/data/x/y.csv is short", "…/y.csv is short"),
-        ("in\n  /data/x/y.csv", "in\n  …/y.csv"),
-        ("root: /data/x", "root: …/x"),
-        ("/data/xy and /other/data/x", "/data/xy and /other/data/x"),
-    ],
-)
-def test_only_whole_paths_are_shortened(text, expected):
-    assert MachinePaths(("/data/x/y.csv", "/data/x")).hide(text) == expected
-
-
-def test_relative_names_and_urls_are_not_paths():
-    assert MachinePaths.of({"root": "data", "file": "s3://bucket/x.csv"}, "mini").paths == ()
-    windows = MachinePaths.of({"root": r"C:\data\nouns"})
-    assert windows.hide(r"root: C:\data\nouns") == "root: …/nouns"
+def test_only_whole_paths_of_the_machine_are_shortened(snapshot):
+    lines = [MachinePaths(paths).hide(text) for paths, texts in HIDDEN.items() for text in texts]
+    assert "\n".join(lines) == snapshot
 
 
 def reading(*scores):

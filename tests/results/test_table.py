@@ -3,34 +3,45 @@ import math
 import pandas as pd
 import pytest
 
-from probekit.errors import DataError, MissingError
+from probekit.errors import DataError
 from probekit.results.selection import chosen_row
-from probekit.results.table import PAGE_TABLES, load_table, page_table, placed, same_features, ticks
+from probekit.results.table import (
+    DIFFERENCES,
+    PAGE_TABLES,
+    load_table,
+    page_table,
+    placed,
+    read_columns,
+    same_features,
+    ticks,
+)
+from tests.report.conftest import difference, make_table
 
 
 def at(*sites: str, head: float | None = None) -> pd.DataFrame:
     return placed(pd.DataFrame({"site": sites, "head": [head] * len(sites)}))
 
 
-def test_what_was_written_is_read_back(make_run, table):
-    read = load_table(make_run(table) / "results.csv")
-    assert list(read.columns) == list(table.columns)
+TABLE = make_table()
+
+
+def test_what_was_written_is_read_back(make_run):
+    """A text that pandas takes for a missing value stays text."""
+    read = load_table(make_run(TABLE.assign(dataset="NA")) / "results.csv")
+    assert set(read["dataset"]) == {"NA"}
+    assert list(read.columns) == list(TABLE.columns)
     assert read["fold"].isna().all()
     assert set(read["positive"]) == {""}
-    assert read["value"].tolist() == table["value"].tolist()
-    assert read["site"].tolist() == table["site"].tolist()
-    assert read["converged"].isna().tolist() == table["converged"].isna().tolist()
+    assert read["value"].tolist() == TABLE["value"].tolist()
+    assert read["site"].tolist() == TABLE["site"].tolist()
+    assert read["converged"].isna().tolist() == TABLE["converged"].isna().tolist()
 
 
-def test_text_that_pandas_takes_for_a_missing_value_stays_text(make_run, table):
-    assert set(load_table(make_run(table.assign(dataset="NA")) / "results.csv")["dataset"]) == {
-        "NA"
-    }
-
-
-def test_a_missing_column_is_named(make_run, table):
-    with pytest.raises(DataError, match=r"results\.csv, line 1: no column 'ci_low', 'C'\."):
-        load_table(make_run(table.drop(columns=["ci_low", "C"])) / "results.csv")
+def changed(column, cell):
+    """The table of results with another cell in line 6."""
+    table = TABLE.astype(object)
+    table.loc[4, column] = cell
+    return table
 
 
 @pytest.mark.parametrize(
@@ -44,18 +55,40 @@ def test_a_missing_column_is_named(make_run, table):
         ("split", "train"),
     ],
 )
-def test_a_cell_that_cannot_be_read_is_named_with_its_line(make_run, table, column, cell):
-    table = table.astype(object)
-    table.loc[4, column] = cell
-    with pytest.raises(DataError, match=rf"line 6, column '{column}': '{cell}' cannot be read"):
-        load_table(make_run(table) / "results.csv")
+def test_a_cell_that_cannot_be_read_is_named_with_its_line(make_run, refused, column, cell):
+    refused(load_table, make_run(changed(column, cell)) / "results.csv")
 
 
-def test_a_table_without_rows_and_a_folder_without_table_are_refused(make_run, table, tmp_path):
-    with pytest.raises(DataError, match="no rows"):
-        load_table(make_run(table.iloc[:0]) / "results.csv")
-    with pytest.raises(MissingError, match="does not exist"):
-        load_table(tmp_path / "results.csv")
+def test_missing_columns_rows_and_files_are_named(make_run, tmp_path, refused):
+    for damaged in (TABLE.drop(columns=["ci_low", "C"]), TABLE.iloc[:0]):
+        refused(load_table, make_run(damaged) / "results.csv")
+    refused(load_table, tmp_path / "none.csv")
+    path = tmp_path / "differences.csv"
+    for row in (difference("majority") | {"p": "x"}, {"a": "a", "b": "b"}):
+        pd.DataFrame([row]).to_csv(path, index=False)
+        refused(read_columns, path, DIFFERENCES)
+
+
+FILLED = {"text": "NA", "number": "", "finite": "0.5", "count": "3"}
+READ = {"text": "NA", "number": pytest.approx(math.nan, nan_ok=True), "finite": 0.5, "count": 3}
+
+
+def page_cells(name):
+    return pd.DataFrame([{key: FILLED[of] for key, of in PAGE_TABLES[name].items()}] * 2)
+
+
+@pytest.mark.parametrize("name", PAGE_TABLES)
+def test_a_table_of_the_page_is_read_as_written(tmp_path, name):
+    assert page_table(tmp_path, name) is None
+    page_cells(name).to_csv(tmp_path / name, index=False)
+    first = page_table(tmp_path, name).iloc[0].to_dict()
+    assert first == {key: READ[of] for key, of in PAGE_TABLES[name].items()}
+    page_cells(name).iloc[:0].to_csv(tmp_path / name, index=False)
+    if name == "reliability.csv":  # no kind of probe has probabilities
+        assert page_table(tmp_path, name) is None
+        return
+    with pytest.raises(DataError, match="has no rows"):
+        page_table(tmp_path, name)
 
 
 @pytest.mark.parametrize(
@@ -70,75 +103,44 @@ def test_a_table_without_rows_and_a_folder_without_table_are_refused(make_run, t
         ("cosines.csv", "n_features", "-1"),
         ("reliability.csv", "accuracy", "high"),
         ("features.csv", "rank", "first"),
+        ("scatter.csv", "x", None),
     ],
 )
-def test_a_table_of_the_page_is_read_as_written(tmp_path, name, column, cell):
-    assert page_table(tmp_path, name) is None
-    filled = {"text": "NA", "number": "", "finite": "0.5", "count": "3"}
-    cells = pd.DataFrame([{key: filled[of] for key, of in PAGE_TABLES[name].items()}] * 2)
-    cells.to_csv(tmp_path / name, index=False)
-    first = page_table(tmp_path, name).iloc[0].to_dict()
-    read = {"text": "NA", "number": pytest.approx(math.nan, nan_ok=True), "finite": 0.5, "count": 3}
-    assert first == {key: read[of] for key, of in PAGE_TABLES[name].items()}
-    cells.drop(columns=column).to_csv(tmp_path / name, index=False)
-    with pytest.raises(DataError, match=f"no column '{column}'"):
-        page_table(tmp_path, name)
+def test_a_damaged_table_of_the_page_is_refused(tmp_path, refused, name, column, cell):
+    cells = page_cells(name)
     cells.loc[1, column] = cell
-    cells.to_csv(tmp_path / name, index=False)
-    with pytest.raises(DataError, match=f"line 3, column '{column}': '{cell}' cannot be read"):
-        page_table(tmp_path, name)
-    cells.iloc[:0].to_csv(tmp_path / name, index=False)
-    if name == "reliability.csv":  # no kind of probe has probabilities
-        assert page_table(tmp_path, name) is None
-        return
-    with pytest.raises(DataError, match="has no rows"):
-        page_table(tmp_path, name)
+    cells.drop(columns=[column] * (cell is None)).to_csv(tmp_path / name, index=False)
+    refused(page_table, tmp_path, name)
 
 
-def test_the_residual_stream_is_one_line_from_the_embedding_to_the_final_norm():
-    rows = at(
-        "ln_final.hook_normalized",
-        "blocks.2.hook_resid_post",
-        "blocks.2.hook_resid_pre",
-        "blocks.0.hook_resid_pre",
+LINES = {
+    None: [
         "hook_embed",
-    )
-    assert set(rows["line"]) == {"residual stream"}
-    assert rows["depth"].tolist() == [-1, -1, 1, 2, 3]
-    assert ticks(rows) == {-1: "embed", 0: "0", 1: "1", 2: "2", 3: "final norm"}
-
-
-@pytest.mark.parametrize(
-    ("site", "head", "line"),
-    [
-        ("blocks.1.hook_resid_mid", None, "resid_mid"),
-        ("blocks.1.hook_attn_out", None, "attn_out"),
-        ("blocks.1.attn.hook_z", 2.0, "attn.z head 2"),
-        ("blocks.1.attn.hook_z[head=2]", 2.0, "attn.z head 2"),
-        ("blocks.1.mlp.hook_post", None, "mlp.post"),
-        ("blocks.1.mlp.hook_post[neuron=3]", None, "mlp.post neuron 3"),
+        "blocks.0.hook_resid_pre",
+        "blocks.2.hook_resid_pre",
+        "blocks.2.hook_resid_post",
+        "ln_final.hook_normalized",
+        "blocks.1.hook_resid_mid",
+        "blocks.1.hook_attn_out",
+        "blocks.1.mlp.hook_post",
+        *(f"blocks.{layer}.mlp.hook_post[neuron={n}]" for n in (3, 10) for layer in (0, 2)),
     ],
-)
-def test_every_other_component_head_and_neuron_is_a_line_at_its_block(site, head, line):
-    rows = at(site, head=head)
-    assert rows[["line", "depth"]].to_numpy().tolist() == [[line, 1]]
+    2.0: ["blocks.1.attn.hook_z", "blocks.1.attn.hook_z[head=2]"],
+}
 
 
-def test_a_neuron_keeps_apart_from_its_whole_site_and_from_other_neurons():
-    sites = [
-        f"blocks.{layer}.mlp.hook_post{neuron}"
-        for neuron in ("[neuron=3]", "", "[neuron=10]")
-        for layer in (0, 2)
-    ]
-    lines = {str(line): rows["depth"].tolist() for line, rows in at(*sites).groupby("line")}
-    assert set(lines) == {"mlp.post", "mlp.post neuron 10", "mlp.post neuron 3"}
-    assert all(depths == [0, 2] for depths in lines.values())
+def test_sites_of_one_component_head_or_neuron_are_a_line_over_depth(snapshot):
+    parts = [at(*sites, head=head) for head, sites in LINES.items()]
+    rows = pd.concat(parts).sort_values(["line", "depth"])
+    text = rows[["line", "depth", "site", "head"]].to_csv(index=False)
+    from_block_1 = at("blocks.1.hook_mlp_out", "blocks.3.hook_mlp_out")
+    assert f"{text}{ticks(parts[0])}\n{ticks(from_block_1)}" == snapshot
 
 
-def test_a_neuron_shares_features_only_with_itself(table):
+def test_a_neuron_shares_features_only_with_itself():
     sites = ("blocks.1.mlp.hook_post", "blocks.1.mlp.hook_post[neuron=3]")
     rows = placed(
-        pd.concat([table[table["site"] == table["site"][0]].assign(site=s) for s in sites])
+        pd.concat([TABLE[TABLE["site"] == TABLE["site"][0]].assign(site=s) for s in sites])
     )
     for site in sites:
         row = rows[rows["site"] == site].iloc[0]

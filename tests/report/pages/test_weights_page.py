@@ -5,11 +5,11 @@ import pandas as pd
 
 from probekit.report.pages.weights_page import overview_page, weight_page, weights_answer
 from probekit.results.network import HeadWeights, WeightTensor
+from tests.report.page_text import text_of
 
 
 def rows(*tensors):
-    columns = ("name", "shape", "least", "most")
-    table = pd.DataFrame(tensors, columns=columns)
+    table = pd.DataFrame(tensors, columns=("name", "shape", "least", "most"))
     return table.assign(dtype="float16", mean=0.0, std=0.5, norm=2.0)
 
 
@@ -18,31 +18,14 @@ def heads(qk):
     return HeadWeights(parts={}, norms=np.ones((4, len(qk))), spectra=spectra, drawn=())
 
 
-def test_the_answer_of_an_overview_names_the_tensor_with_the_largest_weight():
+def test_pages_and_answers_are_those_that_are_stored(snapshot):
     table = rows(("wte.weight", (8, 4), -1.0, 2.0), ("h.0.ln_1.bias", (4,), -3.0, 0.5))
-    assert weights_answer(table) == (
-        "36 weights in 2 tensors, all between −3 and 2; the largest in absolute value is in "
-        "h.0.ln_1.bias."
-    )
-    page = overview_page(table, "/data/mine/models/mine")
-    assert "How large are the weights of mine?" in page
-    assert "/data/mine" not in page
-
-
-def test_the_answer_of_an_attention_tensor_names_the_strongest_head():
-    table = rows(("h.0.attn.c_attn.weight", (4, 12), -1.0, 1.0))
-    answer = weights_answer(table, heads([2.0, 3.5, 3.0]))
-    assert answer == (
-        "48 weights between −1 and 1, with a standard deviation of 0.5; head 1 has the largest "
-        "singular value of W_QK (3.5, next 3)."
-    )
-    assert weights_answer(table, heads([2.0])).endswith("value of W_QK (2).")
-
-
-def test_the_page_of_one_tensor_has_its_numbers_once():
-    table = rows(("ln_f.bias", (3,), -1.0, 1.0))
+    attention = rows(("h.0.attn.c_attn.weight", (4, 12), -1.0, 1.0))
+    vector = rows(("ln_f.bias", (3,), -1.0, 1.0))
     values = np.array([-1.0, 0.0, 1.0], np.float32)
-    page = weight_page(WeightTensor(table, values, (), None, None), "mini")
-    assert "Which values does ln_f.bias have?" in page
-    assert "<bdi>shape</bdi></th><td>3</td>" in page
-    assert "Table of tensors" not in page
+    assert weights_answer(attention, heads([2.0, 3.5, 3.0])) == snapshot
+    assert weights_answer(attention, heads([2.0])) == snapshot
+    overview = overview_page(table, "/data/mine/models/mine")
+    assert "/data/mine" not in overview
+    assert text_of(overview) == snapshot
+    assert text_of(weight_page(WeightTensor(vector, values, (), None, None), "mini")) == snapshot

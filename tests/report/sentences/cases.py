@@ -154,107 +154,111 @@ class Case:
     grid: tuple = (0.001, 0.01, 0.1)
 
 
-BETTER = with_p(make_table(), 0.0001)
-BELOW = with_p(with_values(make_table(), (0.175, 0.036, 0.438), target="task"), 1.0)
-SMALL = with_p(make_table(), 0.0005)
+def case(*differences, p=None, table=None, question=YES_NO, **values):
+    """A case with differences, p-values of association, and test scores of targets."""
+    table = make_table() if table is None else table
+    for target, numbers in values.items():
+        table = with_values(table, numbers, target=target)
+    return Case(table if p is None else with_p(table, p), differences, question)
+
+
+# Two bins of a reliability diagram.
+PLACE = {"probe": "logistic", "site": BEST[0], "head": None, "position": "last", "n_rows": 20}
+BINS = pd.DataFrame(
+    [
+        PLACE
+        | {"low": low, "high": low + 0.1, "confidence": low + 0.05}
+        | {"accuracy": low, "ci_low": low - 0.1, "ci_high": low + 0.1}
+        for low in (0.5, 0.9)
+    ]
+)
 TEST = make_table()[make_table()["split"] == "test"]
 NESTED = with_folds(make_table())
 BOTH_WORDS = with_row(with_row(make_table(), "bag_of_words", 0.6), "length", 0.65, ci_low=0.63)
 LENGTH = {"level": "warning", "code": "length", "message": "Length is associated."}
 AT = make_table()["site"].eq("blocks.1.hook_resid_post") & make_table()["target"].eq("task")
+WRITTEN_ALIKE = with_scores(0.7, 0.7, 0.7, 0.9002, 0.9, 0.7)
+AT_BEST = make_table()[make_table()["site"].isin(["", BEST[0]])]
+STOPPED = make_table()[make_table()["site"] == BEST[2]].assign(converged=False)
+AT_20_SITES = [STOPPED.assign(site=f"blocks.{n}.hook_resid_post") for n in range(20)]
+WITH_SVM = with_kinds(svm=0.03)
+SEVERAL = (
+    ("warning", "few-groups"),
+    ("warning", "duplicates-across"),
+    ("error", "rare-labels"),
+    ("info", "lost"),
+    ("warning", "of-a-newer-release"),
+)
+FINDINGS = tuple(
+    {"level": level, "code": code, "message": f"{level} {code}."} for level, code in SEVERAL
+)
 
 CASES = {
     # Verdicts.
-    "better": Case(BETTER, (majority(),)),
-    "better, which layer": Case(BETTER, (majority(),), WHICH),
-    "no evidence": Case(with_p(make_table(), 0.21), (majority(p=0.21),)),
-    "no evidence, and words are better": Case(
-        with_p(with_values(make_table(), 0.97, target="word_identity"), 0.21), (majority(p=0.21),)
+    "better": case(majority(), p=0.0001),
+    "better, which layer": case(majority(), p=0.0001, question=WHICH),
+    "no evidence": case(majority(p=0.21), p=0.21),
+    "no evidence, and words are better": case(majority(p=0.21), p=0.21, word_identity=0.97),
+    "too few groups": case(majority(p=math.nan), question=WHICH),
+    "rivals are not worse": case(
+        majority(p=0.01), word_identity(0.2, 0.4), difference(RANDOM, p=0.3, score=0.736), p=0.01
     ),
-    "too few groups": Case(make_table(), (majority(p=math.nan),), WHICH),
-    "rivals are not worse": Case(
-        with_p(make_table(), 0.01),
-        (majority(p=0.01), word_identity(0.2, 0.4), difference(RANDOM, p=0.3, score=0.736)),
+    "a rival is better": case(
+        majority(p=0.01),
+        word_identity(-0.1, 0.01),
+        difference(RANDOM, p=0.3, score=0.736),
+        p=0.01,
+        question=WHICH,
     ),
-    "a rival is better": Case(
-        with_p(make_table(), 0.01),
-        (majority(p=0.01), word_identity(-0.1, 0.01), difference(RANDOM, p=0.3, score=0.736)),
-        WHICH,
+    "not tested": case(),
+    "tested against the majority only": case(majority()),
+    "not better than the majority": case(majority(p=0.4)),
+    "worse than the majority": case(majority(-0.2, p=0.001)),
+    "worse than chance": case(
+        majority(-0.33, 0.19, 1.0), p=1.0, question=WHICH, task=(0.175, 0.036, 0.438)
     ),
-    "not tested": Case(),
-    "tested against the majority only": Case(make_table(), (majority(),)),
-    "not better than the majority": Case(make_table(), (majority(p=0.4),)),
-    "worse than the majority": Case(make_table(), (majority(-0.2, p=0.001),)),
-    "worse than chance": Case(BELOW, (majority(-0.33, 0.19, 1.0),), WHICH),
-    "perhaps below chance": Case(
-        with_p(with_values(make_table(), (0.4, 0.3, 0.51), target="task"), 0.9)
+    "perhaps below chance": case(p=0.9, task=(0.4, 0.3, 0.51)),
+    "associated below chance": case(p=0.01, question=None, task=(0.4, 0.3, 0.49)),
+    "a lower score is worse": case(
+        {**majority(0.78, 0.35, 0.004), "metric": "brier"},
+        table=with_metric(with_values(make_table(), (1.28, 0.9, 1.61), target="task"), "brier"),
     ),
-    "associated below chance": Case(
-        with_p(with_values(make_table(), (0.4, 0.3, 0.49), target="task"), 0.01), question=None
+    "associated, but not more often correct": case(majority(-0.008, 0.028, 0.0005), p=0.0005),
+    "associated and opposite": case(majority(-0.2, 0.1, 0.0005), p=0.0005),
+    "the majority and a better rival": case(
+        majority(0.01, 0.11, 0.0005), word_identity(-0.1, 0.01), p=0.0005
     ),
-    "a lower score is worse": Case(
-        with_metric(with_values(make_table(), (1.28, 0.9, 1.61), target="task"), "brier"),
-        ({**majority(0.78, 0.35, 0.004), "metric": "brier"},),
-    ),
-    "associated, but not more often correct": Case(SMALL, (majority(-0.008, 0.028, 0.0005),)),
-    "associated and opposite": Case(SMALL, (majority(-0.2, 0.1, 0.0005),)),
-    "the majority and a better rival": Case(
-        SMALL, (majority(0.01, 0.11, 0.0005), word_identity(-0.1, 0.01))
-    ),
-    "the adjusted interval contains 0": Case(
-        BETTER, (majority(), difference(EMBEDDING, 0.06, p=0.03, p_adjusted=0.06, score=0.712))
+    "the adjusted interval contains 0": case(
+        majority(), difference(EMBEDDING, 0.06, p=0.03, p_adjusted=0.06, score=0.712), p=0.0001
     ),
     # Without paired differences the interval decides.
-    "words reach the interval": Case(
-        with_p(with_values(make_table(), 0.93, target="word_identity"), 0.001)
-    ),
-    "random weights reach the interval": Case(
-        with_p(with_values(make_table(), 0.921, target="random_weights"), 0.001)
-    ),
-    "random weights do not": Case(
-        with_p(with_values(make_table(), 0.92, target="random_weights"), 0.001)
-    ),
+    "words reach the interval": case(p=0.001, word_identity=0.93),
+    "random weights reach the interval": case(p=0.001, random_weights=0.921),
+    "random weights do not": case(p=0.001, random_weights=0.92),
     "the embedding reaches the interval": Case(
         with_values(make_table(), 0.921, target="task", site="blocks.0.hook_resid_pre")
     ),
-    "many rivals": Case(
-        with_p(
-            with_values(
-                with_values(
-                    with_values(make_table(), 0.95, target="random_weights"),
-                    0.95,
-                    target="word_identity",
-                ),
-                0.96,
-                target="majority",
-            ),
-            0.001,
-        )
-    ),
-    "no better than the majority": Case(
-        with_values(make_table(), (0.55, 0.45, 0.65), target="task")
-    ),
+    "many rivals": case(p=0.001, random_weights=0.95, word_identity=0.95, majority=0.96),
+    "no better than the majority": case(task=(0.55, 0.45, 0.65)),
     # Names of sites and ties.
     "final norm": Case(with_scores(0.7, 0.7, 0.7, 0.7, 0.7, 1)),
     "heads": Case(make_heads()),
     "positions": Case(make_sweep(), question=None),
     "kinds": Case(with_kinds(mass_mean=0.1, svm=0.03)),
-    "one site": Case(make_table()[make_table()["site"].isin(["", "blocks.2.hook_resid_post"])]),
+    "one site": Case(AT_BEST),
     "all equal": Case(with_scores(*[0.9] * 6)),
-    "two written alike": Case(with_scores(0.7, 0.7, 0.7, 0.9002, 0.9, 0.7)),
-    "two written alike, which layer": Case(
-        with_p(with_scores(0.7, 0.7, 0.7, 0.9002, 0.9, 0.7), 0.001), question=WHICH
-    ),
+    "two written alike": Case(WRITTEN_ALIKE),
+    "two written alike, which layer": case(p=0.001, table=WRITTEN_ALIKE, question=WHICH),
     "two not written alike": Case(with_scores(0.7, 0.7, 0.7, 0.9012, 0.9, 0.7)),
     # Numbers.
-    "close to chance": Case(with_values(make_table(), (0.504, 0.437, 0.572), target="task")),
-    "close to 1": Case(with_values(make_table(), (0.998, 0.98, 1.0), target="task")),
-    "exactly 1": Case(with_values(make_table(), (1.0, 0.98, 1.0), target="task")),
+    "close to chance": case(task=(0.504, 0.437, 0.572)),
+    "close to 1": case(task=(0.998, 0.98, 1.0)),
+    "exactly 1": case(task=(1.0, 0.98, 1.0)),
     "lower is better": Case(with_metric(make_table(), "brier")),
     "numbers": Case(
         with_metric(make_table(), "r2").replace({"probe": {"logistic": "ridge_regression"}})
     ),
-    "undefined": Case(with_values(make_table(), math.nan, target="task")),
+    "undefined": case(task=math.nan),
     # Without a chosen site.
     "no cross-validated scores": Case(TEST),
     "no random networks": Case(TEST[TEST["target"] == "task"]),
@@ -274,9 +278,7 @@ CASES = {
     "all folds agree": Case(with_choices(*[BEST[0]] * 3), question=None),
     "all folds agree, yes": Case(with_choices(*[BEST[0]] * 3)),
     "no folds agree": Case(with_choices(BEST[0], "ln_final", BEST[2]), question=None),
-    "folds and random weights": Case(
-        with_values(NESTED, 0.95, target="chosen_random_weights"), question=None
-    ),
+    "folds and random weights": case(table=NESTED, question=None, chosen_random_weights=0.95),
     "a penalty at the end in one fold": Case(
         NESTED.assign(C=NESTED["C"].mask(NESTED["fold"].eq(2) & NESTED["site"].eq(BEST[2]), 0.1))
     ),
@@ -288,25 +290,11 @@ CASES = {
     "a baseline that is the majority": Case(with_row(make_table(), "n_grams", 0.5, C=1e-4)),
     "a baseline that is always right": Case(with_row(make_table(), "n_grams", 1.0, C=1e-4)),
     "unconverged": Case(stopped(make_table(), AT)),
-    "unconverged at many sites": Case(
-        pd.concat(
-            [
-                make_table()[lambda t: t["site"] == BEST[2]].assign(
-                    site=f"blocks.{n}.hook_resid_post", converged=False
-                )
-                for n in range(20)
-            ],
-            ignore_index=True,
-        )
-    ),
-    "unconverged kinds": Case(
-        stopped(with_kinds(svm=0.03), with_kinds(svm=0.03)["probe"].eq("svm"))
-    ),
+    "unconverged at many sites": Case(pd.concat(AT_20_SITES, ignore_index=True)),
+    "unconverged kinds": Case(stopped(WITH_SVM, WITH_SVM["probe"].eq("svm"))),
     "control learnt": Case(control(0.9, -0.01)),
     "control learnt by group": Case(control(0.9, -0.01), control_by="group"),
-    "control learnt, words reach": Case(
-        with_values(control(0.9, -0.01), 0.95, target="word_identity")
-    ),
+    "control learnt, words reach": case(table=control(0.9, -0.01), word_identity=0.95),
     "control learnt, but selective": Case(control(0.9, 0.01)),
     "control at chance": Case(control(0.4, -0.2)),
     "control of unknown limits": Case(control(math.nan, math.nan)),
@@ -317,17 +305,6 @@ CASES = {
     "length in the checks, too": Case(BOTH_WORDS, findings=(LENGTH,)),
     "too many false positives": Case(false_positives(0.0823)),
     "few false positives": Case(false_positives(0.04)),
-    "findings": Case(
-        findings=tuple(
-            {"level": level, "code": code, "message": f"{level} {code}."}
-            for level, code in [
-                ("warning", "few-groups"),
-                ("warning", "duplicates-across"),
-                ("error", "rare-labels"),
-                ("info", "lost"),
-                ("warning", "of-a-newer-release"),
-            ]
-        )
-    ),
+    "findings": Case(findings=FINDINGS),
 }
 assert CHOSEN.startswith(BEST[0])

@@ -14,117 +14,92 @@ from probekit.report.sentences.tables import (
     site_tables,
 )
 from probekit.results.record import BY_WORD, Control
-from tests.report.conftest import SITES, difference, judged, row
-from tests.report.sentences.cases import BEST, CASES, NESTED, with_p
+from tests.report.conftest import SITES, difference, judged, make_heads, make_table, row
+from tests.report.sentences.cases import CASES, NESTED, with_p
+
+TABLE, HEADS = make_table(), make_heads()
+NETWORKS = [
+    row(SITES[3], f"random_weights_{n}", 0.7, split="validation", ci_low=None, ci_high=None)
+    for n in range(3)
+]
+REASON = Control(why_none="No control task: test words are new. A probe can learn few.")
+UNCONTROLLED = TABLE[~TABLE["target"].eq("control") & ~TABLE["metric"].eq("selectivity")]
+LDA = TABLE[TABLE["target"] == "task"].assign(probe="lda")
+LDA.loc[LDA["split"] == "validation", "value"] -= 0.5
+NEIGHBOURS = [
+    difference("blocks.1.hook_resid_post last logistic task", 0.001, p=0.88),
+    difference("blocks.3.hook_resid_post last logistic task", p=0.001),
+    difference("blocks.2.hook_resid_post last lda task", p=math.nan),
+]
+TESTED = [difference("majority", p=0.001), difference("word_identity", -0.1, p=0.01, score=0.71)]
+# A table, rows of differences.csv, and the control.
+COMPARISONS = {
+    "every comparison": (pd.concat([TABLE, pd.DataFrame(NETWORKS)]), TESTED, BY_WORD),
+    "the reason for no control task": (UNCONTROLLED, [], REASON),
+    "no control task and no reason": (UNCONTROLLED, [], BY_WORD),
+    "a control task that was measured needs no reason": (TABLE, [], REASON),
+    "every tested row has a verdict": (pd.concat([TABLE, LDA]), NEIGHBOURS, BY_WORD),
+    "a third decimal": (TABLE, [difference("majority", 0.004, 0.003, 0.01)], BY_WORD),
+    **{
+        f"one-sided p-values are marked: {name}": (
+            CASES[name].table,
+            CASES[name].differences,
+            BY_WORD,
+        )
+        for name in (
+            "better",
+            "tested against the majority only",
+            "associated, but not more often correct",
+            "worse than chance",
+        )
+    },
+}
+TASK_ALONE = (TABLE["target"] == "task") & (TABLE["metric"] == "accuracy")
+SITE_TABLES = {
+    "each row has the scores of its site": TABLE,
+    "with p-values": with_p(TABLE, 0.25),
+    "columns that no site fills are left out": TABLE[TASK_ALONE & (TABLE["split"] == "test")],
+    "heads are named, concatenated sites come last": HEADS,
+    "heads are in the order of blocks": HEADS.sort_values("head", ignore_index=True),
+    "choices of outer folds are counted": NESTED,
+}
 
 
-def lines(table):
-    """The cells of a table as text."""
-    return [tuple(one if isinstance(one, str) else one.line for one in row) for row in table.rows]
+def lines(rows):
+    """The cells of the rows of a table as text."""
+    return "\n".join(
+        " | ".join(one if isinstance(one, str) else one.line for one in row) for row in rows
+    )
 
 
-def compared(table, differences=(), control=BY_WORD):
-    return lines(comparison_table(judged(table, differences), control))
+@pytest.mark.parametrize("name", COMPARISONS)
+def test_comparisons_are_those_that_are_stored(snapshot, name):
+    table, differences, control = COMPARISONS[name]
+    assert lines(comparison_table(judged(table, differences), control).rows) == snapshot
 
 
-def sites_of(table):
-    return site_rows(table, judged(table))
-
-
-def test_the_table_has_every_comparison_with_its_difference(table):
-    networks = [
-        row(SITES[3], f"random_weights_{n}", 0.7, split="validation", ci_low=None, ci_high=None)
-        for n in range(3)
+@pytest.mark.parametrize("name", SITE_TABLES)
+def test_tables_of_sites_are_those_that_are_stored(snapshot, name):
+    table = SITE_TABLES[name]
+    sites = site_rows(table, judged(table))
+    columns = filled_columns(sites)
+    rows = [
+        (
+            "*" * one.chosen,
+            one.layer,
+            one.site,
+            one.badge,
+            *(" ".join(one.cells.get(name, ("–",))).strip() for name in columns),
+        )
+        for one in sites
     ]
-    found = [difference("majority", p=0.001), difference("word_identity", -0.1, p=0.01, score=0.71)]
-    assert compared(pd.concat([table, pd.DataFrame(networks)]), found) == [
-        ("majority class", "0.50", "+0.20 [0.15, 0.25]", "0.001*"),
-        ("word identity", "0.71", "−0.10 [−0.15, −0.05]", "0.010* worse"),
-        ("random weights, own best sites (mean of 3)", "0.74", "–", "–"),
-        ("embedding", "0.71", "–", "–"),
-        ("control task", "0.55", "+0.39 [0.37, 0.41]", "–"),
-    ]
+    assert lines([("", "layer", "site", "badge", *columns), *rows]) == snapshot
 
 
-@pytest.mark.parametrize(
-    ("case", "p"),
-    [
-        ("better", "0.001* one-sided"),
-        ("tested against the majority only", "0.001*"),
-        ("associated, but not more often correct", "<0.001 not better one-sided"),
-        ("worse than chance", "1.00 worse one-sided"),
-    ],
-)
-def test_a_p_value_of_an_association_is_marked_as_one_sided(case, p):
-    assert compared(CASES[case].table, CASES[case].differences)[0][-1] == p
-
-
-def test_the_reason_for_no_control_task_is_in_the_table(table):
-    reason = Control(why_none="No control task: test words are new. A probe can learn few.")
-    without = table[~table["target"].eq("control") & ~table["metric"].eq("selectivity")]
-    words = ("control task", "none", "–", "– test words are new")
-    assert compared(without, control=reason)[-1] == words
-    assert "control task" not in {name for name, *_ in compared(without)}
-    # A control task that was measured needs no reason.
-    measured = [score for name, score, *_ in compared(table, control=reason) if "control" in name]
-    assert measured == ["0.55"]
-
-
-def test_every_tested_row_has_a_verdict(table):
-    other = table[table["target"] == "task"].assign(probe="lda")
-    other.loc[other["split"] == "validation", "value"] -= 0.5
-    found = [
-        difference("blocks.1.hook_resid_post last logistic task", 0.001, p=0.88),
-        difference("blocks.3.hook_resid_post last logistic task", p=0.001),
-        difference("blocks.2.hook_resid_post last lda task", p=math.nan),
-    ]
-    rows = compared(pd.concat([table, other], ignore_index=True), found)
-    p_values = {name: p for name, *_, p in rows}
-    assert p_values["neighbour: block 1"] == "0.88 not significant"
-    assert (p_values["neighbour: block 3"], p_values["lda, same site"]) == ("0.001*", "–")
-
-
-def test_small_differences_keep_a_third_decimal(table):
-    first, *_ = compared(table, [difference("majority", 0.004, 0.003, 0.01)])
-    assert first[1:3] == ("0.500", "+0.004 [0.001, 0.007]")
-
-
-def test_each_row_has_the_scores_of_its_site(table):
-    sites = sites_of(table)
-    assert [row.layer for row in sites] == ["embed", "0", "1", "2", "3", "final norm"]
-    assert [row.chosen for row in sites] == [False, False, False, True, False, False]
-    assert sites[3].site == "blocks.2.hook_resid_post"
-    assert sites[3].cells == {
-        "accuracy": ("0.941", "[0.921, 0.961]"),
-        "cross-validated": ("0.931", ""),
-        "control task": ("0.547", "[0.527, 0.567]"),
-        "selectivity": ("0.394", "[0.374, 0.414]"),
-        "random weights": ("0.736", "[0.716, 0.756]"),
-        "C": ("0.01", ""),
-    }
-    assert filled_columns(sites)[:2] == ("accuracy", "cross-validated")
-    tested = with_p(table, 0.25)
-    assert sites_of(tested)[0].cells["p"] == ("0.25", "")
-
-
-def test_columns_that_no_site_fills_are_left_out(table):
-    bare = (table["target"] == "task") & (table["metric"] == "accuracy")
-    assert filled_columns(sites_of(table[bare & (table["split"] == "test")])) == ("accuracy", "C")
-
-
-def test_heads_are_named_and_concatenated_sites_come_last_without_a_layer(heads):
-    sites = sites_of(heads)
-    assert [(row.layer, row.site) for row in sites][3:] == [
-        ("3", "blocks.3.attn.hook_z[head=2]"),
-        ("–", "blocks.1.attn.hook_z + blocks.3.attn.hook_z"),
-    ]
-    assert [row.chosen for row in sites] == [False, False, False, True, False]
-    (whole,) = site_tables(heads, judged(heads))
+def test_of_many_sites_only_the_best_by_cross_validation_are_unfolded():
+    (whole,) = site_tables(HEADS, judged(HEADS))
     assert (whole.title, whole.chosen) == ("Table of all sites", [3])
-
-
-def test_of_many_sites_only_the_best_by_cross_validation_are_unfolded(table):
-    site = table[table["site"] == "blocks.2.hook_resid_post"].assign(site="blocks.0.attn.hook_z")
+    site = TABLE[TABLE["site"] == "blocks.2.hook_resid_post"].assign(site="blocks.0.attn.hook_z")
     many = [site.assign(head=float(head)) for head in range(MOST_ROWS + 1)]
     for head, rows in enumerate(many):
         rows.loc[rows["split"] == "validation", "value"] = (head * 7 % len(many)) / 100
@@ -138,22 +113,6 @@ def test_of_many_sites_only_the_best_by_cross_validation_are_unfolded(table):
     assert (best.chosen, others.chosen) == ([0], [])
 
 
-def test_heads_are_in_the_order_of_blocks(heads):
-    """The table of results has them by head."""
-    shuffled = heads.sort_values("head", kind="stable", ignore_index=True)
-    *single, last = [row.site for row in sites_of(shuffled)]
-    assert single == sorted(single)
-    assert len({site.partition(".attn")[0] for site in single[:2]}) == 1
-    assert " + " in last
-
-
-def test_the_choices_of_outer_folds_are_counted(table):
-    rows = sites_of(NESTED)
-    assert {row.site: row.badge for row in rows if row.badge} == {
-        BEST[2]: "chosen by 1 of 3 outer folds",
-        BEST[0]: "chosen by 2 of 3 outer folds",
-    }
-    single = sites_of(table)
-    assert [row.badge for row in single if row.chosen] == ["chosen by cross-validation"]
-    # The cross-validated column holds the score of all folds.
-    assert [row.cross_validated for row in rows] == [row.cross_validated for row in single]
+def test_the_cross_validated_column_holds_the_score_of_all_folds():
+    nested, single = (site_rows(table, judged(table)) for table in (NESTED, TABLE))
+    assert [one.cross_validated for one in nested] == [one.cross_validated for one in single]

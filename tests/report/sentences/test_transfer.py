@@ -7,13 +7,18 @@ import pandas as pd
 import pytest
 
 from probekit.report.sentences.comparisons import transfer_answer
-from probekit.results.comparison import AT_CHANCE, COSINES, SCORES, Transfer
+from probekit.results.comparison import COSINES, SCORES, Transfer
 
 GOOD = {"value": 0.9, "ci_low": 0.8, "ci_high": 0.95, "difference": -0.02,
         "difference_low": -0.1, "difference_high": 0.05}  # fmt: skip
 WORSE = GOOD | {"difference": -0.1, "difference_low": -0.15, "difference_high": -0.05}
 CHANCE = WORSE | {"value": 0.52, "ci_low": 0.4, "ci_high": 0.6}
 BELOW = WORSE | {"value": 0.1, "ci_low": 0.05, "ci_high": 0.2}
+BARELY = {**GOOD, "value": 0.6, "ci_low": 0.51, "ci_high": 0.69}
+LOSS = {"value": 0.1, "ci_low": 0.05, "ci_high": 0.2, "difference": 0.02,
+        "difference_low": 0.01, "difference_high": 0.03}  # fmt: skip
+UNDEFINED = dict.fromkeys(GOOD, math.nan)
+UNCERTAIN = {**GOOD, "ci_low": math.nan, "ci_high": math.nan}
 
 
 def made(*cells, names=("x", "y"), metric="accuracy"):
@@ -32,73 +37,32 @@ def made(*cells, names=("x", "y"), metric="accuracy"):
     return Transfer(names, "m", scores, cosines, metric, ("s", "logistic"), ())
 
 
-def test_both_directions_work():
-    assert transfer_answer(made(GOOD, WORSE)) == (
-        "Yes: the probe of x works on y (accuracy 0.90 [0.80, 0.95], chance 0.50, own probe of y "
-        "0.92); the probe of y works less well on x (accuracy 0.90 [0.80, 0.95], chance 0.50, own "
-        "probe of x 1.00)."
-    )
+TRANSFERS = {
+    "both directions work": made(GOOD, WORSE),
+    "as well as the own probe": made(GOOD, GOOD),
+    "in one direction only": made(GOOD, BELOW),
+    "in no direction": made(CHANCE, BELOW),
+    "verdicts hold for all pairs at once": made(BARELY, BARELY),
+    "an interval above chance for all pairs at once": made({**BARELY, "ci_low": 0.53}, BARELY),
+    "a score without an interval has no verdict": made(UNCERTAIN, GOOD),
+    "a loss is better if lower": made(LOSS, CHANCE, metric="brier"),
+    "many data sets are counted": made(GOOD, WORSE, CHANCE, BELOW, GOOD, GOOD, names="xyz"),
+    "an undefined score is neither above nor at chance": made(GOOD, UNDEFINED),
+    "one of many is undefined": made(UNDEFINED, WORSE, CHANCE, BELOW, GOOD, GOOD, names="xyz"),
+    "no score is defined": made(UNDEFINED, UNDEFINED),
+}
 
 
-@pytest.mark.parametrize(
-    ("cells", "lead"),
-    [((GOOD, BELOW), "In one direction only:"), ((CHANCE, BELOW), "No:"), ((GOOD, GOOD), "Yes:")],
-)
-def test_the_answer_begins_with_the_conclusion(cells, lead):
-    assert transfer_answer(made(*cells)).startswith(lead)
+@pytest.mark.parametrize("name", TRANSFERS)
+def test_answer_and_verdicts_are_those_that_are_stored(snapshot, name):
+    found = TRANSFERS[name]
+    verdicts = [
+        f"{row['train']} on {row['test']}: {row['verdict']}" for _, row in found.verdicts.iterrows()
+    ]
+    assert "\n".join([transfer_answer(found), *verdicts]) == snapshot
 
 
-def test_verdicts():
-    found = made(GOOD, WORSE, CHANCE, BELOW, GOOD, GOOD, names=("x", "y", "z")).verdicts
-    assert found["verdict"].tolist()[:4] == [
-        "works", "works less well", "is not significantly different from chance",
-        "is below chance",
-    ]  # fmt: skip
-    assert found["train"].tolist() == ["x", "x", "y", "y", "z", "z"]
-
-
-def test_verdicts_hold_for_all_pairs_at_once():
-    barely = {**GOOD, "value": 0.6, "ci_low": 0.51, "ci_high": 0.69}
-    assert made(barely, barely).verdicts.iloc[0]["verdict"] == AT_CHANCE
-    assert made({**barely, "ci_low": 0.53}, barely).verdicts.iloc[0]["verdict"] != AT_CHANCE
-
-
-def test_a_score_without_an_interval_has_no_verdict():
-    nan = float("nan")
-    answer = transfer_answer(made({**GOOD, "ci_low": nan, "ci_high": nan}, GOOD))
-    assert "has too few test groups for a verdict on y (accuracy 0.90, chance 0.50" in answer
-
-
-def test_a_loss_is_better_if_lower():
-    loss = {"value": 0.1, "ci_low": 0.05, "ci_high": 0.2, "difference": 0.02,
-            "difference_low": 0.01, "difference_high": 0.03}  # fmt: skip
-    found = made(loss, CHANCE, metric="brier").verdicts
-    assert found["verdict"].tolist() == [
-        "works less well", "is not significantly different from chance",
-    ]  # fmt: skip
-
-
-def test_many_data_sets_are_counted():
-    answer = transfer_answer(made(GOOD, WORSE, CHANCE, BELOW, GOOD, GOOD, names=("x", "y", "z")))
-    assert answer.startswith("4 of 6 transfers are above chance; at best, the probe of ")
-    assert "at worst, the probe of y is below chance on z (accuracy 0.10" in answer
-
-
-UNDEFINED = dict.fromkeys(GOOD, math.nan)
-
-
-def test_without_defined_scores_there_is_no_verdict():
+def test_missing_pairs_are_undefined():
     found = made(GOOD, GOOD)
     none = replace(found, scores=found.scores[found.scores["train"] == found.scores["test"]])
-    nothing = "No score of a probe on another data set is defined."
-    assert transfer_answer(none) == transfer_answer(made(UNDEFINED, UNDEFINED)) == nothing
-
-
-def test_an_undefined_score_is_neither_above_nor_at_chance():
-    assert transfer_answer(made(GOOD, UNDEFINED)).startswith("In one direction only: ")
-    assert transfer_answer(made(GOOD, UNDEFINED)).endswith(
-        "; the score of the probe of y on x is undefined."
-    )
-    answer = transfer_answer(made(UNDEFINED, WORSE, CHANCE, BELOW, GOOD, GOOD, names="xyz"))
-    assert answer.startswith("3 of 6 transfers are above chance; at best, the probe of ")
-    assert "at worst, the probe of y is below chance on z" in answer
+    assert transfer_answer(none) == transfer_answer(TRANSFERS["no score is defined"])

@@ -1,0 +1,225 @@
+"""Commands: exit code, streams and new files are those that are stored; mistakes add no file."""
+
+import json
+import shutil
+
+import pytest
+
+from probekit.cli.main import cli
+from probekit.cli.options import CacheRoot, OutFolder, OutputFile
+from probekit.experiment.document import dump_settings
+from tests.cli.conftest import save_probe, without_digits
+from tests.pipeline.planted import YAML, write_rows
+from tests.training.recipes import tiny_recipe, write_corpus
+
+KEYS = "--text 'The keys'"
+HOSTILE = "--text 'The keys to\nit \x1b[2J'"
+COLOURS = "FORCE_COLOR=1 COLORTERM=truecolor TERM=xterm"
+PATCH = "patch --model mini --clean 'The key to the old door' --corrupt"
+PAIR = f"{PATCH} 'The keys to the old door' --wrong ' are'"
+GENERATE = "generate --model mini --prompt 'The old man' --max-new-tokens 12"
+LENS = "lens --model mini --text 'The keys to the old cabinet'"
+ATTRIBUTION = "attribution --model mini --text 'The keys to the old cabinet' --token ' the'"
+HEADS = "heads --model mini"
+COMMANDS = [
+    f"apply probe {KEYS} --text 'A dog\t\x1b[2J\n'",
+    "apply probe.json --text 'The keys\n' --per token",
+    f"apply words {KEYS}",
+    f"apply words {KEYS} --out scores.csv",
+    f"apply many {KEYS}",
+    f"apply number {KEYS}",
+    "apply probe --file texts.csv --format csv --column said",
+    f"apply probe {KEYS} --out pages/page.html",
+    f"apply probe {KEYS} --out scores.jsonl --per token",
+    f"apply other {KEYS} --allow-other-model",
+    f"apply untested {KEYS}",
+    f"FORCE_COLOR=1 COLORTERM= TERM=xterm apply probe {KEYS}",
+    *(f"{COLOURS} apply {probe} {HOSTILE}" for probe in ("probe", "many", "number")),
+    *(f"{COLOURS} apply {probe} {HOSTILE} --per token" for probe in ("probe", "many", "number")),
+    f"attention --model mini {KEYS} --layer 2 --head 3 --out page.html",
+    f"{LENS} --file more.txt --top-k 2 --position 1 --out lens.csv",
+    f"{LENS} --out pages/page.html",
+    f"{ATTRIBUTION} --minus ' his' --out parts.csv",
+    f"{ATTRIBUTION} --minus-mean --out pages/page.html",
+    f"{HEADS} --random-repeats 2 --length 20",
+    f"{HEADS} --text 'One two'",
+    f"{HEADS} --text 'The keys' --file more.txt --out pages/page.html",
+    f"{PAIR} --answer ' is' --site blocks.*.hook_resid_mid --heads --top 3 --out rows.csv",
+    f"{PAIR} --answer ' is' --site blocks.2.hook_resid_post --attribution --top 2 --out page.html",
+    f"{PAIR} --answer is --site blocks.2.hook_resid_post",
+    "validate planted.yaml",
+    "validate planted.yaml --set data.file=hostile.csv",
+    f"{GENERATE} --top-k 5",
+    f"{GENERATE} --steer probe --by 0 --by 60 --towards no",
+    "generate --model mini --prompt '' --max-new-tokens 3 --bos",
+]
+# Here all numbers are compared, too.
+EXACT = [
+    "params gpt2",
+    "params gpt2-xl --untied --no-qkv-bias",
+    "params gpt2-medium --n-positions 160 --vocab-size 100",
+    "params model",
+    "weights --model mini --tensor wpe.weight --column 7 --column 9 --out page.html",
+    "weights --help",
+    "cache --help",
+    "experiments",
+    "sites gpt2",
+    "sites mini",
+    # Mistakes.
+    "run none.yaml",
+    "run planted.yaml --set probe.fold=3",
+    "run planted.yaml --set model.source=gpt-2",
+    "run planted.yaml --set model.source=gpt2",
+    "run planted.yaml --set data.file=none.csv",
+    "run planted.yaml --set capture.sites=[x]",
+    "run planted.yaml --device warp",
+    "cache planted.yaml --device warp --workers 2",
+    "runn planted.yaml",
+    "run planted.yaml --workers x",
+    "cache gc --older-than -1",
+    "cache vrify",
+    "cache nothing.yaml",
+    "cache --nonsense",
+    "repair",
+    "run",
+    f"run planted.yaml --out {'x' * 300}",
+    "PROBEKIT_CACHE=more.txt cache ls",
+    "PROBEKIT_CACHE=more.txt run planted.yaml",
+    "run empty.yaml --out a/b --cache c/d",
+    "validate planted.yaml --set data.file=late.csv --set data.columns.split=side",
+    "report nowhere",
+    "apply nothing --text a",
+    "apply probe",
+    "apply probe --text a --column b",
+    "apply probe --text a --out a.pdf",
+    "apply probe --text a --device warp",
+    "apply damaged --text a",
+    "apply words --text a --per text",
+    "params gpt-2",
+    "params gpt2 --vocab-size 0",
+    "weights --model mini",
+    "weights --model mini --out x.html --column -1",
+    "weights --model mini --out x.html --corner 9999",
+    f"{GENERATE} --top-k 0",
+    f"{GENERATE} --max-new-tokens 300",
+    f"{GENERATE} --stream --num-samples 2",
+    f"{GENERATE} --device warp",
+    f"{GENERATE} --by 4",
+    f"{GENERATE} --steer probe",
+    f"{GENERATE} --steer probe --by 4 --stream",
+    "lens --model mini",
+    f"{LENS} --out page.pdf",
+    f"{LENS} --site blocks.0.attn.hook_z",
+    f"{LENS} --top-k 0",
+    f"{LENS} --position 9",
+    f"{ATTRIBUTION} --minus-mean --minus b",
+    f"{HEADS} --text a --random-repeats 3",
+    f"{PATCH} 'The key to the old door' --answer ' is' --wrong ' are'",
+    "pretrain tiny.yaml --set corpus.files=[c.txt]",
+    "pretrain tiny.yaml --set vocabulary.source=./nowhere",
+    "pretrain tiny.yaml --set model.n_positions=4096",
+]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory, mini_digests):
+    """A folder with experiments, a recipe, texts, a configuration and saved probes."""
+    folder = tmp_path_factory.mktemp("commands")
+    write_rows(folder / "rows.csv")
+    header, *rows = (folder / "rows.csv").read_text().splitlines()
+    late = [*(f"{row},train" for row in rows), "Late rows,green,y,test", "Later rows,red,z,test"]
+    (folder / "late.csv").write_text("\n".join([f"{header},side", *late]) + "\n")
+    labels = ("po\x1b[31ms", "ne\x1bg")
+    hostile = [f"text {n},{labels[n % 2]},{n // 2}" for n in range(16)]
+    (folder / "hostile.csv").write_text("\n".join(["text,label,group", *hostile]))
+    (folder / "planted.yaml").write_text(YAML)
+    (folder / "empty.yaml").write_text("")
+    write_corpus(folder / "texts")
+    (folder / "tiny.yaml").write_text(dump_settings(tiny_recipe("texts")))
+    (folder / "texts.csv").write_text("id,said\n1,The keys\n2,A dog\n")
+    (folder / "more.txt").write_text("The door and the door\n")
+    (folder / "model").mkdir()
+    (folder / "model" / "config.json").write_text('{"n_layer": 1, "bias": false, "n_inner": 5}')
+    for name, facts in {
+        "probe": {"projection_sd": (2.0,)},
+        "words": {"position": {"at": "word", "pieces": "last"}},
+        "many": {"classes": ("a", "b", "c")},
+        "number": {"classes": ()},
+        "other": {"weights": "other"},
+        "untested": {"is_tested": False},
+        "damaged": {},
+    }.items():
+        save_probe(folder, mini_digests, name, **facts)
+    tensors = folder / "damaged.safetensors"
+    tensors.write_bytes(tensors.read_bytes()[:-9])
+    return folder
+
+
+@pytest.mark.parametrize("line", [*COMMANDS, *EXACT], ids=lambda line: ascii(line)[-90:])
+def test_exit_code_streams_and_new_files_are_those_that_are_stored(
+    printed, made, tmp_path, snapshot, line
+):
+    shutil.copytree(made, tmp_path, dirs_exist_ok=True)
+    text = printed(line)
+    assert (without_digits(text) if line in COMMANDS else text) == snapshot
+
+
+def options(kind):
+    """Return a command line for each option of a type, of all commands."""
+    groups = {"": cli.commands, "cache ": cli.commands["cache"].commands}
+    return [
+        f"{group}{name} {option.opts[0]}"
+        for group, commands in groups.items()
+        for name, command in commands.items()
+        for option in command.params
+        if isinstance(option.type, kind)
+    ]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *(f"{o} {p}" for o in options((OutFolder, CacheRoot)) for p in ("file", "file/below")),
+        *(f"{option} file/page.html" for option in options(OutputFile)),
+        *(f"{option} folder.html" for option in options(OutputFile)),
+    ],
+)
+def test_a_file_for_a_folder_and_a_folder_for_a_file_are_usage_errors(call, tmp_path, line):
+    (tmp_path / "file").write_text("kept")
+    (tmp_path / "folder.html").mkdir()
+    problem = (
+        "folder.html is a folder. Give the path of a file."
+        if line.endswith("folder.html")
+        else "file is a file, not a folder. Give a new or existing folder."
+    )
+    done = call(*line.split())
+    assert done.code == 2
+    assert f"Error: Invalid value for '{line.split()[-2]}': {problem}\n" in done.stderr
+    assert (tmp_path / "file").read_text() == "kept"
+
+
+def test_json_equals_the_table_and_its_shares_sum_to_one(call):
+    found = json.loads(call("params", "gpt2", "--untied", "--json").stdout)
+    assert sum(part["share"] for part in found["components"]) == pytest.approx(1)
+    total = found["sums"][-1]
+    assert total["in_all"] == sum(part["in_all"] for part in found["components"])
+    assert total["megabytes"]["float32"] == total["in_all"] * 4 / 2**20
+    assert found["config"]["tie_word_embeddings"] is False
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", "5e-05"), ("float64", "1e-10")])
+def test_a_model_is_compared_with_transformers_in_a_dtype(call, dtype, tolerance):
+    done = call("verify", "mini", "--text", "A cat sat.", "--dtype", dtype)
+    assert done.code == 0, done.stderr
+    assert f"All 16 tensors agree within {tolerance} of the largest value there." in done.stdout
+    assert ("float64 to float32" in done.stdout) == (dtype == "float64")
+
+
+def test_pretrain_continues_with_more_steps_and_report_draws_the_figure(
+    printed, made, tmp_path, snapshot
+):
+    shutil.copytree(made, tmp_path, dirs_exist_ok=True)
+    pretrain = "pretrain tiny.yaml --set training.decay_steps=0"
+    lines = (pretrain, f"{pretrain} --set training.steps=14", "report runs/tiny")
+    done = [without_digits(printed(line)) for line in (*lines, "report runs/tiny --figures svg")]
+    assert "\n".join(done) == snapshot
