@@ -8,48 +8,29 @@ import sys
 from probekit.cli.main import cli
 
 HEAVY = ("torch", "sklearn", "pandas", "scipy", "transformers", "plotly", "joblib")
+FILES = ("missing", "mistaken")
 # An invalid command line for each command. They run in this order in one process, so the one that
 # imports more is last.
 COMMANDS = (
-    "run missing.yaml",
-    "run mistaken.yaml",
-    "validate missing.yaml",
-    "validate mistaken.yaml",
-    "pretrain missing.yaml",
-    "pretrain mistaken.yaml",
+    *(f"{command} {file}.yaml" for command in ("run", "validate", "pretrain") for file in FILES),
     "transfer missing.yaml missing.yaml --out folder",
-    "cache missing.yaml",
-    "cache capture mistaken.yaml",
-    "cache plan missing.yaml",
-    "cache plan missing --tokens 10",
-    "cache ls",
-    "cache show missing",
-    "cache verify missing",
-    "cache repair missing",
-    "cache rm missing",
-    "cache gc missing",
+    *(f"cache {words}" for words in ("missing.yaml", "capture mistaken.yaml", "plan missing.yaml")),
+    *(f"cache {words}" for words in ("plan missing --tokens 10", "ls", "push missing folder")),
+    *(f"cache {command} missing" for command in ("show", "verify", "repair", "rm", "gc", "pull")),
     "cache export missing --out folder",
-    "cache push missing folder",
-    "cache pull missing",
-    "init ?",
-    "sites missing",
-    "params missing",
-    "verify missing",
+    *("init ?", "cause missing.yaml", "compare missing missing"),
+    *(
+        f"{command} missing"
+        for command in ("sites", "params", "verify", "report", "view", "worker")
+    ),
+    *(f"{command} --model missing --text a" for command in ("attribution", "lens")),
     "generate --model missing --prompt a --max-new-tokens 1",
     "attention --model missing --text a --out page.html",
-    "attribution --model missing --text a",
     "heads --model missing",
-    "lens --model missing --text a",
-    "cause missing.yaml",
     "patch --model missing --clean a --corrupt b --answer c --wrong d",
     "weights --model missing --out page.html",
-    "compare run_a run_b --out page.txt",
-    "compare missing missing",
-    "report run_a run_b --out page.txt",
-    "report missing",
+    *(f"{command} run_a run_b --out page.txt" for command in ("compare", "report")),
     "report missing missing --out page.html",
-    "view missing",
-    "worker missing",
     "apply missing --text a --out page.txt",
     "apply missing --text a",
 )
