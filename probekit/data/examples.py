@@ -13,8 +13,8 @@ from typing import Literal, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from probekit import provenance
 from probekit.errors import DataError
-from probekit.provenance import digest
 
 StringArray = npt.NDArray[np.object_]
 TextSpan: TypeAlias = tuple[str, tuple[int, int] | None]
@@ -134,7 +134,10 @@ class Example:
     def counterfactual_turns(self) -> Turns:
         """The turns of the counterfactual, which differs in the first turn."""
         shift = len(self.counterfactual or "") - len(self.text)
-        return tuple((a + shift * (n > 0), b + shift) for n, (a, b) in enumerate(self.turns))
+        return tuple(
+            (start + (shift if number else 0), end + shift)
+            for number, (start, end) in enumerate(self.turns)
+        )
 
     @property
     def place(self) -> TextSpan:
@@ -142,8 +145,8 @@ class Example:
         return self.text, self.span
 
 
-_REQUIRED = attrgetter("text", "label", "group", "id", "span", "split")
-_OPTIONAL = attrgetter("counterfactual", "turns", "values")
+_REQUIRED = ("text", "label", "group", "id", "span", "split")
+_OPTIONAL = ("counterfactual", "turns", "values")
 
 
 @dataclass(frozen=True)
@@ -184,11 +187,12 @@ class Dataset:
     @cached_property
     def digest(self) -> str:
         """BLAKE3 digest of the contents of all examples in order, in hexadecimal."""
-        # The digest of data without optional fields covers the required ones alone.
+        # Fields that no example has are left out, so that the digest of data without them does not
+        # depend on which optional fields exist.
         has_more = any(one.counterfactual or one.turns or one.values for one in self.examples)
-        rows = [_REQUIRED(one) + (_OPTIONAL(one) if has_more else ()) for one in self.examples]
-        content = json.dumps(rows)
-        return digest([content.encode()])
+        contents_of = attrgetter(*_REQUIRED, *(_OPTIONAL if has_more else ()))
+        content = json.dumps([contents_of(example) for example in self.examples])
+        return provenance.digest([content.encode()])
 
     def select(self, indices: Iterable[int]) -> Dataset:
         """Return a data set of the examples at `indices`, in that order."""
@@ -229,5 +233,6 @@ def rows_of(examples: Sequence[Example]) -> str:
     >>> rows_of(examples)
     'a.csv:2, a.csv:3, a.csv:4, and 2 more'
     """
-    more = f", and {len(examples) - _SHOWN_ROWS:,} more" if len(examples) > _SHOWN_ROWS else ""
-    return ", ".join(example.where for example in examples[:_SHOWN_ROWS]) + more
+    shown = ", ".join(example.where for example in examples[:_SHOWN_ROWS])
+    n_more = len(examples) - _SHOWN_ROWS
+    return f"{shown}, and {n_more:,} more" if n_more > 0 else shown

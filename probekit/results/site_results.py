@@ -115,17 +115,14 @@ def _predictions(
     if guess.dtype.kind == "f":
         return NumberPredictions(truth.astype(np.float64), guess.astype(np.float64), folds)
     scores = arrays.get("logs", arrays.get("scores"))
-    wide = None if scores is None else scores.astype(np.float64)
-    codes = guess.astype(np.int64), truth.astype(np.int64)
-    positive = int(arrays["positive"][0]) if "positive" in arrays else None
     return ClassPredictions(
-        codes[1],
-        codes[0],
-        n_classes,
-        wide,
-        "logs" in arrays,
-        folds,
-        positive=positive,
+        truth=truth.astype(np.int64),
+        guess=guess.astype(np.int64),
+        n_classes=n_classes,
+        scores=None if scores is None else scores.astype(np.float64),
+        scores_are_log_probabilities="logs" in arrays,
+        folds=folds,
+        positive=int(arrays["positive"][0]) if "positive" in arrays else None,
         alarms=arrays["alarms"].astype(np.float64) if "alarms" in arrays else None,
     )
 

@@ -201,8 +201,8 @@ def of_spearman(predictions: metrics.NumberPredictions) -> RowScores:
 def _unit_ranks(numbers: Floats) -> Floats:
     """Return the ranks, centred and scaled to a sum of squares of 1; zeros if all are equal."""
     ranks = rankdata(numbers)
-    centred = ranks - ranks.mean()
-    length = np.sqrt(np.square(centred).sum())
+    centred: Floats = ranks - ranks.mean()
+    length = float(np.sqrt(np.square(centred).sum()))
     return centred / (length or 1.0)
 
 

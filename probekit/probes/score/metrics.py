@@ -609,9 +609,10 @@ def _correlation(
 
 def _centred_ranks(n_rows: Floats) -> Floats:
     """Return the mean rank (n_levels, n_draws) of each level with so many rows, minus the mean."""
-    last: Floats = np.cumsum(n_rows, axis=0)
+    last = np.cumsum(n_rows, axis=0)
     # The ranks of a level are last - n_rows + 1 to last; all ranks are 1 to last[-1].
-    return last - (n_rows + last[-1]) / 2
+    centred: Floats = last - (n_rows + last[-1]) / 2
+    return centred
 
 
 if TYPE_CHECKING:
