@@ -266,9 +266,7 @@ def logit_lens(
                         "kl": (final.exp() * (final - log_p)).sum(-1).clamp(min=0),
                     }
                 )
-            chunks.append(
-                {name: torch.stack([site[name] for site in of_sites]) for name in of_sites[0]}
-            )
+            chunks.append({key: torch.stack([one[key] for one in of_sites]) for key in of_sites[0]})
             watcher.progress("lens", min(chunk.stop, len(ids)), len(ids))
     return {name: torch.cat([part[name] for part in chunks], dim=1).cpu() for name in chunks[0]}
 

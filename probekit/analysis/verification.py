@@ -110,8 +110,7 @@ def verify_model(
             if text not in expected:
                 expected = {text: reference.tensors(batch.ids[text][batch.mask[text]])}
             measured[site].append(_compared(value, expected[text][site]))
-    for site, of_texts in measured.items():
-        compared.append(_agreement(site, of_texts, TOLERANCES[dtype]))
+    compared += [_agreement(site, texts, TOLERANCES[dtype]) for site, texts in measured.items()]
     return tuple(compared)
 
 

@@ -176,14 +176,10 @@ def _rare_labels(splits: _Splits) -> Iterator[Finding]:
 
 
 def _missing_labels(splits: _Splits) -> Iterator[Finding]:
-    missing_from_train, missing_from_test = [], []
-    for train, test in splits.parts:
-        in_train, in_test = {one.label for one in train}, {one.label for one in test}
-        missing_from_train.append(in_test - in_train)
-        missing_from_test.append(in_train - in_test)
+    labels = [[{example.label for example in side} for side in sides] for sides in splits.parts]
     levels: tuple[tuple[Severity, str, str, list[set[str]]], ...] = (
-        ("error", "train", "test", missing_from_train),
-        ("warning", "test", "train", missing_from_test),
+        ("error", "train", "test", [test - train for train, test in labels]),
+        ("warning", "test", "train", [train - test for train, test in labels]),
     )
     for level, side, other, of_folds in levels:
         missing = sorted(set().union(*of_folds))
@@ -374,10 +370,8 @@ def _quoted(example: Example) -> str:
 
 
 def _spans_inside_words(examples: Sequence[Example]) -> Iterator[Finding]:
-    cut = []
-    for example in examples:
-        if any(spelling.is_inside_word(example.text, end) for end in example.span or ()):
-            cut.append(example)
+    cuts_word = spelling.is_inside_word
+    cut = [one for one in examples if any(cuts_word(one.text, end) for end in one.span or ())]
     if cut:
         text, (start, end) = cut[0].text, cut[0].span or (0, 0)
         before, after = text[max(0, start - _SHOWN) : start], text[end : end + _SHOWN]

@@ -13,8 +13,8 @@ from typing import Literal, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from probekit import provenance
 from probekit.errors import DataError
+from probekit.provenance import digest as digest_of
 
 StringArray = npt.NDArray[np.object_]
 TextSpan: TypeAlias = tuple[str, tuple[int, int] | None]
@@ -134,10 +134,8 @@ class Example:
     def counterfactual_turns(self) -> Turns:
         """The turns of the counterfactual, which differs in the first turn."""
         shift = len(self.counterfactual or "") - len(self.text)
-        return tuple(
-            (start + (shift if number else 0), end + shift)
-            for number, (start, end) in enumerate(self.turns)
-        )
+        numbered = enumerate(self.turns)  # the first turn begins at the same character
+        return tuple((start + shift * (n > 0), end + shift) for n, (start, end) in numbered)
 
     @property
     def place(self) -> TextSpan:
@@ -192,7 +190,7 @@ class Dataset:
         has_more = any(one.counterfactual or one.turns or one.values for one in self.examples)
         contents_of = attrgetter(*_REQUIRED, *(_OPTIONAL if has_more else ()))
         content = json.dumps([contents_of(example) for example in self.examples])
-        return provenance.digest([content.encode()])
+        return digest_of([content.encode()])
 
     def select(self, indices: Iterable[int]) -> Dataset:
         """Return a data set of the examples at `indices`, in that order."""
@@ -233,6 +231,5 @@ def rows_of(examples: Sequence[Example]) -> str:
     >>> rows_of(examples)
     'a.csv:2, a.csv:3, a.csv:4, and 2 more'
     """
-    shown = ", ".join(example.where for example in examples[:_SHOWN_ROWS])
-    n_more = len(examples) - _SHOWN_ROWS
-    return f"{shown}, and {n_more:,} more" if n_more > 0 else shown
+    more = f", and {len(examples) - _SHOWN_ROWS:,} more" if len(examples) > _SHOWN_ROWS else ""
+    return ", ".join(example.where for example in examples[:_SHOWN_ROWS]) + more

@@ -137,11 +137,10 @@ def dataset_table(dataset: Any, columns: Collection[str], name: str) -> Table:
     present = [column for column in dataset.column_names if column in columns]
     # The data set may have another format, such as tensors, and a selection of its rows.
     frame = dataset.with_format("arrow").select_columns(present)[:]
-    class_names = {
-        column: list(feature.names)
-        for column, feature in dataset.features.items()
-        if type(feature).__name__ == "ClassLabel"
+    labels = {
+        key: one for key, one in dataset.features.items() if type(one).__name__ == "ClassLabel"
     }
+    class_names = {column: list(label.names) for column, label in labels.items()}
     return replace(frame_table(frame, columns, name, class_names), names=dataset.column_names)
 
 
@@ -230,17 +229,16 @@ def _of_dicts(data: MemoryData, columns: Collection[str]) -> Table:
                 'entry must be a dict, such as {"text": "...", "label": "..."}.'
             )
     # Columns that are not read are in the message if one is missing.
-    cells_of_rows: list[dict[str, Any]] = [{str(key): None for key in row} for row in rows]
+    cells: list[dict[str, Any]] = [{str(key): None for key in row} for row in rows]
     for column in dict.fromkeys(columns):
         having = [number for number, row in enumerate(rows) if column in row]
         values = [_plain(rows[number][column]) for number in having]
         # As in a data frame, integers among floats become floats.
         is_mixed = {type(value) for value in values if value is not None} == {int, float}
         for number, value in zip(having, values, strict=True):
-            as_float = is_mixed and value is not None
-            cells_of_rows[number][column] = float(value) if as_float else value
+            cells[number][column] = float(value) if is_mixed and value is not None else value
     sources = (RowSource(data.name, key=str(position)) for position in range(len(rows)))
-    return Table(data.name, map(TableRow, sources, cells_of_rows), text=number_text)
+    return Table(data.name, map(TableRow, sources, cells), text=number_text)
 
 
 def _is_list(rows: Any) -> bool:

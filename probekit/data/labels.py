@@ -298,10 +298,8 @@ def is_typo(label: str, other: str) -> bool:
 
 def _n_common(a: str, b: str) -> int:
     """Return the length of the common prefix of two strings."""
-    for n, (of_a, of_b) in enumerate(zip(a, b, strict=False)):
-        if of_a != of_b:
-            return n
-    return min(len(a), len(b))
+    pairs = enumerate(zip(a, b, strict=False))
+    return next((n for n, (of_a, of_b) in pairs if of_a != of_b), min(len(a), len(b)))
 
 
 def is_inside_word(text: str, at: int) -> bool:

@@ -263,8 +263,7 @@ def _rows(selected: _TokenRanges, examples: IntArray, pick: Pick, skip_first: bo
     elif pick == "last":
         first = stop - 1
     elif pick == "mean" and skip_first:
-        skips = (selected.position[first] == 0) & (stop - first > 1)
-        first = first + skips
+        first = first + ((selected.position[first] == 0) & (stop - first > 1))
     lengths = stop - first
     offsets = _starts(lengths)
     # The tokens first, ..., stop - 1 of each example, one example after the other.

@@ -68,8 +68,7 @@ def grouped_split(labels: Strings, groups: Strings, *, test: float, seed: int) -
     targets = _target_rows(counts, test)
     chosen = _choose_groups(counts, targets, np.random.default_rng(seed))
     split = _split(group in chosen for group in groups)
-    can_have_more = len(counts) >= 2 * _MIN_TEST_GROUPS
-    if len(chosen) < _MIN_TEST_GROUPS and can_have_more:
+    if len(chosen) < _MIN_TEST_GROUPS and len(counts) >= 2 * _MIN_TEST_GROUPS:
         minimum = math.ceil(100 * _MIN_TEST_GROUPS / len(counts)) / 100
         raise DataError(
             f"A test share of {test} puts {len(chosen)} of {len(counts)} groups in test, but a "

@@ -235,18 +235,16 @@ def _example(table: Table, row: TableRow, columns: TableColumns, id: str) -> Exa
             f"{row.source}: the label {label!r} is a common spelling of a missing value. Remove "
             "the row, or, if it is a class, rename it."
         )
-    counterfactual = string(columns.counterfactual) if columns.counterfactual else None
+    contrast = string(columns.counterfactual) if columns.counterfactual else None
     values = tuple((name, string(name)) for name in columns.values if name in row.cells)
     turns: Turns = ()
     if columns.reply:
         reply = _filled(row, columns.reply, string(columns.reply))
         text, turns = join_turns([text, reply])
-        if counterfactual:
-            counterfactual, _ = join_turns([counterfactual, reply])
+        if contrast:
+            contrast, _ = join_turns([contrast, reply])
     try:
-        return Example(
-            text, label, group, id, span, split, counterfactual, turns, values, row.source
-        )
+        return Example(text, label, group, id, span, split, contrast, turns, values, row.source)
     except DataError as error:
         raise DataError(f"{row.source}: {error}") from error
 

@@ -161,10 +161,8 @@ def causes_of(
 
     def responder(rows: Codes) -> Responder:
         texts = torch.from_numpy(rows)
-        at, measured, read = (
-            None if positions is None else positions[texts]
-            for positions in (data.at, data.measured, data.read)
-        )
+        positions = (data.at, data.measured, data.read)
+        at, measured, read = (None if one is None else one[texts] for one in positions)
         batch, measure = data.batch[texts], data.measure[texts]
         return Responder(model, batch, selection, at, measure, measured, read)
 
@@ -336,10 +334,8 @@ class _Test:
         )
         before = class_gap_of_many(self.base[:, None], self.codes)
         with np.errstate(divide="ignore", invalid="ignore"):
-            null, matched = (
-                1 - class_gap_of_many(after, self.codes) / before
-                for after in (erased[:, 1:], by_matched)
-            )
+            null = 1 - class_gap_of_many(erased[:, 1:], self.codes) / before
+            matched = 1 - class_gap_of_many(by_matched, self.codes) / before
         return verdict, null, matched
 
     def _swapping(self) -> tuple[CausalVerdict, Floats, Floats]:

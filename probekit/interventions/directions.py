@@ -229,9 +229,7 @@ def allowed_doses(limit: float, by: Sequence[float]) -> tuple[float, ...]:
     """
     allowed = tuple(dose for dose in by if abs(dose) <= limit)
     smallest = min(abs(dose) for dose in by if dose)
-    if any(allowed):  # a dose of 0 alone is none
-        return allowed
-    return tuple(dose for dose in by if abs(dose) == smallest)
+    return allowed if any(allowed) else tuple(dose for dose in by if abs(dose) == smallest)
 
 
 def _units(weights: Floats) -> Floats:

@@ -132,8 +132,7 @@ def ratio_of_sums(numerators: Floats, denominators: Floats, resamples: Resamples
     >>> half.value, float(half.low), float(half.high)
     (0.5, 0.5, 0.5)
     """
-    numerator = mean_of_rows(numerators, resamples)
-    denominator = mean_of_rows(denominators, resamples)
+    numerator, denominator = (mean_of_rows(sums, resamples) for sums in (numerators, denominators))
     if holds_zero(interval_of(denominator, resamples)) or not denominator.all():
         return Interval(np.nan, np.nan, np.nan)
     return skewed_interval(numerator / denominator, resamples)

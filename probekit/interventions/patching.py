@@ -208,12 +208,10 @@ def ablated_values(
             )
 
     def constant(_: Tensor, base: BasePass) -> BasePass:
-        values = {
-            site: means[site].to(value).expand_as(value)
-            if site in means
-            else torch.zeros_like(value)
-            for site, value in base.values.items()
-        }
+        values = {}
+        for site, value in base.values.items():
+            mean = means[site].to(value) if site in means else torch.zeros_like(value)
+            values[site] = mean.expand_as(value)
         return replace(base, values=values)
 
     def of_donors(rows: Tensor, base: BasePass) -> BasePass:
@@ -279,13 +277,10 @@ def _replaced_values(
                 column = values.patched.setdefault(runs.patch, np.full(n, np.nan))
                 column[numbers[runs.texts.cpu().numpy()]] = of_patch
     order = {selection: number for number, selection in enumerate(selected)}
-
-    def rank(patch: Patch) -> tuple[int, int]:
-        return order[patch.selection], patch.position if isinstance(patch.position, int) else -1
-
     in_order = []
     for values in of_measures:
-        patches = sorted(values.patched, key=rank)
+        # By site; the positions of a site are in order already.
+        patches = sorted(values.patched, key=lambda patch: order[patch.selection])
         in_order.append(replace(values, patched={key: values.patched[key] for key in patches}))
     return in_order
 

@@ -237,9 +237,8 @@ def silence(
     if holds_zero(interval_of(before, resamples)) or np.isnan(before[0]):
         reason = "the measure does not differ between the classes before erasure"
         return CausalVerdict(unit="share", reason=reason)
-    removed, by_whole = (
-        1 - class_gap(after, codes, resamples) / before for after in (erased, whole)
-    )
+    removed = 1 - class_gap(erased, codes, resamples) / before
+    by_whole = 1 - class_gap(whole, codes, resamples) / before
     permuted = 1 - class_gap_of_many(null, codes) / before[0]
     size = float(np.abs(base).max() / abs(before[0]))
     return direction_effect(removed, permuted, by_whole, resamples, "share", size)

@@ -347,10 +347,6 @@ class Fitter:
 
 class _LogisticFitter(Fitter):
     @property
-    def _stopping(self) -> StoppingRule:
-        return StoppingRule(max_iter=self.rows.settings.max_iter)
-
-    @property
     def _balanced(self) -> bool:
         return self.rows.settings.class_weight == "balanced"
 
@@ -366,7 +362,7 @@ class _LogisticFitter(Fitter):
             columns,
             self.rows.fold_of_row,
             settings.C,
-            tuning=Tuning(self._stopping, judge, self._balanced),
+            tuning=Tuning(StoppingRule(max_iter=settings.max_iter), judge, self._balanced),
             typical=self.rows.typical,
             device=settings.device,
             on_fit=on_fit,
@@ -376,13 +372,13 @@ class _LogisticFitter(Fitter):
     def refit(
         self, X: Features, tasks: Sequence[LabelsAndPenalty], masks: Sequence[Mask]
     ) -> list[list[FittedLayers]]:
-        weights = [mask.astype(np.float32) for mask in masks]
-        solver = Solver(X, weights, typical=self.rows.typical, device=self.rows.settings.device)
+        settings, weights = self.rows.settings, [mask.astype(np.float32) for mask in masks]
+        solver = Solver(X, weights, typical=self.rows.typical, device=settings.device)
         problems, n_masks = [], len(masks)
         for codes, C in tasks:
             assert C is not None  # logistic fits always have a penalty
             problems += [Problem(codes, C, n, balanced=self._balanced) for n in range(n_masks)]
-        fits = solver.solve(problems, self._stopping)
+        fits = solver.solve(problems, StoppingRule(max_iter=settings.max_iter))
         return [list(fits[start : start + n_masks]) for start in range(0, len(fits), n_masks)]
 
     def left_out(

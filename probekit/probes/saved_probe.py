@@ -178,10 +178,8 @@ def read_probe(path: Path) -> tuple[tuple[AffineLayer, ...], tuple[str, ...], Pr
         numbers = range(len(tensors) // 2)
         expected = {f"layers.{number}.{part}" for number in numbers for part in _PARTS}
         if tensors.keys() != expected or any(t.dtype != np.float64 for t in tensors.values()):
-            found = ", ".join(f"{name} {tensor.dtype}" for name, tensor in sorted(tensors.items()))
-            raise DataError(
-                f"it contains {found or 'nothing'} instead of float64 layers of a probe"
-            )
+            got = ", ".join(f"{name} {tensor.dtype}" for name, tensor in sorted(tensors.items()))
+            raise DataError(f"it contains {got or 'nothing'} instead of float64 layers of a probe")
         layers = tuple(AffineLayer(*(tensors[f"layers.{n}.{p}"] for p in _PARTS)) for n in numbers)
     except (DataError, SafetensorError) as error:
         raise damaged_probe(tensor_path, str(error)) from error
@@ -303,10 +301,8 @@ class SavedProbe:
         object.__setattr__(self, "classes", tuple(self.classes))
         shapes = [(weight.shape, bias.shape) for weight, bias in layers]
         are_affine = all(len(w) == 2 and 0 not in w and b == w[:1] for w, b in shapes)
-        chained = are_affine and all(
-            len(lower.weight) == upper.weight.shape[1] for lower, upper in pairwise(layers)
-        )
-        if not layers or not chained:
+        are_chained = all(low.bias.shape == up.weight.shape[1:] for low, up in pairwise(layers))
+        if not (layers and are_affine and are_chained):
             raise DataError(
                 f"Layers of shapes {shapes} do not form a probe. Each layer needs a weight "
                 "(n_out, n_in) and a bias (n_out,), with n_in equal to n_out of the previous layer."

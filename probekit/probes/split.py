@@ -173,11 +173,11 @@ class SplitProber:
         scores = [replace(test, fit=task.tuned.solution), validation]
         if controls:
             pairs = [self._test_and_validation(column, outside) for column in controls]
-            control = Scored.of_draws([test for test, _ in pairs]).take(self.comparable)
-            control_validation = Scored.of_draws([validation for _, validation in pairs])
+            tests, validations = zip(*pairs, strict=True)
+            control = Scored.of_draws(tests).take(self.comparable)
             comparable, metric = test.take(self.comparable), self.settings.main_metric
             selectivity = replace(comparable, metric=metric, against=control.predictions)
-            scores += [control, control_validation, selectivity]
+            scores += [control, Scored.of_draws(validations), selectivity]
         if self.settings.description and len(self._blocks) > 1 and not self.settings.reads_numbers:
             scores += self._description([task, *controls])
         if self.settings.learning_steps and not random:

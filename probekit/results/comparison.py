@@ -122,10 +122,8 @@ def place_name(row: pd.Series, side: Literal["a", "b"]) -> str:
         return TARGETS[row["target"]].title
     if row[f"site_{side}"] == NESTED_SITE:
         return TARGETS[HEADLINE].title
-    names = ["site", "position", "probe", "view"]
-    if row[f"view_{side}"] == "raw":
-        names.remove("view")
-    return " ".join(row[f"{name}_{side}"] for name in names)
+    names = ("site", "position", "probe", "view")
+    return " ".join(row[f"{name}_{side}"] for name in names).removesuffix(" raw")
 
 
 def both_places(row: pd.Series) -> str:

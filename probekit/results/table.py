@@ -358,12 +358,8 @@ def _parts(site: str) -> tuple[int | None, str, int | None]:
 
 def concatenated(table: pd.DataFrame) -> pd.DataFrame:
     """Return the rows of concatenated sites, with the columns `part` and `line` added."""
-    rows = table[_is_concatenated(table["site"].fillna(""))]
+    rows = table[table["site"].fillna("").str.contains(JOINT, regex=False)]
     return rows.assign(part="concatenated", line="concatenated")
-
-
-def _is_concatenated(sites: pd.Series[str]) -> pd.Series[bool]:
-    return sites.str.contains(JOINT, regex=False)
 
 
 def n_blocks(rows: pd.DataFrame) -> int:

@@ -400,6 +400,6 @@ class Verdict(BaseModel, frozen=True):
     def is_below_majority(self) -> bool:
         """Whether the reported score is significantly worse than the majority class."""
         majority = self.rivals.get("majority")
-        if majority is None or not majority.is_named:
-            return False
-        return majority.verdict == SIGNIFICANTLY_WORSE
+        return (
+            majority is not None and majority.is_named and majority.verdict == SIGNIFICANTLY_WORSE
+        )

@@ -350,8 +350,7 @@ class TunedProbe(LayeredProbe):
         """Return the fit on the training rows, and store the selected value of the penalty."""
         at_least(self, **dict.fromkeys(self.counts, 1), folds=2, random_state=0)
         grid = np.array(positive_grid(self.penalty, getattr(self, self.penalty)))
-        if self.penalty == "alpha":  # strongest regularisation first
-            grid = grid[::-1]
+        grid = grid[::-1] if self.penalty == "alpha" else grid  # strongest regularisation first
 
         def held_out(outside: Mask) -> list[Floats]:
             path = self.path(grid, data.take(~outside))

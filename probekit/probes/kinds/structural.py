@@ -271,8 +271,7 @@ class StructuralProbe(TransformerMixin, BaseEstimator):  # type: ignore[misc]  #
         """
         trees = dependency.read_trees(y, np.asarray(groups))
         positions = [np.arange(len(tree.heads), dtype=np.float64) for tree in trees]
-        predicted = [self._geometry.chain(of_sentence) for of_sentence in positions]
-        return self._geometry.score(trees, predicted)
+        return self._geometry.score(trees, [self._geometry.chain(words) for words in positions])
 
     def _metric(
         self, metric: Callable[[dependency.SentenceScores, Resamples], Floats], *data: Any

@@ -78,13 +78,11 @@ def ece(predictions: ClassPredictions, resamples: Resamples) -> Floats:
     p = np.divide(n_expected, n_rows, out=np.zeros_like(n_expected), where=n_rows > 0).clip(0, 1)
     m = np.floor(n_rows * p) + 1
     rest = n_rows - m
-    is_possible = rest >= 0
-    log_binomial = (
-        gammaln(n_rows + 1) - gammaln(m + 1) - gammaln(np.where(is_possible, rest, 0) + 1)
-    )
-    logs = log_binomial + xlogy(m, p) + xlog1py(np.where(is_possible, rest + 1, 1), -p)
+    possible = rest >= 0
+    log_binomial = gammaln(n_rows + 1) - gammaln(m + 1) - gammaln(np.where(possible, rest, 0) + 1)
+    logs = log_binomial + xlogy(m, p) + xlog1py(np.where(possible, rest + 1, 1), -p)
     # Within a bin |accuracy - confidence| * n_rows is the size of the summed difference.
-    errors = np.abs(n_correct - n_expected) - np.where(is_possible, 2 * m * np.exp(logs), 0.0)
+    errors = np.abs(n_correct - n_expected) - np.where(possible, 2 * m * np.exp(logs), 0.0)
     error: Floats = errors.sum(axis=0) / n_rows.sum(axis=0)
     return error
 

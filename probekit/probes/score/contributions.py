@@ -323,8 +323,7 @@ def _means(truth: Codes, values: Floats, classes: Codes, average: bool = False) 
     totals = np.array([values[truth == code].sum() for code in classes])
     row_weight_of_class = np.zeros(truth.max(initial=0) + 1)
     row_weight_of_class[classes] = weights / counts
-    rows = values * row_weight_of_class[truth]
-    return ClassParts(truth, rows, totals / counts, weights, classes)
+    return ClassParts(truth, values * row_weight_of_class[truth], totals / counts, weights, classes)
 
 
 @dataclass(frozen=True, eq=False)
@@ -355,8 +354,7 @@ class ClassSpread:
 def class_spread(parts: ClassParts, resamples: metrics.Resamples) -> ClassSpread:
     """Return the variance of each part of a score, estimated from the groups of its class."""
     groups, n_groups = resamples.group_of_row, resamples.n_groups
-    shape = len(parts.classes), n_groups
-    counts, by_group = np.empty(shape), np.empty(shape)
+    counts, by_group = np.empty((2, len(parts.classes), n_groups))
     for part, code in enumerate(parts.classes):
         rows = parts.truth == code
         counts[part] = np.bincount(groups[rows], minlength=n_groups)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, partial, wraps
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -583,11 +583,11 @@ def spearman(predictions: NumberPredictions, resamples: Resamples) -> Floats:
     return _in_blocks(_correlation, resamples, *truth_and_guess, groups)
 
 
+_Levels: TypeAlias = tuple[Codes, csr_array]  # level of each row; rows of each level and group
+
+
 def _correlation(
-    truth: tuple[Codes, csr_array],
-    guess: tuple[Codes, csr_array],
-    groups: Codes,
-    counts: NDArray[np.float32],
+    truth: _Levels, guess: _Levels, groups: Codes, counts: NDArray[np.float32]
 ) -> Floats:
     """Return the Spearman correlation (n_draws,) of each resample.
 

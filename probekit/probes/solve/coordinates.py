@@ -13,7 +13,7 @@ Shapes: F fits, c scores per fit, n rows, q coordinates plus one for the interce
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -141,9 +141,8 @@ class Coordinates:
         for group in torch.unique(objectives.group):
             places = torch.nonzero(objectives.group == group).flatten()
             of_group = objectives.select(places)
-            factor = None
-            if _is_worth_it(of_group, n_steps):
-                factor = Factor.at(of_group, scores[places])
+            is_worth_it = _is_worth_it(of_group, n_steps)
+            factor = Factor.at(of_group, scores[places]) if is_worth_it else None
             if factor is None:
                 rest.append(places)
             else:
@@ -155,14 +154,13 @@ class Coordinates:
 
     def select(self, fits: Tensor) -> Coordinates:
         """Return the coordinates of some of the fits."""
-        return Coordinates(tuple(self._selected(fits)), self.own.select(fits))
-
-    def _selected(self, fits: Tensor) -> Iterator[tuple[Tensor, _Part]]:
+        parts = []
         for places, part in self.parts:
             # The indices of the fits of this part: among `fits`, and within the part.
             new_places, in_part = torch.nonzero(fits[:, None] == places).T
             if len(new_places):
-                yield new_places, part.select(in_part)
+                parts.append((new_places, part.select(in_part)))
+        return Coordinates(tuple(parts), self.own.select(fits))
 
     def to_point(self, step: Tensor) -> Tensor:
         """Return coefficients and intercepts (F, c, q + 1) for a step in these coordinates."""

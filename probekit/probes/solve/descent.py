@@ -157,10 +157,8 @@ def descend(
         ended, converged = (excess <= aim) | stopped, state.beyond > 0
         for fit in torch.nonzero(ended).flatten().tolist():
             point, norm = state.point[fit].clone(), float(norms[fit])
-            yield (
-                int(state.number[fit]),
-                Minimum(point, float(state.value[fit]), norm, n_iter, bool(converged[fit])),
-            )
+            minimum = Minimum(point, float(state.value[fit]), norm, n_iter, bool(converged[fit]))
+            yield int(state.number[fit]), minimum
         if ended.all():
             break
         if ended.any():

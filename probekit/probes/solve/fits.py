@@ -117,7 +117,6 @@ def fit_columns(
 
     row_weights = np.ones(len(X), dtype=np.float32) if weights is None else weights
     shares = [np.where(fold_of_row != fold, row_weights, 0) for fold in range(n_folds)]
-    all_rows = n_folds  # the number of the last share
     solver = Solver(X, [*shares, row_weights], typical=typical, device=device)
     paths = _paths(solver, columns, grid, tuning, report)
     held_out = _held_out(X, paths, fold_of_row)
@@ -130,8 +129,8 @@ def fit_columns(
             scores = held_out_scores(X, path, fold_of_row, int(codes.max()) + 1)
             best.append(best_rated(tuning.judge, codes, scores, fold_of_row))
     searches = [tuple(path[index]) for path, index in zip(paths, best, strict=True)]
-    finals = [
-        Problem(codes, grid[index], all_rows, _mean(codes, fits), tuning.balanced)
+    finals = [  # on the last share, all rows
+        Problem(codes, grid[index], n_folds, _mean(codes, fits), tuning.balanced)
         for codes, index, fits in zip(columns, best, searches, strict=True)
     ]
     solutions = solver.solve(finals, tuning.stopping, lambda done, _: report(paths.size + done))
