@@ -110,7 +110,7 @@ def verify_model(
             if text not in expected:
                 expected = {text: reference.tensors(batch.ids[text][batch.mask[text]])}
             measured[site].append(_compared(value, expected[text][site]))
-    compared += [_agreement(site, texts, TOLERANCES[dtype]) for site, texts in measured.items()]
+    compared += [_agreement(site, each, TOLERANCES[dtype]) for site, each in measured.items()]
     return tuple(compared)
 
 

@@ -118,8 +118,7 @@ class AnswerMeasure:
         if self.name == "logit_difference":
             size = max(1, len(rows))  # it needs two logits only
         parts = zip(torch.split(final, size), torch.split(rows, size), strict=True)
-        scores = [self._of_part(model, streams, texts, base) for streams, texts in parts]
-        return torch.cat(scores).double()
+        return torch.cat([self._of_part(model, *part, base) for part in parts]).double()
 
     def _of_part(self, model: Network, final: Tensor, rows: Tensor, base: Tensor) -> Tensor:
         """Return the measure of some predictions, shape [n]; see `score`."""

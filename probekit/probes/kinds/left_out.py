@@ -152,8 +152,7 @@ def _blocks(groups: NDArray[np.generic]) -> Iterable[list[Codes]]:
     """Return the row numbers of each group, in lists of groups with about `BLOCK_ROWS` rows."""
     _, codes, sizes = np.unique(groups, return_inverse=True, return_counts=True)
     rows_of_groups = np.split(np.argsort(codes, kind="stable"), np.cumsum(sizes)[:-1])
-    block_of_group = (np.cumsum(sizes) // BLOCK_ROWS).tolist()
     blocks: dict[int, list[Codes]] = defaultdict(list)
-    for block, rows in zip(block_of_group, rows_of_groups, strict=True):
-        blocks[block].append(rows)
+    for end, rows in zip(np.cumsum(sizes).tolist(), rows_of_groups, strict=True):
+        blocks[end // BLOCK_ROWS].append(rows)
     return blocks.values()

@@ -227,8 +227,7 @@ def rank_correlations(first: NDArray[np.generic], second: NDArray[np.generic]) -
     a, b = (rankdata(rows, axis=1) for rows in (first, second))
     a, b = a - a.mean(axis=1, keepdims=True), b - b.mean(axis=1, keepdims=True)
     norm = np.sqrt(np.sum(a**2, axis=1) * np.sum(b**2, axis=1))
-    products = np.sum(a * b, axis=1)
-    found: Floats = np.divide(products, norm, out=np.zeros_like(norm), where=norm > 0)
+    found: Floats = np.divide(np.sum(a * b, axis=1), norm, out=np.zeros_like(norm), where=norm > 0)
     return found
 
 
