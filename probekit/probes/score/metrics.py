@@ -455,7 +455,7 @@ def thresholds(negatives: Floats) -> Floats:
     found = np.full(len(RATES), np.nan)
     for number, rate in enumerate(RATES):
         if n * rate >= LEAST_ALARMS:
-            k = int(rate * (n + 1) + 1e-9)  # a whole number may be rounded to just below itself
+            k = int(rate * (n + 1) + 1e-9)  # an integer may be rounded to just below itself
             found[number] = descending[k - 1]
     return found
 
