@@ -102,7 +102,7 @@ def head_scores(patterns: Tensor, ids: Tensor) -> dict[str, Tensor]:
     summed = columns @ patterns.reshape(-1, n * n).T
     scores = dict(zip(templates, summed.reshape(-1, *heads).unbind(), strict=True))
     # Mean over all rows but the first; heads are computed one by one to save memory.
-    means = [torch.special.entr(one[1:]).sum(-1).mean() for one in patterns.flatten(0, -3)]
+    means = [torch.special.entr(head[1:]).sum(-1).mean() for head in patterns.flatten(0, -3)]
     scores["entropy"] = torch.stack(means).reshape(heads)
     return {name: scores[name] for name in HEAD_SCORES}
 

@@ -266,9 +266,9 @@ def logit_lens(
                         "kl": (final.exp() * (final - log_p)).sum(-1).clamp(min=0),
                     }
                 )
-            chunks.append({key: torch.stack([m[key] for m in of_sites]) for key in of_sites[0]})
+            chunks.append({key: torch.stack([one[key] for one in of_sites]) for key in of_sites[0]})
             watcher.progress("lens", min(chunk.stop, len(ids)), len(ids))
-    return {key: torch.cat([part[key] for part in chunks], dim=1).cpu() for key in chunks[0]}
+    return {name: torch.cat([part[name] for part in chunks], dim=1).cpu() for name in chunks[0]}
 
 
 def lens_rows(

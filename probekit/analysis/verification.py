@@ -115,10 +115,13 @@ def verify_model(
 
 
 def _compared(value: Tensor, theirs: Tensor) -> list[float]:
-    """Return the numbers of an `Agreement` for one text; positions are all axes but the last."""
-    difference, largest = (x.abs().amax(-1) for x in (value - theirs, theirs))
+    """Return difference, largest and relative of an `Agreement` for one text.
+
+    Positions are all axes but the last.
+    """
+    difference, largest = (value - theirs).abs().amax(-1), theirs.abs().amax(-1)
     relative = difference / largest.clamp(min=torch.finfo(largest.dtype).tiny)
-    return [x.max().item() for x in (difference, largest, relative)]
+    return [of_positions.max().item() for of_positions in (difference, largest, relative)]
 
 
 def _agreement(site: str, of_texts: Sequence[list[float]], tolerance: float) -> Agreement:
@@ -139,8 +142,9 @@ def _batch(source: str | Path, texts: Sequence[str]) -> tuple[Tokenizer | None, 
     except MissingError:
         n_vocab = model_config(find_model(source, "config")).axis_sizes["d_vocab"]
         ids = torch.randint(n_vocab, _RANDOM, generator=torch.Generator().manual_seed(0))
-        lengths = torch.linspace(_RANDOM[1], 2, _RANDOM[0]).round()
-        mask = torch.arange(_RANDOM[1], 0, -1) <= lengths[:, None]
+        n_texts, n_tokens = _RANDOM
+        lengths = torch.linspace(n_tokens, 2, n_texts).round()
+        mask = torch.arange(n_tokens, 0, -1) <= lengths[:, None]
         return None, TokenBatch(ids, mask, torch.zeros(*_RANDOM, 2, dtype=torch.int64))
     batch = tokenizer.batch(list(texts), bos=False, side="left")
     for text, length in zip(texts, batch.mask.sum(1).tolist(), strict=True):
@@ -285,7 +289,7 @@ def _tensors(model: Network, batch: TokenBatch) -> Iterator[tuple[str, int, Tens
             if layer < last:  # transformers returns the last one after the final norm only
                 yield f"blocks.{layer}.{_RESID}", text, cache["resid_post", layer][text, mask]
         yield "final norm", text, model.final_norm(cache["resid_post", last][text, mask])
-        own = logits[text, mask]
-        yield "logits", text, own
+        of_text = logits[text, mask]
+        yield "logits", text, of_text
         targets = batch.ids[text, mask][1:, None]
-        yield "loss", text, -own[:-1].log_softmax(-1).gather(1, targets).mean()
+        yield "loss", text, -of_text[:-1].log_softmax(-1).gather(1, targets).mean()

@@ -106,11 +106,12 @@ def check_dataset(
     select = dataset.select
     parts = tuple((select(one.train).examples, select(one.test).examples) for one in splits)
     if len(parts) == 1:
-        examples = sum(parts[0], ())
+        ((train, test),) = parts
+        examples = train + test
     else:
         tested = np.sort(np.concatenate([split.test for split in splits]))
         examples = dataset.select(tested).examples
-    every = _Splits(parts, examples, dataset.examples)
+    checked = _Splits(parts, examples, whole=dataset.examples)
     present = {
         "classes": has_classes,
         "numbers": not has_classes,
@@ -121,9 +122,9 @@ def check_dataset(
     findings = [Finding("info", "reader", f"{note}.") for note in dataset.notes]
     findings += [] if dataset.has_groups else [_NO_GROUPS]
     for check, needs in _OF_SPLITS:
-        findings += check(every) if all(present[one] for one in needs) else ()
-    for of_examples, need in _OF_EXAMPLES:
-        findings += of_examples(examples) if present[need] else ()
+        findings += check(checked) if all(present[need] for need in needs) else ()
+    for check_examples, need in _OF_EXAMPLES:
+        findings += check_examples(examples) if present[need] else ()
     return by_level(findings)
 
 
@@ -195,7 +196,7 @@ def _missing_labels(splits: _Splits) -> Iterator[Finding]:
 def _crossing_groups(splits: _Splits) -> Iterator[Finding]:
     crossing: set[str] = set()
     for train, test in splits.parts:
-        crossing |= {e.group for e in train} & {e.group for e in test}
+        crossing |= {one.group for one in train} & {one.group for one in test}
     if crossing:
         yield Finding(
             "error",
@@ -235,19 +236,19 @@ def _few_groups_of_label(splits: _Splits) -> Iterator[Finding]:
 
 def _repeated_texts(splits: _Splits) -> Iterator[Finding]:
     """Yield a warning for each side with texts, or spans, that occur more than once."""
-    sides = {"train": [one for one, _ in splits.parts], "test": [one for _, one in splits.parts]}
-    if splits.is_nested:  # each training example is a test example of another fold
-        del sides["train"]
+    sides = {"test": [test for _, test in splits.parts]}
+    if not splits.is_nested:  # else each training example is a test example of another fold
+        sides = {"train": [train for train, _ in splits.parts]} | sides
     for side, parts in sides.items():
         n_examples = sum(map(len, parts))
-        n = n_examples - sum(len({example.place for example in part}) for part in parts)
-        if n:
+        n_repeated = n_examples - sum(len({example.place for example in part}) for part in parts)
+        if n_repeated:
             verb = "has" if n_examples == 1 else "have"
-            of_fold = " of the same fold" * splits.is_nested
+            of_fold = " of the same fold" if splits.is_nested else ""
             yield Finding(
                 "warning",
                 f"duplicates-in-{side}",
-                f"{n:,} of {n_examples:,} examples in {side} {verb} the same text and "
+                f"{n_repeated:,} of {n_examples:,} examples in {side} {verb} the same text and "
                 f"span as an earlier one{of_fold}.",
             )
 
@@ -263,7 +264,8 @@ def _texts_on_both_sides(splits: _Splits) -> Iterator[Finding]:
         verb = "occurs" if len(repeated) == 1 else "occur"
         n_of = f"{len(repeated):,} of {len(splits.tested):,} examples in test"
         # A repeated sentence counts twice, but the words of a sentence share one text.
-        n_texts, n_all = (len({(e.group, e.text) for e in x}) for x in (repeated, splits.tested))
+        n_texts = len({(one.group, one.text) for one in repeated})
+        n_all = len({(one.group, one.text) for one in splits.tested})
         where, remedy = "train", "split.drop_repeated drops them from test"
         if splits.is_nested:
             n_folds = sum(map(bool, of_folds))
@@ -300,12 +302,12 @@ def _predictive_length(splits: _Splits) -> Iterator[Finding]:
     The test examples of all folds are pooled.
     """
     hits: dict[str, list[bool]] = defaultdict(list)
-    for sides in splits.parts:
-        for example, guess in zip(sides[1], _guesses_from_length(*sides), strict=True):
+    for train, test in splits.parts:
+        for example, guess in zip(test, _guesses_from_length(train, test), strict=True):
             hits[example.label].append(guess == example.label)
-    accuracy = fmean(fmean(values) for values in hits.values())
-    chance = 1 / len(hits)
-    error = math.sqrt(chance * (1 - chance) * sum(1 / len(h) for h in hits.values())) / len(hits)
+    accuracy = fmean(fmean(of_label) for of_label in hits.values())
+    chance, inverse_sizes = 1 / len(hits), sum(1 / len(of_label) for of_label in hits.values())
+    error = math.sqrt(chance * (1 - chance) * inverse_sizes) / len(hits)
     beats_chance = accuracy > chance + max(_LENGTH_MARGIN, 3 * error)
     lead = "Length is associated with the label: the" if beats_chance else "The"
     yield Finding(
@@ -321,36 +323,36 @@ def _guesses_from_length(train: _Examples, test: _Examples) -> list[str | None]:
 
     In each bin of text or span lengths, it is the label with the largest share of its rows.
     """
-    lengths = [
-        [end - start for start, end in (e.span or (0, len(e.text)) for e in examples)]
+    train_lengths, test_lengths = (
+        [len(one.text) if one.span is None else one.span[1] - one.span[0] for one in examples]
         for examples in (train, test)
-    ]
-    edges = np.quantile(lengths[0], np.linspace(0, 1, _LENGTH_BINS + 1)[1:-1])
-    fitted, tested = (np.searchsorted(edges, values).tolist() for values in lengths)
+    )
+    edges = np.quantile(train_lengths, np.linspace(0, 1, _LENGTH_BINS + 1)[1:-1])
     n_rows = Counter(example.label for example in train)
     by_bin: dict[int, Counter[str]] = defaultdict(Counter)
-    for example, number in zip(train, fitted, strict=True):
+    for example, number in zip(train, np.searchsorted(edges, train_lengths).tolist(), strict=True):
         by_bin[number][example.label] += 1
     # Shares, not counts: otherwise the majority class would be predicted in every bin.
     predicted = {
         number: max(counts, key=lambda label: counts[label] / n_rows[label])
         for number, counts in by_bin.items()
     }
-    return [predicted.get(number) for number in tested]
+    return [predicted.get(number) for number in np.searchsorted(edges, test_lengths).tolist()]
 
 
 def _contradicting_labels(splits: _Splits) -> Iterator[Finding]:
     """Yield a warning if equal texts, or spans, have different labels."""
-    first: dict[TextSpan, dict[str, Example]] = defaultdict(dict)  # of each label
+    # The first example of each text or span with each label.
+    firsts: dict[TextSpan, dict[str, Example]] = defaultdict(dict)
     for example in splits.whole:
-        first[example.place].setdefault(example.label, example)
-    contradicting = [list(found.values()) for found in first.values() if len(found) > 1]
+        firsts[example.place].setdefault(example.label, example)
+    contradicting = [list(by_label.values()) for by_label in firsts.values() if len(by_label) > 1]
     if contradicting:
-        shown = "; ".join(
-            f"{_quoted(found[0])} is " + ", ".join(f"{e.label!r} in {e.where}" for e in found[:3])
-            for found in contradicting[:_SHOWN_TEXTS]
-        )
-        n = len(contradicting)
+        texts = []
+        for examples in contradicting[:_SHOWN_TEXTS]:
+            labels = ", ".join(f"{one.label!r} in {one.where}" for one in examples[:3])
+            texts.append(f"{_quoted(examples[0])} is {labels}")
+        shown, n = "; ".join(texts), len(contradicting)
         yield Finding(
             "warning",
             "contradictions",
@@ -368,7 +370,8 @@ def _quoted(example: Example) -> str:
 
 
 def _spans_inside_words(examples: Sequence[Example]) -> Iterator[Finding]:
-    cut = [e for e in examples if any(spelling.is_inside_word(e.text, end) for end in e.span or ())]
+    cuts_word = spelling.is_inside_word
+    cut = [one for one in examples if any(cuts_word(one.text, end) for end in one.span or ())]
     if cut:
         text, (start, end) = cut[0].text, cut[0].span or (0, 0)
         before, after = text[max(0, start - _SHOWN) : start], text[end : end + _SHOWN]

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from probekit.errors import DataError
-from probekit.provenance import digest
+from probekit.provenance import digest as digest_of
 
 StringArray = npt.NDArray[np.object_]
 TextSpan: TypeAlias = tuple[str, tuple[int, int] | None]
@@ -134,7 +134,8 @@ class Example:
     def counterfactual_turns(self) -> Turns:
         """The turns of the counterfactual, which differs in the first turn."""
         shift = len(self.counterfactual or "") - len(self.text)
-        return tuple((a + shift * (n > 0), b + shift) for n, (a, b) in enumerate(self.turns))
+        numbered = enumerate(self.turns)  # the first turn begins at the same character
+        return tuple((start + shift * (n > 0), end + shift) for n, (start, end) in numbered)
 
     @property
     def place(self) -> TextSpan:
@@ -142,8 +143,8 @@ class Example:
         return self.text, self.span
 
 
-_REQUIRED = attrgetter("text", "label", "group", "id", "span", "split")
-_OPTIONAL = attrgetter("counterfactual", "turns", "values")
+_REQUIRED = ("text", "label", "group", "id", "span", "split")
+_OPTIONAL = ("counterfactual", "turns", "values")
 
 
 @dataclass(frozen=True)
@@ -184,11 +185,12 @@ class Dataset:
     @cached_property
     def digest(self) -> str:
         """BLAKE3 digest of the contents of all examples in order, in hexadecimal."""
-        # The digest of data without optional fields covers the required ones alone.
+        # Fields that no example has are left out, so that the digest of data without them does not
+        # depend on which optional fields exist.
         has_more = any(one.counterfactual or one.turns or one.values for one in self.examples)
-        rows = [_REQUIRED(one) + (_OPTIONAL(one) if has_more else ()) for one in self.examples]
-        content = json.dumps(rows)
-        return digest([content.encode()])
+        contents_of = attrgetter(*_REQUIRED, *(_OPTIONAL if has_more else ()))
+        content = json.dumps([contents_of(example) for example in self.examples])
+        return digest_of([content.encode()])
 
     def select(self, indices: Iterable[int]) -> Dataset:
         """Return a data set of the examples at `indices`, in that order."""

@@ -134,11 +134,13 @@ def dataset_table(dataset: Any, columns: Collection[str], name: str) -> Table:
         columns: the columns to read.
         name: name in messages.
     """
-    read = [column for column in dataset.column_names if column in columns]
+    present = [column for column in dataset.column_names if column in columns]
     # The data set may have another format, such as tensors, and a selection of its rows.
-    frame = dataset.with_format("arrow").select_columns(read)[:]
-    features = dataset.features.items()
-    class_names = {n: list(f.names) for n, f in features if type(f).__name__ == "ClassLabel"}
+    frame = dataset.with_format("arrow").select_columns(present)[:]
+    labels = {
+        key: one for key, one in dataset.features.items() if type(one).__name__ == "ClassLabel"
+    }
+    class_names = {column: list(label.names) for column, label in labels.items()}
     return replace(frame_table(frame, columns, name, class_names), names=dataset.column_names)
 
 
@@ -173,27 +175,28 @@ def frame_table(
     if twice:
         raise ConfigError(f"{name}: two columns have the name {twice[0]!r}. Rename one of them.")
     narrow = nw.from_native(frame, eager_only=True)
-    of_text = {str(column): column for column in narrow.columns}
-    read = {}
-    for text in dict.fromkeys(columns):
-        if text in of_text:
-            cells = [_plain(value) for value in narrow.get_column(of_text[text]).to_list()]
-            classes = (class_names or {}).get(text)
+    key_of_name = {str(key): key for key in narrow.columns}  # keys may be numbers
+    cells_of = {}
+    for column in dict.fromkeys(columns):
+        if column in key_of_name:
+            key = key_of_name[column]
+            cells = [_plain(value) for value in narrow.get_column(key).to_list()]
+            classes = (class_names or {}).get(column)
             if classes is not None:  # the hub leaves out labels by negative numbers
                 cells = [None if cell is None or cell < 0 else classes[cell] for cell in cells]
-            elif narrow.schema[of_text[text]] == nw.Float32:  # in its shortest form
+            elif narrow.schema[key] == nw.Float32:  # in its shortest form
                 cells = [None if cell is None else str(np.float32(cell)) for cell in cells]
-            read[text] = cells
+            cells_of[column] = cells
     keys = [str(position) for position in range(len(narrow))]
     if narrow.implementation.is_pandas_like():
         keys = [repr(_plain(label)) for label in frame.index]
         if not frame.index.is_unique:
             keys = [f"{key} (position {position})" for position, key in enumerate(keys)]
     rows = (
-        TableRow(RowSource(name, key=key), {column: cells[n] for column, cells in read.items()})
-        for n, key in enumerate(keys)
+        TableRow(RowSource(name, key=row_key), {column: cells_of[column][n] for column in cells_of})
+        for n, row_key in enumerate(keys)
     )
-    return Table(name, rows, of_text, number_text)
+    return Table(name, rows, names=key_of_name, text=number_text)
 
 
 def number_text(where: str, value: object) -> str:
@@ -226,16 +229,16 @@ def _of_dicts(data: MemoryData, columns: Collection[str]) -> Table:
                 'entry must be a dict, such as {"text": "...", "label": "..."}.'
             )
     # Columns that are not read are in the message if one is missing.
-    read: list[dict[str, Any]] = [{str(key): None for key in row} for row in rows]
+    cells: list[dict[str, Any]] = [{str(key): None for key in row} for row in rows]
     for column in dict.fromkeys(columns):
         having = [number for number, row in enumerate(rows) if column in row]
         values = [_plain(rows[number][column]) for number in having]
         # As in a data frame, integers among floats become floats.
         is_mixed = {type(value) for value in values if value is not None} == {int, float}
         for number, value in zip(having, values, strict=True):
-            read[number][column] = float(value) if is_mixed and value is not None else value
-    table = (TableRow(RowSource(data.name, key=str(n)), cells) for n, cells in enumerate(read))
-    return Table(data.name, table, None, number_text)
+            cells[number][column] = float(value) if is_mixed and value is not None else value
+    sources = (RowSource(data.name, key=str(position)) for position in range(len(rows)))
+    return Table(data.name, map(TableRow, sources, cells), text=number_text)
 
 
 def _is_list(rows: Any) -> bool:

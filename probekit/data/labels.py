@@ -83,13 +83,15 @@ def _similar(field: _Field, effect: str, examples: Sequence[Example]) -> Iterato
     spellings: dict[str, list[str]] = defaultdict(list)
     for name in rows:
         spellings[_number(name) or appearance(name)].append(name)
-    several = (names for names in spellings.values() if len(names) > 1)
-    similar = [one for one in several if len(rows) <= _MAX_LABELS or not _differ_in_case(one)]
-    messages = [f"The {field}s {_similar_message(names, rows, effect)}" for names in similar]
-    n_more = len(similar) - _MAX_SETS
+    case_counts = len(rows) > _MAX_LABELS
+    messages = []
+    for names in spellings.values():
+        if len(names) > 1 and not (case_counts and _differ_in_case(names)):
+            messages.append(f"The {field}s {_similar_message(names, rows, effect)}")
+    n_more = len(messages) - _MAX_SETS
     if n_more > 0:
         more = f"{n_more:,} more sets of {field}s differ only in case, spaces or encoding."
-        messages[_MAX_SETS:] = [more]
+        messages = [*messages[:_MAX_SETS], more]
     for message in messages:
         yield Finding("warning", f"similar-{field}s", message)
 
@@ -128,10 +130,10 @@ def _number(name: str) -> str:
     """
     if _DECIMAL.fullmatch(name) is None:
         return ""
-    whole, _, rest = name.strip().lstrip("+").partition(".")
-    sign, digits = ("-" if whole.startswith("-") else ""), whole.lstrip("-").lstrip("0") or "0"
-    rest = rest.rstrip("0")
-    return f"{sign}{digits}{'.' * bool(rest)}{rest}"
+    whole, _, decimals = name.strip().lstrip("+").partition(".")
+    sign, decimals = ("-" if whole.startswith("-") else ""), decimals.rstrip("0")
+    digits = whole.lstrip("-").lstrip("0") or "0"
+    return f"{sign}{digits}.{decimals}" if decimals else f"{sign}{digits}"
 
 
 def _differ_in_case(names: Sequence[str]) -> bool:
@@ -163,11 +165,11 @@ def _peculiar(label: str, everywhere: set[str]) -> str:
         label: one spelling of a label.
         everywhere: characters that all its spellings contain.
     """
-    own = [c for c in dict.fromkeys(label) if not c.isascii() and c not in everywhere]
-    if not own:
+    peculiar = [one for one in dict.fromkeys(label) if not one.isascii() and one not in everywhere]
+    if not peculiar:
         return ""
-    more = ["others"] if len(own) > _SHOWN_CHARACTERS else []
-    return f", with {joined_names([*map(character_name, own[:_SHOWN_CHARACTERS]), *more])}"
+    more = ["others"] if len(peculiar) > _SHOWN_CHARACTERS else []
+    return f", with {joined_names([*map(character_name, peculiar[:_SHOWN_CHARACTERS]), *more])}"
 
 
 def misspelt_labels(examples: Sequence[Example]) -> Iterator[Finding]:
@@ -297,7 +299,7 @@ def is_typo(label: str, other: str) -> bool:
 def _n_common(a: str, b: str) -> int:
     """Return the length of the common prefix of two strings."""
     pairs = enumerate(zip(a, b, strict=False))
-    return next((n for n, (one, two) in pairs if one != two), min(len(a), len(b)))
+    return next((n for n, (of_a, of_b) in pairs if of_a != of_b), min(len(a), len(b)))
 
 
 def is_inside_word(text: str, at: int) -> bool:

@@ -201,25 +201,27 @@ def _no_token(index: int, n_tokens: int) -> str:
 def _select_span(tokens: _Tokens, spans: Sequence[tuple[int, int] | None]) -> _TokenRanges:
     """Select the tokens of each span; character positions ignore whitespace."""
     codes = np.frombuffer(tokens.joined.encode("utf-32-le"), dtype=np.uint32)
+    # The position of each character among those that are not whitespace.
     n_before = _starts(~np.isin(codes, _SPACES))
     ranges = n_before[tokens.ranges]
     visible = ranges[:, 0] < ranges[:, 1]
     begin, end = ranges[visible].T
 
     text = tokens.text_of_example
-    wanted = np.array([span or (0, 0) for span in spans], dtype=np.int64)
-    inside = (wanted[:, 0] >= 0) & (wanted[:, 1] <= np.diff(tokens.start)[text])
-    wanted = n_before[np.where(inside[:, None], wanted, 0) + tokens.start[text, None]]
-    first = np.searchsorted(end, wanted[:, 0], side="right")
-    stop = np.searchsorted(begin, wanted[:, 1], side="left")
+    in_text = np.array([span or (0, 0) for span in spans], dtype=np.int64)
+    inside = (in_text[:, 0] >= 0) & (in_text[:, 1] <= np.diff(tokens.start)[text])
+    in_joined = np.where(inside[:, None], in_text, 0) + tokens.start[text, None]
+    span_begin, span_end = n_before[in_joined].T
+    first = np.searchsorted(end, span_begin, side="right")
+    stop = np.searchsorted(begin, span_end, side="left")
     covered = first < stop
-    begins_in = begin[first[covered]] <= wanted[covered, 0]
-    covered[covered] = begins_in & (end[stop[covered] - 1] >= wanted[covered, 1])
+    begins_in = begin[first[covered]] <= span_begin[covered]
+    covered[covered] = begins_in & (end[stop[covered] - 1] >= span_end[covered])
     fault = np.select(
         [
             np.array([span is None for span in spans]),
             ~inside,
-            wanted[:, 0] >= wanted[:, 1],
+            span_begin >= span_end,
             ~covered,
         ],
         [
@@ -264,7 +266,9 @@ def _rows(selected: _TokenRanges, examples: IntArray, pick: Pick, skip_first: bo
         first = first + ((selected.position[first] == 0) & (stop - first > 1))
     lengths = stop - first
     offsets = _starts(lengths)
-    positions = selected.position[np.arange(offsets[-1]) + np.repeat(first - offsets[:-1], lengths)]
+    # The tokens first, ..., stop - 1 of each example, one example after the other.
+    picked = np.arange(offsets[-1]) + np.repeat(first - offsets[:-1], lengths)
+    positions = selected.position[picked]
     if pick == "all":
         return RowPlan(np.repeat(examples, lengths), positions, np.arange(positions.size + 1))
     return RowPlan(examples, positions, offsets)

@@ -68,7 +68,7 @@ def grouped_split(labels: Strings, groups: Strings, *, test: float, seed: int) -
     targets = _target_rows(counts, test)
     chosen = _choose_groups(counts, targets, np.random.default_rng(seed))
     split = _split(group in chosen for group in groups)
-    if len({groups[index] for index in split.test}) < _MIN_TEST_GROUPS <= len(counts) // 2:
+    if len(chosen) < _MIN_TEST_GROUPS and len(counts) >= 2 * _MIN_TEST_GROUPS:
         minimum = math.ceil(100 * _MIN_TEST_GROUPS / len(counts)) / 100
         raise DataError(
             f"A test share of {test} puts {len(chosen)} of {len(counts)} groups in test, but a "
@@ -206,8 +206,8 @@ def in_one_group(dataset: Dataset) -> IntArray:
     first: dict[TextSpan, str] = {}
     for example in dataset.examples:
         first.setdefault(example.place, example.group)
-    own = [n for n, e in enumerate(dataset.examples) if first[e.place] == e.group]
-    return np.array(own, dtype=np.int64)
+    is_first = [first[example.place] == example.group for example in dataset.examples]
+    return np.flatnonzero(is_first)
 
 
 def joined_groups(labels: Strings, groups: Strings, words: Strings) -> StringArray:
@@ -301,11 +301,12 @@ def _split(in_test: Iterable[bool]) -> Split:
 def _target_rows(counts: Mapping[str, Counter[str]], test: float) -> dict[str, float]:
     """Return the target number of test rows of each label."""
     n_rows, n_groups = _totals(counts)
-    # A rare label needs about one of its groups on each side, whatever the share.
-    return {
-        label: n_rows[label] * (min(max(test, 1 / n), 1 - 1 / n) if n > 1 else test)
-        for label, n in n_groups.items()
-    }
+    targets = {}
+    for label, n in n_groups.items():
+        # A rare label needs about one of its groups on each side, whatever the share.
+        share = min(max(test, 1 / n), 1 - 1 / n) if n > 1 else test
+        targets[label] = n_rows[label] * share
+    return targets
 
 
 def _totals(counts: Mapping[str, Counter[str]]) -> tuple[Counter[str], Counter[str]]:
@@ -321,6 +322,7 @@ def _totals(counts: Mapping[str, Counter[str]]) -> tuple[Counter[str], Counter[s
 def _choose_groups(
     counts: Mapping[str, Counter[str]], targets: Mapping[str, float], generator: np.random.Generator
 ) -> set[str]:
+    """Return the groups whose rows are about as many, of each label, as the targets."""
     groups = list(counts)
     missing = dict(targets)  # target minus current number of test rows of each label
     order = [groups[index] for index in generator.permutation(len(groups))]
@@ -329,13 +331,14 @@ def _choose_groups(
     while moved:  # terminates: each move reduces the sum of missing^2 / target
         moved = False
         for group in order:
+            # Rows that a move of the group adds to test, or takes from it.
             sign = -1 if group in chosen else 1
-            rows = {label: sign * n for label, n in counts[group].items()}
-            gain = sum(n * (2 * missing[label] - n) / targets[label] for label, n in rows.items())
+            added = {label: sign * n for label, n in counts[group].items()}
+            gain = sum(n * (2 * missing[label] - n) / targets[label] for label, n in added.items())
             if gain > _ROUNDING:
                 moved = True
                 chosen ^= {group}
-                for label, n in rows.items():
+                for label, n in added.items():
                     missing[label] -= n
     return chosen
 
@@ -356,4 +359,4 @@ def _require_none(names: Collection[str], message: str) -> None:
 def _listed(names: Collection[str]) -> str:
     cut = (name if len(name) <= _SHOWN else f"{name[:_SHOWN]}..." for name in sorted(names)[:5])
     shown = ", ".join(map(repr, cut))
-    return shown + (f", ... ({len(names)} in all)" if len(names) > 5 else "")
+    return f"{shown}, ... ({len(names)} in all)" if len(names) > 5 else shown

@@ -217,6 +217,8 @@ def _filled(row: TableRow, column: str, cell: str) -> str:
 
 
 def _example(table: Table, row: TableRow, columns: TableColumns, id: str) -> Example:
+    """Return the example in a row; `id` is its id if there is no column of ids."""
+
     def string(column: str) -> str:
         return _text(table, row, column)
 
@@ -233,15 +235,16 @@ def _example(table: Table, row: TableRow, columns: TableColumns, id: str) -> Exa
             f"{row.source}: the label {label!r} is a common spelling of a missing value. Remove "
             "the row, or, if it is a class, rename it."
         )
-    other = string(columns.counterfactual) if columns.counterfactual else None
+    contrast = string(columns.counterfactual) if columns.counterfactual else None
     values = tuple((name, string(name)) for name in columns.values if name in row.cells)
     turns: Turns = ()
     if columns.reply:
         reply = _filled(row, columns.reply, string(columns.reply))
-        other = join_turns([other, reply])[0] if other else other
         text, turns = join_turns([text, reply])
+        if contrast:
+            contrast, _ = join_turns([contrast, reply])
     try:
-        return Example(text, label, group, id, span, split, other, turns, values, row.source)
+        return Example(text, label, group, id, span, split, contrast, turns, values, row.source)
     except DataError as error:
         raise DataError(f"{row.source}: {error}") from error
 

@@ -160,17 +160,18 @@ def _sentence(path: Path, first_line: int, lines: list[str]) -> Sentence:
                 f"{where}: {word.id!r} is not an id. Allowed: 3, 3-4 (multiword token), 3.1 (empty "
                 "node)."
             )
-        line_type, first = match[2], int(match[1])
-        last = int(match[3]) if line_type == "-" else first
-        expected = n_words if line_type == "." else n_words + 1
-        if first != expected or last < first or (line_type == "-" and n_covered > n_words):
+        is_empty_node, is_multiword, first = match[2] == ".", match[2] == "-", int(match[1])
+        last = int(match[3]) if is_multiword else first
+        expected = n_words if is_empty_node else n_words + 1
+        # A multiword token must not begin within the previous one.
+        if first != expected or last < first or (is_multiword and n_covered > n_words):
             raise DataError(
                 f"{where}: the id {word.id} follows word {n_words}. Number the words 1, 2, 3, ..."
             )
-        if line_type == ".":
+        if is_empty_node:
             n_empty_nodes += 1
             continue
-        if line_type != "-":
+        if not is_multiword:
             words.append(word)
         if last > n_covered:
             space_after = "SpaceAfter=No" not in word.misc.split("|")
@@ -213,23 +214,23 @@ def read_treebank(path: Path, columns: ConlluColumns, *, name: str) -> Dataset:
     features: set[str] = set()
     for number, sentence in enumerate(read_sentences(path), start=1):
         comments, where = sentence.comments, f"{path}:{sentence.line}"
-        own_name = comments.get("sent_id") or f"{path.name}, sentence {number}"
-        if own_name in line_of:
+        sentence_name = comments.get("sent_id") or f"{path.name}, sentence {number}"
+        if sentence_name in line_of:
             raise DataError(
-                f"{where}: the sent_id {own_name!r} is a duplicate of line {line_of[own_name]}. "
-                "Make each sent_id unique."
+                f"{where}: the sent_id {sentence_name!r} is a duplicate of line "
+                f"{line_of[sentence_name]}. Make each sent_id unique."
             )
-        line_of[own_name] = sentence.line
+        line_of[sentence_name] = sentence.line
         if "newdoc id" in comments or "newdoc" in comments:
             unnamed = f"{path.name}, document from sentence {number}"
             document = comments.get("newdoc id") or unnamed
-        group = own_name if columns.group == "sentence" else document
+        group = sentence_name if columns.group == "sentence" else document
         if group is None:
             raise DataError(
                 f"{where}: the sentence belongs to no document, because no `# newdoc` comes before "
                 "it. Group by sentence."
             )
-        examples += _examples(path, sentence, columns.label, own_name, group, notes)
+        examples += _examples(path, sentence, columns.label, sentence_name, group, notes)
         if not examples:  # for the message, if there will be none
             features.update(feature for word in sentence.words for feature in word.features)
     if not examples:
@@ -250,8 +251,8 @@ def _examples(
     text = sentence.comments.get("text")
     notes.update({_NO_TEXT: int(not text), _EMPTY: sentence.n_empty_nodes})
     if not text:
-        pieces = (surface.form + " " * surface.space_after for surface in sentence.surfaces)
-        text = "".join(pieces).rstrip(" ")
+        spaced = [f"{one.form} " if one.space_after else one.form for one in sentence.surfaces]
+        text = "".join(spaced).rstrip(" ")
     # The span of each word; None from the first word on that differs from the text.
     spans: list[_Span | None] = []
     start = 0
@@ -266,7 +267,7 @@ def _examples(
             notes[_NOT_SPELLED] += len(forms)
             spans += [(start, end)] * len(forms)
         start = len(text) - len(text[end:].lstrip()) if surface.space_after else end
-    spans = spans + [None] * (len(sentence.words) - len(spans))
+    spans += [None] * (len(sentence.words) - len(spans))
     values = [_label_of(word, label, str(source), len(spans)) for word in sentence.words]
     if label == "HEAD" and (None in spans or None in values):
         notes[_INCOMPLETE] += 1
@@ -360,22 +361,22 @@ def read_word_columns(path: Path, columns: WordColumns, *, name: str) -> Dataset
     for number, (document, words) in enumerate(_word_lines(path, columns), start=1):
         sentence = f"{path.name}, sentence {number}"
         if columns.group == "document" and document == 0:
+            first_line, _, _ = words[0]
             raise DataError(
-                f"{path}:{words[0][0]}: the sentence belongs to no document, because no line "
+                f"{path}:{first_line}: the sentence belongs to no document, because no line "
                 f"`{_DOCUMENT}` comes before it. Group by sentence."
             )
         group = sentence if columns.group == "sentence" else f"{path.name}, document {document}"
         text = " ".join(word for _, word, _ in words)
         start = 0
         for place, (line, word, label) in enumerate(words, start=1):
-            span = start, start + len(word)
-            start = span[1] + 1
-            source = RowSource(str(path), line)
+            source, end = RowSource(str(path), line), start + len(word)
             try:
                 id = f"{sentence}:{place}"
-                examples.append(Example(text, label, group, id, span, source=source))
+                examples.append(Example(text, label, group, id, (start, end), source=source))
             except DataError as error:
                 raise DataError(f"{source}: {error}") from error
+            start = end + 1
     if not examples:
         raise DataError(f"{path}:1: the file has no words.")
     return Dataset(name, tuple(examples), marks_words=True)
@@ -390,8 +391,7 @@ def _word_lines(
     """
     document = 0
     words: list[tuple[int, str, str]] = []
-    first: tuple[int, int] | None = None  # line and number of columns of the first word
-    tabs = False
+    first_line, n_columns, has_tabs = 0, 0, False  # those of the first word hold for all
     for number, line in _lines(path):
         if not line.strip() or line.startswith(_DOCUMENT):
             if words:
@@ -400,21 +400,23 @@ def _word_lines(
             document += line.startswith(_DOCUMENT)
             continue
         where = f"{path}:{number}"
-        tabs = "\t" in line if first is None else tabs
+        has_tabs = has_tabs if first_line else "\t" in line
         # Not by any white space, which may be part of a word.
-        cells = [cell.strip(" ") for cell in line.split("\t")] if tabs else line.split(" ")
-        cells = cells if tabs else [cell for cell in cells if cell]
-        if first is None:
-            first = number, len(cells)
+        if has_tabs:
+            cells = [cell.strip(" ") for cell in line.split("\t")]
+        else:
+            cells = [cell for cell in line.split(" ") if cell]
+        if not first_line:
+            first_line, n_columns = number, len(cells)
             _require_columns(where, columns, cells)
         if "" in cells:
             raise DataError(
                 f"{where}: column {cells.index('') + 1} is empty. Fill it in, or remove the line."
             )
-        if len(cells) != first[1]:
+        if len(cells) != n_columns:
             raise DataError(
-                f"{where}: the line has {counted(len(cells), 'column')}, but line {first[0]} has "
-                f"{first[1]}. Separate all columns in the same way, and remove comments."
+                f"{where}: the line has {counted(len(cells), 'column')}, but line {first_line} has "
+                f"{n_columns}. Separate all columns in the same way, and remove comments."
             )
         words.append((number, cells[int(columns.word) - 1], cells[int(columns.label) - 1]))
 

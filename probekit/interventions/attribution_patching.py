@@ -94,33 +94,29 @@ def estimated_effects(
     selected = model.sites.select(sites)
     names = list(dict.fromkeys(one.site for one in selected))
     last = f"blocks.{model.axis_sizes['n_layers'] - 1}.hook_resid_post"
-    found: dict[Patch, Floats] = {}
+    estimates: dict[Patch, Floats] = {}
+    if measured is None:
+        measured = (clean.mask * torch.arange(clean.mask.shape[1])).argmax(1)
     for rows in torch.split(torch.arange(len(clean)), PAIRS_AT_ONCE):
-        ends = (clean.mask * torch.arange(clean.mask.shape[1])).argmax(1)
-        own = (ends if measured is None else measured)[rows].to(model.device)
-        batches = clean[rows].to(model.device), corrupt[rows].to(model.device)
+        measured_at = measured[rows].to(model.device)
+        clean_batch, corrupt_batch = clean[rows].to(model.device), corrupt[rows].to(model.device)
         numbers = torch.arange(len(rows), device=model.device)
         # The estimate at each position, from the gradients at points between base and source.
         with torch.no_grad():
             base, source = (
                 model.run_with_cache(batch, ["hook_embed", *names], logits=False)[1]
-                for batch in batches
+                for batch in (clean_batch, corrupt_batch)
             )
         total = {site: torch.zeros_like(base[site]) for site in names}
         for step in range(steps):
             share = (step + 0.5) / steps if steps > 1 else 0.0
             embed = base["hook_embed"] + share * (source["hook_embed"] - base["hook_embed"])
             values: dict[str, Tensor] = {}
-            tap = compose(
-                model,
-                [
-                    ("hook_embed", edits.replace(embed)),
-                    *((n, remember(values, grad=True)) for n in dict.fromkeys([*names, last])),
-                ],
-            )
+            kept = [(site, remember(values, grad=True)) for site in dict.fromkeys([*names, last])]
+            tap = compose(model, [("hook_embed", edits.replace(embed)), *kept])
             with torch.enable_grad():
-                model(batches[0], tap=tap, sites=tap.sites, logits=False)
-                final = values[last][numbers, own]
+                model(clean_batch, tap=tap, sites=tap.sites, logits=False)
+                final = values[last][numbers, measured_at]
                 scores = measure[rows].score(model, final, numbers, final.detach())
                 tensors = [values[site] for site in names]
                 gradients = torch.autograd.grad(scores.sum(), tensors, allow_unused=True)
@@ -128,16 +124,16 @@ def estimated_effects(
                 if gradient is not None:
                     total[site] += gradient.detach() / steps
         change = {site: total[site] * (source[site] - base[site]) for site in names}
-        mask, own_at = batches[0].mask, at[rows] if isinstance(at, Tensor) else at
+        mask, at_rows = clean_batch.mask, (at[rows] if isinstance(at, Tensor) else at)
         for selection in selected:
             parts = part_features(model.sites, change[selection.site].nan_to_num(), selection)
             sums = (parts.sum(-1) * mask).double().cpu()
-            for key, with_position, columns in patch_grid([selection], own_at, mask):
-                has = with_position.cpu()
-                some = sums.sum(1)[has] if columns is None else sums[has, columns.cpu()]
-                of_pairs = found.setdefault(key, np.full(len(clean), np.nan))
-                of_pairs[rows[has].numpy()] = some.numpy()
-    return found
+            for patch, texts, columns in patch_grid([selection], at_rows, mask):
+                pairs = texts.cpu()  # those that have the position
+                of_pairs = sums.sum(1)[pairs] if columns is None else sums[pairs, columns.cpu()]
+                of_patch = estimates.setdefault(patch, np.full(len(clean), np.nan))
+                of_patch[rows[pairs].numpy()] = of_pairs.numpy()
+    return estimates
 
 
 def patch_top(
@@ -165,16 +161,16 @@ def patch_top(
         measured: position of each text whose prediction is measured; None means the last token.
         groups: group of each pair; None means that pairs are independent.
     """
-    means = {key: float(np.nanmean(values)) for key, values in estimates.items()}
-    largest = sorted(means, key=lambda key: -abs(means[key]))[:top]
-    selected = list(dict.fromkeys(key.selection for key in means))
+    means = {patch: float(np.nanmean(values)) for patch, values in estimates.items()}
+    largest = sorted(means, key=lambda patch: -abs(means[patch]))[:top]
+    selected = list(dict.fromkeys(patch.selection for patch in means))
     [values] = patched_values(
         model, clean, corrupt, [measure], selected, at=at, measured=measured, only=largest
     )
     names = np.arange(len(clean)) if groups is None else np.asarray(groups)
     rows = effects_of(values, measure, names)
     verified = {
-        key: replace(row, p_best=min(1.0, row.p * len(means)))
-        for key, row in zip(values.patched, rows, strict=True)
+        patch: replace(row, p_best=min(1.0, row.p * len(means)))
+        for patch, row in zip(values.patched, rows, strict=True)
     }
-    return [AttributedPatch(key, own, verified.get(key)) for key, own in means.items()]
+    return [AttributedPatch(patch, mean, verified.get(patch)) for patch, mean in means.items()]

@@ -79,13 +79,14 @@ def stream_entry(model: Network, selection: SiteSelection) -> StreamEntry | None
     layer = layer_of(selection.site) or 0
     matrix: Tensor | None = None
     if component == "mlp.post":
-        matrix, index = model.mlp_output(layer), selection.neuron
-        matrix = matrix if index is None else matrix[:, index : index + 1]
+        matrix, neuron = model.mlp_output(layer), selection.neuron
+        matrix = matrix if neuron is None else matrix[:, neuron : neuron + 1]
     elif component == "attn.z":
-        (matrix, _), index = model.head_output(layer), selection.head
+        (matrix, _), head = model.head_output(layer), selection.head
         size = model.axis_sizes["d_head"]
-        matrix = matrix if index is None else matrix[:, index * size : (index + 1) * size]
-    return StreamEntry(layer + (stream == "resid_post"), stream == "resid_mid", matrix)
+        matrix = matrix if head is None else matrix[:, head * size : (head + 1) * size]
+    reader = layer + 1 if stream == "resid_post" else layer
+    return StreamEntry(reader, after_attention=stream == "resid_mid", matrix=matrix)
 
 
 def linear_entry(model: Network, selection: SiteSelection) -> StreamEntry:
@@ -173,9 +174,9 @@ class BasePass:
         last = f"blocks.{n_layers - 1}.hook_resid_post"
         names = [name for name in _STREAMS if f"blocks.0.{name}" in model.sites]
         names += [_key_site(model), _VALUES]
-        own = [f"blocks.{layer}.{name}" for layer in range(n_layers) for name in names]
+        of_blocks = [f"blocks.{layer}.{name}" for layer in range(n_layers) for name in names]
         with torch.no_grad():
-            _, cache = model.run_with_cache(batch, [*own, last, *sites], logits=False)
+            _, cache = model.run_with_cache(batch, [*of_blocks, last, *sites], logits=False)
         values = dict(cache)
         columns = torch.arange(batch.mask.shape[1], device=model.device)
         if measured is None:
@@ -192,6 +193,7 @@ class BasePass:
 
         `sizes` are those of the axes of the network.
         """
+        # Keys and values of each block; the output of the last block, and its measured positions.
         tensors = (len(_STREAMS) + 2) * sizes["n_layers"] + 2 + n_sites
         return tensors * n_texts * n_positions * sizes["d_model"] * 4
 
@@ -219,13 +221,14 @@ class BasePass:
             columns: position of each change, shape [n].
         """
 
-        def run(some: Tensor) -> Tensor:
-            own, at = rows[some], columns[some]
-            start, end = self._extent(own, int(at.min()))
-            stream = self.stream(entry)[own, start:end].clone()
+        def run(passes: Tensor) -> Tensor:
+            texts, at = rows[passes], columns[passes]
+            start, end = self._extent(texts, int(at.min()))
+            stream = self.stream(entry)[texts, start:end].clone()
             inside = at < end  # later positions do not affect the measured one
-            stream[inside.nonzero()[:, 0], (at - start)[inside]] += change[some][inside].to(stream)
-            return self._resumed(entry, stream, own, start, end)
+            added = change[passes][inside].to(stream)
+            stream[inside.nonzero()[:, 0], (at - start)[inside]] += added
+            return self._resumed(entry, stream, texts, start, end)
 
         return self._in_batches(run, len(rows))
 
@@ -237,16 +240,16 @@ class BasePass:
         Args:
             entry: where the residual stream changes.
             change: function of the numbers of some passes that returns their changes, shape
-                [some pos d_model].
+                [n_passes pos d_model].
             rows: text of each pass, shape [n].
         """
 
-        def run(some: Tensor) -> Tensor:
-            own = rows[some]
-            _, end = self._extent(own, 0)
-            stream = self.stream(entry)[own, :end]
-            stream = stream + change(some)[:, :end].to(stream)
-            return self._resumed(entry, stream, own, 0, end)
+        def run(passes: Tensor) -> Tensor:
+            texts = rows[passes]
+            _, end = self._extent(texts, 0)
+            stream = self.stream(entry)[texts, :end]
+            stream = stream + change(passes)[:, :end].to(stream)
+            return self._resumed(entry, stream, texts, 0, end)
 
         return self._in_batches(run, len(rows))
 
@@ -285,12 +288,12 @@ class BasePass:
     ) -> Tensor:
         before: list[KeysValues | None] | None = None
         if start:  # later blocks read the keys and values of earlier positions
-            keys, n_layers = _key_site(self.model), self.model.axis_sizes["n_layers"]
+            key_site, n_layers = _key_site(self.model), self.model.axis_sizes["n_layers"]
             before = [None] * entry.layer
             for layer in range(entry.layer, n_layers):
-                sites = (self.values[f"blocks.{layer}.{name}"] for name in (keys, _VALUES))
-                own_keys, own_values = (values[:, :start][rows] for values in sites)
-                before.append((own_keys, own_values))
+                keys = self.values[f"blocks.{layer}.{key_site}"][:, :start]
+                values = self.values[f"blocks.{layer}.{_VALUES}"][:, :start]
+                before.append((keys[rows], values[rows]))
         with torch.no_grad():
             final = self.model.resume(
                 stream, entry.layer, after_attention=entry.after_attention,
@@ -304,10 +307,11 @@ class BasePass:
         return None if bool(mask.all()) else mask
 
     def _in_batches(self, run: Callable[[Tensor], Tensor], n: int) -> Tensor:
+        """Return the results of a function of the numbers of passes, for all n passes."""
         width, d_model = self.batch.ids.shape[1], self.model.axis_sizes["d_model"]
         size = max(1, BATCH_BYTES // (4 * STREAM_TENSORS * width * d_model))
         numbers = torch.arange(n, device=self.model.device)
-        return torch.cat([run(some) for some in torch.split(numbers, size)])
+        return torch.cat([run(passes) for passes in torch.split(numbers, size)])
 
 
 def _key_site(model: Network) -> str:

@@ -160,29 +160,31 @@ def causes_of(
     settings = settings or CauseSettings()
 
     def responder(rows: Codes) -> Responder:
-        own = torch.from_numpy(rows)
-        at, measured, read = (
-            None if x is None else x[own] for x in (data.at, data.measured, data.read)
-        )
-        return Responder(model, data.batch[own], selection, at, data.measure[own], measured, read)
+        texts = torch.from_numpy(rows)
+        positions = (data.at, data.measured, data.read)
+        at, measured, read = (None if one is None else one[texts] for one in positions)
+        batch, measure = data.batch[texts], data.measure[texts]
+        return Responder(model, batch, selection, at, measure, measured, read)
 
     X = responder(np.arange(len(data.batch))).features()
     exchanging = data.splits[0].train if len(data.splits) == 1 else None
     labels = label_sets(data.codes, data.groups, settings.draws, settings.seed, exchanging)
     folds = []
     for number, split in enumerate(data.splits):
-        train, own = X[split.train], labels[:, split.train]
+        train, train_labels = X[split.train], labels[:, split.train]
+        if directions:
+            of_fold = directions[number]
+        else:
+            of_fold = directions_of(settings.along, train, train_labels, C=settings.C)
         fold = _Fold(
-            responder(split.test),
-            directions[number]
-            if directions
-            else directions_of(settings.along, train, own, C=settings.C),
-            matched_directions(train, settings.matched, settings.seed + number),
-            None if data.sources is None else data.sources[torch.from_numpy(split.test)],
-            np.where(data.codes[split.test] == 1, 1.0, -1.0),
-            mean_differences(train, own[:1])[0],
-            X[split.test],
-            train,
+            responder=responder(split.test),
+            directions=of_fold,
+            matched=matched_directions(train, settings.matched, settings.seed + number),
+            sources=None if data.sources is None else data.sources[torch.from_numpy(split.test)],
+            signs=np.where(data.codes[split.test] == 1, 1.0, -1.0),
+            difference=mean_differences(train, train_labels[:1])[0],
+            X=X[split.test],
+            train=train,
         )
         folds.append(fold)
     return _Test(data, settings, selection, folds).result()
@@ -218,14 +220,16 @@ class _Test:
 
     def result(self) -> CauseResult:
         """Return the result."""
-        own = [fold.directions for fold in self.folds]
-        limit = dose_limit(own, [fold.train for fold in self.folds])
+        directions = [fold.directions for fold in self.folds]
+        limit = dose_limit(directions, [fold.train for fold in self.folds])
         by = allowed_doses(limit, self.settings.by)
         base = self.base[:, None, None]
+        # Shape (n_test, n_directions, n_doses); of `changes` the observed direction is the first.
         changes = self._signed(lambda fold: fold.responder.steered(fold.directions, by)) - base
-        beside = self._signed(lambda fold: fold.responder.steered(fold.matched, by)) - base
-        found, drawn, others = (slopes(x, by) for x in (changes, changes[:, 1:], beside))
-        null, matched = {"steers": drawn.mean(axis=0)}, {"steers": others.mean(axis=0)}
+        by_matched = self._signed(lambda fold: fold.responder.steered(fold.matched, by)) - base
+        slope = slopes(changes, by)[:, 0]
+        null = {"steers": slopes(changes[:, 1:], by).mean(axis=0)}
+        matched = {"steers": slopes(by_matched, by).mean(axis=0)}
         # The whole vector's effect per standard deviation: the difference between the classes that
         # the site carries, over the distance of the class means along the direction.
         carried = class_gap(self.base - self.without, self.codes, self.resamples)
@@ -239,19 +243,19 @@ class _Test:
         distance = np.average(distances, weights=[len(fold.X) for fold in self.folds])
         whole = carried / distance if distance else np.zeros_like(carried)
         steers = direction_effect(
-            mean_of_rows(found[:, 0], self.resamples), null["steers"], whole,
+            mean_of_rows(slope, self.resamples), null["steers"], whole,
             self.resamples, f"{self.data.measure.unit} per standard deviation", self.size,
         )  # fmt: skip
         doses = []
-        for n, k in enumerate(by):
+        for n, dose in enumerate(by):
             effect = interval_of(mean_of_rows(changes[:, 0, n], self.resamples), self.resamples)
-            row = {"by": k, "effect": effect.value, "low": effect.low, "high": effect.high}
-            for name, at_dose in (("null", changes[:, 1:, n]), ("matched", beside[..., n])):
+            row = {"by": dose, "effect": effect.value, "low": effect.low, "high": effect.high}
+            for name, at_dose in (("null", changes[:, 1:, n]), ("matched", by_matched[..., n])):
                 row[f"{name}_low"], row[f"{name}_high"] = band_of_draws(at_dose.mean(axis=0))
             row |= {"n": len(self.codes), "groups": self.resamples.n_groups}
-            if self.data.other is not None and k in (min(by), max(by)):
+            if self.data.other is not None and dose in (min(by), max(by)):
                 first = self.folds[0]
-                vector = k * (first.directions.unit[0] * first.directions.spread[0])
+                vector = dose * (first.directions.unit[0] * first.directions.spread[0])
                 loss = loss_under_steering(
                     first.responder.model, self.data.other, self.selection, vector
                 )
@@ -267,7 +271,7 @@ class _Test:
             swap=swap,
             doses=tuple(doses),
             dose_limit=limit,
-            wrong_way=float(np.mean(found[:, 0] < 0)),
+            wrong_way=float(np.mean(slope < 0)),
             kernel_share=max(shares, default=float("nan")),
             null=null,
             matched=matched,
@@ -307,14 +311,14 @@ class _Test:
         """Return scores (n_test, ...) towards class 1, over all folds."""
         parts = []
         for fold in self.folds:
-            own = scores(fold)
-            parts.append(own * fold.signs.reshape(-1, *[1] * (own.ndim - 1)))
+            of_rows = scores(fold)
+            parts.append(of_rows * fold.signs.reshape(-1, *[1] * (of_rows.ndim - 1)))
         return np.concatenate(parts)
 
     def _detection(self) -> CausalVerdict:
         projected = [(fold.X - fold.directions.mean) @ fold.directions.reading[0]
                      for fold in self.folds]  # fmt: skip
-        fold_of_row = np.repeat(np.arange(len(self.folds)), [len(p) for p in projected])
+        fold_of_row = np.repeat(np.arange(len(self.folds)), [len(rows) for rows in projected])
         groups = self.data.groups[self.data.test]
         return detection(
             np.concatenate(projected), self.codes, groups, fold_of_row,
@@ -324,15 +328,14 @@ class _Test:
 
     def _silencing(self) -> tuple[CausalVerdict, Floats, Floats]:
         erased = self._signed(lambda fold: fold.responder.erased(fold.directions))
-        beside = self._signed(lambda fold: fold.responder.erased(fold.matched))
+        by_matched = self._signed(lambda fold: fold.responder.erased(fold.matched))
         verdict = silence(
             self.base, erased[:, 0], erased[:, 1:], self.without, self.codes, self.resamples
         )
         before = class_gap_of_many(self.base[:, None], self.codes)
         with np.errstate(divide="ignore", invalid="ignore"):
-            null, matched = (
-                1 - class_gap_of_many(x, self.codes) / before for x in (erased[:, 1:], beside)
-            )
+            null = 1 - class_gap_of_many(erased[:, 1:], self.codes) / before
+            matched = 1 - class_gap_of_many(by_matched, self.codes) / before
         return verdict, null, matched
 
     def _swapping(self) -> tuple[CausalVerdict, Floats, Floats]:
@@ -343,14 +346,16 @@ class _Test:
             return np.concatenate(parts)
 
         base = np.concatenate([fold.responder.base() for fold in self.folds])
+        # Changes from the base texts, by exchange of everything, of the vector, along directions.
         source = all_folds(lambda fold, other: fold.responder.of_sources(other)) - base
-        own = all_folds(lambda fold, other: fold.responder.swapped(fold.directions, other))
-        beside = all_folds(lambda fold, other: fold.responder.swapped(fold.matched, other))
         whole = all_folds(lambda fold, other: fold.responder.exchanged(other)) - base
-        own, beside = own - base[:, None], beside - base[:, None]
-        verdict = ratio_effect(own[:, 0], own[:, 1:], whole, source, self.resamples, self.size)
+        swapped = all_folds(lambda fold, other: fold.responder.swapped(fold.directions, other))
+        by_matched = all_folds(lambda fold, other: fold.responder.swapped(fold.matched, other))
+        swapped, by_matched = swapped - base[:, None], by_matched - base[:, None]
+        observed, drawn = swapped[:, 0], swapped[:, 1:]
+        verdict = ratio_effect(observed, drawn, whole, source, self.resamples, self.size)
         with np.errstate(divide="ignore", invalid="ignore"):
-            null, matched = own[:, 1:].sum(0) / source.sum(), beside.sum(0) / source.sum()
+            null, matched = drawn.sum(0) / source.sum(), by_matched.sum(0) / source.sum()
         return verdict, null, matched
 
 
@@ -385,10 +390,10 @@ def loss_under_steering(
         targets = next_tokens(batch.ids, batch.mask)
         counted = targets != NOT_COUNTED
         ids = targets.clamp(min=0)[..., None]
-        difference = [
+        steered_loss, plain_loss = (
             -logits.double().log_softmax(-1).gather(-1, ids)[..., 0] for logits in (steered, plain)
-        ]
-        change = torch.where(counted, difference[0] - difference[1], 0.0)
+        )
+        change = torch.where(counted, steered_loss - plain_loss, 0.0)
         changes.append(torch.stack([change.sum(1), counted.sum(1).double()], 1))
     sums, n_tokens = torch.cat(changes).cpu().numpy().T
     resamples = resamples_of(np.arange(len(sums)))

@@ -13,6 +13,7 @@ directions and doses are rows of one batch that starts at the edited site.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -92,8 +93,8 @@ def label_sets(
     (3, 2)
     """
     sets = np.tile(codes, (1 + draws, 1))
-    which = np.arange(len(codes)) if rows is None else rows
-    sets[1:, which] = permuted_labels(codes[which], groups[which], draws, seed)
+    exchanging = np.arange(len(codes)) if rows is None else rows
+    sets[1:, exchanging] = permuted_labels(codes[exchanging], groups[exchanging], draws, seed)
     return sets
 
 
@@ -145,14 +146,13 @@ def mean_differences(X: Floats, labels: LabelSets) -> Floats:
     >>> mean_differences(np.array([[1.0], [4.0]]), np.array([[0, 1], [1, 1]])).tolist()
     [[3.0], [0.0]]
     """
-    ones = labels.astype(np.float64)
-    n = ones.sum(axis=1, keepdims=True)
-    total = X.sum(axis=0)
-    sums = ones @ X
+    is_one = labels.astype(np.float64)
+    n_ones = is_one.sum(axis=1, keepdims=True)
+    n_zeros, sums = labels.shape[1] - n_ones, is_one @ X
     with np.errstate(divide="ignore", invalid="ignore"):
-        differences = sums / n - (total - sums) / (labels.shape[1] - n)
-    found: Floats = np.nan_to_num(differences, posinf=0.0, neginf=0.0)
-    return found
+        differences = sums / n_ones - (X.sum(axis=0) - sums) / n_zeros
+    defined: Floats = np.nan_to_num(differences, posinf=0.0, neginf=0.0)
+    return defined
 
 
 def matched_directions(X: Features, draws: int, seed: int) -> DirectionSet:
@@ -189,8 +189,8 @@ def kernel_share(direction: Features, matrix: Features) -> float:
     """
     _, sizes, rows = np.linalg.svd(np.asarray(matrix, np.float64), full_matrices=False)
     image = rows[sizes > LEAST_SIZE * sizes.max(initial=0.0)]
-    own = np.asarray(direction, np.float64)
-    return float(1 - np.square(image @ own).sum() / np.square(own).sum())
+    vector = np.asarray(direction, np.float64)
+    return float(1 - np.square(image @ vector).sum() / np.square(vector).sum())
 
 
 def dose_limit(directions: Sequence[DirectionSet], rows: Sequence[Features]) -> float:
@@ -205,12 +205,12 @@ def dose_limit(directions: Sequence[DirectionSet], rows: Sequence[Features]) -> 
         rows: training rows of each fold, (n_rows, n_features).
     """
     ranges = []
-    for own, X in zip(directions, rows, strict=True):
-        projected = np.abs((X - own.mean) @ own.unit.T)
-        quantile = np.quantile(projected, 0.99, axis=0)
-        ranges.append(quantile[own.spread > 0] / own.spread[own.spread > 0])
-    known = np.concatenate(ranges)
-    return float(np.median(known)) if len(known) else 0.0
+    for of_fold, X in zip(directions, rows, strict=True):
+        projected = np.abs((X - of_fold.mean) @ of_fold.unit.T)
+        quantile, varies = np.quantile(projected, 0.99, axis=0), of_fold.spread > 0
+        ranges.append(quantile[varies] / of_fold.spread[varies])
+    of_all = np.concatenate(ranges)
+    return float(np.median(of_all)) if len(of_all) else 0.0
 
 
 def allowed_doses(limit: float, by: Sequence[float]) -> tuple[float, ...]:
@@ -227,9 +227,9 @@ def allowed_doses(limit: float, by: Sequence[float]) -> tuple[float, ...]:
     >>> allowed_doses(limit, (-4, -2, 2, 4))
     (-2, 2)
     """
-    allowed = tuple(k for k in by if abs(k) <= limit)
-    smallest = min(abs(k) for k in by if k)
-    return allowed if any(allowed) else tuple(k for k in by if abs(k) == smallest)
+    allowed = tuple(dose for dose in by if abs(dose) <= limit)
+    smallest = min(abs(dose) for dose in by if dose)
+    return allowed if any(allowed) else tuple(dose for dose in by if abs(dose) == smallest)
 
 
 def _units(weights: Floats) -> Floats:
@@ -276,11 +276,11 @@ class Responder:
 
     def features(self) -> Floats:
         """Return the activations at the positions that are read, (n_texts, n_features)."""
-        own = (
-            part.kept.value(self.selection)[part.everything, part.read]
-            for part in self._parts(self.batch)
-        )
-        return np.concatenate([values.double().cpu().numpy() for values in own])
+        parts = []
+        for part in self._parts(self.batch):
+            values = part.kept.value(self.selection)[part.everything, part.read]
+            parts.append(values.double().cpu().numpy())
+        return np.concatenate(parts)
 
     def steered(self, directions: DirectionSet, by: Sequence[float]) -> Floats:
         """Return the measure after x + k s u, (n_texts, n_directions, n_doses)."""
@@ -328,18 +328,18 @@ class Responder:
         for rows in torch.split(torch.arange(len(batch)), TEXTS_AT_ONCE):
             measured = None if self.measured is None else self.measured[rows]
             kept = BasePass.keep(self.model, batch[rows], measured, [self.selection.site])
-            at, read = (
-                None if one is None else one[rows].to(self.model.device)
-                for one in (self.at, self.at if self.read is None else self.read)
-            )
-            yield _Part(self, kept, at, self.measure[rows], kept.measured if read is None else read)
+            at = None if self.at is None else self.at[rows].to(self.model.device)
+            read = kept.measured if at is None else at
+            if self.read is not None:
+                read = self.read[rows].to(self.model.device)
+            yield _Part(self, kept, at, self.measure[rows], read)
 
 
 @dataclass(frozen=True, eq=False)
 class _Part:
     """Some of the texts, with their kept pass."""
 
-    whole_set: Responder
+    responder: Responder
     kept: BasePass
     at: Tensor | None
     measure: AnswerMeasure
@@ -352,7 +352,7 @@ class _Part:
     @cached_property
     def value(self) -> Tensor:
         """Activations at the edited positions, [n_texts n_features], or at all, [n_texts pos _]."""
-        value = self.kept.value(self.whole_set.selection)
+        value = self.kept.value(self.responder.selection)
         return value if self.at is None else value[self.everything, self.at]
 
     def tensor(self, values: Floats) -> Tensor:
@@ -364,11 +364,13 @@ class _Part:
 
     def whole(self, change: Tensor) -> Floats:
         """Return the measure after a change of the site's value."""
-        entry, rows = self.whole_set.entry, self.everything
+        entry, rows = self.responder.entry, self.everything
         change = entry.in_stream(change)
         if self.at is None:
-            return self.score(self.kept.shifted(entry, lambda some: change[some], rows), rows)
-        return self.score(self.kept.shifted_at(entry, change, rows, self.at), rows)
+            final = self.kept.shifted(entry, lambda passes: change[passes], rows)
+        else:
+            final = self.kept.shifted_at(entry, change, rows, self.at)
+        return self.score(final, rows)
 
     def along_tokens(self, directions: DirectionSet, coefficients: Tensor) -> Floats:
         """Return the measure for coefficients [n_texts (pos) n_directions]."""
@@ -378,48 +380,46 @@ class _Part:
         images, n = self._images(directions), len(self.everything)
         size = max(1, _CHANGE_BYTES // (4 * n * images.shape[1]))
         scores = np.empty((n, n_directions))
-        for block in np.array_split(np.arange(n_directions), -(-n_directions // size)):
-            own, vectors = coefficients[..., block], images[block]
-            scores[:, block] = self._everywhere(own, vectors)
+        for block in np.array_split(np.arange(n_directions), math.ceil(n_directions / size)):
+            scores[:, block] = self._everywhere(coefficients[..., block], images[block])
         return scores
 
     def along(self, directions: DirectionSet, doses: Floats) -> Floats:
         """Return the measure for doses (n_texts or 1, n_directions, n_doses)."""
-        images, n = self._images(directions), len(self.everything)
+        images, n, n_doses = self._images(directions), len(self.everything), doses.shape[2]
         doses = np.broadcast_to(doses, (n, *doses.shape[1:]))
-        size = max(1, _CHANGE_BYTES // (4 * n * doses.shape[2] * images.shape[1]))
+        size = max(1, _CHANGE_BYTES // (4 * n * n_doses * images.shape[1]))
         scores = np.empty(doses.shape)
-        for block in np.array_split(np.arange(len(images)), -(-len(images) // size)):
-            own = self.tensor(doses[:, block].copy())
-            vectors = images[block]
+        for block in np.array_split(np.arange(len(images)), math.ceil(len(images) / size)):
+            of_block, vectors = self.tensor(doses[:, block].copy()), images[block]
             if self.at is None:
                 n_columns = self.value.shape[1]
-                for dose in range(own.shape[2]):
-                    same = own[..., dose][:, None].expand(n, n_columns, len(block))
-                    scores[:, block, dose] = self._everywhere(same, vectors)
+                for dose in range(n_doses):
+                    everywhere = of_block[..., dose][:, None].expand(n, n_columns, len(block))
+                    scores[:, block, dose] = self._everywhere(everywhere, vectors)
                 continue
-            change = own[..., None] * vectors[None, :, None]  # [text direction dose d_model]
-            per_text = change.shape[1] * change.shape[2]
-            rows = self.everything.repeat_interleave(per_text)
+            change = of_block[..., None] * vectors[None, :, None]  # [text direction dose d_model]
+            rows = self.everything.repeat_interleave(len(block) * n_doses)
             final = self.kept.shifted_at(
-                self.whole_set.entry, change.flatten(0, 2), rows, self.at[rows]
+                self.responder.entry, change.flatten(0, 2), rows, self.at[rows]
             )
-            scores[:, block] = self.score(final, rows).reshape(own.shape)
+            scores[:, block] = self.score(final, rows).reshape(of_block.shape)
         return scores
 
     def _everywhere(self, coefficients: Tensor, vectors: Tensor) -> Floats:
         """Return scores (n_texts, n_directions) for coefficients [n_texts pos n_directions]."""
         n, _, n_directions = coefficients.shape
         rows = self.everything.repeat_interleave(n_directions)
-        which = torch.arange(n_directions, device=rows.device).repeat(n)
+        direction_of_pass = torch.arange(n_directions, device=rows.device).repeat(n)
 
-        def change(some: Tensor) -> Tensor:
-            own = coefficients[rows[some], :, which[some]]
-            return own[..., None] * vectors[which[some]][:, None]
+        def change(passes: Tensor) -> Tensor:
+            directions = direction_of_pass[passes]
+            by_position = coefficients[rows[passes], :, directions]  # [n_passes pos]
+            return by_position[..., None] * vectors[directions][:, None]
 
-        final = self.kept.shifted(self.whole_set.entry, change, rows)
+        final = self.kept.shifted(self.responder.entry, change, rows)
         return self.score(final, rows).reshape(n, n_directions)
 
     def _images(self, directions: DirectionSet) -> Tensor:
         """Return the changes of the residual stream along each direction, [n d_model]."""
-        return self.whole_set.entry.in_stream(self.tensor(directions.unit))
+        return self.responder.entry.in_stream(self.tensor(directions.unit))

@@ -72,19 +72,18 @@ class Edit:
             given = given.reshape(*given.shape[:2], -1)
         try:
             given = flat if given is None else given.to(flat)
-            shown = given.flatten(2) if given.ndim > 2 else given
-            sizes = zip(shown.shape[::-1], flat.shape[::-1], strict=False)
-            # One text for all is a mistake.
-            is_other_batch = shown.ndim == flat.ndim and len(shown) != len(flat)
-            has_size = all(own in (size, 1) for own, size in sizes)
-            if is_other_batch or not has_size or shown.shape[-1] != flat.shape[-1]:
+            flat_given = given.flatten(2) if given.ndim > 2 else given
+            sizes = zip(flat_given.shape[::-1], flat.shape[::-1], strict=False)
+            can_expand = all(size in (needed, 1) for size, needed in sizes)
+            # One text or one feature for all would expand, too, but is a mistake.
+            is_other_batch = flat_given.ndim == flat.ndim and len(flat_given) != len(flat)
+            if is_other_batch or not can_expand or flat_given.shape[-1] != flat.shape[-1]:
                 raise DataError(
                     f"the given activations have shape {tuple(given.shape)}, but the site has "
                     f"{tuple(flat.shape)} (rows, positions, features). Give that shape, or a "
                     f"vector of {flat.shape[-1]} features."
                 )
-            given = shown.expand_as(flat)
-            changed = self.change(flat, given).to(flat.dtype)
+            changed = self.change(flat, flat_given.expand_as(flat)).to(flat.dtype)
         except DataError as error:
             raise DataError(f"{site}: {error}") from error
         if self.at is not None:
@@ -170,9 +169,9 @@ def add(vector: Tensor, at: Tensor | None = None) -> Edit:
     >>> add(torch.tensor([1.0, 2.0]))("hook_embed", torch.ones(1, 1, 2)).tolist()
     [[[2.0, 3.0]]]
     """
-    found = _numbers(vector, "the vector of `add`")
-    by_row = found[:, None] if found.ndim == 2 else found
-    return Edit(lambda x, given: x + given, by_row, at)
+    given = _numbers(vector, "the vector of `add`")
+    given = given[:, None] if given.ndim == 2 else given  # the same at all positions of a row
+    return Edit(lambda x, given: x + given, given, at)
 
 
 def orthonormal_basis(directions: NDArray[np.floating]) -> NDArray[np.float64]:

@@ -92,21 +92,22 @@ def skewed_interval(values: Floats, resamples: Resamples) -> Interval:
 
     Source: Hall (1992), On the removal of skewness by transformation.
     """
-    found = interval_of(values, resamples)
-    if np.isnan(found.low) or found.low == found.high:
-        return found
+    symmetric = interval_of(values, resamples)
+    value = symmetric.value
+    if np.isnan(symmetric.low) or symmetric.low == symmetric.high:
+        return symmetric
     deviations = (1 - resamples.weights) * (values[0] - values[1:])
     deviations -= deviations.mean()
     a = float((deviations**3).sum() / np.square(deviations).sum() ** 1.5)
     if abs(a) < 1e-6:  # the limits tend to those of the t statistic
-        return found
+        return symmetric
     error = resamples.widening * np.sqrt(jackknife_variance(values))
     quantile = t_quantile(degrees_of_freedom(resamples))
+    # The inverse of the transformation of t at both quantiles.
     low, high = (
-        found.value - error * 3 / a * (np.cbrt(1 + a * (q - a / 6)) - 1)
-        for q in (quantile, -quantile)
+        value - error * 3 / a * (np.cbrt(1 + a * (q - a / 6)) - 1) for q in (quantile, -quantile)
     )
-    return Interval(found.value, float(min(low, found.low)), float(max(high, found.high)))
+    return Interval(value, float(min(low, symmetric.low)), float(max(high, symmetric.high)))
 
 
 def holds_zero(interval: Interval) -> bool:
@@ -131,7 +132,7 @@ def ratio_of_sums(numerators: Floats, denominators: Floats, resamples: Resamples
     >>> half.value, float(half.low), float(half.high)
     (0.5, 0.5, 0.5)
     """
-    numerator, denominator = (mean_of_rows(x, resamples) for x in (numerators, denominators))
+    numerator, denominator = (mean_of_rows(sums, resamples) for sums in (numerators, denominators))
     if holds_zero(interval_of(denominator, resamples)) or not denominator.all():
         return Interval(np.nan, np.nan, np.nan)
     return skewed_interval(numerator / denominator, resamples)
@@ -149,13 +150,14 @@ def patch_p_values(tests: Sequence[Difference], deviations: Floats) -> PValues:
         tests: the tests by random signs (n_tests,); those without a p-value keep none.
         deviations: the deviations (n_tests, n_units) of their units; see `bootstrap_p_values`.
     """
-    signs = np.array([(one.p, one.p_adjusted) for one in tests]).T
-    tested = np.isfinite(signs[0])
+    single, maximum = np.array([(test.p, test.p_adjusted) for test in tests]).T
+    tested = np.isfinite(single)
     if tested.any():
-        values = np.array([one.value for one in tests])[tested]
-        found = bootstrap_p_values(values, deviations[tested])
-        signs[:, tested] = np.maximum(signs[:, tested], [found.single, found.maximum])
-    return PValues(*signs)
+        values = np.array([test.value for test in tests])[tested]
+        bootstrap = bootstrap_p_values(values, deviations[tested])
+        single[tested] = np.maximum(single[tested], bootstrap.single)
+        maximum[tested] = np.maximum(maximum[tested], bootstrap.maximum)
+    return PValues(single, maximum)
 
 
 def bootstrap_p_values(values: Floats, deviations: Floats) -> PValues:
@@ -180,19 +182,22 @@ def bootstrap_p_values(values: Floats, deviations: Floats) -> PValues:
     """
     n = deviations.shape[1]
     powers = [deviations**k for k in (1, 2, 3)]
-    squares, cubes = powers[1].sum(axis=1), powers[2].sum(axis=1)
+    _, squares, cubes = (power.sum(axis=1) for power in powers)
     generator, blocks = np.random.default_rng(0), []
-    for at in range(0, DRAWS, _BLOCK):
-        size = min(_BLOCK, DRAWS - at)
+    for start in range(0, DRAWS, _BLOCK):
+        size = min(_BLOCK, DRAWS - start)
+        # How often each draw contains each unit; draw d is counted in the bins from d * n on.
         drawn = generator.integers(n, size=(size, n)) + n * np.arange(size)[:, None]
         counts = np.bincount(drawn.ravel(), minlength=size * n).reshape(size, n).astype(np.float64)
         first, second, third = (counts @ power.T for power in powers)
         mean = first / n
-        own_squares = second - n * mean**2
-        own_cubes = third - 3 * mean * second + 2 * n * mean**3
-        agree = own_squares <= ROUNDING * squares
-        own_squares = np.where(agree, squares, own_squares)
-        blocks.append(np.abs(_transformed(first, own_squares, np.where(agree, 0.0, own_cubes))))
+        # Sums of the squares and cubes of the drawn units around their own mean.
+        central_squares = second - n * mean**2
+        central_cubes = third - 3 * mean * second + 2 * n * mean**3
+        agree = central_squares <= ROUNDING * squares
+        central_squares = np.where(agree, squares, central_squares)
+        central_cubes = np.where(agree, 0.0, central_cubes)
+        blocks.append(np.abs(_transformed(first, central_squares, central_cubes)))
     observed, null = np.abs(_transformed(values, squares, cubes)), np.concatenate(blocks).T
     single = p_values(observed, null).single
     scale = np.quantile(null, 1 - LEVEL, axis=1)
@@ -295,31 +300,31 @@ def effects_of(
     resamples = resamples_of(groups)
     p, p_best = np.full((2, len(values.patched)), np.nan)
     if resamples.n_groups > 1:
-        changes = [own - values.base for own in values.patched.values()]
-        # A pair without the position has no effect there.
-        means = [mean_of_rows(np.where(np.isnan(own), 0.0, own), resamples) for own in changes]
-        tests = paired_differences([(own, np.zeros_like(own)) for own in means], resamples)
-        deviations = []
-        for own in changes:
-            shares = np.where(np.isnan(own), 0.0, (own - np.nanmean(own)) / len(own))
+        pairs, deviations = [], []
+        for patched in values.patched.values():
+            change = patched - values.base
+            # A pair without the position has no effect there.
+            mean = mean_of_rows(np.where(np.isnan(change), 0.0, change), resamples)
+            pairs.append((mean, np.zeros_like(mean)))
+            shares = np.where(np.isnan(change), 0.0, (change - np.nanmean(change)) / len(change))
             by_group = np.bincount(resamples.group_of_row, shares, resamples.n_groups)
             deviations.append(by_group @ (1.0 - resamples.counts[:, 1:]))
-        tested = patch_p_values(tests, np.stack(deviations))
+        tested = patch_p_values(paired_differences(pairs, resamples), np.stack(deviations))
         p, p_best = tested.single, tested.maximum
-    found = []
+    rows = []
     of_patches = zip(values.patched.items(), p.tolist(), p_best.tolist(), strict=True)
-    for (key, of_all), own_p, own_best in of_patches:
-        known = ~np.isnan(of_all)
-        patched, base, source = (x[known] for x in (of_all, values.base, values.source))
-        resamples = resamples_of(groups[known])
-        effect = mean_of_rows(patched - base, resamples)
-        interval = skewed_interval(effect, resamples)
-        recovery = ratio_of_sums(patched - base, source - base, resamples)
-        one = PatchEffect(
-            site=key.selection.text,
-            layer=layer_of(key.selection.site),
-            head=key.selection.head,
-            position=key.position,
+    for (patch, of_pairs), patch_p, patch_p_best in of_patches:
+        known = ~np.isnan(of_pairs)
+        patched, base, source = of_pairs[known], values.base[known], values.source[known]
+        of_known = resamples_of(groups[known])
+        effect = mean_of_rows(patched - base, of_known)
+        interval = skewed_interval(effect, of_known)
+        recovery = ratio_of_sums(patched - base, source - base, of_known)
+        row = PatchEffect(
+            site=patch.selection.text,
+            layer=layer_of(patch.selection.site),
+            head=patch.selection.head,
+            position=patch.position,
             base=float(base.mean()),
             source=float(source.mean()),
             patched=float(patched.mean()),
@@ -330,11 +335,11 @@ def effects_of(
             low=recovery.low,
             high=recovery.high,
             interchange=float((patched < 0).mean()) if measure.is_signed else float("nan"),
-            p=own_p,
-            p_best=own_best,
+            p=patch_p,
+            p_best=patch_p_best,
             n=len(patched),
-            groups=resamples.n_groups,
+            groups=of_known.n_groups,
             measure=measure.name,
         )
-        found.append(one)
-    return found
+        rows.append(row)
+    return rows

@@ -110,9 +110,8 @@ def leace(
     rows, mean = _centred(X, codes)
     sigma = rows.T @ rows / (len(rows) - 1)
     if shrinkage:
-        sigma = (1 - shrinkage) * sigma + shrinkage * np.trace(sigma) / len(sigma) * np.eye(
-            len(sigma)
-        )
+        identity = np.eye(len(sigma))
+        sigma = (1 - shrinkage) * sigma + shrinkage * np.trace(sigma) / len(sigma) * identity
     variances, axes = np.linalg.eigh(sigma)
     inside = variances > tolerance * variances.max(initial=0.0)
     axes, spreads = axes[:, inside], np.sqrt(variances[inside])
@@ -121,9 +120,9 @@ def leace(
     columns -= columns.mean(axis=0)
     crossed = rows.T @ (columns / np.linalg.norm(columns, axis=0)) / (len(rows) - 1)
     directions, sizes, _ = np.linalg.svd(axes.T @ crossed / spreads[:, None], full_matrices=False)
-    kept = directions[:, sizes > tolerance * sizes.max(initial=0.0)]
-    left = without_rounding(axes @ (spreads[:, None] * kept))
-    right = (kept / spreads[:, None]).T @ axes.T
+    whitened = directions[:, sizes > tolerance * sizes.max(initial=0.0)]
+    left = without_rounding(axes @ (spreads[:, None] * whitened))
+    right = (whitened / spreads[:, None]).T @ axes.T
     return Eraser(left, right, mean)
 
 
@@ -199,30 +198,30 @@ def downstream_scores(
     Raises:
         ConfigError: a site is before the erased one.
     """
-    selected, first = model.sites.select(sites), erased_at[0]
+    selected, (erased_site, _) = model.sites.select(sites), erased_at
     order = {site: number for number, site in enumerate(model.sites)}
-    for one in selected:
-        if order[one.site] < order[first.site]:
+    for selection in selected:
+        if order[selection.site] < order[erased_site.site]:
             raise ConfigError(
-                f"{one.text} is before {first.text}, so the erasure does not reach it. Choose "
-                "sites at or after the erased one."
+                f"{selection.text} is before {erased_site.text}, so the erasure does not reach it. "
+                "Choose sites at or after the erased one."
             )
     test = np.setdiff1d(np.arange(len(codes)), train)
     resamples = resamples_of(groups[test])
     plain = _features(model, batch, selected, at, [])
     erased = _features(model, batch, selected, at, [erased_at])
     facts = {"chance": 1 / len(np.unique(codes)), "n": len(test), "groups": resamples.n_groups}
-    found = []
-    for one in selected:
-        row: dict[str, Any] = {"site": one.text, "layer": layer_of(one.site)}
-        for name, X in (("before", plain[one]), ("after", erased[one])):
+    rows = []
+    for selection in selected:
+        row: dict[str, Any] = {"site": selection.text, "layer": layer_of(selection.site)}
+        for name, X in (("before", plain[selection]), ("after", erased[selection])):
             (fit,) = Solver(X[train], [np.ones(len(train))]).solve([Problem(codes[train], C=C)])
             predictions = ClassPredictions(codes[test], fit.predict(X[test]), int(codes.max()) + 1)
             score = interval_of(balanced_accuracy(predictions, resamples), resamples)
             low, high = np.clip([score.low, score.high], 0, 1).tolist()
             row |= {name: score.value, f"{name}_low": low, f"{name}_high": high}
-        found.append(row | facts)
-    return found
+        rows.append(row | facts)
+    return rows
 
 
 def _features(
@@ -244,6 +243,6 @@ def _features(
             model(batch[rows], tap=tap, sites=tap.sites, logits=False)
         for one in selected:
             value = part_features(model.sites, values[one.site], one)
-            own = value[torch.arange(len(rows), device=value.device), place]
-            parts[one].append(own.double().cpu().numpy())
+            at_place = value[torch.arange(len(rows), device=value.device), place]
+            parts[one].append(at_place.double().cpu().numpy())
     return {one: np.concatenate(blocks) for one, blocks in parts.items()}

@@ -118,18 +118,19 @@ class AnswerMeasure:
         if self.name == "logit_difference":
             size = max(1, len(rows))  # it needs two logits only
         parts = zip(torch.split(final, size), torch.split(rows, size), strict=True)
-        return torch.cat([self._of_part(model, own, some, base) for own, some in parts]).double()
+        return torch.cat([self._of_part(model, *part, base) for part in parts]).double()
 
     def _of_part(self, model: Network, final: Tensor, rows: Tensor, base: Tensor) -> Tensor:
+        """Return the measure of some predictions, shape [n]; see `score`."""
         normed = _wide(model.final_norm(final))
         answer = self.answer.to(rows.device)[rows]
         wrong = None if self.wrong is None else self.wrong.to(rows.device)[rows]
         if self.name == "logit_difference":
             assert wrong is not None
-            own, other = (
+            right_logit, wrong_logit = (
                 (normed * _wide(model.unembedding[ids])).sum(-1) for ids in (answer, wrong)
             )
-            return model.capped(own) - model.capped(other)
+            return model.capped(right_logit) - model.capped(wrong_logit)
         unembedding = _wide(model.unembedding).T
         logits = model.capped(normed @ unembedding)
         if self.name == "accuracy":
@@ -141,10 +142,11 @@ class AnswerMeasure:
             unchanged = model.capped(_wide(model.final_norm(base[rows])) @ unembedding)
             before = unchanged.log_softmax(-1)
             return (before.exp() * (before - logs)).sum(-1)
-        own = _at(logs, answer)
+        log_probability = _at(logs, answer)
         if self.name == "loss":
-            return -own
-        return own.exp() if wrong is None else own.exp() - _at(logs, wrong).exp()
+            return -log_probability
+        probability = log_probability.exp()
+        return probability if wrong is None else probability - _at(logs, wrong).exp()
 
 
 def _wide(values: Tensor) -> Tensor:
@@ -174,14 +176,14 @@ def check_pairs(clean: TokenBatch, corrupt: TokenBatch) -> None:
         )
     problems = []
     for row in range(len(clean)):
-        own, other = (batch.ids[row][batch.mask[row]] for batch in (clean, corrupt))
-        if len(own) != len(other):
+        ids, other = (batch.ids[row][batch.mask[row]] for batch in (clean, corrupt))
+        if len(ids) != len(other):
             problems.append(
-                f"row {row} has {counted(len(own), 'token')}, but its counterfactual has "
+                f"row {row} has {counted(len(ids), 'token')}, but its counterfactual has "
                 f"{len(other)}, so positions do not correspond. Use a counterfactual with as many "
                 "tokens."
             )
-        elif torch.equal(own, other):
+        elif torch.equal(ids, other):
             problems.append(
                 f"row {row} has the same tokens as its counterfactual, so patching changes "
                 "nothing. Leave out the pair, or change the counterfactual."

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -40,8 +40,14 @@ PAIRS_AT_ONCE = 32
 
 # All positions at once, each position in turn, or the given position of each text [batch].
 Positions = Literal["all", "each"] | Tensor
-# A patch, the texts that have its position, and their columns; None means all columns.
-_Runs = tuple[Patch, Tensor, Tensor | None]
+
+
+class Runs(NamedTuple):
+    """A patch, the texts that have its position, and their columns; None means all columns."""
+
+    patch: Patch
+    texts: Tensor
+    columns: Tensor | None
 
 
 def patch(
@@ -164,24 +170,24 @@ def ablated_values(
     >>> len(found.patched)
     1
     """
-    sites = list(dict.fromkeys(one.site for one in selected))
+    sites = list(dict.fromkeys(selection.site for selection in selected))
     means: dict[str, Tensor] = {}
     if replacement == "mean":
         for selection in selected:
-            linear_entry(model, selection)
+            linear_entry(model, selection)  # raises if there is none
         texts, place = averaged or (batch, at if isinstance(at, Tensor) else None)
-        n = 0
+        sums: dict[str, Tensor] = {}
+        n_averaged = 0
         for rows in torch.split(torch.arange(len(texts)), PAIRS_AT_ONCE):
-            own = BasePass.keep(model, texts[rows], None, sites)
-            mask = own.batch.mask
+            kept = BasePass.keep(model, texts[rows], None, sites)
+            mask = kept.batch.mask
             if place is not None:
                 mask = torch.zeros_like(mask)
                 mask[torch.arange(len(rows)), place[rows].reshape(-1)] = True
-            n += int(mask.sum())
+            n_averaged += int(mask.sum())
             for site in sites:
-                total = own.values[site][mask].double().sum(0)
-                means[site] = means.get(site, torch.zeros_like(total)) + total
-        means = {site: total / n for site, total in means.items()}
+                sums[site] = sums.get(site, 0.0) + kept.values[site][mask].double().sum(0)
+        means = {site: total / n_averaged for site, total in sums.items()}
     donors = np.full(len(batch), -1)  # the other text of each text
     if replacement == "resample":
         generator, lengths = np.random.default_rng(seed), batch.mask.sum(1).numpy()
@@ -202,25 +208,23 @@ def ablated_values(
             )
 
     def constant(_: Tensor, base: BasePass) -> BasePass:
-        values = {
-            site: means[site].to(value).expand_as(value)
-            if site in means
-            else torch.zeros_like(value)
-            for site, value in base.values.items()
-        }
+        values = {}
+        for site, value in base.values.items():
+            mean = means[site].to(value) if site in means else torch.zeros_like(value)
+            values[site] = mean.expand_as(value)
         return replace(base, values=values)
 
     def of_donors(rows: Tensor, base: BasePass) -> BasePass:
-        own = torch.from_numpy(donors)[rows]
-        other = BasePass.keep(model, batch[own], None, sites).values
+        donor_rows = torch.from_numpy(donors)[rows]
+        donated = BasePass.keep(model, batch[donor_rows], None, sites).values
         if not isinstance(at, Tensor):
-            return replace(base, values=other)
-        # The value of the other text moves to the position that is replaced.
-        every = torch.arange(len(rows), device=base.final.device)
-        to, of = (at[which].reshape(-1).to(every.device) for which in (rows, own))
+            return replace(base, values=donated)
+        # The value at the donor's position moves to the position that is replaced.
+        texts = torch.arange(len(rows), device=base.final.device)
+        target, origin = (at[which].reshape(-1).to(texts.device) for which in (rows, donor_rows))
         values = {site: base.values[site].clone() for site in sites}
-        for site, value in values.items():
-            value[every, to] = other[site][every, of]
+        for site in sites:
+            values[site][texts, target] = donated[site][texts, origin]
         return replace(base, values=values)
 
     source_of = of_donors if replacement == "resample" else constant
@@ -252,99 +256,102 @@ def _replaced_values(
             f"{nearest(at, ('all', 'each'))}"
         )
     wanted = None if only is None else set(only)
-    found = [PatchedValues(np.empty(n), np.empty(n), {}) for _ in measures]
+    of_measures = [PatchedValues(np.empty(n), np.empty(n), {}) for _ in measures]
     for rows in torch.split(torch.arange(n), PAIRS_AT_ONCE):
-        own_measured = None if measured is None else measured[rows]
-        base = BasePass.keep(model, batch[rows], own_measured, [one.site for one in selected])
+        rows_measured = None if measured is None else measured[rows]
+        base = BasePass.keep(model, batch[rows], rows_measured, [one.site for one in selected])
         source = source_of(rows, base)
         grid = patch_grid(selected, at[rows] if isinstance(at, Tensor) else at, base.batch.mask)
-        grid = [runs for runs in grid if wanted is None or runs[0] in wanted]
-        finals = _finals(grid, base, source)
-        every = torch.arange(len(rows), device=base.final.device)
-        numbers = [every, every, *(own for _, own, _ in grid)]
-        streams, texts = torch.cat([base.final, source.final, *finals]), rows.numpy()
-        for values, measure in zip(found, measures, strict=True):
-            scores = measure[rows].score(model, streams, torch.cat(numbers), base.final).cpu()
-            values.base[texts], values.source[texts], *parts = (
-                part.numpy() for part in torch.split(scores, [len(own) for own in numbers])
+        grid = [runs for runs in grid if wanted is None or runs.patch in wanted]
+        # All predictions: without edits, of the sources, and of each patch; and the text of each.
+        finals = torch.cat([base.final, source.final, *_finals(grid, base, source)])
+        everything = torch.arange(len(rows), device=base.final.device)
+        texts = [everything, everything, *(runs.texts for runs in grid)]
+        numbers = rows.numpy()
+        for values, measure in zip(of_measures, measures, strict=True):
+            scores = measure[rows].score(model, finals, torch.cat(texts), base.final).cpu()
+            values.base[numbers], values.source[numbers], *of_patches = (
+                part.numpy() for part in torch.split(scores, [len(part) for part in texts])
             )
-            for (patch, own, _), part in zip(grid, parts, strict=True):
-                column = values.patched.setdefault(patch, np.full(n, np.nan))
-                column[texts[own.cpu().numpy()]] = part
+            for runs, of_patch in zip(grid, of_patches, strict=True):
+                column = values.patched.setdefault(runs.patch, np.full(n, np.nan))
+                column[numbers[runs.texts.cpu().numpy()]] = of_patch
     order = {selection: number for number, selection in enumerate(selected)}
-
-    def rank(patch: Patch) -> tuple[int, int]:
-        return order[patch.selection], patch.position if isinstance(patch.position, int) else -1
-
-    return [
-        replace(one, patched={key: one.patched[key] for key in sorted(one.patched, key=rank)})
-        for one in found
-    ]
+    in_order = []
+    for values in of_measures:
+        # By site; the positions of a site are in order already.
+        patches = sorted(values.patched, key=lambda patch: order[patch.selection])
+        in_order.append(replace(values, patched={key: values.patched[key] for key in patches}))
+    return in_order
 
 
-def patch_grid(selected: Sequence[SiteSelection], at: Positions, mask: Tensor) -> list[_Runs]:
+def patch_grid(selected: Sequence[SiteSelection], at: Positions, mask: Tensor) -> list[Runs]:
     """Return all patches of texts with a mask, those at equal positions next to each other."""
     everything = torch.arange(len(mask), device=mask.device)
     if isinstance(at, Tensor):
-        position_mask(at, mask)
+        position_mask(at, mask)  # raises if a position does not exist
         columns = at.to(mask.device).reshape(-1)
-        return [(Patch(one, "chosen"), everything, columns) for one in selected]
+        return [Runs(Patch(one, "chosen"), everything, columns) for one in selected]
     if at == "all":
-        return [(Patch(one, "all"), everything, None) for one in selected]
+        return [Runs(Patch(one, "all"), everything, None) for one in selected]
     first, lengths = mask.int().argmax(1), mask.sum(1)
-    grid: list[_Runs] = []
+    grid: list[Runs] = []
     for position in range(int(lengths.max())):
-        rows = everything[lengths > position]
-        columns = first[rows] + position
-        grid += [(Patch(one, position), rows, columns) for one in selected]
+        texts = everything[lengths > position]
+        columns = first[texts] + position
+        grid += [Runs(Patch(one, position), texts, columns) for one in selected]
     return grid
 
 
-def _finals(grid: Sequence[_Runs], base: BasePass, source: BasePass) -> list[Tensor]:
+def _finals(grid: Sequence[Runs], base: BasePass, source: BasePass) -> list[Tensor]:
     """Return the final residual stream [n d_model] of the passes of each patch.
 
     Patches that enter the residual stream at the same place and position share their batches.
     """
     finals: dict[int, Tensor] = {}
     together: dict[tuple[int, bool, int | str], list[int]] = defaultdict(list)
-    for number, runs in enumerate(grid):
-        entry = stream_entry(base.model, runs[0].selection)
+    for number, (patch, texts, columns) in enumerate(grid):
+        selection, mask = patch.selection, None
+        entry = stream_entry(base.model, selection)
         if entry is None:  # a site outside the stream: passes with a tap
-            patch, rows, columns = runs
-            site, at = patch.selection, None
-            values = head_or_neuron(base.model.sites, source.values[site.site], site)
+            values = head_or_neuron(base.model.sites, source.values[selection.site], selection)
             if columns is not None:
-                at = torch.zeros_like(base.batch.mask)
-                at[rows, columns] = True
-            finals[number] = base.tapped(site, edits.replace(values, at))[rows]
+                mask = torch.zeros_like(base.batch.mask)
+                mask[texts, columns] = True
+            finals[number] = base.tapped(selection, edits.replace(values, mask))[texts]
         else:
-            together[entry.layer, entry.after_attention, runs[0].position].append(number)
+            together[entry.layer, entry.after_attention, patch.position].append(number)
     for numbers in together.values():
-        some = [grid[number] for number in numbers]
-        found = _shifted(some, base, source)
-        sizes = [len(rows) for _, rows, _ in some]
-        finals |= zip(numbers, torch.split(found, sizes), strict=True)
+        shifted = _shifted([grid[number] for number in numbers], base, source)
+        sizes = [len(grid[number].texts) for number in numbers]
+        finals |= zip(numbers, torch.split(shifted, sizes), strict=True)
     return [finals[number] for number in range(len(grid))]
 
 
-def _shifted(some: Sequence[_Runs], base: BasePass, source: BasePass) -> Tensor:
-    """Return the final residual streams of patches that enter the stream at the same place."""
-    selections = [patch.selection for patch, _, _ in some]
+def _shifted(grid: Sequence[Runs], base: BasePass, source: BasePass) -> Tensor:
+    """Return the final residual streams of patches that enter the stream at the same place.
+
+    All patches are at all positions, or all are at one position of each text.
+    """
+    selections = [runs.patch.selection for runs in grid]
     entries = [linear_entry(base.model, selection) for selection in selections]
-    rows = torch.cat([own for _, own, _ in some])
+    texts = torch.cat([runs.texts for runs in grid])
 
     def change(which: int, *place: Tensor) -> Tensor:
-        source_value, base_value = (one.value(selections[which]) for one in (source, base))
+        """Return the change by a patch; `place` are texts, and their columns unless all change."""
+        source_value, base_value = (kept.value(selections[which]) for kept in (source, base))
         return entries[which].in_stream(source_value[place] - base_value[place])
 
-    columns = [own for _, _, own in some if own is not None]
+    columns = [runs.columns for runs in grid if runs.columns is not None]
     if columns:
-        changes = [change(n, some[n][1], own) for n, own in enumerate(columns)]
-        return base.shifted_at(entries[0], torch.cat(changes), rows, torch.cat(columns))
-    n = len(base.batch)
+        places = zip([runs.texts for runs in grid], columns, strict=True)
+        changes = [change(which, *place) for which, place in enumerate(places)]
+        return base.shifted_at(entries[0], torch.cat(changes), texts, torch.cat(columns))
+    n_texts = len(base.batch)
 
-    def changes_of(numbers: Tensor) -> Tensor:
-        parts = torch.unique(numbers // n).tolist()
-        return torch.cat([change(which, numbers[numbers // n == which] % n) for which in parts])
+    def changes_of(passes: Tensor) -> Tensor:
+        patches, rows = passes // n_texts, passes % n_texts  # a patch of all texts, then the next
+        in_order = torch.unique(patches).tolist()
+        return torch.cat([change(which, rows[patches == which]) for which in in_order])
 
-    return base.shifted(entries[0], changes_of, rows)
+    return base.shifted(entries[0], changes_of, texts)

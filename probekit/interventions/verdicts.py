@@ -173,15 +173,15 @@ def detection(
     predictions = ClassPredictions(codes, scores.argmax(axis=1), 2, scores, folds=fold_of_row)
     resamples = resamples_of(groups, widening)
     values = within_folds(auroc)(predictions, resamples)
-    found = interval_of(values, resamples, METRICS["auroc"].range, parts_of_auroc(predictions))
+    area = interval_of(values, resamples, METRICS["auroc"].range, parts_of_auroc(predictions))
     row_scores = of_auroc(predictions)
     exchange = LabelExchange.of(row_scores.labels, groups, fold_of_row, draws, seed)
     p, reason = np.nan, "too few groups for a test"
     if exchange.is_enough:
         t = exchange.null([row_scores]).t
         p, reason = float(p_values(t[:, 0], t[:, 1:]).single[0]), ""
-    effect, low, high = (one - 0.5 for one in (found.value, found.low, found.high))
-    return CausalVerdict(effect, low, high, p, 0.5, False, "AUROC - 0.5", 0.0, reason)
+    effect, low, high = area.value - 0.5, area.low - 0.5, area.high - 0.5
+    return CausalVerdict(effect, low, high, p, whole=0.5, unit="AUROC - 0.5", reason=reason)
 
 
 def slopes(changes: Floats, by: Sequence[float]) -> Floats:
@@ -211,14 +211,13 @@ def direction_effect(
         unit: unit of the effect.
         size: typical size of the measure, by which rounding errors are recognised.
     """
-    found, rounding = interval_of(own, resamples), _PASS_ROUNDING * size
-    p = two_sided_p(found.value, null) if len(null) else np.nan
-    reason = "" if not np.isnan(found.low) else "too few groups for an interval"
-    more = interval_of(np.abs(own) - np.abs(whole), resamples)
-    exceeds = more.low > 0 and more.value > rounding
-    return CausalVerdict(
-        found.value, found.low, found.high, p, float(whole[0]), exceeds, unit, rounding, reason
-    )
+    effect, rounding = interval_of(own, resamples), _PASS_ROUNDING * size
+    p = two_sided_p(effect.value, null) if len(null) else np.nan
+    reason = "too few groups for an interval" if np.isnan(effect.low) else ""
+    lead = interval_of(np.abs(own) - np.abs(whole), resamples)
+    exceeds = lead.low > 0 and lead.value > rounding
+    values = effect.value, effect.low, effect.high, p, float(whole[0])
+    return CausalVerdict(*values, exceeds, unit, rounding, reason)
 
 
 def silence(
@@ -238,10 +237,11 @@ def silence(
     if holds_zero(interval_of(before, resamples)) or np.isnan(before[0]):
         reason = "the measure does not differ between the classes before erasure"
         return CausalVerdict(unit="share", reason=reason)
-    own, other = (1 - class_gap(after, codes, resamples) / before for after in (erased, whole))
+    removed = 1 - class_gap(erased, codes, resamples) / before
+    by_whole = 1 - class_gap(whole, codes, resamples) / before
     permuted = 1 - class_gap_of_many(null, codes) / before[0]
     size = float(np.abs(base).max() / abs(before[0]))
-    return direction_effect(own, permuted, other, resamples, "share", size)
+    return direction_effect(removed, permuted, by_whole, resamples, "share", size)
 
 
 def ratio_effect(
@@ -262,15 +262,15 @@ def ratio_effect(
         resamples: jackknife resamples of the rows.
         size: typical size of the measure, by which rounding errors are recognised.
     """
-    below = mean_of_rows(denominators, resamples)
-    if holds_zero(interval_of(below, resamples)):
+    denominator = mean_of_rows(denominators, resamples)
+    if holds_zero(interval_of(denominator, resamples)):
         reason = "the measure does not differ between the texts and their counterfactuals"
         return CausalVerdict(unit="recovery", reason=reason)
-    own, other = (mean_of_rows(x, resamples) / below for x in (rows, whole))
+    recovery = mean_of_rows(rows, resamples) / denominator
+    by_whole = mean_of_rows(whole, resamples) / denominator
     permuted = null.sum(axis=0) / denominators.sum()
-    return direction_effect(
-        own, permuted, other, resamples, "recovery", size / abs(float(below[0]))
-    )
+    relative_size = size / abs(float(denominator[0]))
+    return direction_effect(recovery, permuted, by_whole, resamples, "recovery", relative_size)
 
 
 def class_gap(values: Floats, codes: Codes, resamples: Resamples) -> Floats:
@@ -279,8 +279,8 @@ def class_gap(values: Floats, codes: Codes, resamples: Resamples) -> Floats:
     >>> class_gap(np.array([1.0, 4.0]), np.array([0, 1]), Resamples.whole(2)).tolist()
     [3.0]
     """
-    sides = (codes == 0, codes == 1)
-    first, second = (mean_of_rows(values[own], resamples.of_rows(own)) for own in sides)
+    classes = (codes == 0, codes == 1)
+    first, second = (mean_of_rows(values[rows], resamples.of_rows(rows)) for rows in classes)
     return second - first
 
 
@@ -352,17 +352,19 @@ def summary(result: CauseResult) -> str:
             (detects.answer, steers.answer, silences.answer),
             f"The verdicts do not agree: {listed}.",
         )
-    cautions = {
-        "It moves the answers away from the class that it detects.": steers.answer == "yes"
-        and steers.effect < 0,
-        "It moves the answers more than its whole vector does, which indicates an artefact.": any(
-            one.answer == "yes" and one.exceeds_whole for one in result.verdicts
-        ),
-        f"{100 * result.kernel_share:.0f} % of the direction is in the kernel of the output matrix "
-        "and cannot reach the residual stream.": result.kernel_share > 0.5,
-    }
-    shown = [sentence for sentence, holds in cautions.items() if holds]
-    return " ".join([first, *shown, f"Verdicts: {verdict_numbers(result.verdicts)}."])
+    sentences = [first]
+    if steers.answer == "yes" and steers.effect < 0:
+        sentences.append("It moves the answers away from the class that it detects.")
+    if any(one.answer == "yes" and one.exceeds_whole for one in result.verdicts):
+        sentences.append(
+            "It moves the answers more than its whole vector does, which indicates an artefact."
+        )
+    if result.kernel_share > 0.5:
+        sentences.append(
+            f"{100 * result.kernel_share:.0f} % of the direction is in the kernel of the output "
+            "matrix and cannot reach the residual stream."
+        )
+    return " ".join([*sentences, f"Verdicts: {verdict_numbers(result.verdicts)}."])
 
 
 def verdict_numbers(verdicts: tuple[CausalVerdict, ...]) -> str:
@@ -377,9 +379,9 @@ def verdict_numbers(verdicts: tuple[CausalVerdict, ...]) -> str:
     named = []
     for one in verdicts:
         numbers = f"{one.effect:.2f} [{one.low:.2f}, {one.high:.2f}] {one.unit}"
-        numbers = one.reason if np.isnan(one.effect) else numbers
+        basis = one.reason if np.isnan(one.effect) else numbers
         p = "" if np.isnan(one.p_holm) else f", p = {one.p_holm:.2g}"
-        named.append(f"{one.question}: {one.answer} ({numbers}{p})")
+        named.append(f"{one.question}: {one.answer} ({basis}{p})")
     return "; ".join(named)
 
 

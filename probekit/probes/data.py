@@ -302,8 +302,8 @@ class GroupedTokens:
         >>> GroupedTokens.of(np.array([3, 4, 5]), np.array([0, 0, 0, 7, 7, 8])).first.tolist()
         [3, 5]
         """
-        own = rows if examples is None else examples[rows]
-        _, first, example_of_row = np.unique(own, return_index=True, return_inverse=True)
+        names = rows if examples is None else examples[rows]
+        _, first, example_of_row = np.unique(names, return_index=True, return_inverse=True)
         return cls(rows, example_of_row, rows[first])
 
 

@@ -75,6 +75,7 @@ def label_column(data: ProbeData, labels: NDArray[np.str_], settings: ProbeSetti
     """Return labels (n_rows,) of the rows of the data as codes or as numbers."""
     if settings.reads_numbers:
         return numbers(labels, np.concatenate([data.train, data.test]))
+    # Labels that are not in train occur only in rows outside the split; any code will do for them.
     return np.searchsorted(data.classes, labels).clip(max=len(data.classes) - 1)
 
 
@@ -168,9 +169,9 @@ class FittedRows:
             draws: the number of permutations.
         """
         labels = permuted_labels(self.column, self.groups, draws, self.settings.seed)
-        tasks, everything = [(one, penalty) for one in labels], np.ones(len(self.rows), dtype=bool)
-        paths = self.fitter(spec).refit(X[self.rows], tasks, [everything])
-        return [fit for (fit,) in paths]
+        tasks = [(codes, penalty) for codes in labels]
+        all_rows = np.ones(len(self.rows), dtype=bool)
+        return [fit for (fit,) in self.fitter(spec).refit(X[self.rows], tasks, [all_rows])]
 
     def predictions(
         self, spec: ProbeSpec, truth: LabelColumn, outputs: NDArray[Any], fitted: LabelColumn
@@ -186,7 +187,9 @@ class FittedRows:
         if self.settings.reads_numbers:
             return NumberPredictions(truth, outputs)
         prior = self.removed_prior(fitted)
-        return ClassPredictions.of_scores(truth, outputs, spec.logits, None, prior, self.positive)
+        return ClassPredictions.of_scores(
+            truth, outputs, are_logits=spec.logits, log_prior=prior, positive=self.positive
+        )
 
     def held_out(
         self, spec: ProbeSpec, truth: LabelColumn, outputs: NDArray[Any], fold_of_row: Codes
@@ -204,12 +207,14 @@ class FittedRows:
         prior = None
         if self.settings.class_weight is not None:
             folds = range(int(fold_of_row.max()) + 1)
-            outside = [truth[fold_of_row != fold] for fold in folds]
-            logs = [log_frequencies(codes, 1, outputs.shape[1])[0] for codes in outside]
-            prior = np.stack(logs)[fold_of_row]
-        own = spec.logits, fold_of_row, prior, self.positive
-        made = ClassPredictions.of_scores(truth, outputs, *own)
-        return made if self.positive is None else with_alarms(made, fixed_thresholds(made))
+            prior_of_fold = [self.removed_prior(truth[fold_of_row != fold]) for fold in folds]
+            prior = np.array(prior_of_fold)[fold_of_row]
+        predictions = ClassPredictions.of_scores(
+            truth, outputs, spec.logits, folds=fold_of_row, log_prior=prior, positive=self.positive
+        )
+        if self.positive is None:
+            return predictions
+        return with_alarms(predictions, fixed_thresholds(predictions))
 
     def judge(self, spec: ProbeSpec) -> Judge:
         """Return a function that rates held-out outputs by the main metric; higher is better."""
@@ -228,8 +233,8 @@ class FittedRows:
         """
         if self.settings.class_weight is None:
             return None
-        found: Floats | None = log_frequencies(fitted, 1, self.n_classes)[0]
-        return found
+        prior: Floats = log_frequencies(fitted, n_rows=1, n_classes=self.n_classes)[0]
+        return prior
 
     def check_metric_is_defined(self) -> None:
         """Raise ConfigError if the main metric needs a threshold that cannot be fixed.
@@ -243,8 +248,9 @@ class FittedRows:
         codes, positive = self.column, self.positive
         n_negative = 0 if positive is None else int(np.sum(codes != positive))
         scores = np.zeros((len(codes), self.n_classes))
-        one = ClassPredictions(codes, codes, self.n_classes, scores, positive=positive)
-        if not n_negative or np.isnan(rating(metric, with_alarms(one, fixed_thresholds(one)))):
+        trial = ClassPredictions(codes, codes, self.n_classes, scores, positive=positive)
+        # Whether a threshold is NaN depends only on the number of negative rows, not on the scores.
+        if not n_negative or np.isnan(rating(metric, with_alarms(trial, fixed_thresholds(trial)))):
             raise ConfigError(
                 f"metric is {metric}, whose threshold needs at least "
                 f"{LEAST_ALARMS / min(RATES):,.0f} (at 1 %) or {LEAST_ALARMS / max(RATES):,.0f} "
@@ -265,10 +271,10 @@ class Fitter:
         self, X: Features, columns: Sequence[LabelColumn], on_fit: OnFit
     ) -> list[TunedProbeFit[FittedLayers]]:
         """Return the tuned fit of each label column (n_samples,); calls `on_fit(done, total)`."""
-        fold_of_row, values = self.rows.fold_of_row, self.spec.penalties(self.rows.settings)
+        fold_of_row, penalties = self.rows.fold_of_row, self.spec.penalties(self.rows.settings)
         grid: list[float | None] = [None]
-        if values is not None:  # strongest regularisation first
-            grid = [*sorted(values, reverse=self.spec.grid_name == "alpha")]
+        if penalties is not None:  # strongest regularisation first: the smallest C or largest alpha
+            grid = [*sorted(penalties, reverse=self.spec.grid_name == "alpha")]
         folds = range(int(fold_of_row.max()) + 1)
         total = len(columns) * (len(folds) + 1)
         tuned = []
@@ -280,29 +286,27 @@ class Fitter:
                 paths.append(self._path(grid, X, column, inside))
                 on_fit(done + fold + 1, total)
             # The held-out outputs (n_grid, n_samples, ...) of all rows at each penalty.
-            order = np.argsort(fold_of_row, kind="stable")
             n_classes = None if self.rows.settings.reads_numbers else int(column.max()) + 1
-            parts = [
+            by_fold = [
                 np.stack([outputs_of(fit, X[fold_of_row == fold], n_classes) for fit in path])
                 for fold, path in enumerate(paths)
             ]
-            outputs = np.concatenate(parts, axis=1)[:, np.argsort(order)]
+            row_in_fold_order = np.argsort(fold_of_row, kind="stable")
+            outputs = np.concatenate(by_fold, axis=1)[:, np.argsort(row_in_fold_order)]
             best = best_rated(self.rows.judge(self.spec), column, outputs, fold_of_row)
-            everything = np.ones(len(X), dtype=bool)
-            (last,) = self._path(grid[best : best + 1], X, column, everything)
+            all_rows = np.ones(len(X), dtype=bool)
+            (final,) = self._path([grid[best]], X, column, all_rows)
             on_fit(done + len(folds) + 1, total)
             search = tuple(path[best] for path in paths)
-            guess = outputs[best]
-            if not self.rows.settings.reads_numbers:
-                guess = guess.argmax(axis=1)
-            tuned.append(TunedProbeFit(grid[best], last, guess, search))
+            held_out = outputs[best] if n_classes is None else outputs[best].argmax(axis=1)
+            tuned.append(TunedProbeFit(grid[best], final, held_out, search))
         return tuned
 
     def refit(
-        self, X: Features, tasks: Sequence[LabelsAndPenalty], shares: Sequence[Mask]
+        self, X: Features, tasks: Sequence[LabelsAndPenalty], masks: Sequence[Mask]
     ) -> list[list[FittedLayers]]:
-        """Return, for each label column with its penalty, the fit on each row mask of `shares`."""
-        return [[self._path([penalty], X, y, one)[0] for one in shares] for y, penalty in tasks]
+        """Return, for each label column with its penalty, the fit on the rows of each mask."""
+        return [[self._path([penalty], X, y, mask)[0] for mask in masks] for y, penalty in tasks]
 
     def left_out(
         self, X: Features, column: LabelColumn, tuned: TunedProbeFit[FittedLayers]
@@ -335,17 +339,13 @@ class Fitter:
             layer = AffineLayer(np.zeros((1, X.shape[1])), np.zeros(1))
             return [FittedLayers(classes, (layer,))] * len(penalties)
         probe: LayeredProbe = self.spec.build(self.rows.settings)
-        own = np.searchsorted(classes, codes)
-        data = TrainingRows(X[inside], own, self.rows.groups[inside], typical)
+        index_in_classes = np.searchsorted(classes, codes)
+        data = TrainingRows(X[inside], index_in_classes, self.rows.groups[inside], typical)
         path = probe.path(values, data) if isinstance(probe, TunedProbe) else [probe.solve(data)]
-        return [replace(fit, classes=classes[fit.classes]) for fit in path]
+        return [replace(fit, classes=classes[fit.classes]) for fit in path]  # back to label codes
 
 
 class _LogisticFitter(Fitter):
-    @property
-    def _stopping(self) -> StoppingRule:
-        return StoppingRule(max_iter=self.rows.settings.max_iter)
-
     @property
     def _balanced(self) -> bool:
         return self.rows.settings.class_weight == "balanced"
@@ -354,15 +354,15 @@ class _LogisticFitter(Fitter):
         self, X: Features, columns: Sequence[LabelColumn], on_fit: OnFit
     ) -> list[TunedProbeFit[FittedLayers]]:
         settings = self.rows.settings
-        # By accuracy, the solver selects faster by itself.
-        is_default = METRICS[settings.main_metric].is_main
-        judge = None if is_default else self.rows.judge(self.spec)
+        # Without a judge the solver selects by accuracy, the default metric, which is faster.
+        is_accuracy = METRICS[settings.main_metric].is_main
+        judge = None if is_accuracy else self.rows.judge(self.spec)
         tuned = fit_columns(
             X,
             columns,
             self.rows.fold_of_row,
             settings.C,
-            tuning=Tuning(self._stopping, judge, self._balanced),
+            tuning=Tuning(StoppingRule(max_iter=settings.max_iter), judge, self._balanced),
             typical=self.rows.typical,
             device=settings.device,
             on_fit=on_fit,
@@ -370,18 +370,16 @@ class _LogisticFitter(Fitter):
         return list(tuned)
 
     def refit(
-        self, X: Features, tasks: Sequence[LabelsAndPenalty], shares: Sequence[Mask]
+        self, X: Features, tasks: Sequence[LabelsAndPenalty], masks: Sequence[Mask]
     ) -> list[list[FittedLayers]]:
-        solved = [(codes, C) for codes, C in tasks if C is not None]
-        weights = [share.astype(np.float32) for share in shares]
-        solver = Solver(X, weights, typical=self.rows.typical, device=self.rows.settings.device)
-        problems = [
-            Problem(codes, C, share, balanced=self._balanced)
-            for codes, C in solved
-            for share in range(len(shares))
-        ]
-        fits = solver.solve(problems, self._stopping)
-        return [list(fits[at : at + len(shares)]) for at in range(0, len(fits), len(shares))]
+        settings, weights = self.rows.settings, [mask.astype(np.float32) for mask in masks]
+        solver = Solver(X, weights, typical=self.rows.typical, device=settings.device)
+        problems, n_masks = [], len(masks)
+        for codes, C in tasks:
+            assert C is not None  # logistic fits always have a penalty
+            problems += [Problem(codes, C, n, balanced=self._balanced) for n in range(n_masks)]
+        fits = solver.solve(problems, StoppingRule(max_iter=settings.max_iter))
+        return [list(fits[start : start + n_masks]) for start in range(0, len(fits), n_masks)]
 
     def left_out(
         self, X: Features, column: LabelColumn, tuned: TunedProbeFit[FittedLayers]

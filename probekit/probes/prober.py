@@ -87,8 +87,9 @@ class Prober:
         self.why_no_control = ""
         if self._requests_control:
             fitted = [split.fitted.rows for split in self._splits]
-            tested = self.test_rows, self.comparable()
-            self.why_no_control = why_no_control(self.data, self.settings, fitted, *tested)
+            self.why_no_control = why_no_control(
+                self.data, self.settings, fitted, self.test_rows, self.comparable()
+            )
         if self.has_control:
             for split in self._splits:
                 split.draw_controls()
@@ -197,13 +198,15 @@ class Prober:
             DataError: X has the wrong number of rows or the wrong dtype, or is not finite.
         """
         self._check(X)
+        # A nested cross-validation ends with a further fit, on all rows.
         kinds, n_steps = self.settings.kinds, len(self._splits) + self.is_nested
         result = SiteResult()
-        for spec, on_kind in zip(kinds, _parts(on_fit, len(kinds)), strict=True):
-            steps = _parts(on_kind, n_steps)
-            of_splits = self._read(spec, X, False, steps)
+        for spec, on_kind in zip(kinds, _callbacks(on_fit, len(kinds)), strict=True):
+            steps = _callbacks(on_kind, n_steps)
+            of_splits = self._read(spec, X, random=False, steps=steps)
             self._add(result, of_splits)
-            if self._all_rows is not None and of_splits[0][0].fit is not None:
+            task = of_splits[0][0]  # it has a fit if the kind is a stack of layers
+            if self._all_rows is not None and task.fit is not None:
                 refit = self._all_rows.tuned(spec, X, steps[-1])
                 result.fits[spec.text] = refit.solution
                 result.penalties[spec.text] = refit.penalty
@@ -227,26 +230,25 @@ class Prober:
             DataError: as for `site`.
         """
         kinds, of_networks = self.settings.kinds, []
-        for X, on_network in zip(networks, _parts(on_fit, n_networks), strict=True):
+        for X, on_network in zip(networks, _callbacks(on_fit, n_networks), strict=True):
             self._check(X)
-            of_networks.append(
-                [
-                    self._read(spec, X, True, _parts(on_kind, len(self._splits)))
-                    for spec, on_kind in zip(kinds, _parts(on_network, len(kinds)), strict=True)
-                ]
-            )
+            of_kinds = []
+            for spec, on_kind in zip(kinds, _callbacks(on_network, len(kinds)), strict=True):
+                steps = _callbacks(on_kind, len(self._splits))
+                of_kinds.append(self._read(spec, X, random=True, steps=steps))
+            of_networks.append(of_kinds)
         result = SiteResult()
         for of_kind in zip(*of_networks, strict=True):
             scores = [_over_splits(of_splits) for of_splits in of_kind]
             for same in zip(*scores, strict=True):
                 result.measurements.extend(self.measure(Scored.of_draws(same)))
-            for target, of_splits, (first, *_) in zip(NETWORKS, of_kind, scores, strict=False):
-                validated = [
-                    [one.with_facts(target=target) for one in several if _is(one, "validation")]
-                    for several in of_splits
+            for target, of_splits, (task, *_) in zip(NETWORKS, of_kind, scores, strict=False):
+                validations = [
+                    [one.with_facts(target=target) for one in of_split if _is(one, "validation")]
+                    for of_split in of_splits
                 ]
-                result.measurements.extend(self._measured(validated))
-                result.predictions[Predictor(first.facts.probe, target)] = first.predictions[0]
+                result.measurements.extend(self._measured(validations))
+                result.predictions[Predictor(task.facts.probe, target)] = task.predictions[0]
         return result
 
     def _read(
@@ -267,15 +269,15 @@ class Prober:
         """Add the scores of a kind or baseline, given for each split, to a result."""
         result.measurements.extend(self._measured(of_splits))
         scores = _over_splits(of_splits)
-        first, probe = scores[0], scores[0].facts.probe
-        result.predictions[Predictor(probe, first.facts.target)] = first.predictions[0]
-        if self.is_nested:
-            draws = [one for one in scores if one.facts.target == "control" and _is(one, "test")]
-            for number, predictions in enumerate(draws[0].predictions if draws else ()):
-                reduced = _reduced(predictions, METRICS[self.main_metric].needs)
-                result.predictions[Predictor(probe, control_draw(number))] = reduced
-        if first.fit is not None:
-            result.fits[probe], result.penalties[probe] = first.fit, first.facts.C
+        task, probe = scores[0], scores[0].facts.probe
+        result.predictions[Predictor(probe, task.facts.target)] = task.predictions[0]
+        for scored in scores:
+            if self.is_nested and scored.facts.target == "control" and _is(scored, "test"):
+                for number, predictions in enumerate(scored.predictions):
+                    reduced = _reduced(predictions, METRICS[self.main_metric].needs)
+                    result.predictions[Predictor(probe, control_draw(number))] = reduced
+        if task.fit is not None:
+            result.fits[probe], result.penalties[probe] = task.fit, task.facts.C
 
     def _measured(self, of_splits: Sequence[Sequence[Scored]]) -> Iterator[Measurement]:
         """Yield the measurements of each score over all splits.
@@ -326,7 +328,7 @@ def _reduced(predictions: Predictions, needs: str) -> Predictions:
     return replace(predictions, scores=None, scores_are_log_probabilities=False)
 
 
-def _parts(on_fit: OnFit | None, n_parts: int) -> list[OnFit]:
+def _callbacks(on_fit: OnFit | None, n_parts: int) -> list[OnFit]:
     """Return callbacks that report the fits of several parts as overall progress."""
     return [partial(_report, on_fit, number, n_parts) for number in range(n_parts)]
 

@@ -178,8 +178,8 @@ def read_probe(path: Path) -> tuple[tuple[AffineLayer, ...], tuple[str, ...], Pr
         numbers = range(len(tensors) // 2)
         expected = {f"layers.{number}.{part}" for number in numbers for part in _PARTS}
         if tensors.keys() != expected or any(t.dtype != np.float64 for t in tensors.values()):
-            own = ", ".join(f"{name} {tensor.dtype}" for name, tensor in sorted(tensors.items()))
-            raise DataError(f"it contains {own or 'nothing'} instead of float64 layers of a probe")
+            got = ", ".join(f"{name} {tensor.dtype}" for name, tensor in sorted(tensors.items()))
+            raise DataError(f"it contains {got or 'nothing'} instead of float64 layers of a probe")
         layers = tuple(AffineLayer(*(tensors[f"layers.{n}.{p}"] for p in _PARTS)) for n in numbers)
     except (DataError, SafetensorError) as error:
         raise damaged_probe(tensor_path, str(error)) from error
@@ -213,13 +213,14 @@ def _with_suffix(path: Path, suffix: str) -> Path:
 
 def _suggestion(folder: Path) -> str:
     """Return a sentence that lists the probes, or the runs with probes, in a folder."""
-    for what, patterns in _IN_FOLDERS.items():
+    for advice, patterns in _IN_FOLDERS.items():
         paths = sorted(path for pattern in patterns for path in folder.glob(pattern))
-        below = (path.parent if path.is_dir() else path for path in paths)
-        names = [str(path.relative_to(folder)).removesuffix(".safetensors") for path in below]
+        # A run is found by its folder of probes, a probe by its tensors.
+        named = (path.parent if path.is_dir() else path for path in paths)
+        names = [str(path.relative_to(folder)).removesuffix(".safetensors") for path in named]
         if names:
             more = f", ... ({len(names)} in total)" if len(names) > _MOST_NAMED else ""
-            return f"{what}: {', '.join(names[:_MOST_NAMED])}{more}."
+            return f"{advice}: {', '.join(names[:_MOST_NAMED])}{more}."
     return "It contains no probe."
 
 
@@ -299,15 +300,16 @@ class SavedProbe:
         object.__setattr__(self, "layers", layers)
         object.__setattr__(self, "classes", tuple(self.classes))
         shapes = [(weight.shape, bias.shape) for weight, bias in layers]
-        fits = all(len(w) == 2 and 0 not in w and b == w[:1] for w, b in shapes)
-        if not layers or not fits or any(low[0][0] != up[0][1] for low, up in pairwise(shapes)):
+        are_affine = all(len(w) == 2 and 0 not in w and b == w[:1] for w, b in shapes)
+        are_chained = all(low.bias.shape == up.weight.shape[1:] for low, up in pairwise(layers))
+        if not (layers and are_affine and are_chained):
             raise DataError(
                 f"Layers of shapes {shapes} do not form a probe. Each layer needs a weight "
                 "(n_out, n_in) and a bias (n_out,), with n_in equal to n_out of the previous layer."
             )
         if not all(np.isfinite(array).all() for layer in layers for array in layer):
             raise DataError("The weights contain NaN or infinity. Fit the probe again.")
-        n_scores = len(layers[-1][0])
+        n_scores = len(layers[-1].weight)
         wrong = [label for label in self.classes if not isinstance(label, str)]
         if wrong or len(set(self.classes)) < len(self.classes):
             raise DataError(f"Classes must be distinct strings, but are {list(self.classes)}.")
@@ -321,7 +323,7 @@ class SavedProbe:
     @property
     def n_features(self) -> int:
         """The number of features that the rows must have."""
-        return int(self.layers[0][0].shape[1])
+        return int(self.layers[0].weight.shape[1])
 
     @property
     def directions(self) -> Floats:
@@ -335,7 +337,7 @@ class SavedProbe:
                 f"This {self.facts.kind} probe has {len(self.layers)} layers, so it has no "
                 "directions. Use a linear probe, such as logistic."
             )
-        return self.layers[0][0]
+        return self.layers[0].weight
 
     @property
     def unit_directions(self) -> Floats:
@@ -357,7 +359,7 @@ class SavedProbe:
         With two classes there is one direction, towards the second class; with more, one for each
         class. A probe of a number has the direction `value`.
         """
-        return (self.classes or ("value",)) if len(self.classes) != 2 else self.classes[1:]
+        return self.classes[1:] if len(self.classes) == 2 else (self.classes or ("value",))
 
     def scores(self, X: ArrayLike) -> Floats:
         """Return the scores of raw rows X (n_samples, n_features).
@@ -446,9 +448,9 @@ class SavedProbe:
             "tokenizer": (self.facts.tokenizer, tokenizer),
         }
         differing = [
-            f"{name}: {own} for the probe, {given} for the rows"
-            for name, (own, given) in pairs.items()
-            if given is not None and own is not None and given != own
+            f"{name}: {of_probe} for the probe, {of_rows} for the rows"
+            for name, (of_probe, of_rows) in pairs.items()
+            if of_probe is not None and of_rows is not None and of_rows != of_probe
         ]
         if differing:
             raise ConfigError(

@@ -146,9 +146,10 @@ class ProbeSettings:
             raise ConfigError(
                 f"kinds is {', '.join(texts) or 'empty'}. Give at least one kind, each only once."
             )
-        expected_by = {_READS[spec.task]: spec.text for spec in reversed(self.kinds)}
-        if len(expected_by) > 1:
-            expected = " and ".join(f"{kind} needs {y}" for y, kind in sorted(expected_by.items()))
+        kind_by_labels = {_READS[spec.task]: spec.text for spec in reversed(self.kinds)}
+        if len(kind_by_labels) > 1:
+            needs = [f"{kind} needs {labels}" for labels, kind in sorted(kind_by_labels.items())]
+            expected = " and ".join(needs)
             raise ConfigError(
                 f"All kinds of a run must use the same type of labels, but {expected}. Use a "
                 "separate run for each type."
@@ -197,7 +198,7 @@ def check_metric(metric: str, kinds: Sequence[ProbeSpec]) -> None:
     Traceback (most recent call last):
     probekit.errors.ConfigError: metric is 'aurok', which is no score of svm. Nearest: auroc, auprc.
     """
-    allowed = [n for n in METRICS if all(n in spec.metrics for spec in kinds)]
+    allowed = [name for name in METRICS if all(name in spec.metrics for spec in kinds)]
     lacking = [spec.text for spec in kinds if metric not in spec.metrics]
     if lacking:
         raise ConfigError(

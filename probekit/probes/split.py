@@ -83,8 +83,8 @@ class SplitProber:
         self.task = fitters.label_column(data, data.y, settings)
         rows = fitters.training_rows(self.scored, settings)
         # All training rows of a text are used, even if only one of them is in the sample.
-        own = np.arange(len(data.y)) if data.examples is None else data.examples
-        inside = data.train[np.isin(own[data.train], own[rows])]
+        text_of_row = np.arange(len(data.y)) if data.examples is None else data.examples
+        inside = data.train[np.isin(text_of_row[data.train], text_of_row[rows])]
         self.train_tokens, self.test_tokens = (
             GroupedTokens.of(np.sort(part), data.examples) for part in (inside, data.test)
         )
@@ -154,14 +154,14 @@ class SplitProber:
             scored = self._by_text(spec, X, target)
             on_fit(1, 1)
             return [scored]
-        labels = [self.task, *(self._controls if target == "task" else ())]
+        labels = [self.task] if random else [self.task, *self._controls]
         rows, fitter = self.fitted.rows, self.fitted.fitter(spec)
         inside, codes = X[rows], [column[rows] for column in labels]
         columns = []
         for number, tuned in enumerate(fitter.tune(inside, codes, on_fit)):
             facts = FitFacts(
                 probe=spec.text,
-                target="control" if number else target,
+                target="control" if number else target,  # the first column is the task
                 n_train=len(rows),
                 C=tuned.penalty,
                 seed=self.settings.seed,
@@ -172,11 +172,12 @@ class SplitProber:
         test, validation = self._test_and_validation(task, outside)
         scores = [replace(test, fit=task.tuned.solution), validation]
         if controls:
-            pairs = [self._test_and_validation(one, outside) for one in controls]
-            drawn, of_folds = (Scored.of_draws(same) for same in zip(*pairs, strict=True))
-            drawn, own = drawn.take(self.comparable), test.take(self.comparable)
-            metric, against = self.settings.main_metric, drawn.predictions
-            scores += [drawn, of_folds, replace(own, metric=metric, against=against)]
+            pairs = [self._test_and_validation(column, outside) for column in controls]
+            tests, validations = zip(*pairs, strict=True)
+            control = Scored.of_draws(tests).take(self.comparable)
+            comparable, metric = test.take(self.comparable), self.settings.main_metric
+            selectivity = replace(comparable, metric=metric, against=control.predictions)
+            scores += [control, Scored.of_draws(validations), selectivity]
         if self.settings.description and len(self._blocks) > 1 and not self.settings.reads_numbers:
             scores += self._description([task, *controls])
         if self.settings.learning_steps and not random:
@@ -185,16 +186,16 @@ class SplitProber:
 
     def _test_and_validation(self, column: _Column, outside: Floats) -> tuple[Scored, Scored]:
         """Return the score on the test rows X `outside` and the cross-validation score."""
-        rows, tuned, metric = self.fitted, column.tuned, self.settings.main_metric
+        fitted, tuned, metric = self.fitted, column.tuned, self.settings.main_metric
         held_out = self._held_out(column)
-        predictions = self._predict(column, tuned.solution, outside, rows.rows)
-        if rows.positive is not None and isinstance(predictions, ClassPredictions):
+        predictions = self._predict(column, tuned.solution, outside, fitted.rows)
+        if fitted.positive is not None and isinstance(predictions, ClassPredictions):
             limits = fixed_thresholds(self._left_out(column, held_out))
             predictions = with_alarms(predictions, limits)
-        n_searched = len(rows.rows) - int(np.bincount(rows.fold_of_row).max())
-        facts = column.facts.of_fits(tuned.search, n_train=n_searched, split="validation")
+        fewest_fitted = len(fitted.rows) - int(np.bincount(fitted.fold_of_row).max())
+        facts = column.facts.of_fits(tuned.search, n_train=fewest_fitted, split="validation")
         chance = uninformed(column.codes, held_out)
-        validation = Scored((held_out,), (chance,), rows.groups, facts, metric)
+        validation = Scored((held_out,), (chance,), fitted.groups, facts, metric)
         return self._scored(predictions, column.labels, column.facts), validation
 
     def _predict(
@@ -208,14 +209,14 @@ class SplitProber:
 
     def _held_out(self, column: _Column) -> fitters.RowPredictions:
         """Return the cross-validated predictions of the training rows, with scores if needed."""
-        rows, tuned, outputs = self.fitted, column.tuned, column.tuned.held_out
+        fitted, tuned, codes = self.fitted, column.tuned, column.codes
+        folds, n_classes, outputs = fitted.fold_of_row, fitted.n_classes, tuned.held_out
         if not self.settings.reads_numbers:
-            if rows.positive is None and not METRICS[self.settings.main_metric].needs:
-                folds = rows.fold_of_row
-                return ClassPredictions(column.codes, outputs, rows.n_classes, folds=folds)
-            path = np.array([tuned.search], dtype=object)
-            (outputs,) = held_out_scores(column.X, path, rows.fold_of_row, rows.n_classes)
-        return rows.held_out(column.fitter.spec, column.codes, outputs, rows.fold_of_row)
+            if fitted.positive is None and not METRICS[self.settings.main_metric].needs:
+                return ClassPredictions(codes, outputs, n_classes, folds=folds)
+            paths = np.array([tuned.search], dtype=object)  # (1, n_folds): a single penalty
+            (outputs,) = held_out_scores(column.X, paths, folds, n_classes)
+        return fitted.held_out(column.fitter.spec, codes, outputs, folds)
 
     def _left_out(self, column: _Column, held_out: fitters.RowPredictions) -> ClassPredictions:
         """Return the predictions of the training rows that thresholds of the final fit need.
@@ -243,13 +244,13 @@ class SplitProber:
         blocks; see `probekit.probes.score.description_length`.
         """
         first, coded = columns[0], self._blocks
-        shares = [np.isin(np.arange(len(first.X)), block.fitted) for block in coded[1:]]
-        tasks = [(one.codes, one.tuned.penalty) for one in columns]
-        paths = first.fitter.refit(first.X, tasks, shares)
+        masks = [np.isin(np.arange(len(first.X)), block.fitted) for block in coded[1:]]
+        tasks = [(column.codes, column.tuned.penalty) for column in columns]
+        fits_of_columns = first.fitter.refit(first.X, tasks, masks)
         scores = []
-        for column, path in zip(columns, paths, strict=True):
+        for column, fits in zip(columns, fits_of_columns, strict=True):
             tables = []
-            for block, solution in zip(coded[1:], path, strict=True):
+            for block, solution in zip(coded[1:], fits, strict=True):
                 # By a fit on the blocks before this one.
                 n_classes, fitted = self.fitted.n_classes, column.codes[block.fitted]
                 outputs = solution.class_scores(column.X[block.coded], n_classes)
@@ -260,9 +261,10 @@ class SplitProber:
                     outputs = outputs * coding.tempered(train_scores, fitted, prior)
                 tables.append(log_softmax(outputs + prior, axis=1))
             code = coding.OnlineCode.of_blocks(coded, tables, column.codes)
-            facts = column.facts.of_fits(path, split="online")
+            facts = column.facts.of_fits(fits, split="online")
             scores.append(Scored((code,), (code.reference,), self.fitted.groups, facts))
-        return [scores[0], *([Scored.of_draws(scores[1:])] if len(scores) > 1 else [])]
+        task, *controls = scores
+        return [task, Scored.of_draws(controls)] if controls else [task]
 
     def _learning(self, task: _Column, outside: Floats) -> list[Scored]:
         """Return the points of the learning curve: one test score per training set size.
@@ -270,12 +272,12 @@ class SplitProber:
         The penalty is not selected again: it is the one selected on all training rows.
         """
         rows = self.fitted
-        shares = list(coding.subsets(rows.groups, self._sizes, self.settings.seed))
-        (path,) = task.fitter.refit(task.X, [(task.codes, task.tuned.penalty)], shares)
+        samples = list(coding.subsets(rows.groups, self._sizes, self.settings.seed))
+        (fits,) = task.fitter.refit(task.X, [(task.codes, task.tuned.penalty)], samples)
         scores = []
-        for share, solution in zip(shares, path, strict=True):
-            predictions = self._predict(task, solution, outside, rows.rows[share])
-            facts = task.facts.of_fits([solution], n_train=int(share.sum()), split="learning")
+        for sample, solution in zip(samples, fits, strict=True):
+            predictions = self._predict(task, solution, outside, rows.rows[sample])
+            facts = task.facts.of_fits([solution], n_train=int(sample.sum()), split="learning")
             metric = self.settings.main_metric
             scores.append(self._scored(predictions, task.labels, facts, metric=metric))
         return scores
@@ -302,7 +304,9 @@ class SplitProber:
         else:
             scores = probe.class_scores(X[test.rows], test.example_of_row, self.fitted.n_classes)
             truth, positive = self.task[test.first], data.positive_code
-            predictions = ClassPredictions.of_scores(truth, scores, False, positive=positive)
+            predictions = ClassPredictions.of_scores(
+                truth, scores, are_logits=False, positive=positive
+            )
             chance = uninformed(self.task[train.first], predictions)
         facts = FitFacts(
             probe=spec.text,
@@ -316,6 +320,7 @@ class SplitProber:
         return Scored((predictions,), (chance,), data.groups[test.first], facts)
 
     def _rate_texts(self, truth: Codes, scores: Floats, fold_of_row: Codes) -> float:
-        positive = self.data.positive_code
-        held_out = ClassPredictions.of_scores(truth, scores, False, fold_of_row, positive=positive)
+        held_out = ClassPredictions.of_scores(
+            truth, scores, are_logits=False, folds=fold_of_row, positive=self.data.positive_code
+        )
         return rating(self.settings.main_metric, held_out)

@@ -122,8 +122,8 @@ def place_name(row: pd.Series, side: Literal["a", "b"]) -> str:
         return TARGETS[row["target"]].title
     if row[f"site_{side}"] == NESTED_SITE:
         return TARGETS[HEADLINE].title
-    parts = [row[f"site_{side}"], row[f"position_{side}"], row[f"probe_{side}"]]
-    return " ".join(parts + [v for v in (row[f"view_{side}"],) if v != "raw"])
+    names = ("site", "position", "probe", "view")
+    return " ".join(row[f"{name}_{side}"] for name in names).removesuffix(" raw")
 
 
 def both_places(row: pd.Series) -> str:
@@ -220,19 +220,20 @@ def _transfer_verdict(row: pd.Series, lower_is_better: bool, wider: float) -> st
         return UNDEFINED
     if pd.isna(row["ci_low"]) or pd.isna(row["ci_high"]):
         return TOO_FEW
-    ends = sorted(
+    # Limits of the widened intervals, signed so that larger values are better.
+    lowest, highest = sorted(
         sign * (row["value"] + wider * (row[end] - row["value"]) - row["chance"])
         for end in ("ci_low", "ci_high")
     )
-    if ends[1] < 0:
+    if highest < 0:
         return BELOW
-    if not ends[0] > 0:
+    if not lowest > 0:
         return AT_CHANCE
-    lost = sorted(
+    _, best_difference = sorted(
         sign * (row["difference"] + wider * (row[end] - row["difference"]))
         for end in ("difference_low", "difference_high")
     )
-    return PARTLY if lost[1] < 0 else TRANSFERS
+    return PARTLY if best_difference < 0 else TRANSFERS
 
 
 def matrix(rows: pd.DataFrame, names: tuple[str, ...], column: str) -> pd.DataFrame:

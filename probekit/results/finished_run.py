@@ -108,11 +108,12 @@ def run_titles(runs: Sequence[tuple[RunRecord, Mapping[str, str]]]) -> list[str]
     Args:
         runs: the record of each run, and its settings as `settings_of` returns them.
     """
-    has_names, titles = len(runs) == 1 or len({record.run for record, _ in runs}) > 1, []
+    has_names = len(runs) == 1 or len({record.run for record, _ in runs}) > 1
+    titles = []
     for record, settings in runs:
         differ = differing([other for one, other in runs if one.run == record.run])
         parts = [f"{key} {_short(settings.get(key, ABSENT))}" for key in differ][:MOST_SETTINGS]
-        titles.append(" · ".join([record.run] * has_names + parts))
+        titles.append(" · ".join([record.run, *parts] if has_names else parts))
     return [
         title if titles.count(title) == 1 else f"{title} · run {number}".removeprefix(" · ")
         for number, title in enumerate(titles, start=1)

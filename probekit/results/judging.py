@@ -142,23 +142,24 @@ def compared_rows(row: pd.Series, table: pd.DataFrame) -> dict[str, pd.Series]:
             best_first(joined, row["metric"]).head(1).assign(target="concatenated"),
             only(measured, target=NESTED["random_weights"]),
         ]
-    plain = {name: target for target, name in NESTED.items()}
-    rows = pd.concat(parts)
-    return {plain.get(str(one["target"]), one["target"]): one for _, one in rows.iterrows()}
+    # A nested choice has the name of the target that is scored at the chosen sites.
+    scored = {nested: target for target, nested in NESTED.items()}
+    compared = pd.concat(parts)
+    return {scored.get(str(one["target"]), one["target"]): one for _, one in compared.iterrows()}
 
 
 def _score(
     task: pd.Series, table: pd.DataFrame, reported: pd.Series, picks: Sequence[pd.Series]
 ) -> HeadlineScore:
     if reported["target"] == HEADLINE:
-        tested = only(table, target=HEADLINE, metric="p_value")["value"]
+        p_values = only(table, target=HEADLINE, metric="p_value")["value"]
     else:
-        own = same_features(placed(only(table, target="task")), reported)
-        tested = only(own, metric="p_best")["value"]
+        at_site = same_features(placed(only(table, target="task")), reported)
+        p_values = only(at_site, metric="p_best")["value"]
     sites = Counter(site_with_head(row["site"], row["head"]) for row in picks).most_common()
     return HeadlineScore(
         site=next((name for name, _ in sites), ""),
-        p=None if tested.empty else float(tested.iloc[0]),
+        p=None if p_values.empty else float(p_values.iloc[0]),
         n=int(task["n_test"]),
         n_groups=int(task["n_groups"]),
         sites=dict(sites),
@@ -177,24 +178,23 @@ def _differences(
     if best is None:
         return {}, {}
     rows = _differences_of(differences, HEADLINE if is_nested(table) else answers_name(best))
-    rivals = named_rivals(table, best)
     named = {
-        b: (target, _difference(rows[b], name, is_named=bool(target)))
-        for b, (target, name) in rivals.items()
-        if b in rows
+        name: (target, _difference(rows[name], title, is_named=bool(target)))
+        for name, (target, title) in named_rivals(table, best).items()
+        if name in rows
     }
     if "majority" in named:
-        numbers = ["value_b", "ci_low", "ci_high", "p", "p_adjusted"]
+        _, majority = named["majority"]
         facts: dict[str, Any] = {"is_constant": True}
         if table["metric"].isin(P_VALUES).any():
-            is_opposite = (
-                score is not None and score.is_below_chance and named["majority"][1].p >= LEVEL
-            )
-            facts |= {"is_association": True, "is_opposite": is_opposite, "p_adjusted": NAN}
-        for b, (target, one) in named.items():
-            if rows[b][numbers].equals(rows["majority"][numbers]):
-                named[b] = target, one.model_copy(update=facts)
-    return named, {b: _difference(row, b) for b, row in rows.items() if b not in named}
+            is_below = score is not None and score.is_below_chance
+            facts |= {"is_association": True, "is_opposite": is_below and majority.p >= LEVEL}
+            facts["p_adjusted"] = NAN
+        numbers = ["value_b", "ci_low", "ci_high", "p", "p_adjusted"]
+        for name, (target, rival) in named.items():
+            if rows[name][numbers].equals(rows["majority"][numbers]):
+                named[name] = target, rival.model_copy(update=facts)
+    return named, {name: _difference(row, name) for name, row in rows.items() if name not in named}
 
 
 def other_rivals(differences: pd.DataFrame, verdict: Verdict) -> list[Rival]:
@@ -205,13 +205,14 @@ def other_rivals(differences: pd.DataFrame, verdict: Verdict) -> list[Rival]:
     if verdict.best is None:
         return []
     best = verdict.best
-    own = HEADLINE if verdict.is_nested else f"{best.name} {best.position} {best.probe} task"
-    rows = _differences_of(differences, own)
-    return [_difference(row, b) for b, row in rows.items() if b not in verdict.named]
+    reported = HEADLINE if verdict.is_nested else f"{best.name} {best.position} {best.probe} task"
+    rows = _differences_of(differences, reported)
+    return [_difference(row, name) for name, row in rows.items() if name not in verdict.named]
 
 
-def _differences_of(differences: pd.DataFrame, own: str) -> dict[str, pd.Series]:
-    rows = only(differences, a=own).dropna(subset="difference")
+def _differences_of(differences: pd.DataFrame, reported: str) -> dict[str, pd.Series]:
+    """Return the rows of the reported probe, by the name of the other probe."""
+    rows = only(differences, a=reported).dropna(subset="difference")
     return {str(row["b"]): row for _, row in rows.iterrows()}
 
 
@@ -235,10 +236,10 @@ def _rival(
     selectivity: pd.Series | None,
 ) -> Rival:
     """Return the difference from a compared row; for the control task it may be the selectivity."""
-    for key, one in named.values():
+    for target_of_named, rival in named.values():
         # The score is compared, because several rows may be at the embedding.
-        if key == target and np.isclose(one.value, row["value"]):
-            return one
+        if target_of_named == target and np.isclose(rival.value, row["value"]):
+            return rival
     rival = Rival(name=target, metric=row["metric"], value=row["value"])
     if target == "control" and selectivity is not None:
         limits = {"ci_low": selectivity["ci_low"], "ci_high": selectivity["ci_high"]}
@@ -277,22 +278,21 @@ class _Places:
     def _words(self, row: pd.Series) -> str:
         """Return the block of a site in words, with component and probe if they differ."""
         depth = row_tick(row, self._blocks)
-        name = {"embed": "the embedding", "final norm": "the final norm"}.get(
-            depth, f"block {depth}"
-        )
+        ends = {"embed": "the embedding", "final norm": "the final norm"}
+        name = ends.get(depth, f"block {depth}")
         if not pd.isna(row.get("order")):
             name = str(row["site"])
         elif row["line"] != "residual stream":
             name = f"{row['line']} of {name}"
         elif self._has_lines and depth.isdigit():
             name = f"the residual stream after {name}"
-        return name + f" with the {row['probe']} probe" * self._has_kinds
+        return f"{name} with the {row['probe']} probe" if self._has_kinds else name
 
     def close(self) -> Iterator[tuple[float, str]]:
         """Yield score and place of the best candidates, whose scores may be written alike."""
-        best = self._ranked["value"].iloc[:1].sum()
+        best = self._ranked["value"].head(1).sum()  # 0 without candidates
         for _, row in self._ranked[abs(self._ranked["value"] - best) <= CLOSE].iterrows():
-            position = f" (position {row['position']})" * self._has_positions
+            position = f" (position {row['position']})" if self._has_positions else ""
             yield float(row["value"]), self._words(row) + position
 
 
@@ -316,16 +316,16 @@ def _unselected(table: pd.DataFrame, *, has_choice: bool) -> Iterator[Unselected
     # Undefined for some test rows, or without an interval because there are too few groups.
     pairs = pairs.dropna(subset=[f"{name}{of}" for name in INTERVAL for of in ("", "_random")])
     compared = dict(list(pairs.groupby(OF_LINE, sort=False)))
-    for key, own in task.dropna(subset="value").groupby(OF_LINE, sort=False):
+    for key, rows_of_line in task.dropna(subset="value").groupby(OF_LINE, sort=False):
         if key in compared or not has_choice:
             yield UnselectedScores(
                 **dict(zip(OF_LINE, key, strict=True)),
-                chance=own["chance"].iloc[0],
-                low=own["value"].min(),
-                high=own["value"].max(),
-                n_sites=own["site"].nunique(),
-                n=int(own["n_test"].max()),
-                n_groups=int(own["n_groups"].max()),
+                chance=rows_of_line["chance"].iloc[0],
+                low=rows_of_line["value"].min(),
+                high=rows_of_line["value"].max(),
+                n_sites=rows_of_line["site"].nunique(),
+                n=int(rows_of_line["n_test"].max()),
+                n_groups=int(rows_of_line["n_groups"].max()),
                 **(_against_random(compared[key]) if key in compared else {}),
             )
 
@@ -341,16 +341,17 @@ def _against_random(pairs: pd.DataFrame) -> dict[str, Any]:
     metric = METRICS[pairs["metric"].iloc[0]]
     worst, best = ("ci_high", "ci_low") if metric.lower_is_better else ("ci_low", "ci_high")
     lead = metric.sign * (pairs["value"] - pairs["value_random"])
+    # The distance of the limit of a lead: of the worst task score from the best random one.
     half = np.hypot(pairs["value"] - pairs[worst], pairs["value_random"] - pairs[f"{best}_random"])
     normal, tail = NormalDist(), LEVEL / 2
     wider = normal.inv_cdf(1 - tail / len(pairs)) / normal.inv_cdf(1 - tail)
-    first = pairs.iloc[int(np.argmax(lead))]
+    largest = pairs.iloc[int(np.argmax(lead))]
     return {
         "n_compared": len(pairs),
         "n_better": int((lead > wider * half).sum()),
-        "closest": site_with_head(first["site"], first["head"]),
-        "task": tuple(first[INTERVAL]),
-        "random": tuple(first[[f"{name}_random" for name in INTERVAL]]),
+        "closest": site_with_head(largest["site"], largest["head"]),
+        "task": tuple(largest[INTERVAL]),
+        "random": tuple(largest[[f"{name}_random" for name in INTERVAL]]),
     }
 
 
@@ -381,7 +382,8 @@ def _edges_of_baselines(
     metric = METRICS[task["metric"]]
     parameter, values = BASELINE_GRIDS["number" if metric.beats_the_mean else "class"]
     strongest = "smallest" if parameter == "C" else "largest"
-    best = metric.sign * metric.range[metric.sign > 0]
+    lowest, highest = metric.range
+    best = -lowest if metric.lower_is_better else highest
     majority = compared["majority"]["value"] if "majority" in compared else task["chance"]
     for target, row in compared.items():
         if target in TARGETS and TARGETS[target].is_tuned and metric.sign * row["value"] < best:

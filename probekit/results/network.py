@@ -142,13 +142,12 @@ class AttentionPrompt:
 
 def _check_weights(patterns: NDArray[np.float32], layer: int, heads: tuple[int, ...]) -> None:
     sums = patterns.sum(axis=-1, dtype=np.float64, keepdims=True)
+    is_off = np.broadcast_to(abs(sums - 1) > ROW_SUM_TOLERANCE, patterns.shape)
     wrong = {
         "is not finite": ~np.isfinite(patterns),
         "is negative": patterns < 0,
         "is on a later token": np.triu(patterns, k=1) != 0,
-        f"is in a row that does not sum to 1 within {ROW_SUM_TOLERANCE}": np.broadcast_to(
-            abs(sums - 1) > ROW_SUM_TOLERANCE, patterns.shape
-        ),
+        f"is in a row that does not sum to 1 within {ROW_SUM_TOLERANCE}": is_off,
     }
     for problem, where in wrong.items():
         if where.any():
@@ -248,8 +247,10 @@ class RowPrediction:
         >>> RowPrediction("plural", 1.25).text, RowPrediction(None, -0.5).text
         ('plural +1.25', '−0.50')
         """
-        score = f"{self.score:+.2f}" if self.label is not None else f"{self.score:.2f}"
-        return " ".join(part for part in (self.label, score.replace("-", "−")) if part is not None)
+        if self.label is None:
+            return f"{self.score:.2f}".replace("-", "−")
+        signed = f"{self.score:+.2f}".replace("-", "−")
+        return f"{self.label} {signed}"
 
 
 @dataclass(frozen=True)
@@ -287,24 +288,21 @@ def tidy_rows(
     >>> tidy_rows([reading], ("a", "b"), "text")
     [{'number': 1, 'text': 'Hi', 'label': 'b', 'score': 0.5}]
     """
-    if per == "token":
-        return [
-            {"number": number, "position": place, "token": token, "start": start, "end": end}
-            | _values(answer, classes)
-            for number, reading in enumerate(readings, start=1)
-            for place, (token, (start, end), answer) in enumerate(
-                zip(reading.tokens, reading.spans, reading.answers, strict=True)
-            )
-        ]
-    return [
-        {"number": number, "text": reading.text} | _values(reading.answer, classes)
-        for number, reading in enumerate(readings, start=1)
-    ]
+    rows: list[dict[str, Any]] = []
+    for number, reading in enumerate(readings, start=1):
+        if per == "text":
+            rows.append({"number": number, "text": reading.text} | _values(reading.answer, classes))
+            continue
+        tokens = zip(reading.tokens, reading.spans, reading.answers, strict=True)
+        for position, (token, (start, end), answer) in enumerate(tokens):
+            row = {"number": number, "position": position, "token": token}
+            rows.append(row | {"start": start, "end": end} | _values(answer, classes))
+    return rows
 
 
 def _values(answer: RowPrediction | None, classes: Sequence[str]) -> dict[str, Any]:
     if answer is None:
         return {"label": None, "score": None}
-    own = {"label": answer.label} if answer.label is not None else {}
-    every = {f"score:{name}": s for name, s in zip(classes, answer.scores, strict=False)}
-    return own | {"score": answer.score} | every
+    label = {"label": answer.label} if answer.label is not None else {}
+    by_class = zip(classes, answer.scores, strict=False)  # no scores for two classes
+    return label | {"score": answer.score} | {f"score:{name}": score for name, score in by_class}

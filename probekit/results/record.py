@@ -277,13 +277,15 @@ def open_record(run_dir: Path, names: Collection[str] | None = None) -> RunRecor
         DataError: run.json cannot be read, or a file was changed, deleted or added after the run.
     """
     record = load_record(run_dir / "run.json")
-    checked = {n: d for n, d in record.files.items() if names is None or n in names}
-    damages = list(changed_files(run_dir, checked))
-    to_check = RESULT_FILES if names is None else names
-    added = (n for n in to_check if n not in record.files and (run_dir / n).exists())
-    damages += [(name, "was added after the run") for name in added]
+    digests = record.files
+    if names is not None:
+        digests = {name: written for name, written in digests.items() if name in names}
+    damages = list(changed_files(run_dir, digests))
+    for name in RESULT_FILES if names is None else names:
+        if name not in record.files and (run_dir / name).exists():
+            damages.append((name, "was added after the run"))
     if damages:
-        listed = _first_of([f"{name} {what}" for name, what in damages])
+        listed = _first_of([f"{name} {change}" for name, change in damages])
         raise DataError(
             f"{run_dir} is damaged: {listed}. Run the experiment again with the same --out to "
             "rewrite the files."

@@ -55,8 +55,8 @@ def main_metric(table: pd.DataFrame) -> str:
     >>> main_metric(pd.DataFrame({"metric": ["spearman", "r2"], "main_metric": ["r2", "r2"]}))
     'r2'
     """
-    names, measured = main_metrics(table) or MAIN_METRICS, set(table["metric"])
-    return next((metric for metric in names if metric in measured), names[0])
+    candidates, measured = (main_metrics(table) or MAIN_METRICS), set(table["metric"])
+    return next((metric for metric in candidates if metric in measured), candidates[0])
 
 
 def ranked_rows(table: pd.DataFrame, target: str = "task", fold: int | None = None) -> pd.DataFrame:
@@ -70,8 +70,8 @@ def ranked_rows(table: pd.DataFrame, target: str = "task", fold: int | None = No
         target: the target whose scores are ranked.
         fold: the outer fold whose scores are used; None for the scores of all folds.
     """
-    own = of_all_folds(table) if fold is None else table[table["fold"] == fold]
-    validated = only(own, target=target, split="validation")
+    of_fold = of_all_folds(table) if fold is None else table[table["fold"] == fold]
+    validated = only(of_fold, target=target, split="validation")
     # Scores of different metrics cannot be ranked together.
     metric = main_metric(validated)
     rows = placed(only(validated, metric=metric))
@@ -207,5 +207,5 @@ def named_rivals(table: pd.DataFrame, chosen: pd.Series) -> dict[str, tuple[str,
 def _neighbour(row: pd.Series, table: pd.DataFrame) -> str:
     if not pd.isna(row.get("order")):
         return f"neighbour: {row['site']}"
-    name = tick(row["depth"], n_blocks(placed(table)))
-    return f"neighbour: {'block ' if name.isdigit() else ''}{name}"
+    label = tick(row["depth"], n_blocks(placed(table)))
+    return f"neighbour: block {label}" if label.isdigit() else f"neighbour: {label}"

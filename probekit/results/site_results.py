@@ -48,36 +48,25 @@ def pack(predictions: Mapping[Predictor, Predictions]) -> bytes:
     """Return predictions as the bytes of a safetensors file, without predictions of trees."""
     arrays: dict[str, NDArray[np.generic]] = {}
     for predictor, answers in predictions.items():
-        name = SEPARATOR.join(predictor)
-        if isinstance(answers, NumberPredictions):
-            arrays[f"{name}{SEPARATOR}guess"] = np.ascontiguousarray(answers.guess)
-            arrays |= _folds(name, answers)
-        elif isinstance(answers, ClassPredictions):
-            arrays[f"{name}{SEPARATOR}guess"] = answers.guess.astype(np.int32)
-            arrays |= _folds(name, answers)
+        if not isinstance(answers, ClassPredictions | NumberPredictions):
+            continue
+        parts: dict[str, NDArray[np.generic]] = {"guess": np.ascontiguousarray(answers.guess)}
+        if answers.folds is not None:
+            # True labels are stored, because each draw of the control task has labels of its own.
+            parts["fold"] = answers.folds.astype(np.int32)
+            parts["truth"] = np.ascontiguousarray(answers.truth)
+        if isinstance(answers, ClassPredictions):
+            parts["guess"] = answers.guess.astype(np.int32)
             if answers.positive is not None:
-                arrays[f"{name}{SEPARATOR}positive"] = np.array([answers.positive], dtype=np.int32)
+                parts["positive"] = np.array([answers.positive], dtype=np.int32)
             if answers.alarms is not None:
-                alarms = np.ascontiguousarray(answers.alarms, dtype=np.float32)
-                arrays[f"{name}{SEPARATOR}alarms"] = alarms
+                parts["alarms"] = np.ascontiguousarray(answers.alarms, dtype=np.float32)
             if answers.scores is not None:
                 kind = "logs" if answers.scores_are_log_probabilities else "scores"
-                scores = np.ascontiguousarray(answers.scores, dtype=np.float32)
-                arrays[f"{name}{SEPARATOR}{kind}"] = scores
+                parts[kind] = np.ascontiguousarray(answers.scores, dtype=np.float32)
+        for kind, array in parts.items():
+            arrays[SEPARATOR.join((*predictor, kind))] = array
     return safetensors.numpy.save(arrays)
-
-
-def _folds(
-    name: str, predictions: ClassPredictions | NumberPredictions
-) -> dict[str, NDArray[np.generic]]:
-    """Return arrays with the fold and true label of each row; {} for a single split."""
-    if predictions.folds is None:
-        return {}
-    # True labels are stored, because each draw of the control task has labels of its own.
-    return {
-        f"{name}{SEPARATOR}fold": predictions.folds.astype(np.int32),
-        f"{name}{SEPARATOR}truth": np.ascontiguousarray(predictions.truth),
-    }
 
 
 def unpack(
@@ -115,17 +104,14 @@ def _predictions(
     if guess.dtype.kind == "f":
         return NumberPredictions(truth.astype(np.float64), guess.astype(np.float64), folds)
     scores = arrays.get("logs", arrays.get("scores"))
-    wide = None if scores is None else scores.astype(np.float64)
-    codes = guess.astype(np.int64), truth.astype(np.int64)
-    positive = int(arrays["positive"][0]) if "positive" in arrays else None
     return ClassPredictions(
-        codes[1],
-        codes[0],
-        n_classes,
-        wide,
-        "logs" in arrays,
-        folds,
-        positive=positive,
+        truth=truth.astype(np.int64),
+        guess=guess.astype(np.int64),
+        n_classes=n_classes,
+        scores=None if scores is None else scores.astype(np.float64),
+        scores_are_log_probabilities="logs" in arrays,
+        folds=folds,
+        positive=int(arrays["positive"][0]) if "positive" in arrays else None,
         alarms=arrays["alarms"].astype(np.float64) if "alarms" in arrays else None,
     )
 

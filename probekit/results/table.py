@@ -272,7 +272,8 @@ def _converted(cells: pd.Series[str], column: TableColumn, path: Path) -> pd.Ser
         if is_whole:
             is_wrong |= numbers.notna() & ~(numbers.between(0, 2**53) & (numbers % 1 == 0))
         kind = "an integer from 0" if is_whole else "a number"
-        raise_if(is_wrong, cells, path, f"Allowed: {kind}{' or an empty cell' * (not is_filled)}.")
+        or_empty = "" if is_filled else " or an empty cell"
+        raise_if(is_wrong, cells, path, f"Allowed: {kind}{or_empty}.")
         return numbers.astype(int) if is_whole and is_filled else numbers
     allowed = ("True", "False", "") if column.type == "boolean" else column.allowed
     if allowed:
@@ -319,18 +320,19 @@ def placed(table: pd.DataFrame) -> pd.DataFrame:
     sites = table["site"].fillna("")
     rows = table[np.array([site != "" and JOINT not in site for site in sites], dtype=bool)]
     blocks, places = n_blocks(rows), []
-    given = rows["order"] if "order" in rows else [math.nan] * len(rows)
+    orders = rows["order"] if "order" in rows else [math.nan] * len(rows)
     components = rows["component"] if "component" in rows else rows["site"]
-    for site, order, component, head in zip(
-        rows["site"], given, components, rows["head"], strict=True
-    ):
-        if pd.isna(order):
-            layer, name, neuron = _parts(site)
-            end = blocks if name.startswith("ln_final") else EMBED_DEPTH
-            depth = end if layer is None else layer - (name == "resid_pre")
-            part = "residual stream" if name in RESIDUAL_STREAM else name
-        else:
+    cells = zip(rows["site"], orders, components, rows["head"], strict=True)
+    for site, order, component, head in cells:
+        if not pd.isna(order):
             depth, part, neuron = int(order), component, None
+        else:
+            layer, name, neuron = _parts(site)
+            if layer is None:
+                depth = blocks if name.startswith("ln_final") else EMBED_DEPTH
+            else:
+                depth = layer - 1 if name == "resid_pre" else layer
+            part = "residual stream" if name in RESIDUAL_STREAM else name
         of_head = "" if pd.isna(head) else f" head {head:.0f}"
         of_neuron = "" if neuron is None else f" neuron {neuron}"
         places.append((depth, part, f"{part}{of_head}{of_neuron}"))
@@ -356,12 +358,8 @@ def _parts(site: str) -> tuple[int | None, str, int | None]:
 
 def concatenated(table: pd.DataFrame) -> pd.DataFrame:
     """Return the rows of concatenated sites, with the columns `part` and `line` added."""
-    rows = table[_is_concatenated(table["site"].fillna(""))]
+    rows = table[table["site"].fillna("").str.contains(JOINT, regex=False)]
     return rows.assign(part="concatenated", line="concatenated")
-
-
-def _is_concatenated(sites: pd.Series[str]) -> pd.Series[bool]:
-    return sites.str.contains(JOINT, regex=False)
 
 
 def n_blocks(rows: pd.DataFrame) -> int:

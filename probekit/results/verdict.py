@@ -361,22 +361,20 @@ class Verdict(BaseModel, frozen=True):
         Without a paired difference, that is decided by whether the rival reaches the interval of
         the reported score.
         """
-        own = {name: self.rivals[name] for name in RIVALS if name in self.rivals}
-        return {
-            name: one
-            for name, one in own.items()
-            if (one.is_doubtful if one.is_named else self._is_reached(one.value))
-        }
+        rivals = {name: self.rivals[name] for name in RIVALS if name in self.rivals}
+        return {name: rival for name, rival in rivals.items() if self._is_doubt(rival)}
 
-    def _is_reached(self, value: float) -> bool:
-        """Whether another score is in the interval of the reported one, or better.
+    def _is_doubt(self, rival: Rival) -> bool:
+        """Whether the probe is not clearly better than a rival; see `doubts`.
 
-        An unknown interval may contain any score.
+        An unknown interval of the reported score may contain any score.
         """
+        if rival.is_named:
+            return rival.is_doubtful
         assert self.score is not None
         if METRICS[self.score.metric].lower_is_better:
-            return not value > self.score.ci_high
-        return not value < self.score.ci_low
+            return not rival.value > self.score.ci_high
+        return not rival.value < self.score.ci_low
 
     @property
     def case(self) -> Case:
@@ -402,5 +400,6 @@ class Verdict(BaseModel, frozen=True):
     def is_below_majority(self) -> bool:
         """Whether the reported score is significantly worse than the majority class."""
         majority = self.rivals.get("majority")
-        is_tested = majority is not None and majority.is_named
-        return is_tested and majority is not None and majority.verdict == SIGNIFICANTLY_WORSE
+        return (
+            majority is not None and majority.is_named and majority.verdict == SIGNIFICANTLY_WORSE
+        )

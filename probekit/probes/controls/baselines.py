@@ -63,8 +63,8 @@ def predict_baselines(
         task: the label code or number (n_rows,) of each row.
     """
     settings = fitted.settings
-    counted = _mean_numbers if settings.reads_numbers else _frequencies
-    for name, predictions in counted(fitted, data, task):
+    by_counting = _mean_numbers if settings.reads_numbers else _frequencies
+    for name, predictions in by_counting(fitted, data, task):
         yield name, predictions, len(data.train), None
     rows, fold_of_row = fitted.rows, fitted.fold_of_row
     if len(rows) > MOST_TEXTS:
@@ -76,9 +76,9 @@ def predict_baselines(
         inputs, others = inputs_of(data, rows), inputs_of(data, data.test)
         if inputs is not None and others is not None:
             n_classes = None if settings.reads_numbers else fitted.n_classes
-            options = n_classes, fitted.judge(LOGISTIC), settings.class_weight is not None
+            judge, balanced = fitted.judge(LOGISTIC), settings.class_weight is not None
             outputs, penalty = text_model(
-                fit_features, inputs, task[rows], fold_of_row, others, *options
+                fit_features, inputs, task[rows], fold_of_row, others, n_classes, judge, balanced
             )
             predictions = fitted.predictions(LOGISTIC, task[data.test], outputs, task[rows])
             yield name, predictions, len(rows), penalty
@@ -105,9 +105,8 @@ def _frequencies(
     """
     settings, n_classes = fitted.settings, fitted.n_classes
     truth, train_codes, names = codes[data.test], codes[data.train], settings.baselines
-    words = data.types[data.train], train_codes, data.types[data.test]
 
-    def of_guess(guess: Codes, logs: Floats) -> ClassPredictions:
+    def with_scores(guess: Codes, logs: Floats) -> ClassPredictions:
         predictions = ClassPredictions(truth, guess, n_classes, positive=fitted.positive)
         if not METRICS[settings.main_metric].needs:
             return predictions
@@ -115,13 +114,14 @@ def _frequencies(
 
     if "majority" in names:
         logs = log_frequencies(train_codes, len(truth), n_classes)
-        yield "majority", of_guess(majority_guess(train_codes, len(truth)), logs)
+        yield "majority", with_scores(majority_guess(train_codes, len(truth)), logs)
     if "word_identity" in names:
-        logs = word_identity_log_frequencies(*words, n_classes)
+        train_types, types = data.types[data.train], data.types[data.test]
+        logs = word_identity_log_frequencies(train_types, train_codes, types, n_classes)
         if settings.class_weight is None:
-            yield "word_identity", of_guess(logs.argmax(axis=1), logs)
+            yield "word_identity", with_scores(logs.argmax(axis=1), logs)
         else:
-            balanced = logs - log_frequencies(train_codes, 1, n_classes)
+            balanced = logs - log_frequencies(train_codes, n_rows=1, n_classes=n_classes)
             predictions = fitted.predictions(LOGISTIC, truth, balanced, train_codes)
             yield "word_identity", predictions
 
@@ -146,9 +146,9 @@ def word_identity_log_frequencies(
     counts = np.tile(overall, (len(names) + 1, 1))  # the last row is for unseen types
     np.add.at(counts, (type_of_row, train_codes), 1)
     place = np.searchsorted(names, types).clip(max=len(names) - 1)
-    own = counts[np.where(names[place] == types, place, len(names))]
+    counts_of_row = counts[np.where(names[place] == types, place, len(names))]
     with np.errstate(divide="ignore"):
-        logs: Floats = np.log(own / own.sum(axis=1, keepdims=True))
+        logs: Floats = np.log(counts_of_row / counts_of_row.sum(axis=1, keepdims=True))
     return logs
 
 
@@ -276,16 +276,16 @@ def text_model(
         models = [LogisticRegression(C=C, max_iter=MAX_ITER, class_weight=weight) for C in TEXT_C]
 
     def held_out(outside: Mask) -> list[Floats]:
-        features = fit_features(train[~outside])
-        inside, X = features(train[~outside]), features(train[outside])
-        fits = [_fitted(model, inside, y[~outside]) for model in models]
-        return [_outputs(fit, X, n_classes) for fit in fits]
+        extract = fit_features(train[~outside])
+        X_inside, X_outside = extract(train[~outside]), extract(train[outside])
+        fits = [_fitted(model, X_inside, y[~outside]) for model in models]
+        return [_outputs(fit, X_outside, n_classes) for fit in fits]
 
     best = search(rate, y, fold_of_row, held_out)
-    features = fit_features(train)
-    fit = _fitted(models[best], features(train), y)
+    extract = fit_features(train)
+    fit = _fitted(models[best], extract(train), y)
     penalty = fit.alpha if n_classes is None else fit.C
-    return _outputs(fit, features(others), n_classes), float(penalty)
+    return _outputs(fit, extract(others), n_classes), float(penalty)
 
 
 def _fitted(model: Any, X: Any, y: NDArray[Any]) -> Any:
@@ -311,7 +311,7 @@ def quick_word_guess(train: NDArray[Any], codes: Codes, others: NDArray[Any]) ->
     >>> quick_word_guess(texts, codes, np.array(["a good day"])).tolist()
     [1]
     """
-    features = word_counts(train)
-    model = _fitted(LogisticRegression(class_weight="balanced"), features(train), codes)
-    found: Codes = model.predict(features(others))
-    return found
+    extract = word_counts(train)
+    model = _fitted(LogisticRegression(class_weight="balanced"), extract(train), codes)
+    guess: Codes = model.predict(extract(others))
+    return guess

@@ -113,8 +113,8 @@ def comparable_rows(data: ProbeData, settings: ProbeSettings, fitted: Codes) -> 
         texts, known_texts = data.texts[data.test], set(data.texts[fitted])
         words = {text: set(WORD_OF_TEXT.findall(text.lower())) for text in {*texts, *known_texts}}
         known = set().union(*(words[text] for text in known_texts))  # case is ignored
-        found: Mask = seen & np.array([words[text] <= known for text in texts], dtype=bool)
-        return found
+        all_known = np.array([words[text] <= known for text in texts], dtype=bool)
+        seen &= all_known
     return seen
 
 

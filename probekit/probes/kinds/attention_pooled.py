@@ -83,7 +83,8 @@ class AttentionFit(FittedLayers):
 
     def text_scores(self, texts: TokensOfTexts) -> Floats:
         """Return the scores (n_texts, n_out) of each text's mean token, weighted by attention."""
-        weights, ((coef, intercept),) = texts.pool(texts.tokens @ self.query), self.layers
+        ((coef, intercept),) = self.layers
+        weights = texts.pool(texts.tokens @ self.query)
         weighted = weights[:, None] * (texts.tokens @ coef.T)
         scores: Floats = np.add.reduceat(weighted, texts.starts, axis=0)
         return scores + intercept
@@ -105,8 +106,8 @@ def fit_attention(
     scaling = base.Scaling.standard(base.measured(texts.tokens, texts.typical))
     objective = _Objective(TokensOfTexts(scaling.apply(texts.tokens), texts.text), codes, C)
     start = objective.start(np.random.default_rng(seed))
-    options = {"maxiter": max_iter, "maxfun": 4 * max_iter, "gtol": TOLERANCE}
-    options["ftol"] = LEAST_PROGRESS
+    limits = {"maxiter": max_iter, "maxfun": 4 * max_iter}
+    options = limits | {"gtol": TOLERANCE, "ftol": LEAST_PROGRESS}
     result = minimize(objective, start, jac=True, method="L-BFGS-B", options=options)
     query, coef, intercept = objective.parts(result.x)
     return AttentionFit(
@@ -124,13 +125,12 @@ class _Objective:
 
     def __init__(self, texts: TokensOfTexts, codes: Codes, C: float) -> None:
         self.texts = texts
-        self.classes, own = np.unique(codes, return_inverse=True)
-        indicator = np.arange(len(self.classes))[:, None] == own
+        self.classes, self.class_of_text = np.unique(codes, return_inverse=True)
+        indicator = np.arange(len(self.classes))[:, None] == self.class_of_text
         # With two classes the first is the reference: its score is 0, without parameters.
         truth = indicator[1:] if len(indicator) == 2 else indicator
         self.truth = truth.astype(np.float64).T  # (n_texts, n_out)
-        self.own = own
-        self.penalty = 1.0 / (C * len(own))
+        self.penalty = 1.0 / (C * len(codes))
         self.shape = (self.truth.shape[1], texts.tokens.shape[1])
 
     def start(self, generator: np.random.Generator) -> Floats:
@@ -150,7 +150,7 @@ class _Objective:
         projected = tokens @ coef.T  # (n_tokens, n_out)
         scores = np.add.reduceat(weights[:, None] * projected, starts, axis=0) + intercept
         logs = log_softmax(with_reference(scores.T, len(self.classes)), axis=0)
-        loss = -float(np.mean(logs[self.own, np.arange(len(self.own))]))
+        loss = -float(np.mean(logs[self.class_of_text, np.arange(len(scores))]))
         # Gradient of the mean loss in the scores, (n_texts, n_out).
         residual = (np.exp(logs[-scores.shape[1] :]).T - self.truth) / len(scores)
         # Derivative of the loss in a token's weight, minus the weighted mean over the text.
@@ -234,17 +234,17 @@ class AttentionPooledProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         differs = np.flatnonzero(of_token != text_codes[texts.text])
         if len(differs):
             token = differs[0]
-            one, other = self.classes_[[text_codes[texts.text[token]], of_token[token]]]
+            first, other = self.classes_[[text_codes[texts.text[token]], of_token[token]]]
             raise DataError(
-                f"The tokens of one text have the labels {one} and {other}. Give all tokens of a "
+                f"The tokens of one text have the labels {first} and {other}. Give all tokens of a "
                 "text the same label, or use a kind of probe that predicts each token by itself."
             )
-        own = np.arange(len(text_codes))
+        text_units = np.arange(len(text_codes))
         if units is not None:
-            own = base.units_of(rows, units)[order][texts.starts]
+            text_units = base.units_of(rows, units)[order][texts.starts]
         best = 0
         if len(grid) > 1:
-            folds = group_folds(text_codes, own, self.folds, self.random_state)
+            folds = group_folds(text_codes, text_units, self.folds, self.random_state)
             fittable_insides(text_codes, folds)  # raises if there are none
 
             def held_out(outside: Mask) -> list[Floats]:

@@ -90,9 +90,10 @@ def refuse_mixed_types(y: ArrayLike, what: str = "labels") -> None:
 
 
 def _type_name(value: Any) -> str:
+    if isinstance(value, Number):
+        return "number"
     # NumPy's str_ is a subclass of str.
-    known = {"number": Number, "str": str}
-    return next((n for n, kind in known.items() if isinstance(value, kind)), type(value).__name__)
+    return "str" if isinstance(value, str) else type(value).__name__
 
 
 def warn_if_flat(weights: Floats) -> None:
@@ -240,8 +241,8 @@ def balanced_weights(labels: NDArray[np.generic]) -> Floats:
     [0.67, 0.67, 0.67, 2.0]
     """
     _, codes, counts = np.unique(labels, return_inverse=True, return_counts=True)
-    found: Floats = (len(codes) / (len(counts) * counts))[codes]
-    return found
+    weight_of_code: Floats = len(codes) / (len(counts) * counts)
+    return weight_of_code[codes]
 
 
 @dataclass(frozen=True, eq=False)
@@ -349,7 +350,7 @@ class TunedProbe(LayeredProbe):
         """Return the fit on the training rows, and store the selected value of the penalty."""
         at_least(self, **dict.fromkeys(self.counts, 1), folds=2, random_state=0)
         grid = np.array(positive_grid(self.penalty, getattr(self, self.penalty)))
-        grid = grid[:: -1 if self.penalty == "alpha" else 1]
+        grid = grid[::-1] if self.penalty == "alpha" else grid  # strongest regularisation first
 
         def held_out(outside: Mask) -> list[Floats]:
             path = self.path(grid, data.take(~outside))

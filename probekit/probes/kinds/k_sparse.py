@@ -113,8 +113,8 @@ def explained_shares(X: Features, codes: Codes, typical: Mask | None = None) -> 
     if typical is not None and len(np.unique(codes[typical])) > 1:
         X, codes = X[typical], codes[typical]
     rows = Scaling.standard(X).apply(X)
-    _, own, sizes = np.unique(codes, return_inverse=True, return_counts=True)
-    members = own == np.arange(len(sizes))[:, None]
+    _, class_of_row, sizes = np.unique(codes, return_inverse=True, return_counts=True)
+    members = class_of_row == np.arange(len(sizes))[:, None]
     between = np.sum((members @ rows) ** 2 / sizes[:, None], axis=0)
     total = np.sum(rows**2, axis=0)
     share = np.divide(between, total, out=np.zeros_like(total), where=total > 0)

@@ -16,8 +16,8 @@ Feature scaling and row weights remain those of all rows. With a weak penalty an
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import groupby
+from collections import defaultdict
+from collections.abc import Iterable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -114,16 +114,16 @@ def _without_group(
     hessian[:-1, :-1] = penalty * np.eye(n_features)  # the bias, in the last place, has none
     for start in range(0, len(X), BLOCK_ROWS):
         part = slice(start, start + BLOCK_ROWS)
-        rows = _with_bias(scaling, X[part]) * np.sqrt(curvature[part, None])
-        hessian += rows.T @ rows
+        weighted = _with_bias(scaling, X[part]) * np.sqrt(curvature[part, None])
+        hessian += weighted.T @ weighted
     root = np.linalg.cholesky(hessian)
     left_out = scores.copy()
-    for places in _blocks(data.groups):
-        block = np.concatenate(places)
-        turned = solve_triangular(root, _with_bias(scaling, X[block]).T, lower=True).T
-        ends = np.cumsum([len(place) for place in places])
-        for place, B in zip(places, np.split(turned, ends[:-1]), strict=True):
-            left_out[place] += _step(B, curvature[place, None], slopes[place])
+    for groups in _blocks(data.groups):
+        block = np.concatenate(groups)
+        whitened = solve_triangular(root, _with_bias(scaling, X[block]).T, lower=True).T
+        ends = np.cumsum([len(rows) for rows in groups])
+        for rows, B in zip(groups, np.split(whitened, ends[:-1]), strict=True):
+            left_out[rows] += _step(B, curvature[rows, None], slopes[rows])
     return left_out
 
 
@@ -148,10 +148,11 @@ def _step(B: Floats, curvature: Floats, slopes: Floats) -> Floats:
     return step
 
 
-def _blocks(groups: NDArray[np.generic]) -> Iterator[list[Codes]]:
-    """Yield the row numbers of each group, as lists of groups with about `BLOCK_ROWS` rows."""
+def _blocks(groups: NDArray[np.generic]) -> Iterable[list[Codes]]:
+    """Return the row numbers of each group, in lists of groups with about `BLOCK_ROWS` rows."""
     _, codes, sizes = np.unique(groups, return_inverse=True, return_counts=True)
-    places = np.split(np.argsort(codes, kind="stable"), np.cumsum(sizes)[:-1])
-    block_of_group = np.cumsum(sizes) // BLOCK_ROWS
-    for _, members in groupby(range(len(places)), key=block_of_group.__getitem__):
-        yield [places[number] for number in members]
+    rows_of_groups = np.split(np.argsort(codes, kind="stable"), np.cumsum(sizes)[:-1])
+    blocks: dict[int, list[Codes]] = defaultdict(list)
+    for end, rows in zip(np.cumsum(sizes).tolist(), rows_of_groups, strict=True):
+        blocks[end // BLOCK_ROWS].append(rows)
+    return blocks.values()

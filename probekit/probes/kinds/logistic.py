@@ -113,13 +113,14 @@ class LinearProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # skle
         if self.class_weight is None:
             fits = self._fit_columns(rows, columns, units, weights, grid)
         else:
-            # Class weights differ between the columns of a multilabel y.
-            weighted = ((codes, self._weighted(codes, weights)) for codes in columns)
-            fits = [self._fit_columns(rows, [codes], units, w, grid)[0] for codes, w in weighted]
+            fits = []
+            for codes in columns:  # class weights differ between the columns of a multilabel y
+                class_weighted = self._weighted(codes, weights)
+                fits += self._fit_columns(rows, [codes], units, class_weighted, grid)
         if self.multilabel_:
-            rows = [_one_row(fit) for fit in fits]
-            self.coef_ = np.stack([coef for coef, _ in rows])
-            self.intercept_ = np.array([intercept for _, intercept in rows])
+            layers = [_one_row(fit) for fit in fits]
+            self.coef_ = np.stack([coef for coef, _ in layers])
+            self.intercept_ = np.array([intercept for _, intercept in layers])
             self.C_: float | Floats = np.array([fit.C for fit in fits])
         else:
             self.coef_, self.intercept_, self.C_ = fits[0].coef, fits[0].intercept, fits[0].C
@@ -183,13 +184,12 @@ class LinearProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # skle
 
         For multilabel y, return the log probability that each label is 1.
         """
-        scores = self._scores(X)
-        found: Floats = (
-            log_expit(scores).T
-            if self.multilabel_
-            else log_softmax(with_reference(scores, len(self.classes_)), axis=0).T
-        )
-        return found
+        logs: Floats
+        if self.multilabel_:
+            logs = log_expit(self._scores(X))
+        else:
+            logs = log_softmax(with_reference(self._scores(X), len(self.classes_)), axis=0)
+        return logs.T
 
     def predict_proba(self, X: ArrayLike) -> Floats:
         """Return the probabilities (n_samples, n_classes); see `predict_log_proba`."""

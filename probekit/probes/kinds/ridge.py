@@ -172,9 +172,11 @@ def ridge_path(
         scale = np.sqrt(weights)[:, None]
         rows, residuals = scale * (rows - centre), scale * (targets - mean)
     is_tall = rows.shape[0] >= rows.shape[1]
-    values, axes = np.linalg.eigh(rows.T @ rows if is_tall else rows @ rows.T)
-    values = np.maximum(values, 0.0)  # rounding can make zero eigenvalues slightly negative
-    onto_axes, back = (rows @ axes).T if is_tall else axes.T, axes if is_tall else rows.T @ axes
-    turned = onto_axes @ residuals
-    solved = [(back @ (turned / (values + alpha)[:, None])).T for alpha in alphas]
-    return tuple(scaling.fold(weight, mean - weight @ centre) for weight in solved)
+    eigenvalues, axes = np.linalg.eigh(rows.T @ rows if is_tall else rows @ rows.T)
+    eigenvalues = np.maximum(eigenvalues, 0.0)  # rounding can make 0 slightly negative
+    if is_tall:
+        on_axes, back = (rows @ axes).T @ residuals, axes
+    else:
+        on_axes, back = axes.T @ residuals, rows.T @ axes
+    weights_of_alphas = [(back @ (on_axes / (eigenvalues + alpha)[:, None])).T for alpha in alphas]
+    return tuple(scaling.fold(weight, mean - weight @ centre) for weight in weights_of_alphas)

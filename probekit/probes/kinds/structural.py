@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Self
@@ -18,10 +19,10 @@ from probekit.probes.kinds.registry import at_least
 from probekit.probes.score.metrics import Resamples
 from probekit.probes.solve.design import Features, Floats, Mask
 
-# (projected tokens (n_tokens, rank), gold values) -> (loss, gradient in the tokens).
 Reals = NDArray[np.floating]
 # Rows (n_tokens, n_features) of one sentence, and its gold depths or distances.
 SentenceTargets = tuple[Reals, Reals]
+# (projected tokens (n_tokens, rank), gold values) -> (loss, gradient in the tokens).
 SentenceLoss = Callable[[Reals, Reals], tuple[float, Reals]]
 
 BATCH = 20
@@ -55,8 +56,8 @@ class Adam:
         self.second = 0.999 * self.second + 0.001 * gradient**2
         mean = self.first / (1 - 0.9**self.n_steps)
         size = np.sqrt(self.second / (1 - 0.999**self.n_steps))
-        found: Reals = self.rate * mean / (size + 1e-8)
-        return found
+        step: Reals = self.rate * mean / (size + 1e-8)
+        return step
 
 
 def distance_loss(tokens: Reals, gold: Reals) -> tuple[float, Reals]:
@@ -128,7 +129,7 @@ def fit_projection(
     n_held_out = len(sentences) // HELD_OUT
     held_out = [sentences[index] for index in order[:n_held_out]] or list(sentences)
     inside = [sentences[index] for index in order[n_held_out:]]
-    n_batches = -(-len(inside) // BATCH)
+    n_batches = math.ceil(len(inside) / BATCH)
     n_features = sentences[0][0].shape[1]
     # Projected standardised tokens have squared distances of about 4.
     size = np.sqrt(2 / (rank * n_features))
@@ -136,13 +137,13 @@ def fit_projection(
     adam = Adam(RATE * float(best.std()))
     weight, best_loss, drops = best, _mean_loss(held_out, best, loss), 0
     for epoch in range(1, max_iter + 1):
-        for _ in range(-(-LEAST_STEPS // n_batches)):  # an epoch repeats sentences if they are few
+        for _ in range(math.ceil(LEAST_STEPS / n_batches)):  # repeats sentences if they are few
             for batch in np.array_split(generator.permutation(len(inside)), n_batches):
-                own = [inside[index] for index in batch]
-                rows = np.concatenate([tokens for tokens, _ in own])
-                ends = np.cumsum([len(tokens) for tokens, _ in own])[:-1]
-                projected = zip(np.split(rows @ weight, ends), own, strict=True)
-                slopes = [loss(tokens, gold)[1] for tokens, (_, gold) in projected]
+                rows = np.concatenate([inside[index][0] for index in batch])
+                golds = [inside[index][1] for index in batch]
+                ends = np.cumsum([len(gold) for gold in golds])[:-1]
+                projected = zip(np.split(rows @ weight, ends), golds, strict=True)
+                slopes = [loss(tokens, gold)[1] for tokens, gold in projected]
                 # The gradient of the mean loss, by one matrix product for all tokens.
                 weight = weight - adam.step(rows.T @ np.concatenate(slopes) / len(batch))
         current_loss = _mean_loss(held_out, weight, loss)
@@ -270,7 +271,7 @@ class StructuralProbe(TransformerMixin, BaseEstimator):  # type: ignore[misc]  #
         """
         trees = dependency.read_trees(y, np.asarray(groups))
         positions = [np.arange(len(tree.heads), dtype=np.float64) for tree in trees]
-        return self._geometry.score(trees, [self._geometry.chain(own) for own in positions])
+        return self._geometry.score(trees, [self._geometry.chain(words) for words in positions])
 
     def _metric(
         self, metric: Callable[[dependency.SentenceScores, Resamples], Floats], *data: Any

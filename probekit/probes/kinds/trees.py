@@ -66,40 +66,42 @@ def read_trees(heads: ArrayLike, groups: NDArray[np.generic]) -> list[Tree]:
     if np.any(numbers != np.round(numbers)):
         wrong = numbers[numbers != np.round(numbers)][0]
         raise DataError(f"The position of a head must be an integer, but y contains {wrong}.")
-    whole = numbers.astype(np.int64)
+    indices = numbers.astype(np.int64)
     names, sentence_of_row = np.unique(groups, return_inverse=True)
     order = np.argsort(sentence_of_row, kind="stable")
     ends = np.cumsum(np.bincount(sentence_of_row))[:-1]
     parts = np.split(order, ends)
-    return [_tree(name, rows, whole[rows]) for name, rows in zip(names, parts, strict=True)]
+    return [_tree(name, rows, indices[rows]) for name, rows in zip(names, parts, strict=True)]
 
 
 def _tree(name: Any, rows: Codes, heads: Codes) -> Tree:
-    n, n_roots, parents = len(heads), int(np.sum(heads == -1)), np.append(heads, -1)
+    n, n_roots = len(heads), int(np.sum(heads == -1))
     outside = heads[(heads < -1) | (heads >= n)]
-    # Column j of row i is 1 if token j is token i or its ancestor; index -1 maps to itself.
-    ancestors = np.zeros((n, n + 1), dtype=np.int64)
+    # Column j of row i is 1 if token j is token i or its ancestor. Above a root is position -1, the
+    # last column and its own parent.
+    ancestors, parents = np.zeros((n, n + 1), dtype=np.int64), np.append(heads, -1)
     positions = np.arange(n)
-    for _ in range(0 if len(outside) else n):
+    for _ in range(0 if len(outside) else n):  # positions outside would be no index
         ancestors[np.arange(n), positions] = 1
         positions = parents[positions]
-    problems = {
-        f"the position {outside[:1].sum()} is outside the sentence": len(outside) > 0,
-        f"it has {n_roots} roots": n_roots != 1,
-        "they contain a cycle": bool(np.any(positions >= 0)),
-    }
-    problem = next((text for text, is_so in problems.items() if is_so), "")
+    problem = ""
+    if len(outside):
+        problem = f"the position {outside[0]} is outside the sentence"
+    elif n_roots != 1:
+        problem = f"it has {n_roots} roots"
+    elif np.any(positions >= 0):
+        problem = "they contain a cycle"
     if problem:
         raise DataError(
             f"The heads of sentence {str(name)!r} do not form a tree: {problem}. Give each of its "
             f"{n} tokens the position of its head, from 0 to {n - 1}, and the root -1. Remove "
             "sentences that lack some of their tokens entirely."
         )
-    ancestors = ancestors[:, :-1]  # the last column collects writes to index -1
-    sizes = ancestors.sum(axis=1)
+    ancestors = ancestors[:, :-1]
+    n_ancestors = ancestors.sum(axis=1)  # with the token itself
     # The shared ancestors of two tokens are those of their lowest common ancestor.
-    distances = sizes[:, None] + sizes - 2 * (ancestors @ ancestors.T)
-    return Tree(name, rows, heads, sizes - 1, distances)
+    distances = n_ancestors[:, None] + n_ancestors - 2 * (ancestors @ ancestors.T)
+    return Tree(name, rows, heads, depths=n_ancestors - 1, distances=distances)
 
 
 def spanning_edges(distances: Features) -> Mask:
@@ -195,8 +197,9 @@ def score_distances(trees: Sequence[Tree], predicted: Sequence[Features]) -> Sen
     here every given token is included.
     """
     pairs = list(zip(trees, predicted, strict=True))
-    hits = [int(np.sum(tree.edges & spanning_edges(own))) // 2 for tree, own in pairs]
-    rows = [(own, tree.distances) for tree, own in pairs]
+    # Both matrices contain each edge twice.
+    hits = [int(np.sum(tree.edges & spanning_edges(distances))) // 2 for tree, distances in pairs]
+    rows = [(distances, tree.distances) for tree, distances in pairs]
     return _scores(trees, hits, [len(tree.heads) - 1 for tree in trees], rows, "uuas")
 
 
@@ -208,8 +211,8 @@ def score_depths(trees: Sequence[Tree], predicted: Sequence[Features]) -> Senten
     Source: Hewitt and Manning (2019), section 4.1.
     """
     pairs = list(zip(trees, predicted, strict=True))
-    hits = [int(tree.depths[np.argmin(own)] == 0) for tree, own in pairs]
-    rows = [(own[None], tree.depths[None]) for tree, own in pairs]
+    hits = [int(tree.depths[np.argmin(depths)] == 0) for tree, depths in pairs]
+    rows = [(depths[None], tree.depths[None]) for tree, depths in pairs]
     return _scores(trees, hits, [1] * len(trees), rows, "root_accuracy")
 
 
@@ -224,8 +227,7 @@ def rank_correlations(first: NDArray[np.generic], second: NDArray[np.generic]) -
     a, b = (rankdata(rows, axis=1) for rows in (first, second))
     a, b = a - a.mean(axis=1, keepdims=True), b - b.mean(axis=1, keepdims=True)
     norm = np.sqrt(np.sum(a**2, axis=1) * np.sum(b**2, axis=1))
-    covariance = np.sum(a * b, axis=1)
-    found: Floats = np.divide(covariance, norm, np.zeros_like(covariance), where=norm > 0)
+    found: Floats = np.divide(np.sum(a * b, axis=1), norm, out=np.zeros_like(norm), where=norm > 0)
     return found
 
 

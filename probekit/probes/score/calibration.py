@@ -65,24 +65,26 @@ def ece(predictions: ClassPredictions, resamples: Resamples) -> Floats:
     (2022), Mitigating bias in calibration error estimation, for the bias.
     """
     confidence = _confidence(predictions, "ece")
-    number, groups = _bin(confidence, BINS), resamples.group_of_row
+    bin_of_row, groups = _bin(confidence, BINS), resamples.group_of_row
     correct = (predictions.truth == predictions.guess).astype(np.float64)
-    n_rows, n_correct, stated = (
-        tally(number, groups, (BINS, resamples.n_groups), values) @ resamples.counts
+    n_rows, n_correct, n_expected = (
+        tally(bin_of_row, groups, (BINS, resamples.n_groups), values) @ resamples.counts
         for values in (np.ones_like(correct), correct, confidence)
     )
-    # The mean absolute deviation of binomial counts from their expected values. Source: De Moivre's
-    # formula; Diaconis and Zabell (1991), Closed form summation for classical distributions.
-    share = np.divide(stated, n_rows, out=np.zeros_like(stated), where=n_rows > 0).clip(0, 1)
-    above = np.floor(n_rows * share) + 1
-    below = n_rows - above
-    inside = below >= 0
-    binomial = gammaln(n_rows + 1) - gammaln(above + 1) - gammaln(np.where(inside, below, 0) + 1)
-    logs = binomial + xlogy(above, share) + xlog1py(np.where(inside, below + 1, 1), -share)
+    # The mean absolute deviation of a binomial count of n rows with probability p is
+    # 2 m (n over m) p^m (1 - p)^(n - m + 1), with m = floor(n p) + 1; it is 0 if m exceeds n.
+    # Source: De Moivre's formula; Diaconis and Zabell (1991), Closed form summation for classical
+    # distributions.
+    p = np.divide(n_expected, n_rows, out=np.zeros_like(n_expected), where=n_rows > 0).clip(0, 1)
+    m = np.floor(n_rows * p) + 1
+    rest = n_rows - m
+    possible = rest >= 0
+    log_binomial = gammaln(n_rows + 1) - gammaln(m + 1) - gammaln(np.where(possible, rest, 0) + 1)
+    logs = log_binomial + xlogy(m, p) + xlog1py(np.where(possible, rest + 1, 1), -p)
     # Within a bin |accuracy - confidence| * n_rows is the size of the summed difference.
-    errors = np.abs(n_correct - stated) - np.where(inside, 2 * above * np.exp(logs), 0.0)
-    found: Floats = errors.sum(axis=0) / n_rows.sum(axis=0)
-    return found
+    errors = np.abs(n_correct - n_expected) - np.where(possible, 2 * m * np.exp(logs), 0.0)
+    error: Floats = errors.sum(axis=0) / n_rows.sum(axis=0)
+    return error
 
 
 @dataclass(frozen=True)
@@ -120,13 +122,14 @@ def reliability_bins(
     """
     confidence = _confidence(predictions, "reliability_bins")
     correct = (predictions.truth == predictions.guess).astype(np.float64)
-    number, found = _bin(confidence, bins), []
-    for at in map(int, np.unique(number)):
-        rows = number == at
+    bin_of_row, found = _bin(confidence, bins), []
+    for number in map(int, np.unique(bin_of_row)):
+        rows = bin_of_row == number
         of_bin = Resamples.leave_one_out(resamples.group_of_row[rows], widening=resamples.widening)
         accuracy = jackknife_interval(mean_of_rows(correct[rows], of_bin), of_bin, (0, 1))
-        own = at / bins, (at + 1) / bins, int(rows.sum()), float(confidence[rows].mean())
-        found.append(ReliabilityBin(*own, accuracy.value, accuracy.low, accuracy.high))
+        limits = accuracy.value, accuracy.low, accuracy.high
+        edges, mean = (number / bins, (number + 1) / bins), float(confidence[rows].mean())
+        found.append(ReliabilityBin(*edges, int(rows.sum()), mean, *limits))
     return found
 
 

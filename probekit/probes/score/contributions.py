@@ -141,14 +141,14 @@ def of_auprc(predictions: metrics.ClassPredictions) -> RowScores:
         defined = [code for code in metrics.detected(predictions) if 0 < n_true[code] < len(rows)]
         for code in defined:
             share = len(rows) / len(predictions.truth) / len(defined)
-            own = metrics.class_scores(predictions, code)[rows]
+            descending = -metrics.class_scores(predictions, code)[rows]  # the best rank is 1
             n_positive = n_true[code]
-            prevalence, n = n_positive / len(own), len(own)
-            inverse = 1 / np.arange(1, n + 1)
+            prevalence = n_positive / len(rows)
+            inverse = 1 / np.arange(1, len(rows) + 1)
             below = inverse.sum() - np.cumsum(inverse)
             by_rank = ((1 - prevalence) * inverse + prevalence * below) / n_positive
-            _, tie, n_tied = np.unique(-own, return_inverse=True, return_counts=True)
-            by_row = by_rank[rankdata(-own, method="ordinal") - 1]
+            _, tie, n_tied = np.unique(descending, return_inverse=True, return_counts=True)
+            by_row = by_rank[rankdata(descending, method="ordinal") - 1]
             means: Floats = np.bincount(tie, weights=by_row) / n_tied
             scores[rows, code] = means[tie] * share
     return RowScores(scores, labels)
@@ -189,14 +189,21 @@ def of_r2(predictions: metrics.NumberPredictions) -> RowScores:
 
 def of_spearman(predictions: metrics.NumberPredictions) -> RowScores:
     """Return the row scores of the rank correlation, averaged over folds."""
-    sides = [np.zeros(len(predictions.truth)) for _ in range(2)]
+    n_rows = len(predictions.truth)
+    scores, labels = np.zeros(n_rows), np.zeros(n_rows)
     for rows in rows_by_fold(predictions):
-        for side, numbers in zip(sides, (predictions.guess, predictions.truth), strict=True):
-            ranks = rankdata(numbers[rows])
-            centred = ranks - ranks.mean()
-            spread = np.sqrt(np.square(centred).sum())
-            side[rows] = centred / (spread or 1.0) * np.sqrt(len(rows) / len(predictions.truth))
-    return RowScores(sides[0][:, None], sides[1][:, None])
+        weight = np.sqrt(len(rows) / n_rows)  # a product of score and label has the weight squared
+        scores[rows] = _unit_ranks(predictions.guess[rows]) * weight
+        labels[rows] = _unit_ranks(predictions.truth[rows]) * weight
+    return RowScores(scores[:, None], labels[:, None])
+
+
+def _unit_ranks(numbers: Floats) -> Floats:
+    """Return the ranks, centred and scaled to a sum of squares of 1; zeros if all are equal."""
+    ranks = rankdata(numbers)
+    centred: Floats = ranks - ranks.mean()
+    length = float(np.sqrt(np.square(centred).sum()))
+    return centred / (length or 1.0)
 
 
 def _weighted_hits(predictions: metrics.ClassPredictions, weights: Floats) -> RowScores:
@@ -264,10 +271,10 @@ def parts_of_auroc(predictions: metrics.ClassPredictions) -> ClassParts:
     For a row of another class, its placement is the share of the positive rows that outrank it.
     With more than two classes, each row has a placement in the area of every class.
     """
-    truth, n = predictions.truth, len(predictions.truth)
-    ranking = metrics.ranking_scores(predictions)
-    rows = np.zeros(n)
-    areas, in_folds = np.zeros(predictions.n_classes), np.zeros(predictions.n_classes)
+    truth, ranking = predictions.truth, metrics.ranking_scores(predictions)
+    rows = np.zeros(len(truth))
+    # The weighted sum of the areas of each class over folds, and the sum of these weights.
+    areas, weights = np.zeros(predictions.n_classes), np.zeros(predictions.n_classes)
     defined = [
         (fold, [code for code in ranking if 0 < (truth[fold] == code).sum() < len(fold)])
         for fold in rows_by_fold(predictions)
@@ -287,19 +294,20 @@ def parts_of_auroc(predictions: metrics.ClassPredictions) -> ClassParts:
             placements[~positive] = 1 - losses / n_positive
             rows[fold] += share * placements / np.where(positive, positive.sum(), (~positive).sum())
             areas[code] += share * placements[positive].mean()
-            in_folds[code] += share
-    if len(ranking) == 1:
-        return ClassParts(truth, rows, np.full(2, areas[1]), np.ones(2), np.arange(2), False)
-    own = np.flatnonzero(in_folds)
-    return ClassParts(truth, rows, areas[own] / in_folds[own], in_folds[own], own, False)
+            weights[code] += share
+    scored = np.flatnonzero(weights)
+    shares = areas[scored] / weights[scored]
+    if len(ranking) == 1:  # two classes have the same area, computed for the second
+        scored, shares, weights = np.arange(2), np.full(2, areas[1]), np.ones(2)
+    return ClassParts(truth, rows, shares, weights[scored], scored, are_shares=False)
 
 
 def _alarms(predictions: metrics.ClassPredictions, rate: float, of_positives: bool) -> ClassParts:
     """Return the share of the positive rows, or of the other rows, with an alarm."""
     assert predictions.alarms is not None
-    own = (predictions.truth == predictions.positive) == of_positives
+    is_averaged = (predictions.truth == predictions.positive) == of_positives
     alarms = predictions.alarms[:, metrics.RATES.index(rate)]
-    return _means(own.astype(np.int64), alarms, np.array([1]))
+    return _means(is_averaged.astype(np.int64), alarms, classes=np.array([1]))
 
 
 parts_of_tpr_at_fpr_1 = partial(_alarms, rate=0.01, of_positives=True)
@@ -309,13 +317,13 @@ parts_of_achieved_fpr_5 = partial(_alarms, rate=0.05, of_positives=False)
 
 
 def _means(truth: Codes, values: Floats, classes: Codes, average: bool = False) -> ClassParts:
-    """Return the parts of a mean over classes, or of a sum, of the mean value of their rows."""
+    """Return the parts of the sum over classes, or `average`, of the mean value of their rows."""
     weights = np.full(len(classes), 1 / len(classes) if average else 1.0)
     counts = np.maximum([(truth == code).sum() for code in classes], 1)
     totals = np.array([values[truth == code].sum() for code in classes])
-    of_row = np.zeros(truth.max(initial=0) + 1)
-    of_row[classes] = weights / counts
-    return ClassParts(truth, values * of_row[truth], totals / counts, weights, classes)
+    row_weight_of_class = np.zeros(truth.max(initial=0) + 1)
+    row_weight_of_class[classes] = weights / counts
+    return ClassParts(truth, values * row_weight_of_class[truth], totals / counts, weights, classes)
 
 
 @dataclass(frozen=True, eq=False)
@@ -346,28 +354,28 @@ class ClassSpread:
 def class_spread(parts: ClassParts, resamples: metrics.Resamples) -> ClassSpread:
     """Return the variance of each part of a score, estimated from the groups of its class."""
     groups, n_groups = resamples.group_of_row, resamples.n_groups
-    shape = len(parts.classes), n_groups
-    counts, by_group = np.empty(shape), np.empty(shape)
-    for n, code in enumerate(parts.classes):
-        own = parts.truth == code
-        counts[n] = np.bincount(groups[own], minlength=n_groups)
-        by_group[n] = np.bincount(groups[own], weights=parts.rows[own], minlength=n_groups)
-    n_rows, n_units = counts.sum(axis=1), (counts > 0).sum(axis=1)
+    counts, by_group = np.empty((2, len(parts.classes), n_groups))
+    for part, code in enumerate(parts.classes):
+        rows = parts.truth == code
+        counts[part] = np.bincount(groups[rows], minlength=n_groups)
+        by_group[part] = np.bincount(groups[rows], weights=parts.rows[rows], minlength=n_groups)
+    n_rows, n_with_class = counts.sum(axis=1), (counts > 0).sum(axis=1)
     by_group -= counts * (by_group.sum(axis=1) / n_rows)[:, None]
-    correction = np.divide(n_units, n_units - 1, out=np.full(shape[0], np.nan), where=n_units > 1)
+    correction = np.full(len(parts.classes), np.nan)  # a single group has no variance
+    np.divide(n_with_class, n_with_class - 1, out=correction, where=n_with_class > 1)
     variances = np.square(by_group).sum(axis=1) * correction * resamples.widening**2
     # Parts covary in groups with several classes only; elsewhere the variances simply add up.
     products = np.square(by_group.sum(axis=0)).sum() - np.square(by_group).sum()
     covariances = products * n_groups / max(1, n_groups - 1) * resamples.widening**2
-    apart = variances.sum()
+    total = variances.sum()
     return ClassSpread(
         variances=variances,
-        n_groups=n_units,
+        n_groups=n_with_class,
         n_effective=np.square(n_rows) / np.square(counts).sum(axis=1),
-        n_rows=n_rows if parts.are_shares else np.full(shape[0], len(groups)),
+        n_rows=n_rows if parts.are_shares else np.full(len(n_rows), len(groups)),
         is_shared=bool(((counts > 0).sum(axis=0) > 1).any()),
         # Parts that cancel have a scale of 0, which rounding can make negative.
-        scale=max(0.0, float(1 + covariances / apart)) if apart > 0 else 1.0,
+        scale=max(0.0, float(1 + covariances / total)) if total > 0 else 1.0,
         by_group=by_group,
     )
 

@@ -102,8 +102,9 @@ class Side:
         return int(class_spread(self.parts, self.resamples).n_groups.min())
 
 
-# P-values, limits (low, high) and their adjusted counterparts, of shape (6, n_tests).
+# Values of the fields `_TESTED` of a `Difference`, of shape (6, n_tests).
 _Tests = Floats
+_TESTED = ("p", "p_adjusted", "ci_low", "ci_high", "adjusted_low", "adjusted_high")
 
 
 def paired_differences(
@@ -138,19 +139,19 @@ def paired_differences(
     """
     if not pairs:
         return []
-    found = np.full((6, len(pairs)), np.nan)
+    tests: _Tests = np.full((len(_TESTED), len(pairs)), np.nan)
     values = np.array([a - b for a, b in pairs])
     rare = {
-        n: one
-        for n, one in enumerate(parts)
-        if one is not None and np.isfinite(values[n, 0]) and has_rare_class(one, resamples)
+        number: part
+        for number, part in enumerate(parts)
+        if part is not None and np.isfinite(values[number, 0]) and has_rare_class(part, resamples)
     }
     if rare:
-        found[:, list(rare)] = _class_tests(values[list(rare), 0], [*rare.values()], resamples)
-    others = np.array([n not in rare for n in range(len(pairs))], dtype=bool)
-    if len(resamples.weights) < FEWEST_UNITS:
+        tests[:, list(rare)] = _class_tests(values[list(rare), 0], [*rare.values()], resamples)
+    others = np.array([number not in rare for number in range(len(pairs))], dtype=bool)
+    if len(resamples.weights) < FEWEST_UNITS:  # too few for p-values: only the interval
         intervals = [jackknife_interval(one, resamples) for one in values[others]]
-        found[2:4, others] = np.array([(one.low, one.high) for one in intervals]).T
+        tests[2:4, others] = np.array([(one.low, one.high) for one in intervals]).T
     else:
         weights = resamples.weights
         whole, without = values[:, :1], values[:, 1:]
@@ -159,10 +160,10 @@ def paired_differences(
         contributions = whole * weights + (1 - weights) * (whole - without)
         others &= ~np.isnan(contributions).any(axis=1)
         if others.any():
-            found[:, others] = _sign_tests(contributions[others], resamples)
+            tests[:, others] = _sign_tests(contributions[others], resamples)
+    tested = [dict(zip(_TESTED, column, strict=True)) for column in tests.T.tolist()]
     scores = [(float(a[0]), float(b[0]), float(a[0] - b[0])) for a, b in pairs]
-    in_order = found[[2, 3, 0, 1, 4, 5]].T.tolist()  # the fields of a difference
-    return [Difference(*own, *rest) for own, rest in zip(scores, in_order, strict=True)]
+    return [Difference(*score, **test) for score, test in zip(scores, tested, strict=True)]
 
 
 def unpaired_differences(
@@ -171,9 +172,9 @@ def unpaired_differences(
     """Return the differences a - b of pairs of scores on different rows.
 
     The distances of the limits from a difference are those of both scores' intervals, added in
-    quadrature; p is the level at which the interval ends at 0. The p-values are adjusted by Holm's
-    method, the adjusted limits agree with them. A p-value is NaN if one side, or a class, has fewer
-    than 6 groups.
+    quadrature; p is the alpha at which the interval, of confidence 1 - alpha, ends at 0. The
+    p-values are adjusted by Holm's method, the adjusted limits agree with them. A p-value is NaN if
+    one side, or a class, has fewer than 6 groups.
 
     Args:
         pairs: the two sides of each difference.
@@ -195,9 +196,9 @@ def unpaired_differences(
     for a, b in pairs:
         low, high = _unpaired_limits(a, b, limits, LEVEL)
         is_known = min(a.fewest_groups, b.fewest_groups) >= FEWEST_UNITS and not np.isnan(low)
-        p = _level_at_0(a, b, limits) if is_known else float("nan")
-        values = float(a.values[0]), float(b.values[0])
-        found.append(Difference(*values, values[0] - values[1], low, high, p, p))
+        p = _alpha_at_0(a, b, limits) if is_known else float("nan")
+        score_a, score_b = float(a.values[0]), float(b.values[0])
+        found.append(Difference(score_a, score_b, score_a - score_b, low, high, p, p_adjusted=p))
     tested = [n for n, one in enumerate(found) if not np.isnan(one.p)]
     p_values = holm(np.array([found[n].p for n in tested])).tolist()
     for n, p in zip(tested, p_values, strict=True):
@@ -206,31 +207,33 @@ def unpaired_differences(
     return found
 
 
-def _unpaired_limits(a: Side, b: Side, limits: Range, level: float) -> tuple[float, float]:
-    one, other = (score_interval(s.values, s.resamples, limits, s.parts, level) for s in (a, b))
-    value = one.value - other.value
-    below = np.hypot(one.value - one.low, other.high - other.value)
-    above = np.hypot(one.high - one.value, other.value - other.low)
+def _unpaired_limits(a: Side, b: Side, limits: Range, alpha: float) -> tuple[float, float]:
+    """Return the limits of the interval of a - b, which misses the truth at a rate of alpha."""
+    of_a, of_b = (score_interval(s.values, s.resamples, limits, s.parts, alpha) for s in (a, b))
+    value = of_a.value - of_b.value
+    below = np.hypot(of_a.value - of_a.low, of_b.high - of_b.value)
+    above = np.hypot(of_a.high - of_a.value, of_b.value - of_b.low)
     return float(value - below), float(value + above)
 
 
-def _level_at_0(a: Side, b: Side, limits: Range) -> float:
-    """Return the level at which the interval of a difference ends at 0, at least 1e-12.
+def _alpha_at_0(a: Side, b: Side, limits: Range) -> float:
+    """Return the p-value: the alpha whose interval, of confidence 1 - alpha, ends at 0.
 
-    It is 1 if the interval of level 0.999 still contains 0.
+    It is at least 1e-12, and 1 if even the narrowest interval, of alpha 0.999, contains 0.
     """
     sign = np.sign(a.values[0] - b.values[0])
 
-    def distance(log_level: float) -> float:
-        low, high = _unpaired_limits(a, b, limits, float(np.exp(log_level)))
+    def end_nearest_0(log_alpha: float) -> float:
+        """Return this end of the interval of |a - b|; negative if the interval contains 0."""
+        low, high = _unpaired_limits(a, b, limits, float(np.exp(log_alpha)))
         return low if sign > 0 else -high
 
-    least, most = np.log([1e-12, 0.999])
-    if not sign or distance(most) <= 0:
+    smallest, largest = np.log([1e-12, 0.999])
+    if not sign or end_nearest_0(largest) <= 0:
         return 1.0
-    if distance(least) >= 0:
+    if end_nearest_0(smallest) >= 0:
         return 1e-12
-    return float(np.exp(brentq(distance, least, most, xtol=1e-6)))
+    return float(np.exp(brentq(end_nearest_0, smallest, largest, xtol=1e-6)))
 
 
 def _sign_tests(contributions: Floats, resamples: Resamples) -> _Tests:
@@ -247,7 +250,7 @@ def _sign_tests(contributions: Floats, resamples: Resamples) -> _Tests:
     spread = np.sqrt(np.square(shrunk).sum(axis=1, keepdims=True))
     units = np.divide(shrunk, spread, out=np.zeros_like(shrunk), where=spread > 0)
     observed = np.abs(units.sum(axis=1))
-    order = np.argsort(-observed, kind="stable")
+    order = np.argsort(-observed, kind="stable")  # the largest first, for the step-down maximum
     least = observed[order] - ROUNDING
     drawn, ends = [], []
     for signs in sign_patterns(units.shape[1], DRAWS, seed=0):
@@ -260,16 +263,18 @@ def _sign_tests(contributions: Floats, resamples: Resamples) -> _Tests:
     stepped = np.maximum.accumulate((largest >= least).mean(axis=0))
     p = np.empty((2, len(units)))
     p[:, order] = single, stepped
-    reached = int(np.ceil(LEVEL * len(absolute) - ROUNDING)) - 1
+    # Fewer than 5 % of the sorted patterns come before this one.
+    at_level = int(np.ceil(LEVEL * len(absolute) - ROUNDING)) - 1
     low, high = np.concatenate(ends, axis=1)
-    critical = -np.partition(-largest, reached, axis=0)[reached]
-    first_kept = int(np.argmax(np.append(stepped, 1.0) >= LEVEL))
-    limit = np.empty(len(units))
-    limit[order] = critical[np.minimum(np.arange(len(units)), first_kept)]
+    critical_in_order = -np.partition(-largest, at_level, axis=0)[at_level]
+    # The procedure stops at the first test that is not rejected: all after it have its value.
+    first_accepted = int(np.argmax(np.append(stepped, 1.0) >= LEVEL))
+    critical = np.empty(len(units))
+    critical[order] = critical_in_order[np.minimum(np.arange(len(units)), first_accepted)]
     limits = [
-        np.partition(low, reached, axis=0)[reached],
-        -np.partition(-high, reached, axis=0)[reached],
-        *_quadratic_limits(contributions, weights, limit),
+        np.partition(low, at_level, axis=0)[at_level],
+        -np.partition(-high, at_level, axis=0)[at_level],
+        *_quadratic_limits(contributions, weights, critical),
     ]
     widened = value + widening * (np.array(limits) - value)
     widened[2:] = np.minimum(widened[0], widened[2]), np.maximum(widened[1], widened[3])
@@ -313,45 +318,44 @@ def _class_tests(value: Floats, parts: Sequence[ClassParts], resamples: Resample
     variances that are estimated from as many simulated groups as there are.
     """
     spreads = [class_spread(one, resamples) for one in parts]
-    pairs = zip(spreads, parts, strict=True)
-    variances = np.stack(
-        [_with_agreement(one.variances * one.scale, part, one) for one, part in pairs]
-    )
+    pairs = zip(parts, spreads, strict=True)
+    variances = np.stack([_class_variances(part, spread) for part, spread in pairs])
     if np.isnan(variances).any():
-        return np.full((6, len(parts)), np.nan)
-    error, df = np.sqrt(variances.sum(axis=1)), satterthwaite(variances, spreads[0].n_effective - 1)
-    p, fewest = _two_sided(value, error, df), int(spreads[0].n_groups.min())
-    smallest = _smallest_p(spreads, df)
+        return np.full((len(_TESTED), len(parts)), np.nan)
+    # All differences are of the same rows, so that they share the groups of each class.
+    n_groups, df_of_class = spreads[0].n_groups, spreads[0].n_effective - 1
+    error, df = np.sqrt(variances.sum(axis=1)), satterthwaite(variances, df_of_class)
+    p = _two_sided(value, error, df)
+    smallest = _smallest_p(spreads)
     joint = (smallest[:, None] <= p + ROUNDING).mean(axis=0)
     adjusted = np.maximum(np.minimum(1.0, len(parts) * p), joint)
-    reached = int(np.ceil(LEVEL * len(smallest) - ROUNDING)) - 1
-    level = min(LEVEL / len(parts), float(np.partition(smallest, reached)[reached]))
+    at_level = int(np.ceil(LEVEL * len(smallest) - ROUNDING)) - 1
+    adjusted_alpha = min(LEVEL / len(parts), float(np.partition(smallest, at_level)[at_level]))
     limits = [
-        value + sign * error * t.ppf(1 - tail / 2, df)
-        for tail in (LEVEL, level)
+        value + sign * error * t.ppf(1 - alpha / 2, df)
+        for alpha in (LEVEL, adjusted_alpha)
         for sign in (-1, 1)
     ]
-    found = np.stack([p, adjusted, *limits])
-    if fewest < FEWEST_UNITS:
-        found[[0, 1, 4, 5]] = np.nan
-    return found
+    if n_groups.min() < FEWEST_UNITS:  # too few for p-values: only the unadjusted interval
+        unknown = np.full(len(parts), np.nan)
+        return np.stack([unknown, unknown, *limits[:2], unknown, unknown])
+    return np.stack([p, adjusted, *limits])
 
 
-def _with_agreement(variances: Floats, parts: ClassParts, spread: ClassSpread) -> Floats:
-    """Return the variances (n_parts,) of a difference; those that are 0 by agreement are replaced.
+def _class_variances(parts: ClassParts, spread: ClassSpread) -> Floats:
+    """Return the variance (n_parts,) of each part of a difference; 0 by agreement is replaced.
 
     If all n groups of a class agree on a difference, its t is that of random signs, p = 2^(1 - n).
     """
+    variances = spread.variances * spread.scale
     sums = np.array([parts.rows[parts.truth == code].sum() for code in parts.classes])
     agree = (variances < ROUNDING**2) & (np.abs(sums) > ROUNDING)
-    n = spread.n_groups[agree]
-    found = variances.copy()
     df = np.maximum(spread.n_effective[agree] - 1, 1)
-    found[agree] = np.square(sums[agree] / t.isf(0.5**n, df))
-    return found
+    variances[agree] = np.square(sums[agree] / t.isf(0.5 ** spread.n_groups[agree], df))
+    return variances
 
 
-def _smallest_p(spreads: Sequence[ClassSpread], df: Floats) -> Floats:
+def _smallest_p(spreads: Sequence[ClassSpread]) -> Floats:
     """Return the smallest p-value (n_draws,) of all differences in simulated groups."""
     generator, n_tests = np.random.default_rng(0), len(spreads)
     sums, estimated = np.zeros((DRAWS_OF_GROUPS, n_tests)), []
@@ -360,15 +364,15 @@ def _smallest_p(spreads: Sequence[ClassSpread], df: Floats) -> Floats:
         _, singular, vectors = np.linalg.svd(by_group.T, full_matrices=False)
         factor = singular[:, None] * vectors  # the covariance of the tests is factor.T @ factor
         sums += generator.normal(size=(DRAWS_OF_GROUPS, len(factor))) @ factor
-        n = max(1, min(MOST_SIMULATED, int(np.count_nonzero(by_group.any(axis=0))) - 1))
+        df_of_class = max(1, min(MOST_SIMULATED, int(np.count_nonzero(by_group.any(axis=0))) - 1))
         squares = np.zeros_like(sums)
-        for _ in range(n):
+        for _ in range(df_of_class):
             squares += np.square(generator.normal(size=(DRAWS_OF_GROUPS, len(factor))) @ factor)
-        estimated.append(squares / n)
+        estimated.append(squares / df_of_class)
     variances = np.stack(estimated, axis=-1)
     df = satterthwaite(variances, spreads[0].n_effective - 1)
-    found: Floats = _two_sided(sums, np.sqrt(variances.sum(axis=-1)), df).min(axis=1)
-    return found
+    smallest: Floats = _two_sided(sums, np.sqrt(variances.sum(axis=-1)), df).min(axis=1)
+    return smallest
 
 
 def _two_sided(value: Floats, error: Floats, df: Floats) -> Floats:

@@ -200,22 +200,23 @@ class LabelExchange:
         >>> null.t.shape, int(null.t.argmax()), int(null.scores.argmax())
         ((1, 100), 0, 0)
         """
-        scores = np.stack([one.scores for one in rows], axis=-1)
-        parts: list[_Groups | _Rows] = [self._groups(scores), *self._rows(scores)]
-        found = [np.sum([part.sums(part.labels[None]) for part in parts], axis=0)]
+        of_labels = np.stack([one.scores for one in rows], axis=-1)
+        parts: list[_Groups | _Rows] = [self._groups(of_labels), *self._rows(of_labels)]
+        sums = [np.sum([part.sums(part.labels[None]) for part in parts], axis=0)]
         rng = np.random.default_rng(self.seed)
         largest = max(len(self.labels), self.n_groups * len(rows))
         block = max(1, MOST_ENTRIES // largest)
-        for at in range(0, self.draws, block):
-            n = min(block, self.draws - at)
-            found.append(np.sum([part.sums(part.exchanged(n, rng)) for part in parts], axis=0))
-        lead, variance, of_rows = np.concatenate(found, axis=1).transpose(0, 2, 1)
-        t = _ratio(lead, np.sqrt(variance))
+        for start in range(0, self.draws, block):
+            n_draws = min(block, self.draws - start)
+            drawn = [part.sums(part.exchanged(n_draws, rng)) for part in parts]
+            sums.append(np.sum(drawn, axis=0))
+        total, variance, scores = np.concatenate(sums, axis=1).transpose(0, 2, 1)
+        t = _ratio(total, np.sqrt(variance))
         if self._n_folds > 1:
             t[:, 1:] *= WIDER_OVER_FOLDS
-            centre = of_rows[:, 1:].mean(axis=1, keepdims=True)
-            of_rows[:, 1:] = centre + WIDER_OVER_FOLDS * (of_rows[:, 1:] - centre)
-        return Null(t, of_rows)
+            centre = scores[:, 1:].mean(axis=1, keepdims=True)
+            scores[:, 1:] = centre + WIDER_OVER_FOLDS * (scores[:, 1:] - centre)
+        return Null(t, scores)
 
     def _groups(self, scores: Floats) -> _Groups:
         """Return the groups with a single label, each with the mean score of its rows.
@@ -243,12 +244,13 @@ class LabelExchange:
         n_rows = np.bincount(self.group_of_row)
         by_group = np.argsort(self.group_of_row, kind="stable")
         starts = np.cumsum(n_rows) - n_rows
-        net = scores[:, 1:] - scores[:, :1] if self._n_classes else scores
+        # The label counts of a group are fixed, so the first label follows from the others.
+        gain = scores[:, 1:] - scores[:, :1] if self._n_classes else scores
         for size in np.unique(n_rows[self._mixed]):
             groups = np.flatnonzero(self._mixed & (n_rows == size))
             rows = by_group[starts[groups, None] + np.arange(size)]
-            centred = net[rows] - net[rows].mean(axis=1, keepdims=True)
-            yield _Rows(self._values[rows], _rounded(centred, net), self._n_classes)
+            centred = gain[rows] - gain[rows].mean(axis=1, keepdims=True)
+            yield _Rows(self._values[rows], _rounded(centred, gain), self._n_classes)
 
 
 @dataclass(frozen=True, eq=False)
@@ -270,17 +272,19 @@ class _Groups:
 
     def sums(self, labels: NDArray[Any]) -> Floats:
         """Return the score, its variance and the score of all rows (3, n_draws, n_sites)."""
-        found = np.zeros((3, len(labels), self.scores.shape[2]))
+        score, variance, row_score = np.zeros((3, len(labels), self.scores.shape[2]))
         for number, weights in enumerate(_weights(labels, range(self.n_classes))):
-            found[2] += weights @ self.totals[:, number]
+            row_score += weights @ self.totals[:, number]
+            # Every exchange gives the label to equally many groups.
             n = (weights != 0).sum(axis=1)[0] if self.n_classes else weights.shape[1]
             if n > 1:
-                own = self.scores[:, number]
-                total, squares = weights @ own, np.square(weights) @ np.square(own)
-                variance = squares - np.square(total) / n
-                variance[variance < ROUNDING * squares] = 0.0
-                found[:2] += total, n / (n - 1) * variance  # each label has its own variance
-        return found
+                of_label = self.scores[:, number]
+                total, squares = weights @ of_label, np.square(weights) @ np.square(of_label)
+                spread = squares - np.square(total) / n
+                spread[spread < ROUNDING * squares] = 0.0
+                score += total
+                variance += n / (n - 1) * spread  # each label has its own variance
+        return np.stack([score, variance, row_score])
 
 
 @dataclass(frozen=True, eq=False)
@@ -305,11 +309,13 @@ class _Rows:
 
 
 def _weights(labels: NDArray[Any], classes: Sequence[int]) -> Iterator[Floats]:
-    """Yield, for each class, which labels are of this class; without classes, the numbers."""
-    if classes:
-        yield from ((labels == code).astype(np.float64) for code in classes)
-    else:
-        yield labels
+    """Return an iterator over classes: 1 for labels of the class, else 0; or over the numbers.
+
+    Without `classes`, labels are numbers, which are the weights themselves.
+    """
+    if not classes:
+        return iter([labels])
+    return ((labels == code).astype(np.float64) for code in classes)
 
 
 def _rounded(differences: Floats, terms: Floats) -> Floats:
@@ -318,11 +324,11 @@ def _rounded(differences: Floats, terms: Floats) -> Floats:
     return differences
 
 
-def _ratio(lead: Floats, error: Floats) -> Floats:
-    """Return lead / error; infinite if all contributions are equal, 0 if there are none."""
-    lead = _rounded(lead, lead)
+def _ratio(sums: Floats, error: Floats) -> Floats:
+    """Return sums / error; infinite if all contributions are equal, 0 if there are none."""
+    sums = _rounded(sums, sums)
     with np.errstate(divide="ignore"):
-        t: Floats = np.divide(lead, error, out=np.zeros_like(lead), where=(lead != 0) | (error > 0))
+        t: Floats = np.divide(sums, error, out=np.zeros_like(sums), where=(sums != 0) | (error > 0))
     return t
 
 
@@ -347,15 +353,16 @@ def permuted_labels(truth: Codes, groups: NDArray[np.generic], draws: int, seed:
     restriction.
     """
     _, first, group_of_row = np.unique(groups, return_index=True, return_inverse=True)
+    # Uniform groups have a single label; the others are mixed.
     uniform = np.bincount(group_of_row, weights=truth != truth[first][group_of_row]) == 0
-    in_uniform = uniform[group_of_row]
+    mixed_rows = ~uniform[group_of_row]
     labels, rng = truth.astype(np.int32), np.random.default_rng(seed)
     permuted = np.empty((draws, len(truth)), dtype=np.int32)
-    permuted[:, ~in_uniform] = _shuffled(labels[~in_uniform], group_of_row[~in_uniform], draws, rng)
-    exchanged = np.empty((draws, len(first)), dtype=np.int32)
-    together = np.zeros(int(uniform.sum()), dtype=np.int64)
-    exchanged[:, uniform] = _shuffled(labels[first][uniform], together, draws, rng)
-    permuted[:, in_uniform] = exchanged[:, group_of_row[in_uniform]]
+    permuted[:, mixed_rows] = _shuffled(labels[mixed_rows], group_of_row[mixed_rows], draws, rng)
+    label_of_group = np.empty((draws, len(first)), dtype=np.int32)
+    one_block = np.zeros(int(uniform.sum()), dtype=np.int64)
+    label_of_group[:, uniform] = _shuffled(labels[first][uniform], one_block, draws, rng)
+    permuted[:, ~mixed_rows] = label_of_group[:, group_of_row[~mixed_rows]]
     return permuted
 
 
@@ -434,6 +441,7 @@ def _shuffled(
     """Return random permutations (draws, n) of the values (n,) within their blocks."""
     order = np.argsort(blocks, kind="stable")
     shuffled = np.empty((draws, len(values)), dtype=np.int32)
-    for drawn in shuffled:
-        drawn[order] = values[np.argsort(blocks + generator.random(len(values)))]
+    for draw in range(draws):
+        # Random numbers below 1 shuffle within a block and leave the blocks in order.
+        shuffled[draw, order] = values[np.argsort(blocks + generator.random(len(values)))]
     return shuffled

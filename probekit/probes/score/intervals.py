@@ -73,8 +73,8 @@ def jackknife_interval(
     if np.isfinite(limits).all():
         share, width = (value - bottom) / (top - bottom), top - bottom
         variance = jackknife_variance(values) * resamples.widening**2 / width**2
-        units = resamples.n_effective, len(resamples.group_of_row)
-        low, high = _korn_graubard(share, variance, *units, resamples.widening, level)
+        n_units, n_rows = resamples.n_effective, len(resamples.group_of_row)
+        low, high = _korn_graubard(share, variance, n_units, n_rows, resamples.widening, level)
         return Interval(value, bottom + width * low, bottom + width * high)
     if np.isfinite(bottom) and (values > bottom).all():
         distance = _log_t(values - bottom, resamples, level)
@@ -120,11 +120,11 @@ def score_interval(
     if np.isnan(spread.variances).any():
         return Interval(value, np.nan, np.nan)
     distances = np.empty((len(parts.weights), 2))
-    for n, weight in enumerate(parts.weights):
-        share, variance = float(parts.shares[n]), float(spread.variances[n]) / weight**2
-        units = float(spread.n_effective[n]), int(spread.n_rows[n])
-        ends = _korn_graubard(share, variance, *units, resamples.widening, level)
-        distances[n] = weight * np.abs(np.array(ends) - share)
+    for part, weight in enumerate(parts.weights):
+        share, variance = float(parts.shares[part]), float(spread.variances[part]) / weight**2
+        n_units, n_rows = float(spread.n_effective[part]), int(spread.n_rows[part])
+        ends = _korn_graubard(share, variance, n_units, n_rows, resamples.widening, level)
+        distances[part] = weight * np.abs(np.array(ends) - share)
     below, above = np.sqrt(spread.scale * np.square(distances).sum(axis=0))
     if spread.is_shared and not spread.variances.any():  # no estimate of how parts vary together
         below, above = distances.sum(axis=0)
@@ -153,17 +153,17 @@ def degrees_of_freedom(resamples: Resamples) -> float:
 
 
 def t_quantile(df: float, level: float = LEVEL) -> float:
-    """Return the quantile of Student's t that |t| exceeds at this rate."""
+    """Return the value that the |t| of Student's distribution exceeds at the rate `level`."""
     return float(t.isf(level / 2, df))
 
 
 def _t(values: Floats, resamples: Resamples, level: float) -> Interval:
-    margin, value = resamples.widening * np.sqrt(jackknife_variance(values)), float(values[0])
+    value, n_units = float(values[0]), len(values) - 1
+    error = resamples.widening * np.sqrt(jackknife_variance(values))
     # A few groups that agree do not show that all do.
-    if not margin and value and len(values) - 1 < FEWEST_UNITS:
+    if not error and value and n_units < FEWEST_UNITS:
         return Interval(value, np.nan, np.nan)
-    if margin:
-        margin *= t_quantile(degrees_of_freedom(resamples), level)
+    margin = error * t_quantile(degrees_of_freedom(resamples), level) if error else error
     return Interval(value, value - margin, value + margin)
 
 
@@ -188,11 +188,12 @@ def _korn_graubard(
         level: the rate at which the interval may miss the true share.
     """
     if variance * n_rows < 1e-12:
-        n = n_units / widening**2
+        n_effective = n_units / widening**2
     else:
-        narrower = t_quantile(n_rows - 1, level) / t_quantile(n_units - 1, level)
-        n = min(n_rows, share * (1 - share) / variance * narrower**2)
-    hits, misses = n * share, n * (1 - share)
+        # Fewer degrees of freedom: the t quantile of the units is wider than that of the rows.
+        t_ratio = t_quantile(n_rows - 1, level) / t_quantile(n_units - 1, level)
+        n_effective = min(n_rows, share * (1 - share) / variance * t_ratio**2)
+    hits, misses = n_effective * share, n_effective * (1 - share)
     low = 0.0 if hits < 1e-9 else float(beta.ppf(level / 2, hits, misses + 1))
     high = 1.0 if misses < 1e-9 else float(beta.isf(level / 2, hits + 1, misses))
     return low, high

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, partial, wraps
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -129,11 +129,12 @@ class Resamples:
         Source: Kott (2001), The delete-a-group jackknife.
         """
         names, group_of_row = np.unique(groups, return_inverse=True)
-        unit = np.arange(len(names))
+        unit_of_group = np.arange(len(names))
         if len(names) > most:
-            unit = np.random.default_rng(0).permutation(len(names)) % most
-        counts = np.ones((len(names), 1 + unit.max() + 1), dtype=np.float32)
-        counts[np.arange(len(names)), 1 + unit] = 0
+            unit_of_group = np.random.default_rng(0).permutation(len(names)) % most
+        n_units = unit_of_group.max() + 1
+        counts = np.ones((len(names), 1 + n_units), dtype=np.float32)
+        counts[np.arange(len(names)), 1 + unit_of_group] = 0
         return cls(group_of_row, counts, widening)
 
     @classmethod
@@ -260,8 +261,8 @@ def class_scores(predictions: ClassPredictions, code: int) -> Floats:
         raise DataError(
             "Ranking rows needs scores, but these predictions have none. Give `scores`."
         )
-    own: Floats = scores[:, code]
-    return own - scores[:, 1 - code] if predictions.n_classes == 2 else own
+    of_class: Floats = scores[:, code]
+    return of_class - scores[:, 1 - code] if predictions.n_classes == 2 else of_class
 
 
 def mean_of_rows(values: NDArray[np.generic], resamples: Resamples) -> Floats:
@@ -292,10 +293,13 @@ def ratio(numerators: NDArray[np.generic], denominators: NDArray[np.generic]) ->
 
 
 def _in_blocks(function: Callable[..., Floats], resamples: Resamples, *tables: Any) -> Floats:
-    """Return a function of tables and counts for all resamples, computed `BLOCK` at a time."""
-    blocks = range(0, resamples.counts.shape[1], BLOCK)
-    counts = (resamples.counts[:, at : at + BLOCK] for at in blocks)
-    return np.concatenate([function(*tables, some) for some in counts], axis=-1)
+    """Return `function(*tables, counts)` for all resamples, called with `BLOCK` of them at a time.
+
+    Its `counts` are some columns of `resamples.counts`.
+    """
+    starts = range(0, resamples.counts.shape[1], BLOCK)
+    blocks = (resamples.counts[:, start : start + BLOCK] for start in starts)
+    return np.concatenate([function(*tables, counts) for counts in blocks], axis=-1)
 
 
 def tally(
@@ -412,9 +416,9 @@ def _precisions(predictions: ClassPredictions, code: int, resamples: Resamples) 
     levels, level_of_positive = np.unique(scores[is_positive], return_inverse=True)
     shape = (len(levels), resamples.n_groups)
     positives = tally(level_of_positive, groups[is_positive], shape)
-    level = np.searchsorted(levels, scores[~is_positive], side="right") - 1
-    counts = level >= 0
-    negatives = tally(level[counts], groups[~is_positive][counts], shape)
+    level_of_negative = np.searchsorted(levels, scores[~is_positive], side="right") - 1
+    is_counted = level_of_negative >= 0
+    negatives = tally(level_of_negative[is_counted], groups[~is_positive][is_counted], shape)
     sums = _in_blocks(_precision_of, resamples, positives, negatives)
     n_negative = np.bincount(groups[~is_positive], minlength=resamples.n_groups)
     has_negatives: Mask = n_negative @ resamples.counts > 0
@@ -448,12 +452,12 @@ def thresholds(negatives: Floats) -> Floats:
     prediction).
     """
     descending, n = -np.sort(-negatives), len(negatives)
-    return np.array(
-        [
-            descending[int(rate * (n + 1) + 1e-9) - 1] if n * rate >= LEAST_ALARMS else np.nan
-            for rate in RATES
-        ]
-    )
+    found = np.full(len(RATES), np.nan)
+    for number, rate in enumerate(RATES):
+        if n * rate >= LEAST_ALARMS:
+            k = int(rate * (n + 1) + 1e-9)  # an integer may be rounded to just below itself
+            found[number] = descending[k - 1]
+    return found
 
 
 def fixed_thresholds(held_out: ClassPredictions) -> Floats:
@@ -488,8 +492,8 @@ def _alarm_rate(
     if predictions.alarms is None:
         raise DataError("These predictions have no alarms. Give them with `with_alarms`.")
     alarms = predictions.alarms[:, RATES.index(rate)]
-    own = (predictions.truth == predictions.positive) == of_positives
-    return mean_of_rows(alarms[own], resamples.of_rows(own))
+    is_averaged = (predictions.truth == predictions.positive) == of_positives
+    return mean_of_rows(alarms[is_averaged], resamples.of_rows(is_averaged))
 
 
 # Rates at the thresholds that allow a false positive rate of 1 % or 5 % on training rows.
@@ -549,8 +553,9 @@ def r2(predictions: NumberPredictions, resamples: Resamples) -> Floats:
     """
     # Centring by the overall mean, close to that of any draw, avoids cancellation.
     centred = predictions.truth - predictions.truth.mean()
-    parts = (None, centred, centred**2, (predictions.truth - predictions.guess) ** 2)
-    n_rows, total, square, error = (_summed(values, resamples) for values in parts)
+    squared_errors = (predictions.truth - predictions.guess) ** 2
+    summed = (_summed(values, resamples) for values in (None, centred, centred**2, squared_errors))
+    n_rows, total, square, error = summed
     spread = square - total**2 / n_rows
     return 1 - ratio(error, np.where(spread > SMALLEST_SPREAD * square, spread, 0.0))
 
@@ -568,38 +573,46 @@ def spearman(predictions: NumberPredictions, resamples: Resamples) -> Floats:
     [0.5]
     """
     groups, n_groups = resamples.group_of_row, resamples.n_groups
-    sides = []
+    # The ranks in a resample follow from its number of rows at each level (distinct value), which
+    # follows from the number of rows of each group at the level.
+    truth_and_guess = []
     for values in (predictions.truth, predictions.guess):
-        levels, of_row = np.unique(values, return_inverse=True)
-        sides.append((of_row, tally(of_row, groups, (len(levels), n_groups))))
-    return _in_blocks(_correlation, resamples, sides, groups)
+        levels, level_of_row = np.unique(values, return_inverse=True)
+        rows_of_level = tally(level_of_row, groups, (len(levels), n_groups))
+        truth_and_guess.append((level_of_row, rows_of_level))
+    return _in_blocks(_correlation, resamples, *truth_and_guess, groups)
+
+
+_Levels: TypeAlias = tuple[Codes, csr_array]  # level of each row; rows of each level and group
 
 
 def _correlation(
-    sides: Sequence[tuple[Codes, csr_array]], groups: Codes, counts: NDArray[np.float32]
+    truth: _Levels, guess: _Levels, groups: Codes, counts: NDArray[np.float32]
 ) -> Floats:
     """Return the Spearman correlation (n_draws,) of each resample.
 
     Args:
-        sides: of the labels and of the predictions, the index (n_samples,) of each row's value
-            among the sorted distinct values, and the number (n_levels, n_groups) of rows of each.
+        truth: the level (n_samples,) of each row's label: its index among the sorted distinct
+            labels; and the number (n_levels, n_groups) of rows at each level.
+        guess: the same for the predictions.
         groups: the group (n_samples,) of each row.
         counts: number of times that each resample contains each group, shape (n_groups, n_draws).
     """
-    (of_a, (a, n_a)), (of_b, (b, n_b)) = (
-        (of_row, _centred_ranks(table @ counts)) for of_row, table in sides
-    )
+    (level_of_truth, table_of_truth), (level_of_guess, table_of_guess) = truth, guess
+    n_a, n_b = table_of_truth @ counts, table_of_guess @ counts
+    a, b = _centred_ranks(n_a), _centred_ranks(n_b)
     squares = np.einsum("ld,ld,ld->d", n_a, a, a) * np.einsum("ld,ld,ld->d", n_b, b, b)
-    products = np.einsum("rd,rd,rd->d", counts[groups], a[of_a], b[of_b])
+    products = np.einsum("rd,rd,rd->d", counts[groups], a[level_of_truth], b[level_of_guess])
     # Ranks are multiples of 1/2, so these sums are exact: a single level gives exactly 0.
     return ratio(products, np.sqrt(squares))
 
 
-def _centred_ranks(n_rows: Floats) -> tuple[Floats, Floats]:
-    """Return the centred mean rank and the number of rows of each level (n_levels, n_draws)."""
-    above: Floats = np.cumsum(n_rows, axis=0)
-    # The ranks of a level are above - n_rows + 1 to above; all ranks are 1 to above[-1].
-    return above - (n_rows + above[-1]) / 2, n_rows
+def _centred_ranks(n_rows: Floats) -> Floats:
+    """Return the mean rank (n_levels, n_draws) of each level with so many rows, minus the mean."""
+    last = np.cumsum(n_rows, axis=0)
+    # The ranks of a level are last - n_rows + 1 to last; all ranks are 1 to last[-1].
+    centred: Floats = last - (n_rows + last[-1]) / 2
+    return centred
 
 
 if TYPE_CHECKING:
@@ -615,12 +628,9 @@ def take(predictions: P, rows: NDArray[np.generic]) -> P:
     >>> take(NumberPredictions(np.array([1.0, 2.0]), np.array([3.0, 4.0])), np.array([1, 0])).guess
     array([4., 3.])
     """
-    taken = {
-        own.name: value[rows]
-        for own in fields(predictions)
-        if isinstance(value := getattr(predictions, own.name), np.ndarray)
-    }
-    return replace(predictions, **taken)
+    values = {field.name: getattr(predictions, field.name) for field in fields(predictions)}
+    arrays = {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
+    return replace(predictions, **{name: array[rows] for name, array in arrays.items()})
 
 
 def joined_folds(of_parts: Sequence[Codes | None], sizes: Sequence[int]) -> Codes:
@@ -635,9 +645,9 @@ def joined_folds(of_parts: Sequence[Codes | None], sizes: Sequence[int]) -> Code
     """
     joined, n_folds = [], 0
     for folds, size in zip(of_parts, sizes, strict=True):
-        own = np.zeros(size, dtype=np.int64) if folds is None else folds
-        joined.append(own + n_folds)
-        n_folds += 1 + int(own.max(initial=0))
+        fold_of_row = np.zeros(size, dtype=np.int64) if folds is None else folds
+        joined.append(fold_of_row + n_folds)
+        n_folds += 1 + int(fold_of_row.max(initial=0))
     return np.concatenate(joined)
 
 
@@ -665,9 +675,9 @@ def within_folds(metric: Callable[..., Floats]) -> Callable[..., Floats]:
         n_rows = np.zeros_like(total)
         for fold in np.unique(predictions.folds):
             rows = predictions.folds == fold
-            own = resamples.of_rows(rows)
-            value = metric(take(predictions, rows), own)
-            weight = np.where(np.isnan(value), 0.0, _summed(None, own))
+            of_fold = resamples.of_rows(rows)
+            value = metric(take(predictions, rows), of_fold)
+            weight = np.where(np.isnan(value), 0.0, _summed(None, of_fold))
             total += weight * np.nan_to_num(value)
             n_rows += weight
         return ratio(total, n_rows)

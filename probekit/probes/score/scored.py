@@ -166,19 +166,18 @@ class Scored:
         """Return the predictions of the same probe on several splits, one after the other."""
         if len(several) == 1:
             return several[0]
-        predictions, chance, against = (
-            tuple(joined(same) for same in zip(*of_splits, strict=True))
-            for of_splits in zip(
-                *((one.predictions, one.chance, one.against) for one in several), strict=True
-            )
-        )
+
+        def over_splits(draws: Sequence[tuple[Predictions, ...]]) -> tuple[Predictions, ...]:
+            """Return each draw, joined over the splits, given the draws of each split."""
+            return tuple(joined(of_splits) for of_splits in zip(*draws, strict=True))
+
         return replace(
             several[0],
-            predictions=predictions,
-            chance=chance,
+            predictions=over_splits([scored.predictions for scored in several]),
+            chance=over_splits([scored.chance for scored in several]),
             groups=np.concatenate([scored.groups for scored in several]),
             facts=FitFacts.joined([scored.facts for scored in several]),
-            against=against,
+            against=over_splits([scored.against for scored in several]),
             fit=None,
         )
 
@@ -196,12 +195,12 @@ def measure(scored: Scored, resamples: metrics.Resamples) -> list[Measurement]:
         values = _mean_score(name, scored.predictions, resamples)
         levels = [metrics_of(one)[name](one, resamples.undrawn)[0] for one in scored.chance]
         chance = float(np.mean(np.nan_to_num(levels)))  # undefined for some constants
-        metric, parts = name, None
         if scored.against:
-            lead = values - _mean_score(name, scored.against, resamples)
-            metric, values, chance = "selectivity", METRICS[name].sign * lead, 0.0
+            difference = values - _mean_score(name, scored.against, resamples)
+            metric, parts = "selectivity", None
+            values, chance = METRICS[name].sign * difference, 0.0
         else:
-            parts = parts_of(name, scored.predictions)
+            metric, parts = name, parts_of(name, scored.predictions)
         if np.isnan(values[0]):
             continue
         interval = score_interval(values, resamples, METRICS[metric].range, parts)
@@ -252,8 +251,8 @@ def rating(metric: str, predictions: metrics.ClassPredictions | metrics.NumberPr
 def _mean_score(
     metric: str, several: Sequence[Predictions], resamples: metrics.Resamples
 ) -> Floats:
-    found: Floats = np.mean([metrics_of(one)[metric](one, resamples) for one in several], axis=0)
-    return found
+    mean: Floats = np.mean([metrics_of(one)[metric](one, resamples) for one in several], axis=0)
+    return mean
 
 
 def _largest(values: Sequence[N | None]) -> N | None:
@@ -270,21 +269,19 @@ def joined(parts: Sequence[Predictions]) -> Predictions:
     """
     first = parts[0]
     changed: dict[str, Any] = {"n_codes": len(parts)} if isinstance(first, OnlineCode) else {}
-    for own in fields(first):
-        values = [getattr(part, own.name) for part in parts]
-        if own.name == "folds":
-            sizes = [
-                len(part.truth)
-                for part in parts
-                if isinstance(part, metrics.ClassPredictions | metrics.NumberPredictions)
-            ]
-            changed["folds"] = metrics.joined_folds(values, sizes)
-        elif own.name == "scores_are_log_probabilities":
+    columns = {
+        column.name: [getattr(one, column.name) for one in parts] for column in fields(first)
+    }
+    for name, values in columns.items():
+        if name == "folds":
+            sizes = [len(truth) for truth in columns["truth"]]
+            changed[name] = metrics.joined_folds(values, sizes)
+        elif name == "scores_are_log_probabilities":
             # Folds may have chosen kinds with other scores.
-            changed[own.name] = all(values)
+            changed[name] = all(values)
         elif isinstance(values[0], np.ndarray):
             is_known = all(value is not None for value in values)
-            changed[own.name] = np.concatenate(values) if is_known else None
+            changed[name] = np.concatenate(values) if is_known else None
     return replace(first, **changed)
 
 

@@ -13,7 +13,7 @@ Shapes: F fits, c scores per fit, n rows, q coordinates plus one for the interce
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -93,13 +93,12 @@ class Factor:
 
         None if rounding errors make a Hessian that is not positive definite.
         """
-        hessians = _hessians(objectives, scores)
-        for hessian in hessians:
-            lower, failed = torch.linalg.cholesky_ex(hessian)
+        factors = _hessians(objectives, scores)
+        for score in range(len(factors)):  # one at a time, to save memory
+            factors[score], failed = torch.linalg.cholesky_ex(factors[score])
             if failed:
                 return None
-            hessian.copy_(lower)
-        return cls(hessians)
+        return cls(factors)
 
     def select(self, fits: Tensor) -> Factor:
         """Return the coordinates of some of the fits."""
@@ -141,8 +140,9 @@ class Coordinates:
         rest = []
         for group in torch.unique(objectives.group):
             places = torch.nonzero(objectives.group == group).flatten()
-            own = objectives.select(places)
-            factor = Factor.at(own, scores[places]) if _is_worth_it(own, n_steps) else None
+            of_group = objectives.select(places)
+            is_worth_it = _is_worth_it(of_group, n_steps)
+            factor = Factor.at(of_group, scores[places]) if is_worth_it else None
             if factor is None:
                 rest.append(places)
             else:
@@ -154,21 +154,21 @@ class Coordinates:
 
     def select(self, fits: Tensor) -> Coordinates:
         """Return the coordinates of some of the fits."""
-        return Coordinates(tuple(self._selected(fits)), self.own.select(fits))
-
-    def _selected(self, fits: Tensor) -> Iterator[tuple[Tensor, _Part]]:
+        parts = []
         for places, part in self.parts:
-            new, old = torch.nonzero(fits[:, None] == places).T
-            if len(new):
-                yield new, part.select(old)
+            # The indices of the fits of this part: among `fits`, and within the part.
+            new_places, in_part = torch.nonzero(fits[:, None] == places).T
+            if len(new_places):
+                parts.append((new_places, part.select(in_part)))
+        return Coordinates(tuple(parts), self.own.select(fits))
 
     def to_point(self, step: Tensor) -> Tensor:
         """Return coefficients and intercepts (F, c, q + 1) for a step in these coordinates."""
-        return centred(self._each(step, lambda part, own: part.to_point(own)))
+        return centred(self._each(step, lambda part, steps: part.to_point(steps)))
 
     def of_gradient(self, gradient: Tensor) -> Tensor:
         """Return a gradient (F, c, q + 1) in these coordinates."""
-        return self._each(centred(gradient), lambda part, own: part.of_gradient(own))
+        return self._each(centred(gradient), lambda part, gradients: part.of_gradient(gradients))
 
     def own_norms(self, gradient: Tensor) -> Tensor:
         """Return the norms (F,) of gradients (F, c, q + 1) in each fit's own coordinates."""
@@ -206,25 +206,25 @@ def _hessians(objectives: Objectives, scores: Tensor) -> Tensor:
     c, q = len(curvature), len(units)
     # The curvature (c, n) of the rows that a Hessian is computed from; 0 for other rows. Those of
     # smallest curvature are left out; the rest is thinned at equal strides, weighted by the stride.
-    by_size, order = curvature.sort(dim=1)
-    first = (by_size.cumsum(dim=1, dtype=torch.float64) <= (LEFT_OUT * penalty)).sum(dim=1)
-    counted = torch.zeros_like(curvature)
-    for score in range(len(curvature)):
-        rows = order[score, first[score] :]
+    ascending, order = curvature.sort(dim=1)
+    n_left_out = (ascending.cumsum(dim=1, dtype=torch.float64) <= LEFT_OUT * penalty).sum(dim=1)
+    thinned = torch.zeros_like(curvature)
+    for score in range(c):
+        rows = order[score, n_left_out[score] :]
         stride = max(1, len(rows) // enough_rows(q))
         rows = rows[stride // 2 :: stride]
-        counted[score, rows] = stride * curvature[score, rows]
+        thinned[score, rows] = stride * curvature[score, rows]
     hessians = curvature.new_zeros(c, q + 1, q + 1)
     for place, block in objectives.rows.blocks():
-        for hessian, own in zip(hessians, counted[:, place], strict=True):
-            chosen = torch.nonzero(own).flatten()
-            root = own[chosen].sqrt()
-            weighted = block[chosen] * root[:, None]
-            hessian[:-1, :-1] += gram(weighted)
-            hessian[-1, :-1] += root @ weighted
+        for score in range(c):
+            rows = torch.nonzero(thinned[score, place]).flatten()
+            root = thinned[score, place][rows].sqrt()
+            weighted = block[rows] * root[:, None]
+            hessians[score, :-1, :-1] += gram(weighted)
+            hessians[score, -1, :-1] += root @ weighted
     hessians[:, -1, :-1] *= units
     hessians[:, :-1, :-1] *= units * units[:, None]
-    diagonal = hessians.diagonal(dim1=1, dim2=2)
+    diagonal = hessians.diagonal(dim1=1, dim2=2)  # a view
     rounding = torch.finfo(hessians.dtype).eps * diagonal.sum(dim=1, keepdim=True)
     diagonal[:, :-1] += penalty
     diagonal[:, -1] = curvature.sum(dim=1).clamp_min(LEAST_CURVATURE)

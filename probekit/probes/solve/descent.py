@@ -35,33 +35,37 @@ class _State:
     number: Tensor  # (F,), index of each fit in the batch
     beyond: Tensor  # (F,), iterations since the fit reached its tolerance, from 1; 0 before
     idle: Tensor  # (F,), consecutive iterations without a new minimum of value or excess
-    least: tuple[Tensor, Tensor]  # (F,) each, smallest value and smallest excess so far
+    least_value: Tensor  # (F,), smallest value so far
+    least_excess: Tensor  # (F,), smallest excess so far
     point: Tensor  # (F, c, q + 1)
     scores: Tensor  # (F, c, n)
     value: Tensor  # (F,), of the objective
     raw: Tensor  # (F, c, q + 1), gradient in the original coordinates
     gradient: Tensor  # (F, c, q + 1), gradient in the preconditioned coordinates
+    # The last steps (F, c, q + 1), the changes of the gradient, and 1 / (step . change), (F,).
     pairs: list[tuple[Tensor, Tensor, Tensor]] = field(default_factory=list)
 
     def select(self, fits: Tensor) -> _State:
         """Return the state of some of the fits."""
-        return _State(*(_selected(getattr(self, own.name), fits) for own in fields(self)))
+        return _State(*(_selected(getattr(self, one.name), fits) for one in fields(self)))
 
     @cached_property
     def direction(self) -> Tensor:
         """The L-BFGS search direction (F, c, q + 1), in preconditioned coordinates."""
-        # The product of the L-BFGS inverse Hessian and the gradient (two-loop recursion).
-        product, shares = self.gradient.clone(), []
+        # The product of the L-BFGS inverse Hessian and the gradient (two-loop recursion). The names
+        # alpha and beta are those of Nocedal and Wright, algorithm 7.4.
+        product, alphas = self.gradient.clone(), []
         for step, change, inverse in reversed(self.pairs):
-            share = (inverse * dot(step, product))[:, None, None]
-            product -= share * change
-            shares.append(share)
+            alpha = (inverse * dot(step, product))[:, None, None]
+            product -= alpha * change
+            alphas.append(alpha)
         if self.pairs:
             _, change, inverse = self.pairs[-1]
             scale = 1 / (inverse * dot(change, change))
             product *= torch.where(inverse > 0, scale, 1.0)[:, None, None]
-        for (step, change, inverse), share in zip(self.pairs, reversed(shares), strict=True):
-            product += (share - (inverse * dot(change, product))[:, None, None]) * step
+        for (step, change, inverse), alpha in zip(self.pairs, reversed(alphas), strict=True):
+            beta = (inverse * dot(change, product))[:, None, None]
+            product += (alpha - beta) * step
         return -product
 
     @cached_property
@@ -80,11 +84,11 @@ class _State:
         return 0.5 * decrement / self.value
 
     def track_progress(self) -> None:
-        """Update `least`, and restart `idle` at 0 for fits with a new smallest value or excess."""
-        value, excess = self.value, self.excess
-        is_idle = (value >= self.least[0]) & (excess >= self.least[1])
+        """Update the smallest value and excess; `idle` is 0 for fits with a new smallest one."""
+        is_idle = (self.value >= self.least_value) & (self.excess >= self.least_excess)
         self.idle = torch.where(is_idle, self.idle + 1, 0)
-        self.least = torch.minimum(value, self.least[0]), torch.minimum(excess, self.least[1])
+        self.least_value = torch.minimum(self.value, self.least_value)
+        self.least_excess = torch.minimum(self.excess, self.least_excess)
 
 
 def _selected(value: Any, fits: Tensor) -> Any:
@@ -139,10 +143,9 @@ def descend(
     scores = objectives.scores(start)
     coordinates = Coordinates.at(objectives, scores)
     value, raw = _evaluated(objectives, start, objectives.losses(scores))
-    infinite, zeros = torch.full_like(value, torch.inf), torch.zeros_like(numbers)
-    gradient = coordinates.of_gradient(raw)
-    lowest = (infinite, infinite)
-    state = _State(numbers, zeros, zeros.clone(), lowest, start, scores, value, raw, gradient)
+    inf, gradient = torch.full_like(value, torch.inf), coordinates.of_gradient(raw)
+    beyond, idle = torch.zeros_like(numbers), torch.zeros_like(numbers)
+    state = _State(numbers, beyond, idle, inf, inf, start, scores, value, raw, gradient)
     for n_iter in range(max_iter + 1):
         excess, norms = state.excess, state.gradient.flatten(1).norm(dim=1)
         stopped = (state.idle == PATIENCE) | (state.beyond == BEYOND) | (n_iter == max_iter)
@@ -153,9 +156,9 @@ def descend(
         state.beyond += (excess <= stopping.tolerance) | (state.beyond > 0)
         ended, converged = (excess <= aim) | stopped, state.beyond > 0
         for fit in torch.nonzero(ended).flatten().tolist():
-            point, least = state.point[fit].clone(), float(state.value[fit])
-            end = Minimum(point, least, float(norms[fit]), n_iter, bool(converged[fit]))
-            yield int(state.number[fit]), end
+            point, norm = state.point[fit].clone(), float(norms[fit])
+            minimum = Minimum(point, float(state.value[fit]), norm, n_iter, bool(converged[fit]))
+            yield int(state.number[fit]), minimum
         if ended.all():
             break
         if ended.any():
@@ -170,7 +173,7 @@ def descend(
                 gradient=coordinates.of_gradient(state.raw),
                 pairs=[],
                 idle=torch.zeros_like(state.idle),
-                least=(state.least[0], torch.full_like(state.value, torch.inf)),
+                least_excess=torch.full_like(state.value, torch.inf),
             )
         state = _step(objectives, coordinates, state, recompute=n_iter % RECOMPUTE == 0)
 
@@ -235,7 +238,8 @@ def _line_search(
     linear = objectives.penalties(state.point, direction)
     square = objectives.penalties(direction, direction)
 
-    def evaluate(fits: Tensor | slice) -> _Trial:
+    def evaluate(length: Tensor, fits: Tensor | slice) -> _Trial:
+        """Return the values of some fits at the step lengths (F,) of all."""
         scores = torch.addcmul(state.scores[fits], along[fits], length[fits][:, None, None])
         losses, slopes = objectives.select(fits).losses(scores)
         penalty = linear[fits] + length[fits] * square[fits]
@@ -243,7 +247,7 @@ def _line_search(
 
     length, low = torch.ones_like(slope), torch.zeros_like(slope)
     high, low_slope, high_slope = torch.full_like(slope, torch.inf), slope, slope
-    trial = evaluate(slice(None))
+    trial = evaluate(length, slice(None))
     for _ in range(TRIALS - 1):
         accepted = trial.slope.abs() <= CURVATURE * slope.abs()
         if accepted.all():
@@ -255,6 +259,7 @@ def _line_search(
         secant = low - low_slope * (high - low) / (high_slope - low_slope)
         length = torch.where(accepted, length, torch.where(high.isinf(), 4 * low, secant))
         others = torch.nonzero(~accepted).flatten() if accepted.any() else slice(None)
-        for known, new in zip(trial, evaluate(others), strict=True):
-            known[others] = new
+        retried = evaluate(length, others)
+        trial.scores[others], trial.losses[others] = retried.scores, retried.losses
+        trial.slopes[others], trial.slope[others] = retried.slopes, retried.slope
     return length, trial.scores, (trial.losses, trial.slopes)

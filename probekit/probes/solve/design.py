@@ -51,11 +51,10 @@ class DesignRows:
 
     def blocks(self) -> Iterator[tuple[slice, Tensor]]:
         """Yield each block with the slice of its rows."""
-        size = BLOCK_ROWS
-        for start in range(0, len(self), size):
-            place = slice(start, start + size)
+        for start in range(0, len(self), BLOCK_ROWS):
+            place = slice(start, start + BLOCK_ROWS)
             stored = self._resident
-            yield place, self._standardised(place) if stored is None else stored[place]
+            yield place, (self._standardised(place) if stored is None else stored[place])
 
     def times(self, coef: Tensor) -> Tensor:
         """Return coef @ rows.T (k, n_samples), for coef (k, n_coordinates)."""
@@ -270,11 +269,12 @@ def _spread(rows: DesignRows, weights: Tensor, typical: Mask) -> Tensor:
 def _exact_spread(rows: DesignRows, share: Tensor) -> Tensor:
     """Return the standard deviation (n_features,) in float64; 0 if it is only a rounding error."""
     share = share.double()
-    mean = torch.stack([share[p] @ block.double() for p, block in rows.blocks()]).sum(dim=0)
-    squares = [share[p] @ (block.double() - mean) ** 2 for p, block in rows.blocks()]
+    sums = [share[place] @ block.double() for place, block in rows.blocks()]
+    mean = torch.stack(sums).sum(dim=0)
+    squares = [share[place] @ (block.double() - mean) ** 2 for place, block in rows.blocks()]
     spread = torch.stack(squares).sum(dim=0).sqrt()
-    centre = torch.as_tensor(rows.mean / rows.scale, device=mean.device)
-    rounding = _rounding(rows.raw) * (mean.abs() + (mean + centre).abs())
+    raw_mean = mean + torch.as_tensor(rows.mean / rows.scale, device=mean.device)
+    rounding = _rounding(rows.raw) * (mean.abs() + raw_mean.abs())
     return torch.where(spread > rounding, spread, 0.0)
 
 
@@ -320,10 +320,10 @@ class Objectives:
             loss = softplus(score, threshold=40) - score * is_second
             slopes = (torch.sigmoid(score) - is_second)[:, None]
         else:
-            slopes = scores.softmax(dim=1)
-            own = slopes.gather(1, self.codes[:, None])
-            loss = -own[:, 0].clamp_min(torch.finfo(own.dtype).tiny).log()
-            slopes.scatter_add_(1, self.codes[:, None], torch.full_like(own, -1))
+            slopes = scores.softmax(dim=1)  # minus 1 at the true class, subtracted in place below
+            of_truth = slopes.gather(1, self.codes[:, None])
+            loss = -of_truth[:, 0].clamp_min(torch.finfo(of_truth.dtype).tiny).log()
+            slopes.scatter_add_(1, self.codes[:, None], torch.full_like(of_truth, -1))
         slopes.mul_(self.weights[:, None])
         return (loss * self.weights).sum(dim=1, dtype=torch.float64), slopes
 

@@ -115,28 +115,28 @@ def fit_columns(
         if on_fit is not None:
             on_fit(done, total)
 
-    counts = np.ones(len(X), dtype=np.float32) if weights is None else weights
-    inside = [np.where(fold_of_row != fold, counts, 0) for fold in range(n_folds)]
-    solver = Solver(X, [*inside, counts], typical=typical, device=device)
+    row_weights = np.ones(len(X), dtype=np.float32) if weights is None else weights
+    shares = [np.where(fold_of_row != fold, row_weights, 0) for fold in range(n_folds)]
+    solver = Solver(X, [*shares, row_weights], typical=typical, device=device)
     paths = _paths(solver, columns, grid, tuning, report)
     held_out = _held_out(X, paths, fold_of_row)
     if tuning.judge is None:
         correct = held_out == np.stack(columns)[:, None, :]
-        best = (correct @ counts.astype(np.float64)).argmax(axis=1).tolist()
+        best = (correct @ row_weights.astype(np.float64)).argmax(axis=1).tolist()
     else:
         best = []
         for codes, path in zip(columns, paths, strict=True):
             scores = held_out_scores(X, path, fold_of_row, int(codes.max()) + 1)
             best.append(best_rated(tuning.judge, codes, scores, fold_of_row))
-    chosen = [tuple(path[place]) for path, place in zip(paths, best, strict=True)]
-    finals = [
-        Problem(codes, grid[place], n_folds, _mean(codes, fits), tuning.balanced)
-        for codes, place, fits in zip(columns, best, chosen, strict=True)
+    searches = [tuple(path[index]) for path, index in zip(paths, best, strict=True)]
+    finals = [  # on the last share, all rows
+        Problem(codes, grid[index], n_folds, _mean(codes, fits), tuning.balanced)
+        for codes, index, fits in zip(columns, best, searches, strict=True)
     ]
-    fits = solver.solve(finals, tuning.stopping, lambda done, _: report(paths.size + done))
+    solutions = solver.solve(finals, tuning.stopping, lambda done, _: report(paths.size + done))
     return [
-        TunedProbeFit(grid[place], fit, held_out[column, place], search)
-        for column, (place, fit, search) in enumerate(zip(best, fits, chosen, strict=True))
+        TunedProbeFit(grid[index], solution, guesses[index], fits)
+        for index, solution, guesses, fits in zip(best, solutions, held_out, searches, strict=True)
     ]
 
 
@@ -155,20 +155,21 @@ def _paths(
     n_scores = n_folds * sum(1 if n <= 2 else n for n in n_classes)
     at_once = max(1, PATH_SCORES // n_scores)  # values of C whose fits make one batch
     if all(solver.is_dual(fold) for fold in range(n_folds)):
-        at_once = len(grid)
-    fits: dict[tuple[int, int, int], Fit] = {}
+        at_once = len(grid)  # dual fits have no starts, so they need no previous fits
+    fits: dict[tuple[int, int, int], Fit] = {}  # by column, index in the grid, and fold
     for first in range(0, len(grid), at_once):
-        places = range(len(grid))[first : first + at_once]
-        batch = list(product(range(len(columns)), places, range(n_folds)))
+        indices = range(len(grid))[first : first + at_once]
+        batch = list(product(range(len(columns)), indices, range(n_folds)))
         problems = []
-        for column, place, fold in batch:
-            start = _ahead([fits[column, known, fold] for known in range(first)], grid[place])
-            problems.append(Problem(columns[column], grid[place], fold, start, tuning.balanced))
-        found = solver.solve(problems, stopping, lambda done, _: report(len(fits) + done))
-        fits.update(zip(batch, found, strict=True))
+        for column, index, fold in batch:
+            path = [fits[column, earlier, fold] for earlier in range(first)]
+            start, C = _ahead(path, grid[index]), grid[index]
+            problems.append(Problem(columns[column], C, fold, start, tuning.balanced))
+        solved = solver.solve(problems, stopping, lambda done, _: report(len(fits) + done))
+        fits.update(zip(batch, solved, strict=True))
     paths = np.empty((len(columns), len(grid), n_folds), dtype=object)
-    for place_of_fit, fit in fits.items():
-        paths[place_of_fit] = fit
+    for place, fit in fits.items():
+        paths[place] = fit
     return paths
 
 
@@ -182,9 +183,9 @@ def _ahead(path: Sequence[Fit], C: float) -> AffineLayer | None:
     before, last = path[-2:]
     if last.C == before.C:
         return last.layers[0]
-    ahead = np.log(C / last.C) / np.log(last.C / before.C)
-    coef = last.coef + ahead * (last.coef - before.coef)
-    return AffineLayer(coef, last.intercept + ahead * (last.intercept - before.intercept))
+    steps = np.log(C / last.C) / np.log(last.C / before.C)
+    coef = last.coef + steps * (last.coef - before.coef)
+    return AffineLayer(coef, last.intercept + steps * (last.intercept - before.intercept))
 
 
 def best_rated(
@@ -213,17 +214,17 @@ def search(
     >>> search(rate_numbers, truth, folds, lambda outside: [0 * truth[outside], truth[outside]])
     1
     """
-    rows, outputs = [], []
+    rows_of_folds, outputs_of_folds = [], []
     for fold in np.unique(fold_of_row):
         outside = fold_of_row == fold
         if len(np.unique(truth[~outside])) > 1:
-            rows.append(np.flatnonzero(outside))
-            outputs.append(held_out(outside))
-    if not rows:
+            rows_of_folds.append(np.flatnonzero(outside))
+            outputs_of_folds.append(held_out(outside))
+    if not rows_of_folds:
         return 0
-    known = np.concatenate(rows)
-    of_models = [np.concatenate(parts) for parts in zip(*outputs, strict=True)]
-    return best_rated(judge, truth[known], of_models, fold_of_row[known])
+    rows = np.concatenate(rows_of_folds)
+    outputs = [np.concatenate(of_model) for of_model in zip(*outputs_of_folds, strict=True)]
+    return best_rated(judge, truth[rows], outputs, fold_of_row[rows])
 
 
 def rate_scores(truth: NDArray[Any], scores: NDArray[Any], _fold_of_row: Codes) -> float:
@@ -244,8 +245,8 @@ def held_out_scores(
     `paths` (n_grid, n_folds) holds fits of type `FittedLayers`.
     """
     scores = np.zeros((len(paths), len(X), n_classes))
-    for fold, place, rows in _blocks(X, fold_of_row):
-        scores[:, place] = [fit.class_scores(rows, n_classes) for fit in paths[:, fold]]
+    for fold, numbers, rows in _blocks(X, fold_of_row):
+        scores[:, numbers] = [fit.class_scores(rows, n_classes) for fit in paths[:, fold]]
     return scores
 
 
@@ -255,8 +256,8 @@ def _held_out(X: Features, paths: NDArray[np.object_], fold_of_row: Codes) -> Co
     `paths` (n_columns, n_grid, n_folds) holds its fits.
     """
     guesses = np.zeros((*paths.shape[:2], len(X)), dtype=np.int64)
-    for fold, place, rows in _blocks(X, fold_of_row):
-        guesses[:, :, place] = [[fit.predict(rows) for fit in path] for path in paths[..., fold]]
+    for fold, numbers, rows in _blocks(X, fold_of_row):
+        guesses[:, :, numbers] = [[fit.predict(rows) for fit in path] for path in paths[..., fold]]
     return guesses
 
 
@@ -269,8 +270,8 @@ def _blocks(X: Features, fold_of_row: Codes) -> Iterator[tuple[int, Codes, Float
     for fold in range(int(fold_of_row.max()) + 1):
         outside = np.flatnonzero(fold_of_row == fold)
         for start in range(0, len(outside), BLOCK_ROWS):
-            place = outside[start : start + BLOCK_ROWS]
-            yield fold, place, X[place].astype(np.float64)
+            numbers = outside[start : start + BLOCK_ROWS]
+            yield fold, numbers, X[numbers].astype(np.float64)
 
 
 def _mean(codes: Codes, fits: Sequence[Fit]) -> AffineLayer | None:

@@ -145,8 +145,8 @@ class Solver:
     ) -> list[Fit]:
         """Return the fit of each problem; calls `on_fit(done, total)` after each."""
         fits: dict[int, Fit] = {}
-        for design, counted, numbers in self._designs(problems):
-            tasks = list(_tasks(problems, numbers, design, counted))
+        for design, rows, numbers in self._designs(problems):
+            tasks = list(_tasks(problems, numbers, design, rows))
             for number, fit in _solved(design, tasks, stopping):
                 fits[number] = fit
                 if on_fit is not None:
@@ -160,14 +160,14 @@ class Solver:
         by_share: dict[int, list[int]] = defaultdict(list)
         for number, problem in enumerate(problems):
             by_share[problem.share].append(number)
-        few = {share for share in by_share if self.is_dual(share)}
-        for share in sorted(few):
-            counted = np.flatnonzero(self.shares[share])
-            own = self.X[counted], self.shares[share][counted], self.typical[counted]
-            yield dual(*own, self.device), counted, by_share[share]
-        rest = [number for share in sorted(by_share.keys() - few) for number in by_share[share]]
-        if rest:
-            yield self._shared, slice(None), rest
+        dual_shares = {share for share in by_share if self.is_dual(share)}
+        for share in sorted(dual_shares):
+            rows = np.flatnonzero(self.shares[share])
+            weights, typical = self.shares[share][rows], self.typical[rows]
+            yield dual(self.X[rows], weights, typical, self.device), rows, by_share[share]
+        others = sorted(by_share.keys() - dual_shares)
+        if others:
+            yield self._shared, slice(None), [n for share in others for n in by_share[share]]
 
     def is_dual(self, share: int) -> bool:
         """Return whether a share is solved in its dual form, which ignores starting points."""
@@ -203,9 +203,9 @@ class _Task:
 
 
 def _tasks(
-    problems: Sequence[Problem], numbers: Sequence[int], design: Design, counted: slice | Codes
+    problems: Sequence[Problem], numbers: Sequence[int], design: Design, rows: slice | Codes
 ) -> Iterator[_Task]:
-    """Yield the tasks of some problems; `counted` selects the rows of the design."""
+    """Yield the tasks of some problems; `rows` are the numbers of the rows of the design in X."""
     known: dict[tuple[int, int], tuple[Codes, Codes]] = {}
     groups: dict[tuple[object, ...], int] = {}
     totals = design.weights.sum(dim=1, keepdim=True)
@@ -213,23 +213,23 @@ def _tasks(
     signatures = torch.cat([totals, design.units], dim=1).log2().round().cpu().numpy() + 0.0
     for number in numbers:
         problem = problems[number]
-        share = problem.share if len(design.weights) > 1 else 0
-        labels = id(problem.codes), share  # shared by all values of C
+        share = problem.share if len(design.weights) > 1 else 0  # a dual design has a single share
+        labels = id(problem.codes), share  # the same for all values of C
         if labels not in known:
-            codes = problem.codes[counted]
+            codes = problem.codes[rows]
             classes = np.unique(codes[design.weights[share].cpu().numpy() > 0])
-            # Labels outside the share have weight 0, so their code does not matter.
-            own = np.searchsorted(classes, codes).clip(max=len(classes) - 1)
-            known[labels] = classes, own
-        classes, own = known[labels]
+            # Labels outside the share have weight 0, so their index does not matter.
+            indices = np.searchsorted(classes, codes).clip(max=len(classes) - 1)
+            known[labels] = classes, indices
+        classes, indices = known[labels]
         labels_key = id(problem.codes), classes.tobytes(), problem.balanced
-        key = *labels_key, problem.C, signatures[share].tobytes()
-        group = groups.setdefault(key, len(groups))
+        key = (*labels_key, problem.C, signatures[share].tobytes())
+        group = groups.setdefault(key, len(groups))  # its number, new for a new key
         weights = None
         if problem.balanced:  # all classes get the same total weight
-            sums = np.bincount(own, weights=design.weights[share].cpu().double().numpy())
+            sums = np.bincount(indices, weights=design.weights[share].cpu().double().numpy())
             weights = sums.sum() / (len(sums) * sums)
-        yield _Task(number, group, problem.C, share, classes, own, weights, problem.start)
+        yield _Task(number, group, problem.C, share, classes, indices, weights, problem.start)
 
 
 def _solved(
@@ -243,9 +243,8 @@ def _solved(
             yield task.number, fit
     for batch in _batches(design, [task for task in tasks if len(task.classes) > 1]):
         start = torch.stack([_start(design, task) for task in batch])
-        solutions = descend(_objectives(design, batch), start, stopping)
-        for number, solution in solutions:
-            yield batch[number].number, _fit(design, batch[number], solution)
+        for index, solution in descend(_objectives(design, batch), start, stopping):
+            yield batch[index].number, _fit(design, batch[index], solution)
 
 
 def _batches(design: Design, tasks: Sequence[_Task]) -> Iterator[list[_Task]]:
@@ -257,15 +256,16 @@ def _batches(design: Design, tasks: Sequence[_Task]) -> Iterator[list[_Task]]:
         alike.sort(key=attrgetter("group"))
         n_coordinates = len(design.variances)
         n_groups = len({task.group for task in alike})
-        hessians = hessian_size(n_coordinates) * n_groups / len(alike)
-        n_numbers = SCORE_TENSORS * len(design.rows) + 2 * MEMORY * n_coordinates + hessians
+        # Numbers that each score of a task needs in memory; a group shares its Hessian.
+        of_hessian = hessian_size(n_coordinates) * n_groups / len(alike)
+        n_numbers = SCORE_TENSORS * len(design.rows) + 2 * MEMORY * n_coordinates + of_hessian
         n_bytes = n_scores * design.weights.itemsize
-        most = BATCH_BYTES / (n_numbers * n_bytes)
+        most_tasks = BATCH_BYTES / (n_numbers * n_bytes)
         if design.weights.device.type == "cpu":
-            most = min(most, SCORES_BYTES / (len(design.rows) * n_bytes))
-        n_batches = math.ceil(len(alike) / max(1, int(most)))
-        for batch in np.array_split(np.arange(len(alike)), n_batches):
-            yield [alike[place] for place in batch]
+            most_tasks = min(most_tasks, SCORES_BYTES / (len(design.rows) * n_bytes))
+        n_batches = math.ceil(len(alike) / max(1, int(most_tasks)))
+        for indices in np.array_split(np.arange(len(alike)), n_batches):
+            yield [alike[index] for index in indices]
 
 
 def _start(design: Design, task: _Task) -> Tensor:
