@@ -65,9 +65,9 @@ def show_results(result: RunResult) -> None:
     has_probes = len({row.probe for row in rows}) > 1
     has_positions = len({row.position for row in rows}) > 1
     for number, ((probe, position), sites) in enumerate(by_probe.items()):
-        parts = [probe] * has_probes + [position] * has_positions
-        if parts:
-            click.echo("\n" * (number > 0) + " at ".join(parts))
+        heading = " at ".join([probe] * has_probes + [position] * has_positions)
+        if heading:
+            click.echo("\n" * (number > 0) + heading)
         filled = [name for name in columns if any(name in row.cells for row in sites)]
         # Only the main score is followed by its interval.
         main = metric_name(sites[0].metric)
