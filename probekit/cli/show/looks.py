@@ -39,14 +39,7 @@ from probekit.report.pages.heads_page import (
 from probekit.report.pages.lens_page import LEGEND, lens_accuracy, lens_answer, site_labels
 from probekit.report.pages.pair_page import CAVEAT, pair_answer, pair_notes, strongest_patches
 from probekit.report.pages.table import Column, ResultTable
-from probekit.report.texts import (
-    NUMBER,
-    Paint,
-    Palette,
-    line_label,
-    model_title,
-    token_label,
-)
+from probekit.report.texts import NUMBER, Paint, Palette, line_label, model_title, token_label
 from probekit.results.network import (
     AttributedLogit,
     PatchedPair,
