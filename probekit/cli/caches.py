@@ -303,8 +303,7 @@ def list_caches(cache_root: Location | None, as_json: bool) -> None:
     if not as_json:
         total = size_in_words(sum(summary.bytes for summary in summaries))
         message = f"{counted(len(summaries), 'cache')}, {total}, in {root}"
-        has_table = bool(summaries)
-        click.echo(message, err=has_table)  # next to a table the total goes to stderr
+        click.echo(message, err=bool(summaries))  # to stderr if there is a table on stdout
 
 
 @cache.command()
@@ -349,11 +348,9 @@ def verify_command(names: Sequence[str], cache_root: Location | None, as_json: b
         if not as_json and not damages[str(place)]:
             state = f"no damage; shards not captured yet: {missing}" if missing else "intact"
             click.echo(f"{place}: {state}")
-    lines = [
-        f"{folder}/{damage['file']}: {damage['why']}"
-        for folder, of_cache in damages.items()
-        for damage in of_cache
-    ]
+    lines = []
+    for folder, of_cache in damages.items():
+        lines += [f"{folder}/{damage['file']}: {damage['why']}" for damage in of_cache]
     _show(as_json, damages, lines)
     if lines:
         sys.exit(1)
@@ -446,7 +443,7 @@ def export_command(
 
     (place,) = _find([name], cache_root)
     files = export_rows(ActivationStore.open(place), out, format_, sites=sites or None)
-    paths = list(map(str, files))
+    paths = [str(file) for file in files]
     _show(as_json, paths, paths)
 
 

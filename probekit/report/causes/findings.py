@@ -565,8 +565,7 @@ def verdict_tables(directions: Sequence[Direction]) -> list[tuple[ResultTable, P
 
 def _unit(directions: Sequence[Direction], name: str) -> str:
     """Return the unit of a column; "" if directions differ in it."""
-    found = [direction.found[name] for direction in directions if name in direction.found]
-    units = {str(row["unit"]) for row in found}
+    units = {str(one.found[name]["unit"]) for one in directions if name in one.found}
     unit = units.pop() if len(units) == 1 else ""
     return UNITS.get(unit, unit).replace("standard deviation", "SD")
 

@@ -82,10 +82,8 @@ def layer_curve(table: pd.DataFrame, metric: str = "accuracy") -> go.Figure:
     figure = go.Figure(layout={"template": TEMPLATE})
     figure.add_traces(curve_lines(table, rows))
     layers, has_runs = ticks(rows), differs(rows["run"])
-    of_runs = [
-        levels(of_run, is_brief=has_runs) for _, of_run in measured.groupby("run", sort=False)
-    ]
-    lines = list(chain.from_iterable(of_runs))
+    of_runs = [of_run for _, of_run in measured.groupby("run", sort=False)]
+    lines = list(chain.from_iterable(levels(of_run, is_brief=has_runs) for of_run in of_runs))
     # The colour of each run is that of its line, or of the first one of several.
     runs = [series["run"].iloc[0] for _, series in series_of(rows)]
     colours = {run: series_colour(runs.index(run)) for run in runs if has_runs}

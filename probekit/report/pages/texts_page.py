@@ -37,7 +37,7 @@ def texts_page(readings: Sequence[TextReading], classes: Sequence[str], facts: P
     }
     view = [facts.view] if facts.view != "raw" else []
     # The question that the probe answers about a text.
-    few = f"{' or '.join(classes)}?" if len(classes) <= 3 else f"Which of {len(classes)} classes?"
+    which = f"{' or '.join(classes)}?" if len(classes) <= 3 else f"Which of {len(classes)} classes?"
     # The first score on the probe's own data set, and its position, as sentences.
     tested = [f"On its own data set: {name} {score}." for name, score in _tested(facts).items()]
     elsewhere = "; never tested at other tokens" if facts.at != "all" else ""
@@ -47,7 +47,7 @@ def texts_page(readings: Sequence[TextReading], classes: Sequence[str], facts: P
     trained = f"Trained at position `{position}`{elsewhere}."
     return Page(
         eyebrow=["probekit", model_title(facts.model), facts.site, *view],
-        title=f"{few if classes else 'Which number?'} Predictions of a {facts.kind} probe",
+        title=f"{which if classes else 'Which number?'} Predictions of a {facts.kind} probe",
         answer=texts_answer(readings),
         details=[Paragraph(" ".join(filter(None, [*tested[:1], facts.untested, trained])))],
         sections=[View("texts.html", values)],
@@ -83,7 +83,8 @@ def _labelled(found: Sequence[RowPrediction], unit: str) -> str:
         return "There is no prediction."
     labels = Counter(answer.label for answer in found if answer.label is not None)
     if not labels:
-        low, high = (pick(answer.score for answer in found) for pick in (min, max))
+        scores = [answer.score for answer in found]
+        low, high = min(scores), max(scores)
         values = f"{low:.2f}" if len(found) == 1 else f"{low:.2f} to {high:.2f}"
         return f"Predicted for {counted(len(found), unit)}: {values.replace('-', '−')}."
     if len(found) == 1:
