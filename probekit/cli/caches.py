@@ -251,12 +251,12 @@ def plan(
     if as_json:
         click.echo(json_text(numbers))
         return
-    n_tokens, n_bytes, names = numbers["tokens"], numbers["bytes"], numbers["sites"]
+    n_tokens, n_rows, n_bytes = (numbers[key] for key in ("tokens", "rows_of_a_site", "bytes"))
+    names, shards = numbers["sites"], counted(numbers["shards_of_a_site"], "shard")
     models = f", by {numbers['caches']} models" if numbers["caches"] > 1 else ""
-    rows, shards = numbers["rows_of_a_site"], counted(numbers["shards_of_a_site"], "shard")
     for name, value in {
         "tokens read": f"{n_tokens:,}{models}",
-        "rows": f"{rows:,} at {counted(len(names), 'site')}, as {numbers['dtype']}",
+        "rows": f"{n_rows:,} at {counted(len(names), 'site')}, as {numbers['dtype']}",
         "sites": " to ".join(dict.fromkeys([names[0], names[-1]])),
         "bytes": f"{size_in_words(n_bytes)}, {size_in_words(n_bytes / n_tokens)} a token",
         "files": f"{numbers['files']:,}, in {shards} of each site",
