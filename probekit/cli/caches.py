@@ -251,8 +251,9 @@ def plan(
     if as_json:
         click.echo(json_text(numbers))
         return
-    n_tokens, n_rows, n_bytes = (numbers[key] for key in ("tokens", "rows_of_a_site", "bytes"))
-    names, shards = numbers["sites"], counted(numbers["shards_of_a_site"], "shard")
+    n_tokens, n_rows = numbers["tokens"], numbers["rows_of_a_site"]
+    n_bytes, names = numbers["bytes"], numbers["sites"]
+    shards = counted(numbers["shards_of_a_site"], "shard")
     models = f", by {numbers['caches']} models" if numbers["caches"] > 1 else ""
     for name, value in {
         "tokens read": f"{n_tokens:,}{models}",

@@ -173,11 +173,7 @@ def n_in_words(facts: pd.Series[Any] | CausesRecord) -> str:
     >>> n_in_words(pd.Series({"n": 1080.0, "groups": 15.0}))
     'n = 1,080 texts in 15 groups'
     """
-    if isinstance(facts, CausesRecord):
-        n, n_groups = facts.n, facts.groups
-    else:
-        n, n_groups = facts["n"], facts["groups"]
-    return f"n = {n:,.0f} texts in {n_groups:,.0f} groups"
+    return f"n = {facts.n:,.0f} texts in {facts.groups:,.0f} groups"
 
 
 def value_in_words(row: pd.Series[Any]) -> str:
