@@ -168,15 +168,12 @@ def worker(
     used_seed = int.from_bytes(os.urandom(4), "little") if seed is None else seed
     n_done = 0
     with with_threads(threads or cpu_count()):
-        for cache, done in work_at(place, only=job, device=device, seed=used_seed):
+        for folder, done in work_at(place, only=job, device=device, seed=used_seed):
             n_done += 1
-            content = {"cache": str(cache), **done._asdict()}
-            click.echo(
-                json.dumps(content)
-                if as_json
-                else f"{cache}: shard {done.shard}, {done.rows} rows of {done.sites} sites, "
-                f"{done.seconds:.1f} s"
-            )
+            line = f"{folder}: shard {done.shard}, {done.rows} rows of {done.sites} sites, "
+            line += f"{done.seconds:.1f} s"
+            content = {"cache": str(folder), **done._asdict()}
+            click.echo(json.dumps(content) if as_json else line)
     click.echo(f"{counted(n_done, 'shard')} computed; no shard is missing in {place}", err=True)
 
 
@@ -244,21 +241,27 @@ def plan(
 
         sites, dtype = sites or ("blocks.*.hook_resid_post",), dtype or "float16"
         numbers = plan_tokens(what, int(tokens), sites=sites, dtype=dtype, device=device)
-    parallel = min(workers, numbers["shards_of_a_site"])
-    seconds = None if throughput is None else numbers["caches"] * numbers["tokens"] / throughput
-    numbers["hours"] = None if seconds is None else seconds / parallel / 3600
+    # More workers than shards would have nothing to do.
+    n_busy = min(workers, numbers["shards_of_a_site"])
+    numbers["hours"], time = None, "unknown; give --throughput"
+    if throughput is not None:
+        seconds = numbers["caches"] * numbers["tokens"] / throughput
+        numbers["hours"] = seconds / n_busy / 3600
+        time = f"{numbers['hours']:,.2f}, by {counted(n_busy, 'worker')}"
     if as_json:
         click.echo(json_text(numbers))
         return
-    n, several = numbers, numbers["caches"] > 1
-    time = "unknown; give --throughput" if seconds is None else f"{n['hours']:,.2f}"
+    n_tokens, n_rows = numbers["tokens"], numbers["rows_of_a_site"]
+    n_bytes, names = numbers["bytes"], numbers["sites"]
+    shards = counted(numbers["shards_of_a_site"], "shard")
+    models = f", by {numbers['caches']} models" if numbers["caches"] > 1 else ""
     for name, value in {
-        "tokens read": f"{n['tokens']:,}" + (f", by {n['caches']} models" if several else ""),
-        "rows": f"{n['rows_of_a_site']:,} at {counted(len(n['sites']), 'site')}, as {n['dtype']}",
-        "sites": " to ".join(dict.fromkeys([n["sites"][0], n["sites"][-1]])),
-        "bytes": f"{size_in_words(n['bytes'])}, {size_in_words(n['bytes'] / n['tokens'])} a token",
-        "files": f"{n['files']:,}, in {counted(n['shards_of_a_site'], 'shard')} of each site",
-        "hours": time + (f", by {counted(parallel, 'worker')}" if seconds is not None else ""),
+        "tokens read": f"{n_tokens:,}{models}",
+        "rows": f"{n_rows:,} at {counted(len(names), 'site')}, as {numbers['dtype']}",
+        "sites": " to ".join(dict.fromkeys([names[0], names[-1]])),
+        "bytes": f"{size_in_words(n_bytes)}, {size_in_words(n_bytes / n_tokens)} a token",
+        "files": f"{numbers['files']:,}, in {shards} of each site",
+        "hours": time,
     }.items():
         click.echo(f"{name:12} {value}")
 
@@ -275,7 +278,7 @@ def _root(cache_root: Location | None) -> Location:
 
 
 def _find(names: Sequence[str], cache_root: Location | None) -> Sequence[Location]:
-    """Return the locations of the named caches, or of all without names."""
+    """Return the locations of the named caches, or of all without names; print if none exists."""
     from probekit.activations.upkeep import caches_in, find_cache
 
     root = _root(cache_root)
@@ -293,14 +296,15 @@ def list_caches(cache_root: Location | None, as_json: bool) -> None:
 
     root = _root(cache_root)
     summaries = [summarize(place) for place in caches_in(root)]
-    lines = [
-        f"{one.key}  {size_in_words(one.bytes):>9}  {_age(one.age):>12}  {one.problem or one.what}"
-        for one in summaries
-    ]
-    if _show(as_json, [asdict(summary) for summary in summaries], lines):
+    lines = []
+    for summary in summaries:
+        size, age = size_in_words(summary.bytes), _age(summary.age)
+        lines.append(f"{summary.key}  {size:>9}  {age:>12}  {summary.problem or summary.what}")
+    _show(as_json, [asdict(summary) for summary in summaries], lines)
+    if not as_json:
         total = size_in_words(sum(summary.bytes for summary in summaries))
         message = f"{counted(len(summaries), 'cache')}, {total}, in {root}"
-        click.echo(message, err=bool(summaries))
+        click.echo(message, err=bool(summaries))  # to stderr if there is a table on stdout
 
 
 @cache.command()
@@ -319,8 +323,8 @@ def show_command(name: str, cache_root: Location | None, as_json: bool) -> None:
     state = f"{_age(summary.age)}, root {summary.root or 'not sealed'}"
     lines = [str(summary.place), summary.what, f"{size_in_words(summary.bytes)}, {state}"]
     for site, n_rows in summary.sites.items():
-        partly = "" if n_rows == summary.rows else f" ({n_rows / summary.rows:.0%})"
-        lines.append(f"  {site}: {n_rows:,} rows{partly}")
+        share = "" if n_rows == summary.rows else f" ({n_rows / summary.rows:.0%})"
+        lines.append(f"  {site}: {n_rows:,} rows{share}")
     for key, value in identity.items():
         lines.append(f"  {key}: {json.dumps(value) if isinstance(value, dict) else value}")
     _show(as_json, asdict(summary) | {"identity": identity}, lines)
@@ -345,9 +349,11 @@ def verify_command(names: Sequence[str], cache_root: Location | None, as_json: b
         if not as_json and not damages[str(place)]:
             state = f"no damage; shards not captured yet: {missing}" if missing else "intact"
             click.echo(f"{place}: {state}")
-    bad = [f"{place}/{d['file']}: {d['why']}" for place, items in damages.items() for d in items]
-    _show(as_json, damages, bad)
-    if bad:
+    lines = []
+    for folder, of_cache in damages.items():
+        lines += [f"{folder}/{damage['file']}: {damage['why']}" for damage in of_cache]
+    _show(as_json, damages, lines)
+    if lines:
         sys.exit(1)
 
 
@@ -361,7 +367,8 @@ def repair_command(name: str, cache_root: Location | None, as_json: bool) -> Non
     (place,) = _find([name], cache_root)
     damages = repair_store(ActivationStore.open(place))
     content = [damage._asdict() for damage in damages]
-    if _show(as_json, content, [f"{damage.file}: {damage.why}" for damage in damages]):
+    _show(as_json, content, [f"{damage.file}: {damage.why}" for damage in damages])
+    if not as_json:
         advice = "; run the capture again" if damages else ""
         click.echo(f"damaged files removed: {len(damages)}{advice}", err=True)
 
@@ -373,12 +380,13 @@ def rm(names: Sequence[str], cache_root: Location | None, as_json: bool) -> None
     """Remove caches."""
     from probekit.activations.upkeep import remove_cache
 
-    left = {str(place): remove_cache(place) for place in _find(names, cache_root)}
-    _show(as_json, left, [f"removed {place}" for place, files in left.items() if not files])
-    for place, files in left.items():
+    other_files = {str(place): remove_cache(place) for place in _find(names, cache_root)}
+    removed = [folder for folder, files in other_files.items() if not files]
+    _show(as_json, other_files, [f"removed {folder}" for folder in removed])
+    for folder, files in other_files.items():
         if files:
             problem = f"not removed, not files of a cache: {', '.join(files)}"
-            click.echo(f"warning: {place}: {problem}", err=True)
+            click.echo(f"warning: {folder}: {problem}", err=True)
 
 
 @cache.command()
@@ -407,13 +415,14 @@ def gc(
             if not dry_run:
                 remove_cache(place)
             removed[str(place)] = summary.bytes
-        elif summary.problem is None and not dry_run:
-            removed |= {f"{place}/{name}": size for name, size in collect_garbage(place).items()}
         elif summary.problem is not None:
             click.echo(f"warning: skipped: {summary.problem}", err=True)
-    done = "would remove" if dry_run else "removed"
-    lines = [f"{done} {name}, {size_in_words(size)}" for name, size in removed.items()]
-    if _show(as_json, removed, lines):
+        elif not dry_run:
+            removed |= {f"{place}/{name}": size for name, size in collect_garbage(place).items()}
+    verb = "would remove" if dry_run else "removed"
+    lines = [f"{verb} {name}, {size_in_words(size)}" for name, size in removed.items()]
+    _show(as_json, removed, lines)
+    if not as_json:
         click.echo(f"{size_in_words(sum(removed.values()))} in total", err=True)
 
 
@@ -434,7 +443,8 @@ def export_command(
     from probekit.activations.store import ActivationStore
 
     (place,) = _find([name], cache_root)
-    paths = [*map(str, export_rows(ActivationStore.open(place), out, format_, sites or None))]
+    files = export_rows(ActivationStore.open(place), out, format_, sites=sites or None)
+    paths = [str(file) for file in files]
     _show(as_json, paths, paths)
 
 
@@ -444,7 +454,7 @@ def export_command(
 @_common_options
 def pull(url: Location, pin: str | None, cache_root: Location | None, as_json: bool) -> None:
     """Copy the cache at URL (or in a folder) to the local caches and verify its checksums."""
-    _copy(url, _root(cache_root), pin, as_json)
+    _copy(url, _root(cache_root), pin=pin, as_json=as_json)
 
 
 @cache.command()
@@ -453,10 +463,10 @@ def pull(url: Location, pin: str | None, cache_root: Location | None, as_json: b
 def push(name: str, cache_root: Location | None, as_json: bool, url: Location) -> None:
     """Copy a cache to URL/KEY (or a folder) and verify its checksums."""
     (place,) = _find([name], cache_root)
-    _copy(place, url, None, as_json)
+    _copy(place, url, pin=None, as_json=as_json)
 
 
-def _copy(source: Location, root: Location, pin: str | None, as_json: bool) -> None:
+def _copy(source: Location, root: Location, *, pin: str | None, as_json: bool) -> None:
     from probekit.activations.upkeep import copy_cache
     from probekit.cli.show.terminal import watching
 
@@ -468,11 +478,10 @@ def _copy(source: Location, root: Location, pin: str | None, as_json: bool) -> N
     _show(as_json, content, [line])
 
 
-def _show(as_json: bool, content: Any, lines: Iterable[str]) -> bool:
-    """Print the content as JSON, or the lines; return whether these are printed."""
+def _show(as_json: bool, content: Any, lines: Iterable[str]) -> None:
+    """Print the content as JSON, or else the lines."""
     for line in [json_text(content)] if as_json else lines:
         click.echo(line)
-    return not as_json
 
 
 def _age(seconds: float | None) -> str:

@@ -43,8 +43,8 @@ def main() -> None:
         error.show()
         sys.exit(error.exit_code)
     except (KeyboardInterrupt, click.Abort) as error:
-        name = Path(sys.argv[0]).name
-        program = ["python", "-m", "probekit"] if name == "__main__.py" else [name]
+        script = Path(sys.argv[0]).name
+        program = ["python", "-m", "probekit"] if script == "__main__.py" else [script]
         command = shlex.join([*program, *sys.argv[1:]])
         click.echo(f"\nInterrupted. Completed work is saved; continue with:\n  {command}", err=True)
         sys.exit(143 if isinstance(error, _Terminated) else 130)
@@ -59,7 +59,7 @@ def main() -> None:
 
 
 # Windows has SIGBREAK instead, sent by Ctrl-Break and by the parent process of a worker.
-_TERMINATE = [getattr(signal, n) for n in ("SIGTERM", "SIGBREAK") if hasattr(signal, n)]
+_TERMINATE = [getattr(signal, name) for name in ("SIGTERM", "SIGBREAK") if hasattr(signal, name)]
 
 
 class _Terminated(KeyboardInterrupt):
@@ -75,11 +75,13 @@ def _sigterm_raises() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():  # others cannot set handlers
         yield
         return
-    before = {number: signal.signal(number, _terminated) for number in _TERMINATE}
+    previous = {}
+    for number in _TERMINATE:
+        previous[number] = signal.signal(number, _terminated)
     try:
         yield
     finally:
-        for number, handler in before.items():
+        for number, handler in previous.items():
             signal.signal(number, handler)
 
 
@@ -109,8 +111,8 @@ def _show_versions(ctx: click.Context, _: click.Parameter, is_given: bool) -> No
         torch = version("torch")  # from its metadata: importing torch takes seconds
     except PackageNotFoundError:
         torch = "not installed"
-    own = origin()
-    click.echo(f"{own.name} {own.version}")
+    distribution = origin()
+    click.echo(f"{distribution.name} {distribution.version}")
     click.echo(f"package  {PACKAGE}")
     click.echo(f"Python   {platform.python_version()}")
     click.echo(f"torch    {torch}")

@@ -52,11 +52,12 @@ def params(model: str, untied: bool, no_qkv_bias: bool, as_json: bool, **sizes: 
         )
     config = replace(config, **given)
     *sums, total = count_sums(config)
-    components = [_entry(count, total) for count in count_components(config)]
-    entries = [_entry(count, total) for count in (*sums, total)]
+    entries = {
+        "components": [_entry(count, total) for count in count_components(config)],
+        "sums": [_entry(count, total) for count in (*sums, total)],
+    }
     if as_json:
-        content = {"model": model, "config": config.to_json()}
-        click.echo(json_text(content | {"components": components, "sums": entries}))
+        click.echo(json_text({"model": model, "config": config.to_json()} | entries))
         return
 
     from probekit.cli.show.terminal import show_table
@@ -65,13 +66,13 @@ def params(model: str, untied: bool, no_qkv_bias: bool, as_json: bool, **sizes: 
     sizes_in_mb = (f"{dtype} MB" for dtype in _BYTES)
     columns = ("component", Column("formula", "words"), "number", "times", "in all", "share")
     rows = []
-    for one in (*components, None, *entries, None):  # None is a blank line
-        cells = [""] * (len(columns) + len(_BYTES))
-        if one is not None:
-            cells = [one["name"], one["formula"], f"{one['number']:,}", str(one["times"])]
-            cells += [f"{one['in_all']:,}", f"{one['share']:.2%}"]
-            cells += [f"{size:,.2f}" for size in one["megabytes"].values()]
-        rows.append(cells)
+    for block in entries.values():
+        for entry in block:
+            cells = [entry["name"], entry["formula"], f"{entry['number']:,}", str(entry["times"])]
+            cells += [f"{entry['in_all']:,}", f"{entry['share']:.2%}"]
+            cells += [f"{size:,.2f}" for size in entry["megabytes"].values()]
+            rows.append(cells)
+        rows.append([""] * (len(columns) + len(_BYTES)))  # a blank line
     show_table(ResultTable("", (*columns, *sizes_in_mb), rows))
     axes = config.axis_sizes.items()
     click.echo(", ".join(f"{axis} = {size:,}" for axis, size in axes if axis != "1"))
@@ -111,7 +112,7 @@ def verify_model_command(model: str, texts: tuple[str, ...], dtype: str) -> None
 
     rows = verify_model(model, texts or TEXTS, dtype=dtype)
     columns = ("tensor", "largest difference", "largest value", "ratio at a position", "")
-    show_table(ResultTable("", columns, list(map(_agreement, rows))))
+    show_table(ResultTable("", columns, list(map(_agreement_cells, rows))))
     differing = [row.site for row in rows if not row.agrees]
     if differing:
         raise click.ClickException(
@@ -128,7 +129,7 @@ def verify_model_command(model: str, texts: tuple[str, ...], dtype: str) -> None
         click.echo("Conversions of float64 to float32 in the code of transformers were skipped.")
 
 
-def _agreement(row: Agreement) -> tuple[str, ...]:
+def _agreement_cells(row: Agreement) -> tuple[str, ...]:
     """Return a comparison as the cells of a row."""
     if row.site.endswith("tokens"):
         numbers = (f"{row.difference:.0f} texts differ", f"{row.largest:.0f} texts", "")

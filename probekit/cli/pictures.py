@@ -40,19 +40,23 @@ _POSITION = click.option(
 def _write(
     out: Path | None,
     page: Callable[..., str],
-    found: Any,
+    result: Any,
+    *,
     rows: pd.DataFrame,
     network: ModelAndTokenizer,
     bos: bool,
-    **more: str,
+    **more_facts: str,
 ) -> None:
-    """Write a page with the facts of its model, or the rows, if there is an output file."""
+    """Write the page of a result with the facts of its model, or the rows; without `out` nothing.
+
+    The ending of the output file decides whether it gets the page or the rows.
+    """
     from probekit.cli.show.looks import facts_for_page
     from probekit.pipeline.look.exports import write_page_or_rows
 
     if out is not None:
-        facts = facts_for_page(network, bos) | more
-        write_page_or_rows(out, lambda: page(found, model=network.source, facts=facts), rows)
+        facts = facts_for_page(network, bos) | more_facts
+        write_page_or_rows(out, lambda: page(result, model=network.source, facts=facts), rows)
         click.echo(str(out))
 
 
@@ -88,7 +92,7 @@ def lens(
     with watching() as watcher:
         rows = read_lens(network, **options, bos=bos, sites=sites or SITES, watcher=watcher)
     show_lens(rows, position)
-    _write(out, lens_page, rows, rows, network, bos)
+    _write(out, lens_page, rows, rows=rows, network=network, bos=bos)
 
 
 @click.command()
@@ -108,9 +112,9 @@ def attribution(model: str, bos: bool, device: str, out: Path | None, **options:
     from probekit.report.pages.attribution_page import attribution_page
 
     network = ModelAndTokenizer.load(model, device)
-    found = attribute(network, **options, bos=bos)
-    show_attribution(found)
-    _write(out, attribution_page, found, found.rows, network, bos)
+    result = attribute(network, **options, bos=bos)
+    show_attribution(result)
+    _write(out, attribution_page, result, rows=result.rows, network=network, bos=bos)
 
 
 @click.command()
@@ -150,13 +154,13 @@ def heads(
     network = ModelAndTokenizer.load(model, device)
     with watching() as watcher:
         if texts:
-            found = score_texts(network, texts, bos=bos, watcher=watcher)
+            scored = score_texts(network, texts, bos=bos, watcher=watcher)
         else:
-            found = score_random_repeats(
+            scored = score_random_repeats(
                 network, random_repeats or 10, length=length, seed=seed, bos=bos, watcher=watcher
             )
-    show_heads(found)
-    _write(out, heads_page, found, found.rows, network, bos, read=found.read)
+    show_heads(scored)
+    _write(out, heads_page, scored, rows=scored.rows, network=network, bos=bos, read=scored.read)
 
 
 @click.command()
@@ -199,10 +203,10 @@ def patch_command(
     from probekit.report.pages.pair_page import pair_page
 
     network = ModelAndTokenizer.load(model, device)
-    verify = top if attribution else None
-    pair = patch_pair(network, **given, bos=bos, sites=sites or SITES, verify=verify)
+    n_verified = top if attribution else None
+    pair = patch_pair(network, **given, bos=bos, sites=sites or SITES, verify=n_verified)
     show_pair(pair, top)
-    _write(out, pair_page, pair, pair.rows, network, bos)
+    _write(out, pair_page, pair, rows=pair.rows, network=network, bos=bos)
 
 
 @click.command()

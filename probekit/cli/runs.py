@@ -179,20 +179,20 @@ def transfer_command(
     from probekit.experiment.loader import load_experiment
     from probekit.probes.kinds.registry import find_kind
 
-    chosen = list(overrides)
+    changes = list(overrides)
     if sites:
-        chosen += [f"capture.sites={json.dumps(sites)}", "capture.concatenate=[]"]
+        changes += [f"capture.sites={json.dumps(sites)}", "capture.concatenate=[]"]
     if kinds:
         named = [{"kind": find_kind(kind).name} for kind in kinds]
-        chosen.append(f"probe.kinds={json.dumps(named)}")
-    experiments = [load_experiment(file, chosen) for file in files]
+        changes.append(f"probe.kinds={json.dumps(named)}")
+    loaded = [load_experiment(file, changes) for file in files]
 
     from probekit.cli.show.results import show_transfer
     from probekit.cli.show.terminal import watching
     from probekit.pipeline.compare.transfer import transfer as transfer_all
 
     with watching() as watcher:
-        result = transfer_all(experiments, out=out, watcher=watcher, **options)
+        result = transfer_all(loaded, out=out, watcher=watcher, **options)
     show_transfer(result)
     click.echo(str(out / "transfer.html"))
 
@@ -243,12 +243,13 @@ def report(runs: tuple[Path, ...], out: Path | None, formats: Sequence[str], col
 
         loaded = load_runs(runs)
         write_atomic(out, runs_page(loaded))
-        for one in loaded:
-            click.echo(f"{line_label(one.name)}: {one.answer}")
+        for shown in loaded:
+            click.echo(f"{line_label(shown.name)}: {shown.answer}")
         if formats:
             write_figures(runs_figures(loaded), out.with_suffix("") / "figures", formats, columns)
         click.echo(str(out))
         return
+    (folder,) = runs
     if out is not None:
         raise click.UsageError(
             "--out requires several runs; the page of a single run is its report.html."
@@ -256,20 +257,20 @@ def report(runs: tuple[Path, ...], out: Path | None, formats: Sequence[str], col
     from probekit.results.record import check_finished, has_causes_alone
     from probekit.training.run_files import is_pretraining
 
-    if is_pretraining(runs[0]):
+    if is_pretraining(folder):
         from probekit.report.pages.losses import write_losses
 
         if formats:
             raise click.UsageError("--figures requires the run of an experiment.")
-        click.echo(str(write_losses(runs[0])))
+        click.echo(str(write_losses(folder)))
         return
-    if not has_causes_alone(runs[0]):
-        check_finished(runs[0])
+    if not has_causes_alone(folder):
+        check_finished(folder)
 
     from probekit.report.pages.run_page import write_report
 
-    path = write_report(runs[0])
-    draw_figures(runs[0], formats, columns)
+    path = write_report(folder)
+    draw_figures(folder, formats, columns)
     click.echo(str(path))
 
 

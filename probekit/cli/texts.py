@@ -60,7 +60,7 @@ def generate_command(
     from probekit.model.text.tokenizer import Tokenizer
     from probekit.products import check_device
 
-    by, towards, at_site = (given.pop(name) for name in ("by", "towards", "at_site"))
+    by, towards, at_site = given.pop("by"), given.pop("towards"), given.pop("at_site")
     decoding = Decoding(**given)
     if decoding.temperature == 0 and (decoding.top_k or decoding.top_p or decoding.num_samples > 1):
         click.echo(
@@ -86,17 +86,15 @@ def generate_command(
         probe = SavedProbe.load(steer)
         vector = steering_vector(probe, towards)
         with watching() as watcher:
-            steered = load_network(probe, model, device, False, watcher)
+            steered = load_network(probe, model, device, allow_other=False, watcher=watcher)
         label = towards or (probe.direction_names[0] if probe.classes else "higher numbers")
         where = f"sd towards {class_label(label)} at {at_site or probe.facts.site}"
         options = {"bos": bos, "stop": stops, "site": at_site}
-        found = {
-            f"{dose:+g} {where}" if dose else "no steering": steered_texts(
-                steered, prompts, decoding, vector, dose, **options
-            )
-            for dose in (0.0, *filter(None, by))
-        }
-        _show(prompts, found, decoding)
+        by_dose = {}
+        for dose in (0.0, *filter(None, by)):  # without steering first
+            how = f"{dose:+g} {where}" if dose else "no steering"
+            by_dose[how] = steered_texts(steered, prompts, decoding, vector, dose, **options)
+        _show(prompts, by_dose, decoding)
         click.echo(
             "note: one text is no measurement of an effect; `probekit cause` measures steering "
             "with intervals and controls.",
@@ -119,22 +117,24 @@ def generate_command(
 
 def _show(
     prompts: Sequence[str],
-    found: Mapping[str, Sequence[Sequence[Continuation]]],
+    by_dose: Mapping[str, Sequence[Sequence[Continuation]]],
     decoding: Decoding,
 ) -> None:
     """Print each prompt with its continuations, with a heading if there are several.
 
     Args:
         prompts: the prompts.
-        found: the continuations of all prompts by their heading, "" for none.
+        by_dose: the continuations of all prompts by the dose of steering in words; "" if nothing
+            is steered.
         decoding: gives the number of samples of a prompt.
     """
     for number, prompt in enumerate(prompts):
         for sample in range(decoding.num_samples):
-            parts = [f"prompt {number + 1}"] * (len(prompts) > 1)
-            parts += [f"sample {sample + 1}"] * (decoding.num_samples > 1)
-            for how, continuations in found.items():
-                if heading := ": ".join(filter(None, (", ".join(parts), how))):
+            counts = [f"prompt {number + 1}"] * (len(prompts) > 1)
+            counts += [f"sample {sample + 1}"] * (decoding.num_samples > 1)
+            for dose, continuations in by_dose.items():
+                heading = ": ".join(filter(None, (", ".join(counts), dose)))
+                if heading:
                     click.echo(f"--- {heading} ---")
                 click.echo(prompt + continuations[number][sample].text)
 

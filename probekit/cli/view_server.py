@@ -64,7 +64,7 @@ def find_page(folder: Path, path: str) -> str | None:
     run = runs.get(unquote(path))
     if run is None or (run / STARTED).exists():
         return None
-    return (losses_html if is_pretraining(run) else report_page)(run)
+    return losses_html(run) if is_pretraining(run) else report_page(run)
 
 
 class RunsServer(ThreadingHTTPServer):
@@ -106,11 +106,10 @@ class RunsServer(ThreadingHTTPServer):
         """Register a connection; at the limit, close the oldest idle one or return False."""
         with self._lock:
             if len(self._deadlines) >= self.most_connections:
-                idle = (one for one, deadline in self._deadlines.items() if deadline < math.inf)
-                oldest = next(idle, None)
-                if oldest is None:
+                idle = [other for other, end in self._deadlines.items() if end < math.inf]
+                if not idle:
                     return False
-                self._close(oldest)
+                self._close(idle[0])
             self._deadlines[request] = time.monotonic() + self.request_seconds
             return True
 
@@ -127,7 +126,8 @@ class RunsServer(ThreadingHTTPServer):
         """Close connections whose request timed out; called twice a second."""
         now = time.monotonic()
         with self._lock:
-            for request in [one for one, deadline in self._deadlines.items() if deadline < now]:
+            late = [request for request, deadline in self._deadlines.items() if deadline < now]
+            for request in late:
                 self._close(request)
 
     def _close(self, request: socket.socket) -> None:
@@ -157,10 +157,9 @@ class _Handler(BaseHTTPRequestHandler):
             return
         # A request must have one Host header, with the name of this server.
         hosts = self.headers.get_all("Host", [])
+        is_for_this_server = len(hosts) == 1 and hosts[0].lower() in self.server.hosts
         # A target with a scheme would override the Host header.
-        if not (
-            len(hosts) == 1 and hosts[0].lower() in self.server.hosts and self.path.startswith("/")
-        ):
+        if not is_for_this_server or not self.path.startswith("/"):
             self._send(HTTPStatus.FORBIDDEN, f"Use the address {self.server.hosts[0]}.", "plain")
             return
         try:

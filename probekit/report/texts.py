@@ -138,8 +138,8 @@ class MachinePaths:
     @classmethod
     def of(cls, *settings: Any) -> MachinePaths:
         """Return the absolute paths among texts and the leaves of nested mappings and lists."""
-        found = {text for text in _texts(settings) if _last_part(text) and text[:2] != ".."}
-        return cls(tuple(sorted(found, key=lambda path: (-len(path), path))))
+        paths = {text for text in _texts(settings) if _last_part(text) and text[:2] != ".."}
+        return cls(tuple(sorted(paths, key=lambda path: (-len(path), path))))
 
     def hide(self, text: str) -> str:
         """Return a text in which only the last part of each of the paths is left.
@@ -149,16 +149,16 @@ class MachinePaths:
         """
         for path in self.paths:
             # YAML may break a long path at a space.
-            words = r"\s+".join(map(re.escape, path.split(" ")))
-            shown = f"…/{_last_part(path)}".replace("\\", r"\\")
-            text = re.sub(rf"(?<![\w/.]){words}(?![\w-])", shown, text)
+            pattern = r"\s+".join(map(re.escape, path.split(" ")))
+            shown = f"…/{_last_part(path)}".replace("\\", r"\\")  # escaped for re.sub
+            text = re.sub(rf"(?<![\w/.]){pattern}(?![\w-])", shown, text)
         return text
 
     def hide_in(self, record: RunRecord) -> RunRecord:
         """Return the record of a run with the paths shortened in the texts that the page shows."""
         findings = [
-            one.model_copy(update={"message": self.hide(one.message)})
-            for one in record.data.findings
+            finding.model_copy(update={"message": self.hide(finding.message)})
+            for finding in record.data.findings
         ]
         notes = [self.hide(note) for note in record.data.notes]
         data = record.data.model_copy(update={"findings": findings, "notes": notes})
@@ -170,10 +170,9 @@ def _texts(value: Any) -> Iterator[str]:
     """Yield the texts in nested mappings and lists."""
     if isinstance(value, str):
         yield value
-        return
-    inner: Iterable[Any] = value.values() if isinstance(value, dict) else value
-    for one in inner if isinstance(value, dict | list | tuple) else ():
-        yield from _texts(one)
+    elif isinstance(value, dict | list | tuple):
+        for inner in value.values() if isinstance(value, dict) else value:
+            yield from _texts(inner)
 
 
 def _last_part(text: str) -> str:
@@ -232,10 +231,14 @@ class Palette:
         >>> Palette.of([TextReading("", (), (), answers)], ("a", "b")).high
         3.0
         """
-        scores = [a.score for reading in readings for a in reading.answers[1:] or reading.answers]
+        scores = []
+        for reading in readings:
+            answers = reading.answers[1:] or reading.answers
+            scores += [answer.score for answer in answers]
         if classes:
-            return cls(tuple(classes), 0.0, _quantile([abs(s) for s in scores], TYPICAL) or 1.0)
-        return cls((), _quantile(scores, 1 - TYPICAL), _quantile(scores, TYPICAL))
+            high = _quantile(list(map(abs, scores)), TYPICAL) or 1.0
+            return cls(tuple(classes), low=0.0, high=high)
+        return cls((), low=_quantile(scores, 1 - TYPICAL), high=_quantile(scores, TYPICAL))
 
     def paint(self, answer: RowPrediction) -> Paint:
         """Return the colour of a prediction.
@@ -245,9 +248,10 @@ class Palette:
         """
         if answer.label is None:
             span = self.high - self.low
-            return Paint(NUMBER, _share((answer.score - self.low) / span if span else 0.0))
+            return Paint(NUMBER, _clipped((answer.score - self.low) / span if span else 0.0))
         if len(self.classes) == 2:
-            return Paint(HIGH if answer.score > 0 else LOW, _share(abs(answer.score) / self.high))
+            hue = HIGH if answer.score > 0 else LOW
+            return Paint(hue, _clipped(abs(answer.score) / self.high))
         return Paint(self.hue(answer.label), 1.0)
 
     def hue(self, label: str) -> str:
@@ -263,5 +267,5 @@ def _quantile(scores: Sequence[float], share: float) -> float:
     return ordered[round(share * (len(ordered) - 1))] if ordered else 0.0
 
 
-def _share(value: float) -> float:
-    return min(max(value, 0.0), 1.0)
+def _clipped(strength: float) -> float:
+    return min(max(strength, 0.0), 1.0)

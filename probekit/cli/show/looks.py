@@ -39,16 +39,7 @@ from probekit.report.pages.heads_page import (
 from probekit.report.pages.lens_page import LEGEND, lens_accuracy, lens_answer, site_labels
 from probekit.report.pages.pair_page import CAVEAT, pair_answer, pair_notes, strongest_patches
 from probekit.report.pages.table import Column, ResultTable
-from probekit.report.texts import (
-    HIGH,
-    LOW,
-    NUMBER,
-    Paint,
-    Palette,
-    line_label,
-    model_title,
-    token_label,
-)
+from probekit.report.texts import NUMBER, Paint, Palette, line_label, model_title, token_label
 from probekit.results.network import (
     AttributedLogit,
     PatchedPair,
@@ -81,23 +72,26 @@ def show_lens(rows: pd.DataFrame, position: int) -> None:
     Raises:
         ConfigError: a text has no such position.
     """
-    texts = rows.drop_duplicates(["prompt", "position"]).groupby("prompt", sort=False)["token"]
+    n_top = sum(str(column).startswith("token_") for column in rows.columns)
+    tokens_of = rows.drop_duplicates(["prompt", "position"]).groupby("prompt", sort=False)["token"]
     # Raises before anything is printed if a text does not have the position.
-    places = {number: position_from_start(position, len(tokens)) for number, tokens in texts}
-    for number, text in texts:
-        tokens, place = text.tolist(), places[number]
+    places = {number: position_from_start(position, len(tokens)) for number, tokens in tokens_of}
+    for number, of_text in tokens_of:
+        tokens, place = of_text.tolist(), places[number]
+        beginning = line_label("".join(tokens[: place + 1]))
+        click.echo(f"{number} at [{place}] {token_label(tokens[place])}: {beginning}")
         at_place = rows[(rows["prompt"] == number) & (rows["position"] == place)]
-        read = line_label("".join(tokens[: place + 1]))
-        click.echo(f"{number} at [{place}] {token_label(tokens[place])}: {read}")
-        cells = []
+        lines = []
         for label, row in zip(site_labels(at_place), at_place.to_dict("records"), strict=True):
-            ranks = range(1, sum(str(name).startswith("token_") for name in row) + 1)
-            top = [f"{token_label(row[f'token_{r}'])} {row[f'probability_{r}']:.3f}" for r in ranks]
-            rank = "–" if pd.isna(row["next_rank"]) else f"{row['next_rank']:,}"
-            numbers = (format_number(row["entropy"]), format_number(row["kl"]), rank)
-            cells.append((label, *numbers, "  ".join(top)))
+            top = [
+                f"{token_label(row[f'token_{rank}'])} {row[f'probability_{rank}']:.3f}"
+                for rank in range(1, n_top + 1)
+            ]
+            next_rank = "–" if pd.isna(row["next_rank"]) else f"{row['next_rank']:,}"
+            numbers = (format_number(row["entropy"]), format_number(row["kl"]), next_rank)
+            lines.append((label, *numbers, "  ".join(top)))
         columns = ["layer", "entropy", "KL", "rank of next", *words("most probable tokens")]
-        show_table(ResultTable("", columns, cells))
+        show_table(ResultTable("", columns, lines))
     click.echo(LEGEND)
     click.echo(lens_answer(rows))
     click.echo(lens_accuracy(rows))
@@ -131,14 +125,13 @@ def show_pair(pair: PatchedPair, top: int) -> None:
     answer, wrong = token_label(pair.answer), token_label(pair.wrong)
     click.echo(f"Logit of {answer} minus logit of {wrong}:")
     texts = [
-        (name, signed(value), "".join(tokens))
-        for name, tokens, value in (
-            ("clean", pair.clean, pair.base),
-            ("corrupt", pair.corrupt, pair.source),
-        )
+        ("clean", signed(pair.base), "".join(pair.clean)),
+        ("corrupt", signed(pair.source), "".join(pair.corrupt)),
     ]
     show_table(ResultTable("", words("", "", ""), texts), has_heads=False)
-    for rows in filter(len, (pair.of_positions, pair.of_heads)):
+    for rows in (pair.of_positions, pair.of_heads):
+        if rows.empty:
+            continue
         click.echo()
         show_table(strongest_patches(pair, rows, top))
         click.echo()
@@ -166,20 +159,20 @@ def show_answers(readings: Sequence[TextReading], probe: SavedProbe, per: Per) -
     palette = Palette.of(readings, probe.classes)
     for number, reading in enumerate(readings, start=1):
         line = Text().append(f"{number} ", "dim")
-        line.append_text(_tokens(reading, palette) if per == "token" else _whole(reading, palette))
-        console.print(line, overflow="fold")
+        show = _tokens_line if per == "token" else _text_line
+        console.print(line.append_text(show(reading, palette)), overflow="fold")
     console.print(_legend(palette))
 
 
-def _cell(name: str, value: object) -> str:
+def _cell(column: str, value: object) -> str:
     if value is None:
         return "-"
-    if name == "token":
+    if column == "token":
         return token_label(str(value))
     return f"{value:.4f}" if isinstance(value, float) else line_label(str(value))
 
 
-def _tokens(reading: TextReading, palette: Palette) -> Text:
+def _tokens_line(reading: TextReading, palette: Palette) -> Text:
     line = Text()
     for token, answer in zip(reading.tokens, reading.answers, strict=True):
         line.append(line_label(token), _style(palette.paint(answer)))
@@ -190,7 +183,7 @@ def _tokens(reading: TextReading, palette: Palette) -> Text:
     return line
 
 
-def _whole(reading: TextReading, palette: Palette) -> Text:
+def _text_line(reading: TextReading, palette: Palette) -> Text:
     line = Text()
     if reading.answer is None:
         line.append("-")
@@ -209,9 +202,8 @@ def _legend(palette: Palette) -> Text:
     if not palette.classes:
         line.append(" number ", _style(Paint(NUMBER, 1.0)))
         return line.append(f" {format_number(palette.low)} to {format_number(palette.high)}", "dim")
-    hues = (LOW, HIGH) if len(palette.classes) == 2 else map(palette.hue, palette.classes)
-    for name, hue in zip(palette.classes, hues, strict=True):
-        line.append(f" {line_label(name)} ", _style(Paint(hue, 1.0))).append(" ")
+    for name in palette.classes:
+        line.append(f" {line_label(name)} ", _style(Paint(palette.hue(name), 1.0))).append(" ")
     if len(palette.classes) == 2:
         line.append(f"palest at score 0, strongest from ±{format_number(palette.high)}", "dim")
     return line
@@ -244,14 +236,14 @@ def show_sites(model: str) -> None:
 
 
 def _axis(axis: str, config: ModelConfig) -> str:
-    return (
-        f"{axis}={config.axis_sizes[axis]}" if axis in config.axis_sizes and axis != "1" else axis
-    )
+    """Return an axis with its size, if it has a fixed one: `d_model=64`, `pos`, `1`."""
+    has_size = axis in config.axis_sizes and axis != "1"
+    return f"{axis}={config.axis_sizes[axis]}" if has_size else axis
 
 
 def show_experiments(listed: Sequence[BundledExperiment]) -> None:
     """Print a row for each bundled experiment: name, question, and additional requirements."""
-    rows = [(one.name, one.question, "; ".join(one.needs)) for one in listed]
+    rows = [(bundled.name, bundled.question, "; ".join(bundled.needs)) for bundled in listed]
     columns = (Column("name", "words", "code"), *words("question", "needs"))
     show_table(ResultTable("", columns, rows))
     if listed:

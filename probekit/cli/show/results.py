@@ -59,33 +59,35 @@ def show_results(result: RunResult) -> None:
     v = record.verdict
     rows = site_rows(load_table(result.results), v)
     columns = [name for name in filled_columns(rows) if name not in _LEFT_OUT]
-    blocks: dict[tuple[str, str], list[SiteRow]] = {}
+    by_probe: dict[tuple[str, str], list[SiteRow]] = {}
     for row in rows:
-        blocks.setdefault((row.probe, row.position), []).append(row)
-    for number, (names, block) in enumerate(blocks.items()):
-        several = [len(set(column)) > 1 for column in zip(*blocks, strict=True)]
-        heading = " at ".join(name for name, differ in zip(names, several, strict=True) if differ)
+        by_probe.setdefault((row.probe, row.position), []).append(row)
+    has_probes = len({row.probe for row in rows}) > 1
+    has_positions = len({row.position for row in rows}) > 1
+    for number, ((probe, position), sites) in enumerate(by_probe.items()):
+        heading = " at ".join([probe] * has_probes + [position] * has_positions)
         if heading:
-            click.echo(f"{chr(10) * (number > 0)}{heading}")
-        # With the interval of the main score.
-        filled = [name for name in columns if any(name in row.cells for row in block)]
-        main, heads, cells = metric_name(block[0].metric), ["site"], []
+            click.echo("\n" * (number > 0) + heading)
+        filled = [name for name in columns if any(name in row.cells for row in sites)]
+        # Only the main score is followed by its interval.
+        main = metric_name(sites[0].metric)
+        headings, lines = ["site"], []
         for name in filled:
-            heads += [_SHORT.get(name, name), *["[95 %]"] * (name == main)]
-        for row in block:
-            own = [f"{_short(row.site)}{' *' if row.chosen else ''}"]
+            headings += [_SHORT.get(name, name)] + ["[95 %]"] * (name == main)
+        for row in sites:
+            line = [f"{_short(row.site)}{' *' if row.chosen else ''}"]
             for name in filled:
-                value, below = row.cells.get(name, ("-", ""))
-                own += [value, *[below] * (name == main)]
-            cells.append(own)
-        show_table(ResultTable("", heads, cells))
+                value, interval = row.cells.get(name, ("-", ""))
+                line += [value] + [interval] * (name == main)
+            lines.append(line)
+        show_table(ResultTable("", headings, lines))
     if rows:
-        parts = [text for name, text in _LEGEND.items() if name in columns]
+        legend = [f"{metric_name(v.metric)}: score on held-out rows with 95 % interval"]
         if any(row.chosen for row in rows):
             by = " of at least one outer fold" if v.is_nested else ""
-            parts.insert(0, f"*: selected by cross-validation{by}")
-        main = f"{metric_name(v.metric)}: score on held-out rows with 95 % interval"
-        click.echo(f"{'; '.join([main, *parts])}.")
+            legend.append(f"*: selected by cross-validation{by}")
+        legend += [text for name, text in _LEGEND.items() if name in columns]
+        click.echo(f"{'; '.join(legend)}.")
     click.echo(f"\n{answer(v, record.question)}")
     compared = comparison_table(v, record.control)
     if compared:
@@ -118,12 +120,12 @@ def show_warnings(result: RunResult) -> None:
 def show_verdicts(verdicts: Sequence[CheckResult]) -> None:
     """Print a line for each check, then the number of checks and of failures."""
     rows = [
-        (one.check, one.kind, one.expected, one.found, "yes" if one.ok else "NO")
-        for one in verdicts
+        (check.check, check.kind, check.expected, check.found, "yes" if check.ok else "NO")
+        for check in verdicts
     ]
     show_table(ResultTable("", words("check", "kind", "expected", "found", "ok"), rows))
-    n_bad = sum(not one.ok for one in verdicts)
-    click.echo(f"{counted(len(verdicts), 'check')}, {n_bad} failed.")
+    n_failed = sum(not check.ok for check in verdicts)
+    click.echo(f"{counted(len(verdicts), 'check')}, {n_failed} failed.")
 
 
 def show_comparison(comparison: RunComparison) -> None:
@@ -139,7 +141,7 @@ def show_comparison(comparison: RunComparison) -> None:
         click.echo("  no setting, digest or version differs")
     numbers = ("a", "b", "difference", "p", "p_adjusted", "n")
     columns = [f"{comparison.metric}, a - b", *numbers, *words("")]
-    rows = [_difference(row) for _, row in comparison.rows.iterrows()]
+    rows = [_difference_cells(row) for _, row in comparison.rows.iterrows()]
     show_table(ResultTable("", columns, rows))
     if comparison.rows["what"].eq("chosen").any():
         click.echo("*: the selected probes of both runs.")
@@ -149,7 +151,7 @@ def show_comparison(comparison: RunComparison) -> None:
     click.echo(line_label(comparison_answer(comparison)))
 
 
-def _difference(row: pd.Series) -> tuple[str, ...]:
+def _difference_cells(row: pd.Series) -> tuple[str, ...]:
     return (
         both_places(row) + (" *" if row["what"] == "chosen" else ""),
         format_number(row["value_a"]),
@@ -173,15 +175,15 @@ def show_transfer(result: Transfer) -> None:
         click.echo(f"cosine, {space} features, with 95 % interval under permuted labels:")
         show_table(_matrix(result.names, rows, ("cosine", "null_low", "null_high")))
     measured = only(result.scores, metric=result.metric)
-    own = measured["train"] == measured["test"]
-    cells = []
+    is_own = measured["train"] == measured["test"]
+    means = []
     for site, probe in result.places():
         is_place = (measured["site"] == site) & (measured["probe"] == probe)
-        of_sides = (measured.loc[is_place & side, "value"] for side in (own, ~own))
-        means = [format_number(values.mean()) for values in of_sides]
+        own = format_number(measured.loc[is_place & is_own, "value"].mean())
+        others = format_number(measured.loc[is_place & ~is_own, "value"].mean())
         mark = " *" if (site, probe) == result.chosen else ""
-        cells.append((site + mark, probe, *means))
-    show_table(ResultTable("", ("site", *words("probe"), "own test rows", "others'"), cells))
+        means.append((site + mark, probe, own, others))
+    show_table(ResultTable("", ("site", *words("probe"), "own test rows", "others'"), means))
     click.echo("*: selected by cross-validation; its scores are those above.")
     click.echo(line_label(transfer_answer(result)))
     for note in result.notes:
@@ -189,31 +191,32 @@ def show_transfer(result: Transfer) -> None:
 
 
 def _matrix(names: Sequence[str], rows: pd.DataFrame, columns: tuple[str, str, str]) -> ResultTable:
-    cells = {(row["train"], row["test"]): row for _, row in rows.iterrows()}
-    values = [
-        (train, *(format_number(*(cells[train, test][c] for c in columns)) for test in names))
-        for train in names
-    ]
-    return ResultTable("", ("", *names), values)
+    """Return a table, trained on (down) by tested on (across), of a value and its interval."""
+    texts = {
+        (row["train"], row["test"]): format_number(*(row[column] for column in columns))
+        for _, row in rows.iterrows()
+    }
+    lines = [(train, *(texts[train, test] for test in names)) for train in names]
+    return ResultTable("", ("", *names), lines)
 
 
 def show_causes(tables: CauseTables) -> None:
     """Print the answer, the table of verdicts and doubts, such as texts that were left out."""
     click.echo(f"\n{cause_answer(tables)}")
-    found = [table for table, _ in verdict_tables(directions_in(tables))]
-    if found:
+    verdicts = [table for table, _ in verdict_tables(directions_in(tables))]
+    if verdicts:
         click.echo()
-        columns = [replace(column, css="words") for column in found[0].headings]
+        columns = [replace(column, css="words") for column in verdicts[0].headings]
         rows = [
             [_words(place, ", "), *map(_words, cells)]
-            for table in found
+            for table in verdicts
             for place, *cells in table.rows
         ]
         show_table(ResultTable("", columns, rows))
     for sentence in tables.record.warnings:
         click.echo(f"warning: {sentence}", err=True)
-    for one in tables.record.left_out:
-        click.echo(f"warning: Interventions leave out {one.reason}", err=True)
+    for omission in tables.record.left_out:
+        click.echo(f"warning: Interventions leave out {omission.reason}", err=True)
 
 
 def _words(cell: Cell | str, between: str = " ") -> str:

@@ -21,12 +21,12 @@ def show_table(table: ResultTable, *, has_heads: bool = True) -> None:
     shown = rich.table.Table(box=None, pad_edge=False, show_header=has_heads)
     for number, column in enumerate(table.headings):
         if number == 0 or column.css == "words":
-            is_whole = column.form == "code"  # to be copied
-            shown.add_column(Text(line_label(column.name)), no_wrap=is_whole)
+            is_copied = column.form == "code"  # copied names must not be broken into two lines
+            shown.add_column(Text(line_label(column.name)), no_wrap=is_copied)
         else:
             shown.add_column(Text(line_label(column.name)), justify="right", no_wrap=True)
     for row in table.rows:
-        texts = (one.line if isinstance(one, Cell) else one for one in row)
+        texts = (cell.line if isinstance(cell, Cell) else cell for cell in row)
         shown.add_row(*(Text(line_label(text)) for text in texts))
     # A pipe or file has no width, so tables are not cut.
     Console(width=None if sys.stdout.isatty() else 400).print(shown)

@@ -173,8 +173,10 @@ def attention_data(
 
 
 def _prompt_data(prompt: AttentionPrompt, levels: int) -> dict[str, Any]:
-    plain = np.stack([thumbnails(with_summaries(layer)) for layer in prompt.patterns])
-    rest = np.stack([thumbnails(with_summaries(without_first(layer))) for layer in prompt.patterns])
+    small = np.stack([thumbnails(with_summaries(layer)) for layer in prompt.patterns])
+    small_without_first = np.stack(
+        [thumbnails(with_summaries(without_first(layer))) for layer in prompt.patterns]
+    )
     scores = {**prompt.scores, OPENING_SCORE: scores_beyond_distance(prompt.patterns)}
     # Six significant digits, and None for non-finite scores, which JSON lacks.
     finite = {
@@ -188,8 +190,8 @@ def _prompt_data(prompt: AttentionPrompt, levels: int) -> dict[str, Any]:
         "heads": prompt.heads,
         "scores": finite,
         "weights": [packed_heads(layer, levels) for layer in prompt.patterns],
-        "thumbnails": [packed(small, THUMBNAIL_LEVELS) for small in (plain, rest)],
-        "still": still_picture(plain),
+        "thumbnails": [packed(one, THUMBNAIL_LEVELS) for one in (small, small_without_first)],
+        "still": still_picture(small),
     }
 
 
@@ -207,6 +209,8 @@ class Reduction:
 
     def error(self, weight: float) -> float:
         """Return the largest quantisation error of a weight of this size, to one digit."""
+        # Stored are roots r of weights, with an error of at most h = 0.5 / levels; this is
+        # (r + h)² - r².
         half_step = (np.sqrt(weight) + 0.25 / self.levels) / self.levels
         return float(f"{half_step:.1g}")
 
@@ -253,10 +257,12 @@ def _estimate(prompt: AttentionPrompt, levels: int) -> float:
     """Return the estimated megabytes of a prompt, from a random sample of its heads."""
     heads = prompt.patterns.reshape(-1, *prompt.patterns.shape[2:])
     sample = heads[np.random.default_rng(0).permutation(len(heads))[:SAMPLE]]
-    mean = sum(map(len, packed_heads(sample, levels))) / len(sample)
+    weights_size = sum(map(len, packed_heads(sample, levels))) / len(sample)
     side = min(len(prompt.tokens), SIDE)
-    small = BASE64 * 2 * side * (side + 1)  # two thumbnails and a tile of the static image
-    return len(heads) * (mean + small) / 1e6
+    # Two thumbnails, triangles of side * (side + 1) / 2 codes, and a tile of the static image of
+    # about side * (side + 1) pixels.
+    thumbnails_size = BASE64 * 2 * side * (side + 1)
+    return len(heads) * (weights_size + thumbnails_size) / 1e6
 
 
 def packed_heads(patterns: NDArray[np.float32], levels: int) -> list[str]:
@@ -301,7 +307,7 @@ def attention_colours() -> dict[str, dict[str, list[list[int]]]]:
 def _stops(colours: Sequence[str]) -> list[list[int]]:
     # Plotly writes some scales as rgb(...), others as #...
     return [
-        [int(c) for c in plotly.colors.unlabel_rgb(colour)]
+        [int(channel) for channel in plotly.colors.unlabel_rgb(colour)]
         if colour.startswith("rgb")
         else list(plotly.colors.hex_to_rgb(colour))
         for colour in colours
@@ -343,9 +349,9 @@ def thumbnails(patterns: NDArray[np.float32]) -> NDArray[np.float32]:
     """
     n = patterns.shape[-1]
     side = min(n, SIDE)
-    edges = np.arange(side) * n // side
-    across = np.maximum.reduceat(patterns, edges, axis=-1)
-    return np.maximum.reduceat(across, edges, axis=-2)
+    starts = np.arange(side) * n // side  # first token of each pixel
+    narrow = np.maximum.reduceat(patterns, starts, axis=-1)
+    return np.maximum.reduceat(narrow, starts, axis=-2)
 
 
 def still_picture(layers: NDArray[np.float32]) -> str:
@@ -361,8 +367,8 @@ def still_picture(layers: NDArray[np.float32]) -> str:
     codes[..., ~np.tri(side, dtype=bool)] = _MASKED
     gap = max(1, side // 12)
     tiles = np.pad(codes, ((0, 0), (0, 0), (0, gap), (0, gap)), constant_values=_BETWEEN)
-    n_layers, n_heads, height, width = tiles.shape
-    pixels = tiles.transpose(0, 2, 1, 3).reshape(n_layers * height, n_heads * width)
+    n_layers, n_heads, tile_height, tile_width = tiles.shape
+    pixels = tiles.transpose(0, 2, 1, 3).reshape(n_layers * tile_height, n_heads * tile_width)
     stops = np.array(_stops(_WEIGHTS))
     points = np.linspace(0, len(stops) - 1, _N_WEIGHTS)
     channels = [np.interp(points, np.arange(len(stops)), channel) for channel in stops.T]
@@ -375,6 +381,8 @@ def still_picture(layers: NDArray[np.float32]) -> str:
 
     height, width = pixels.shape
     rows = np.pad(pixels, ((0, 0), (1, 0)))  # each row starts with its filter type: 0, none
+    # 8 bits per pixel, colours of type 3 (palette), the only compression and filter methods (0),
+    # not interlaced (0).
     header = struct.pack(">IIBBBBB", width, height, 8, 3, 0, 0, 0)
     png = b"\x89PNG\r\n\x1a\n" + b"".join(
         chunk(name, content)
@@ -414,12 +422,15 @@ def scores_beyond_distance(patterns: NDArray[np.float32]) -> NDArray[np.float32]
         return scores
     side = n - 1
     for layer, pattern in enumerate(patterns):  # one at a time, to save memory
-        excess = pattern[:, 1:, 1:].copy()
+        excess = pattern[:, 1:, 1:].copy()  # the weights, from which means are subtracted below
         flat = excess.reshape(n_heads, -1)
         for distance in range(side):
+            # The weights at this distance, a view: subtraction in place changes `excess`.
             diagonal = flat[:, distance * side :: side + 1]
             total = diagonal.sum(1, dtype=np.float64, keepdims=True)
-            diagonal -= (total - diagonal) / max(side - distance - 1, 1)
+            n_others = max(side - distance - 1, 1)
+            diagonal -= (total - diagonal) / n_others
+        # The first query is not in `excess`.
         largest = excess.max(-1, initial=0)[:, _FIRST_QUERY - 1 :]
         scores[layer] = largest.mean(-1, dtype=np.float64)
     return scores

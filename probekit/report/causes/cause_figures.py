@@ -38,7 +38,8 @@ PERMUTED = "95 % of permuted labels, tested"
 MATCHED = "95 % of equal covariance, not tested"
 DIRECTION = "direction, 95 % interval"
 MOST_ROOM = 2.0  # of bands that are not tested, relative to the largest effect
-BANDS = ("null_low", "null_high", "matched_low", "matched_high")
+TESTED_BAND = ("null_low", "null_high")
+UNTESTED_BAND = ("matched_low", "matched_high")
 _LINES = {
     "before": LineStyle("before erasure", "solid", SERIES_COLOURS[0], marker_size=6),
     "after": LineStyle("after erasure", "dash", "#D55E00", marker_size=6),
@@ -47,34 +48,34 @@ MOST_HEADS = 20  # rows of a map of heads and tokens
 STRONGEST = "framed: largest"
 
 
-def curve_lines_of(one: findings.EditSet) -> pd.DataFrame:
+def curve_lines_of(edits: findings.EditSet) -> pd.DataFrame:
     """Return the rows that a causal curve shows: all but heads and long lists of neurons."""
-    rows = one.rows[one.rows["head"].isna()]
-    neurons = rows["site"].str.contains("[neuron=", regex=False)
-    if rows.loc[neurons, "line"].nunique() > MOST_NEURONS:
-        rows = rows[~neurons]
+    rows = edits.rows[edits.rows["head"].isna()]
+    is_neuron = rows["site"].str.contains("[neuron=", regex=False)
+    if rows.loc[is_neuron, "line"].nunique() > MOST_NEURONS:
+        rows = rows[~is_neuron]
     return rows
 
 
-def cause_curve(one: findings.EditSet, layers: dict[int, str] | None = None) -> go.Figure:
+def cause_curve(edits: findings.EditSet, layers: dict[int, str] | None = None) -> go.Figure:
     """Return the figure of recovery or effect by layer, with a line for each kind of site.
 
     Intervals are bands, or error bars if there are more than `MOST_BANDS` lines.
 
     Args:
-        one: edits at the same tokens.
+        edits: edits at the same tokens.
         layers: labels of the layer axis by depth; by default those of the edited sites.
     """
-    rows = curve_lines_of(one)
+    rows = curve_lines_of(edits)
     axis = axis_labels(rows, layers)
     figure = go.Figure(layout={"template": TEMPLATE})
     figure.add_trace(zero_line(layer_ends(axis)))
-    lines = [(str(name), own) for name, own in rows.groupby("line", sort=False)]
-    lines.sort(
-        key=lambda line: line[0] != findings.STREAM
-    )  # its colour does not depend on other lines
-    for number, (name, points) in enumerate(lines):
-        hover = [findings.edit_hover(one, row) for _, row in points.iterrows()]
+    points_of = {str(name): points for name, points in rows.groupby("line", sort=False)}
+    # The residual stream is first, so that its colour does not depend on the other lines.
+    lines = sorted(points_of, key=lambda name: name != findings.STREAM)
+    for number, name in enumerate(lines):
+        points = points_of[name]
+        hover = [findings.edit_hover(edits, row) for _, row in points.iterrows()]
         line = layer_curve.scatter(points["depth"], points["value"], _LINE, number, name, hover)
         if len(lines) > layer_curve.MOST_BANDS:
             line.update(error_y=error_bars(points, "value", 1), marker_size=7)
@@ -85,12 +86,12 @@ def cause_curve(one: findings.EditSet, layers: dict[int, str] | None = None) -> 
             )
     layer_axis(figure, axis)
     # All intervals and 0, and for recovery 1.
-    bounds = rows[["value", "ci_low", "ci_high"]].to_numpy().ravel().tolist()
-    low, high = finite_ends([*bounds, 0.0, *[1.0] * (one.shown == findings.RECOVERY)])
+    bounds = [0.0] + [1.0] * (edits.shown == findings.RECOVERY)
+    bounds += rows[["value", "ci_low", "ci_high"]].to_numpy().ravel().tolist()
+    low, high = finite_ends(bounds)
     space = 0.04 * (high - low) or 0.05
-    figure.update_yaxes(title_text=one.axis, range=[low - space, high + space])
+    figure.update_yaxes(title_text=edits.axis, range=[low - space, high + space])
     name_lines(figure, layer_curve.end_labels(figure.data) if len(lines) > 1 else [])
-    figure.update_layout(showlegend=figure.layout.showlegend or False)
     return figure
 
 
@@ -99,10 +100,10 @@ def axis_labels(rows: pd.DataFrame, layers: dict[int, str] | None) -> dict[int, 
 
     If they contradict each other, because the run probes no deeper block, only those of the rows.
     """
-    own = ticks(rows)
-    if not layers or any(layers.get(depth, label) != label for depth, label in own.items()):
-        return own
-    both = {**own, **layers}
+    of_rows = ticks(rows)
+    if not layers or any(layers.get(depth, label) != label for depth, label in of_rows.items()):
+        return of_rows
+    both = {**of_rows, **layers}
     return {depth: both.get(depth, str(depth)) for depth in range(min(both), max(both) + 1)}
 
 
@@ -122,10 +123,10 @@ def dose_panels(tables: CauseTables) -> Iterator[tuple[tuple[str, str], list[Pan
     """Yield the panels of each method and choice of tokens, one per site with a finite effect."""
     defined = tables.doses[np.isfinite(tables.doses["effect"]) & np.isfinite(tables.doses["by"])]
     blocks = findings.blocks_of(tables)
-    for (along, at), own in placed(defined).groupby(["along", "at"], sort=False):
+    for (along, at), of_method in placed(defined).groupby(["along", "at"], sort=False):
         panels = [
             (findings.place_in_words(rows.iloc[0], blocks, is_brief=True), rows)
-            for _, rows in own.groupby("site", sort=False)
+            for _, rows in of_method.groupby("site", sort=False)
         ]
         yield (str(along), str(at)), panels
 
@@ -134,24 +135,24 @@ def refit_panels(tables: CauseTables) -> Iterator[tuple[tuple[str, str], list[Pa
     """Yield the panels of each method and choice of tokens, one per erased site and kind."""
     rows = placed(tables.downstream.assign(head=np.nan))
     blocks = findings.blocks_of(tables)
-    for (along, at), own in rows.groupby(["along", "at"], sort=False):
+    for (along, at), of_method in rows.groupby(["along", "at"], sort=False):
         panels = []
-        erased = placed(own[["erased"]].assign(site=own["erased"], head=np.nan).drop_duplicates())
-        for _, place in erased.iterrows():
-            of_site = own[own["erased"] == place["site"]]
+        sites = pd.DataFrame({"site": of_method["erased"].unique(), "head": np.nan})
+        for _, erased in placed(sites).iterrows():
+            of_site = of_method[of_method["erased"] == erased["site"]]
             lines = list(of_site.groupby("line", sort=False))
             for line, points in lines:
                 kind = f", probes at {line}" if len(lines) > 1 else ""
-                title = f"erased at {findings.place_in_words(place, blocks, is_brief=True)}{kind}"
+                title = f"erased at {findings.place_in_words(erased, blocks, is_brief=True)}{kind}"
                 panels.append((title, points.drop_duplicates("depth")))
         yield (str(along), str(at)), panels
 
 
 def steepest(panels: Sequence[Panel]) -> list[Panel]:
     """Return at most `MOST_PANELS` dose-response curves, those with the largest effects."""
-    reach = [float(rows["effect"].abs().max()) for _, rows in panels]
-    ranked = sorted(range(len(panels)), key=lambda n: -reach[n] if reach[n] == reach[n] else 0)
-    return [panels[n] for n in sorted(ranked[: layer_curve.MOST_PANELS])]
+    largest = np.nan_to_num([float(rows["effect"].abs().max()) for _, rows in panels])
+    ranked = np.argsort(-largest, kind="stable").tolist()
+    return [panels[number] for number in sorted(ranked[: layer_curve.MOST_PANELS])]
 
 
 def dose_figure(panels: Sequence[Panel]) -> go.Figure:
@@ -167,48 +168,48 @@ def dose_figure(panels: Sequence[Panel]) -> go.Figure:
     margin = 0.04 * (doses[-1] - doses[0]) or 0.5
     ends = [doses[0] - margin, doses[-1] + margin]
 
-    def reach_of(names: Sequence[str]) -> tuple[float, float]:
-        return finite_ends(value for curve in curves for name in names for value in curve[name])
+    def ends_of(columns: Sequence[str]) -> tuple[float, float]:
+        return finite_ends(value for curve in curves for name in columns for value in curve[name])
 
     # All effects and tested bands, and the other bands as far as there is room: random directions
     # with the features' covariance may move the measure far more than others.
-    low, high = reach_of(("effect", "low", "high", *BANDS[:2]))
-    reach = MOST_ROOM * max(abs(low), abs(high))
+    low, high = ends_of(("effect", "low", "high", *TESTED_BAND))
+    room = MOST_ROOM * max(abs(low), abs(high))
     if any(curve["matched_low"].notna().any() for curve in curves):
-        bottom, top = reach_of(BANDS[2:])
-        low, high = min(low, max(bottom, -reach)), max(high, min(top, reach))
+        bottom, top = ends_of(UNTESTED_BAND)
+        low, high = min(low, max(bottom, -room)), max(high, min(top, room))
     # Labels of the outermost doses would touch those of the next panel.
     inner = doses[1:-1] if len(doses) > 3 else doses
-    names = {inner[0], 0.0, inner[-1]} if len(panels) > 1 else {*doses}
-    texts = [f"{dose:g}".replace("-", "−") if dose in names else "" for dose in doses]
+    labelled = {inner[0], 0.0, inner[-1]} if len(panels) > 1 else {*doses}
+    texts = [f"{dose:g}".replace("-", "−") if dose in labelled else "" for dose in doses]
     figure.update_xaxes(range=ends, tickvals=doses, ticktext=texts, tickangle=0)
     labels = []
     for number, curve in enumerate(curves, start=1):
         style = LineStyle(DIRECTION, "solid", SERIES_COLOURS[0], width=2.4, marker_size=6)
         hover = [_dose_hover(row, unit) for _, row in curve.iterrows()]
         line = layer_curve.scatter(curve["by"], curve["effect"], style, 0, DIRECTION, hover)
-        named = {"low": "ci_low", "high": "ci_high"}
-        permuted = go.Scatter(line={"color": GREY}, legendgroup=PERMUTED)
+        interval = curve.rename(columns={"low": "ci_low", "high": "ci_high"})
         null = curve.rename(columns={"null_low": "ci_low", "null_high": "ci_high"})
-        traces = [
-            trace.update(name=PERMUTED) for trace in layer_curve.band(curve["by"], null, permuted)
-        ]
+        grey = go.Scatter(line={"color": GREY}, legendgroup=PERMUTED)
+        traces = layer_curve.band(curve["by"], null, grey)
+        for trace in traces:
+            trace.name = PERMUTED
         traces += [
             go.Scatter(
                 x=curve["by"].tolist(),
-                y=curve[name].tolist(),
+                y=curve[limit].tolist(),
                 mode="lines",
                 name=MATCHED,
                 legendgroup=MATCHED,
                 line={"color": GREY, "width": 1.2, "dash": "dot"},
                 hoverinfo="skip",
             )
-            for name in ("matched_low", "matched_high")
-            if curve[name].notna().any()
+            for limit in UNTESTED_BAND
+            if curve[limit].notna().any()
         ]
-        lines = [*traces, *layer_curve.band(curve["by"], curve.rename(columns=named), line), line]
-        layer_curve.draw_in_panel(figure, [zero_line(ends), *lines], number)
-        labels.append([_below(one, high, lines) for one in _dose_labels(lines)])
+        traces += [*layer_curve.band(curve["by"], interval, line), line]
+        layer_curve.draw_in_panel(figure, [zero_line(ends), *traces], number)
+        labels.append([_below(label, high, traces) for label in _dose_labels(traces)])
     for number in range(len(panels)):  # other panels have no labels of ticks
         axis = figure.layout[f"xaxis{number + 1 if number else ''}"]
         is_lowest = number >= len(panels) - layer_curve.n_columns(len(panels))
@@ -222,30 +223,33 @@ def dose_figure(panels: Sequence[Panel]) -> go.Figure:
 def _with_origin(rows: pd.DataFrame) -> pd.DataFrame:
     """Return the doses in order, with a dose of 0 that changes nothing."""
     at_zero = {"by": 0.0, "effect": 0.0, "low": 0.0, "high": 0.0, "other_loss": math.nan}
-    at_zero |= {name: 0.0 for name in BANDS if rows[name].notna().any()}
+    bands = (*TESTED_BAND, *UNTESTED_BAND)
+    at_zero |= {name: 0.0 for name in bands if rows[name].notna().any()}
     both = pd.concat([rows[rows["by"] != 0], rows.head(1).assign(**at_zero)])
     return both.sort_values("by", kind="stable").reset_index(drop=True)
 
 
 def _dose_labels(lines: Sequence[go.Scatter]) -> list[LineLabel]:
     """Return the labels of the direction and of its bands, at their upper ends."""
-    labels = {}
+    labels = {}  # of both dotted lines, that of the upper one, which is the second, replaces
     for trace in lines:
         if trace.name == PERMUTED:
-            labels[PERMUTED] = label_at_end(trace, PERMUTED, GREY, len(trace.y) // 2)
+            # The first half of its points is the upper end.
+            labels[PERMUTED] = label_at_end(trace, PERMUTED, GREY, n_points=len(trace.y) // 2)
         elif trace.name:
             colour = GREY if trace.name == MATCHED else trace.line.color
             labels[trace.name] = label_at_end(trace, trace.name, colour)
-    return [label for own in reversed(labels.values()) for label in own]
+    return [label for of_name in reversed(labels.values()) for label in of_name]
 
 
 def _below(label: LineLabel, high: float, lines: Sequence[go.Scatter]) -> LineLabel:
     """Return a label whose line ends above the figure at the point where the line leaves it."""
     if label.value <= high:
         return label
-    line = next(one for one in lines if one.name == label.text and one.y[-1] == label.value)
-    after = next(n for n in range(len(line.y)) if min(line.y[n:]) > high)
-    end = float(np.interp(high, line.y[after - 1 : after + 1], line.x[after - 1 : after + 1]))
+    line = next(line for line in lines if line.name == label.text and line.y[-1] == label.value)
+    outside = next(start for start in range(len(line.y)) if min(line.y[start:]) > high)
+    around = slice(outside - 1, outside + 1)  # the last point inside, and the first one outside
+    end = float(np.interp(high, line.y[around], line.x[around]))
     return replace(label, value=high, end=end)
 
 
@@ -274,19 +278,19 @@ def refit_figure(panels: Sequence[Panel], layers: dict[int, str] | None = None) 
         panels: placed rows of downstream.csv for each erased site.
         layers: labels of the layer axis by depth; by default those of the refitted sites.
     """
-    rows = pd.concat([own for _, own in panels])
+    rows = pd.concat([of_panel for _, of_panel in panels])
     axis = axis_labels(rows, layers)
     figure = layer_curve.panel_grid([title for title, _ in panels], "balanced accuracy")
     labels = []
-    for number, (_, own) in enumerate(panels, start=1):
-        chance = zero_line(layer_ends(axis))
-        level = float(own["chance"].iloc[0])
+    for number, (_, of_panel) in enumerate(panels, start=1):
+        chance = zero_line(layer_ends(axis))  # moved to the chance level
+        level = float(of_panel["chance"].iloc[0])
         chance.update(y=[level] * 2, line_dash="longdash", name=f"chance {level:.2f}")
-        lines = [trace for name in _LINES for trace in _refit_line(own, name)]
+        lines = [trace for name in _LINES for trace in _refit_line(of_panel, name)]
         layer_curve.draw_in_panel(figure, [chance, *lines], number)
         named = [trace for trace in [*lines, chance] if trace.name and not trace.fill]
         ends = [label_at_end(trace, trace.name, trace.line.color) for trace in named]
-        labels.append([label for own_labels in ends for label in own_labels])
+        labels.append([label for of_trace in ends for label in of_trace])
     bounds = [f"{name}{end}" for name in _LINES for end in ("", "_low", "_high")]
     low, high = finite_ends([*rows[[*bounds, "chance"]].to_numpy().ravel().tolist(), 1.0])
     layer_curve.panel_layers(figure, axis, [set(axis)] * len(panels))
@@ -296,6 +300,7 @@ def refit_figure(panels: Sequence[Panel], layers: dict[int, str] | None = None) 
 
 
 def _refit_line(rows: pd.DataFrame, name: str) -> list[go.Scatter]:
+    """Return the line `before` or `after`, below it the band of its intervals."""
     style = _LINES[name]
     hover = [
         f"<b>{plotly_text(row['site'])}</b><br>{style.label}: "
@@ -304,45 +309,46 @@ def _refit_line(rows: pd.DataFrame, name: str) -> list[go.Scatter]:
     ]
     number = list(_LINES).index(name)
     line = layer_curve.scatter(rows["depth"], rows[name], style, number, style.label, hover)
-    ends = {f"{name}_low": "ci_low", f"{name}_high": "ci_high"}
-    return [
-        *layer_curve.band(rows["depth"], rows.rename(columns=ends), line, layer_curve.WIDTH),
-        line,
-    ]
+    interval = rows.rename(columns={f"{name}_low": "ci_low", f"{name}_high": "ci_high"})
+    return [*layer_curve.band(rows["depth"], interval, line, layer_curve.WIDTH), line]
 
 
-def token_maps(one: findings.EditSet, record: CausesRecord) -> Iterator[tuple[str, go.Figure]]:
+def token_maps(edits: findings.EditSet, record: CausesRecord) -> Iterator[tuple[str, go.Figure]]:
     """Yield name and map of each kind of site that is edited at each token, on one colour scale.
 
     Of attention heads only the `MOST_HEADS` with the largest values have a row.
     """
-    rows, scale = one.rows, maps.diverging(one.rows["value"], maps.LEAST_RANGE)
-    blocks = n_blocks(rows)
-    for part, own in rows[rows["head"].isna()].groupby("line", sort=False):
-        cells = own.assign(name=[tick(int(depth), blocks) for depth in own["depth"]])
-        yield str(part), _token_map(one, cells, scale, record)
-    for part, own in one.of_heads.groupby("part", sort=False):
-        reach = own["value"].abs().groupby([own["depth"], own["head"]]).max()
-        kept = reach.nlargest(MOST_HEADS).index
-        of_head = pd.MultiIndex.from_frame(own[["depth", "head"]])
-        cells = own[of_head.isin(kept)].sort_values(["depth", "head"], kind="stable")
+    rows, blocks = edits.rows, n_blocks(edits.rows)
+    scale = maps.diverging(rows["value"], maps.LEAST_RANGE)
+    for line, cells in rows[rows["head"].isna()].groupby("line", sort=False):
+        names = [tick(int(depth), blocks) for depth in cells["depth"]]
+        yield str(line), _token_map(edits, cells.assign(name=names), scale, record)
+    head = ["depth", "head"]  # the columns that name a head
+    for part, of_part in edits.of_heads.groupby("part", sort=False):
+        largest = of_part.assign(value=of_part["value"].abs()).groupby(head)["value"].max()
+        shown = largest.nlargest(MOST_HEADS).index
+        is_shown = pd.MultiIndex.from_frame(of_part[head]).isin(shown)
+        cells = of_part[is_shown].sort_values(head, kind="stable")
         names = [f"L{row['depth']}H{row['head']:.0f}" for _, row in cells.iterrows()]
-        figure = _token_map(one, cells.assign(name=names), scale, record)
+        figure = _token_map(edits, cells.assign(name=names), scale, record)
         yield f"{part} heads", figure.update_yaxes(title_text="head")
 
 
 def _token_map(
-    one: findings.EditSet, cells: pd.DataFrame, scale: maps.Colours, record: CausesRecord
+    edits: findings.EditSet, cells: pd.DataFrame, scale: maps.Colours, record: CausesRecord
 ) -> go.Figure:
+    """Return the map of cells by their `name` (down) and position (across)."""
     cells = cells.dropna(subset="position").astype({"position": int})
-    labels = [findings.position_label(position, record) for position in cells["position"]]
-    rows = (row for _, row in cells.iterrows())
-    hover = [findings.edit_hover(one, row, label) for row, label in zip(rows, labels, strict=True)]
+    hover = [
+        findings.edit_hover(edits, row, findings.position_label(row["position"], record))
+        for _, row in cells.iterrows()
+    ]
+    positions = sorted({*cells["position"]})
     figure = maps.cell_map(
         cells.assign(hover=hover),
         scale,
         down=("name", {name: name for name in cells["name"]}),
-        across=("position", {at: token_tick(at, record) for at in sorted({*cells["position"]})}),
+        across=("position", {position: token_tick(position, record) for position in positions}),
         title="token" if record.tokens else "position",
     )
     if record.tokens:
@@ -359,12 +365,12 @@ def token_tick(position: int, record: CausesRecord) -> str:
     return f"<i>{token}</i>" if differs else token
 
 
-def head_map_of(one: findings.EditSet, part: str) -> go.Figure:
+def head_map_of(edits: findings.EditSet, part: str) -> go.Figure:
     """Return the map of the heads of one kind of site, with the largest value framed."""
-    cells = one.of_heads[one.of_heads["part"] == part]
+    cells = edits.of_heads[edits.of_heads["part"] == part]
     figure = maps.cell_map(
-        cells.assign(hover=[findings.edit_hover(one, row) for _, row in cells.iterrows()]),
-        maps.diverging(one.of_heads["value"], maps.LEAST_RANGE),
+        cells.assign(hover=[findings.edit_hover(edits, row) for _, row in cells.iterrows()]),
+        maps.diverging(edits.of_heads["value"], maps.LEAST_RANGE),
         down=("depth", {depth: str(depth) for depth in cells["depth"]}),
         across=("head", {head: f"{head:.0f}" for head in sorted(cells["head"].unique())}),
         title="head",

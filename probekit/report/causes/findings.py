@@ -88,15 +88,15 @@ def edit_sets(effects: pd.DataFrame) -> Iterator[EditSet]:
     """Yield the sets of effects.csv in the order of the file, without undefined effects."""
     keys = ["do", "replacement", "measure"]
     defined = effects[np.isfinite(effects["effect"])]
-    for (do, replacement, measure), own in defined.groupby(keys, sort=False):
-        shown = RECOVERY if np.isfinite(own[RECOVERY]).any() else EFFECT
-        ends = {"ci_low": f"{shown}_low", "ci_high": f"{shown}_high"}
-        values = {"value": own[shown], **{name: own[column] for name, column in ends.items()}}
-        rows = placed(own.assign(**values)).replace([math.inf, -math.inf], math.nan)
+    for (do, replacement, measure), edits in defined.groupby(keys, sort=False):
+        shown = RECOVERY if np.isfinite(edits[RECOVERY]).any() else EFFECT
+        columns = {"value": shown, "ci_low": f"{shown}_low", "ci_high": f"{shown}_high"}
+        values = {name: edits[column] for name, column in columns.items()}
+        rows = placed(edits.assign(**values)).replace([math.inf, -math.inf], math.nan)
         rows = rows.dropna(subset="value").drop_duplicates(["line", "depth", "at", "position"])
-        for at, some in rows.groupby("at", sort=False):
-            unit = str(some["unit"].iloc[0])
-            yield EditSet(do, replacement, measure, unit, str(at), shown, some, len(own))
+        for at, at_tokens in rows.groupby("at", sort=False):
+            unit = str(at_tokens["unit"].iloc[0])
+            yield EditSet(do, replacement, measure, unit, str(at), shown, at_tokens, len(edits))
 
 
 def measure_title(measure: str) -> str:
@@ -114,9 +114,10 @@ def where(tables: CauseTables, at: str) -> str:
     words = position_words(position)
     if at != "probed":
         return {"all": "at all tokens", "each": "at each token"}[at]
-    if words == position:
-        return f"at {words}"
-    return words if words[0].isdigit() else f"at the {words}"
+    if words == position:  # there are no words for it
+        return f"at {position}"
+    is_offset = words[0].isdigit()  # "1 token after the word"
+    return words if is_offset else f"at the {words}"
 
 
 def place_in_words(row: pd.Series[Any], blocks: int, *, is_brief: bool = False) -> str:
@@ -146,17 +147,18 @@ def place_in_words(row: pd.Series[Any], blocks: int, *, is_brief: bool = False) 
     return f"{row['line']}{', ' if is_brief else ' of '}block {depth}"
 
 
-def edit_hover(one: EditSet, row: pd.Series[Any], token: str = "") -> str:
+def edit_hover(edits: EditSet, row: pd.Series[Any], token: str = "") -> str:
     """Return the hover text of an edit: site, token, effects, p-values and number of texts."""
-    where = f" at {plotly_text(token)}" if token else ""
-    lines = [f"<b>{plotly_text(row['site'])}</b>{where}"]
-    if one.shown == RECOVERY:
+    at_token = f" at {plotly_text(token)}" if token else ""
+    lines = [f"<b>{plotly_text(row['site'])}</b>{at_token}"]
+    if edits.shown == RECOVERY:
         lines.append(f"recovery: {format_number(row['value'], row['ci_low'], row['ci_high'])}")
     effect = format_number(row["effect"], row["effect_low"], row["effect_high"])
-    lines.append(f"change: {effect} {plotly_text(one.unit)}")
+    lines.append(f"change: {effect} {plotly_text(edits.unit)}")
     if not math.isnan(row["p"]):
-        best = "" if math.isnan(row["p_best"]) else f", best of {one.n_edits}: "
-        lines.append(f"p: {format_p(row['p'])}{best}{format_p(row['p_best']) if best else ''}")
+        has_best = not math.isnan(row["p_best"])
+        best = f", best of {edits.n_edits}: {format_p(row['p_best'])}" if has_best else ""
+        lines.append(f"p: {format_p(row['p'])}{best}")
     return "<br>".join([*lines, n_in_words(row)])
 
 
@@ -166,10 +168,7 @@ def n_in_words(facts: pd.Series[Any] | CausesRecord) -> str:
     >>> n_in_words(pd.Series({"n": 1080.0, "groups": 15.0}))
     'n = 1,080 texts in 15 groups'
     """
-    n, groups = (
-        (facts.n, facts.groups) if isinstance(facts, CausesRecord) else facts[["n", "groups"]]
-    )
-    return f"n = {n:,.0f} texts in {groups:,.0f} groups"
+    return f"n = {facts.n:,.0f} texts in {facts.groups:,.0f} groups"
 
 
 def value_in_words(row: pd.Series[Any]) -> str:
@@ -249,11 +248,11 @@ def directions_in(tables: CauseTables) -> list[Direction]:
     rows, blocks = placed(tables.verdicts), blocks_of(tables)
     return [
         Direction(
-            place_in_words(own.iloc[0], blocks),
-            own.iloc[0],
-            {str(row["question"]): row for _, row in own.iterrows()},
+            place_in_words(questions.iloc[0], blocks),
+            questions.iloc[0],
+            {str(row["question"]): row for _, row in questions.iterrows()},
         )
-        for _, own in rows.groupby(["site", "at", "along"], sort=False)
+        for _, questions in rows.groupby(["site", "at", "along"], sort=False)
     ]
 
 
@@ -279,14 +278,15 @@ def legible(tables: CauseTables) -> CauseTables:
         "question": record.question and line_label(record.question),
         "answers": {line_label(name): line_label(word) for name, word in record.answers.items()},
         "left_out": tuple(
-            one.model_copy(update={"reason": line_label(one.reason)}) for one in record.left_out
+            omission.model_copy(update={"reason": line_label(omission.reason)})
+            for omission in record.left_out
         ),
     }
-    shown = {
-        name: table.assign(**{one: table[one].map(line_label) for one in _TEXTS if one in table})
-        for name in TABLES
-        for table in [getattr(tables, name)]
-    }
+    shown = {}
+    for name in TABLES:
+        table = getattr(tables, name)
+        texts = {column: table[column].map(line_label) for column in _TEXTS if column in table}
+        shown[name] = table.assign(**texts)
     return replace(tables, record=record.model_copy(update=changes), **shown)
 
 
@@ -321,14 +321,14 @@ def leading(directions: Sequence[Direction]) -> Direction:
     If none is used, it is the one that detects the label best.
     """
 
-    def use(one: Direction) -> tuple[int, float]:
-        return sum(map(one.is_certain, USES)), one.size
+    def use(direction: Direction) -> tuple[int, float]:
+        return sum(map(direction.is_certain, USES)), direction.size
 
-    def detection(one: Direction) -> float:
-        effect = one.found["detects"]["effect"] if "detects" in one.found else np.nan
-        return -np.inf if np.isnan(effect) else float(effect)
+    def detection(direction: Direction) -> float:
+        row = direction.found.get("detects")
+        return -np.inf if row is None or np.isnan(row["effect"]) else float(row["effect"])
 
-    used = [one for one in directions if one.is_used]
+    used = [direction for direction in directions if direction.is_used]
     return max(used, key=use) if used else max(directions, key=detection)
 
 
@@ -339,63 +339,65 @@ def _first(cases: Iterable[tuple[object, str]]) -> str:
 
 def _verdict(directions: Sequence[Direction], best: Direction, tables: CauseTables) -> str:
     """Return whether the label is decodable and the direction used, with the evidence."""
-    n_all, place = len(directions), where(tables, best.row["at"])
-    n = sum(one.answer("detects") == "yes" for one in directions)
+    place, name = where(tables, best.row["at"]), _name(best)
+    n_all, n_detect = len(directions), sum(one.answer("detects") == "yes" for one in directions)
+    all_of_them = counted(n_all, "direction")
+    # The questions with the answer no for all directions that have an answer.
     refused = {
         question
         for question in QUESTIONS
-        if all(one.answer(question) in ("no", "") for one in directions)
+        if all(direction.answer(question) in ("no", "") for direction in directions)
     }
     is_decodable, is_much = best.answer("detects") == "yes", best.size >= LITTLE
-    name, of = _name(best), counted(n_all, "direction")
     used = f"{place}: {_used(best, directions)}"
     none_used = _first(
         (
-            (n_all == n == 1, f"{name} detects the label but neither steers nor silences"),
+            (n_all == n_detect == 1, f"{name} detects the label but neither steers nor silences"),
             (n_all == 1, f"{name} neither detects, steers nor silences"),
-            (n == 0, f"none of {of} detects the label, steers or silences"),
-            (n == n_all, f"all {of} detect the label, none steers or silences"),
-            (n == 1, f"1 of {of} detects the label, none steers or silences"),
-            (True, f"{n} of {of} detect the label, none steers or silences"),
+            (n_detect == 0, f"none of {all_of_them} detects the label, steers or silences"),
+            (n_detect == n_all, f"all {all_of_them} detect the label, none steers or silences"),
+            (n_detect == 1, f"1 of {all_of_them} detects the label, none steers or silences"),
+            (True, f"{n_detect} of {all_of_them} detect the label, none steers or silences"),
         )
     )
-    answers = f"{n} of {of} shown to detect the label, none to steer or silence"
+    undecided = f"{n_detect} of {all_of_them} shown to detect the label, none to steer or silence"
     if n_all == 1:
-        asked = filter(best.answer, QUESTIONS)
-        found = (f"{question} {best.answer(question)}" for question in asked)
-        answers = f"{name}: {', '.join(found)}"
-    answers += _because(directions)
+        answered = filter(best.answer, QUESTIONS)
+        answers = (f"{question} {best.answer(question)}" for question in answered)
+        undecided = f"{name}: {', '.join(answers)}"
+    undecided += _because(directions)
     return _first(
         (
             (best.is_used and is_decodable and is_much, f"decodable and used {used}"),
             (best.is_used and is_decodable, f"decodable but hardly used {used}"),
             (best.is_used and is_much, f"used {used}"),
             (best.is_used, f"hardly used {used}"),
-            (refused >= {*USES} and n, f"decodable but not used {place}: {none_used}"),
+            (refused >= {*USES} and n_detect, f"decodable but not used {place}: {none_used}"),
             (refused == {*QUESTIONS}, f"neither decodable nor used {place}: {none_used}"),
-            (n, f"decodable {place}, use undecided: {answers}"),
-            (True, f"undecided {place}: {answers}"),
+            (n_detect, f"decodable {place}, use undecided: {undecided}"),
+            (True, f"undecided {place}: {undecided}"),
         )
     )
 
 
 def _because(directions: Sequence[Direction]) -> str:
     """Return the most frequent reason of an undecided use as the end of a clause."""
-    verdicts = [(one, name) for one in directions for name in QUESTIONS]
+    verdicts = [(direction, question) for direction in directions for question in QUESTIONS]
     reasons = Counter(
-        str(one.found[name]["reason"])
-        for one, name in verdicts
-        if one.answer(name) == "undecided" and one.found[name]["reason"]
+        str(direction.found[question]["reason"])
+        for direction, question in verdicts
+        if direction.answer(question) == "undecided" and direction.found[question]["reason"]
     )
     if reasons:
-        mostly = "mostly " * (len(reasons) > 1)
-        return f", {mostly}because {reasons.most_common(1)[0][0]}"
-    is_used = any(one.answer(name) == "yes" for one, name in verdicts if name in USES)
-    return f", because no use is significant as the best of {len(directions)}" * is_used
+        ((most_frequent, _),) = reasons.most_common(1)
+        return f", {'mostly ' * (len(reasons) > 1)}because {most_frequent}"
+    if any(direction.answer(use) == "yes" for direction in directions for use in USES):
+        return f", because no use is significant as the best of {len(directions)}"
+    return ""
 
 
-def _name(one: Direction) -> str:
-    return f"{NAMES[one.row['along']]} in {_the(one.place)}"
+def _name(direction: Direction) -> str:
+    return f"{NAMES[direction.row['along']]} in {_the(direction.place)}"
 
 
 def _the(place: str) -> str:
@@ -405,103 +407,111 @@ def _the(place: str) -> str:
 
 def _used(best: Direction, directions: Sequence[Direction]) -> str:
     """Return the effects of a direction that is used, as a clause."""
-    sites = {one.row["site"] for one in directions if one.row["along"] == best.row["along"]}
-    of = f", best of {len(sites)} sites" if len(sites) > 1 else ""
-    parts, tests = [], []
-    for name in filter(best.is_certain, USES):
-        row = best.found[name]
+    same_method = [one for one in directions if one.row["along"] == best.row["along"]]
+    n_sites = len({direction.row["site"] for direction in same_method})
+    best_of = f", best of {n_sites} sites" if n_sites > 1 else ""
+    effects, tests = [], []
+    for use in filter(best.is_certain, USES):
+        row = best.found[use]
         p = row[["p_holm", "p_best"]].max()  # adjusted for questions, and for sites
-        tests.append("" if np.isnan(p) else f"{p_words(float(p))}{of}")
+        tests.append("" if np.isnan(p) else f"{p_words(float(p))}{best_of}")
         numbers = [row["effect"], row["low"], row["high"]]
-        if name == "steers":
-            parts.append(f"moves the answer by {interval_in_words(*numbers)} {row['unit']}")
+        if use == "steers":
+            effects.append(f"moves the answer by {interval_in_words(*numbers)} {row['unit']}")
         else:
-            value, low, high = (fixed(100 * number, 0) for number in numbers)
-            share = f"{value} % [{low}, {high}]"
-            parts.append(f"its erasure removes {share} of the difference between labels")
-    if len(set(tests)) == 1:
-        joined = f"{', and '.join(parts)} ({'both ' * (len(tests) > 1)}{tests[0]})"
-    else:
-        joined = ", and ".join(f"{part} ({test})" for part, test in zip(parts, tests, strict=True))
-    return f"{_name(best)} {joined}".replace(" ()", "").replace(" (both )", "")
+            share, low, high = [fixed(100 * number, 0) for number in numbers]
+            removed = f"{share} % [{low}, {high}]"
+            effects.append(f"its erasure removes {removed} of the difference between labels")
+    if len(effects) == 2 and tests[0] == tests[1]:
+        effects = [", and ".join(effects)]
+        tests = [f"both {tests[0]}" if tests[0] else ""]
+    clauses = [
+        f"{effect} ({test})" if test else effect
+        for effect, test in zip(effects, tests, strict=True)
+    ]
+    return f"{_name(best)} {', and '.join(clauses)}"
 
 
 def _patch_there(best: Direction, tables: CauseTables) -> str:
     """Return the recovery by patching the whole vector at the site of a direction, as a clause."""
-    for one in _main_sets(tables):
-        if one.do != "patch" or one.shown != RECOVERY or one.at != best.row["at"]:
+    for edits in _main_sets(tables):
+        if edits.do != "patch" or edits.shown != RECOVERY or edits.at != best.row["at"]:
             continue
-        same = one.rows[one.rows["site"] == best.row["site"]]
-        if not same.empty:
+        at_site = edits.rows[edits.rows["site"] == best.row["site"]]
+        if not at_site.empty:
             vector = "the whole vector there" if best.is_used else _the(best.place)
-            return f"patching {vector} recovers {value_in_words(same.iloc[0])} {OF_EFFECT}"
+            return f"patching {vector} recovers {value_in_words(at_site.iloc[0])} {OF_EFFECT}"
     return next(_strongest_edits(tables), "")
 
 
 def _main_sets(tables: CauseTables) -> list[EditSet]:
     """Return the sets of edits of the first measure: patches first, single tokens before all."""
 
-    def rank(one: EditSet) -> tuple[bool, int]:
-        return one.do != "patch", ("probed", "each", "all").index(one.at)
+    def rank(edits: EditSet) -> tuple[bool, int]:
+        return edits.do != "patch", ("probed", "each", "all").index(edits.at)
 
     main = first_measure(tables)
-    return sorted((one for one in edit_sets(tables.effects) if one.measure == main), key=rank)
+    sets = [edits for edits in edit_sets(tables.effects) if edits.measure == main]
+    return sorted(sets, key=rank)
 
 
 def _strongest_edits(tables: CauseTables) -> Iterator[str]:
     """Yield clauses on the first set of edits: the residual stream, and the strongest site."""
-    for one in _main_sets(tables)[:1]:
-        stream = _of_stream(one, tables)
-        rows = one.rows
-        if stream:
-            yield stream
-            rows = rows[rows["line"] != STREAM]
-        if rows.empty:
-            continue
-        row = rows.iloc[int(np.argmax(rows["value"].abs()))]
-        quantity = f"{one.title} {value_in_words(row)}"
-        quantity += "" if one.shown == RECOVERY else f" {one.unit}"
-        if not np.isnan(row["p_best"]):
-            quantity += f", {p_words(float(row['p_best']))}, best of {one.n_edits}"
-        has_token = not pd.isna(row["position"])
-        token = f", {position_label(int(row['position']), tables.record)}" if has_token else ""
-        edits, _ = REPLACEMENTS[one.replacement]
-        of = "of the other sites" if stream else f"of {edits} {where(tables, one.at)}"
-        place = place_in_words(row, blocks_of(tables))
-        yield f"largest effect {of}: {place}{token} ({quantity})"
+    sets = _main_sets(tables)
+    if not sets:
+        return
+    edits = sets[0]
+    stream, rows = _of_stream(edits, tables), edits.rows
+    if stream:
+        yield stream
+        rows = rows[rows["line"] != STREAM]
+    if rows.empty:
+        return
+    row = rows.iloc[int(np.argmax(rows["value"].abs()))]
+    quantity = f"{edits.title} {value_in_words(row)}"
+    quantity += "" if edits.shown == RECOVERY else f" {edits.unit}"
+    if not np.isnan(row["p_best"]):
+        quantity += f", {p_words(float(row['p_best']))}, best of {edits.n_edits}"
+    has_token = not pd.isna(row["position"])
+    token = f", {position_label(int(row['position']), tables.record)}" if has_token else ""
+    noun, _ = REPLACEMENTS[edits.replacement]
+    among = "of the other sites" if stream else f"of {noun} {where(tables, edits.at)}"
+    place = place_in_words(row, blocks_of(tables))
+    yield f"largest effect {among}: {place}{token} ({quantity})"
 
 
-def _of_stream(one: EditSet, tables: CauseTables) -> str:
+def _of_stream(edits: EditSet, tables: CauseTables) -> str:
     """Return where patches of the residual stream recover the effect; "" if they do not.
 
     The first layers at the token in which texts differ and the last layers at the measured token
     recover it in any network, so the layers of the transition are reported: the first one that
     recovers half of the effect at the probed token, or the strongest token by layer.
     """
-    blocks, stream = blocks_of(tables), one.rows[one.rows["line"].eq(STREAM)]
+    blocks, stream = blocks_of(tables), edits.rows[edits.rows["line"].eq(STREAM)]
 
-    def start(row: pd.Series[Any]) -> str:
+    def from_block(row: pd.Series[Any]) -> str:
         block = place_in_words(row, blocks, is_brief=True)
         return f"from {block} on ({value_in_words(row)})"
 
-    if one.shown != RECOVERY:
+    if edits.shown != RECOVERY:
         return ""
     half = stream[stream["value"].ge(0.5)]
-    if one.at == "probed" and not half.empty:
+    if edits.at == "probed" and not half.empty:
         return (
-            f"patching the residual stream {where(tables, one.at)} recovers at least half "
-            f"{OF_EFFECT} {start(half.iloc[0])}"
+            f"patching the residual stream {where(tables, edits.at)} recovers at least half "
+            f"{OF_EFFECT} {from_block(half.iloc[0])}"
         )
-    stream = stream.dropna(subset="position")
-    if one.at != "each" or stream.empty:
+    at_tokens = stream.dropna(subset="position")
+    if edits.at != "each" or at_tokens.empty:
         return ""
-    best = stream.loc[stream.groupby("depth")["value"].idxmax()].sort_values("depth")
-    starts = best[best["position"].ne(best["position"].shift())]
-    if len(starts) > MOST_STEPS or not (best["value"] > 0).all():
+    # The strongest token of each layer, and the layers at which it is another one than before.
+    strongest = at_tokens.loc[at_tokens.groupby("depth")["value"].idxmax()].sort_values("depth")
+    changes = strongest[strongest["position"].ne(strongest["position"].shift())]
+    if len(changes) > MOST_STEPS or not (strongest["value"] > 0).all():
         return ""
     steps = [
-        f"{position_label(int(row['position']), tables.record)} {start(row)}"
-        for _, row in starts.iterrows()
+        f"{position_label(int(row['position']), tables.record)} {from_block(row)}"
+        for _, row in changes.iterrows()
     ]
     return f"patching the residual stream recovers most at {', at '.join(steps)}"
 
@@ -513,31 +523,32 @@ def verdict_tables(directions: Sequence[Direction]) -> list[tuple[ResultTable, P
     and edited tokens as far as directions differ in them, and flags of the direction; then for each
     question the answer, the effect with its interval, p, and a remark.
     """
-    found = {name for one in directions for name in one.found}
-    names = [name for name in (*QUESTIONS, "swap") if name in found]
+    asked = {name for direction in directions for name in direction.found}
+    questions = [name for name in (*QUESTIONS, "swap") if name in asked]
     differing = [name for name in ("along", "at") if len({one.row[name] for one in directions}) > 1]
     ordered = list(directions)
     if len(ordered) > MOST_ROWS:
-        ordered.sort(key=lambda one: (not one.is_used, -one.size))
-    columns = [Column(name, "words", unit=_unit(directions, name)) for name in names]
+        ordered.sort(key=lambda direction: (not direction.is_used, -direction.size))
+    columns = [Column(name, "words", unit=_unit(directions, name)) for name in questions]
     tables = []
-    for title, own in (
+    for title, of_table in (
         ("Verdicts on directions", ordered[:MOST_ROWS]),
         ("Verdicts on the other directions", ordered[MOST_ROWS:]),
     ):
         rows, words = [], []
-        for one in own:
-            site = one.place if "_" in one.place else capitalised(one.place)
-            details = ", ".join(DETAILS[one.row[name]] for name in differing)
-            flags = [(remark, "remark") for remark in _remarks(one)]
-            place = Cell(site, [(details, "")])
-            named = replace(place, small=[*place.small, *flags], hint=str(one.row["site"]))
-            rows.append((named, *(_cell(one.found.get(name)) for name in names)))
-            summaries = filter(None, (str(row["summary"]) for row in one.found.values()))
+        for direction in of_table:
+            row, place = direction.row, direction.place
+            site = place if "_" in place else capitalised(place)
+            details = (", ".join(DETAILS[row[name]] for name in differing), "")
+            flags = [(remark, "remark") for remark in _remarks(direction)]
+            first = Cell(site, [details, *flags], hint=str(row["site"]))
+            rows.append((first, *(_cell(direction.found.get(name)) for name in questions)))
+            summaries = filter(None, (str(row["summary"]) for row in direction.found.values()))
             # Without the numbers that the table contains.
             summary = next(summaries, "").partition(" Verdicts: ")[0]
-            words += [(place, summary)] if summary else []
-        if own:
+            if summary:
+                words.append((Cell(site, [details]), summary))
+        if of_table:
             table = ResultTable(title, [Column("direction at", "site"), *columns], rows)
             tables.append((replace(table, css="verdict-table"), Pairs(words, css="summaries")))
     return tables
@@ -551,6 +562,7 @@ def _unit(directions: Sequence[Direction], name: str) -> str:
 
 
 def _cell(row: pd.Series[Any] | None) -> Cell | str:
+    """Return the answer to a question, with effect, interval, p and remarks; "–" without a row."""
     if row is None:
         return "–"
     p = row["p"] if pd.isna(row["p_holm"]) else row["p_holm"]
@@ -570,18 +582,16 @@ def _cell(row: pd.Series[Any] | None) -> Cell | str:
     )
 
 
-def _remarks(one: Direction) -> list[str]:
+def _remarks(direction: Direction) -> list[str]:
     """Return the flags of a direction as short sentences."""
-    flags = [row["exceeds_whole"] for row in one.found.values()]
-    kernel, steers = float(one.row["kernel_share"]), one.answer("steers") == "yes"
-    effect, wrong = (
-        float(one.found["steers"][name]) if steers else math.nan for name in ("effect", "wrong_way")
-    )
+    flags = [row["exceeds_whole"] for row in direction.found.values()]
+    exceeds_whole = any(not pd.isna(flag) and flag for flag in flags)
+    kernel, effect, wrong = float(direction.row["kernel_share"]), math.nan, math.nan
+    if direction.answer("steers") == "yes":
+        steers = direction.found["steers"]
+        effect, wrong = float(steers["effect"]), float(steers["wrong_way"])
     cases = (
-        (
-            any(not pd.isna(flag) and flag for flag in flags),
-            "Moves more than its whole vector: possible artefact.",
-        ),
+        (exceeds_whole, "Moves more than its whole vector: possible artefact."),
         (kernel > MUCH, f"{fixed(100 * kernel, 0)} % is in the kernel of the output matrix."),
         (effect < 0, "Steers away from the class that it detects."),
         (not math.isnan(wrong), f"{fixed(100 * wrong, 0)} % of texts move the wrong way."),

@@ -84,13 +84,13 @@ def scatter_plane(rows: pd.DataFrame, method: str) -> go.Figure:
         rows: `method`, coordinates `x` and `y`, `label`, and axis titles `axis_x` and `axis_y`.
         method: `PCA` or `LDA`.
     """
-    own = only(rows, method=method)
-    frequent = list(own["label"].value_counts().index)
+    rows = only(rows, method=method)
+    frequent = list(rows["label"].value_counts().index)
     named = sorted(frequent if len(frequent) <= MOST_NAMED else frequent[: MOST_NAMED - 1])
-    groups = own["label"].where(own["label"].isin(named), OTHERS)
+    shown_labels = rows["label"].where(rows["label"].isin(named), OTHERS)
     figure = go.Figure(layout={"template": TEMPLATE})
-    for number, label in enumerate(dict.fromkeys([*named, *sorted(groups)])):
-        points = own[groups == label]
+    for number, label in enumerate(dict.fromkeys([*named, *sorted(shown_labels)])):
+        points = rows[shown_labels == label]
         figure.add_scatter(
             x=points["x"].tolist(),
             y=points["y"].tolist(),
@@ -100,8 +100,8 @@ def scatter_plane(rows: pd.DataFrame, method: str) -> go.Figure:
             hovertext=[plotly_text(class_label(text)) for text in points["label"]],
             hoverinfo="text",
         )
-    figure.update_xaxes(title_text=own["axis_x"].iloc[0])
-    figure.update_yaxes(title_text=own["axis_y"].iloc[0])
+    figure.update_xaxes(title_text=rows["axis_x"].iloc[0])
+    figure.update_yaxes(title_text=rows["axis_y"].iloc[0])
     return figure
 
 
@@ -208,20 +208,20 @@ def reliability_figure(bins: pd.DataFrame) -> go.Figure:
     )
     names = bins["probe"] if "probe" in bins.columns else pd.Series("all", index=bins.index)
     lines = bins.groupby(names, sort=False)
-    for number, (name, points) in enumerate(lines):
+    for number, (name, of_probe) in enumerate(lines):
         label = plotly_text(name)
-        own = points.sort_values("confidence")
+        points = of_probe.sort_values("confidence")
         # Accuracy by confidence with intervals as error bars, and bars of row counts.
         marker = series_marker(number, 8)
         shared = {
             "legendgroup": label,
-            "hovertext": [_bin_hover(row) for _, row in own.iterrows()],
+            "hovertext": [_bin_hover(row) for _, row in points.iterrows()],
             "hoverinfo": "text",
         }
         line = go.Scatter(
-            x=own["confidence"].tolist(),
-            y=own["accuracy"].tolist(),
-            error_y=error_bars(own, "accuracy", 1),
+            x=points["confidence"].tolist(),
+            y=points["accuracy"].tolist(),
+            error_y=error_bars(points, "accuracy", 1),
             name=label,
             mode="lines+markers",
             line={"color": marker["color"], "width": 2},
@@ -229,8 +229,8 @@ def reliability_figure(bins: pd.DataFrame) -> go.Figure:
             **shared,
         )
         counts = go.Bar(
-            x=((own["low"] + own["high"]) / 2).tolist(),
-            y=own["n_rows"].tolist(),
+            x=((points["low"] + points["high"]) / 2).tolist(),
+            y=points["n_rows"].tolist(),
             yaxis="y2",
             name=f"rows: {label}",
             showlegend=False,

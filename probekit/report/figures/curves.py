@@ -47,13 +47,13 @@ def learning_curve_lines(table: pd.DataFrame) -> Iterator[tuple[str, pd.DataFram
     if chosen is None:
         return
     rows = rows[~rows["probe"].isin(hidden_kinds(table))].sort_values("n_train", kind="stable")
-    at_site = {column: chosen[column] for column in SAME_FEATURES if column != "probe"}
-    own = same_features(rows, chosen)
-    if not own.empty:
-        yield str(chosen["probe"]), own
-    for probe, others in only(rows, **at_site).groupby("probe", sort=False):
+    site = {column: chosen[column] for column in SAME_FEATURES if column != "probe"}
+    of_chosen = same_features(rows, chosen)
+    if not of_chosen.empty:
+        yield str(chosen["probe"]), of_chosen
+    for probe, at_site in only(rows, **site).groupby("probe", sort=False):
         if probe != chosen["probe"]:
-            yield str(probe), others
+            yield str(probe), at_site
     embedding = only(rows, line=chosen["line"], position=chosen["position"], probe=chosen["probe"])
     embedding = embedding[embedding["depth"].eq(EMBED_DEPTH)]
     if chosen["depth"] != EMBED_DEPTH and not embedding.empty:
@@ -73,10 +73,12 @@ def learning_curve(table: pd.DataFrame) -> go.Figure:
             point_hover(f"{name}, {row['n_train']:,.0f} rows", row) for _, row in points.iterrows()
         ]
         line = scatter(points["n_train"], points["value"], LINES["task"], number, name, hover)
-        figure.add_traces([*(band(points["n_train"], points, line) if number == 0 else []), line])
-    sizes = sorted({n for _, own in lines for n in own["n_train"]})
+        if number == 0:
+            figure.add_traces(band(points["n_train"], points, line))
+        figure.add_trace(line)
+    sizes = sorted({n for _, points in lines for n in points["n_train"]})
     ends = [sizes[0] / 1.15, sizes[-1] * 1.15]
-    first = lines[0][1]
+    (_, first), *_ = lines
     metric = main_metric(first)
     # The baselines at the selected position, and those that have no position.
     baselines = only(table, metric=metric, split="test", site="")
@@ -109,11 +111,11 @@ def spaced(sizes: Sequence[float]) -> list[float]:
     [11, 40, 160]
     """
     apart = SPACE * math.log(sizes[-1] / sizes[0])
-    kept = [sizes[-1]]
+    descending = [sizes[-1]]
     for size in reversed(sizes[:-1]):
-        if math.log(kept[-1] / size) >= apart:
-            kept.append(size)
-    return kept[::-1]
+        if math.log(descending[-1] / size) >= apart:
+            descending.append(size)
+    return descending[::-1]
 
 
 def norm_curve(norms: pd.DataFrame) -> go.Figure:
@@ -128,8 +130,7 @@ def norm_curve(norms: pd.DataFrame) -> go.Figure:
     rows["ratio"] = rows["first_position_norm"] / rows["other_norm"]
     figure = go.Figure(layout={"template": TEMPLATE})
     lines = rows.groupby("line", sort=False)
-    parts = product(lines, NORMS.items())
-    for number, ((name, points), (column, style)) in enumerate(parts):
+    for number, ((name, points), (column, style)) in enumerate(product(lines, NORMS.items())):
         label = style.label if len(lines) == 1 else f"{style.label} · {name}"
         hover = [
             f"<b>{plotly_text(row['site'])}</b><br>{style.label}: {row[column]:,.1f}"
@@ -156,13 +157,16 @@ def log_axis(values: pd.Series[float]) -> dict[str, Any]:
     positive = values[values > 0]
     if positive.empty:
         return {"type": "log"}
-    start = bisect_right(LOG_TICKS, positive.min()) - 1
-    around = LOG_TICKS[max(start, 0) : max(bisect_left(LOG_TICKS, positive.max()), start + 1) + 1]
-    named = around if len(around) <= MOST_LOG_TICKS else [t for t in around if t in POWERS]
+    # From the tick at or below all values to the one at or above them.
+    first = bisect_right(LOG_TICKS, positive.min()) - 1
+    last = max(bisect_left(LOG_TICKS, positive.max()), first + 1)
+    around = LOG_TICKS[max(first, 0) : last + 1]
+    powers = [tick for tick in around if tick in POWERS]
+    shown = around if len(around) <= MOST_LOG_TICKS else powers
     return {
         "type": "log",
-        "tickvals": named,
-        "ticktext": [f"{tick:,g}" for tick in named],
+        "tickvals": shown,
+        "ticktext": [f"{tick:,g}" for tick in shown],
         "range": [math.log10(around[0]) - 0.03, math.log10(around[-1]) + 0.03],
     }
 
@@ -197,28 +201,28 @@ def sparse_curve(table: pd.DataFrame) -> go.Figure:
     figure = go.Figure(layout={"template": TEMPLATE})
     for number, (_, points) in enumerate(rows.groupby("rank")):
         name = site_with_head(points["site"].iloc[0], points["head"].iloc[0])
-        # The line of a site; for site number 0 also its band and its control task.
-        traces = []
-        for target in ("task", "control") if number == 0 else ("task",):
-            own = only(points, target=target)
+        # The line of a site; for the best one also its band and its control task.
+        is_best = number == 0
+        for target in ("task", "control") if is_best else ("task",):
+            scores = only(points, target=target)
             label = name if target == "task" else f"{LINES[target].label} at the best site"
-            hover = [point_hover(f"k = {row['k']:.0f}", row) for _, row in own.iterrows()]
-            line = scatter(own["k"], own["value"], LINES[target], number, label, hover)
-            if target == "task" and number == 0:
-                traces += band(own["k"], own, line)
-            traces += [line] if len(own) else []
-        figure.add_traces(traces)
+            hover = [point_hover(f"k = {row['k']:.0f}", row) for _, row in scores.iterrows()]
+            line = scatter(scores["k"], scores["value"], LINES[target], number, label, hover)
+            if target == "task" and is_best:
+                figure.add_traces(band(scores["k"], scores, line))
+            if not scores.empty:
+                figure.add_trace(line)
     sizes = sorted(rows["k"].unique())
     ends = [sizes[0] / 1.3, sizes[-1] * 1.3]
     # The baselines, and the best other probe on all features of the best site.
     measured = only(at_shown_position(table), metric=metric, split="test")
     baselines = levels(measured[measured["site"] == ""])
     best = {column: rows[column].iloc[0] for column in SITE}
-    others = ranked_rows(table)
-    others = only(others[~others["probe"].str.fullmatch(SIZE)], **best)
+    ranked = ranked_rows(table)
+    others = only(ranked[~ranked["probe"].str.fullmatch(SIZE)], **best)
     full = only(placed(measured), target="task", **best)
     full = full[full["probe"].isin(others["probe"].head(1))].dropna(subset="value")
-    levels_of_sizes = baselines + [("all_features", row) for _, row in full.head(1).iterrows()]
-    labels = draw_levels(figure, levels_of_sizes, ends)
+    references = baselines + [("all_features", row) for _, row in full.head(1).iterrows()]
+    labels = draw_levels(figure, references, ends)
     _log_ticks(figure, "features, k", {k: f"{k:.0f}" for k in sizes}, ends)
     return finish_curve(figure, metric, rows["chance"].min(), labels)

@@ -124,21 +124,23 @@ def on_paper(part: FigurePart, columns: int) -> tuple[go.Figure, dict[str, int]]
     maps = [trace for trace in figure.data if trace.type == "heatmap"]
     if maps:  # without numbers wider or higher than their cells, and labels of rows that overlap
         n_rows, n_columns = len(maps[0].z), sum(len(trace.z[0]) for trace in maps)
-        cell = (width - 120) / n_columns, (height - TOP - BOTTOM) / n_rows
-        if cell[0] < LEAST_CELL[0] or cell[1] < LEAST_CELL[1]:
+        # Labels of rows and the colour bar take about 120 pixels.
+        cell_width, cell_height = (width - 120) / n_columns, (height - TOP - BOTTOM) / n_rows
+        least_width, least_height = LEAST_CELL
+        if cell_width < least_width or cell_height < least_height:
             figure.data = [
                 trace for trace in figure.data if trace.type == "heatmap" or trace.mode != "text"
             ]
         for axes, size, room in (
-            (figure.select_yaxes(), cell[1], LEAST_CELL[1]),
-            (figure.select_xaxes(), cell[0], LEAST_CELL[0]),
+            (figure.select_yaxes(), cell_height, least_height),
+            (figure.select_xaxes(), cell_width, least_width),
         ):
             for axis in axes:
                 # Labels that may be vertical are as wide as a line is high.
                 turns = axis.plotly_name.startswith("x") and axis.autotickangles
-                step = math.ceil((LEAST_CELL[1] if turns else room) / size)
-                texts = axis.ticktext or ()
-                axis.ticktext = [text if n % step == 0 else "" for n, text in enumerate(texts)]
+                step = math.ceil((least_height if turns else room) / size)
+                texts = ["" if n % step else text for n, text in enumerate(axis.ticktext or ())]
+                axis.ticktext = texts
     return figure, {"width": width, "height": height}
 
 
@@ -157,14 +159,16 @@ def with_resolution(png: bytes) -> bytes:
 def file_names(titles: Sequence[str]) -> list[str]:
     """Return a unique, portable file name (without suffix) for each title.
 
-    >>> file_names(["Accuracy by layer", "R² · a/b", "R² · a b"])
-    ['accuracy-by-layer', 'r2-a-b', 'r2-a-b-2']
+    >>> file_names(["Accuracy by layer", "R² · a/b", "R² · a b", "R² · a b 3", "R² · a b"])
+    ['accuracy-by-layer', 'r2-a-b', 'r2-a-b-2', 'r2-a-b-3', 'r2-a-b-4']
     """
     names: list[str] = []
     for title in titles:
         plain = re.sub(r"[^a-z0-9]+", "-", title.lower().replace("²", "2")).strip("-")[:80]
-        name = plain = plain or "figure"
+        plain = plain or "figure"
+        name, number = plain, sum(other.startswith(plain) for other in names)
         while name in names:
-            name = f"{plain}-{sum(n.startswith(plain) for n in names) + 1}"
+            number += 1
+            name = f"{plain}-{number}"
         names.append(name)
     return names

@@ -81,22 +81,24 @@ def layer_curve(table: pd.DataFrame, metric: str = "accuracy") -> go.Figure:
     rows = placed(measured)
     figure = go.Figure(layout={"template": TEMPLATE})
     figure.add_traces(curve_lines(table, rows))
-    at, is_several = ticks(rows), differs(rows["run"])
-    of_runs = [levels(own, is_brief=is_several) for _, own in measured.groupby("run", sort=False)]
-    lines = list(chain.from_iterable(of_runs))
+    layers, has_runs = ticks(rows), differs(rows["run"])
+    of_runs = [of_run for _, of_run in measured.groupby("run", sort=False)]
+    lines = list(chain.from_iterable(levels(of_run, is_brief=has_runs) for of_run in of_runs))
     # The colour of each run is that of its line, or of the first one of several.
     runs = [series["run"].iloc[0] for _, series in series_of(rows)]
-    colours = {run: series_colour(runs.index(run)) for run in runs if is_several}
-    labels = draw_levels(figure, lines, layer_ends(at), colours)
+    colours = {run: series_colour(runs.index(run)) for run in runs if has_runs}
+    labels = draw_levels(figure, lines, layer_ends(layers), colours)
     # Draw a ring around the task's value at the selected site of each run.
     marked = chosen_points(table, rows)
     figure.add_traces([ring(row) for row in marked])
     if not differs(table["run"]):
         heights = [level["value"] for _, level in lines]
         for row in marked:
+            # The label is above or below the ring, where the next line is farther away.
             same_depth = rows.loc[rows["depth"] == row["depth"], "value"]
             gaps = np.array([*same_depth, *heights]) - row["value"]
-            above, below = (gap[gap > 0].min(initial=math.inf) for gap in (gaps, -gaps))
+            above = gaps[gaps > 0].min(initial=math.inf)
+            below = -gaps[gaps < 0].max(initial=-math.inf)
             figure.add_annotation(
                 x=row["depth"],
                 y=row["value"],
@@ -109,7 +111,7 @@ def layer_curve(table: pd.DataFrame, metric: str = "accuracy") -> go.Figure:
                 standoff=9,
                 font={"size": SMALL},
             )
-    layer_axis(figure, at)
+    layer_axis(figure, layers)
     return finish_curve(figure, metric, rows["chance"].min(), labels)
 
 
@@ -173,19 +175,21 @@ def null_band(table: pd.DataFrame, rows: pd.DataFrame) -> list[go.Scatter]:
     if not is_main or "null_low" not in table or (rows["target"] == "control").any():
         return []
     tested = placed(only(table, metric="p_value", target="task")).dropna(subset="null_low")
-    of_series = [own for _, own in series_of(rows)]
-    chosen = chosen_row(table)
-    if chosen is not None and len(of_series) > 1 and not differs(rows["run"]):
-        of_series = [own for own in of_series if not same_features(own, chosen).empty]
-    if tested.empty or not of_series:
+    all_series = [series for _, series in series_of(rows)]
+    chosen, has_runs = chosen_row(table), differs(rows["run"])
+    if chosen is not None and len(all_series) > 1 and not has_runs:
+        all_series = [series for series in all_series if not same_features(series, chosen).empty]
+    if tested.empty or not all_series:
         return []
-    same = [column for column in SERIES if column != "seed"]
-    drawn = of_series if differs(rows["run"]) else of_series[:1]
-    shown = [only(tested, **{name: own.iloc[0][name] for name in same}) for own in drawn]
+    columns = [column for column in SERIES if column != "seed"]
+    nulls = []
+    for series in all_series if has_runs else all_series[:1]:
+        first = series.iloc[0]
+        nulls.append(only(tested, **{column: first[column] for column in columns}))
     limits = {"ci_low": ("null_low", "min"), "ci_high": ("null_high", "max")}
-    own = pd.concat(shown).groupby("depth", as_index=False).agg(**limits)
+    points = pd.concat(nulls).groupby("depth", as_index=False).agg(**limits)
     style = go.Scatter(line={"color": GREY}, legendgroup=NULL_BAND)
-    bands = band(own["depth"], own, style, NULL_WIDTH)
+    bands = band(points["depth"], points, style, NULL_WIDTH)
     return [trace.update(name="95 % of the null") for trace in bands]
 
 
@@ -213,10 +217,11 @@ def banded_series(
 
     If there are many series of several runs, none has a band.
     """
-    if len(all_series) > MOST_BANDS and differs(pd.concat(own["run"] for _, own in all_series)):
+    is_many = len(all_series) > MOST_BANDS
+    if is_many and differs(pd.concat(series["run"] for _, series in all_series)):
         return ()
     chosen = chosen_row(table)
-    if len(all_series) <= MOST_BANDS or chosen is None:
+    if not is_many or chosen is None:
         return tuple(name for name, _ in all_series[:MOST_BANDS])
     return tuple(name for name, rows in all_series if not same_features(rows, chosen).empty)
 
@@ -281,7 +286,7 @@ def end_labels(traces: Iterable[go.Scatter]) -> list[line_labels.LineLabel]:
             ends = line_labels.label_at_end(trace, text + interval, trace.line.color)
         elif trace.legendgroup == NULL_BAND:
             # The band is drawn along its upper end, then back along the lower one.
-            ends = line_labels.label_at_end(trace, text, GREY, len(trace.y) // 2)
+            ends = line_labels.label_at_end(trace, text, GREY, n_points=len(trace.y) // 2)
         for label in ends:
             labels.setdefault(text, label)
     return list(labels.values())
@@ -297,12 +302,12 @@ def band(
     known = points.dropna(subset=["ci_low", "ci_high"])
     if known.empty:
         return []
-    at, low, high = list(x[known.index]), list(known["ci_low"]), list(known["ci_high"])
-    if len(at) == 1:
-        at, low, high = [at[0] - width, at[0] + width], low * 2, high * 2
+    places, low, high = list(x[known.index]), list(known["ci_low"]), list(known["ci_high"])
+    if len(places) == 1:
+        places, low, high = [places[0] - width, places[0] + width], low * 2, high * 2
     return [
         go.Scatter(
-            x=[*at, *at[::-1]],
+            x=[*places, *places[::-1]],
             y=[*high, *low[::-1]],
             fill="toself",
             opacity=0.2,
@@ -333,10 +338,13 @@ def chosen_points(table: pd.DataFrame, rows: pd.DataFrame) -> list[pd.Series]:
 
     Runs with a nested cross-validation are left out: their nested choice is at no single site.
     """
-    tested = [chosen_row(own) for _, own in table.groupby("run", sort=False) if not is_nested(own)]
     tasks = only(rows.dropna(subset="value"), target="task")
-    chosen = [same_features(tasks, one) for one in tested if one is not None]
-    return [row for own in chosen for _, row in own.iterrows()]
+    points: list[pd.Series] = []
+    for _, of_run in table.groupby("run", sort=False):
+        chosen = None if is_nested(of_run) else chosen_row(of_run)
+        if chosen is not None:
+            points += [row for _, row in same_features(tasks, chosen).iterrows()]
+    return points
 
 
 def ring(row: pd.Series) -> go.Scatter:
@@ -359,7 +367,7 @@ def curve_figure(table: pd.DataFrame, metric: str = "accuracy") -> go.Figure:
         UnknownNameError: The table has no test rows of this metric.
     """
     is_single = len(panels(placed(measured_rows(table, metric)))) == 1
-    return (layer_curve if is_single else curve_facets)(table, metric)
+    return layer_curve(table, metric) if is_single else curve_facets(table, metric)
 
 
 def panels(rows: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
@@ -375,10 +383,11 @@ def panels(rows: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
     if not columns:
         return [("", rows)]
     titled = []
-    for values, own in rows.groupby(columns, sort=False):
+    for values, of_panel in rows.groupby(columns, sort=False):
         names = dict(zip(columns, map(str, values), strict=True))
-        names |= {name: position_words(text) for name, text in names.items() if name == "position"}
-        titled.append((" · ".join(names.values()), own))
+        if "position" in names:
+            names["position"] = position_words(names["position"])
+        titled.append((" · ".join(names.values()), of_panel))
     return titled
 
 
@@ -437,27 +446,28 @@ def curve_facets(table: pd.DataFrame, metric: str = "accuracy") -> go.Figure:
     """
     measured = measured_rows(table, metric)
     rows = placed(measured)
-    parts = panels(rows)
-    chosen = [chosen_points(table, own) for _, own in parts]
-    titles = [title + RING * bool(marked) for (title, _), marked in zip(parts, chosen, strict=True)]
-    figure = panel_grid(titles, axis_title(metric))
+    titles, of_panels = zip(*panels(rows), strict=True)
+    chosen = [chosen_points(table, of_panel) for of_panel in of_panels]
+    ringed = [title + RING * bool(marked) for title, marked in zip(titles, chosen, strict=True)]
+    figure = panel_grid(ringed, axis_title(metric))
     ends, best = layer_ends(ticks(rows)), chosen_row(table)
     labels = []
-    for number, ((_, own), marked) in enumerate(zip(parts, chosen, strict=True), start=1):
+    for number, (of_panel, marked) in enumerate(zip(of_panels, chosen, strict=True), start=1):
         # The selected series of the panel, or else the first.
-        of_series = [series for _, series in series_of(own)]
-        selected = (
+        all_series = [series for _, series in series_of(of_panel)]
+        selected = [
             series
-            for series in of_series
+            for series in all_series
             if best is not None and not same_features(series, best).empty
-        )
-        highlighted = next(selected, of_series[0])
+        ]
+        highlighted = [*selected, *all_series][0]
         lines = curve_lines(table, highlighted)
         for line in lines:
             if line.mode == "lines+markers":
                 line.marker.size = _MARKER
         # The grey task lines of all other series, and their labels.
-        shown = highlighted[list(SERIES)].iloc[0]
+        first = highlighted.iloc[0]
+        tasks = (only(series, target="task") for _, series in series_of(rows))
         others = [
             go.Scatter(
                 x=task["depth"].tolist(),
@@ -467,14 +477,12 @@ def curve_facets(table: pd.DataFrame, metric: str = "accuracy") -> go.Figure:
                 line={"color": GREY, "width": 1},
                 hoverinfo="skip",
             )
-            for _, series in series_of(rows)
-            for task in [only(series, target="task")]
-            if (task[list(SERIES)] != shown).any(axis=None)
+            for task in tasks
+            if (task[list(SERIES)] != first[list(SERIES)]).any(axis=None)
         ]
         of_others = [line_labels.LineLabel(OTHERS, line.y[-1], GREY, line.x[-1]) for line in others]
         references = go.Figure()
         # The horizontal lines of a panel: those of its run, position and kind of probe.
-        first = highlighted.iloc[0]
         is_own = pd.Series(True, measured.index)
         for column in ("run", "model", "dataset", "position"):
             is_own &= measured[column].isin(["", first[column]]) | measured["target"].eq(HEADLINE)
@@ -484,9 +492,9 @@ def curve_facets(table: pd.DataFrame, metric: str = "accuracy") -> go.Figure:
         draw_in_panel(figure, drawn, number)
         named = [*end_labels(lines), *of_levels]
         # Of all others, the one farthest from the named lines, so that its label points at it.
-        gaps = [min(abs(one.value - own.value) for own in named) for one in of_others]
+        gaps = [min(abs(other.value - label.value) for label in named) for other in of_others]
         labels.append([*named, of_others[gaps.index(max(gaps))]] if gaps else named)
-    depths = [set(own["depth"]) for _, own in parts]
+    depths = [set(of_panel["depth"]) for of_panel in of_panels]
     panel_layers(figure, ticks(rows), depths)
     figure.update_yaxes(range=value_range(figure, metric, rows["chance"].min()))
     label_panels(figure, labels)
@@ -570,15 +578,15 @@ def panel_layers(figure: go.Figure, labels: dict[int, str], depths: Sequence[set
     """
     across = n_columns(len(depths))
     lowest = range(max(0, len(depths) - across), len(depths))
-    of_column = {number % across: number for number in lowest}
+    lowest_of_column = {number % across: number for number in lowest}
     in_narrow = {}
-    for number, own in enumerate(depths):
+    for number, of_panel in enumerate(depths):
         axis = figure.layout[f"xaxis{number + 1 if number else ''}"]
-        layer_axis(figure, labels, own, most=16 // across, axis=axis)
+        layer_axis(figure, labels, of_panel, most=16 // across, axis=axis)
         in_narrow[axis.plotly_name] = list(axis.ticktext)
-        below = depths[of_column[number % across]]
         if number not in lowest:
-            texts = [label if d in own - below else "" for d, label in labels.items()]
+            unnamed = of_panel - depths[lowest_of_column[number % across]]
+            texts = [label if depth in unnamed else "" for depth, label in labels.items()]
             axis.update(title_text=None, ticktext=texts, showticklabels=any(texts))
         elif across > 1:
             # The last name of a panel is close to the first of the next one: one word a line.
@@ -594,16 +602,17 @@ def label_panels(figure: go.Figure, labels: Sequence[Sequence[line_labels.LineLa
     named: set[str] = set()
     across = n_columns(len(labels))
     down = math.ceil(len(labels) / across)
-    edge = dict.fromkeys([*range(across, len(labels) + 1, across), len(labels)])
-    for number in edge:  # panels with nothing to their right
+    # Panels with nothing to their right: the last one of each row.
+    at_edge = dict.fromkeys([*range(across, len(labels) + 1, across), len(labels)])
+    for number in at_edge:
         new = [label for label in labels[number - 1] if label.text not in named]
         fitting = line_labels.labels_that_fit(new, line_labels.LEAST_HEIGHT / down - TITLE_HEIGHT)
         line_labels.label_lines(figure, fitting, number)
         named |= {label.text for label in fitting}
-    left = [label for own in labels for label in own if label.text not in named]
+    unnamed = [label.text for of_panel in labels for label in of_panel if label.text not in named]
     for trace in figure.data:
         name = html.unescape(trace.name or "")
-        if name and name not in named and any(label.text.startswith(name) for label in left):
+        if name and name not in named and any(text.startswith(name) for text in unnamed):
             named.add(name)
             trace.showlegend = True
             figure.update_layout(showlegend=True)

@@ -50,7 +50,8 @@ def levels(measured: pd.DataFrame, *, is_brief: bool = False) -> list[LevelLine]
             best_first(of_run, str(of_run["metric"].iloc[0])).index[0]
             for _, of_run in others.groupby("run", sort=False)
         ]
-        shown = defined.drop(index=others.index.difference(best))
+        not_best = others.index.difference(best)
+        shown = defined.drop(index=not_best)
     rows = [
         ("mean" if is_mean and target == "majority" else target, row)
         for target in (*BASELINES, HEADLINE)
@@ -60,9 +61,9 @@ def levels(measured: pd.DataFrame, *, is_brief: bool = False) -> list[LevelLine]
         # A difference such as selectivity is 0 for a probe that learns random labels equally well.
         is_difference = [METRICS[name].kind == "difference" for name in measured["metric"]]
         chance = measured["chance"].mask(pd.Series(is_difference, measured.index, dtype=bool), 0.0)
-        bare = measured.assign(value=chance, ci_low=math.nan, ci_high=math.nan)
-        bare = bare.dropna(subset="value").drop_duplicates("value")
-        rows += [(chance_name(bare), row) for _, row in bare.iterrows()]
+        at_chance = measured.assign(value=chance, ci_low=math.nan, ci_high=math.nan)
+        at_chance = at_chance.dropna(subset="value").drop_duplicates("value")
+        rows += [(chance_name(at_chance), row) for _, row in at_chance.iterrows()]
     joined = only(concatenated(defined), target="task")
     return rows + [("concatenated", row) for _, row in joined.iterrows()]
 
@@ -121,21 +122,23 @@ def draw_levels(
     runs_of: dict[str, set[str]] = {}
     for name, row in lines:
         runs_of.setdefault(name, set()).add(row["run"])
-    owners: dict[tuple[str, str, str], list[pd.Series]] = {}
+    rows_of: dict[tuple[str, str, str], list[pd.Series]] = {}
     for name, row in lines:
         colour = colours.get(row["run"], "") if name == HEADLINE else ""
         text = fixed(row["value"], 2)
-        owners.setdefault((name, text, colour or LEVELS[name].colour), []).append(row)
-    labels: dict[tuple[str, str], tuple[list[str], float]] = {}
-    for (name, text, colour), rows in owners.items():
-        own = dict.fromkeys(row["run"] for row in rows)
-        named = [f" of {run}" for run in own] if len(runs_of[name]) > 1 else [""]
+        rows_of.setdefault((name, text, colour or LEVELS[name].colour), []).append(row)
+    names_of: dict[tuple[str, str], list[str]] = {}  # by the text and colour of a label
+    value_of: dict[tuple[str, str], float] = {}
+    for (name, text, colour), rows in rows_of.items():
+        runs = list(dict.fromkeys(row["run"] for row in rows))
+        of_runs = [f" of {run}" for run in runs] if len(runs_of[name]) > 1 else [""]
         if colours:
-            is_common = name == HEADLINE or len(own) > 1
-            named = [""] if is_common else [f" of {short_title(next(iter(own)), list(colours))}"]
-        titles = [f"{LEVELS[name].label}{whose}" for whose in named]
+            is_common = name == HEADLINE or len(runs) > 1
+            of_runs = [""] if is_common else [f" of {short_title(runs[0], list(colours))}"]
+        titles = [f"{LEVELS[name].label}{of_run}" for of_run in of_runs]
         style = replace(LEVELS[name], colour=colour)
-        for row in {row["value"]: row for row in rows}.values():
+        by_value = {row["value"]: row for row in rows}
+        for row in by_value.values():
             # A horizontal line between the ends, without a legend entry.
             interval = format_number(row["value"], row["ci_low"], row["ci_high"])
             level_line = go.Scatter(
@@ -149,11 +152,11 @@ def draw_levels(
                 hoverinfo="text",
             )
             figure.add_trace(level_line)
-        names, _ = labels.setdefault((text, colour), ([], rows[0]["value"]))
-        names += titles
+        names_of.setdefault((text, colour), []).extend(titles)
+        value_of.setdefault((text, colour), rows[0]["value"])
     return [
-        LineLabel(f"{', '.join(names)} {text}", value, colour)
-        for (text, colour), (names, value) in labels.items()
+        LineLabel(f"{', '.join(names)} {text}", value_of[text, colour], colour)
+        for (text, colour), names in names_of.items()
     ]
 
 

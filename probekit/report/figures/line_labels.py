@@ -84,25 +84,27 @@ def name_traces(figure: go.Figure) -> None:
     name_lines(figure, labels if len(labels) > 1 else [])
 
 
-def label_at_end(line: go.Scatter, text: str, colour: str, n: int | None = None) -> list[LineLabel]:
+def label_at_end(
+    line: go.Scatter, text: str, colour: str, *, n_points: int | None = None
+) -> list[LineLabel]:
     """Return the label of a line at the last defined point, as a list; [] if there is none.
 
     Args:
         line: The line, with points in the order in which they are drawn.
         text: Name of the line.
         colour: Colour of the line.
-        n: Number of points to choose from, the first ones; None for all.
+        n_points: Number of points to choose from, the first ones; None for all.
     """
-    points = list(zip(line.x, line.y, strict=True))[:n]
-    ends = [(x, y) for x, y in points if math.isfinite(y)][-1:]
-    return [LineLabel(text, y, colour, x) for x, y in ends]
+    points = list(zip(line.x, line.y, strict=True))[:n_points]
+    last = [(x, y) for x, y in points if math.isfinite(y)][-1:]
+    return [LineLabel(text, y, colour, end=x) for x, y in last]
 
 
 def labels_that_fit(labels: Sequence[LineLabel], height: float) -> list[LineLabel]:
     """Return the first labels, as many as fit into a plot of this height in pixels."""
-    n_lines = accumulate(_wrapped(label.text).count("<br>") + 1 for label in labels)
-    most = (height + LINE_HEIGHT) / LINE_HEIGHT
-    return [label for label, n in zip(labels, n_lines, strict=True) if n <= most]
+    lines_so_far = accumulate(_wrapped(label.text).count("<br>") + 1 for label in labels)
+    most_lines = (height + LINE_HEIGHT) / LINE_HEIGHT
+    return [label for label, n in zip(labels, lines_so_far, strict=True) if n <= most_lines]
 
 
 def label_lines(figure: go.Figure, labels: Sequence[LineLabel], panel: int = 1) -> None:
@@ -140,8 +142,8 @@ def label_lines(figure: go.Figure, labels: Sequence[LineLabel], panel: int = 1) 
             arrowcolor=label.colour,
             font={"size": SMALL, "color": label_colour(label.colour)},
         )
-    own = [note for note in figure.layout.annotations if note.name == LABEL]
-    widest = max((len(line) for note in own for line in note.text.split("<br>")), default=0)
+    drawn = [note.text for note in figure.layout.annotations if note.name == LABEL]
+    widest = max((len(line) for text in drawn for line in text.split("<br>")), default=0)
     room = LEADER + CHARACTER * widest + 4
     figure.update_layout(margin_r=max(figure.layout.margin.r or 0, round(room)), showlegend=False)
     place_labels(figure, PLOT_HEIGHT)
@@ -175,15 +177,15 @@ def place_labels(figure: go.Figure, plot_height: float) -> None:
         plot_height: Height of the area inside the margins in pixels.
     """
     labels = [note for note in figure.layout.annotations if note.name == LABEL]
-    for ref in dict.fromkeys(note.yref for note in labels):
-        axis = figure.layout[ref.replace("y", "yaxis")]
+    for y_axis in dict.fromkeys(note.yref for note in labels):  # one for each panel
+        axis = figure.layout[y_axis.replace("y", "yaxis")]
         low, high = axis.range
         bottom, top = axis.domain or (0.0, 1.0)
         height = plot_height * (top - bottom)
-        own = sorted((note for note in labels if note.yref == ref), key=lambda note: note.y)
-        at = [height * (min(max(note.y, low), high) - low) / (high - low) for note in own]
-        shifts = label_shifts(at, [note.text.count("<br>") + 1 for note in own], height)
-        for note, shift in zip(own, shifts, strict=True):
+        of_panel = sorted((note for note in labels if note.yref == y_axis), key=lambda note: note.y)
+        heights = [height * (min(max(note.y, low), high) - low) / (high - low) for note in of_panel]
+        shifts = label_shifts(heights, [note.text.count("<br>") + 1 for note in of_panel], height)
+        for note, shift in zip(of_panel, shifts, strict=True):
             note.ay = -shift
 
 
@@ -204,21 +206,23 @@ def label_shifts(at: Sequence[float], n_lines: Sequence[int], height: float) -> 
     [-21.2, -10.6, 0.0]
     """
     sizes = [lines * LINE_HEIGHT for lines in n_lines]
-    # Below each label there is room for those before it; without that room, order is all that
-    # is required of the middles.
-    below = [sum(sizes[:number]) + size / 2 for number, size in enumerate(sizes)]
-    floor = -LINE_HEIGHT / 2
-    ceiling = height + LINE_HEIGHT / 2 - sum(sizes)
-    # The ascending numbers closest to those wanted: adjacent violators are averaged.
-    pools: list[tuple[float, int]] = []
-    for place, room in zip(at, below, strict=True):
-        mean, n = place - room, 1
+    # The middle of a label is above those before it by their sizes and half of its own. Labels do
+    # not overlap exactly if their middles, minus these distances, ascend.
+    distances = [sum(sizes[:number]) + size / 2 for number, size in enumerate(sizes)]
+    lowest = -LINE_HEIGHT / 2
+    highest = height + LINE_HEIGHT / 2 - sum(sizes)
+    # The ascending numbers closest to the wanted ones: adjacent violators share their mean.
+    pools: list[tuple[float, int]] = []  # mean and number of labels
+    for place, distance in zip(at, distances, strict=True):
+        mean, count = place - distance, 1
         while pools and pools[-1][0] > mean:
-            before, size = pools.pop()
-            mean, n = (mean * n + before * size) / (n + size), n + size
-        pools.append((mean, n))
-    middles = [mean for mean, n in pools for _ in range(n)]
+            mean_before, count_before = pools.pop()
+            total = mean * count + mean_before * count_before
+            count += count_before
+            mean = total / count
+        pools.append((mean, count))
+    ascending = [mean for mean, count in pools for _ in range(count)]
     return [
-        round(max(floor, min(middle, ceiling)) + room - place, 1)
-        for middle, room, place in zip(middles, below, at, strict=True)
+        round(max(lowest, min(number, highest)) + distance - place, 1)
+        for number, distance, place in zip(ascending, distances, at, strict=True)
     ]

@@ -141,9 +141,8 @@ def label_colour(colour: str) -> str:
     >>> label_colour("#D55E00")
     '#8b4713'
     """
-    own, ink = ([int(text[at : at + 2], 16) for at in (1, 3, 5)] for text in (colour, INK))
-    mixed = [round(0.6 * a + 0.4 * b) for a, b in zip(own, ink, strict=True)]
-    return "#" + "".join(f"{channel:02x}" for channel in mixed)
+    channels = zip(bytes.fromhex(colour[1:]), bytes.fromhex(INK[1:]), strict=True)
+    return "#" + "".join(f"{round(0.6 * own + 0.4 * ink):02x}" for own, ink in channels)
 
 
 def axis_title(metric: str) -> str:
@@ -303,17 +302,17 @@ def layer_axis(
     names = [label for label in labels.values() if label and not label.isdigit()]
     below = "<br>" * (sum(not label.isdigit() for label in labels.values()) <= MOST_NAMES)
     step = math.ceil(len(labels) / most)
-    texts = {
-        depth: (label if depth % step == 0 else "")
-        if label.isdigit()
-        else below + short_tick(label)
-        for depth, label in labels.items()
-    }
+    texts = []
+    for depth, label in labels.items():
+        text = label if label.isdigit() else below + short_tick(label)
+        is_left_out = label.isdigit() and depth % step > 0
+        is_labelled = depths is None or depth in depths
+        texts.append(text if is_labelled and not is_left_out else "")
     settings = {
         "title_text": "layer" if len(names) < len(labels) else "site",
         "tickmode": "array",
         "tickvals": list(labels),
-        "ticktext": [text if depths is None or d in depths else "" for d, text in texts.items()],
+        "ticktext": texts,
         "tickangle": 0 if len(names) <= MOST_NAMES else -30,
         "range": layer_ends(labels),
     }
@@ -339,8 +338,9 @@ def two_line_tick(label: str) -> str:
     if len(label) <= LONGEST_TICK // 2:
         return plotly_text(label)
     middle = len(label) / 2
-    ends = [n for n in range(2, len(label)) if not label[n - 1].isalnum()] or [round(middle)]
-    end = min(ends, key=lambda n: abs(n - middle))
+    # After each character that is no letter or digit, such as a dot or an underscore.
+    ends = [end for end in range(2, len(label)) if not label[end - 1].isalnum()]
+    end = min(ends or [round(middle)], key=lambda end: abs(end - middle))
     return f"{plotly_text(label[:end])}<br>{plotly_text(label[end:])}"
 
 

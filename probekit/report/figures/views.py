@@ -44,12 +44,12 @@ def position_words(position: str) -> str:
     found = re.fullmatch(r"(span|word):?([a-z]*)([+-]\d+)?", position)
     if found is None:
         return _POSITIONS.get(position, position)
-    of, pieces, offset = found.groups()
+    unit, pieces, offset = found.groups()
     if offset:
-        n = abs(int(offset))
-        return f"{counted(n, 'token')} {'before' if offset[0] == '-' else 'after'} the {of}"
+        n_tokens = counted(abs(int(offset)), "token")
+        return f"{n_tokens} {'before' if offset[0] == '-' else 'after'} the {unit}"
     words = {"first": "first token", "last": "last token", "mean": "mean", "": "mean"}
-    return f"{words[pieces]} of the {of}" if pieces in words else position
+    return f"{words[pieces]} of the {unit}" if pieces in words else position
 
 
 def curve_rows(table: pd.DataFrame) -> pd.DataFrame:
@@ -63,13 +63,13 @@ def curve_rows(table: pd.DataFrame) -> pd.DataFrame:
     rows = table[~table["probe"].isin(hidden_kinds(table))]
     sited = placed(rows)
     is_left_out = _of_heads(sited)
-    neurons = sited["site"].str.contains("[neuron=", regex=False)
-    if sited.loc[neurons & ~is_left_out, "line"].nunique() > MOST_NEURONS:
-        is_left_out |= neurons
+    is_neuron = sited["site"].str.contains("[neuron=", regex=False)
+    if sited.loc[is_neuron & ~is_left_out, "line"].nunique() > MOST_NEURONS:
+        is_left_out |= is_neuron
     rows = rows.drop(index=sited.index[is_left_out])
     sited = only(sited[~is_left_out], target="task")
-    same = [column for column in SERIES if column != "position"]
-    is_sweep_alone = len(sited[same].drop_duplicates()) == 1
+    others = [column for column in SERIES if column != "position"]
+    is_sweep_alone = len(sited[others].drop_duplicates()) == 1
     if is_sweep_alone and sited["position"].nunique() <= MOST_POSITIONS:
         return rows
     return at_shown_position(rows)

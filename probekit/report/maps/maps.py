@@ -144,50 +144,49 @@ def _draw(
 
     `whole` has the cells of all maps with which this one shares layers, colours and the frame.
     """
-    twice = cells[cells.duplicated(["depth", across])]
-    if not twice.empty:
-        first = site_with_head(twice["site"].iloc[0], twice["head"].iloc[0])
+    second_rows = cells[cells.duplicated(["depth", across])]
+    if not second_rows.empty:
+        first = site_with_head(second_rows["site"].iloc[0], second_rows["head"].iloc[0])
         raise DataError(
-            f"{len(twice)} cells of the map have two rows, the first at {first}. Give the rows of "
-            "one component in one run."
+            f"{len(second_rows)} cells of the map have two rows, the first at {first}. Give the "
+            "rows of one component in one run."
         )
     whole = cells if whole is None else whole
     title, label = _AXES[across]
-    columns, rows = sorted(cells[across].unique()), sorted(whole["depth"].unique())
+    columns, depths = sorted(cells[across].unique()), sorted(whole["depth"].unique())
     # The hover text of each cell: site, value with interval, and related scores.
     test = placed(figure_rows(table))
-    values: dict[Hashable, dict[tuple[str, str], float]] = {}
-    for key, target, name, value in zip(
-        _features(test), test["target"], test["metric"], test["value"], strict=True
-    ):
-        values.setdefault(key, {})[target, name] = value
     main = main_metric(test)
     related = {
         metric_name(main): ("task", main),
         "selectivity": ("task", "selectivity"),
         **{name: (target, main) for target, name in COMPARED.items()},
     }
+    scores_at: dict[Hashable, dict[tuple[str, str], float]] = {}
+    measured = zip(_features(test), test["target"], test["metric"], test["value"], strict=True)
+    for features, target, name, value in measured:
+        scores_at.setdefault(features, {})[target, name] = value
     texts = []
-    for key, (_, cell) in zip(_features(cells), cells.iterrows(), strict=True):
+    for features, (_, cell) in zip(_features(cells), cells.iterrows(), strict=True):
         site = style.plotly_text(site_with_head(cell["site"], cell["head"]))
-        value = style.format_number(cell["value"], cell["ci_low"], cell["ci_high"])
+        score = style.format_number(cell["value"], cell["ci_low"], cell["ci_high"])
         others = [
-            f"{name}: {style.format_number(values[key][score])}"
-            for name, score in related.items()
-            if score in values[key] and score != ("task", metric)
+            f"{name}: {style.format_number(scores_at[features][key])}"
+            for name, key in related.items()
+            if key in scores_at[features] and key != ("task", metric)
         ]
         header = f"<b>{site}</b> at {style.plotly_text(cell['position'])}"
-        texts.append("<br>".join([header, f"{metric_name(metric)}: {value}", *others]))
+        texts.append("<br>".join([header, f"{metric_name(metric)}: {score}", *others]))
     figure = cell_map(
         cells.assign(hover=texts),
         map_colours(whole, metric),
-        down=("depth", {depth: tick(int(depth), n_blocks(placed(table))) for depth in rows}),
+        down=("depth", {depth: tick(int(depth), n_blocks(placed(table))) for depth in depths}),
         across=(across, {column: label(column) for column in columns}),
         title=title,
     )
     framed = chosen_cell(table, whole)
     if framed is not None and framed.name in cells.index:
-        frame_cell(figure, columns.index(framed[across]), rows.index(framed["depth"]))
+        frame_cell(figure, columns.index(framed[across]), depths.index(framed["depth"]))
         scores = _ranked_cells(table, whole)["value"]
         n_best = int((scores == scores.iloc[0]).sum())
         ties = f" (1 of {n_best})" if n_best > 1 else ""
@@ -293,13 +292,11 @@ def text_map(
     # Columns and rows are labelled by index, because labels such as tokens may occur twice. Without
     # a range, the text trace would add a margin around the map.
     axis = {"tickmode": "array", "showgrid": False, "showline": False, "ticks": ""}
-    (left, right), (top, bottom) = ((-0.5, len(labels) - 0.5) for labels in (across, down))
-    at = [list(range(len(labels))) for labels in (across, down)]
-    figure.update_xaxes(
-        **axis, title_text=title, tickvals=at[0], ticktext=across, range=[left, right]
-    )
-    figure.update_yaxes(**axis, tickvals=at[1], ticktext=down, range=[bottom, top])
-    figure.update_yaxes(title_text=down_title)
+    n_rows, n_columns = values.shape
+    columns = {"tickvals": list(range(n_columns)), "ticktext": across}
+    rows = {"tickvals": list(range(n_rows)), "ticktext": down}  # the first one at the top
+    figure.update_xaxes(**axis, title_text=title, **columns, range=[-0.5, n_columns - 0.5])
+    figure.update_yaxes(**axis, **rows, range=[n_rows - 0.5, -0.5], title_text=down_title)
     return figure
 
 
@@ -315,16 +312,15 @@ def cell_map(
         across: The same for the horizontal place.
         title: Title of the horizontal axis.
     """
-    at = tuple(
-        cells[column].map({key: number for number, key in enumerate(labels)}).to_numpy()
-        for column, labels in (down, across)
-    )
-    values = np.full((len(down[1]), len(across[1])), np.nan)
+    (row_column, row_labels), (across_column, column_labels) = down, across
+    rows = pd.Index(list(row_labels)).get_indexer(cells[row_column])
+    columns = pd.Index(list(column_labels)).get_indexer(cells[across_column])
+    values = np.full((len(row_labels), len(column_labels)), np.nan)
     hover = np.full(values.shape, "", dtype=object)
-    values[at], hover[at] = cells["value"], cells["hover"]
-    names = list(across[1].values()), list(down[1].values())
-    hovers = hover.ravel().tolist()
-    return text_map(values, hovers, shown, across=names[0], down=names[1], title=title)
+    values[rows, columns], hover[rows, columns] = cells["value"], cells["hover"]
+    hovers, names = hover.ravel().tolist(), list(column_labels.values())
+    row_names = list(row_labels.values())
+    return text_map(values, hovers, shown, across=names, down=row_names, title=title)
 
 
 def thin_ticks(figure: go.Figure) -> go.Figure:
@@ -333,8 +329,9 @@ def thin_ticks(figure: go.Figure) -> go.Figure:
     A browser needs half a minute for a thousand tick labels; the hover text has all tokens.
     """
     axis = figure.layout.xaxis
-    if (n := len(axis.ticktext)) > MOST_TICKS:
-        step = n // MOST_TICKS + 1
+    n_ticks = len(axis.ticktext)
+    if n_ticks > MOST_TICKS:
+        step = n_ticks // MOST_TICKS + 1
         axis.update(tickvals=axis.tickvals[::step], ticktext=axis.ticktext[::step])
     return figure
 
@@ -405,26 +402,26 @@ def map_row(maps: Mapping[str, go.Figure]) -> go.Figure:
     figure = go.Figure(
         layout={"template": style.TEMPLATE, "showlegend": False, "meta": style.STACKS}
     )
-    widths = [len(one.data[0].z[0]) for one in maps.values()]
+    widths = [len(single.data[0].z[0]) for single in maps.values()]
     unit = (1 - GAP * (len(maps) - 1)) / sum(widths)
     start = 0.0
-    for number, ((title, one), width) in enumerate(zip(maps.items(), widths, strict=True)):
-        end = start + unit * width
-        suffix = str(number + 1) if number else ""
+    for number, ((title, single), width) in enumerate(zip(maps.items(), widths, strict=True)):
+        end, is_first = start + unit * width, number == 0
+        suffix = "" if is_first else str(number + 1)
         axes = {"xaxis": f"x{suffix}", "yaxis": f"y{suffix}"}
-        for trace in one.data:
+        for trace in single.data:
             if trace.type == "heatmap":
-                trace.showscale = not number
+                trace.showscale = is_first
             figure.add_trace(trace.update(**axes))
-        x_axis, y_axis = one.layout.xaxis, one.layout.yaxis
+        x_axis, y_axis = single.layout.xaxis, single.layout.yaxis
         x_axis.update(domain=(start, min(end, 1.0)), anchor=axes["yaxis"])
         y_axis.update(anchor=axes["xaxis"])
-        if number:
+        if not is_first:
             y_axis.update(title_text=None, showticklabels=False)
         figure.update_layout({f"xaxis{suffix}": x_axis, f"yaxis{suffix}": y_axis})
-        if one.layout.plot_bgcolor:
-            figure.update_layout(plot_bgcolor=one.layout.plot_bgcolor)
-        for shape in one.layout.shapes:
+        if single.layout.plot_bgcolor:
+            figure.update_layout(plot_bgcolor=single.layout.plot_bgcolor)
+        for shape in single.layout.shapes:
             figure.add_shape(shape.update(xref=axes["xaxis"], yref=axes["yaxis"]))
         write_above(figure, title, axes["xaxis"])
         start = end + GAP

@@ -269,11 +269,11 @@ def _curve_lines(table: pd.DataFrame, v: Verdict) -> list[str]:
     test = only(placed(figure_rows(table)), target="task", metric=v.metric, split="test")
     if v.best is not None:
         place = v.best.model_dump(include={"site", "probe", "position", "view"})
-        own = only(test, **place)
-        test = pd.concat([own, test])
+        test = pd.concat([only(test, **place), test])
     if test.empty:
         return []
-    series = only(test, **{column: test.iloc[0][column] for column in SERIES})
+    first = test.iloc[0]  # of the chosen site, if there is one
+    series = only(test, **{column: first[column] for column in SERIES})
     series = series.drop_duplicates("depth").sort_values("depth")
     step, blocks = math.ceil(len(series) / MOST_POINTS), n_blocks(placed(table))
     name = metric_name(v.metric)

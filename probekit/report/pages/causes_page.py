@@ -35,7 +35,7 @@ from probekit.report.sentences.answer import p_words
 from probekit.report.texts import capitalised, class_label, model_title
 from probekit.results.causes import FOLDER, TABLES, CauseTables, has_causes
 from probekit.results.record import reading_run_file
-from probekit.results.table import n_blocks
+from probekit.results.table import n_blocks, only
 
 METHOD = (
     "The measure is scored for the answer of the unedited text throughout. Intervals are 95 % "
@@ -108,7 +108,7 @@ def causes_page(run_dir: Path) -> str:
         answer=findings.cause_answer(tables),
         sections=[*sections, *table_files(run_dir)],
         method=METHOD,
-        facts={"": ({capitalised(name): words for name, words in named.items() if words})},
+        facts={"": {capitalised(name): words for name, words in named.items() if words}},
         aside=[findings.n_in_words(record)],
         styles=("report.css", "causes.css"),
     ).html()
@@ -144,18 +144,19 @@ def cause_items(
     ]
     cautions = [
         *tables.record.warnings,
-        *(f"{counted(one.n, 'text')} left out: {one.reason}" for one in tables.record.left_out),
+        *(f"{counted(part.n, 'text')} left out: {part.reason}" for part in tables.record.left_out),
     ]
     items = [*_verdicts(tables), *(page.Paragraph(sentence, "note") for sentence in cautions)]
-    return [*items, page.Group("cause-figures", figures)], [one for one in parts if not one.is_open]
+    folded = [part for part in parts if not part.is_open]
+    return [*items, page.Group("cause-figures", figures)], folded
 
 
 def _verdicts(tables: CauseTables) -> Iterator[page.Item]:
     """Yield the table of verdicts with its note, other directions folded, and the summaries."""
-    found = findings.verdict_tables(findings.directions_in(tables))
-    if not found:
+    tables_and_words = findings.verdict_tables(findings.directions_in(tables))
+    if not tables_and_words:
         return
-    (table, words), *folded = found
+    (table, words), *folded = tables_and_words
     yield _unbroken(table)
     is_single = len(table.rows) == 1
     if is_single and words.rows:
@@ -187,22 +188,20 @@ def cause_figures(run_dir: Path, layers: dict[int, str] | None = None) -> list[p
     Raises:
         DataError: a file cannot be read.
     """
-    return (
-        cause_parts(findings.legible(CauseTables.open(run_dir)), layers)
-        if has_causes(run_dir)
-        else []
-    )
+    if not has_causes(run_dir):
+        return []
+    return cause_parts(findings.legible(CauseTables.open(run_dir)), layers)
 
 
 def table_files(run_dir: Path) -> list[page.Files]:
     """Return the links that save the tables of a run's interventions."""
-    found = []
+    links = []
     for path in (run_dir / FOLDER / f"{name}.csv" for name in TABLES):
         if path.exists():
             with reading_run_file(path):
                 content = b64encode(inside(path).read_bytes()).decode()
-            found.append((f"Save {path.name}", path.name, content))
-    return [page.Files(found)] if found else []
+            links.append((f"Save {path.name}", path.name, content))
+    return [page.Files(links)] if links else []
 
 
 def cause_parts(tables: CauseTables, layers: dict[int, str] | None = None) -> list[page.FigurePart]:
@@ -212,80 +211,80 @@ def cause_parts(tables: CauseTables, layers: dict[int, str] | None = None) -> li
         tables: interventions of the run.
         layers: labels of the layer axis of the run's layer curve, by depth.
     """
-    main, seen = findings.first_measure(tables), set()
-    edits: dict[str, list[page.FigurePart]] = {"curve": [], "tokens": [], "heads": []}
-    for one in findings.edit_sets(tables.effects):
-        for kind, part in _edit_parts(one, tables, layers):
-            # The first figure of each kind is open.
-            is_open = one.measure == main and kind not in seen
-            seen |= {kind} if is_open else set()
-            edits[kind.split()[0]].append(replace(part, is_open=is_open))
-    parts = [part for own in edits.values() for part in own]
+    main, opened = findings.first_measure(tables), set()
+    in_order: dict[str, list[page.FigurePart]] = {"curve": [], "tokens": [], "heads": []}
+    for edits in findings.edit_sets(tables.effects):
+        for kind, sites, part in _edit_parts(edits, tables, layers):
+            # The first figure of each kind of figure and site is open.
+            is_open = edits.measure == main and (kind, sites) not in opened
+            if is_open:
+                opened.add((kind, sites))
+            in_order[kind].append(replace(part, is_open=is_open))
+    parts = [part for of_kind in in_order.values() for part in of_kind]
     return [*parts, *_dose_parts(tables), *_refit_parts(tables, layers)]
 
 
 def _edit_parts(
-    one: findings.EditSet, tables: CauseTables, layers: dict[int, str] | None
-) -> Iterator[tuple[str, page.FigurePart]]:
-    """Yield kind and figure of the patches or ablations of a set."""
-    edits, replacement = REPLACEMENTS[one.replacement]
+    edits: findings.EditSet, tables: CauseTables, layers: dict[int, str] | None
+) -> Iterator[tuple[str, str, page.FigurePart]]:
+    """Yield the figures of the patches or ablations of a set, each after its kind and its sites."""
+    noun, replacement = REPLACEMENTS[edits.replacement]
     # The facts that the figures of a set of edits share.
-    measure = f"{findings.measure_title(one.measure)} ({one.unit}{_answers(tables)})"
+    measure = f"{findings.measure_title(edits.measure)} ({edits.unit}{_answers(tables)})"
     quantity = f"Measure: change of the {measure} relative to the unedited text."
-    if one.shown == findings.RECOVERY:
+    if edits.shown == findings.RECOVERY:
         quantity = (
             f"Recovery of the {measure}: share of the difference between the counterfactual and "
             "the unedited text."
         )
-    elif one.do == "patch":
+    elif edits.do == "patch":
         quantity += (
             " Recovery is undefined, because the interval of the difference between counterfactual "
             "and unedited text contains 0."
         )
-    p, test = one.rows["p_best"].min(), "Not tested."
+    p, test = edits.rows["p_best"].min(), "Not tested."
     if not pd.isna(p):
-        few = f" {FEW_GROUPS}" if one.rows["groups"].min() < ENOUGH_GROUPS else ""
+        few = f" {FEW_GROUPS}" if edits.rows["groups"].min() < ENOUGH_GROUPS else ""
         test = (
             f"Control: the unedited text; smallest {p_words(float(p))}, adjusted for "
-            f"{counted(one.n_edits, 'edit')}.{few}"
+            f"{counted(edits.n_edits, 'edit')}.{few}"
         )
     caption = (
-        f"Replacement: {replacement}, {findings.where(tables, one.at)}. "
-        f"{quantity} {sizes_in_words(one.rows)}. {test}"
+        f"Replacement: {replacement}, {findings.where(tables, edits.at)}. "
+        f"{quantity} {sizes_in_words(edits.rows)}. {test}"
     )
-    place = f"{edits} {findings.where(tables, one.at)}"
-    title = capitalised(one.title)
-    if one.shown == findings.RECOVERY and one.measure != findings.first_measure(tables):
-        title = f"Recovery of {findings.measure_title(one.measure)}"
-    if one.at == "each":
-        for part, figure in token_maps(one, tables.record):
-            n_heads = one.of_heads["line"].nunique() if part.endswith(" heads") else 0
-            rows = one.of_heads if n_heads else one.rows[one.rows["line"] == part]
-            of = f" The heads with the largest values, of {n_heads}." if n_heads else ""
-            words = f"{caption}{of}{_tokens(tables)} Framed: the largest absolute value."
-            heading = f"{title} by layer and token · {part}, {edits}"
-            description = edit_description(one, rows, f" by layer and token, {part}")
-            yield f"tokens {part}", _resized(map_part(heading, figure, words, description))
+    place = f"{noun} {findings.where(tables, edits.at)}"
+    title = capitalised(edits.title)
+    if edits.shown == findings.RECOVERY and edits.measure != findings.first_measure(tables):
+        title = f"Recovery of {findings.measure_title(edits.measure)}"
+    if edits.at == "each":
+        for sites, figure in token_maps(edits, tables.record):
+            rows, of_heads = edits.rows[edits.rows["line"] == sites], ""
+            if sites.endswith(" heads"):
+                rows = edits.of_heads
+                of_heads = f" The heads with the largest values, of {rows['line'].nunique()}."
+            words = f"{caption}{of_heads}{_tokens(tables)} Framed: the largest absolute value."
+            heading = f"{title} by layer and token · {sites}, {noun}"
+            description = edit_description(edits, rows, f" by layer and token, {sites}")
+            yield "tokens", sites, _resized(map_part(heading, figure, words, description))
         return
-    parts = [(str(name), rows) for name, rows in one.of_heads.groupby("part", sort=False)]
-    if not (rows := curve_lines_of(one)).empty:
-        left = ", ".join(name for name, _ in parts)
-        heads = f" Single heads of {left} have a map of their own." if left else ""
-        yield (
-            "curve",
-            page.FigurePart(
-                f"{title} by layer · {place}",
-                page.figure_json(cause_curve(one, layers)),
-                f"{caption} Bands or bars: 95 % intervals over groups.{heads}",
-                edit_description(one, rows, " by layer"),
-            ),
+    parts = {str(name): rows for name, rows in edits.of_heads.groupby("part", sort=False)}
+    rows = curve_lines_of(edits)
+    if not rows.empty:
+        heads = f" Single heads of {', '.join(parts)} have a map of their own." if parts else ""
+        curve = page.FigurePart(
+            f"{title} by layer · {place}",
+            page.figure_json(cause_curve(edits, layers)),
+            f"{caption} Bands or bars: 95 % intervals over groups.{heads}",
+            edit_description(edits, rows, " by layer"),
         )
-    for name, rows in parts:
-        heading = f"{title} by layer and head · {name}, {place}"
+        yield "curve", "", curve
+    for part, rows in parts.items():
+        heading = f"{title} by layer and head · {part}, {place}"
         words = f"{caption} Framed: the head with the largest absolute value."
-        description = edit_description(one, rows, f" by layer and head, {name}")
-        found = map_part(heading, head_map_of(one, name), words, description)
-        yield f"heads {name}", _resized(found)
+        description = edit_description(edits, rows, f" by layer and head, {part}")
+        head_map = map_part(heading, head_map_of(edits, part), words, description)
+        yield "heads", part, _resized(head_map)
 
 
 def _resized(part: page.FigurePart) -> page.FigurePart:
@@ -313,22 +312,22 @@ def _tokens(tables: CauseTables) -> str:
 
 def sizes_in_words(rows: pd.DataFrame) -> str:
     """Return the number of texts and groups; if rows differ in them, their range."""
-    ends = rows[["n", "groups"]].agg(["min", "max"])
-    low, high = (findings.n_in_words(own) for _, own in ends.iterrows())
+    sizes = rows[["n", "groups"]]
+    low, high = findings.n_in_words(sizes.min()), findings.n_in_words(sizes.max())
     return low if low == high else f"{low} to {high}"
 
 
-def edit_description(one: findings.EditSet, rows: pd.DataFrame, place: str) -> str:
+def edit_description(edits: findings.EditSet, rows: pd.DataFrame, place: str) -> str:
     """Return the largest values of a figure as text."""
     blocks = n_blocks(rows)
     largest = rows.reindex(rows["value"].abs().nlargest(MOST_NAMED).index)
     named = [
         findings.place_in_words(row, blocks)
-        + (f" at position {row['position']:.0f}" if one.at == "each" else "")
+        + (f" at position {row['position']:.0f}" if edits.at == "each" else "")
         + f" {findings.value_in_words(row)}"
         for _, row in largest.iterrows()
     ]
-    return f"{capitalised(one.title)}{place}, largest first. {'; '.join(named)}."
+    return f"{capitalised(edits.title)}{place}, largest first. {'; '.join(named)}."
 
 
 def _dose_parts(tables: CauseTables) -> Iterator[page.FigurePart]:
@@ -354,23 +353,22 @@ def dose_caption(
     along: str, at: str, panels: Sequence[Panel], n_all: int, tables: CauseTables
 ) -> str:
     """Return the caption of dose-response curves."""
-    rows = pd.concat([own for _, own in panels])
-    own = tables.verdicts
-    own = own[own["site"].isin(rows["site"]) & own["along"].eq(along) & own["at"].eq(at)]
+    rows = pd.concat([of_panel for _, of_panel in panels])
+    verdicts = only(tables.verdicts, along=along, at=at)
+    verdicts = verdicts[verdicts["site"].isin(rows["site"])]
     record = tables.record
     towards = f" towards {class_label(record.classes[-1])}" if record.classes else ""
     measure = findings.measure_title(record.measures[0]) if record.measures else "measure"
-    size = findings.n_in_words(record) if own.empty else sizes_in_words(own)
+    size = findings.n_in_words(record) if verdicts.empty else sizes_in_words(verdicts)
     folds = f" and {counted(record.folds, 'fold')}" if record.folds > 1 else ""
     known = rows.dropna(subset="other_loss").sort_values("other_loss")
     loss = ""
     if not known.empty:
-        worst = findings.interval_in_words(
-            *known.iloc[-1][["other_loss", "other_low", "other_high"]]
-        )
-        loss = f" Change of the loss on other texts: at most {worst} nats per token."
-    few = len(panels) < n_all
-    chosen = f" The {len(panels)} of {n_all} sites with the largest effects." * few
+        worst = known.iloc[-1][["other_loss", "other_low", "other_high"]]
+        most = findings.interval_in_words(*worst)
+        loss = f" Change of the loss on other texts: at most {most} nats per token."
+    are_chosen = len(panels) < n_all
+    chosen = f" The {len(panels)} of {n_all} sites with the largest effects." * are_chosen
     return (
         "Edit: multiples of the standard deviation of the projection are added along the "
         f"direction ({findings.METHODS[along]}), {findings.where(tables, at)}. Measure: mean "
@@ -384,13 +382,14 @@ def dose_caption(
 def _refit_parts(tables: CauseTables, layers: dict[int, str] | None) -> Iterator[page.FigurePart]:
     """Yield the accuracies of probes that were fitted again after erasure."""
     for number, ((along, at), panels) in enumerate(refit_panels(tables)):
-        shown = panels[:MOST_PANELS]
-        named = [
-            f"{title}: {fixed(first['before'], 2)} before and {fixed(first['after'], 2)} after at "
-            f"the first site, {fixed(last['before'], 2)} and {fixed(last['after'], 2)} at the last"
-            for title, rows in shown
-            for first, last in [(rows.iloc[0], rows.iloc[-1])]
-        ]
+        shown, named = panels[:MOST_PANELS], []
+        for title, rows in shown:
+            first, last = rows.iloc[0], rows.iloc[-1]
+            named.append(
+                f"{title}: {fixed(first['before'], 2)} before and {fixed(first['after'], 2)} after "
+                f"at the first site, {fixed(last['before'], 2)} and {fixed(last['after'], 2)} at "
+                "the last"
+            )
         size = sizes_in_words(pd.concat([rows for _, rows in shown]))
         yield page.FigurePart(
             f"Accuracy after erasure · {findings.METHODS[along]}, {findings.where(tables, at)}",

@@ -76,13 +76,9 @@ def comparison_page(comparison: RunComparison) -> str:
         table = _table(comparison, sites, "Comparisons by site")
         sections.append(page.PageSection("", [page.Fold(title, [table], is_open=not figures)]))
     settings_differ = comparisons.settings_words(names, settings)
+    eyebrow = ("probekit", "comparison of two runs", comparison.experiment, name)
     return page.Page(
-        eyebrow=[
-            "probekit",
-            "comparison of two runs",
-            *filter(None, [comparison.experiment]),
-            name,
-        ],
+        eyebrow=[text for text in eyebrow if text],
         title=comparisons.comparison_question(comparison),
         answer=comparisons.comparison_answer(comparison),
         details=[page.Paragraph(settings_differ)] if settings_differ else [],
@@ -180,14 +176,15 @@ def difference_figure(comparison: RunComparison) -> go.Figure:
             hovertext=[_hover(row, comparison.names) for _, row in points.iterrows()],
             hoverinfo="text",
         )
-    blocks = int(rows["depth"].max())
     depths = sorted(set(rows["depth"]))
-    ends = bool((rows["site"].str.startswith("ln_final")).any())
+    # The deepest site is the final norm, whose depth is the number of blocks, or the last block.
+    has_final_norm = rows["site"].str.startswith("ln_final").any()
+    blocks = int(depths[-1]) if has_final_norm else int(depths[-1]) + 1
     figure.update_xaxes(
         title_text="layer",
         range=[depths[0] - 0.3, depths[-1] + _STEP * len(series) + 0.2],
         tickvals=depths,
-        ticktext=[tick(depth, blocks if ends else blocks + 1) for depth in depths],
+        ticktext=[tick(depth, blocks) for depth in depths],
     )
     figure.update_yaxes(title_text=f"difference of {metric_name(comparison.metric)}")
     name_traces(figure)

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import plotly.colors
 import plotly.graph_objects as go
+from plotly.colors import sequential
 
 from probekit.amounts import counted
 from probekit.report.figures.style import format_number
@@ -112,12 +112,12 @@ def _highest(scored: ScoredHeads) -> ResultTable:
         if ranked.empty:
             rows.append((name, "–", "undefined for all tokens", "–", "–", "–", "–"))
             continue
-        first, *rest = ranked.head(2).to_dict("records")
-        following = (_name(rest[0]), format_number(rest[0]["value"])) if rest else ("–", "–")
-        spread = "–" if pd.isna(first["sd"]) else format_number(first["sd"])
+        highest, *others = ranked.head(2).to_dict("records")
+        following = (_name(others[0]), format_number(others[0]["value"])) if others else ("–", "–")
+        spread = "–" if pd.isna(highest["sd"]) else format_number(highest["sd"])
         median = format_number(ranked["value"].median())
-        value = format_number(first["value"])
-        rows.append((name, _name(first), value, spread, *following, median))
+        value = format_number(highest["value"])
+        rows.append((name, _name(highest), value, spread, *following, median))
     names = ("score", "head", "value", "sd over texts", "next head", "value", "median of all heads")
     title = "Highest head of each score"
     return ResultTable(title, names, rows, has_title=True, is_sortable=True)
@@ -153,21 +153,21 @@ def known_heads_table(scored: ScoredHeads) -> ResultTable:
 
 def heads_answer(scored: ScoredHeads) -> str:
     """Return the number of heads of each type, the highest and the next value, as a sentence."""
-    found = []
+    clauses = []
     for score in HEAD_TYPES:
         ranked, kind = scored.strongest(score, len(scored.rows)), score.replace("_", "-")
         if ranked.empty:
             continue
-        first, *rest = ranked.head(2).to_dict("records")
-        following = f", next {rest[0]['value']:.2f}" if rest else ""
+        highest, *others = ranked.head(2).to_dict("records")
+        value = f"{highest['value']:.2f}"
+        following = f", next {others[0]['value']:.2f}" if others else ""
         n = int((ranked["value"] >= MOSTLY).sum())
-        highest = " highest" if n > 1 else ""
-        name, value = f"{counted(n, f'{kind} head')}, {_name(first)}", f"{first['value']:.2f}"
+        named = f"{_name(highest)}{' highest' if n > 1 else ''} ({value}{following})"
         none = f"no {kind} head (highest {value})"
-        found.append(f"{name}{highest} ({value}{following})" if n else none)
-    if not found:
+        clauses.append(f"{counted(n, f'{kind} head')}, {named}" if n else none)
+    if not clauses:
         return "No score that identifies a type of head is defined for these texts."
-    return capitalised(f"{'; '.join(found)}.")
+    return capitalised(f"{'; '.join(clauses)}.")
 
 
 def head_figures(scored: ScoredHeads) -> list[page.FigurePart]:
@@ -225,7 +225,7 @@ def head_score_map(
     figure = text_map(
         scored["value"].to_numpy().reshape(len(layers), len(heads)),
         [_score_hover(score, *row) for row in scored[hovered].itertuples(index=False)],
-        Colours(0.0, end or scale_end(rows, score), plotly.colors.sequential.Viridis, False),
+        Colours(0.0, end or scale_end(rows, score), sequential.Viridis, is_diverging=False),
         across=[str(head) for head in heads],
         down=[str(layer) for layer in layers],
         title="head",

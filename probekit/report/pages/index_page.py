@@ -92,24 +92,24 @@ def entry(root: Path, folder: Path, now: float) -> Entry:
     """Return the index entry of a run; `now` is the current time in seconds."""
     path = folder.relative_to(root).as_posix()
     if (folder / STARTED).exists():
-        sites = [path for path in folder.glob("sites/**/*.json") if path.stem != "baselines"]
+        sites = [file for file in folder.glob("sites/**/*.json") if file.stem != "baselines"]
         times = []
         for file in (folder / STARTED, *sites):
             with suppress(FileNotFoundError):  # deleted in the meantime
                 times.append(file.stat().st_mtime)
-        last = max(times, default=now)
-        seconds = max(0, round(now - last))
+        seconds, state = max(0, round(now - max(times, default=now))), "running"
         summary = f"{counted(len(sites), 'site')} probed; last file written {seconds:,} s ago."
         if seconds > QUIET:
             summary += " If the run was interrupted, repeat the same command to resume it."
-        state = "quiet" if seconds > QUIET else "running"
+            state = "quiet"
         return Entry(_experiment(folder), path, "", state, summary)
     try:
         if is_pretraining(folder):
             written = _modified(folder, ("run.json", LOG, STATE))
             run, n_steps, step, summary = _progress(folder, written)
             is_quiet = now - max(written) / 1e9 > QUIET
-            state = "finished" if step >= n_steps else "quiet" if is_quiet else "running"
+            unfinished = "quiet" if is_quiet else "running"
+            state = "finished" if step >= n_steps else unfinished
             url = f"run/{quote(path)}/report.html" if step else ""
             return Entry(f"{run}, pretraining", path, url, state, summary)
         return _finished(folder, path, _modified(folder, ("run.json", *_READ)))

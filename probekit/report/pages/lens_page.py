@@ -14,7 +14,7 @@ import plotly.graph_objects as go
 from probekit.amounts import counted
 from probekit.errors import DataError, UnknownNameError, nearest
 from probekit.model.sites.catalogue import component_of, layer_of
-from probekit.report.figures.line_labels import label_at_end, label_lines
+from probekit.report.figures.line_labels import LineLabel, label_at_end, label_lines
 from probekit.report.figures.style import SERIES_COLOURS, TEMPLATE, format_number, plotly_text
 from probekit.report.maps.maps import Colours, text_map, thin_ticks
 from probekit.report.pages import page
@@ -196,8 +196,9 @@ def lens_answer(rows: pd.DataFrame) -> str:
     # Only a site without divergence is the output of the network.
     is_output = last["kl"] < IS_OUTPUT
     final = "the final prediction" if is_output else f"that of {_layer(last['layer'])}"
-    before = summary.iloc[first - 1] if first else None
-    if before is not None and first == len(summary) - 1:
+    before = summary.iloc[first - 1] if first > 0 else None
+    is_only_last = first == len(summary) - 1
+    if before is not None and is_only_last:
         return (
             f"Only at {'the last layer' if is_output else _layer(last['layer'])}: at "
             f"{_layer(before['layer'])}, one site earlier, the most likely token is {final} at "
@@ -254,11 +255,10 @@ def lens_map(rows: pd.DataFrame, measure: str = "probability") -> go.Figure:
     values = rows[column].to_numpy(dtype=float, na_value=np.nan)
     values = np.log10(values) if measure == "rank" else values
     # Bright means good: a high probability, but a low rank, entropy and divergence.
-    # The order matters: nanmax of all-NaN values is NaN, and max(1.0, nan) is 1.0.
-    viridis, viridis_r = plotly.colors.sequential.Viridis, plotly.colors.sequential.Viridis_r
-    scale, high = viridis_r, max(1.0, np.nanmax(values, initial=0.0))
     if measure == "probability":
-        scale, high = viridis, 1.0
+        scale, high = plotly.colors.sequential.Viridis, 1.0
+    else:
+        scale, high = plotly.colors.sequential.Viridis_r, np.nanmax(values, initial=1.0)
     figure = text_map(
         values.reshape(len(sites), len(tokens)),
         [_hover(row) for row in rows.to_dict("records")],
@@ -346,11 +346,8 @@ def lens_curve(summary: pd.DataFrame) -> go.Figure:
         range=[-0.3, len(summary) - 0.9],
     )
     figure.update_yaxes(title_text="share of positions", range=[-0.03, 1.05], tickformat=".0%")
-    names = (label for label, _, _ in _LINES.values())
-    ends = [
-        label
-        for line, name in zip(figure.data, names, strict=True)
-        for label in label_at_end(line, name, line.line.color)
-    ]
-    label_lines(figure, ends)
+    labels: list[LineLabel] = []
+    for line, (name, _, _) in zip(figure.data, _LINES.values(), strict=True):
+        labels += label_at_end(line, name, line.line.color)
+    label_lines(figure, labels)
     return figure

@@ -76,10 +76,10 @@ def loss_figure(log: Sequence[LogRow]) -> go.Figure:
         points = [(float(row.step), float(getattr(row, column))) for row in log]
         points = [(step, value) for step, value in points if not math.isnan(value)]
         if is_averaged:
+            intervals = [list(adjacent) for _, adjacent in groupby(points, _interval)]
             points = [
                 (sum(step for step, _ in near) / len(near), sum(y for _, y in near) / len(near))
-                for _, group in groupby(points, _interval)
-                if (near := list(group))
+                for near in intervals
             ]
         if points:
             figure.add_trace(

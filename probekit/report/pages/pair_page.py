@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -75,16 +75,16 @@ def _strongest_positions(pair: PatchedPair, rows: pd.DataFrame, family: str) -> 
     """Return the strongest position of consecutive layers, as a sentence."""
     labels = pair_labels(pair.clean, pair.corrupt)
     strongest = [
-        max(own.to_dict("records"), key=lambda row: abs(row["recovery"]))
-        for _, own in rows.groupby("site", sort=False)
+        max(of_site.to_dict("records"), key=lambda row: abs(row["recovery"]))
+        for _, of_site in rows.groupby("site", sort=False)
     ]
     runs = [list(run) for _, run in groupby(strongest, key=lambda row: row["position"])]
     clauses = []
     for run in runs[:MOST_RUNS]:
         position, sites = run[0]["position"], [patch_label(row["site"]) for row in run]
-        where = _layers(*(sites if len(sites) == 1 else (sites[0], sites[-1])))
-        recoveries = [row["recovery"] for row in run]
-        ends = list(dict.fromkeys(fixed(recoveries[at], 2) for at in (0, -1)))
+        where = _layers(sites[0], sites[-1] if len(sites) > 1 else "")
+        # The recovery at the first and last of these layers, once if both are written alike.
+        ends = dict.fromkeys([fixed(run[0]["recovery"], 2), fixed(run[-1]["recovery"], 2)])
         clauses.append(
             f"“{labels[position]}” [{position}] at {where} (recovery {' to '.join(ends)})"
         )
@@ -228,7 +228,8 @@ def _views(pair: PatchedPair) -> list[tuple[str, str]]:
     """Return the entries of the menu of colours, with their columns."""
     if pair.is_estimated:
         return [("estimated effect", "estimate"), ("verified effect", "effect")]
-    return [(name, name) for name in (["recovery"] if pair.difference else []) + ["effect"]]
+    names = ["recovery", "effect"] if pair.difference else ["effect"]
+    return [(name, name) for name in names]
 
 
 def _caption(pair: PatchedPair) -> str:
@@ -241,7 +242,7 @@ def _caption(pair: PatchedPair) -> str:
 
 
 def _in_words(pair: PatchedPair, rows: pd.DataFrame) -> str:
-    named = [f"{row[0]} {row[-2]}" for row in strongest_patches(pair, rows).rows]
+    named = [f"{name} {effect}" for name, *_, effect, _ in strongest_patches(pair, rows).rows]
     return f"effects {'; '.join(named)}."
 
 
@@ -332,9 +333,9 @@ def _patch_map(
         most_texts=maps.MOST_TEXTS * 5,
     )
     if rows["estimate"].notna().any():
-        verified: Iterable[int] = np.flatnonzero(rows["effect"].notna()).tolist()
-        for number in verified:
-            maps.frame_cell(figure, number % len(across), number // len(across))
+        is_verified = rows["effect"].notna().to_numpy().reshape(values.shape)
+        for row, column in np.argwhere(is_verified).tolist():
+            maps.frame_cell(figure, column, row)
     return maps.name_colours(figure, SHOWN[shown])
 
 

@@ -48,7 +48,7 @@ def _result_parts(table: pd.DataFrame, v: Verdict, control: Control) -> Iterator
     curve, position = views.curve_rows(table), views.curve_position(table)
     heads, positions = list(views.head_tables(table)), list(views.position_tables(table))
 
-    def of_metric(metric: str, is_open: bool) -> Iterator[FigurePart]:
+    def of_metric(metric: str, *, is_open: bool) -> Iterator[FigurePart]:
         name, maps = title(metric), []
         if metric in measured_metrics(curve):
             yield FigurePart(
@@ -59,24 +59,27 @@ def _result_parts(table: pd.DataFrame, v: Verdict, control: Control) -> Iterator
                 is_open,
                 facets_height(curve, metric),
             )
-        of_heads = [own for own in heads if metric in measured_metrics(own[2])]
-        for is_shown in (True, False):
-            parts = {part: rows for part, at_shown, rows in of_heads if at_shown is is_shown}
-            if parts:
-                heading = f"{name} by layer and head · {', '.join(parts)}"
-                figure, rows = head_maps(parts, metric), pd.concat(parts.values())
-                maps.append((heading, figure, rows, is_open and is_shown))
+        for at_shown_position in (True, False):
+            tables = {
+                part: rows
+                for part, is_at_it, rows in heads
+                if is_at_it is at_shown_position and metric in measured_metrics(rows)
+            }
+            if tables:
+                heading = f"{name} by layer and head · {', '.join(tables)}"
+                figure, rows = head_maps(tables, metric), pd.concat(tables.values())
+                maps.append((heading, figure, rows, is_open and at_shown_position))
         for part, rows in positions:
             if metric in measured_metrics(rows):
                 heading = f"{name} by layer and position · {part}"
                 maps.append((heading, layer_map(rows, metric, "offset"), rows, is_open))
-        for heading, figure, rows, is_shown in maps:
+        for heading, figure, rows, map_is_open in maps:
             caption = captions.map_caption(rows, v, metric, control)
             description = captions.map_description(rows, metric)
-            yield map_part(heading, figure, caption, description, is_shown, LEAST_MAP)
+            yield map_part(heading, figure, caption, description, map_is_open, least=LEAST_MAP)
 
     for metric in first:
-        yield from of_metric(metric, True)
+        yield from of_metric(metric, is_open=True)
     if not curves.sparse_rows(table).empty:
         yield FigurePart(
             f"{title(v.metric)} by number of features",
@@ -84,7 +87,7 @@ def _result_parts(table: pd.DataFrame, v: Verdict, control: Control) -> Iterator
             captions.sparse_caption(table, v),
             captions.sparse_description(table, v),
         )
-    if any(True for _ in curves.learning_curve_lines(table)):
+    if list(curves.learning_curve_lines(table)):
         yield FigurePart(
             f"{title(v.metric)} by number of training rows",
             figure_json(curves.learning_curve(table)),
@@ -93,7 +96,7 @@ def _result_parts(table: pd.DataFrame, v: Verdict, control: Control) -> Iterator
         )
     for metric in drawn:
         if metric not in first:
-            yield from of_metric(metric, False)
+            yield from of_metric(metric, is_open=False)
 
 
 def reliability_part(bins: pd.DataFrame, table: pd.DataFrame, v: Verdict) -> FigurePart:
@@ -232,12 +235,12 @@ def chosen_parts(run_dir: Path, table: pd.DataFrame, v: Verdict) -> Iterator[Fig
             "PCA": "the first two principal components",
             "LDA": "the axes of LDA on the first 50 principal components",
         }
-        for method, own in scatter.groupby("method", sort=False):
-            centroids = own.groupby("label")[["x", "y"]].mean()
+        for method, points in scatter.groupby("method", sort=False):
+            centroids = points.groupby("label")[["x", "y"]].mean()
             yield FigurePart(
                 f"{site} by {method}",
                 figure_json(chosen_figures.scatter_plane(scatter, str(method))),
-                f"{len(own):,} of {v.score.n:,} held-out rows at {site}, projected on "
+                f"{len(points):,} of {v.score.n:,} held-out rows at {site}, projected on "
                 f"{axes[str(method)]}. Scaling and projection were fitted on other rows. "
                 f"{SITE_OF_ALL_FOLDS if v.is_nested else ''}The "
                 "projection is for illustration only: the probe uses all dimensions.",

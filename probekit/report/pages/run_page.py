@@ -197,13 +197,8 @@ def _sites(
     best, *others = tables
     items: list[page.Item] = [best]
     if others:
-        metric = metric_name(v.metric)
-        n = len(best.rows)
-        items.append(
-            page.Paragraph(
-                f"The {n} sites with the best cross-validated {metric}, best first.", "note"
-            )
-        )
+        best_sites = f"The {len(best.rows)} sites with the best cross-validated"
+        items.append(page.Paragraph(f"{best_sites} {metric_name(v.metric)}, best first.", "note"))
     csv = b64encode(paths.hide(_text(run_dir / "results.csv")).encode()).decode()
     items.append(page.Files([("Save all numbers as CSV", f"{record.run}-{record.key}.csv", csv)]))
     for more in others:
@@ -249,8 +244,8 @@ def _data(record: RunRecord) -> page.PageSection:
         page.Fold("Counts by label and split", [_counts(record)]),
     ]
     if data.findings:
-        found = [Cell(f"`{one.code}` {one.message}", lead=one.level) for one in data.findings]
-        items.append(page.Fold("Data checks", [page.Texts(found)]))
+        checks = [Cell(f"`{one.code}` {one.message}", lead=one.level) for one in data.findings]
+        items.append(page.Fold("Data checks", [page.Texts(checks)]))
     if data.notes:
         items.append(page.Fold("Notes", [page.Texts(data.notes)]))
     if data.examples:
@@ -306,18 +301,18 @@ def _attention(run_dir: Path, record: RunRecord) -> dict[str, Any]:
     path = run_dir / "attention.safetensors"
     with reading_run_file(path):
         tensors = load_file(inside(path))
-    absent = [str(i) for i in range(len(record.attention)) if str(i) not in tensors]
+    absent = [name for name in map(str, range(len(record.attention))) if name not in tensors]
     if absent:
         raise DataError(
             f"{path} has no tensor {', '.join(absent)} for the prompts of run.json. "
             f"Available tensors: {', '.join(sorted(tensors))}."
         )
     prompts = []
-    for i, prompt in enumerate(record.attention):
-        named = {name: f"{i}.{name}" for name in SCORE_NAMES}
-        scores = {name: tensors[of] for name, of in named.items() if of in tensors}
-        tokens = tuple(prompt.tokens)
-        prompts.append(AttentionPrompt(prompt.text, tokens, tensors[str(i)], scores=scores))
+    for number, prompt in enumerate(record.attention):
+        keys = {name: f"{number}.{name}" for name in SCORE_NAMES}
+        scores = {name: tensors[key] for name, key in keys.items() if key in tensors}
+        patterns, tokens = tensors[str(number)], tuple(prompt.tokens)
+        prompts.append(AttentionPrompt(prompt.text, tokens, patterns, scores=scores))
     return attention_data(prompts, record.model.source, choose_reduction(prompts, strict=False))
 
 

@@ -126,12 +126,12 @@ def runs_page(runs: Sequence[ShownRun]) -> str:
     metric = metric_name(runs[0].verdict.metric)
     experiment = ", ".join(dict.fromkeys(run.record.run for run in runs))
     questions = {run.record.question for run in runs}
-    question = questions.pop() if len(questions) == 1 else None
-    own = [run.record.question if not question else None for run in runs]
-    answers = [
-        (run.name, Cell(page.unbroken(run.answer), [(asked or "", "note")]))
-        for run, asked in zip(runs, own, strict=True)
-    ]
+    common = questions.pop() if len(questions) == 1 else None
+    # Below each answer its question, unless all runs have the same one.
+    answers = []
+    for run in runs:
+        below = "" if common else run.record.question or ""
+        answers.append((run.name, Cell(page.unbroken(run.answer), [(below, "note")])))
     names = [run.name for run in runs]
     folders = page.Pairs([(run.name, run.identity) for run in runs])
     # The table of the selected sites.
@@ -152,7 +152,7 @@ def runs_page(runs: Sequence[ShownRun]) -> str:
     selected = ResultTable("Table of selected sites", headings, rows, is_sortable=True)
     return page.Page(
         eyebrow=["probekit", experiment, f"{len(runs)} runs", metric],
-        title=question or f"Comparison of {len(runs)} runs",
+        title=common or f"Comparison of {len(runs)} runs",
         answer="",
         details=[page.Pairs(answers, css="verdicts")],
         sections=[
@@ -183,9 +183,9 @@ def runs_figures(runs: Sequence[ShownRun]) -> list[page.FigurePart]:
     )
     nested = [run.verdict for run in runs if run.verdict.is_nested]
     marks = [RINGS] if len(nested) < len(runs) else []
-    if nested:
-        marks += ["Runs with a nested cross-validation have a line instead."] * bool(marks)
-        marks.append(nested_line(nested[0]))
+    if nested and marks:
+        marks.append("Runs with a nested cross-validation have a line instead.")
+    marks += [nested_line(verdict) for verdict in nested[:1]]
     curve = page.FigurePart(
         f"{title(metric)} by layer and run",
         page.figure_json(drawn),
@@ -227,8 +227,8 @@ def runs_figures(runs: Sequence[ShownRun]) -> list[page.FigurePart]:
         f"One row per run, for the kind of site that most runs probed: {cells['line'].iloc[0]}. "
         f"{probes} {colour_words(cells, metric)}",
         "; ".join(
-            f"{run}: {', '.join(format_number(value) for value in own['value'])}"
-            for run, own in cells.groupby("run", sort=False)
+            f"{run}: {', '.join(map(format_number, of_run['value']))}"
+            for run, of_run in cells.groupby("run", sort=False)
         ),
         height=8 + 2.5 * max(len(runs), 3),
     )
@@ -241,10 +241,10 @@ def named_by_run(table: pd.DataFrame) -> pd.DataFrame:
     Lines are then named by the titles of the runs, which contain what differs.
     """
     sited = placed(table)
-    of_runs = [own for _, own in sited.groupby("run")]
+    of_runs = [of_run for _, of_run in sited.groupby("run")]
     equal = table.copy()
     for column in ("probe", "position", "view"):
-        if not any(differs(own[column]) for own in of_runs):
+        if not any(differs(of_run[column]) for of_run in of_runs):
             equal.loc[sited.index, column] = sited[column].iloc[0]
     return equal
 
@@ -257,9 +257,9 @@ def _residual(table: pd.DataFrame, metric: str) -> pd.DataFrame:
     """
     cells = map_cells(table, metric)
     line = str(cells.groupby("line", sort=False)["run"].nunique().idxmax())
-    own, ranked = only(cells, line=line), only(ranked_rows(table), line=line)
-    shown = pd.concat([ranked, own])[MAP_ROW].drop_duplicates("run")
-    return own.merge(shown, on=MAP_ROW).drop_duplicates(["run", "depth"])
+    at_line, ranked = only(cells, line=line), only(ranked_rows(table), line=line)
+    shown = pd.concat([ranked, at_line])[MAP_ROW].drop_duplicates("run")
+    return at_line.merge(shown, on=MAP_ROW).drop_duplicates(["run", "depth"])
 
 
 def _numbers(run: ShownRun) -> dict[str, Cell | str]:
@@ -267,11 +267,11 @@ def _numbers(run: ShownRun) -> dict[str, Cell | str]:
     v = run.verdict
     if not v.is_chosen:
         return {}
-    score = Cell("–")
+    score, n_rows = Cell("–"), "–"
     if v.score is not None:
-        interval = v.score.value, v.score.ci_low, v.score.ci_high
-        value, _, limits = format_number(*interval).partition(" ")
-        score = Cell(value, [(limits, "")])
+        text = format_number(v.score.value, v.score.ci_low, v.score.ci_high)
+        value, _, limits = text.partition(" ")
+        score, n_rows = Cell(value, [(limits, "")]), f"{v.score.n:,}"
     return {
         metric_name(v.metric): score,
         **{
@@ -279,5 +279,5 @@ def _numbers(run: ShownRun) -> dict[str, Cell | str]:
             for target in REFERENCES
             if target in v.rivals
         },
-        "test rows": "–" if v.score is None else f"{v.score.n:,}",
+        "test rows": n_rows,
     }

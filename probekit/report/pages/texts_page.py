@@ -37,7 +37,7 @@ def texts_page(readings: Sequence[TextReading], classes: Sequence[str], facts: P
     }
     view = [facts.view] if facts.view != "raw" else []
     # The question that the probe answers about a text.
-    few = f"{' or '.join(classes)}?" if len(classes) <= 3 else f"Which of {len(classes)} classes?"
+    which = f"{' or '.join(classes)}?" if len(classes) <= 3 else f"Which of {len(classes)} classes?"
     # The first score on the probe's own data set, and its position, as sentences.
     tested = [f"On its own data set: {name} {score}." for name, score in _tested(facts).items()]
     elsewhere = "; never tested at other tokens" if facts.at != "all" else ""
@@ -47,7 +47,7 @@ def texts_page(readings: Sequence[TextReading], classes: Sequence[str], facts: P
     trained = f"Trained at position `{position}`{elsewhere}."
     return Page(
         eyebrow=["probekit", model_title(facts.model), facts.site, *view],
-        title=f"{few if classes else 'Which number?'} Predictions of a {facts.kind} probe",
+        title=f"{which if classes else 'Which number?'} Predictions of a {facts.kind} probe",
         answer=texts_answer(readings),
         details=[Paragraph(" ".join(filter(None, [*tested[:1], facts.untested, trained])))],
         sections=[View("texts.html", values)],
@@ -66,37 +66,36 @@ def texts_answer(readings: Sequence[TextReading]) -> str:
     >>> texts_answer([TextReading("a", ("a",), ((0, 1),), (RowPrediction("b", 0.5),))])
     'The token is predicted as b. The probe was not tested on this text.'
     """
-    whole = [reading.answer for reading in readings if reading.answer is not None]
-    found = whole or [answer for reading in readings for answer in reading.answers]
-    unit = "text" if whole else "token"
+    of_texts = [reading.answer for reading in readings if reading.answer is not None]
+    answers = of_texts or [answer for reading in readings for answer in reading.answers]
+    unit = "text" if of_texts else "token"
     untested = (
         f"The probe was not tested on {'this text' if len(readings) == 1 else 'these texts'}."
     )
-    n_absent = f" {counted(len(readings) - len(whole), 'text')} without a prediction."
-    absent = n_absent if whole and len(whole) < len(readings) else ""
-    return f"{_labelled(found, unit)}{absent} {untested}"
+    n_absent = len(readings) - len(of_texts)
+    absent = f" {counted(n_absent, 'text')} without a prediction." if of_texts and n_absent else ""
+    return f"{_labelled(answers, unit)}{absent} {untested}"
 
 
-def _labelled(found: Sequence[RowPrediction], unit: str) -> str:
+def _labelled(answers: Sequence[RowPrediction], unit: str) -> str:
     """Return the counts of the predicted labels, most frequent first, or the range of numbers."""
-    if not found:
+    if not answers:
         return "There is no prediction."
-    labels = Counter(answer.label for answer in found if answer.label is not None)
+    labels = Counter(answer.label for answer in answers if answer.label is not None)
     if not labels:
-        low, high = (pick(answer.score for answer in found) for pick in (min, max))
-        values = f"{low:.2f}" if len(found) == 1 else f"{low:.2f} to {high:.2f}"
-        return f"Predicted for {counted(len(found), unit)}: {values.replace('-', '−')}."
-    if len(found) == 1:
+        scores = [answer.score for answer in answers]
+        low, high = min(scores), max(scores)
+        values = f"{low:.2f}" if len(answers) == 1 else f"{low:.2f} to {high:.2f}"
+        return f"Predicted for {counted(len(answers), unit)}: {values.replace('-', '−')}."
+    if len(answers) == 1:
         return f"The {unit} is predicted as {next(iter(labels))}."
     (first, n), *rest = labels.most_common()
     others = [f"{count:,} {name}" for name, count in rest[: MOST_LABELS - 1]]
     n_rest = sum(count for _, count in rest[MOST_LABELS - 1 :])
     others += [f"{n_rest:,} with other labels"] * bool(n_rest)
     verb = "is" if n == 1 else "are"
-    counts = ", ".join(
-        [f"{n:,} of {counted(len(found), unit)} {verb} predicted as {first}", *others]
-    )
-    return f"{counts}."
+    leading = f"{n:,} of {counted(len(answers), unit)} {verb} predicted as {first}"
+    return f"{', '.join([leading, *others])}."
 
 
 def painted_tokens(reading: TextReading, palette: Palette) -> list[dict[str, Any]]:

@@ -187,38 +187,40 @@ def _map(
     )
 
 
-def _cell(n: int, value: float, low: float, high: float) -> str:
-    """Return value and interval, which takes two lines if `n` cells share the width."""
+def _cell(n_columns: int, value: float, low: float, high: float) -> str:
+    """Return a value and, below it, its interval, which takes two lines in narrow columns."""
     if np.isnan(value):
         return ""
     text = style.format_number(value)
     if np.isnan(low):
         return text
-    return f"{text}<br>[{style.fixed(low, 2)},{'<br>' if n > 2 else ' '}{style.fixed(high, 2)}]"
+    space = "<br>" if n_columns > 2 else " "
+    return f"{text}<br>[{style.fixed(low, 2)},{space}{style.fixed(high, 2)}]"
 
 
 def _hover(row: pd.Series, lines: dict[str, tuple[str, ...]]) -> str:
     texts = [f"<b>{style.plotly_text(row['train'])} → {style.plotly_text(row['test'])}</b>"]
-    for name, keys in lines.items():
-        first, *limits = (row[key] for key in keys)
-        if np.isnan(first):
+    for name, columns in lines.items():
+        numbers = [row[column] for column in columns]
+        if np.isnan(numbers[0]):
             continue
-        value = FORMATS.get(keys[0], style.format_number)
-        is_range = len(limits) == 1
-        ends = f"{style.format_number(first)} to {style.format_number(*limits)}" if is_range else ""
-        texts.append(f"{name}: {ends or value(first, *limits)}")
+        if len(numbers) == 2:  # a range without a value
+            text = " to ".join(map(style.format_number, numbers))
+        else:
+            text = FORMATS.get(columns[0], style.format_number)(*numbers)
+        texts.append(f"{name}: {text}")
     return "<br>".join(texts)
 
 
 def _summary_part(transfer: Transfer) -> page.FigurePart:
     """Return the mean score of each site within data sets and across data sets, as a figure."""
     rows = only(transfer.scores, metric=transfer.metric)
-    own = rows["train"] == rows["test"]
+    is_own = rows["train"] == rows["test"]
     figure = go.Figure(layout={"template": style.TEMPLATE})
     descriptions = []
     for number, probe in enumerate(dict.fromkeys(rows["probe"])):
         of_kind, marker = rows["probe"] == probe, style.series_marker(number, 8)
-        for name, side, dash in (("own test rows", own, "solid"), ("others'", ~own, "dash")):
+        for name, side, dash in (("own test rows", is_own, "solid"), ("others'", ~is_own, "dash")):
             mean = rows[of_kind & side].groupby("site", sort=False)["value"].mean()
             descriptions.append(
                 f"{probe}, {name}: {', '.join(map(style.format_number, mean.dropna()))}"

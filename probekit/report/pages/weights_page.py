@@ -167,13 +167,9 @@ def _summary(rows: pd.DataFrame) -> dict[str, str]:
     dtypes = ", ".join(dict.fromkeys(rows["dtype"]))
     ends = {"min": format_weight(rows["least"].min()), "max": format_weight(rows["most"].max())}
     if len(rows) > 1:
-        matrices = int((rows["shape"].map(len) == 2).sum())
-        return {
-            "weights": f"{n:,}",
-            "tensors": f"{len(rows):,}",
-            "matrices": f"{matrices:,}",
-            "dtype": dtypes,
-        } | ends
+        n_matrices = int((rows["shape"].map(len) == 2).sum())
+        counts = {"weights": n, "tensors": len(rows), "matrices": n_matrices}
+        return {name: f"{count:,}" for name, count in counts.items()} | {"dtype": dtypes} | ends
     row = rows.iloc[0]
     return {
         "shape": " × ".join(f"{size:,}" for size in row["shape"]),

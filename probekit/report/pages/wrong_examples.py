@@ -84,7 +84,7 @@ class WrongExamples(RecordPart):
 
     @model_validator(mode="after")
     def _rows_exist(self) -> WrongExamples:
-        if any(error.row >= len(self.rows) for one in self.probes for error in one.errors):
+        if any(error.row >= len(self.rows) for probe in self.probes for error in probe.errors):
             raise ValueError("an error refers to a row that does not exist")
         return self
 
@@ -95,19 +95,14 @@ class WrongExamples(RecordPart):
 
     def titles(self) -> list[str]:
         """Return the title of each of `probes`: its site, and position and kind if they differ."""
-        parts = {
-            "position": len({one.position for one in self.probes}) > 1,
-            "probe": len({one.probe for one in self.probes}) > 1,
-        }
-        return [
-            " · ".join(
-                [
-                    site_with_head(one.site, one.head),
-                    *(str(getattr(one, name)) for name, differ in parts.items() if differ),
-                ]
-            )
-            for one in self.probes
-        ]
+        has_positions = len({probe.position for probe in self.probes}) > 1
+        has_kinds = len({probe.probe for probe in self.probes}) > 1
+        titles = []
+        for probe in self.probes:
+            site = site_with_head(probe.site, probe.head)
+            details = [probe.position] * has_positions + [probe.probe] * has_kinds
+            titles.append(" · ".join([site, *details]))
+        return titles
 
     def painted(self) -> list[tuple[WrongExample, list[tuple[dict[str, Any], bool]]]]:
         """Return each example with its coloured tokens; True marks a token in the labelled span."""
@@ -130,7 +125,7 @@ class WrongExamples(RecordPart):
     @property
     def has_marks(self) -> bool:
         """Whether any token overlaps its labelled span."""
-        return any(one.is_marked(token) for one in self.examples for token in one.tokens)
+        return any(row.is_marked(token) for row in self.examples for token in row.tokens)
 
 
 def load_wrong(run_dir: Path) -> WrongExamples | None:

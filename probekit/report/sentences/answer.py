@@ -81,21 +81,22 @@ def answer(v: Verdict, question: str | None = None) -> str:
     level = "chance" if is_chance else rival_name("majority", metric.name)
     case, opening = v.case, OPENINGS[v.case].format(level=level)
     but = _but(v) if case == "not better" else ""
-    facts = [*score_words(v.score), _p_in_words(v)]
-    facts += [_better_words(v)] * (case == "no evidence")
+    score, chance = score_words(v.score)
+    facts = [chance, _p_in_words(v), _better_words(v) if case == "no evidence" else ""]
     if case in ("yes", "not better") and not is_yes_no(question):
         place = _best_place(v)
         if place:
-            return f"Best at {place}{but}: {_listed(facts)}."
+            return f"Best at {place}{but}: {_listed([score, *facts])}."
         opening = OPENINGS["not better"]  # "Yes" could be misread
     if v.is_nested:
-        return f"{opening}{but}: {_listed(facts)}; {chosen_in_folds(_places(v))}."
-    facts[0] += f" at {_in_words(v.choices[0], v)}"
+        return f"{opening}{but}: {_listed([score, *facts])}; {chosen_in_folds(_places(v))}."
+    score += f" at {_in_words(v.choices[0], v)}"
     facts.append(_of_candidates(v, "best of {} in cross-validation"))
-    return f"{opening}{but}: {_listed(facts)}."
+    return f"{opening}{but}: {_listed([score, *facts])}."
 
 
 def _listed(facts: Sequence[str]) -> str:
+    """Return the facts that are not empty, separated by commas."""
     return ", ".join(filter(None, facts))
 
 
@@ -132,20 +133,20 @@ def _but(v: Verdict) -> str:
     assert v.score is not None
     metric, doubts = METRICS[v.score.metric], v.doubts
     worse = {
-        name: one
-        for name, one in doubts.items()
-        if one.is_named and one.verdict == SIGNIFICANTLY_WORSE
+        name: rival
+        for name, rival in doubts.items()
+        if rival.is_named and rival.verdict == SIGNIFICANTLY_WORSE
     }
     parts = []
     if worse and "majority" in doubts and "majority" not in worse:
         parts = [f"{NOT_BETTER_THAN} {rival_name('majority', metric.name)}"]
-    ranks = {
-        name: (name == "majority", one.value * metric.sign)
-        for name, one in (worse or doubts).items()
-    }
-    best = sorted(ranks, key=ranks.__getitem__)[::-1]
-    names = [rival_name(name, metric.name) for name in best]
-    first = doubts[best[0]]
+    named = worse or doubts
+    worst_first = sorted(
+        named, key=lambda name: (name == "majority", named[name].value * metric.sign)
+    )
+    best_first = worst_first[::-1]
+    names = [rival_name(name, metric.name) for name in best_first]
+    first = named[best_first[0]]
     if len(names) == 1 and first.is_named and not math.isnan(first.adjusted_low):
         limits = format_number(first.difference, first.adjusted_low, first.adjusted_high)
         names = [f"{names[0]} ({'+' * (first.difference > 0)}{limits})"]
@@ -167,7 +168,7 @@ def _better_words(v: Verdict) -> str:
     }
     if not better:
         return ""
-    best = max(better, key=better.__getitem__)
+    best = max(better, key=lambda name: better[name])
     number = v.rivals[best].value
     score = f"{100 * number:.0f} %" if metric.in_percent else fixed(number, 2)
     return f"while {rival_name(best, metric.name)} scores {score}"
@@ -263,16 +264,17 @@ def _ranges(v: Verdict) -> str:
     """Return the range of the test scores over all sites, for runs that chose no site."""
     if not v.unselected:
         return "No answer: no site has a test score."
-    is_compared = any(one.n_compared for one in v.unselected)
-    is_better = any(one.n_better for one in v.unselected)
+    is_better = any(scores.n_better for scores in v.unselected)
     opening = "" if is_better else "No evidence beyond random weights: "
+    if not any(scores.n_compared for scores in v.unselected):
+        opening = "No site was chosen: "
     parts = []
-    for one in v.unselected:
-        words, chance = range_words(one)
-        known = f"significantly better than random weights at {one.n_better}"
-        over = f"{words} over {counted(one.n_sites, 'site')}"
-        parts.append(_listed([over, chance, known if is_better and one.n_compared else ""]))
-    text = f"{opening if is_compared else 'No site was chosen: '}{'; '.join(parts)}."
+    for scores in v.unselected:
+        words, chance = range_words(scores)
+        over = f"{words} over {counted(scores.n_sites, 'site')}"
+        better = f"significantly better than random weights at {scores.n_better}"
+        parts.append(_listed([over, chance, better if is_better and scores.n_compared else ""]))
+    text = f"{opening}{'; '.join(parts)}."
     return text[0].upper() + text[1:]
 
 
@@ -288,8 +290,9 @@ def score_words(score: HeadlineScore) -> tuple[str, str]:
     """
     metric = METRICS[score.metric]
     scale, unit = (100, " %") if metric.in_percent else (1, "")
-    numbers = [scale * x for x in (score.value, score.ci_low, score.ci_high, score.chance)]
-    value, low, high, level = _texts(numbers, 0 if metric.in_percent else 2)
+    numbers = (score.value, score.ci_low, score.ci_high, score.chance)
+    scaled = [scale * number for number in numbers]
+    value, low, high, level = _texts(scaled, 0 if metric.in_percent else 2)
     interval = "" if math.isnan(score.ci_low) else f" [{low}, {high}]"
     direction = " (lower is better)" * metric.lower_is_better
     template = metric.sentence or f"{metric.title} {{score}} on held-out {{unit}}"
@@ -311,6 +314,7 @@ def range_words(scores: UnselectedScores) -> tuple[str, str]:
 
 
 def _level(metric: str, probe: str) -> str:
+    """Return the name of the chance level."""
     return LEVELS[chance_name(pd.DataFrame({"metric": [metric], "probe": [probe]}))].label
 
 

@@ -58,12 +58,16 @@ def caption(
     measured = layer_curve.measured_rows(table, metric)
     task = only(measured, target="task")
     parts = layer_curve.panels(placed(measured))
-    all_series = [list(layer_curve.series_of(rows)) for _, rows in parts]
-    some_banded = any(len(layer_curve.banded_series(table, own)) < len(own) for own in all_series)
+    of_panels = [list(layer_curve.series_of(rows)) for _, rows in parts]
+    some_banded = any(
+        len(layer_curve.banded_series(table, all_series)) < len(all_series)
+        for all_series in of_panels
+    )
     line = "the line of the best validation score" if v.is_nested else "the chosen line"
     is_ranked = not ranked_rows(table).empty
     score = metric_name(v.metric) if is_ranked else "score"
     groups = "training" if measured["split"].eq("online").all() else "test"
+    # Each sentence, and whether it holds.
     sentences = {
         f"{_main_name(v)} on the task minus that on the control task. "
         f"{CONTROLS[control.by]}": METRICS[metric].kind == "difference",
@@ -146,28 +150,27 @@ def map_caption(
 
 def colour_words(cells: pd.DataFrame, metric: str) -> str:
     """Return a sentence about the range of the colour scale of these cells."""
-    shown = map_colours(cells, metric)
-    low, high = format_number(shown.low), format_number(shown.high)
-    fact = METRICS[metric]
-    least = f"no {fact.title}" if fact.kind == "difference" else LEVELS[fact.reference].label
-    if shown.is_diverging:
+    scale, fact = map_colours(cells, metric), METRICS[metric]
+    low, high = format_number(scale.low), format_number(scale.high)
+    if scale.is_diverging:
         return f"Colours range from {low} to {high}, with 0 in the middle."
-    if METRICS[metric].lower_is_better:
+    if fact.lower_is_better:
         return f"Colours range from {high} to {low}; lower is better."
+    least = f"no {fact.title}" if fact.kind == "difference" else LEVELS[fact.reference].label
     return f"Colours range from {low} ({least}) to {high}; lower values have the colour of {low}."
 
 
 def map_description(table: pd.DataFrame, metric: str = "accuracy") -> str:
     """Return the text alternative of a map: its range and its highest cells."""
     cells = map_cells(table, metric).sort_values("value", ascending=False, kind="stable")
-    several = differs(cells["position"])
+    has_positions = differs(cells["position"])
     named = [
-        f"{site_with_head(cell['site'], cell['head'])}{f' at {cell.position}' * several} "
+        f"{site_with_head(cell['site'], cell['head'])}{f' at {cell.position}' * has_positions} "
         f"{format_number(cell['value'])}"
         for _, cell in cells.head(MOST_NAMES).iterrows()
     ]
-    across = "position" if several else "head"
-    low, high = (format_number(value) for value in (cells["value"].min(), cells["value"].max()))
+    across = "position" if has_positions else "head"
+    low, high = format_number(cells["value"].min()), format_number(cells["value"].max())
     return (
         f"{metric_name(metric)} by layer and {across}, {len(cells)} cells from {low} to {high}. "
         f"Highest: {', '.join(named)}."
@@ -257,26 +260,27 @@ def learning_curve_description(table: pd.DataFrame, v: Verdict) -> str:
 def reliability_caption(bins: pd.DataFrame, table: pd.DataFrame, v: Verdict) -> str:
     """Return the caption of the reliability diagram, with Brier score and calibration error."""
     test = only(table, target="task", split="test")
-    scores = [text for _, own in bins.groupby("probe", sort=False) if (text := _scores(own, test))]
+    scores = [_scores(of_probe, test) for _, of_probe in bins.groupby("probe", sort=False)]
     return (
         "Accuracy by confidence of the predictions, in bins of equal width, with 95 % intervals "
         "for new test groups (jackknife). Each kind of probe is shown at the site of its best "
         f"cross-validated {metric_name(v.metric)}. On the dashed line the probe is "
-        f"calibrated; below it, overconfident. Lower is better: {'; '.join(scores)}. "
+        f"calibrated; below it, overconfident. Lower is better: {'; '.join(filter(None, scores))}. "
         f"{POOLED_RANKING * v.is_nested}"
     ).rstrip()
 
 
-def _scores(own: pd.DataFrame, test: pd.DataFrame) -> str:
-    """Return Brier score and calibration error of the probe whose bins are given, as text."""
-    first = own.iloc[0]
+def _scores(bins: pd.DataFrame, test: pd.DataFrame) -> str:
+    """Return Brier score and calibration error of the probe with these bins; "" without any."""
+    first = bins.iloc[0]
     key = {name: str(first[name]) for name in ("probe", "site", "position")}
     rows = only(test, **key)
-    rows = rows[rows["head"].isna() if pd.isna(first["head"]) else rows["head"] == first["head"]]
-    named = {"brier": "Brier score", "ece": "calibration error"}
+    is_head = rows["head"].isna() if pd.isna(first["head"]) else rows["head"] == first["head"]
+    rows = rows[is_head]
+    titles = {"brier": "Brier score", "ece": "calibration error"}
     scores = [
-        f"{name} {format_number(row['value'], row['ci_low'], row['ci_high'])}"
-        for metric, name in named.items()
+        f"{title} {format_number(row['value'], row['ci_low'], row['ci_high'])}"
+        for metric, title in titles.items()
         for _, row in only(rows, metric=metric).head(1).iterrows()
     ]
     return f"{key['probe']} at {key['site']}: {', '.join(scores)}" if scores else ""
@@ -289,8 +293,8 @@ def reliability_description(bins: pd.DataFrame) -> str:
         + ", ".join(
             f"confidence {row['confidence']:.2f} accuracy {row['accuracy']:.2f} "
             f"({row['n_rows']:.0f} rows)"
-            for _, row in own.iterrows()
+            for _, row in of_probe.iterrows()
         )
-        for name, own in bins.groupby("probe", sort=False)
+        for name, of_probe in bins.groupby("probe", sort=False)
     ]
     return f"Accuracy against confidence. {'; '.join(parts)}."

@@ -152,19 +152,19 @@ def _found(v: Verdict, record: RunRecord) -> Iterator[Caveat]:
         is_answered = "word_identity" in v.rivals and "word_identity" not in v.doubts
         answered = WORDS_DO_NOT_HELP * (is_answered and record.control_by == "word")
         yield Caveat("control", CONTROL.format(by=record.control_by) + answered)
-    compared = [one for one in v.unselected if one.n_compared]
-    has_positions = len({one.position for one in compared}) > 1
-    for one in compared:
-        if not one.n_better:
-            yield Caveat("nowhere-better", _nowhere_better(one, has_positions=has_positions))
+    compared = [scores for scores in v.unselected if scores.n_compared]
+    has_positions = len({scores.position for scores in compared}) > 1
+    for scores in compared:
+        if not scores.n_better:
+            yield Caveat("nowhere-better", _nowhere_better(scores, has_positions=has_positions))
     if v.false_positives is not None and v.score is not None:
         value, low, high = (fixed(100 * number, 1) for number in v.false_positives)
         interval = "" if low == "nan" else f" [{low}, {high}]"
         _, allowed = ACHIEVED[v.score.metric]
         text = FALSE_POSITIVES.format(rate=f"{value} %{interval}", allowed=100 * allowed)
         yield Caveat("achieved-fpr", text)
-    doubts = [one for one in record.data.findings if one.level != "info"]
-    if v.length_leads and all(one.code != "length" for one in doubts):
+    doubts = [finding for finding in record.data.findings if finding.level != "info"]
+    if v.length_leads and all(doubt.code != "length" for doubt in doubts):
         yield Caveat("length-leads", LENGTH_LEADS)
     yield from (_edge(edge, v) for edge in v.edges)
     if v.unconverged is not None:

@@ -40,7 +40,7 @@ def comparison_answer(comparison: RunComparison) -> str:
     row = comparison.chosen
     if row is None:
         return f"The selected probes have no scores that can be compared. {comparison.verdict}"
-    value_a, value_b = (fixed(row[side], _places(row)) for side in ("value_a", "value_b"))
+    value_a, value_b = fixed(row["value_a"], _places(row)), fixed(row["value_b"], _places(row))
     rows_a, rows_b = (
         f"{row[f'n_{side}']:,.0f} test rows in {row[f'n_groups_{side}']:,.0f} groups"
         for side in ("a", "b")
@@ -122,16 +122,15 @@ def settings_words(names: tuple[str, str], settings: Mapping[str, Sequence[str]]
     'Settings that differ: split.seed is 0 in x and 1 in y.'
     """
     a, b = names
-    own = {
-        name: values
-        for name, values in settings.items()
+    parts = [
+        f"{name} is {in_a} in {a} and {in_b} in {b}"
+        for name, (in_a, in_b) in settings.items()
         if not name.startswith(("digest of ", "version of "))
-    }
-    if not own:
+    ]
+    if not parts:
         return ""
-    if len(own) > MOST_SETTINGS:
-        return f"{len(own)} settings differ; see below."
-    parts = [f"{name} is {x} in {a} and {y} in {b}" for name, (x, y) in own.items()]
+    if len(parts) > MOST_SETTINGS:
+        return f"{len(parts)} settings differ; see below."
     return f"Settings that differ: {'; '.join(parts)}."
 
 
@@ -142,12 +141,13 @@ def _interval(row: pd.Series, limits: tuple[str, str] = ("ci_low", "ci_high")) -
     '+0.05 [0.01, 0.09]'
     """
     sign = "+" if row["difference"] > 0 else ""
-    if pd.isna(row[limits[0]]):
-        limits = "ci_low", "ci_high"  # there is no verdict that they could contradict
-    if pd.isna(row[limits[0]]):
+    low, high = row[list(limits)]
+    if pd.isna(low):
+        low, high = row["ci_low"], row["ci_high"]  # there is no verdict that they could contradict
+    if pd.isna(low):
         return f"{sign}{format_number(row['difference'])}"
-    value, low, high = (fixed(row[name], _places(row)) for name in ("difference", *limits))
-    return f"{sign}{value} [{low}, {high}]"
+    places = _places(row)
+    return f"{sign}{fixed(row['difference'], places)} [{fixed(low, places)}, {fixed(high, places)}]"
 
 
 def _places(row: pd.Series) -> int:
@@ -165,7 +165,8 @@ def transfer_answer(transfer: Transfer) -> str:
         return "No score of a probe on another data set is defined."
     works = pairs["verdict"].isin([TRANSFERS, PARTLY])
     if len(pairs) <= 2:
-        lead = "Yes" if works.all() else "In one direction only" if works.any() else "No"
+        some_or_none = "In one direction only" if works.any() else "No"
+        lead = "Yes" if works.all() else some_or_none
         return f"{lead}: {'; '.join(_pair(row, transfer) for _, row in pairs.iterrows())}."
     ordered = pairs.dropna(subset="value").sort_values("value", kind="stable")
     if METRICS[transfer.metric].lower_is_better:
@@ -182,14 +183,12 @@ def _pair(row: pd.Series, transfer: Transfer) -> str:
     if row["verdict"] == UNDEFINED:
         return f"the score of the probe of {row['train']} on {row['test']} is undefined"
     name = metric_name(transfer.metric)
-    own = row["value"] - row["difference"]
-    value, low, high, chance, of_own = (
-        fixed(number, 2)
-        for number in (*row[["value", "ci_low", "ci_high", "chance"]].astype(float), own)
-    )
-    limits = "" if pd.isna(row["ci_low"]) else f" [{low}, {high}]"
-    numbers = [f"{name} {value}{limits}", f"chance {chance}"]
-    numbers.append(f"own probe of {row['test']} {of_own}")
+    limits = ""
+    if not pd.isna(row["ci_low"]):
+        limits = f" [{fixed(row['ci_low'], 2)}, {fixed(row['ci_high'], 2)}]"
+    of_own = row["value"] - row["difference"]
+    numbers = [f"{name} {fixed(row['value'], 2)}{limits}", f"chance {fixed(row['chance'], 2)}"]
+    numbers.append(f"own probe of {row['test']} {fixed(of_own, 2)}")
     return f"the probe of {row['train']} {row['verdict']} on {row['test']} ({', '.join(numbers)})"
 
 

@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 import pandas as pd
 
@@ -56,12 +57,12 @@ def comparison_table(v: Verdict, control: Control = BY_WORD) -> ResultTable | No
     """
     if v.score is None:
         return None
-    names = [_name(target, v) for target in v.rivals] + [one.name for one in v.neighbours]
+    names = [_name(target, v) for target in v.rivals] + [rival.name for rival in v.neighbours]
     rows = _compared([*v.rivals.values(), *v.neighbours], names)
     if control.why_none and "control" not in v.rivals:
-        at = sum(target in v.rivals for target in COMPARED[: COMPARED.index("control")])
+        n_before = sum(target in v.rivals for target in COMPARED[: COMPARED.index("control")])
         reason = _p_cell(NONE, control.short_reason)
-        rows.insert(at, (_name("control", v), NO_SCORE, Cell(NONE), reason))
+        rows.insert(n_before, (_name("control", v), NO_SCORE, Cell(NONE), reason))
     return _table("Scores that the selected probe is compared with", rows, v) if rows else None
 
 
@@ -77,13 +78,13 @@ def in_words(compared: ResultTable) -> ResultTable:
 
 def _name(target: str, v: Verdict) -> str:
     name = rival_name(target, v.metric).removeprefix("the ")
-    several = target == "random_weights" and v.n_networks > 1
-    return f"{name}, own best sites (mean of {v.n_networks})" if several else name
+    is_mean = target == "random_weights" and v.n_networks > 1
+    return f"{name}, own best sites (mean of {v.n_networks})" if is_mean else name
 
 
 def differences_table(rivals: Sequence[Rival], v: Verdict) -> ResultTable:
     """Return a row for each difference, in the same format as `comparison_table`."""
-    return _table("Differences from all others", _compared(rivals, [r.name for r in rivals]), v)
+    return _table("Differences from all others", _compared(rivals, [one.name for one in rivals]), v)
 
 
 def _table(title: str, rows: Sequence[ComparedRow], v: Verdict) -> ResultTable:
@@ -100,35 +101,30 @@ def _compared(rivals: Sequence[Rival], names: Sequence[str]) -> list[ComparedRow
     there is no test.
     """
     # 2 decimals, or 3 if a difference or limit would be written as 0
-    numbers = [x for one in rivals for x in (one.difference, one.ci_low, one.ci_high)]
-    places, rows = decimals(numbers, most=3), []
-    for name, one in zip(names, rivals, strict=True):
-        known, has_p = not math.isnan(one.difference), not math.isnan(one.p)
-        is_tested = one.is_named or has_p
-        difference = "+" * (one.difference > 0) + fixed(one.difference, places)
-        limits = f"[{fixed(one.ci_low, places)}, {fixed(one.ci_high, places)}]"
-        has_star = is_tested and one.decisive_p < LEVEL and one.verdict != NOT_BETTER
-        has_verdict = is_tested and one.verdict != SIGNIFICANT
-        rows.append(
-            (
-                name,
-                fixed(one.value, places),
-                Cell(
-                    difference if known else NONE, [("" if math.isnan(one.ci_low) else limits, "")]
-                ),
-                _p_cell(
-                    format_p(one.p) + "*" * has_star,
-                    one.verdict.removeprefix("significantly ") if has_verdict else "",
-                    "one-sided" * (one.is_association and has_p),
-                ),
-            )
+    numbers = [(rival.difference, rival.ci_low, rival.ci_high) for rival in rivals]
+    places, rows = decimals(chain.from_iterable(numbers), most=3), []
+    for name, rival in zip(names, rivals, strict=True):
+        difference, limits = NONE, ""
+        if not math.isnan(rival.difference):
+            difference = "+" * (rival.difference > 0) + fixed(rival.difference, places)
+        if not math.isnan(rival.ci_low):
+            limits = f"[{fixed(rival.ci_low, places)}, {fixed(rival.ci_high, places)}]"
+        has_p = not math.isnan(rival.p)
+        is_tested = rival.is_named or has_p
+        has_star = is_tested and rival.decisive_p < LEVEL and rival.verdict != NOT_BETTER
+        has_verdict = is_tested and rival.verdict != SIGNIFICANT
+        p = _p_cell(
+            format_p(rival.p) + "*" * has_star,
+            rival.verdict.removeprefix("significantly ") if has_verdict else "",
+            "one-sided" * (rival.is_association and has_p),
         )
+        rows.append((name, fixed(rival.value, places), Cell(difference, [(limits, "")]), p))
     return rows
 
 
 def _p_cell(p: str, verdict: str, sided: str = "") -> Cell:
-    words = f"verdict{' long' * (len(verdict) > LONG)}"
-    return Cell(p, [(verdict, words), (sided, "sided")], css="bad" * (verdict == "worse"))
+    css = f"verdict{' long' * (len(verdict) > LONG)}"
+    return Cell(p, [(verdict, css), (sided, "sided")], css="bad" * (verdict == "worse"))
 
 
 _HEAD = re.compile(r"^blocks\.(\d+)\..*\[head=(\d+)\]$")
@@ -234,13 +230,15 @@ def site_rows(table: pd.DataFrame, v: Verdict) -> list[SiteRow]:
 
     Concatenated sites, which have no depth, come last.
     """
-    chosen = Counter((one.name, one.position, one.probe, one.view) for one in v.choices)
+    times_chosen = Counter(
+        (choice.name, choice.position, choice.probe, choice.view) for choice in v.choices
+    )
 
     def badge(task: pd.Series) -> str:
         name = site_with_head(task["site"], task["head"])
-        n = chosen[name, task["position"], task["probe"], task["view"]]
-        of_folds = f"{n} of {len(v.choices)} outer folds" if v.is_nested else "cross-validation"
-        return f"chosen by {of_folds}" if n else ""
+        n = times_chosen[name, task["position"], task["probe"], task["view"]]
+        by = f"{n} of {len(v.choices)} outer folds" if v.is_nested else "cross-validation"
+        return f"chosen by {by}" if n else ""
 
     table = of_all_folds(table)
     placed_rows = placed(table).astype({"depth": object})
@@ -251,16 +249,17 @@ def site_rows(table: pd.DataFrame, v: Verdict) -> list[SiteRow]:
         for metric in v.main_metrics
         for _, task in only(series, target="task", split="test", metric=metric).iterrows()
     ]
-    # Rows of single heads sorted by block, then head; others in their order.
-    heads = [_HEAD.search(row.site) for row in rows]
-    if not any(heads):
+    if not any(_HEAD.search(row.site) for row in rows):
         return rows
     order = list(dict.fromkeys((row.probe, row.position) for row in rows))
-    keys = [
-        (order.index((row.probe, row.position)), not head, *map(int, head.groups() if head else ()))
-        for row, head in zip(rows, heads, strict=True)
-    ]
-    return [rows[n] for n in sorted(range(len(rows)), key=keys.__getitem__)]
+
+    def key(row: SiteRow) -> tuple[int, ...]:
+        """Single heads first, sorted by block, then head; others keep their order."""
+        head = _HEAD.search(row.site)
+        block_and_head = map(int, head.groups()) if head else ()
+        return order.index((row.probe, row.position)), head is None, *block_and_head
+
+    return sorted(rows, key=key)
 
 
 def filled_columns(rows: Sequence[SiteRow]) -> tuple[str, ...]:
