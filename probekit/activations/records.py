@@ -97,7 +97,7 @@ def identify(
     """Return the identity of a capture: of the rows in `plan` when `model` reads `tokens`.
 
     Args:
-        model: the GPT-2.
+        model: the network.
         tokenizer: digest of the tokenizer that made the tokens.
         tokens: the ids of every example, each of shape (n_tokens,).
         plan: the example and positions of each row.
@@ -175,10 +175,10 @@ def pack_layout(plan: RowPlan, shards: Sequence[IntArray]) -> tuple[Sizes, list[
         plan: the example and positions of each row.
         shards: row indices of each shard, in storage order.
     """
-    in_shards = np.concatenate(shards), [len(rows) for rows in shards]
-    arrays = (plan.example, plan.positions, plan.offsets, *in_shards)
-    sizes = Sizes(len(plan.example), len(plan.positions), len(shards), "")
+    order, shard_sizes = np.concatenate(shards), [len(rows) for rows in shards]
+    arrays = (plan.example, plan.positions, plan.offsets, order, shard_sizes)
     numbers = [np.ascontiguousarray(array, np.int64).tobytes() for array in arrays]
+    sizes = Sizes(len(plan.example), len(plan.positions), len(shards), digest="")
     pieces = [header(sizes.headers), *numbers]
     return replace(sizes, digest=digest(pieces)), pieces
 
@@ -247,8 +247,11 @@ class Spec:
         """
         stored = self.identity.to_json() | {"layout": self.sizes}
         wanted = expected.identity.to_json() | {"layout": expected.sizes}
-        changed = (n for n in sorted(stored) if stored[n] != wanted[n])
-        differing = [f"{n}: stored {stored[n]!r}, expected {wanted[n]!r}" for n in changed]
+        differing = [
+            f"{name}: stored {stored[name]!r}, expected {wanted[name]!r}"
+            for name in sorted(stored)
+            if stored[name] != wanted[name]
+        ]
         if differing:
             raise StoreMismatchError(
                 f"{place} contains activations of another capture:\n  " + "\n  ".join(differing)
@@ -392,7 +395,8 @@ class Manifest:
         """
         content = unseal(data, path, FORMAT)
         sites = content.get("sites")
-        if not isinstance(sites, dict) or not all(isinstance(d, list) for d in sites.values()):
+        is_mapping = isinstance(sites, dict)
+        if not is_mapping or not all(isinstance(digests, list) for digests in sites.values()):
             raise DamagedError(f"{path} does not list the sites of a store.")
         manifest = cls.of(spec, sites)
         if manifest.pack() != data:

@@ -294,8 +294,8 @@ class MLP(nn.Module):
         """Return the output of the MLP, shape [batch pos d_model]."""
         # GPT-2 was trained with this approximation; the exact GELU gives slightly wrong logits.
         post = self.c_fc.activated(x, GELU_TANH, tap)  # [batch pos d_mlp]
-        found: Tensor = self.c_proj(tap("hook_post", post))
-        return found
+        mlp_out: Tensor = self.c_proj(tap("hook_post", post))
+        return mlp_out
 
 
 class Block(nn.Module):

@@ -217,8 +217,8 @@ class NeoXMLP(nn.Module):
     def forward(self, x: Tensor, tap: Taps) -> Tensor:
         """Return the output of the MLP, shape [batch pos d_model]."""
         post = self.dense_h_to_4h.activated(x, self.activation, tap)  # [batch pos d_mlp]
-        found: Tensor = self.dense_4h_to_h(tap("hook_post", post))
-        return found
+        mlp_out: Tensor = self.dense_4h_to_h(tap("hook_post", post))
+        return mlp_out
 
 
 class NeoXBlock(nn.Module):

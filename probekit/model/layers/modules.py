@@ -118,8 +118,8 @@ class GatedMLP(nn.Module):
         gate = self.gate_proj.activated(x, self.activation, tap)  # [batch pos d_mlp]
         pre_linear = tap("hook_pre_linear", self.up_proj(x))  # [batch pos d_mlp]
         post = tap("hook_post", gate * pre_linear)
-        found: Tensor = self.down_proj(post)
-        return found
+        mlp_out: Tensor = self.down_proj(post)
+        return mlp_out
 
 
 def attend_heads(

@@ -76,16 +76,18 @@ class ChatTemplate:
                 f"{self._where}: the chat template does not write each of {len(turns)} turns once. "
                 "Give fewer turns."
             )
-        begin, places = len(before), []
+        start, places = len(before), []
         for turn, after in zip(turns, parts, strict=True):
-            variants = [one for one in (turn, turn.strip()) if text.startswith(one + after, begin)]
-            if not variants or not text.startswith(before):
+            variants = [turn, turn.strip()]
+            written = [each for each in variants if text.startswith(each + after, start)]
+            if not written or not text.startswith(before):
                 raise DataError(
                     f"{self._where}: the chat template changes the text {turn[:60]!r}, so that its "
                     "tokens cannot be found. Write the text as the template does."
                 )
-            places.append((begin, begin + len(variants[0])))
-            begin += len(variants[0] + after)
+            end = start + len(written[0])
+            places.append((start, end))
+            start = end + len(after)
         return text, places
 
     def _text(self, turns: Sequence[str]) -> str:
@@ -234,12 +236,13 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
     def _limited(self, name: str, function: Any) -> Callable[..., Any]:
         """Return a filter or test that pays for its operands and returns no iterator."""
-        n_own = int(hasattr(function, "jinja_pass_arg"))
+        # Some have Jinja's context or environment as their first argument.
+        first = 1 if hasattr(function, "jinja_pass_arg") else 0
         operation = "%" if name == "format" else name  # the method of that name has braces
 
         @wraps(function)
         def limited(*args: Any, **options: Any) -> Any:
-            self._spend_on(operation, *args[n_own:], *options.values())
+            self._spend_on(operation, *args[first:], *options.values())
             result = function(*args, **options)
             # The text of an iterator is its address; a number can be longer than the text it is of.
             return self._measured(list(result) if isinstance(result, Iterator) else result)
@@ -257,9 +260,11 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
     def call(self, context: Context, function: Any, /, *args: Any, **options: Any) -> Any:
         """Return the result of a call in a template."""
-        # Jinja wraps the method `format`.
-        owner = getattr(getattr(function, "__wrapped__", function), "__self__", None)
-        operands = (*([] if owner is None else [owner]), *args, *options.values())
+        method = getattr(function, "__wrapped__", function)  # Jinja wraps the method `format`
+        owner = getattr(method, "__self__", None)
+        operands = [*args, *options.values()]
+        if owner is not None:
+            operands.insert(0, owner)
         self._spend_on(getattr(function, "__name__", ""), *operands)
         return super().call(context, function, *args, **options)
 
@@ -304,7 +309,8 @@ def _has_wide_field(text: str) -> bool:
     >>> [_has_wide_field(text) for text in ("{:2} 1000", "{:900}", "{:{w}}", "{a[}]:900}")]
     [False, True, True, True]
     """
-    return any(_WIDE_FIELD.search(spec or "") for _, _, spec, _ in Formatter().parse(text))
+    specs = [spec or "" for _, _, spec, _ in Formatter().parse(text)]
+    return any(map(_WIDE_FIELD.search, specs))
 
 
 def _size(value: Any, most: float) -> float:
