@@ -156,8 +156,8 @@ def run_batch(
     def extract(site: str, value: Tensor) -> Tensor:
         places = gathers[value.shape[1]]
         picked = value.flatten(0, 1).index_select(0, places)  # a copy: a view keeps the batch alive
-        has_one_each = len(places) == len(count)
-        rows = picked.float() if has_one_each else row_means(picked, row, count)
+        # Rows of one position each need no mean.
+        rows = picked.float() if len(places) == len(count) else row_means(picked, row, count)
         if is_cuda:  # converted first, which halves the copy; it is non-blocking to pinned memory
             rows = rows.to(getattr(torch, dtype)).to("cpu", non_blocking=True)
         values[site] = rows

@@ -123,10 +123,9 @@ class ObjectFiles:
 
     def read_all(self, names: Iterable[str]) -> dict[str, bytes]:
         """Return the content of those objects that exist, by name, in one batched request."""
-        name_of_key = {self._key(name): name for name in names}
-        contents: dict[str, bytes] = {}
+        name_of_key, contents = {self._key(name): name for name in names}, {}
         if not name_of_key:
-            return contents
+            return {}
         with self._store_errors("read", ""):
             for key, content in self._system.cat(list(name_of_key), on_error="return").items():
                 if isinstance(content, bytes):

@@ -247,11 +247,8 @@ class Spec:
         """
         stored = self.identity.to_json() | {"layout": self.sizes}
         wanted = expected.identity.to_json() | {"layout": expected.sizes}
-        differing = [
-            f"{name}: stored {stored[name]!r}, expected {wanted[name]!r}"
-            for name in sorted(stored)
-            if stored[name] != wanted[name]
-        ]
+        changed = [name for name in sorted(stored) if stored[name] != wanted[name]]
+        differing = [f"{n}: stored {stored[n]!r}, expected {wanted[n]!r}" for n in changed]
         if differing:
             raise StoreMismatchError(
                 f"{place} contains activations of another capture:\n  " + "\n  ".join(differing)
@@ -395,8 +392,7 @@ class Manifest:
         """
         content = unseal(data, path, FORMAT)
         sites = content.get("sites")
-        is_mapping = isinstance(sites, dict)
-        if not is_mapping or not all(isinstance(digests, list) for digests in sites.values()):
+        if not isinstance(sites, dict) or not all(isinstance(one, list) for one in sites.values()):
             raise DamagedError(f"{path} does not list the sites of a store.")
         manifest = cls.of(spec, sites)
         if manifest.pack() != data:

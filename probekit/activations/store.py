@@ -394,10 +394,9 @@ class ActivationStore:
 
     def _manifest_of(self, finished: Mapping[str, Mapping[int, ShardRecord]]) -> Manifest:
         """Return the manifest of finished sites, given the record of each of their shards."""
-        digests = {
-            site: [records[shard].digest for shard in sorted(records)]
-            for site, records in finished.items()
-        }
+        digests = {}
+        for site, records in finished.items():
+            digests[site] = [records[shard].digest for shard in sorted(records)]
         return Manifest.of(self.spec, digests)
 
     def manifest(self) -> Manifest | None:

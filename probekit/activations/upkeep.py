@@ -130,7 +130,8 @@ def find_cache(name: str, root: Location) -> Location:
 def summarize(place: Location) -> Summary:
     """Summarise a cache; shard digests are not verified."""
     files = files_at(place)
-    key = str(place).rstrip("/").rpartition("/")[2]
+    where = str(place)
+    key = where.rstrip("/").rpartition("/")[2]
     n_bytes = sum(sum(files.sizes(folder).values()) for folder in ("", *files.folders()))
     changed = [files.changed(SPEC), files.changed(MANIFEST)]
     times = [seconds for seconds in changed if seconds is not None]
@@ -161,10 +162,8 @@ def summarize(place: Location) -> Summary:
             f"{network}, {identity.dtype}, computed in {identity.compute} on {identity.device}"
         )
     except StoreError as error:
-        return Summary(
-            key, str(place), "damaged", 0, {}, n_bytes, age, root=None, problem=str(error)
-        )
-    return Summary(key, str(place), what, n_rows, rows_of_site, n_bytes, age, root)
+        return Summary(key, where, "damaged", 0, {}, n_bytes, age, root=None, problem=str(error))
+    return Summary(key, where, what, n_rows, rows_of_site, n_bytes, age, root)
 
 
 def find_damage(store: ActivationStore, *, digests: bool = True) -> list[Damage]:
@@ -188,10 +187,9 @@ def find_damage(store: ActivationStore, *, digests: bool = True) -> list[Damage]
         manifest = store.manifest()
     except DamagedError as error:
         return [*damages, Damage(MANIFEST, str(error))]
-    if manifest is None:
-        return damages
     reported = {damage.file for damage in damages}
-    for site, sealed_digests in manifest.sites.items():
+    sealed_sites = {} if manifest is None else manifest.sites
+    for site, sealed_digests in sealed_sites.items():
         records = store.records(site)
         for shard, digest in enumerate(sealed_digests):
             record, name = records.get(shard), record_name(site, shard)

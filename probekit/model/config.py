@@ -223,12 +223,9 @@ class ModelConfig(ABC):
         """Return sizes and switches under the keys of config.json, without special tokens."""
         kind = self.KINDS[getattr(self, "model_type", next(iter(self.KINDS)))]
         keys = self._keys(kind)
-        entries: dict[str, Any] = {}
-        for entry in fields(self):
-            if entry.name in keys and entry.compare:  # special tokens are not compared
-                value = getattr(self, entry.name)
-                entries[entry.name] = list(value) if isinstance(value, tuple) else value
-        return entries
+        names = [entry.name for entry in fields(self) if entry.compare]  # without special tokens
+        values = {name: getattr(self, name) for name in names if name in keys}
+        return {name: list(one) if isinstance(one, tuple) else one for name, one in values.items()}
 
     def to_hub(self) -> dict[str, Any]:
         """Return the contents of config.json, with special tokens."""
@@ -320,8 +317,7 @@ class ModelConfig(ABC):
     @classmethod
     def _keys(cls, kind: Kind) -> set[str]:
         """Return the fields that are keys of the config.json of a kind."""
-        of_some_kinds = {key for some_kind in cls.KINDS.values() for key in some_kind.reads}
-        unread = of_some_kinds - kind.reads
+        unread = {key for other in cls.KINDS.values() for key in other.reads} - kind.reads
         return {entry.name for entry in fields(cls)} - unread - cls.COMPUTED
 
 
@@ -452,10 +448,9 @@ def check_token_ids(entries: Mapping[str, Any], path: Path | str) -> None:
     """
     for key in ("bos_token_id", "eos_token_id"):
         value = entries.get(key)
-        if value is None:
-            continue
         ids = value if isinstance(value, list) else [value]
-        if not all(type(number) is int and 0 <= number < MAX_SIZE for number in ids):
+        is_valid = value is None or all(type(one) is int and 0 <= one < MAX_SIZE for one in ids)
+        if not is_valid:
             raise CheckpointError(
                 f"{path}: {key} is {value!r}. Allowed: null, or integers from 0 to "
                 f"{MAX_SIZE - 1:,}."

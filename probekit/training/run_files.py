@@ -169,7 +169,8 @@ class Progress:
         """
         before = Recipe.model_validate_json(self.recipe)
         old, new = fixed_settings(before), fixed_settings(recipe)
-        changed = [f"{k} was {old[k]!r}, is {new[k]!r}" for k in new if old[k] != new[k]]
+        differing = [key for key in new if old[key] != new[key]]
+        changed = [f"{key} was {old[key]!r}, is {new[key]!r}" for key in differing]
         if changed:
             raise ConfigError(
                 f"{folder} contains a run of another recipe: {'; '.join(changed)}. Set another "
@@ -180,11 +181,11 @@ class Progress:
                 f"{folder} has already completed {self.step:,} steps, more than training.steps, "
                 f"{recipe.training.steps:,}."
             )
-        for n in range(self.step):
-            if learning_rate(n, before.training) != learning_rate(n, recipe.training):
+        for step in range(self.step):
+            if learning_rate(step, before.training) != learning_rate(step, recipe.training):
                 raise ConfigError(
                     f"{folder}: training.steps, decay and decay_steps would give the completed "
-                    f"step {n + 1:,} another learning rate ({self.step:,} steps are completed). "
+                    f"step {step + 1:,} another learning rate ({self.step:,} steps are completed). "
                     "Set them so that the decay begins later, or start a new run."
                 )
 
@@ -263,11 +264,11 @@ def find_checkpoints(run: Path) -> dict[int, Path]:
     Raises:
         MissingError: the run has no checkpoints.
     """
-    checkpoints = {
-        int(match[1]): path
-        for path in sorted((run / CHECKPOINTS).glob("step-*"))
-        if (match := _STEP.fullmatch(path.name)) and (path / "model.safetensors").is_file()
-    }
+    checkpoints = {}
+    for path in sorted((run / CHECKPOINTS).glob("step-*")):
+        match = _STEP.fullmatch(path.name)
+        if match and (path / "model.safetensors").is_file():
+            checkpoints[int(match[1])] = path
     if not checkpoints:
         raise MissingError(
             f"{run} has no checkpoints. `probekit pretrain` saves them in checkpoints/step-NUMBER."

@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 from tokenize import TokenError
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
@@ -139,8 +139,7 @@ def as_float32(values: Any) -> FloatArray:
     if isinstance(values, np.ma.MaskedArray):
         values = values.filled(np.nan)
     with np.errstate(over="ignore", invalid="ignore"):
-        converted: FloatArray = np.asarray(values).astype(np.float32)
-    return converted
+        return np.asarray(values).astype(np.float32)
 
 
 def slices(values: Any, stop: int, n_rows: int) -> Iterator[FloatArray]:
@@ -320,8 +319,7 @@ class ParquetArray(SiteArray):
 
         if column.null_count:
             raise self._error(start + int(np.argmax(column.is_null())), "is null")
-        lengths: IntArray = compute.list_value_length(column).to_numpy()
-        return lengths
+        return cast(IntArray, compute.list_value_length(column).to_numpy())
 
     def _error(self, row: int, problem: str) -> DataError:
         return DataError(
@@ -464,7 +462,7 @@ def _zarr(path: Path) -> dict[str, SiteArray]:
     opened = zarr.open(str(path), mode="r")
     if hasattr(opened, "shape"):
         return {path.name.removesuffix(".zarr"): ZarrArray(path)}
-    found = {}
+    found: dict[str, SiteArray] = {}
     for inner in path.iterdir():
         if inner.name.startswith(".") or not inner.is_dir():
             continue

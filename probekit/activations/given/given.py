@@ -173,10 +173,8 @@ def placed_sites(names: Sequence[str]) -> tuple[SiteSelection | GivenSite, ...]:
 
 def _first_difference(rows: Sequence[Sequence[str]]) -> int | None:
     """Return the first column in which rows of equal length differ; None if there is none."""
-    for index, column in enumerate(zip(*rows, strict=True)):
-        if len(set(column)) > 1:
-            return index
-    return None
+    columns = enumerate(zip(*rows, strict=True))
+    return next((index for index, column in columns if len(set(column)) > 1), None)
 
 
 def _numbered(name: str, index: int | None) -> GivenSite:

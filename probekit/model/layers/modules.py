@@ -185,9 +185,8 @@ def project_heads(z: Tensor, output: nn.Linear, tap: Taps) -> Tensor:
     attn_out: Tensor = output(z.flatten(2))
     if not tap.wants("hook_result"):
         return attn_out
-    w_o = rearrange(
-        output.weight, "d_model (n_heads d_head) -> n_heads d_head d_model", n_heads=z.shape[2]
-    )
+    by_head = "d_model (n_heads d_head) -> n_heads d_head d_model"
+    w_o = rearrange(output.weight, by_head, n_heads=z.shape[2])
     result = einsum(z, w_o, "b pos n_heads d_head, n_heads d_head d -> b pos n_heads d")
     tapped = tap("hook_result", result.clone())
     summed = tapped.sum(2)

@@ -146,11 +146,8 @@ def warn_of_padding(config: ModelConfig, tokens: Tensor) -> None:
     n_leading = (tokens == end).cumprod(-1).sum(-1)  # [batch]
     # A row of <|endoftext|> only may be either.
     n_leading = n_leading[n_leading < tokens.shape[1]]
-    if not len(n_leading):
-        return
-    most = int(n_leading.max())
-    is_bos = most < 2 and most == int(n_leading.min())
-    if not is_bos:
+    if set(n_leading.tolist()) not in (set(), {0}, {1}):
+        most = int(n_leading.max())
         warnings.warn(
             f"A row begins with {most} times id {end} (<|endoftext|>) and no mask was "
             "given, so these are read as tokens. If they are padding, pass the mask: without it, "

@@ -309,11 +309,11 @@ class Sites(Sequence[str]):
 
     def _by_short_name(self, text: str) -> list[Site]:
         """Return the sites of a block with a short name such as "pattern" or "attn.pattern"."""
-        return [
-            row
-            for row in self.rows
-            if row.in_block and text in (row.component, row.component.rpartition(".")[2])
-        ]
+        found = []
+        for row in self.rows:
+            if row.in_block and text in (row.component, row.component.rpartition(".")[2]):
+                found.append(row)
+        return found
 
     def _indices(self, site: str, match: re.Match[str]) -> list[dict[str, int]]:
         """Return the head or neuron of each selection in the brackets of a pattern."""
@@ -373,12 +373,11 @@ def _not_a_pattern(value: object) -> UnknownNameError:
 
 def _is_shorthand(value: Sequence[object]) -> bool:
     """Return whether a value is (short name, layer); the layer may be a NumPy or torch integer."""
-    return (
-        len(value) == 2
-        and isinstance(value[0], str)
-        and isinstance(value[1], SupportsIndex)
-        and not isinstance(value[1], bool)
-    )
+    if len(value) != 2:
+        return False
+    short, layer = value
+    is_integer = isinstance(layer, SupportsIndex) and not isinstance(layer, bool)
+    return isinstance(short, str) and is_integer
 
 
 def _matching(names: Iterable[str], pattern: str | Callable[[str], bool]) -> list[str]:

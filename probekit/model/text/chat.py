@@ -78,8 +78,7 @@ class ChatTemplate:
             )
         start, places = len(before), []
         for turn, after in zip(turns, parts, strict=True):
-            variants = [turn, turn.strip()]
-            written = [each for each in variants if text.startswith(each + after, start)]
+            written = [one for one in (turn, turn.strip()) if text.startswith(one + after, start)]
             if not written or not text.startswith(before):
                 raise DataError(
                     f"{self._where}: the chat template changes the text {turn[:60]!r}, so that its "
@@ -262,10 +261,8 @@ class Sandbox(ImmutableSandboxedEnvironment):
         """Return the result of a call in a template."""
         method = getattr(function, "__wrapped__", function)  # Jinja wraps the method `format`
         owner = getattr(method, "__self__", None)
-        operands = [*args, *options.values()]
-        if owner is not None:
-            operands.insert(0, owner)
-        self._spend_on(getattr(function, "__name__", ""), *operands)
+        own = [] if owner is None else [owner]
+        self._spend_on(getattr(function, "__name__", ""), *own, *args, *options.values())
         return super().call(context, function, *args, **options)
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
@@ -309,8 +306,7 @@ def _has_wide_field(text: str) -> bool:
     >>> [_has_wide_field(text) for text in ("{:2} 1000", "{:900}", "{:{w}}", "{a[}]:900}")]
     [False, True, True, True]
     """
-    specs = [spec or "" for _, _, spec, _ in Formatter().parse(text)]
-    return any(map(_WIDE_FIELD.search, specs))
+    return any(_WIDE_FIELD.search(spec or "") for _, _, spec, _ in Formatter().parse(text))
 
 
 def _size(value: Any, most: float) -> float:

@@ -253,9 +253,8 @@ def _library(failure: Callable[[], str]) -> Iterator[None]:
 def _wrong_key(content: Mapping[str, Any]) -> str:
     """Return the key of a tokenizer.json that the library refuses: the first of them."""
     plain_model = {"type": "BPE", "vocab": {}, "merges": []}
-    for key in content:
-        if key == "model":
-            continue
+    others = [key for key in content if key != "model"]
+    for key in others:
         try:
             with _library(lambda: ""):
                 Encoder.from_str(json.dumps({"model": plain_model, key: content[key]}))
@@ -311,8 +310,7 @@ def _check_growth(path: Path, content: Mapping[str, Any]) -> None:
         rest += step if isinstance(step, list) else []
         if isinstance(step, dict):
             rest += step.values()
-            kind = step.get("type")
-            inserted = [step.get(key) for key in ("content", "prepend")]
+            kind, inserted = step.get("type"), [step.get(key) for key in ("content", "prepend")]
             lengths = [len(text) for text in inserted if isinstance(text, str)]
             growth *= 2 if kind == "ByteLevel" else max([1, *lengths])
             if kind == "Precompiled":

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -63,8 +63,7 @@ class Tokenizer(ABC):
             MissingError: no model has this name, or it has no vocabulary.
             CheckpointError: the vocabulary is damaged, or not of a kind that is supported.
         """
-        found: Tokenizer = read_tokenizer(source)
-        return found
+        return cast(Tokenizer, read_tokenizer(source))
 
     @abstractmethod
     def save_pretrained(self, folder: str | Path) -> None:

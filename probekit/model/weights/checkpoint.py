@@ -24,7 +24,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -183,8 +183,7 @@ def open_safetensors(path: Path) -> dict[str, StoredTensor]:
 
     def read(name: str) -> Tensor:
         with reading_tensor(path), safe_open(path, "pt") as file:
-            found: Tensor = file.get_tensor(name)
-            return found
+            return cast(Tensor, file.get_tensor(name))
 
     return {name: StoredTensor(shape, partial(read, name)) for name, shape in shapes.items()}
 
@@ -268,8 +267,7 @@ def open_shards(index: Path) -> dict[str, StoredTensor]:
         tensors = open_weights(index.parent / name)
         actual += [(tensor, name) for tensor in tensors]
         stored |= tensors
-    differing = sorted({tensor for tensor, _ in set(actual) ^ set(shards.items())})
-    if differing:
+    if differing := sorted({tensor for tensor, _ in set(actual) ^ set(shards.items())}):
         raise CheckpointError(
             f"{index} and its shards disagree on which shard contains: {', '.join(differing)}."
         )

@@ -60,8 +60,7 @@ def read_checkpoint(
         del tensors[names.unembedding]
     expected = {name: tuple(transposed(names, name, one).shape) for name, one in like.items()}
     shapes = {name: tensor.shape for name, tensor in tensors.items()}
-    faults = _faults(shapes, expected, names)
-    if faults:
+    if faults := _faults(shapes, expected, names):
         raise CheckpointError(
             f"{path} does not contain the {config.TITLE} that its config describes; its tensors "
             f"have {_described(shapes, names)}:\n  " + "\n  ".join(faults)
@@ -101,8 +100,7 @@ def shared_tensors(
             found[name] = transposed(names, name, tensor.detach())
     shapes = {name: tuple(tensor.shape) for name, tensor in found.items()}
     expected = {name: tuple(tensor.shape) for name, tensor in like.items()}
-    faults = _faults(shapes, expected, names)
-    if faults:
+    if faults := _faults(shapes, expected, names):
         raise CheckpointError(
             f"{title} does not have the tensors that its config describes:\n  "
             + "\n  ".join(faults)
