@@ -362,11 +362,10 @@ def compute_shards(work: Work, seed: int) -> Iterator[ShardDone]:
     Raises:
         StoreError: the store cannot be written, or a value is not finite.
     """
-    store = work.store
+    store, todo = work.store, dict(work.missing_sites())
     order = np.random.default_rng(seed).permutation(len(work.shards)).tolist()
     first_seen_locked: dict[int, float] = {}  # time at which a shard was first seen locked
     slowest = 0.0  # seconds for a shard computed here
-    todo = dict(work.missing_sites())
     while todo:
         for shard in [shard for shard in order if shard in todo]:
             waited = time.monotonic() - first_seen_locked.get(shard, np.inf)  # -inf if not seen

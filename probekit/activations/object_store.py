@@ -175,8 +175,7 @@ class ObjectFiles:
 
     def folders(self) -> list[str]:
         """Return the names of the subfolders of the cache."""
-        listed = self._list("").items()
-        return sorted(name for name, entry in listed if entry["type"] == "directory")
+        return sorted(n for n, entry in self._list("").items() if entry["type"] == "directory")
 
     def _list(self, folder: str) -> dict[str, dict[str, Any]]:
         self._system.invalidate_cache()  # other processes may write
@@ -289,7 +288,6 @@ def creates_atomically(system: AbstractFileSystem) -> bool:
     False
     """
     kind = type(system)
-    write = getattr(kind, "_pipe_file", None) if system.async_impl else kind.pipe_file
-    if write is None or write is AbstractFileSystem.pipe_file:
-        return False
-    return "mode" in inspect.signature(write).parameters
+    write: Any = getattr(kind, "_pipe_file", None) if system.async_impl else kind.pipe_file
+    is_overridden = write not in (None, AbstractFileSystem.pipe_file)
+    return is_overridden and "mode" in inspect.signature(write).parameters

@@ -108,6 +108,7 @@ def identify(
     from probekit.model.weights.state_dict import digest_weights
 
     lengths = np.array([len(ids) for ids in tokens], dtype=np.int64)
+    token_bytes = (np.asarray(ids, np.int64).tobytes() for ids in tokens)
     backend = torch.backends.cuda if model.device.type == "cuda" else torch.backends.mkldnn
     precision = backend.matmul.fp32_precision  # tf32 or bf16 if the user enabled it
     reduced = "" if precision in ("none", "ieee") else f", products in {precision}"
@@ -115,9 +116,7 @@ def identify(
         weights=digest_weights(model),
         config=model.config.to_json(),
         tokenizer=tokenizer,
-        tokens=digest(
-            [lengths.tobytes(), *(np.asarray(ids, np.int64).tobytes() for ids in tokens)]
-        ),
+        tokens=digest([lengths.tobytes(), *token_bytes]),
         rows=digest(
             part
             for array in (plan.example, plan.positions, plan.offsets)

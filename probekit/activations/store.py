@@ -261,9 +261,8 @@ class ActivationStore:
             size_of: returns the size of a row file; None if it does not exist.
         """
         for name, data in self.files.read_all(names).items():
-            site, shard = names[name]
             with contextlib.suppress(DamagedError):
-                record = self.read_record(site, shard, data)
+                record = self.read_record(*names[name], data)
                 if size_of(record.file) == record.size:
                     yield record
 
@@ -389,8 +388,7 @@ class ActivationStore:
         """Return the manifest that matches the current records."""
         committed = {site: self.records(site) for site in self.files.folders()}
         n_shards = len(self.shards)
-        finished = [site for site, records in committed.items() if len(records) == n_shards]
-        return self._manifest_of({site: committed[site] for site in finished})
+        return self._manifest_of({s: own for s, own in committed.items() if len(own) == n_shards})
 
     def _manifest_of(self, finished: Mapping[str, Mapping[int, ShardRecord]]) -> Manifest:
         """Return the manifest of finished sites, given the record of each of their shards."""
@@ -568,11 +566,9 @@ class ShardWriter:
         assert self._done + len(values) <= len(self._rows), "there are too many rows"
         finite = np.isfinite(values).reshape(len(values), -1).all(axis=1)
         if not finite.all():
-            advice = (
-                "The largest float16 is 65,504: store float32"
-                if self._dtype == "float16"
-                else "Check the weights, or compute in float32"
-            )
+            advice = "Check the weights, or compute in float32"
+            if self._dtype == "float16":
+                advice = "The largest float16 is 65,504: store float32"
             row = self._rows[self._done + int(np.argmin(finite))]
             raise StoreError(
                 f"{int((~finite).sum())} rows of {self._site} are not finite, first row {row}; "

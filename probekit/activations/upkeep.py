@@ -174,11 +174,8 @@ def find_damage(store: ActivationStore, *, digests: bool = True) -> list[Damage]
         digests: whether to verify the digest of each shard, which reads all bytes.
     """
     folders = store.files.folders()
-    damages = [
-        Damage(name, "it is a symbolic link, or not a regular file")
-        for folder in ("", *folders)
-        for name in store.files.special_files(folder)
-    ]
+    special = [name for folder in ("", *folders) for name in store.files.special_files(folder)]
+    damages = [Damage(name, "it is a symbolic link, or not a regular file") for name in special]
     if not store.layout_is_intact():
         return [*damages, Damage(ROWS, "it is missing, or not the layout of these rows")]
     for site in folders:

@@ -222,9 +222,8 @@ class ModelConfig(ABC):
     def to_json(self) -> dict[str, Any]:
         """Return sizes and switches under the keys of config.json, without special tokens."""
         kind = self.KINDS[getattr(self, "model_type", next(iter(self.KINDS)))]
-        keys = self._keys(kind)
         names = [entry.name for entry in fields(self) if entry.compare]  # without special tokens
-        values = {name: getattr(self, name) for name in names if name in keys}
+        values = {name: getattr(self, name) for name in names if name in self._keys(kind)}
         return {name: list(one) if isinstance(one, tuple) else one for name, one in values.items()}
 
     def to_hub(self) -> dict[str, Any]:
@@ -449,8 +448,7 @@ def check_token_ids(entries: Mapping[str, Any], path: Path | str) -> None:
     for key in ("bos_token_id", "eos_token_id"):
         value = entries.get(key)
         ids = value if isinstance(value, list) else [value]
-        is_valid = value is None or all(type(one) is int and 0 <= one < MAX_SIZE for one in ids)
-        if not is_valid:
+        if value is not None and not all(type(n) is int and 0 <= n < MAX_SIZE for n in ids):
             raise CheckpointError(
                 f"{path}: {key} is {value!r}. Allowed: null, or integers from 0 to "
                 f"{MAX_SIZE - 1:,}."

@@ -124,12 +124,11 @@ class Decoding:
         wrong_rows = (~best[:, 0].isfinite()).nonzero()
         if len(wrong_rows):
             row = int(wrong_rows[0])
-            prompt, sample = divmod(row, self.num_samples)
+            prompt, sample = 1 + row // self.num_samples, 1 + row % self.num_samples
             raise DataError(
-                f"The logits of prompt {prompt + 1}, sample {sample + 1} are not finite (the "
-                f"largest is {best[row].item()}), so no token can be chosen. Either a tap returns "
-                "NaN or inf, or float16 overflows: check the tap, or load the model in float32 or "
-                "bfloat16."
+                f"The logits of prompt {prompt}, sample {sample} are not finite (the largest is "
+                f"{best[row].item()}), so no token can be chosen. Either a tap returns NaN or inf, "
+                "or float16 overflows: check the tap, or load the model in float32 or bfloat16."
             )
         if self.temperature == 0:
             return logits.argmax(-1)
@@ -296,9 +295,8 @@ def new_tokens(
         only_last = unread.shape[1] > 1 and tap is None
         last = torch.full_like(unread[:, :1], unread.shape[1] - 1) if only_last else None
         logits: Tensor = model(unread, attended, tap, sites, past=past, at=last)[:, -1]
-        draws = [generator.random() for generator in generators]
-        drawn = torch.tensor(draws, dtype=torch.float64, device=ids.device)
-        chosen = decoding.choose(logits.float(), drawn)
+        draws = torch.tensor([generator.random() for generator in generators], dtype=torch.float64)
+        chosen = decoding.choose(logits.float(), draws.to(ids.device))
         yield chosen.masked_fill(ended, ENDED)
         if decoding.stop is not None:
             for row, token in zip(new_ids, chosen.tolist(), strict=True):
@@ -405,8 +403,7 @@ def continue_texts(
     found = []
     for row in torch.stack(steps, 1).tolist():
         ids = [token for token in row if token != ENDED]
-        text = stopping.cut(tokenizer.decode(ids))
-        found.append(Continuation(text, tuple(ids), stopped=stopping(ids)))
+        found.append(Continuation(stopping.cut(tokenizer.decode(ids)), tuple(ids), stopping(ids)))
     n_samples = decoding.num_samples
     return [found[first : first + n_samples] for first in range(0, len(found), n_samples)]
 

@@ -94,8 +94,7 @@ def read_corpus(
     """
     path = Path(source)
     if path.is_dir():
-        paths = [file for file in sorted(path.rglob("*")) if file.is_file()]
-        names = {str(file.relative_to(path)): file for file in paths}
+        names = {str(p.relative_to(path)): p for p in sorted(path.rglob("*")) if p.is_file()}
         missing = [name for name in files if name not in names]
         if missing:
             near = nearest(missing[0], names)

@@ -169,8 +169,7 @@ class Progress:
         """
         before = Recipe.model_validate_json(self.recipe)
         old, new = fixed_settings(before), fixed_settings(recipe)
-        differing = [key for key in new if old[key] != new[key]]
-        changed = [f"{key} was {old[key]!r}, is {new[key]!r}" for key in differing]
+        changed = [f"{k} was {old[k]!r}, is {new[k]!r}" for k in new if old[k] != new[k]]
         if changed:
             raise ConfigError(
                 f"{folder} contains a run of another recipe: {'; '.join(changed)}. Set another "

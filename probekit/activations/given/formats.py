@@ -259,8 +259,8 @@ class ParquetArray(SiteArray):
         with self._open() as file:
             kind = file.schema_arrow.field(column).type
             self._n_rows = file.metadata.num_rows
-        self._is_list = types.is_list(kind) or types.is_large_list(kind)
-        self._is_list = self._is_list or types.is_fixed_size_list(kind)
+        is_any_list = types.is_list(kind) or types.is_large_list(kind)
+        self._is_list = is_any_list or types.is_fixed_size_list(kind)
         self._width = getattr(kind, "list_size", None)  # of lists of a fixed size
         arrow_dtype = str(kind.value_type if self._is_list else kind)
         names = {"float": "float32", "halffloat": "float16", "double": "float64"}
@@ -389,11 +389,9 @@ def natural(name: str) -> list[tuple[int, int, str]]:
     >>> sorted(["layer_10", "layer_2", "embed"], key=natural)
     ['embed', 'layer_2', 'layer_10']
     """
-    key = []
-    for part in filter(None, re.split(r"(\d+)", name)):
-        digits = part.lstrip("0")  # compared as text: int() takes at most 4,300 digits
-        key.append((0, len(digits), digits) if part.isdecimal() else (1, 0, part))
-    return key
+    parts = filter(None, re.split(r"(\d+)", name))
+    stripped = [(part, part.lstrip("0")) for part in parts]  # int() takes at most 4,300 digits
+    return [(0, len(n), n) if part.isdecimal() else (1, 0, part) for part, n in stripped]
 
 
 def row_ids(folder: Path) -> list[str] | None:
@@ -462,17 +460,14 @@ def _zarr(path: Path) -> dict[str, SiteArray]:
     opened = zarr.open(str(path), mode="r")
     if hasattr(opened, "shape"):
         return {path.name.removesuffix(".zarr"): ZarrArray(path)}
-    found: dict[str, SiteArray] = {}
-    for inner in path.iterdir():
-        if inner.name.startswith(".") or not inner.is_dir():
-            continue
+    members = [inner for inner in path.iterdir() if inner.is_dir() and inner.name[0] != "."]
+    for inner in members:
         if not _is_zarr(inner) or not hasattr(opened[inner.name], "shape"):
             raise DataError(
                 f"{inner} is no array: it is a group, or its zarr.json or .zarray is missing. Save "
                 "it again, give the folder of that group, or remove it."
             )
-        found[inner.name] = ZarrArray(inner)
-    return found
+    return {inner.name: ZarrArray(inner) for inner in members}
 
 
 _READERS: Mapping[str, Callable[[Path], Mapping[str, SiteArray]]] = {

@@ -182,8 +182,7 @@ def _numbered(name: str, index: int | None) -> GivenSite:
 
     Without an index, it is the first number without adjacent letters or digits: the 3 of layer_3.
     """
-    numbers = list(re.finditer(r"\d+", name))
-    match = re.search(_SEPARATE, name) if index is None else numbers[index]
+    match = re.search(_SEPARATE, name) if index is None else [*re.finditer(r"\d+", name)][index]
     if match is None or len(match[0]) > len(str(MAX_LAYERS)):
         return GivenSite(name, layer=None, component=name, order=0)
     component = f"{name[: match.start()]}*{name[match.end() :]}"
@@ -378,8 +377,7 @@ def open_activations(
     by_name = dict(zip(all_names, by_key.values(), strict=True))
     names = chosen_names(by_name, sites)
     check_storable(filter(is_known, names))
-    n_axes = {name: len(by_name[name].shape) for name in names}
-    if position is not None and not any(has_positions(name, n_axes[name]) for name in names):
+    if position is not None and not any(has_positions(n, len(by_name[n].shape)) for n in names):
         raise ConfigError(
             "`position` is given, but no array has an axis of positions after that of the rows. "
             "Leave it out, or give arrays of shape (n_rows, n_positions, n_features)."
@@ -465,8 +463,7 @@ def _parts(array: SiteArray) -> Iterator[FloatArray]:
 
 
 def _digest(array: SiteArray, parts: Iterable[FloatArray]) -> str:
-    width = math.prod(array.shape[1:])
-    header = f"{array.shape[0]},{width};".encode()
+    header = f"{array.shape[0]},{math.prod(array.shape[1:])};".encode()
     return digest([header, *(part.data.cast("B") for part in parts)])
 
 

@@ -267,10 +267,8 @@ def _rotary(entries: Mapping[str, Any]) -> tuple[shared.RotaryPositions, shared.
         )
     full = sections.get(_FULL) or entries.get("rope_scaling")
     given = {"rope_parameters": full, "rope_theta": entries.get("rope_theta")}
-    local = {
-        "rope_parameters": sections.get(_SLIDING),
-        "rope_theta": entries.get("rope_local_base_freq"),
-    }
+    sliding = sections.get(_SLIDING)
+    local = {"rope_parameters": sliding, "rope_theta": entries.get("rope_local_base_freq")}
     return shared.RotaryPositions.from_hub(given, theta=1e6), shared.RotaryPositions.from_hub(local)
 
 
@@ -290,8 +288,7 @@ class GemmaBlock(nn.Module):
 
     def __init__(self, config: GemmaConfig) -> None:
         super().__init__()
-        width, eps = config.d_model, config.rms_norm_eps
-        norms = None
+        width, eps, norms = config.d_model, config.rms_norm_eps, None
         if config.has_norms_of_heads:
             norms = GemmaNorm(config.d_head, eps), GemmaNorm(config.d_head, eps)
         self.input_layernorm = GemmaNorm(width, eps)

@@ -166,8 +166,7 @@ class LlamaBlock(nn.Module):
 
     def __init__(self, config: LlamaConfig) -> None:
         super().__init__()
-        eps = config.rms_norm_eps
-        norms = None
+        eps, norms = config.rms_norm_eps, None
         if config.has_norms_of_heads:
             norms = RMSNorm(config.d_head, eps), RMSNorm(config.d_head, eps)
         self.input_layernorm = RMSNorm(config.d_model, eps)

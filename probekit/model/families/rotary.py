@@ -114,8 +114,7 @@ class RotaryPositions:
         if not isinstance(kind, str) or kind not in _KINDS:
             return cls(rope_type=kind)  # raises
         known = (*_SHARED, *_KINDS[kind])
-        unknown = [key for key in given if key not in known]
-        if unknown:
+        if unknown := [key for key in given if key not in known]:
             raise ConfigError(
                 f"Unknown key {unknown[0]!r} of the rotary positions ({kind}). "
                 f"{nearest(unknown[0], known)}"
@@ -377,8 +376,7 @@ class GatedConfig(RotaryConfig):
     @property
     def axis_sizes(self) -> dict[str, int]:
         """Size of each axis that does not depend on the input."""
-        sizes = super().axis_sizes
-        n_kv_heads = self.num_key_value_heads or self.num_attention_heads
+        sizes, n_kv_heads = super().axis_sizes, self.num_key_value_heads or self.num_attention_heads
         d_model, n_heads = sizes["d_model"], sizes["n_heads"]
         # `n_kv_heads` comes after `n_heads` where the sizes are listed.
         return {"d_model": d_model, "n_heads": n_heads, "n_kv_heads": n_kv_heads} | sizes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -117,9 +118,7 @@ class GatedMLP(nn.Module):
         """Return the output of the MLP, shape [batch pos d_model]."""
         gate = self.gate_proj.activated(x, self.activation, tap)  # [batch pos d_mlp]
         pre_linear = tap("hook_pre_linear", self.up_proj(x))  # [batch pos d_mlp]
-        post = tap("hook_post", gate * pre_linear)
-        mlp_out: Tensor = self.down_proj(post)
-        return mlp_out
+        return cast(Tensor, self.down_proj(tap("hook_post", gate * pre_linear)))
 
 
 def attend_heads(

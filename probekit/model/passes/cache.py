@@ -69,8 +69,7 @@ class Recording:
                 joined[site] = torch.cat(parts, dim=axes.index("pos"))
                 continue
             # Earlier passes lack the later keys; a single pass would mask them.
-            masked = sites.describe(site.partition("[")[0]).masked
-            n_keys = parts[-1].shape[-1]
+            n_keys, masked = parts[-1].shape[-1], sites.describe(site.partition("[")[0]).masked
             padded = [F.pad(part, (0, n_keys - part.shape[-1]), value=masked) for part in parts]
             joined[site] = torch.cat(padded, dim=axes.index("query_pos"))
         return ActivationCache(joined, sites)

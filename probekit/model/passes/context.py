@@ -188,10 +188,7 @@ class Context:
     ) -> BlockContext:
         """Return the context of a block; only the last one leaves out positions."""
         earlier = self.before[layer] if self.before else None
-        if self.past is not None:
-            extend = partial(self.past.extend, layer)
-        else:
-            extend = partial(_join, earlier)
+        extend = partial(_join, earlier) if self.past is None else partial(self.past.extend, layer)
         return BlockContext(visible, angles, extend, self.at if is_last else None)
 
     def end(self) -> None:

@@ -296,8 +296,7 @@ class Sites(Sequence[str]):
         candidates = self._by_short_name(pattern.replace("hook_", ""))
         if not candidates:
             return f"No site matches {pattern!r}. {nearest(pattern, self.names)}"
-        name = candidates[0].name
-        one, every = name.format(l=0), name.format(l="*")
+        one, every = candidates[0].name.format(l=0), candidates[0].name.format(l="*")
         if "hook_" in pattern:
             return (
                 f"{pattern!r} is a site of every block: write {one!r} for one, {every!r} for all."
@@ -309,11 +308,10 @@ class Sites(Sequence[str]):
 
     def _by_short_name(self, text: str) -> list[Site]:
         """Return the sites of a block with a short name such as "pattern" or "attn.pattern"."""
-        found = []
-        for row in self.rows:
-            if row.in_block and text in (row.component, row.component.rpartition(".")[2]):
-                found.append(row)
-        return found
+        in_blocks = (row for row in self.rows if row.in_block)
+        return [
+            row for row in in_blocks if text in (row.component, row.component.rpartition(".")[2])
+        ]
 
     def _indices(self, site: str, match: re.Match[str]) -> list[dict[str, int]]:
         """Return the head or neuron of each selection in the brackets of a pattern."""

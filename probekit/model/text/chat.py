@@ -84,9 +84,8 @@ class ChatTemplate:
                     f"{self._where}: the chat template changes the text {turn[:60]!r}, so that its "
                     "tokens cannot be found. Write the text as the template does."
                 )
-            end = start + len(written[0])
-            places.append((start, end))
-            start = end + len(after)
+            places.append((start, start + len(written[0])))
+            start += len(written[0] + after)
         return text, places
 
     def _text(self, turns: Sequence[str]) -> str:
@@ -259,8 +258,8 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
     def call(self, context: Context, function: Any, /, *args: Any, **options: Any) -> Any:
         """Return the result of a call in a template."""
-        method = getattr(function, "__wrapped__", function)  # Jinja wraps the method `format`
-        owner = getattr(method, "__self__", None)
+        # Jinja wraps the method `format`.
+        owner = getattr(getattr(function, "__wrapped__", function), "__self__", None)
         own = [] if owner is None else [owner]
         self._spend_on(getattr(function, "__name__", ""), *own, *args, *options.values())
         return super().call(context, function, *args, **options)

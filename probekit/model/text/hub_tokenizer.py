@@ -253,8 +253,7 @@ def _library(failure: Callable[[], str]) -> Iterator[None]:
 def _wrong_key(content: Mapping[str, Any]) -> str:
     """Return the key of a tokenizer.json that the library refuses: the first of them."""
     plain_model = {"type": "BPE", "vocab": {}, "merges": []}
-    others = [key for key in content if key != "model"]
-    for key in others:
+    for key in [key for key in content if key != "model"]:
         try:
             with _library(lambda: ""):
                 Encoder.from_str(json.dumps({"model": plain_model, key: content[key]}))

@@ -223,8 +223,8 @@ def open_pytorch(path: Path) -> dict[str, StoredTensor]:
     is_mapped = zipfile.is_zipfile(path)
     if is_mapped:
         with reading_tensor(path), zipfile.ZipFile(path) as archive:
-            bad = archive.testzip()  # torch.load does not verify the checksums
-            if bad is not None:
+            # torch.load does not verify the checksums.
+            if (bad := archive.testzip()) is not None:
                 raise CheckpointError(f"{path} is damaged: its member {bad} has a wrong checksum.")
 
     def load() -> dict[str, Tensor]:

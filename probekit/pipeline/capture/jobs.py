@@ -84,8 +84,8 @@ class Job:
         content = unseal(data, path, FORMAT)
         try:
             experiment = Experiment.model_validate_json(json.dumps(content["experiment"]))
-            known = {name: name for name in (TASK, *NETWORKS)}  # KeyError for other targets
-            return cls(experiment, known[content["target"]])
+            # A KeyError for other targets.
+            return cls(experiment, {name: name for name in (TASK, *NETWORKS)}[content["target"]])
         except (KeyError, TypeError, ValidationError) as error:
             raise DamagedError(f"{path} is not a capture job: {error}.") from error
 
