@@ -222,9 +222,11 @@ def is_on_network(folder: Path) -> bool:
         if folder.resolve().drive.startswith("\\\\"):  # Windows: \\server\share
             return True
         mounts = Path("/proc/self/mounts").read_text(encoding="utf-8", errors="replace")
-        points = {line.split()[1]: line.split()[2] for line in mounts.splitlines()}
+        fields = [line.split() for line in mounts.splitlines()]  # device, mount point, type, ...
+        points = {point: kind for _, point, kind, *_ in fields}
         path = folder.resolve()
-        nearest = next((str(p) for p in (path, *path.parents) if str(p) in points), "")
+        folders = map(str, (path, *path.parents))
+        nearest = next((name for name in folders if name in points), "")
         return _NETWORK.match(points.get(nearest, "")) is not None
     return False
 
@@ -434,10 +436,10 @@ class Draft:
         self._drop(self.temporary, self._descriptor)
 
     def _drop(self, temporary: Path, descriptor: int | None) -> None:
-        steps = [partial(self._disk.remove, temporary)]
-        if descriptor is not None:
-            steps.insert(int(not self._disk.pins_open_files), partial(self._disk.close, descriptor))
-        for step in steps:
+        remove = partial(self._disk.remove, temporary)
+        close = [] if descriptor is None else [partial(self._disk.close, descriptor)]
+        # Windows removes only a closed file; elsewhere the lock is held until the file is removed.
+        for step in [*close, remove] if self._disk.pins_open_files else [remove, *close]:
             # A file that cannot be removed now is swept later; the original error matters more.
             with contextlib.suppress(OSError):
                 step()
@@ -452,8 +454,8 @@ def remove_abandoned(path: Path, disk: Disk, is_in_use: Callable[[], bool] = boo
     Args:
         path: the file.
         disk: file operations.
-        is_in_use: returns whether the file is needed. It is called while this process holds the
-            lock of the file, so that the answer cannot become outdated.
+        is_in_use: returns whether the file is needed; `bool` returns False. It is called while this
+            process holds the lock of the file, so that the answer cannot become outdated.
 
     Raises:
         StoreError: the file cannot be opened or removed.
@@ -548,11 +550,8 @@ def csv_text(table: pd.DataFrame) -> str:
     texts = (cell for _, column in safe.items() if not _holds_numbers(column) for cell in column)
     # The csv module does not quote a lone carriage return, and readers end the row there.
     has_return = any(isinstance(text, str) and "\r" in text for text in texts)
-    return safe.to_csv(
-        index=False,
-        lineterminator="\n",
-        quoting=csv.QUOTE_NONNUMERIC if has_return else csv.QUOTE_MINIMAL,
-    )
+    quoting: Any = csv.QUOTE_NONNUMERIC if has_return else csv.QUOTE_MINIMAL
+    return safe.to_csv(index=False, lineterminator="\n", quoting=quoting)
 
 
 def read_csv(path: Path, **options: Any) -> pd.DataFrame:

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -76,8 +77,7 @@ def linear(
         product = F.linear(x, weight, bias)
         return product if activation is None else activation(product)
     name, variant = ("none", "") if activation is None else activation.onednn
-    found: Tensor = _ONEDNN(x, weight, bias, name, [], variant)
-    return found
+    return cast(Tensor, _ONEDNN(x, weight, bias, name, [], variant))
 
 
 def gram(rows: Tensor) -> Tensor:
@@ -126,9 +126,8 @@ def attend(
             [1.5000, 2.5000, 3.5000]])
     """
     n_queries = q.shape[2]
-    is_full_sequence = (
-        is_causal or visible is not None
-    )  # not a generation step, where padding costs time
+    # Otherwise it is a generation step, where padding costs time.
+    is_full_sequence = is_causal or visible is not None
     if q.device.type == "cpu" and is_full_sequence and not pdrop:
         # torch gives each thread a slice of a buffer whose length is the number of queries. A
         # slice that is not aligned to 16 bytes is summed in another order, so we pad.
@@ -148,7 +147,8 @@ def _is_for_onednn(x: Tensor, weight: Tensor) -> bool:
 
 def is_derived(*tensors: Tensor | None) -> bool:
     """Return whether torch is differentiating any of these tensors, in any autograd mode."""
-    if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors):
+    given = [tensor for tensor in tensors if tensor is not None]
+    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in given):
         return True
     # no_grad does not end forward mode, and torch.func tensors hide that they are
     # differentiated. torch has no public API for either check.

@@ -210,12 +210,10 @@ def origin_warnings(package: Path = PACKAGE, search: Sequence[str] | None = None
         for other in others.values()
     ]
     if not own.is_installed:
-        elsewhere = next(iter(_distributions(search, DISTRIBUTION)), None)
-        found = (
-            f"{elsewhere.name} {elsewhere.version} is installed in {elsewhere.locate_file('')}"
-            if elsewhere
-            else f"{DISTRIBUTION} is not installed in this environment"
-        )
+        found = f"{DISTRIBUTION} is not installed in this environment"
+        for one in _distributions(search, DISTRIBUTION):
+            found = f"{one.name} {one.version} is installed in {one.locate_file('')}"
+            break
         warnings.append(
             f"no installed distribution contains the imported package {package}; {found}. Python "
             "imports the first folder `probekit` of sys.path"
@@ -230,16 +228,17 @@ def _distributions(search: Sequence[str] | None, name: str | None = None) -> Ite
 def _owners(package: Path, search: Sequence[str] | None) -> Iterator[Distribution]:
     """Yield the distributions that installed a folder or are an editable install of it.
 
-    `DISTRIBUTION` comes first.
+    `DISTRIBUTION` comes first, and again in its place.
     """
-    start = f"{package.name}/__init__.py"
+    init_file = f"{package.name}/__init__.py"
     for distribution in chain(_distributions(search, DISTRIBUTION), _distributions(search)):
-        if start in (distribution.read_text("RECORD") or ""):
-            if Path(str(distribution.locate_file(start))).resolve() == package / "__init__.py":
-                yield distribution
-            continue
-        source = json.loads(distribution.read_text("direct_url.json") or "{}")
-        if source.get("dir_info", {}).get("editable", False):
-            folder = Path(url2pathname(urlsplit(source["url"]).path)).resolve()
-            if folder == package.parent:
-                yield distribution
+        if init_file in (distribution.read_text("RECORD") or ""):
+            located = Path(str(distribution.locate_file(init_file))).resolve()
+            is_owner = located == package / "__init__.py"
+        else:
+            source = json.loads(distribution.read_text("direct_url.json") or "{}")
+            is_editable = bool(source.get("dir_info", {}).get("editable", False))
+            folder = url2pathname(urlsplit(source["url"]).path) if is_editable else ""
+            is_owner = is_editable and Path(folder).resolve() == package.parent
+        if is_owner:
+            yield distribution

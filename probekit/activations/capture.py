@@ -53,7 +53,7 @@ class Work:
     """A store to fill at some sites, and everything needed to compute it.
 
     Attributes:
-        model: a GPT-2.
+        model: the network.
         plan: the example and positions of each row.
         sites: full names of sites with a pos axis.
         shards: the batches of each shard.
@@ -82,7 +82,7 @@ class Work:
         """Return the work for a capture; its store is created, or opened if it exists.
 
         Args:
-            model: a GPT-2.
+            model: the network.
             tokenizer: digest of the tokenizer that made the tokens.
             tokens: the ids of every example, each of shape (n_tokens,).
             plan: the example and positions of each row.
@@ -272,7 +272,7 @@ def _derive(store: ActivationStore, root: Location, sites: Sequence[str]) -> Non
         StoreError: a cache with the rows is damaged, or the store cannot be written.
     """
     identity, n_layers = store.identity, config_of(store.identity.config).n_layers
-    unfilled = [site for site in sites if _is_for_all(site, n_layers) and store.missing(site)]
+    unfilled = [site for site in sites if _is_at_all(site, n_layers) and store.missing(site)]
     has_means = store.spec.sizes.positions > store.n_rows
     # Means of stored rows are exact if storing rounds no value and sums have a fixed order.
     if not unfilled or (has_means and (identity.dtype, identity.device) != ("float32", "cpu")):
@@ -282,19 +282,19 @@ def _derive(store: ActivationStore, root: Location, sites: Sequence[str]) -> Non
             source = ActivationStore.open(place)
         except StoreError:  # unusable here; reported when that cache itself is read
             continue
-        is_same = replace(source.identity, rows=identity.rows) == identity
-        if not is_same or source.identity == identity:
+        differs_in_rows = source.identity.rows != identity.rows
+        if not differs_in_rows or replace(source.identity, rows=identity.rows) != identity:
             continue
         available = [site for site in unfilled if not source.missing(site)]
-        rows = _source_rows(source.layout.plan, store.layout.plan) if available else None
-        if rows is not None:
+        source_rows = _source_rows(source.layout.plan, store.layout.plan) if available else None
+        if source_rows is not None:
             source.verify(available)
             for site in available:
-                _fill_site(store, source, site, rows)
+                _fill_site(store, source, site, source_rows)
             unfilled = [site for site in unfilled if site not in available]
 
 
-def _is_for_all(site: str, n_layers: int) -> bool:
+def _is_at_all(site: str, n_layers: int) -> bool:
     """Return whether a capture computes a site at all positions, not only at requested ones."""
     layer = layer_of(site)
     return describe(site).stage == "embedding" if layer is None else layer < n_layers - 1
@@ -302,16 +302,17 @@ def _is_for_all(site: str, n_layers: int) -> bool:
 
 def _source_rows(source: RowPlan, plan: RowPlan) -> IntArray | None:
     """Return the source row of each position of a plan; None if the source lacks any of them."""
-    single = np.flatnonzero(np.diff(source.offsets) == 1)
+    single = np.flatnonzero(np.diff(source.offsets) == 1)  # rows of one position
     if not len(single):
         return None
+    # A key is one number for each pair of example and position.
     stride = 1 + max(int(source.positions.max()), int(plan.positions.max()))
     source_keys = source.example[single] * stride + source.positions[source.offsets[single]]
+    wanted_keys = np.repeat(plan.example, np.diff(plan.offsets)) * stride + plan.positions
     order = np.argsort(source_keys, kind="stable")
-    wanted = np.repeat(plan.example, np.diff(plan.offsets)) * stride + plan.positions
-    matches = np.minimum(np.searchsorted(source_keys, wanted, sorter=order), len(order) - 1)
-    rows = order[matches]
-    return single[rows] if np.array_equal(source_keys[rows], wanted) else None
+    ranks = np.searchsorted(source_keys, wanted_keys, sorter=order)
+    matches = order[np.minimum(ranks, len(order) - 1)]
+    return single[matches] if np.array_equal(source_keys[matches], wanted_keys) else None
 
 
 def _fill_site(
@@ -329,14 +330,14 @@ def _fill_site(
     for shard in store.missing(site):
         rows_of_shard = store.shards[shard]
         # Parts of about _POSITIONS_AT_ONCE positions bound the memory.
-        part = np.cumsum(np.diff(offsets)[rows_of_shard]) // _POSITIONS_AT_ONCE
+        part_of_row = np.cumsum(np.diff(offsets)[rows_of_shard]) // _POSITIONS_AT_ONCE
         with store.writing([site], shard) as writers:
-            for rows in np.split(rows_of_shard, np.flatnonzero(np.diff(part)) + 1):
+            for rows in np.split(rows_of_shard, np.flatnonzero(np.diff(part_of_row)) + 1):
                 counts = offsets[rows + 1] - offsets[rows]
-                places = forward.ranges(offsets[rows], counts)
-                picked = torch.from_numpy(source.read(site, source_rows[places]))
-                row = torch.from_numpy(np.repeat(np.arange(len(rows)), counts))
-                means = forward.row_means(picked, row, torch.from_numpy(counts))
+                position_indices = forward.ranges(offsets[rows], counts)
+                picked = torch.from_numpy(source.read(site, source_rows[position_indices]))
+                row_of_picked = torch.from_numpy(np.repeat(np.arange(len(rows)), counts))
+                means = forward.row_means(picked, row_of_picked, torch.from_numpy(counts))
                 writers[site].append(means.to(picked.dtype).numpy())
 
 
@@ -361,13 +362,13 @@ def compute_shards(work: Work, seed: int) -> Iterator[ShardDone]:
     Raises:
         StoreError: the store cannot be written, or a value is not finite.
     """
-    store, order = work.store, np.random.default_rng(seed).permutation(len(work.shards))
+    store, todo = work.store, dict(work.missing_sites())
+    order = np.random.default_rng(seed).permutation(len(work.shards)).tolist()
     first_seen_locked: dict[int, float] = {}  # time at which a shard was first seen locked
-    slowest = 0.0
-    todo = dict(work.missing_sites())
+    slowest = 0.0  # seconds for a shard computed here
     while todo:
-        for shard in [int(shard) for shard in order if shard in todo]:
-            waited = time.monotonic() - first_seen_locked.get(shard, np.inf)
+        for shard in [shard for shard in order if shard in todo]:
+            waited = time.monotonic() - first_seen_locked.get(shard, np.inf)  # -inf if not seen
             with _lock_shard(store.files, shard) as is_acquired:
                 if not is_acquired and waited < max(PATIENCE, 2 * slowest):
                     first_seen_locked.setdefault(shard, time.monotonic())
@@ -383,17 +384,17 @@ def compute_shards(work: Work, seed: int) -> Iterator[ShardDone]:
         if todo:
             time.sleep(_PAUSE)
         else:
-            todo = dict(work.missing_sites())  # one of another worker may be damaged since
+            todo = dict(work.missing_sites())  # a shard of another worker may be damaged since
 
 
 @contextlib.contextmanager
 def _lock_shard(files: Files, shard: int) -> Iterator[bool]:
+    """Try to lock a shard, after removing the lock of a dead worker; yield whether it succeeded."""
     name = f"{shard:05d}{SHARD_LOCK}"
-    with files.try_lock(name) as is_acquired:
-        if is_acquired or not files.remove_abandoned(name):
-            yield is_acquired
-            return
-    with files.try_lock(name) as is_acquired:
+    with contextlib.ExitStack() as stack:
+        is_acquired = stack.enter_context(files.try_lock(name))
+        if not is_acquired and files.remove_abandoned(name):
+            is_acquired = stack.enter_context(files.try_lock(name))
         yield is_acquired
 
 

@@ -88,16 +88,16 @@ def _parts(store: ActivationStore, site: str) -> Iterator[FloatArray]:
 
 def _write_npy(draft: Draft, store: ActivationStore, site: str) -> None:
     for number, values in enumerate(_parts(store, site)):
-        if not number:
-            layout = {"descr": values.dtype.str, "fortran_order": False}
-            shape = {"shape": (store.n_rows, *values.shape[1:])}
-            np.lib.format.write_array_header_1_0(_Sink(draft), layout | shape)
+        if number == 0:
+            shape = (store.n_rows, *values.shape[1:])
+            entries = {"descr": values.dtype.str, "fortran_order": False, "shape": shape}
+            np.lib.format.write_array_header_1_0(_Sink(draft), entries)
         draft.write(np.ascontiguousarray(values).data)
 
 
 def _write_safetensors(draft: Draft, store: ActivationStore, site: str) -> None:
     for number, values in enumerate(_parts(store, site)):
-        if not number:
+        if number == 0:
             shape = (store.n_rows, *values.shape[1:])
             draft.write(header({site: ArrayHeader(CODES[values.dtype.name], shape)}))
         draft.write(np.ascontiguousarray(values).data)

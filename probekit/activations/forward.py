@@ -65,21 +65,21 @@ def make_batches(tokens: Sequence[IntArray], plan: RowPlan, batch_tokens: int) -
     sequences = [np.frombuffer(ids, dtype=np.int64).copy() for ids in distinct]  # writable
     rank_of_row = rank_of_example[plan.example]
     rows = np.argsort(rank_of_row, kind="stable")
-    rank_of_row = rank_of_row[rows]
+    sorted_ranks = rank_of_row[rows]
     start = 0
     while start < len(sequences):
         stop = start + max(1, batch_tokens // len(sequences[start]))
-        first, end = np.searchsorted(rank_of_row, [start, stop])
+        first, end = np.searchsorted(sorted_ranks, [start, stop])
         if first < end:
-            yield Batch(sequences[start:stop], rows[first:end], rank_of_row[first:end] - start)
+            yield Batch(sequences[start:stop], rows[first:end], sorted_ranks[first:end] - start)
         start = stop
 
 
 def _is_valid(plan: RowPlan, lengths: IntArray) -> bool:
     """Return whether each row has at least one position, and all of them in its example."""
-    example, counts = plan.example, np.diff(plan.offsets)
-    ends = 0, len(plan.positions)
-    if not 0 < len(example) == len(counts) or (plan.offsets[0], plan.offsets[-1]) != ends:
+    example, offsets, counts = plan.example, plan.offsets, np.diff(plan.offsets)
+    has_rows = 0 < len(example) == len(counts)
+    if not has_rows or offsets[0] != 0 or offsets[-1] != len(plan.positions):
         return False
     if not ((example >= 0) & (example < len(lengths)) & (counts > 0)).all():
         return False
@@ -136,7 +136,7 @@ def run_batch(
     Rows on a GPU are copied to the host asynchronously, while the next batch is computed.
 
     Args:
-        model: a GPT-2.
+        model: the network.
         batch: sequences to run, and the rows to extract from them.
         plan: the positions of each row.
         sites: full names of sites with a pos axis.
@@ -147,15 +147,17 @@ def run_batch(
     is_cuda = device.type == "cuda"
     counts = plan.offsets[batch.rows + 1] - plan.offsets[batch.rows]
     row_of_place = np.repeat(np.arange(len(counts)), counts)
-    places, at = _plan_gathers(batch, plan, ids.shape[1], row_of_place, counts)
-    place_of_width = {width: torch.from_numpy(place).to(device) for width, place in places.items()}
+    places_of_width, at = _plan_gathers(batch, plan, ids.shape[1], row_of_place, counts)
+    # The same on the device.
+    gathers = {width: torch.from_numpy(n).to(device) for width, n in places_of_width.items()}
     row, count = torch.from_numpy(row_of_place).to(device), torch.from_numpy(counts).to(device)
     values: dict[str, Tensor] = {}
 
     def extract(site: str, value: Tensor) -> Tensor:
-        place = place_of_width[value.shape[1]]
-        picked = value.flatten(0, 1).index_select(0, place)  # a copy: a view keeps the batch alive
-        rows = picked.float() if len(place) == len(count) else row_means(picked, row, count)
+        places = gathers[value.shape[1]]
+        picked = value.flatten(0, 1).index_select(0, places)  # a copy: a view keeps the batch alive
+        # Rows of one position each need no mean.
+        rows = picked.float() if len(places) == len(count) else row_means(picked, row, count)
         if is_cuda:  # converted first, which halves the copy; it is non-blocking to pinned memory
             rows = rows.to(getattr(torch, dtype)).to("cpu", non_blocking=True)
         values[site] = rows
@@ -169,7 +171,7 @@ def run_batch(
 
 
 def _plan_gathers(
-    batch: Batch, plan: RowPlan, width: int, row: IntArray, counts: IntArray
+    batch: Batch, plan: RowPlan, width: int, row_of_place: IntArray, counts: IntArray
 ) -> tuple[dict[int, IntArray], Tensor | None]:
     """Return the places of all rows, and the positions at which the last block is computed.
 
@@ -183,20 +185,22 @@ def _plan_gathers(
         batch: sequences to run, and the rows to extract from them.
         plan: the positions of each row.
         width: padded length of the sequences.
-        row: index of the row that each place belongs to, shape (n_places,).
+        row_of_place: index of the row that each place belongs to, shape (n_places,).
         counts: number of places of each row, shape (n_rows,).
     """
-    place = batch.member[row] * width + plan.positions[ranges(plan.offsets[batch.rows], counts)]
-    distinct, inverse = np.unique(place, return_inverse=True)
+    positions = plan.positions[ranges(plan.offsets[batch.rows], counts)]
+    places = batch.member[row_of_place] * width + positions
+    distinct, inverse = np.unique(places, return_inverse=True)
     member, position = np.divmod(distinct, width)
+    # Number of each position among the distinct ones of its sequence; `member` ascends.
     slot = np.arange(len(distinct)) - np.searchsorted(member, member)
     n_requested = int(slot.max()) + 1
     if n_requested > width // 2:
-        return {width: place}, None
+        return {width: places}, None
     at = np.zeros((len(batch.sequences), n_requested), dtype=np.int64)
     at[member, slot] = position
-    requested = (member * n_requested + slot)[inverse]
-    return {width: place, n_requested: requested}, torch.from_numpy(at)
+    places_in_requested = (member * n_requested + slot)[inverse]
+    return {width: places, n_requested: places_in_requested}, torch.from_numpy(at)
 
 
 def ranges(starts: IntArray, counts: IntArray) -> IntArray:

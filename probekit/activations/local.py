@@ -53,12 +53,14 @@ class LocalFiles:
         if folder in self._begun:
             return
         path = self._path(folder)
+        is_site = folder != ""
         # Creating a site's folder must fail if the cache itself was removed.
-        needed = [path] if folder else [path, *path.parents]
+        needed = [path] if is_site else [*reversed(path.parents), path]
         with as_store_error("write", path):
-            for each in reversed(needed):
+            for each in needed:
                 with contextlib.suppress(FileExistsError, PermissionError):
-                    if folder or not self.disk.is_folder(each):
+                    # Parents are tested first: making an existing "/" can raise other errors.
+                    if is_site or not self.disk.is_folder(each):
                         self.disk.make_folder(each)
                 # Sync existing folders too: their creator may have been killed before its sync.
                 with contextlib.suppress(PermissionError):
@@ -176,8 +178,8 @@ class LocalFiles:
 
         Args:
             name: the file.
-            is_in_use: returns whether the file is needed. It is called while this process holds the
-                lock of the file, so that the answer cannot become outdated.
+            is_in_use: returns whether the file is needed; `bool` returns False. It is called while
+                this process holds the lock of the file, so that the answer cannot become outdated.
         """
         return remove_abandoned(self._path(name), self.disk, is_in_use)
 
@@ -222,8 +224,9 @@ class LocalFiles:
         removed = {}
         for folder in ("", *self.folders()):
             for file, status in self._list(folder).items():
-                name, is_hidden = _joined(folder, file), file.startswith(".")
-                if is_hidden and not file.startswith(LOCK) and self.remove_abandoned(name):
+                is_temporary = file.startswith(".") and not file.startswith(LOCK)
+                name = _joined(folder, file)
+                if is_temporary and self.remove_abandoned(name):
                     removed[name] = status.st_size
         return removed
 
@@ -250,6 +253,7 @@ class LocalFiles:
             descriptor = self.disk.open_lock(self._path(name))
         try:
             with as_store_error("write", self.place):
+                # None: the file system does not support locks.
                 if self.disk.lock(descriptor, wait=False) is False:
                     if tell is None:
                         raise StoreError(f"Another run is writing {self.place}. Wait, or stop it.")
@@ -353,10 +357,10 @@ def default_root() -> Location:
             ) from error
     place = as_place(chosen)
     if isinstance(place, Path):
-        found = next((path for path in (place, *place.parents) if path.exists()), place)
-        if found.exists() and not found.is_dir():
+        existing = next((path for path in (place, *place.parents) if path.exists()), None)
+        if existing is not None and not existing.is_dir():
             raise ConfigError(
-                f"PROBEKIT_CACHE is {place}, but {found} is a file, not a folder. Set it to a new "
-                "or existing folder, or use --cache."
+                f"PROBEKIT_CACHE is {place}, but {existing} is a file, not a folder. Set it to a "
+                "new or existing folder, or use --cache."
             )
     return place

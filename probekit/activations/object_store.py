@@ -123,13 +123,13 @@ class ObjectFiles:
 
     def read_all(self, names: Iterable[str]) -> dict[str, bytes]:
         """Return the content of those objects that exist, by name, in one batched request."""
-        names_of, contents = {self._key(name): name for name in names}, {}
-        if not names_of:
+        name_of_key, contents = {self._key(name): name for name in names}, {}
+        if not name_of_key:
             return {}
         with self._store_errors("read", ""):
-            for key, content in self._system.cat(list(names_of), on_error="return").items():
+            for key, content in self._system.cat(list(name_of_key), on_error="return").items():
                 if isinstance(content, bytes):
-                    contents[names_of[key]] = content
+                    contents[name_of_key[key]] = content
                 elif not isinstance(content, FileNotFoundError):
                     raise content
         return contents
@@ -144,13 +144,13 @@ class ObjectFiles:
             except FileNotFoundError as error:
                 raise MissingError(f"{self.place}/{name} does not exist.") from error
 
-    def array(self, name: str, header: bytes, kind: ArrayHeader) -> FloatArray:
+    def array(self, name: str, header: bytes, array_header: ArrayHeader) -> FloatArray:
         """Return the array of an object that consists of `header` and one array.
 
         Raises:
             DamagedError: the object has another header or size.
         """
-        return parse_array(self.read(name), header, kind, f"{self.place}/{name}")
+        return parse_array(self.read(name), header, array_header, f"{self.place}/{name}")
 
     def sizes(self, folder: str = "") -> dict[str, int]:
         """Return the sizes of the objects directly in a folder, by name."""
@@ -266,8 +266,9 @@ class ObjectFiles:
     @contextlib.contextmanager
     def _store_errors(self, action: str, name: str) -> Iterator[None]:
         where = f"{self.place}/{name}" if name else str(self.place)
-        loaded = [(sys.modules.get(module), error) for module, error in _FOREIGN]
-        library_errors = tuple(getattr(module, error) for module, error in loaded if module)
+        # A library that is not imported cannot raise.
+        foreign = [(module, error) for module, error in _FOREIGN if sys.modules.get(module)]
+        library_errors = tuple(getattr(sys.modules[module], error) for module, error in foreign)
         with as_store_error(action, where):
             try:
                 yield
@@ -287,6 +288,6 @@ def creates_atomically(system: AbstractFileSystem) -> bool:
     False
     """
     kind = type(system)
-    own = getattr(kind, "_pipe_file", None) if system.async_impl else kind.pipe_file
-    is_own = own is not AbstractFileSystem.pipe_file
-    return own is not None and is_own and "mode" in inspect.signature(own).parameters
+    write: Any = getattr(kind, "_pipe_file", None) if system.async_impl else kind.pipe_file
+    is_overridden = write not in (None, AbstractFileSystem.pipe_file)
+    return is_overridden and "mode" in inspect.signature(write).parameters

@@ -97,7 +97,7 @@ def identify(
     """Return the identity of a capture: of the rows in `plan` when `model` reads `tokens`.
 
     Args:
-        model: the GPT-2.
+        model: the network.
         tokenizer: digest of the tokenizer that made the tokens.
         tokens: the ids of every example, each of shape (n_tokens,).
         plan: the example and positions of each row.
@@ -108,6 +108,7 @@ def identify(
     from probekit.model.weights.state_dict import digest_weights
 
     lengths = np.array([len(ids) for ids in tokens], dtype=np.int64)
+    token_bytes = (np.asarray(ids, np.int64).tobytes() for ids in tokens)
     backend = torch.backends.cuda if model.device.type == "cuda" else torch.backends.mkldnn
     precision = backend.matmul.fp32_precision  # tf32 or bf16 if the user enabled it
     reduced = "" if precision in ("none", "ieee") else f", products in {precision}"
@@ -115,9 +116,7 @@ def identify(
         weights=digest_weights(model),
         config=model.config.to_json(),
         tokenizer=tokenizer,
-        tokens=digest(
-            [lengths.tobytes(), *(np.asarray(ids, np.int64).tobytes() for ids in tokens)]
-        ),
+        tokens=digest([lengths.tobytes(), *token_bytes]),
         rows=digest(
             part
             for array in (plan.example, plan.positions, plan.offsets)
@@ -175,10 +174,10 @@ def pack_layout(plan: RowPlan, shards: Sequence[IntArray]) -> tuple[Sizes, list[
         plan: the example and positions of each row.
         shards: row indices of each shard, in storage order.
     """
-    in_shards = np.concatenate(shards), [len(rows) for rows in shards]
-    arrays = (plan.example, plan.positions, plan.offsets, *in_shards)
-    sizes = Sizes(len(plan.example), len(plan.positions), len(shards), "")
+    order, shard_sizes = np.concatenate(shards), [len(rows) for rows in shards]
+    arrays = (plan.example, plan.positions, plan.offsets, order, shard_sizes)
     numbers = [np.ascontiguousarray(array, np.int64).tobytes() for array in arrays]
+    sizes = Sizes(len(plan.example), len(plan.positions), len(shards), digest="")
     pieces = [header(sizes.headers), *numbers]
     return replace(sizes, digest=digest(pieces)), pieces
 
@@ -247,7 +246,7 @@ class Spec:
         """
         stored = self.identity.to_json() | {"layout": self.sizes}
         wanted = expected.identity.to_json() | {"layout": expected.sizes}
-        changed = (n for n in sorted(stored) if stored[n] != wanted[n])
+        changed = [name for name in sorted(stored) if stored[name] != wanted[name]]
         differing = [f"{n}: stored {stored[n]!r}, expected {wanted[n]!r}" for n in changed]
         if differing:
             raise StoreMismatchError(
@@ -392,7 +391,7 @@ class Manifest:
         """
         content = unseal(data, path, FORMAT)
         sites = content.get("sites")
-        if not isinstance(sites, dict) or not all(isinstance(d, list) for d in sites.values()):
+        if not isinstance(sites, dict) or not all(isinstance(one, list) for one in sites.values()):
             raise DamagedError(f"{path} does not list the sites of a store.")
         manifest = cls.of(spec, sites)
         if manifest.pack() != data:

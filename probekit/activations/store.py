@@ -231,8 +231,8 @@ class ActivationStore:
 
     def missing(self, site: str) -> tuple[int, ...]:
         """Return the shards of a site that are not committed or whose file has the wrong size."""
-        found = self.records(site)
-        return tuple(n for n in range(len(self.shards)) if n not in found)
+        committed = self.records(site)
+        return tuple(shard for shard in range(len(self.shards)) if shard not in committed)
 
     def records(self, site: str) -> dict[int, ShardRecord]:
         """Return the records of a site's committed shards whose file has the right size, by shard.
@@ -241,9 +241,9 @@ class ActivationStore:
             StoreError: a record cannot be read, or has another format version.
         """
         sizes = self.files.sizes(site)
-        names = {record_name(site, shard): (site, shard) for shard in range(len(self.shards))}
-        found = self._committed({name: names[name] for name in names if name in sizes}, sizes.get)
-        return {record.shard: record for record in found}
+        shards = [shard for shard in range(len(self.shards)) if record_name(site, shard) in sizes]
+        names = {record_name(site, shard): (site, shard) for shard in shards}
+        return {record.shard: record for record in self._committed(names, sizes.get)}
 
     def missing_sites(self, sites: Sequence[str], shard: int) -> list[str]:
         """Return those of the given sites that lack a shard; only its records are read."""
@@ -254,7 +254,12 @@ class ActivationStore:
     def _committed(
         self, names: Mapping[str, tuple[str, int]], size_of: Callable[[str], int | None]
     ) -> Iterator[ShardRecord]:
-        """Yield the valid records whose row file has the right size, from a site and shard each."""
+        """Yield the valid records whose row file has the right size.
+
+        Args:
+            names: site and shard of each record file, by its name.
+            size_of: returns the size of a row file; None if it does not exist.
+        """
         for name, data in self.files.read_all(names).items():
             with contextlib.suppress(DamagedError):
                 record = self.read_record(*names[name], data)
@@ -381,14 +386,16 @@ class ActivationStore:
 
     def expected_manifest(self) -> Manifest:
         """Return the manifest that matches the current records."""
-        found = {site: self.records(site) for site in self.files.folders()}
+        committed = {site: self.records(site) for site in self.files.folders()}
         n_shards = len(self.shards)
-        return self._manifest_of({s: each for s, each in found.items() if len(each) == n_shards})
+        return self._manifest_of({s: own for s, own in committed.items() if len(own) == n_shards})
 
-    def _manifest_of(self, found: Mapping[str, Mapping[int, ShardRecord]]) -> Manifest:
-        ordered = {site: sorted(records.items()) for site, records in found.items()}
-        sites = {site: [one.digest for _, one in pairs] for site, pairs in ordered.items()}
-        return Manifest.of(self.spec, sites)
+    def _manifest_of(self, finished: Mapping[str, Mapping[int, ShardRecord]]) -> Manifest:
+        """Return the manifest of finished sites, given the record of each of their shards."""
+        digests = {}
+        for site, records in finished.items():
+            digests[site] = [records[shard].digest for shard in sorted(records)]
+        return Manifest.of(self.spec, digests)
 
     def manifest(self) -> Manifest | None:
         """Return the stored manifest; None if the store was never sealed.
@@ -453,14 +460,14 @@ class ActivationStore:
             stored = self._rows_of(records)
             if partial and rows is None:
                 wanted = stored
-            if not (partial and len(stored) and np.isin(wanted, stored).all()):
-                start = f"The store {self.folder} does not contain all of {site}"
-                extent = f"{len(stored):,} of {self.n_rows:,} rows are stored"
+            problem = f"The store {self.folder} does not contain all of {site}"
+            if not len(stored):
+                raise UnknownNameError(f"{problem}. {nearest(site, self.sites)}")
+            if not partial or not np.isin(wanted, stored).all():
                 raise UnknownNameError(
-                    f"{start}: {extent} ({len(stored) / self.n_rows:.0%}). Run the capture to its "
-                    "end, or read the rows of rows_at(site) with partial=True."
-                    if len(stored)
-                    else f"{start}. {nearest(site, self.sites)}"
+                    f"{problem}: {len(stored):,} of {self.n_rows:,} rows are stored "
+                    f"({len(stored) / self.n_rows:.0%}). Run the capture to its end, or read the "
+                    "rows of rows_at(site) with partial=True."
                 )
         place, first = self.layout.place[wanted], self.layout.first
         shard_of = np.searchsorted(first, place, side="right") - 1
@@ -506,12 +513,11 @@ class ActivationStore:
         except MissingError as error:
             raise damaged(path, "it is missing") from error
         if self.verifies and record.file not in self.digested:
-            # A bad sector raises in `read`, but kills the process in a memory map.
-            if not (
-                is_intact(files, record.file, record.digest)
-                if files.is_mapped
-                else digest([record.header, values.data.cast("B")]) == record.digest
-            ):
+            if files.is_mapped:  # a bad sector raises in `read`, but kills the process in the map
+                is_same = is_intact(files, record.file, record.digest)
+            else:
+                is_same = digest([record.header, values.data.cast("B")]) == record.digest
+            if not is_same:
                 raise damaged(path, "its digest does not match")
             self.digested.add(record.file)
         if files.is_mapped:  # otherwise keeping it would keep the whole site in memory
@@ -560,11 +566,9 @@ class ShardWriter:
         assert self._done + len(values) <= len(self._rows), "there are too many rows"
         finite = np.isfinite(values).reshape(len(values), -1).all(axis=1)
         if not finite.all():
-            advice = (
-                "The largest float16 is 65,504: store float32"
-                if self._dtype == "float16"
-                else "Check the weights, or compute in float32"
-            )
+            advice = "Check the weights, or compute in float32"
+            if self._dtype == "float16":
+                advice = "The largest float16 is 65,504: store float32"
             row = self._rows[self._done + int(np.argmin(finite))]
             raise StoreError(
                 f"{int((~finite).sum())} rows of {self._site} are not finite, first row {row}; "
@@ -584,8 +588,9 @@ class ShardWriter:
         return self._record(self._shape)
 
     def _record(self, shape: tuple[int, ...]) -> ShardRecord:
-        kind = CODES[self._dtype], (len(self._rows), *shape)
-        return ShardRecord(self._key, self._site, self._shard, *kind, self.draft.digest)
+        """Return the record of a shard of this row shape, with the digest of the draft so far."""
+        code, full_shape = CODES[self._dtype], (len(self._rows), *shape)
+        return ShardRecord(self._key, self._site, self._shard, code, full_shape, self.draft.digest)
 
 
 def is_intact(files: Files, name: str, expected: str) -> bool:

@@ -81,9 +81,9 @@ def is_cache(files: Files) -> bool:
     If both exist, either may be damaged. A spec.json alone must be valid, because other programs
     also write files of this name.
     """
-    there = files.sizes()
-    if SPEC not in there or ROWS in there:
-        return SPEC in there
+    names = files.sizes().keys()
+    if SPEC not in names or ROWS in names:
+        return SPEC in names
     try:
         ActivationStore.open(files)
     except (StoreError, MissingError):
@@ -130,35 +130,40 @@ def find_cache(name: str, root: Location) -> Location:
 def summarize(place: Location) -> Summary:
     """Summarise a cache; shard digests are not verified."""
     files = files_at(place)
-    sizes = [size for folder in ("", *files.folders()) for size in files.sizes(folder).values()]
-    times = [changed for name in (SPEC, MANIFEST) if (changed := files.changed(name)) is not None]
+    where = str(place)
+    key = where.rstrip("/").rpartition("/")[2]
+    n_bytes = sum(sum(files.sizes(folder).values()) for folder in ("", *files.folders()))
+    changed = [files.changed(SPEC), files.changed(MANIFEST)]
+    times = [seconds for seconds in changed if seconds is not None]
     # Clamped, because a clock that was set back would give a negative age.
     age = max(0.0, time.time() - max(times)) if times else None
-    key, n_bytes = str(place).rstrip("/").rpartition("/")[2], sum(sizes)
     try:
         store = ActivationStore.open(files)
-        records = {site: store.records(site) for site in files.folders()}
-        committed = {s: sum(r.shape[0] for r in rs.values()) for s, rs in records.items() if rs}
+        rows_of_site = {}
+        for site in files.folders():
+            if records := store.records(site):
+                rows_of_site[site] = sum(record.shape[0] for record in records.values())
         manifest = store.manifest()
         root = None if manifest is None else manifest.root
         identity, n_rows, n_positions = store.identity, store.n_rows, store.spec.sizes.positions
         n_examples = len(set(store.layout.plan.example.tolist()))
-        finished = sum(n == n_rows for n in committed.values())
-        rest = "" if finished == len(committed) else f", {len(committed) - finished} more in part"
-        tokens = f"means of {n_positions / n_rows:.1f} tokens" if n_positions > n_rows else ""
+        n_finished = list(rows_of_site.values()).count(n_rows)
+        n_partial = len(rows_of_site) - n_finished
+        rest = f", {n_partial} more in part" if n_partial else ""
+        is_mean = n_positions > n_rows
+        tokens = f"means of {n_positions / n_rows:.1f} tokens" if is_mean else "one token each"
         try:
             config = config_of(identity.config)
             network = f"{config.n_layers} layers of {config.d_model}"
         except CheckpointError:  # another release may have written it
             network = "an unknown network"
         what = (
-            f"{n_rows:,} rows of {n_examples:,} examples, {tokens or 'one token each'}, at "
-            f"{finished} sites{rest}; {network}, {identity.dtype}, computed in "
-            f"{identity.compute} on {identity.device}"
+            f"{n_rows:,} rows of {n_examples:,} examples, {tokens}, at {n_finished} sites{rest}; "
+            f"{network}, {identity.dtype}, computed in {identity.compute} on {identity.device}"
         )
     except StoreError as error:
-        return Summary(key, str(place), "damaged", 0, {}, n_bytes, age, None, str(error))
-    return Summary(key, str(place), what, store.n_rows, committed, n_bytes, age, root)
+        return Summary(key, where, "damaged", 0, {}, n_bytes, age, root=None, problem=str(error))
+    return Summary(key, where, what, n_rows, rows_of_site, n_bytes, age, root)
 
 
 def find_damage(store: ActivationStore, *, digests: bool = True) -> list[Damage]:
@@ -169,11 +174,8 @@ def find_damage(store: ActivationStore, *, digests: bool = True) -> list[Damage]
         digests: whether to verify the digest of each shard, which reads all bytes.
     """
     folders = store.files.folders()
-    damages = [
-        Damage(name, "it is a symbolic link, or not a regular file")
-        for folder in ("", *folders)
-        for name in store.files.special_files(folder)
-    ]
+    special = [name for folder in ("", *folders) for name in store.files.special_files(folder)]
+    damages = [Damage(name, "it is a symbolic link, or not a regular file") for name in special]
     if not store.layout_is_intact():
         return [*damages, Damage(ROWS, "it is missing, or not the layout of these rows")]
     for site in folders:
@@ -183,9 +185,10 @@ def find_damage(store: ActivationStore, *, digests: bool = True) -> list[Damage]
     except DamagedError as error:
         return [*damages, Damage(MANIFEST, str(error))]
     reported = {damage.file for damage in damages}
-    for site, sealed in ({} if manifest is None else manifest.sites).items():
+    sealed_sites = {} if manifest is None else manifest.sites
+    for site, sealed_digests in sealed_sites.items():
         records = store.records(site)
-        for shard, digest in enumerate(sealed):
+        for shard, digest in enumerate(sealed_digests):
             record, name = records.get(shard), record_name(site, shard)
             if (record is None or record.digest != digest) and name not in reported:
                 damages.append(Damage(name, "it is in the manifest, but missing or different"))

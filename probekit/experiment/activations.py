@@ -113,7 +113,7 @@ class ActivationExperiment(SettingsFile):
     @model_validator(mode="after")
     def _sections_fit_together(self) -> ActivationExperiment:
         is_split = self.data.columns.split is not None
-        texts = [k.kind for k in self.probe.kinds if k.specs[0].task in ("text", "tree")]
+        texts = [one.kind for one in self.probe.kinds if one.specs[0].task in ("text", "tree")]
         check_probe(self.probe, self.data.positive, self.split, is_split=is_split)
         if self.split.drop_repeated:
             raise rule_error(

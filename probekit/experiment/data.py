@@ -301,10 +301,9 @@ def read_examples(data: DataSection, values: Sequence[str] = ()) -> Dataset:
     if data.hub is not None:
         hub = data.hub
         splits = {"": hub.split} if hub.test is None else {"train": hub.train, "test": hub.test}
-        sources = {
-            side: HubData(hub.name, split, hub.revision, hub.config)
-            for side, split in splits.items()
-        }
+        sources = {}
+        for side, split in splits.items():
+            sources[side] = HubData(hub.name, split, hub.revision, hub.config)
     else:
         files = {"": data.file, "train": data.train, "test": data.test}
         sources = {side: Path(data.root) / file for side, file in files.items() if file is not None}
@@ -329,56 +328,46 @@ def read_tables(
     """
     found = tables_in(tables)
     examples = _read(data, {table.side: table for table in found}, values)
-    facts = {
-        "kind": found[0].kind,
-        "n_rows": len(examples),
-        "digest": examples.digest,
-        "is_split": len(found) > 1,
-    }
-    return examples, facts
+    facts = {"kind": found[0].kind, "n_rows": len(examples), "digest": examples.digest}
+    return examples, facts | {"is_split": len(found) > 1}
 
 
 def _read(data: DataSection, sources: Mapping[str, Any], values: Sequence[str]) -> Dataset:
     """Return the examples of all sources; those of a side are assigned to it."""
-    named, has_words = data.columns, data.has_words
-    group = cast(Any, named.group or "sentence")
+    named = data.columns
+    group_of_words = cast(Any, named.group or "sentence")
     columns: TableColumns | ConlluColumns | WordColumns
     if data.format == "conllu":
-        columns = ConlluColumns(named.label, group)
+        columns = ConlluColumns(named.label, group_of_words)
     elif data.format == "columns":
         is_default = named.text == type(named).model_fields["text"].default
-        columns = WordColumns(named.label, "1" if is_default else named.text, group)
+        columns = WordColumns(named.label, "1" if is_default else named.text, group_of_words)
     else:
+        has_span = named.start is not None and named.end is not None
+        span = cast(tuple[str, str], (named.start, named.end)) if has_span else None
         columns = TableColumns(
             named.text,
             named.label,
             named.group,
             named.id,
-            None if named.start is None or named.end is None else (named.start, named.end),
+            span,
             named.split,
             data.pairs,
             tuple(values),
             named.reply,
         )
-    parts = {
-        side: read_dataset(source, format=data.format, columns=columns, name=data.name)
-        for side, source in sources.items()
-    }
+    parts = {}
+    for side, source in sources.items():
+        parts[side] = read_dataset(source, format=data.format, columns=columns, name=data.name)
     examples: list[Example] = []
     notes: list[str] = []
     for side, part in parts.items():
         if not side:
             return part
         # Row numbers given by the reader repeat in the second table.
-        own_group = named.group is None and not has_words
-        examples += [
-            replace(
-                example,
-                id=f"{side} {example.id}",
-                group=f"{side} {example.group}" if own_group else example.group,
-                split=side,
-            )
-            for example in part.examples
-        ]
+        own_group = named.group is None and not data.has_words
+        for example in part.examples:
+            group = f"{side} {example.group}" if own_group else example.group
+            examples.append(replace(example, id=f"{side} {example.id}", group=group, split=side))
         notes += [f"{side}: {note}" for note in part.notes]
     return replace(part, examples=tuple(examples), notes=tuple(notes))

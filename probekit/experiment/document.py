@@ -80,7 +80,8 @@ class Document(KeyLocation):
         if self.path is None:
             return super().put(keys, text)
         if not override:
-            below = sorted(".".join(map(str, o)) for o in self.overridden if o[: len(keys)] == keys)
+            inside = [key for key in self.overridden if key[: len(keys)] == keys]
+            below = sorted(".".join(map(str, key)) for key in inside)
             or_there = f" or --set {', '.join(below)}" if below else ""
             node: Any = self.content
             line = 0
@@ -99,7 +100,7 @@ class Document(KeyLocation):
     def _override_of(self, keys: KeyPath) -> KeyPath:
         """Return the keys of the override that set the value; () if the file did."""
         prefixes = (keys[:length] for length in range(len(keys), 0, -1))
-        return next((keys for keys in prefixes if keys in self.overridden), ())
+        return next((prefix for prefix in prefixes if prefix in self.overridden), ())
 
     def absolute(self, keys: KeyPath, text: str) -> Path:
         """Return the absolute path for the text at these keys.
@@ -141,9 +142,10 @@ class Document(KeyLocation):
             text = f"the text contains {forbidden[0]!r}, which is not allowed. Remove it."
             raise ConfigError(self.put(keys, KeyLocation().put(keys, text)))
         # The parser's numbers and texts carry their format.
-        return next(
-            (kind(node) for kind in (bool, int, float, str) if isinstance(node, kind)), node
-        )
+        for kind in (bool, int, float, str):  # bool first: it is an int
+            if isinstance(node, kind):
+                return kind(node)
+        return node
 
     def settings(
         self, kind: type[Settings], resolve: Callable[[dict[str, Any], Document], None]
@@ -297,13 +299,11 @@ def parse_yaml(text: str, name: str) -> Any:
 def find_faults(error: ValidationError) -> list[ErrorDetails]:
     """Return the errors that are not consequences of other errors, unknown keys first."""
     # An unknown key may be the misspelling of a missing one, so it comes first.
-    faults = sorted(
-        error.errors(include_url=False), key=lambda fault: fault["type"] != "extra_forbidden"
-    )
+    errors = error.errors(include_url=False)
+    faults = sorted(errors, key=lambda fault: fault["type"] != "extra_forbidden")
     # A list with invalid items is also reported as too short: the inner error is the cause.
-    consequences = {
-        fault["loc"][:length] for fault in faults for length in range(len(fault["loc"]))
-    }
+    paths = [fault["loc"] for fault in faults]
+    consequences = {path[:length] for path in paths for length in range(len(path))}
     return [fault for fault in faults if fault["loc"] not in consequences]
 
 

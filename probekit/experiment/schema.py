@@ -15,14 +15,7 @@ from probekit.experiment.interventions import Interventions, Measures, check_int
 from probekit.experiment.locations import find_file, resolve_experiment
 from probekit.experiment.model import ModelSection, TokensSection
 from probekit.experiment.probe import ProbeSection
-from probekit.section import (
-    FolderName,
-    Section,
-    Seed,
-    SettingsFile,
-    rule_error,
-    unique_items,
-)
+from probekit.section import FolderName, Section, Seed, SettingsFile, rule_error, unique_items
 
 Strings = Annotated[tuple[str, ...], Field(strict=False)]  # a YAML list
 SiteLists = Annotated[

@@ -222,9 +222,9 @@ class ModelConfig(ABC):
     def to_json(self) -> dict[str, Any]:
         """Return sizes and switches under the keys of config.json, without special tokens."""
         kind = self.KINDS[getattr(self, "model_type", next(iter(self.KINDS)))]
-        own = {one.name: getattr(self, one.name) for one in fields(self) if one.compare}
-        keys = self._keys(kind)
-        return {k: list(v) if isinstance(v, tuple) else v for k, v in own.items() if k in keys}
+        names = [entry.name for entry in fields(self) if entry.compare]  # without special tokens
+        values = {name: getattr(self, name) for name in names if name in self._keys(kind)}
+        return {name: list(one) if isinstance(one, tuple) else one for name, one in values.items()}
 
     def to_hub(self) -> dict[str, Any]:
         """Return the contents of config.json, with special tokens."""
@@ -316,8 +316,8 @@ class ModelConfig(ABC):
     @classmethod
     def _keys(cls, kind: Kind) -> set[str]:
         """Return the fields that are keys of the config.json of a kind."""
-        unread = {key for one in cls.KINDS.values() for key in one.reads} - kind.reads
-        return {one.name for one in fields(cls)} - unread - cls.COMPUTED
+        unread = {key for other in cls.KINDS.values() for key in other.reads} - kind.reads
+        return {entry.name for entry in fields(cls)} - unread - cls.COMPUTED
 
 
 @dataclass(frozen=True)
@@ -366,9 +366,9 @@ def count_sums(config: ModelConfig) -> tuple[ParameterCount, ...]:
     """
     in_block = [component for component in config.components if component.in_block]
     parts = dict.fromkeys(component.part for component in in_block if component.part)
-    sums = [_sum(name, [one for one in in_block if one.part == name], config) for name in parts]
-    outer = dict.fromkeys(component.part or component.name for component in in_block)
-    block = _sum("block", in_block, config, " + ".join(outer))
+    sums = [_sum(part, [each for each in in_block if each.part == part], config) for part in parts]
+    parts_and_norms = dict.fromkeys(component.part or component.name for component in in_block)
+    block = _sum("block", in_block, config, " + ".join(parts_and_norms))
     total = count_parameters(config)
     return (*sums, block, ParameterCount("total", "n_layers x block + the others", total))
 
@@ -447,12 +447,12 @@ def check_token_ids(entries: Mapping[str, Any], path: Path | str) -> None:
     """
     for key in ("bos_token_id", "eos_token_id"):
         value = entries.get(key)
-        for number in value if isinstance(value, list) else [] if value is None else [value]:
-            if type(number) is not int or not 0 <= number < MAX_SIZE:
-                raise CheckpointError(
-                    f"{path}: {key} is {value!r}. Allowed: null, or integers from 0 to "
-                    f"{MAX_SIZE - 1:,}."
-                )
+        ids = value if isinstance(value, list) else [value]
+        if value is not None and not all(type(n) is int and 0 <= n < MAX_SIZE for n in ids):
+            raise CheckpointError(
+                f"{path}: {key} is {value!r}. Allowed: null, or integers from 0 to "
+                f"{MAX_SIZE - 1:,}."
+            )
 
 
 def check_required(

@@ -121,9 +121,10 @@ class Decoding:
         """
         best = logits.amax(-1, keepdim=True)
         # The maximum of a row with a NaN is NaN, that of a row of -inf is -inf.
-        if len(wrong := (~best[:, 0].isfinite()).nonzero()):
-            row = int(wrong[0])
-            prompt, sample = (number + 1 for number in divmod(row, self.num_samples))
+        wrong_rows = (~best[:, 0].isfinite()).nonzero()
+        if len(wrong_rows):
+            row = int(wrong_rows[0])
+            prompt, sample = 1 + row // self.num_samples, 1 + row % self.num_samples
             raise DataError(
                 f"The logits of prompt {prompt}, sample {sample} are not finite (the largest is "
                 f"{best[row].item()}), so no token can be chosen. Either a tap returns NaN or inf, "
@@ -263,42 +264,44 @@ def new_tokens(
             "A Recording joins consecutive passes, but with slide the windows of the passes "
             "overlap. Leave slide out, or pass a tap that handles windows."
         )
-    ids, mask = prepare_tokens(model.config, tokens, mask)
-    if mask is None:
-        warn_of_padding(model.config, ids)
-    if not len(ids):
+    given_ids, given_mask = prepare_tokens(model.config, tokens, mask)
+    if given_mask is None:
+        warn_of_padding(model.config, given_ids)
+        given_mask = torch.ones_like(given_ids, dtype=torch.bool)
+    if not len(given_ids):
         raise DataError("tokens has no rows. Pass at least one prompt.")
-    # Tokens and mask with all padding moved to the left, before new tokens.
-    tokens = ids.to(model.device)
-    mask = torch.ones_like(tokens, dtype=torch.bool) if mask is None else mask.bool()
-    mask = mask.to(tokens.device)
-    order = mask.to(torch.int8).argsort(dim=-1, stable=True)
-    longest = int(mask.sum(-1).max())
-    ids, mask = tokens.gather(1, order)[:, -longest:], mask.gather(1, order)[:, -longest:]
-    decoding.check_length(model.config, ids.shape[1])
-    prompts = [row[real].tolist() for row, real in zip(ids, mask, strict=True)]
+    given_ids, is_token = given_ids.to(model.device), given_mask.bool().to(model.device)
+    # New tokens follow on the right, so that all padding moves to the left.
+    padding_first = is_token.to(torch.int8).argsort(dim=-1, stable=True)
+    longest = int(is_token.sum(-1).max())
+    prompt_ids = given_ids.gather(1, padding_first)[:, -longest:]
+    prompt_mask = is_token.gather(1, padding_first)[:, -longest:]
+    decoding.check_length(model.config, longest)
+    prompts = [row[real].tolist() for row, real in zip(prompt_ids, prompt_mask, strict=True)]
     generators = decoding.generators(prompts)
-    ids, mask = (x.repeat_interleave(decoding.num_samples, 0) for x in (ids, mask))
+    # Both grow by one column in each step.
+    ids = prompt_ids.repeat_interleave(decoding.num_samples, 0)
+    mask = prompt_mask.repeat_interleave(decoding.num_samples, 0)
     sites = list(sites) if isinstance(sites, Iterator) else sites  # every step reads them again
     past, n_ctx = KeyValueCache(), model.config.n_ctx
-    rows: list[list[int]] = [[] for _ in ids]
+    new_ids: list[list[int]] = [[] for _ in ids]  # of each row, for the stopping criterion
     ended = torch.zeros(len(ids), dtype=torch.bool, device=ids.device)
     for _ in range(decoding.max_new_tokens):
         if ids.shape[1] > n_ctx:
             past, ids, mask = KeyValueCache(), ids[:, -n_ctx:], mask[:, -n_ctx:]
-        new, new_mask = ids[:, past.length :], mask[:, past.length :]
+        unread, unread_mask = ids[:, past.length :], mask[:, past.length :]
+        attended = None if bool(unread_mask.all()) else unread_mask
         # Only the last position of a prompt is needed, unless a tap reads all of them.
-        only_last = new.shape[1] > 1 and tap is None
-        at = torch.full_like(new[:, :1], new.shape[1] - 1) if only_last else None
-        read = None if bool(new_mask.all()) else new_mask
-        logits: Tensor = model(new, read, tap, sites, past=past, at=at)[:, -1]
-        draws = torch.tensor([row.random() for row in generators], dtype=torch.float64)
+        only_last = unread.shape[1] > 1 and tap is None
+        last = torch.full_like(unread[:, :1], unread.shape[1] - 1) if only_last else None
+        logits: Tensor = model(unread, attended, tap, sites, past=past, at=last)[:, -1]
+        draws = torch.tensor([generator.random() for generator in generators], dtype=torch.float64)
         chosen = decoding.choose(logits.float(), draws.to(ids.device))
         yield chosen.masked_fill(ended, ENDED)
         if decoding.stop is not None:
-            for row, token in zip(rows, chosen.tolist(), strict=True):
+            for row, token in zip(new_ids, chosen.tolist(), strict=True):
                 row.append(token)
-            ended |= torch.tensor([decoding.stop(row) for row in rows], device=ids.device)
+            ended |= torch.tensor([decoding.stop(row) for row in new_ids], device=ids.device)
             if bool(ended.all()):
                 return
         ids = torch.cat([ids, chosen[:, None]], dim=1)
@@ -397,11 +400,12 @@ def continue_texts(
     stopping = StopStrings(tokenizer, tokenizer.ends_of_text if stop is None else stop)
     batch = _encode(model, tokenizer, prompts, bos=bos)
     steps = list(new_tokens(model, batch, replace(decoding, stop=stopping), tap=tap, sites=sites))
-    rows = []
+    found = []
     for row in torch.stack(steps, 1).tolist():
         ids = [token for token in row if token != ENDED]
-        rows.append(Continuation(stopping.cut(tokenizer.decode(ids)), tuple(ids), stopping(ids)))
-    return [rows[n : n + decoding.num_samples] for n in range(0, len(rows), decoding.num_samples)]
+        found.append(Continuation(stopping.cut(tokenizer.decode(ids)), tuple(ids), stopping(ids)))
+    n_samples = decoding.num_samples
+    return [found[first : first + n_samples] for first in range(0, len(found), n_samples)]
 
 
 def stream_text(

@@ -155,14 +155,15 @@ class Network(nn.Module):
         """
         blocks, inputs = self.blocks, self.block_inputs(context)
         for layer in range(start, len(blocks)):
-            of_block = context.of_block(layer, *inputs[layer], is_last=layer == len(blocks) - 1)
-            resid = blocks[layer](resid, of_block, tap.within(f"blocks.{layer}"))
+            visible, angles = inputs[layer]
+            is_last = layer == len(blocks) - 1
+            block_context = context.of_block(layer, visible, angles, is_last=is_last)
+            resid = blocks[layer](resid, block_context, tap.within(f"blocks.{layer}"))
         return resid
 
     def final_norm(self, resid: Tensor, tap: Taps | None = None) -> Tensor:
         """Return the final norm of residuals, shape [... d_model]; its taps are at `ln_final`."""
-        found: Tensor = self.last_norm(resid, tap or Taps(None))
-        return found
+        return cast(Tensor, self.last_norm(resid, tap or Taps(None)))
 
     def unembed(self, x: Tensor) -> Tensor:
         """Return the logits of the output of the final norm, shape [... d_vocab]."""
@@ -268,8 +269,8 @@ class Network(nn.Module):
         ids, mask = batches.prepare_tokens(self.config, tokens, mask)
         if mask is None and past is None:
             batches.warn_of_padding(self.config, ids)
-        tap = tap_parts(self.sites, tap, parts) if tap else None
-        taps = Taps(tap, requested, stop_when_done=not logits)
+        site_tap = tap_parts(self.sites, tap, parts) if tap else None
+        taps = Taps(site_tap, requested, stop_when_done=not logits)
         try:
             resid = self._resid(ids, mask, taps, at, past)
             return self.unembed(self.final_norm(resid, taps.within("ln_final")))
@@ -373,7 +374,7 @@ class Network(nn.Module):
                 "stream after attention. Start at the next block."
             )
         taps, last = Taps(tap, set(sites)), len(self.blocks) - 1
-        first = layer + after_attention
+        first = layer + 1 if after_attention else layer  # the first block that is run as a whole
         if at is not None and first > last:  # otherwise the last block selects them
             resid = select_positions(resid, at.to(resid.device))
         if after_attention:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import string
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -100,13 +101,14 @@ def padding() -> Iterator[CheckResult]:
     texts, sites = _random_words(8), [s for s in model.sites if "pos" in describe(s).axes]
     for side in ("left", "right"):
         batch = tokenizer.batch(texts, bos=False, side=side)
-        together, gap = model.run_with_cache(batch, sites)[1], 0.0
+        _, together = model.run_with_cache(batch, sites)
+        gap = 0.0
         for row, text in enumerate(texts):
-            alone = model.run_with_cache(tokenizer.batch([text], bos=False), sites)[1]
+            _, alone = model.run_with_cache(tokenizer.batch([text], bos=False), sites)
             for site in sites:
-                own = alone[site][0]
-                difference = (together[site][row, batch.mask[row]] - own).abs().max()
-                gap = max(gap, float(difference / own.abs().max()))
+                expected_value = alone[site][0]
+                difference = (together[site][row, batch.mask[row]] - expected_value).abs().max()
+                gap = max(gap, float(difference / expected_value.abs().max()))
         expected = f"difference below {RELATIVE:g}"
         yield CheckResult("padding", f"{side} padding", expected, f"{gap:.1g}", gap < RELATIVE)
 
@@ -119,13 +121,9 @@ def planted_signal() -> Iterator[CheckResult]:
     """
     with TemporaryDirectory() as name:
         folder = Path(name)
-        table = run(
-            first_letter(folder),
-            out=folder / "runs",
-            cache_root=folder / "cache",
-            workers=1,
-            page=False,
-        ).table
+        out, cache = folder / "runs", folder / "cache"
+        finished = run(first_letter(folder), out=out, cache_root=cache, workers=1, page=False)
+        table = finished.table
     is_shown = (table["target"] == "task") & (table["split"] == "test")
     rows = table[is_shown & (table["metric"] == "accuracy")]
     for site, accuracy in zip(rows["site"], rows["value"], strict=True):
@@ -134,7 +132,8 @@ def planted_signal() -> Iterator[CheckResult]:
         if site.endswith("attn_out"):
             has_signal = layer == SIGNAL_LAYER
         else:
-            has_signal = layer + (not site.endswith("resid_pre")) > SIGNAL_LAYER
+            n_before = layer if site.endswith("resid_pre") else layer + 1  # blocks before the site
+            has_signal = n_before > SIGNAL_LAYER
         ok = accuracy > 0.95 if has_signal else abs(accuracy - 0.5) < 0.1
         expected = "over 0.95" if has_signal else "within 0.1 of 0.5"
         yield CheckResult("planted layer", site, expected, f"{accuracy:.3f}", ok)
@@ -142,9 +141,9 @@ def planted_signal() -> Iterator[CheckResult]:
     best = float(norm.cdf(1))  # the class means are two standard deviations apart
     for spec in KIND_SPECS:
         result = _probed(spec, X, data)
-        found, _, _ = _test_accuracy(result)
-        expected, ok = f"within {FOUR_ERRORS} of {best:.3f}", abs(found - best) < FOUR_ERRORS
-        yield CheckResult("planted direction", spec.text, expected, f"{found:.3f}", ok)
+        accuracy, _, _ = _test_accuracy(result)
+        expected, ok = f"within {FOUR_ERRORS} of {best:.3f}", abs(accuracy - best) < FOUR_ERRORS
+        yield CheckResult("planted direction", spec.text, expected, f"{accuracy:.3f}", ok)
         if spec.kind == "mlp":  # it has no single direction
             continue
         weight = result.fits[spec.text].layers[0].weight[0]
@@ -158,12 +157,15 @@ def pure_noise(n_samples: int) -> Iterator[CheckResult]:
     """Check that the confidence intervals of each kind contain 0.5 in most samples of noise."""
     least = int(binom.ppf(ALARM, n_samples, COVERAGE))
     for spec in KIND_SPECS:
-        found = [_test_accuracy(_probed(spec, *noise_rows(450, s))) for s in range(n_samples)]
-        n_covered = sum(low <= 0.5 <= high for _, low, high in found)
-        mean = np.mean([accuracy for accuracy, _, _ in found])
+        scores = []
+        for seed in range(n_samples):
+            X, data = noise_rows(450, seed)
+            scores.append(_test_accuracy(_probed(spec, X, data)))
+        n_covered = sum(low <= 0.5 <= high for _, low, high in scores)
+        mean = np.mean([accuracy for accuracy, _, _ in scores])
         expected = f"at least {least} of {n_samples} intervals contain 0.5"
-        seen = f"{n_covered}, mean {mean:.3f}"
-        yield CheckResult("noise", spec.text, expected, seen, n_covered >= least)
+        found = f"{n_covered}, mean {mean:.3f}"
+        yield CheckResult("noise", spec.text, expected, found, n_covered >= least)
 
 
 def _probed(spec: ProbeSpec, X: Floats, data: ProbeData) -> SiteResult:
@@ -210,8 +212,9 @@ def noise_rows(n_rows: int, seed: int) -> tuple[Floats, ProbeData]:
 
 def _rows_apart(y: NDArray[np.str_]) -> ProbeData:
     """Return data whose rows are groups of their own; the first two thirds are for training."""
-    own, start = np.arange(len(y)).astype(str), int(2 / 3 * len(y))
-    return ProbeData(y, own, own, train=np.arange(start), test=np.arange(start, len(y)))
+    rows, n_train = np.arange(len(y)), int(2 / 3 * len(y))
+    names = rows.astype(str)
+    return ProbeData(y, groups=names, types=names, train=rows[:n_train], test=rows[n_train:])
 
 
 def first_letter(folder: Path) -> Experiment:
@@ -235,11 +238,8 @@ def first_letter(folder: Path) -> Experiment:
     qkv[2 * model.config.n_embd, 0] = 1  # the first feature of the values
     weights[f"h.{SIGNAL_LAYER}.attn.c_proj.weight"][1, 0] = 50
     model.save_pretrained(folder)
-    rows = [
-        {"text": letter + word, "label": letter, "group": word}
-        for word in _random_words(60)
-        for letter in FIRST_LETTERS
-    ]
+    pairs = product(_random_words(60), FIRST_LETTERS)
+    rows = [{"text": letter + word, "label": letter, "group": word} for word, letter in pairs]
     write_atomic(folder / "rows.csv", csv_text(pd.DataFrame(rows)))
     data = {"name": "planted", "format": "csv", "root": str(folder), "file": "rows.csv"}
     probe = {"C": [1.0], "folds": 3, "control_draws": 0, "baselines": []}

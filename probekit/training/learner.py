@@ -65,15 +65,13 @@ def make_optimizers(model: GPT2, training: TrainingSection) -> tuple[Optimizer, 
     ['AdamW']
     """
     named = dict(model.named_parameters())
-    matrices = {name: p for name, p in named.items() if p.ndim > 1}
-    of_blocks = {name: p for name, p in matrices.items() if name.startswith("h.")}
-    of_muon = of_blocks if training.optimizer == "muon" else {}
+    matrices = {name: parameter for name, parameter in named.items() if parameter.ndim > 1}
+    in_blocks = {name: one for name, one in matrices.items() if name.startswith("h.")}
+    of_muon = in_blocks if training.optimizer == "muon" else {}
+    others = [one for name, one in matrices.items() if name not in of_muon]
     groups = [
-        {
-            "params": [p for name, p in matrices.items() if name not in of_muon],
-            "weight_decay": training.weight_decay,
-        },
-        {"params": [p for p in named.values() if p.ndim == 1], "weight_decay": 0.0},
+        {"params": others, "weight_decay": training.weight_decay},
+        {"params": [one for one in named.values() if one.ndim == 1], "weight_decay": 0.0},
     ]
     adamw = AdamW(groups, lr=training.learning_rate, betas=training.betas, fused=True)
     return (_muon(of_muon, training), adamw) if of_muon else (adamw,)

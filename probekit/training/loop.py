@@ -253,7 +253,8 @@ def train(
         save(model, 0)
     n_reported, reported_at = len(log), time.monotonic()
     for step in range(done, training.steps):
-        row, is_last = _update(learner, batches, recipe, step), step + 1 == training.steps
+        row = _update(learner, batches, recipe, step)
+        is_last = row.step == training.steps
         is_measured = row.step % recipe.validation.every == 0 or is_last
         if is_measured:
             rows = None if is_last else recipe.validation.rows
@@ -300,8 +301,9 @@ def _update(
     """Run one training step and return its log row."""
     started, training, model = time.perf_counter(), recipe.training, learner.model
     rate = learning_rate(step, training)
-    for group in (g for optimizer in learner.optimizers for g in optimizer.param_groups):
-        group["lr"] = rate
+    for optimizer in learner.optimizers:
+        for group in optimizer.param_groups:
+            group["lr"] = rate
     # Dropout is seeded by run and step; the global generators are restored.
     with torch.random.fork_rng([model.device] if model.device.type == "cuda" else []):
         torch.manual_seed((recipe.seed << 31) + step)

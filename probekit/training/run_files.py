@@ -180,11 +180,11 @@ class Progress:
                 f"{folder} has already completed {self.step:,} steps, more than training.steps, "
                 f"{recipe.training.steps:,}."
             )
-        for n in range(self.step):
-            if learning_rate(n, before.training) != learning_rate(n, recipe.training):
+        for step in range(self.step):
+            if learning_rate(step, before.training) != learning_rate(step, recipe.training):
                 raise ConfigError(
                     f"{folder}: training.steps, decay and decay_steps would give the completed "
-                    f"step {n + 1:,} another learning rate ({self.step:,} steps are completed). "
+                    f"step {step + 1:,} another learning rate ({self.step:,} steps are completed). "
                     "Set them so that the decay begins later, or start a new run."
                 )
 
@@ -263,11 +263,11 @@ def find_checkpoints(run: Path) -> dict[int, Path]:
     Raises:
         MissingError: the run has no checkpoints.
     """
-    checkpoints = {
-        int(match[1]): path
-        for path in sorted((run / CHECKPOINTS).glob("step-*"))
-        if (match := _STEP.fullmatch(path.name)) and (path / "model.safetensors").is_file()
-    }
+    checkpoints = {}
+    for path in sorted((run / CHECKPOINTS).glob("step-*")):
+        match = _STEP.fullmatch(path.name)
+        if match and (path / "model.safetensors").is_file():
+            checkpoints[int(match[1])] = path
     if not checkpoints:
         raise MissingError(
             f"{run} has no checkpoints. `probekit pretrain` saves them in checkpoints/step-NUMBER."

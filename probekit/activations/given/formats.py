@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 from tokenize import TokenError
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
@@ -139,8 +139,7 @@ def as_float32(values: Any) -> FloatArray:
     if isinstance(values, np.ma.MaskedArray):
         values = values.filled(np.nan)
     with np.errstate(over="ignore", invalid="ignore"):
-        converted: FloatArray = np.asarray(values).astype(np.float32)
-    return converted
+        return np.asarray(values).astype(np.float32)
 
 
 def slices(values: Any, stop: int, n_rows: int) -> Iterator[FloatArray]:
@@ -260,12 +259,12 @@ class ParquetArray(SiteArray):
         with self._open() as file:
             kind = file.schema_arrow.field(column).type
             self._n_rows = file.metadata.num_rows
-        is_list_of = (types.is_list, types.is_large_list, types.is_fixed_size_list)
-        self._is_list = any(is_kind(kind) for is_kind in is_list_of)
-        self._width = getattr(kind, "list_size", None)
-        value = str(kind.value_type if self._is_list else kind)
+        is_any_list = types.is_list(kind) or types.is_large_list(kind)
+        self._is_list = is_any_list or types.is_fixed_size_list(kind)
+        self._width = getattr(kind, "list_size", None)  # of lists of a fixed size
+        arrow_dtype = str(kind.value_type if self._is_list else kind)
         names = {"float": "float32", "halffloat": "float16", "double": "float64"}
-        self.dtype = names.get(value, value)
+        self.dtype = names.get(arrow_dtype, arrow_dtype)
 
     def _shape(self) -> tuple[int, ...]:
         if not self._is_list:
@@ -275,26 +274,27 @@ class ParquetArray(SiteArray):
             )
         with self._open() as file:
             paths = [file.metadata.schema.column(n).path for n in range(file.metadata.num_columns)]
-            own = [n for n, path in enumerate(paths) if path.startswith(f"{self._column}.")]
+            # A column of lists is stored as one or more columns of numbers.
+            stored = [n for n, path in enumerate(paths) if path.startswith(f"{self._column}.")]
             width, n_bytes, n_stored = self._width, 0, 0
             for group in range(file.metadata.num_row_groups):
                 # Reading a row raises for a damaged chunk; its description would end the process.
                 for batch in islice(file.iter_batches(1, [group], [self._column]), 1):
                     if width is None:
                         width = int(self._lengths(batch.column(self._column), 0)[0])
-                chunks = [file.metadata.row_group(group).column(n) for n in own]
+                chunks = [file.metadata.row_group(group).column(n) for n in stored]
                 n_bytes += sum(4 * chunk.num_values for chunk in chunks)
                 n_stored += sum(chunk.total_compressed_size for chunk in chunks)
         _check_unpacked(f"{self._path}: the column {self._column!r}", n_bytes, n_stored)
-        width = width or 0
-        inner = self._inner
-        is_shape = inner is None or all(type(size) is int and size > 0 for size in inner)
-        if not is_shape or (inner is not None and math.prod(inner) != width):
+        width = width or 0  # a file without rows
+        inner = (width,) if self._inner is None else tuple(self._inner)
+        is_shape = self._inner is None or all(type(size) is int and size > 0 for size in inner)
+        if not is_shape or math.prod(inner) != width:
             raise DataError(
-                f"{self._path}: rows of shape {tuple(inner or ())} do not fit lists of "
+                f"{self._path}: rows of shape {inner} do not fit lists of "
                 f"{counted(width, 'number')}. Save the file again."
             )
-        return (self._n_rows, *(self._inner or (width,)))
+        return (self._n_rows, *(inner or (width,)))
 
     def _parts(self, n_rows: int) -> Iterator[FloatArray]:
         width, start = math.prod(self.shape[1:]), 0
@@ -308,8 +308,8 @@ class ParquetArray(SiteArray):
                     raise self._error(start + int(wrong[0]), problem)
                 values = column.flatten()
                 if values.null_count:
-                    row, at = divmod(int(np.argmax(values.is_null())), width)
-                    raise self._error(start + row, f"has a null at index {at}")
+                    row, index = divmod(int(np.argmax(values.is_null())), width)
+                    raise self._error(start + row, f"has a null at index {index}")
                 yield as_float32(values.to_numpy().reshape(len(lengths), *self.shape[1:]))
                 start += len(lengths)
 
@@ -319,8 +319,7 @@ class ParquetArray(SiteArray):
 
         if column.null_count:
             raise self._error(start + int(np.argmax(column.is_null())), "is null")
-        lengths: IntArray = compute.list_value_length(column).to_numpy()
-        return lengths
+        return cast(IntArray, compute.list_value_length(column).to_numpy())
 
     def _error(self, row: int, problem: str) -> DataError:
         return DataError(
@@ -391,8 +390,8 @@ def natural(name: str) -> list[tuple[int, int, str]]:
     ['embed', 'layer_2', 'layer_10']
     """
     parts = filter(None, re.split(r"(\d+)", name))
-    digits = [(part, part.lstrip("0")) for part in parts]  # int() takes at most 4,300 digits
-    return [(0, len(n), n) if part.isdecimal() else (1, 0, part) for part, n in digits]
+    stripped = [(part, part.lstrip("0")) for part in parts]  # int() takes at most 4,300 digits
+    return [(0, len(n), n) if part.isdecimal() else (1, 0, part) for part, n in stripped]
 
 
 def row_ids(folder: Path) -> list[str] | None:
@@ -461,7 +460,7 @@ def _zarr(path: Path) -> dict[str, SiteArray]:
     opened = zarr.open(str(path), mode="r")
     if hasattr(opened, "shape"):
         return {path.name.removesuffix(".zarr"): ZarrArray(path)}
-    members = [one for one in path.iterdir() if one.is_dir() and not one.name.startswith(".")]
+    members = [inner for inner in path.iterdir() if inner.is_dir() and inner.name[0] != "."]
     for inner in members:
         if not _is_zarr(inner) or not hasattr(opened[inner.name], "shape"):
             raise DataError(

@@ -155,59 +155,59 @@ def placed_sites(names: Sequence[str]) -> tuple[SiteSelection | GivenSite, ...]:
     """
     if all(map(is_known, names)):
         n_layers = 1 + max((layer_of(name) or 0 for name in names), default=0)
-        rank = {site: n for n, site in enumerate(Sites(CATALOGUE, {"n_layers": n_layers}))}
-        return tuple(SiteSelection(name) for name in sorted(names, key=rank.__getitem__))
+        in_order = Sites(CATALOGUE, {"n_layers": n_layers})
+        return tuple(SiteSelection(name) for name in in_order if name in names)
     form_of = {name: re.sub(r"\d+", "#", name) for name in names}
     numbers: dict[str, list[list[str]]] = defaultdict(list)
     for name, form in form_of.items():
         numbers[form].append(re.findall(r"\d+", name))
-    counting = {form: _first_difference(rows) for form, rows in numbers.items()}
-    sites = [_numbered(name, counting[form]) for name, form in form_of.items()]
+    index_of_form = {form: _first_difference(rows) for form, rows in numbers.items()}
+    sites = [_numbered(name, index_of_form[form]) for name, form in form_of.items()]
     lines = {site.component for site in sites if site.layer is not None}
     if len(lines) <= 1:
         line = next(iter(lines), "sites")
         sites = [replace(site, component=line) for site in sites]
-    keys = [(s.layer is not None, s.site if s.layer is None else s.layer) for s in sites]
-    order = {key: n for n, key in enumerate(_axis(keys, [site.component for site in sites]))}
-    return tuple(replace(site, order=order[key]) for site, key in zip(sites, keys, strict=True))
+    places = _axis(sites)
+    return tuple(replace(site, order=places.index(_place(site))) for site in sites)
 
 
 def _first_difference(rows: Sequence[Sequence[str]]) -> int | None:
     """Return the first column in which rows of equal length differ; None if there is none."""
     columns = enumerate(zip(*rows, strict=True))
-    return next((at for at, column in columns if len(set(column)) > 1), None)
+    return next((index for index, column in columns if len(set(column)) > 1), None)
 
 
-def _numbered(name: str, at: int | None) -> GivenSite:
-    """Return a site, not placed yet, with the layer that its number `at` counts.
+def _numbered(name: str, index: int | None) -> GivenSite:
+    """Return a site, not placed yet, with the layer that is the number of this index in its name.
 
-    Without `at`, it is the first number without adjacent letters or digits: the 3 of layer_3.
+    Without an index, it is the first number without adjacent letters or digits: the 3 of layer_3.
     """
-    numbers = list(re.finditer(r"\d+", name))
-    match = next(re.finditer(_SEPARATE, name), None) if at is None else numbers[at]
+    match = re.search(_SEPARATE, name) if index is None else [*re.finditer(r"\d+", name)][index]
     if match is None or len(match[0]) > len(str(MAX_LAYERS)):
-        return GivenSite(name, None, name, 0)
+        return GivenSite(name, layer=None, component=name, order=0)
     component = f"{name[: match.start()]}*{name[match.end() :]}"
-    return GivenSite(name, int(match[0]), component, 0)
+    return GivenSite(name, int(match[0]), component, order=0)
 
 
-_Key = tuple[bool, int | str]  # (True, layer) or (False, name)
+def _place(site: GivenSite) -> int | str:
+    """Return the layer of a site, or its name: sites of the same layer share a place."""
+    return site.site if site.layer is None else site.layer
 
 
-def _axis(keys: Sequence[_Key], components: Sequence[str]) -> list[_Key]:
+def _axis(sites: Sequence[GivenSite]) -> list[int | str]:
     """Return the places of the layer axis: as given, with layers that ascend in each line sorted.
 
     Lines may have different layers: without sorting, those of the second would follow the first.
     """
-    by_line: dict[str, list[Any]] = defaultdict(list)
-    for (is_layer, value), line in zip(keys, components, strict=True):
-        if is_layer:
-            by_line[line].append(value)
-    distinct = list(dict.fromkeys(keys))
-    if any(values != sorted(values) for values in by_line.values()):
-        return distinct
-    layers = iter(sorted(key for key in distinct if key[0]))
-    return [next(layers) if key[0] else key for key in distinct]
+    layers_of_line: dict[str, list[int]] = defaultdict(list)
+    for site in sites:
+        if site.layer is not None:
+            layers_of_line[site.component].append(site.layer)
+    places = list(dict.fromkeys(map(_place, sites)))
+    if any(layers != sorted(layers) for layers in layers_of_line.values()):
+        return places
+    ascending = iter(sorted(place for place in places if isinstance(place, int)))
+    return [next(ascending) if isinstance(place, int) else place for place in places]
 
 
 def has_positions(name: str, n_axes: int) -> bool:
@@ -311,7 +311,7 @@ class GivenActivations:
     @property
     def n_bytes(self) -> int:
         """Size of all rows as float32."""
-        return sum(4 * self.n_rows * one.n_features for one in self.contents.values())
+        return sum(4 * self.n_rows * contents.n_features for contents in self.contents.values())
 
     @property
     def digest(self) -> str:
@@ -361,28 +361,28 @@ def open_activations(
     (3, ['layer_0', 'layer_1'], (3, 2))
     """
     if isinstance(activations, str | Path):
-        found: dict[Any, SiteArray] = dict(find_arrays(Path(activations)))
+        by_key: dict[Any, SiteArray] = dict(find_arrays(Path(activations)))
     elif hasattr(activations, "items"):  # also the cache of TransformerLens, which is no Mapping
-        found = {key: _in_memory(key, values) for key, values in activations.items()}
+        by_key = {key: _in_memory(key, values) for key, values in activations.items()}
     else:
         raise ConfigError(
             f"activations is of type {type(activations).__name__}. Allowed: a mapping from sites "
             "to arrays of shape (n_rows, n_features), or the path of a folder. For a list of "
             "layers: dict(enumerate(layers))."
         )
-    names = [site_name(key) for key in found]
-    check_distinct(names)
-    if not names:
+    all_names = [site_name(key) for key in by_key]
+    check_distinct(all_names)
+    if not all_names:
         raise ConfigError("activations is empty. Give at least one site and its array.")
-    found = dict(zip(names, found.values(), strict=True))
-    names = chosen_names(found, sites)
+    by_name = dict(zip(all_names, by_key.values(), strict=True))
+    names = chosen_names(by_name, sites)
     check_storable(filter(is_known, names))
-    if position is not None and not any(has_positions(n, len(found[n].shape)) for n in names):
+    if position is not None and not any(has_positions(n, len(by_name[n].shape)) for n in names):
         raise ConfigError(
             "`position` is given, but no array has an axis of positions after that of the rows. "
             "Leave it out, or give arrays of shape (n_rows, n_positions, n_features)."
         )
-    arrays = {name: _at_position(name, found[name], position) for name in names}
+    arrays = {name: _at_position(name, by_name[name], position) for name in names}
     n_rows = arrays[names[0]].shape[0]
     for name, array in arrays.items():
         if array.dtype not in _FLOATS:
@@ -437,20 +437,21 @@ def _at_position(name: str, array: SiteArray, position: Position | None) -> Site
             "rows. Give `position`: the index of the token of each row, such as -1 for the last, "
             "or one index for each row; or select the tokens first: array[:, -1]."
         )
-    at = np.asarray(position)
-    if at.dtype.kind not in "iu" or at.shape not in ((), (shape[0],)):
+    n_rows, n_positions = shape[:2]
+    positions = np.asarray(position)
+    if positions.dtype.kind not in "iu" or positions.shape not in ((), (n_rows,)):
         raise ConfigError(
-            f"`position` has shape {at.shape} and dtype {at.dtype}. Allowed: an integer, or "
-            f"{shape[0]:,} integers, one for each row."
+            f"`position` has shape {positions.shape} and dtype {positions.dtype}. Allowed: an "
+            f"integer, or {n_rows:,} integers, one for each row."
         )
-    outside = np.flatnonzero((at < -shape[1]) | (at >= shape[1]))
+    outside = np.flatnonzero((positions < -n_positions) | (positions >= n_positions))
     if len(outside):
-        row = f" of row {outside[0]}" if at.shape else ""
+        row = f" of row {outside[0]}" if positions.shape else ""
         raise ConfigError(
-            f"{name}: the position{row} is {at.flat[outside[0]]}. Allowed for an array of shape "
-            f"{shape}: {-shape[1]} to {shape[1] - 1}."
+            f"{name}: the position{row} is {positions.flat[outside[0]]}. Allowed for an array of "
+            f"shape {shape}: {-n_positions} to {n_positions - 1}."
         )
-    return AtPosition(array, at.astype(np.int64))
+    return AtPosition(array, positions.astype(np.int64))
 
 
 def _parts(array: SiteArray) -> Iterator[FloatArray]:
@@ -462,8 +463,7 @@ def _parts(array: SiteArray) -> Iterator[FloatArray]:
 
 
 def _digest(array: SiteArray, parts: Iterable[FloatArray]) -> str:
-    width = math.prod(array.shape[1:])
-    header = f"{array.shape[0]},{width};".encode()
+    header = f"{array.shape[0]},{math.prod(array.shape[1:])};".encode()
     return digest([header, *(part.data.cast("B") for part in parts)])
 
 
@@ -479,6 +479,7 @@ def _contents(name: str, array: SiteArray) -> tuple[Contents, npt.NDArray[np.uin
     low, high = np.full(width, np.inf, np.float32), np.full(width, -np.inf, np.float32)
 
     def checked() -> Iterator[FloatArray]:
+        """Yield the parts to be digested; check and measure each on its way."""
         nonlocal n_before
         for rows in _parts(array):
             wrong = np.flatnonzero(~np.isfinite(rows).all(axis=1))
@@ -498,5 +499,5 @@ def _contents(name: str, array: SiteArray) -> tuple[Contents, npt.NDArray[np.uin
             np.maximum(high, rows.max(axis=0), out=high)
             yield rows
 
-    whole = _digest(array, checked())
-    return Contents(whole, int((low == high).sum()), width), np.concatenate(keys)
+    content_digest = _digest(array, checked())
+    return Contents(content_digest, int((low == high).sum()), width), np.concatenate(keys)

@@ -177,18 +177,19 @@ class GemmaConfig(shared.GatedConfig):
 
     def to_json(self) -> dict[str, Any]:
         """Return sizes and switches under the keys of config.json, without special tokens."""
-        own = super().to_json() | {"layer_types": list(self.types_of_layers)}
+        entries = super().to_json() | {"layer_types": list(self.types_of_layers)}
         if self.model_type == "gemma3_text":
             local = self.rotary_in_windows.to_json()
-            own["rope_parameters"] = {_FULL: own["rope_parameters"], _SLIDING: local}
-        return own
+            entries["rope_parameters"] = {_FULL: entries["rope_parameters"], _SLIDING: local}
+        return entries
 
     @property
     def types_of_layers(self) -> tuple[str, ...]:
         """Type of the attention of each block: `full_attention` or `sliding_attention`."""
         if self.layer_types is not None:
             return self.layer_types
-        return _pattern(self.num_hidden_layers, 6 if self.has_norms_of_heads else 2)
+        period = 6 if self.has_norms_of_heads else 2  # of the published Gemma 3 and Gemma 2
+        return _pattern(self.num_hidden_layers, period)
 
     @property
     def windows(self) -> tuple[int | None, ...]:
@@ -243,6 +244,7 @@ def _types_of_layers(entries: Mapping[str, Any]) -> tuple[str, ...] | None:
     if not isinstance(period, int) or isinstance(period, bool) or period < 1:
         raise ConfigError(f"sliding_window_pattern must be a positive integer, not {period!r}.")
     n_layers = entries.get("num_hidden_layers", GemmaConfig.num_hidden_layers)
+    # An impossible number is reported when the config is made.
     is_possible = isinstance(n_layers, int) and n_layers <= base.MAX_LAYERS
     return _pattern(n_layers, period) if is_possible else None
 
@@ -265,10 +267,8 @@ def _rotary(entries: Mapping[str, Any]) -> tuple[shared.RotaryPositions, shared.
         )
     full = sections.get(_FULL) or entries.get("rope_scaling")
     given = {"rope_parameters": full, "rope_theta": entries.get("rope_theta")}
-    local = {
-        "rope_parameters": sections.get(_SLIDING),
-        "rope_theta": entries.get("rope_local_base_freq"),
-    }
+    sliding = sections.get(_SLIDING)
+    local = {"rope_parameters": sliding, "rope_theta": entries.get("rope_local_base_freq")}
     return shared.RotaryPositions.from_hub(given, theta=1e6), shared.RotaryPositions.from_hub(local)
 
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import torch
 from einops import rearrange
@@ -294,8 +294,7 @@ class MLP(nn.Module):
         """Return the output of the MLP, shape [batch pos d_model]."""
         # GPT-2 was trained with this approximation; the exact GELU gives slightly wrong logits.
         post = self.c_fc.activated(x, GELU_TANH, tap)  # [batch pos d_mlp]
-        found: Tensor = self.c_proj(tap("hook_post", post))
-        return found
+        return cast(Tensor, self.c_proj(tap("hook_post", post)))
 
 
 class Block(nn.Module):

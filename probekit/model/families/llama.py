@@ -55,7 +55,7 @@ _FORMULAS = (
 SITES = table(_FORMULAS, GROUPED)
 SITES_WITH_NORMS_OF_HEADS = table(_FORMULAS | shared.NORMS_OF_HEADS, GROUPED)
 
-_LAYER_TYPES = ("full_attention", "sliding_attention")
+_FULL, _SLIDING = "full_attention", "sliding_attention"
 _WINDOW_KEYS = ("use_sliding_window", "sliding_window", "max_window_layers", "layer_types")
 
 
@@ -102,14 +102,13 @@ class LlamaConfig(shared.GatedConfig):
                 f"max_window_layers must be a number, not {self.max_window_layers!r}."
             )
         if self.layer_types is not None:
-            check_layer_types(self.layer_types, _LAYER_TYPES, self.num_hidden_layers)
+            check_layer_types(self.layer_types, (_FULL, _SLIDING), self.num_hidden_layers)
 
     @classmethod
     def computed(cls, entries: Mapping[str, Any]) -> dict[str, Any]:
         """Return the rotary positions, and the types of the blocks as a tuple."""
-        types = entries.get("layer_types")
-        own = {"layer_types": tuple(types)} if isinstance(types, list) else {}
-        return super().computed(entries) | own
+        found, types = super().computed(entries), entries.get("layer_types")
+        return found | {"layer_types": tuple(types)} if isinstance(types, list) else found
 
     def to_hub(self) -> dict[str, Any]:
         """Return the contents of config.json, with special tokens."""
@@ -142,8 +141,9 @@ class LlamaConfig(shared.GatedConfig):
             return tuple(self.sliding_window for _ in layers)
         if not self.use_sliding_window:
             return tuple(None for _ in layers)
-        types = self.layer_types or tuple(_LAYER_TYPES[n >= self.max_window_layers] for n in layers)
-        return tuple(self.sliding_window if kind == _LAYER_TYPES[1] else None for kind in types)
+        first = self.max_window_layers
+        types = self.layer_types or [_SLIDING if layer >= first else _FULL for layer in layers]
+        return tuple(self.sliding_window if type_ == _SLIDING else None for type_ in types)
 
     @property
     def site_rows(self) -> tuple[Site, ...]:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 from einops import rearrange
 from torch import Tensor, nn
@@ -217,8 +217,7 @@ class NeoXMLP(nn.Module):
     def forward(self, x: Tensor, tap: Taps) -> Tensor:
         """Return the output of the MLP, shape [batch pos d_model]."""
         post = self.dense_h_to_4h.activated(x, self.activation, tap)  # [batch pos d_mlp]
-        found: Tensor = self.dense_4h_to_h(tap("hook_post", post))
-        return found
+        return cast(Tensor, self.dense_4h_to_h(tap("hook_post", post)))
 
 
 class NeoXBlock(nn.Module):

@@ -108,21 +108,20 @@ class RotaryPositions:
         if not isinstance(scaling, Mapping):
             raise ConfigError(f"rope_parameters must be an object, not {scaling!r}.")
         given = {key: value for key, value in scaling.items() if value is not None}
-        old_kind = given.pop("type", "default")
-        kind = given.pop("rope_type", old_kind)
-        kind = old_kind if kind == "default" else kind
-        is_known = isinstance(kind, str) and kind in _KINDS
-        known = (*_SHARED, *_KINDS[kind]) if is_known else ()
-        if unknown := [key for key in given if key not in known and is_known]:
+        # Old files have the key `type`, some of them both keys.
+        old_kind, new_kind = given.pop("type", "default"), given.pop("rope_type", "default")
+        kind = old_kind if new_kind == "default" else new_kind
+        if not isinstance(kind, str) or kind not in _KINDS:
+            return cls(rope_type=kind)  # raises
+        known = (*_SHARED, *_KINDS[kind])
+        if unknown := [key for key in given if key not in known]:
             raise ConfigError(
                 f"Unknown key {unknown[0]!r} of the rotary positions ({kind}). "
                 f"{nearest(unknown[0], known)}"
             )
-        own = {"rope_theta": theta, "partial_rotary_factor": share}
-        own |= {key: entries[key] for key in own if entries.get(key) is not None}
-        if not is_known:
-            given = {}
-        return cls(**(own | given | {"rope_type": kind}))
+        outside = {"rope_theta": theta, "partial_rotary_factor": share}  # of the section
+        outside |= {key: entries[key] for key in outside if entries.get(key) is not None}
+        return cls(**(outside | given | {"rope_type": kind}))
 
 
 def frequencies(rotary: RotaryPositions, d_head: int) -> Tensor:
@@ -150,8 +149,8 @@ def _of_llama3(plain: Tensor, rotary: RotaryPositions) -> Tensor:
     factor, low, high, trained = (cast(float, getattr(rotary, key)) for key in _KINDS["llama3"])
     wavelength = 2 * math.pi / plain  # in tokens
     turns = trained / wavelength  # of each pair over a text of the first training
-    kept = ((turns - low) / (high - low)).clamp(0, 1)  # 1: unchanged, 0: stretched
-    return (1 - kept) * plain / factor + kept * plain
+    unchanged = ((turns - low) / (high - low)).clamp(0, 1)  # 0: stretched
+    return (1 - unchanged) * plain / factor + unchanged * plain
 
 
 def turn(positions: Tensor, frequency: Tensor) -> tuple[Tensor, Tensor]:
@@ -241,6 +240,7 @@ def components(
         biases: members of the config that turn on the biases of queries, keys and values, of the
             output of attention, and of the MLP; empty for none.
     """
+    qkv_bias, output_bias, mlp_bias = biases
 
     def norms(names: tuple[str, ...]) -> tuple[Component, ...]:
         return tuple(Component(name, f"layers.{{l}}.{name}", ("d_model",)) for name in names)
@@ -249,20 +249,20 @@ def components(
         return Component(f"attn.{name}", f"layers.{{l}}.self_attn.{name}", axes, bias, "attention")
 
     def mlp(name: str, *axes: str) -> Component:
-        return Component(f"mlp.{name}", f"layers.{{l}}.mlp.{name}", axes, biases[2], "MLP")
+        return Component(f"mlp.{name}", f"layers.{{l}}.mlp.{name}", axes, mlp_bias, "MLP")
 
     queries, keys = "n_heads d_head", "n_kv_heads d_head"
     return (
         Component("token embedding", "embed_tokens", ("d_vocab", "d_model")),
         *norms(before),
-        attention("q_proj", "d_model", queries, bias=biases[0]),
-        attention("k_proj", "d_model", keys, bias=biases[0]),
-        attention("v_proj", "d_model", keys, bias=biases[0]),
+        attention("q_proj", "d_model", queries, bias=qkv_bias),
+        attention("k_proj", "d_model", keys, bias=qkv_bias),
+        attention("v_proj", "d_model", keys, bias=qkv_bias),
         *(
             attention(name, axis)
             for name, axis in zip(("q_norm", "k_norm"), of_heads, strict=False)
         ),
-        attention("o_proj", queries, "d_model", bias=biases[1]),
+        attention("o_proj", queries, "d_model", bias=output_bias),
         *norms(between),
         mlp("gate_proj", "d_model", "d_mlp"),
         mlp("up_proj", "d_model", "d_mlp"),
@@ -377,8 +377,9 @@ class GatedConfig(RotaryConfig):
     def axis_sizes(self) -> dict[str, int]:
         """Size of each axis that does not depend on the input."""
         sizes, n_kv_heads = super().axis_sizes, self.num_key_value_heads or self.num_attention_heads
-        of_heads = {"n_heads": sizes["n_heads"], "n_kv_heads": n_kv_heads}
-        return {"d_model": sizes["d_model"]} | of_heads | sizes
+        d_model, n_heads = sizes["d_model"], sizes["n_heads"]
+        # `n_kv_heads` comes after `n_heads` where the sizes are listed.
+        return {"d_model": d_model, "n_heads": n_heads, "n_kv_heads": n_kv_heads} | sizes
 
     @property
     def norm_epsilon(self) -> float:

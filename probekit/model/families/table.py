@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from probekit.errors import CheckpointError
 from probekit.model.config import ModelConfig, read_entries
@@ -41,8 +41,7 @@ class NetworkFamily:
     @property
     def config(self) -> type[ModelConfig]:
         """The class of the configs."""
-        found: type[ModelConfig] = resolve_name(self.network).CONFIG
-        return found
+        return cast(type[ModelConfig], resolve_name(self.network).CONFIG)
 
 
 _FAMILIES = "probekit.model.families."
@@ -114,8 +113,7 @@ def find_config(source: str | Path) -> ModelConfig:
         CheckpointError: the config describes a network that no family computes.
     """
     if source in PUBLISHED_NAMES:
-        found: ModelConfig = resolve_name(_FAMILIES + "gpt2:PUBLISHED")[source]
-        return found
+        return cast(ModelConfig, resolve_name(_FAMILIES + "gpt2:PUBLISHED")[source])
     return model_config(find_model(source, "config"))
 
 
@@ -141,8 +139,7 @@ def network_class(config: ModelConfig) -> type[Network]:
     'GPT2'
     """
     family = next(one for one in FAMILIES if one.network.startswith(f"{type(config).__module__}:"))
-    found: type[Network] = resolve_name(family.network)
-    return found
+    return cast("type[Network]", resolve_name(family.network))
 
 
 def load_model(

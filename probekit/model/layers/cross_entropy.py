@@ -7,7 +7,7 @@ needs less memory, and training a small model on a CPU is a fifth faster.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -35,9 +35,7 @@ def cross_entropy(
     >>> round(cross_entropy(x, unembedding, torch.tensor([0, -100])).item(), 5)
     0.00025
     """
-    loss: Any = _CrossEntropy.apply(x, unembedding, targets, softcap)  # type: ignore[no-untyped-call]  # torch's
-    found: Tensor = loss
-    return found
+    return cast(Tensor, _CrossEntropy.apply(x, unembedding, targets, softcap))  # type: ignore[no-untyped-call]  # torch's
 
 
 class _CrossEntropy(torch.autograd.Function):
@@ -64,19 +62,22 @@ class _CrossEntropy(torch.autograd.Function):
             log_p = logits.log_softmax(-1)
             loss = loss - (log_p.gather(1, target) * share).sum()
             if grads:
+                x_grad, unembedding_grad = grads
+                # Probabilities minus the one-hot target, computed in place of `log_p`.
                 error = log_p.exp_().scatter_add_(1, target, -torch.ones_like(share))
                 if softcap is not None:
                     error.mul_(1 - (logits / softcap).square())  # derivative of the cap
                 error = error.mul_(share).to(part.dtype)
-                grads[0][chunk] = error @ unembedding_cast
-                grads[1].add_(error.T @ part)
+                x_grad[chunk] = error @ unembedding_cast
+                unembedding_grad.add_(error.T @ part)
         ctx.save_for_backward(*grads)
         return loss
 
     @staticmethod
-    def backward(ctx: Any, *loss_grad: Tensor) -> tuple[Tensor, Tensor, None, None]:
+    def backward(ctx: Any, *loss_grads: Tensor) -> tuple[Tensor, Tensor, None, None]:
+        (loss_grad,) = loss_grads
         x_grad, unembedding_grad = ctx.saved_tensors
-        return x_grad * loss_grad[0], unembedding_grad * loss_grad[0], None, None
+        return x_grad * loss_grad, unembedding_grad * loss_grad, None, None
 
 
 def _autocast(x: Tensor) -> Tensor:

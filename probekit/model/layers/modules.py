@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -117,9 +118,7 @@ class GatedMLP(nn.Module):
         """Return the output of the MLP, shape [batch pos d_model]."""
         gate = self.gate_proj.activated(x, self.activation, tap)  # [batch pos d_mlp]
         pre_linear = tap("hook_pre_linear", self.up_proj(x))  # [batch pos d_mlp]
-        post = tap("hook_post", gate * pre_linear)
-        found: Tensor = self.down_proj(post)
-        return found
+        return cast(Tensor, self.down_proj(tap("hook_post", gate * pre_linear)))
 
 
 def attend_heads(
@@ -185,9 +184,8 @@ def project_heads(z: Tensor, output: nn.Linear, tap: Taps) -> Tensor:
     attn_out: Tensor = output(z.flatten(2))
     if not tap.wants("hook_result"):
         return attn_out
-    w_o = rearrange(
-        output.weight, "d_model (n_heads d_head) -> n_heads d_head d_model", n_heads=z.shape[2]
-    )
+    by_head = "d_model (n_heads d_head) -> n_heads d_head d_model"
+    w_o = rearrange(output.weight, by_head, n_heads=z.shape[2])
     result = einsum(z, w_o, "b pos n_heads d_head, n_heads d_head d -> b pos n_heads d")
     tapped = tap("hook_result", result.clone())
     summed = tapped.sum(2)

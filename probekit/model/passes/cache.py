@@ -64,13 +64,14 @@ class Recording:
         """
         joined = {}
         for site, parts in self._values.items():
-            axes, values = sites.axes_of(site), parts
-            if "key_pos" in axes:
-                # Earlier passes lack the later keys; a single pass would mask them.
-                n_keys, masked = parts[-1].shape[-1], sites.describe(site.partition("[")[0]).masked
-                values = [F.pad(v, (0, n_keys - v.shape[-1]), value=masked) for v in parts]
-            axis = axes.index("query_pos" if "key_pos" in axes else "pos")
-            joined[site] = torch.cat(values, dim=axis)
+            axes = sites.axes_of(site)
+            if "key_pos" not in axes:
+                joined[site] = torch.cat(parts, dim=axes.index("pos"))
+                continue
+            # Earlier passes lack the later keys; a single pass would mask them.
+            n_keys, masked = parts[-1].shape[-1], sites.describe(site.partition("[")[0]).masked
+            padded = [F.pad(part, (0, n_keys - part.shape[-1]), value=masked) for part in parts]
+            joined[site] = torch.cat(padded, dim=axes.index("query_pos"))
         return ActivationCache(joined, sites)
 
 
@@ -121,13 +122,12 @@ class ActivationCache(Mapping[str, Tensor]):
     def _matching(self, site: SitePattern) -> list[Tensor]:
         """Return the activations that match; heads and neurons also of sites stored whole."""
         requested = self._sites.select([site])
-        values = [
-            self._values[part.text]
-            if part.text in self._values
-            else head_or_neuron(self._sites, self._values[part.site], part)
-            for part in requested
-            if part.text in self._values or part.site in self._values
-        ]
+        values = []
+        for part in requested:
+            if part.text in self._values:
+                values.append(self._values[part.text])
+            elif part.site in self._values:
+                values.append(head_or_neuron(self._sites, self._values[part.site], part))
         if not values:
             name = requested[0].text
             raise UnknownNameError(

@@ -108,11 +108,11 @@ class KeyValueCache:
         """
         end = self.length + k.shape[1]
         previous = self._storage[layer] if self.length else None
-        storage = self._storage[layer] = self._with_capacity(previous, end, k)
-        for part, new in zip(storage, (k, v), strict=True):
-            part[:, :, self.length : end] = new.transpose(1, 2)
-        keys, values = storage[:, :, :, :end].transpose(2, 3)
-        return keys, values
+        self._storage[layer] = self._with_capacity(previous, end, k)
+        keys, values = self._storage[layer]  # [batch n_heads capacity d_head] each
+        keys[:, :, self.length : end] = k.transpose(1, 2)
+        values[:, :, self.length : end] = v.transpose(1, 2)
+        return keys[:, :, :end].transpose(1, 2), values[:, :, :end].transpose(1, 2)
 
     def advance(self, n_new: int, mask: Tensor | None) -> None:
         """Add the new columns to `length`, after the last block has extended the cache."""
@@ -164,8 +164,8 @@ class Context:
         Positions and visibility are computed on the device of the tokens, so that host tokens cause
         no GPU synchronisation.
         """
-        given = [one[0].shape[1] for one in before or () if one is not None]
-        n_before = past.length if past else next(iter(given), 0)
+        lengths = [keys.shape[1] for keys, _ in filter(None, before or ())]  # all are equal
+        n_before = past.length if past is not None else max(lengths, default=0)
         positions, visible = positions_and_visible(tokens, mask, n_before)
         visible = None if visible is None else visible.to(device)
         at = None if at is None else at.to(device)
@@ -188,10 +188,7 @@ class Context:
     ) -> BlockContext:
         """Return the context of a block; only the last one leaves out positions."""
         earlier = self.before[layer] if self.before else None
-        if self.past is not None:
-            extend = partial(self.past.extend, layer)
-        else:
-            extend = partial(_join, earlier)
+        extend = partial(_join, earlier) if self.past is None else partial(self.past.extend, layer)
         return BlockContext(visible, angles, extend, self.at if is_last else None)
 
     def end(self) -> None:

@@ -143,13 +143,13 @@ def warn_of_padding(config: ModelConfig, tokens: Tensor) -> None:
     end = config.eos_token_id
     if not isinstance(end, int) or tokens.shape[1] < 2 or not bool((tokens[:, 0] == end).any()):
         return
-    leading = (tokens == end).cumprod(-1).sum(-1)  # [batch]
+    n_leading = (tokens == end).cumprod(-1).sum(-1)  # [batch]
     # A row of <|endoftext|> only may be either.
-    leading = leading[leading < tokens.shape[1]]
-    if len(leading) and not bool((leading == leading[0]).all() & (leading[0] < 2)):
-        row = int(leading.argmax())
+    n_leading = n_leading[n_leading < tokens.shape[1]]
+    if set(n_leading.tolist()) not in (set(), {0}, {1}):
+        most = int(n_leading.max())
         warnings.warn(
-            f"A row begins with {int(leading[row])} times id {end} (<|endoftext|>) and no mask was "
+            f"A row begins with {most} times id {end} (<|endoftext|>) and no mask was "
             "given, so these are read as tokens. If they are padding, pass the mask: without it, "
             "left padding changes every activation. If they are tokens, pass "
             "mask=torch.ones_like(tokens).",

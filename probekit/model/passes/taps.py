@@ -105,9 +105,10 @@ def part_features(sites: Sites, value: Tensor, part: SiteSelection) -> Tensor:
     >>> part_features(GPT2Config().sites, scores, part).shape
     torch.Size([2, 5, 15])
     """
-    own, axes = head_or_neuron(sites, value, part), sites.axes_of(part.text)
-    position = axes.index("query_pos") if "query_pos" in axes else 1
-    return own.movedim(position, 1).reshape(own.shape[0], own.shape[position], -1)
+    part_value, axes = head_or_neuron(sites, value, part), sites.axes_of(part.text)
+    position_axis = axes.index("query_pos") if "query_pos" in axes else 1
+    moved = part_value.movedim(position_axis, 1)
+    return moved.reshape(*moved.shape[:2], -1)
 
 
 def tap_parts(sites: Sites, tap: Tap, parts: Iterable[SiteSelection]) -> Tap:
@@ -120,9 +121,9 @@ def tap_parts(sites: Sites, tap: Tap, parts: Iterable[SiteSelection]) -> Tap:
     >>> ones("blocks.0.attn.hook_z", values).sum((0, 1, 3)).tolist()
     [0.0, 0.0, 35.0]
     """
-    of_site: dict[str, list[SiteSelection]] = defaultdict(list)
+    parts_of_site: dict[str, list[SiteSelection]] = defaultdict(list)
     for part in parts:
-        of_site[part.site].append(part)
+        parts_of_site[part.site].append(part)
 
     def tap_part(part: SiteSelection, value: Tensor) -> Tensor:
         before = head_or_neuron(sites, value, part)
@@ -132,16 +133,16 @@ def tap_parts(sites: Sites, tap: Tap, parts: Iterable[SiteSelection]) -> Tap:
         # otherwise.
         if not is_derived(returned) and torch.equal(returned, before):
             return value
-        axis, at = _axis(sites, part), torch.tensor([part.index], device=value.device)
-        return value.index_copy(axis, at, returned.unsqueeze(axis))
+        axis, index = _axis(sites, part), torch.tensor([part.index], device=value.device)
+        return value.index_copy(axis, index, returned.unsqueeze(axis))
 
     def tap_site(site: str, value: Tensor) -> Tensor:
-        for part in of_site[site]:
+        for part in parts_of_site[site]:
             value = tap(site, value) if part.index is None else tap_part(part, value)
         return value
 
-    has_parts = any(part.index is not None for chosen in of_site.values() for part in chosen)
-    return tap_site if has_parts else tap
+    selected = [part for chosen in parts_of_site.values() for part in chosen]
+    return tap_site if any(part.index is not None for part in selected) else tap
 
 
 def _axis(sites: Sites, part: SiteSelection) -> int:

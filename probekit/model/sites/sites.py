@@ -213,10 +213,13 @@ class Sites(Sequence[str]):
         selections: set[SiteSelection] = set()
         for pattern in listed(patterns):
             selections.update(self._selected(pattern))
-        order = {site: rank for rank, site in enumerate(self.names)}
-        # A whole site comes before its heads and neurons.
-        ranks = {s: (order[s.site], -1 if s.index is None else s.index) for s in selections}
-        return tuple(sorted(selections, key=ranks.__getitem__))
+        order = {site: number for number, site in enumerate(self.names)}
+
+        def rank(selection: SiteSelection) -> tuple[int, int]:
+            # A whole site comes before its heads and neurons.
+            return order[selection.site], -1 if selection.index is None else selection.index
+
+        return tuple(sorted(selections, key=rank))
 
     def _selected(self, pattern: _Pattern) -> Iterator[SiteSelection]:
         if isinstance(pattern, tuple) and "[" in str(pattern[0]):
@@ -261,7 +264,8 @@ class Sites(Sequence[str]):
                     f"({short!r}, {layer}): the model has {n_layers} blocks, "
                     f"{-n_layers} to {n_layers - 1}."
                 )
-            layer += n_layers * (layer < 0)
+            if layer < 0:
+                layer += n_layers
             candidates = self._by_short_name(short)
             if not candidates:
                 components = [row.component for row in self.rows if row.in_block]
@@ -292,7 +296,7 @@ class Sites(Sequence[str]):
         candidates = self._by_short_name(pattern.replace("hook_", ""))
         if not candidates:
             return f"No site matches {pattern!r}. {nearest(pattern, self.names)}"
-        one, every = (candidates[0].name.format(l=layer) for layer in (0, "*"))
+        one, every = candidates[0].name.format(l=0), candidates[0].name.format(l="*")
         if "hook_" in pattern:
             return (
                 f"{pattern!r} is a site of every block: write {one!r} for one, {every!r} for all."
@@ -306,7 +310,7 @@ class Sites(Sequence[str]):
         """Return the sites of a block with a short name such as "pattern" or "attn.pattern"."""
         in_blocks = (row for row in self.rows if row.in_block)
         return [
-            one for one in in_blocks if text in (one.component, one.component.rpartition(".")[2])
+            row for row in in_blocks if text in (row.component, row.component.rpartition(".")[2])
         ]
 
     def _indices(self, site: str, match: re.Match[str]) -> list[dict[str, int]]:
@@ -327,7 +331,7 @@ class Sites(Sequence[str]):
         if match["index"] == "*":
             return [{selector: index} for index in range(size)]
         numbers = [text.strip() for text in match["index"].split(",")]
-        if not all(re.fullmatch("[0-9]{1,9}", one) and int(one) < size for one in numbers):
+        if not all(re.fullmatch("[0-9]{1,9}", text) and int(text) < size for text in numbers):
             raise ConfigError(
                 f"{match[0]!r}: {selector} must be an integer from 0 to {size - 1}, several "
                 "separated by commas, or * for all."
@@ -349,13 +353,13 @@ def listed(patterns: SitePattern | Iterable[SitePattern]) -> list[_Pattern]:
         return [patterns]
     if not isinstance(patterns, Iterable):
         raise _not_a_pattern(patterns)
-    found = [one.text if isinstance(one, SiteSelection) else one for one in patterns]
-    if _is_shorthand(found):
-        return [cast(tuple[str, int], tuple(found))]
-    for one in found:
-        if not (isinstance(one, str | tuple) or callable(one)):
-            raise _not_a_pattern(one)
-    return cast(list[_Pattern], found)
+    several = [each.text if isinstance(each, SiteSelection) else each for each in patterns]
+    if _is_shorthand(several):
+        return [cast(tuple[str, int], tuple(several))]
+    for pattern in several:
+        if not (isinstance(pattern, str | tuple) or callable(pattern)):
+            raise _not_a_pattern(pattern)
+    return cast(list[_Pattern], several)
 
 
 def _not_a_pattern(value: object) -> UnknownNameError:
@@ -367,12 +371,11 @@ def _not_a_pattern(value: object) -> UnknownNameError:
 
 def _is_shorthand(value: Sequence[object]) -> bool:
     """Return whether a value is (short name, layer); the layer may be a NumPy or torch integer."""
-    return (
-        len(value) == 2
-        and isinstance(value[0], str)
-        and isinstance(value[1], SupportsIndex)
-        and not isinstance(value[1], bool)
-    )
+    if len(value) != 2:
+        return False
+    short, layer = value
+    is_integer = isinstance(layer, SupportsIndex) and not isinstance(layer, bool)
+    return isinstance(short, str) and is_integer
 
 
 def _matching(names: Iterable[str], pattern: str | Callable[[str], bool]) -> list[str]:

@@ -58,8 +58,9 @@ class BytePairTokenizer(Tokenizer):
         """
         folder, files = Path(folder), self.vocabulary.files
         existing = {path.name for path in vocabulary_files(folder)}
-        known = (set(names) for names in VOCABULARY_FILES)
-        if next(names for names in known if names in (existing, files.keys())) != files.keys():
+        after_writing = existing | files.keys()
+        read_first = next(names for names in VOCABULARY_FILES if after_writing.issuperset(names))
+        if files.keys() != set(read_first):
             raise ConfigError(
                 f"{folder} has another vocabulary, {' and '.join(sorted(existing))}, which takes "
                 f"precedence over {' and '.join(sorted(files))}. Delete it, or save to another "

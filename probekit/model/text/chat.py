@@ -76,16 +76,16 @@ class ChatTemplate:
                 f"{self._where}: the chat template does not write each of {len(turns)} turns once. "
                 "Give fewer turns."
             )
-        begin, places = len(before), []
+        start, places = len(before), []
         for turn, after in zip(turns, parts, strict=True):
-            variants = [one for one in (turn, turn.strip()) if text.startswith(one + after, begin)]
-            if not variants or not text.startswith(before):
+            written = [one for one in (turn, turn.strip()) if text.startswith(one + after, start)]
+            if not written or not text.startswith(before):
                 raise DataError(
                     f"{self._where}: the chat template changes the text {turn[:60]!r}, so that its "
                     "tokens cannot be found. Write the text as the template does."
                 )
-            places.append((begin, begin + len(variants[0])))
-            begin += len(variants[0] + after)
+            places.append((start, start + len(written[0])))
+            start += len(written[0] + after)
         return text, places
 
     def _text(self, turns: Sequence[str]) -> str:
@@ -234,12 +234,13 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
     def _limited(self, name: str, function: Any) -> Callable[..., Any]:
         """Return a filter or test that pays for its operands and returns no iterator."""
-        n_own = int(hasattr(function, "jinja_pass_arg"))
+        # Some have Jinja's context or environment as their first argument.
+        first = 1 if hasattr(function, "jinja_pass_arg") else 0
         operation = "%" if name == "format" else name  # the method of that name has braces
 
         @wraps(function)
         def limited(*args: Any, **options: Any) -> Any:
-            self._spend_on(operation, *args[n_own:], *options.values())
+            self._spend_on(operation, *args[first:], *options.values())
             result = function(*args, **options)
             # The text of an iterator is its address; a number can be longer than the text it is of.
             return self._measured(list(result) if isinstance(result, Iterator) else result)
@@ -259,8 +260,8 @@ class Sandbox(ImmutableSandboxedEnvironment):
         """Return the result of a call in a template."""
         # Jinja wraps the method `format`.
         owner = getattr(getattr(function, "__wrapped__", function), "__self__", None)
-        operands = (*([] if owner is None else [owner]), *args, *options.values())
-        self._spend_on(getattr(function, "__name__", ""), *operands)
+        own = [] if owner is None else [owner]
+        self._spend_on(getattr(function, "__name__", ""), *own, *args, *options.values())
         return super().call(context, function, *args, **options)
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:

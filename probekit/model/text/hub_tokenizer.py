@@ -46,11 +46,10 @@ class HubTokenizer(Tokenizer):
     def __init__(self, files: Mapping[str, bytes], where: Path | str = "") -> None:
         self._files = dict(files)
         self._where = Path(where)
-        content, self._settings, self._config = (
-            json_object(self._where / name, files.get(name, b"{}"))
-            for name in (TOKENIZER, SETTINGS, CONFIG)
-        )
         path = self._where / TOKENIZER
+        content = json_object(path, files.get(TOKENIZER, b"{}"))
+        self._settings = json_object(self._where / SETTINGS, files.get(SETTINGS, b"{}"))
+        self._config = json_object(self._where / CONFIG, files.get(CONFIG, b"{}"))
         _check_model(path, content.get("model"))
         _check_growth(path, content)
         check_token_ids(self._config, self._where / CONFIG)
@@ -90,9 +89,11 @@ class HubTokenizer(Tokenizer):
         Raises:
             StoreError: the folder cannot be written.
         """
-        own = {name: content for name, content in self._files.items() if name != CONFIG}
-        written = {name: write_atomic(Path(folder) / name, own[name]) for name in own}
-        write_digests(Path(folder), written)
+        digests = {}
+        for name, content in self._files.items():
+            if name != CONFIG:  # that of the network
+                digests[name] = write_atomic(Path(folder) / name, content)
+        write_digests(Path(folder), digests)
 
     @cached_property
     def digest(self) -> str:
@@ -125,9 +126,10 @@ class HubTokenizer(Tokenizer):
             CheckpointError: it is something else.
         """
         value: Any = self._settings.get(key)
-        is_list = isinstance(value, list) and all(isinstance(one, dict) for one in value)
+        is_list = isinstance(value, list) and all(isinstance(entry, dict) for entry in value)
         if is_list and key == "chat_template":  # several by name, such as one for the use of tools
-            value = next((o.get("template") for o in value if o.get("name") == "default"), None)
+            defaults = [entry for entry in value if entry.get("name") == "default"]
+            value = defaults[0].get("template") if defaults else None
         text = _content(value)
         if text is not None and not isinstance(text, str):
             raise CheckpointError(
@@ -159,11 +161,11 @@ class HubTokenizer(Tokenizer):
     @cached_property
     def bytes_by_id(self) -> Mapping[int, bytes]:
         """The bytes of each token; SentencePiece's mark of a space is a space."""
-        added = {n: t.content for n, t in self._encoder.get_added_tokens_decoder().items()}
-        read = _bytes_of_characters if self._is_byte_level else _bytes_of_piece
+        bytes_of = _bytes_of_characters if self._is_byte_level else _bytes_of_piece
         vocabulary = self._encoder.get_vocab(with_added_tokens=True)
-        plain = {number: read(token) for token, number in vocabulary.items()}
-        return plain | {number: text.encode() for number, text in added.items()}
+        plain = {number: bytes_of(token) for token, number in vocabulary.items()}
+        added = self._encoder.get_added_tokens_decoder()
+        return plain | {number: token.content.encode() for number, token in added.items()}
 
     def _bytes(self, token: int) -> bytes:
         # Embeddings are often padded: a model can predict ids that are no token.
@@ -178,22 +180,25 @@ class HubTokenizer(Tokenizer):
         if self._template is None:
             return super().encode_chat(text, turns)
         spans = turns or ((0, len(text)),)
-        said = [text[start:end] for start, end in spans]
+        turn_texts = [text[start:end] for start, end in spans]
         for special in self.special:
-            if any(special in turn for turn in said):
+            if any(special in turn for turn in turn_texts):
                 raise DataError(
                     f"The text {text[:60]!r} contains {special}, a special token, which would be "
                     "read as a part of the chat template. Remove it from the text."
                 )
-        written, places = self._template.render(said)
+        written, places = self._template.render(turn_texts)
         tokens = _encoded(self._where / TOKENIZER, self._chat_encoder, written)
+        # From characters of the written text to those of `text`, turn by turn: each overwrites all
+        # tokens from its first on.
         offsets = np.zeros_like(tokens.offsets)
-        # A template may strip a turn, which then begins at its first visible character.
-        for (start, end), (first, stop), turn in zip(spans, places, said, strict=True):
-            after = tokens.offsets[:, 1] > first
-            moved = tokens.offsets[after].clip(first, stop) - first + start
-            n_stripped = len(turn) - len(turn.lstrip()) if stop - first < len(turn) else 0
-            offsets[after] = moved + n_stripped
+        for (start, end), (first, stop), turn in zip(spans, places, turn_texts, strict=True):
+            from_turn = tokens.offsets[:, 1] > first
+            moved = tokens.offsets[from_turn].clip(first, stop) - first + start
+            # A template may strip a turn, which then begins at its first visible character.
+            is_stripped = stop - first < len(turn)
+            n_stripped = len(turn) - len(turn.lstrip()) if is_stripped else 0
+            offsets[from_turn] = moved + n_stripped
             offsets[tokens.offsets[:, 0] >= stop] = end
         has_bos = self._bos is not None and tokens.ids[:1].tolist() == [self._bos]
         return TokenizedText(tokens.ids, offsets, has_bos)
@@ -247,11 +252,11 @@ def _library(failure: Callable[[], str]) -> Iterator[None]:
 
 def _wrong_key(content: Mapping[str, Any]) -> str:
     """Return the key of a tokenizer.json that the library refuses: the first of them."""
-    model = {"type": "BPE", "vocab": {}, "merges": []}
-    for key in (key for key in content if key != "model"):
+    plain_model = {"type": "BPE", "vocab": {}, "merges": []}
+    for key in [key for key in content if key != "model"]:
         try:
             with _library(lambda: ""):
-                Encoder.from_str(json.dumps({"model": model, key: content[key]}))
+                Encoder.from_str(json.dumps({"model": plain_model, key: content[key]}))
         except CheckpointError:
             return key
     return "model"
@@ -304,9 +309,9 @@ def _check_growth(path: Path, content: Mapping[str, Any]) -> None:
         rest += step if isinstance(step, list) else []
         if isinstance(step, dict):
             rest += step.values()
-            kind, written = step.get("type"), [step.get(key) for key in ("content", "prepend")]
-            lengths = [len(text) for text in written if isinstance(text, str)]
-            growth *= max([1, *([2] if kind == "ByteLevel" else lengths)])
+            kind, inserted = step.get("type"), [step.get(key) for key in ("content", "prepend")]
+            lengths = [len(text) for text in inserted if isinstance(text, str)]
+            growth *= 2 if kind == "ByteLevel" else max([1, *lengths])
             if kind == "Precompiled":
                 raise CheckpointError(
                     f"{path} has a step of type Precompiled. No supported family uses it."

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -63,8 +63,7 @@ class Tokenizer(ABC):
             MissingError: no model has this name, or it has no vocabulary.
             CheckpointError: the vocabulary is damaged, or not of a kind that is supported.
         """
-        found: Tokenizer = read_tokenizer(source)
-        return found
+        return cast(Tokenizer, read_tokenizer(source))
 
     @abstractmethod
     def save_pretrained(self, folder: str | Path) -> None:
@@ -240,39 +239,37 @@ class Tokenizer(ABC):
         tokens = self.encode(text, bos=bos)
         if not isinstance(part, str) or not part:
             raise DataError(f"The part must be a str of at least one character, not {part!r}.")
-        places = [n for n in range(len(text)) if text.startswith(part, n)]
-        if not places:
+        starts = [start for start in range(len(text)) if text.startswith(part, start)]
+        if not starts:
             raise DataError(
                 f"{part!r} is not in {text!r}. {nearest(part, map(repr, self.strings(tokens.ids)))}"
             )
-        if len(places) > 1:
+        if len(starts) > 1:
             raise DataError(
-                f"{part!r} occurs {len(places)} times in {text!r}, at the characters "
-                f"{', '.join(map(str, places))}. Give a longer part that occurs once."
+                f"{part!r} occurs {len(starts)} times in {text!r}, at the characters "
+                f"{', '.join(map(str, starts))}. Give a longer part that occurs once."
             )
-        start = places[0]
-        ends = {"first": (start, 0), "last": (start + len(part), 1)}
-        for edge, (at, side) in ends.items():
-            # Beginning-of-text has the offsets (0, 0).
-            matches = np.flatnonzero((tokens.offsets[:, side] == at) & (tokens.offsets[:, 1] > 0))
+        token_starts, token_ends = tokens.offsets.T
+        is_text = token_ends > 0  # beginning-of-text has the offsets (0, 0)
+        start, end = starts[0], starts[0] + len(part)
+        first = np.flatnonzero((token_starts == start) & is_text)
+        last = np.flatnonzero((token_ends == end) & is_text)
+        for matches, edge, verb in ((first, start, "begins"), (last, end, "ends")):
             if not len(matches):
-                inside = (tokens.offsets[:, 0] < at) & (at < tokens.offsets[:, 1])
-                token = self.strings(tokens.ids[inside])[0]
-                verb = "begins" if edge == "first" else "ends"
+                token = self.strings(tokens.ids[(token_starts < edge) & (edge < token_ends)])[0]
                 raise DataError(
                     f"{part!r} {verb} inside the token {token!r} of {text!r}. Write whole tokens, "
                     "with the space before a word."
                 )
-            ends[edge] = int(matches[-1 if side else 0]), side
-        return ends[piece][0]
+        return int(first[0] if piece == "first" else last[-1])
 
     def _bytes(self, token: int) -> bytes:
         try:
             return self.bytes_by_id[token]
         except KeyError as error:
-            hint = " It marks padding or the end of a row. Leave it out."
-            suffix = hint if token == NO_TOKEN else ""
-            raise DataError(f"No token has the id {token}.{suffix}") from error
+            is_padding = token == NO_TOKEN
+            hint = " It marks padding or the end of a row. Leave it out." if is_padding else ""
+            raise DataError(f"No token has the id {token}.{hint}") from error
 
 
 def utf8(text: str) -> bytes:

@@ -24,7 +24,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -81,16 +81,16 @@ def open_checkpoint(source: Path, names: WeightNames) -> Checkpoint:
     """
     path = source if source.is_file() else _weight_file(source)
     stored = open_openai(path) if path.name == HPARAMS else open_weights(path)
-    short = {names.in_network(name): tensor for name, tensor in stored.items()}
-    if len(short) < len(stored):
+    by_network_name = {names.in_network(name): tensor for name, tensor in stored.items()}
+    if len(by_network_name) < len(stored):
         count = Counter(map(names.in_network, stored))
         twice = sorted(name for name, times in count.items() if times > 1)
         raise CheckpointError(
             f"{path} contains these tensors twice, for example with and without the prefix "
             f"`{names.prefix}`: {', '.join(twice)}."
         )
-    tensors = {name: one for name, one in short.items() if not re.search(names.buffers, name)}
-    return Checkpoint(path, tensors)
+    parameters = [name for name in by_network_name if not re.search(names.buffers, name)]
+    return Checkpoint(path, {name: by_network_name[name] for name in parameters})
 
 
 def file_checks(folder: Path) -> dict[str, str]:
@@ -110,19 +110,19 @@ def file_checks(folder: Path) -> dict[str, str]:
 
 def check_of(path: Path) -> str:
     """Return the source of the digest or checksum that a model file was verified against."""
-    internal = "checksum in the file" if has_own_checksum(path) else "nothing: it has no digest"
-    return origin_of_digest(path) or internal
+    otherwise = "checksum in the file" if has_own_checksum(path) else "nothing: it has no digest"
+    return origin_of_digest(path) or otherwise
 
 
 def _weight_file(folder: Path) -> Path:
     for name in CHECKPOINT_FILES:
         if (folder / name).is_file():
             return folder / name
-    others = sorted(path.name for path in folder.glob("*.safetensors"))
-    raise MissingError(
-        f"{folder} has neither {' nor '.join(CHECKPOINT_FILES)}."
-        + f" It has {', '.join(others)}: rename it if it contains the whole model." * bool(others)
-    )
+    problem = f"{folder} has neither {' nor '.join(CHECKPOINT_FILES)}."
+    others = ", ".join(sorted(path.name for path in folder.glob("*.safetensors")))
+    if others:
+        problem += f" It has {others}: rename it if it contains the whole model."
+    raise MissingError(problem)
 
 
 # Exceptions that readers raise for truncated or changed files.
@@ -183,8 +183,7 @@ def open_safetensors(path: Path) -> dict[str, StoredTensor]:
 
     def read(name: str) -> Tensor:
         with reading_tensor(path), safe_open(path, "pt") as file:
-            found: Tensor = file.get_tensor(name)
-            return found
+            return cast(Tensor, file.get_tensor(name))
 
     return {name: StoredTensor(shape, partial(read, name)) for name, shape in shapes.items()}
 
@@ -317,9 +316,9 @@ def open_openai(hparams: Path) -> dict[str, StoredTensor]:
     name, state = "model.ckpt", hparams.parent / "checkpoint"
     if state.is_file():
         with reading_tensor(state):
-            named = re.search(r'^model_checkpoint_path: "(.+)"', state.read_text("utf-8"), re.M)
-        # Only the file name, because the folder may have been moved.
-        name = Path(named[1]).name if named else name
+            line = re.search(r'^model_checkpoint_path: "(.+)"', state.read_text("utf-8"), re.M)
+        if line:
+            name = Path(line[1]).name  # only the file name: the folder may have been moved
     path = hparams.parent / name
     if not path.with_name(f"{name}.index").is_file():
         raise MissingError(

@@ -145,9 +145,10 @@ def _chunks(path: Path) -> Iterator[bytes]:
 
 
 def _compare(path: Path, chunks: Iterable[bytes], size: int) -> bool:
-    files, blob = read_digests(path.parent), path.resolve()
-    if path.name in files:
-        if digest(chunks) != files[path.name]:
+    """Raise if the content of a file does not match its digest; return whether it has one."""
+    digests, blob = read_digests(path.parent), path.resolve()
+    if path.name in digests:
+        if digest(chunks) != digests[path.name]:
             raise CheckpointError(
                 f"{path} is damaged or from another model: it does not match its digest in "
                 f"{DIGESTS}. {_remedy(path.parent)}"
@@ -219,11 +220,11 @@ def json_object(path: Path, content: bytes) -> dict[str, Any]:
         raise CheckpointError(f"{path} is not valid JSON: {error}.") from error
     if not isinstance(value, dict):
         raise CheckpointError(f"{path} must contain a JSON object, not a {type(value).__name__}.")
-    inner: list[Any] = [value]
+    level: list[Any] = [value]  # lists and objects of one depth
     for _ in range(_MAX_DEPTH):
-        parts = [part.values() if isinstance(part, dict) else part for part in inner]
-        inner = [item for part in parts for item in part if isinstance(item, dict | list)]
-    if inner:
+        contents = [part.values() if isinstance(part, dict) else part for part in level]
+        level = [item for items in contents for item in items if isinstance(item, dict | list)]
+    if level:
         raise CheckpointError(f"{path} has more than {_MAX_DEPTH} lists and objects in each other.")
     return value
 

@@ -81,7 +81,8 @@ def find_model(
         if files == "all":
             weight_file = _fetch_first(fetch, name, [(file,) for file in WEIGHT_FILES], is_online)
             is_index = weight_file.suffix == ".json"
-            for shard in sorted(set(shard_of_tensors(weight_file).values() if is_index else ())):
+            shards = shard_of_tensors(weight_file).values() if is_index else ()
+            for shard in sorted(set(shards)):
                 fetch(shard)
         if files != "config":
             _fetch_first(fetch, name, vocabulary, is_online)
@@ -125,8 +126,8 @@ def at_revision(source: str | Path, revision: str | None) -> str | Path:
     if revision is None:
         return source
     name, _, given = str(source).partition("@")
-    is_path = name.startswith((".", "~", "/")) or "\\" in name or name.count("/") > 1
-    if isinstance(source, Path) or is_path or name == "mini" or Path(name).is_dir():
+    is_path = isinstance(source, Path) or _is_path(name) or Path(name).is_dir()
+    if is_path or name == "mini":
         raise ConfigError(
             f"The model {str(source)!r} is a folder, which has no revision {revision!r}. Leave the "
             "revision out, or give the name of a model on the hub, org/name."
@@ -172,8 +173,7 @@ def local_folder(source: str | Path) -> Path | None:
         return folder
     if is_file:
         raise ConfigError(f"The model {text!r} is a file. Give its folder.")
-    is_path = text.startswith((".", "~", "/")) or "\\" in text or text.count("/") > 1
-    if isinstance(source, Path) or is_path or folder.is_absolute():
+    if isinstance(source, Path) or _is_path(text) or folder.is_absolute():
         raise MissingError(f"There is no model folder {folder.absolute()}.")
     if "/" not in text and text.partition("@")[0] not in PUBLISHED_NAMES:
         near = _ALIASES.get(text.lower())
@@ -183,6 +183,11 @@ def local_folder(source: str | Path) -> Path | None:
             "folder or `org/name` on the hub."
         )
     return None
+
+
+def _is_path(name: str) -> bool:
+    """Return whether a name has the form of a path, and cannot be `org/name` on the hub."""
+    return name.startswith((".", "~", "/")) or "\\" in name or name.count("/") > 1
 
 
 def _fetch_first(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Collection, Iterator, Mapping
-from functools import partial
 from itertools import chain
 from pathlib import Path
 
@@ -55,9 +54,9 @@ def read_checkpoint(
     for name in tensors.keys() - like.keys():
         if _is_bias(name, like) and not tensors[name].read().any():
             del tensors[name]
-    tied, embedding = tensors.get(names.unembedding), tensors.get(names.embedding)
+    unembedding, embedding = tensors.get(names.unembedding), tensors.get(names.embedding)
     is_extra = names.unembedding not in like
-    if is_extra and tied and embedding and torch.equal(tied.read(), embedding.read()):
+    if is_extra and unembedding and embedding and torch.equal(unembedding.read(), embedding.read()):
         del tensors[names.unembedding]
     expected = {name: tuple(transposed(names, name, one).shape) for name, one in like.items()}
     shapes = {name: tensor.shape for name, tensor in tensors.items()}
@@ -70,10 +69,12 @@ def read_checkpoint(
         stored = tensors[names.embedding].read().dtype
         allowed = (torch.bfloat16, torch.float64)
         dtype = stored if stored in allowed else torch.float32
-    read = partial(_converted, path, names, dtype)
+    found = {}
     # Largest first: each tensor is in memory twice while it is copied.
-    order = sorted(tensors, key=lambda name: -math.prod(tensors[name].shape))
-    return {name: read(name, tensors.pop(name).read()) for name in order}
+    for name in sorted(tensors, key=lambda name: -math.prod(tensors[name].shape)):
+        # Popped, so that a tensor that is in memory is released once it is copied.
+        found[name] = _converted(path, names, dtype, name, tensors.pop(name).read())
+    return found
 
 
 def shared_tensors(
@@ -90,12 +91,13 @@ def shared_tensors(
     Raises:
         CheckpointError: names or shapes differ from those of `like`.
     """
-    short = {names.in_network(name): tensor for name, tensor in tensors.items()}
-    found = {
-        name: transposed(names, name, tensor.detach())
-        for name, tensor in short.items()
-        if name in like or not (name == names.unembedding or re.search(names.buffers, name))
-    }
+    found = {}
+    for hub_name, tensor in tensors.items():
+        name = names.in_network(hub_name)
+        # Buffers, and an unembedding that repeats the embedding, are not part of the network.
+        is_redundant = name == names.unembedding or re.search(names.buffers, name)
+        if name in like or not is_redundant:
+            found[name] = transposed(names, name, tensor.detach())
     shapes = {name: tuple(tensor.shape) for name, tensor in found.items()}
     expected = {name: tuple(tensor.shape) for name, tensor in like.items()}
     if faults := _faults(shapes, expected, names):
@@ -144,7 +146,8 @@ def _converted(
     wider = "bfloat16 or float32" if dtype == torch.float16 else "float64"
     overflow = f"they exceed {str(dtype).removeprefix('torch.')}; load the model in {wider}"
     for numbers, reason in ((stored, "the file is damaged"), (converted, overflow)):
-        if not all(map(math.isfinite, torch.stack(torch.aminmax(numbers)).tolist())):
+        least, most = torch.aminmax(numbers)
+        if not math.isfinite(least) or not math.isfinite(most):
             raise CheckpointError(f"{path}: {name} has values that are not finite: {reason}.")
     return converted
 
@@ -219,15 +222,18 @@ def write_checkpoint(folder: Path, config: ModelConfig, tensors: Mapping[str, Te
     """
     read_digests(folder)  # fails before gigabytes are written
     names = config.WEIGHTS
-    stored = {names.in_checkpoint(n): transposed(names, n, t) for n, t in sorted(tensors.items())}
+    stored, headers = {}, {}
+    for name, tensor in sorted(tensors.items()):
+        hub_tensor, hub_name = transposed(names, name, tensor), names.in_checkpoint(name)
+        stored[hub_name] = hub_tensor
+        headers[hub_name] = ArrayHeader(_CODES[tensor.dtype], tuple(hub_tensor.shape))
     dtype = str(tensors[names.embedding].dtype).removeprefix("torch.")
-    headers = {name: ArrayHeader(_CODES[t.dtype], tuple(t.shape)) for name, t in stored.items()}
     metadata = {"format": "pt", DIGEST: digest(_chunks(stored))}
-    files = {
-        "config.json": [pretty_json({"dtype": dtype, **config.to_hub()}).encode()],
-        "model.safetensors": chain([header(headers, metadata)], _chunks(stored)),
-    }
-    write_digests(folder, {name: write_atomic(folder / name, files[name]) for name in files})
+    entries = pretty_json({"dtype": dtype, **config.to_hub()}).encode()
+    weights = chain([header(headers, metadata)], _chunks(stored))
+    digests = {"config.json": write_atomic(folder / "config.json", entries)}
+    digests["model.safetensors"] = write_atomic(folder / "model.safetensors", weights)
+    write_digests(folder, digests)
 
 
 def _chunks(stored: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]:

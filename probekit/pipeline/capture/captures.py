@@ -78,13 +78,14 @@ def capture_models(
         crew: captures with several workers; None to use the models of this process.
         device: compute device of the crew.
     """
-    root, experiment = default_root() if cache_root is None else cache_root, source.experiment
-    kind = None if crew is None else device.partition(":")[0]
+    experiment = source.experiment
+    root = default_root() if cache_root is None else cache_root
+    device_type = None if crew is None else device.partition(":")[0]
     captured = {}
     for target in targets(experiment):
         engine = compute_locally if crew is None else partial(crew, Job(experiment, target))
         step = "capture" if target == TASK else "capture, untrained"
-        work = begin_work(experiment, source.rows, source.models(target), root, kind)
+        work = begin_work(experiment, source.rows, source.models(target), root, device_type)
         captured[target] = fill(work, root, engine=engine, step=step, watcher=watcher)
     return captured
 
@@ -124,9 +125,15 @@ def plan_experiment(experiment: Experiment, device: str = "cpu") -> dict[str, An
     """
     prepared = prepare(experiment)
     batches = list(make_batches(prepared.ids, prepared.plan, batch_tokens(device)))
-    n_tokens, n_shards = sum(b.n_tokens for b in batches), len(make_shards(batches, SHARD_ROWS))
-    counts = n_tokens, len(prepared.plan.example), n_shards, len(targets(experiment))
-    return _planned(prepared.config, prepared.sites, experiment.capture.dtype, counts)
+    return _planned(
+        prepared.config,
+        prepared.sites,
+        experiment.capture.dtype,
+        n_tokens=sum(batch.n_tokens for batch in batches),
+        n_rows=len(prepared.plan.example),
+        n_shards=len(make_shards(batches, SHARD_ROWS)),
+        n_caches=len(targets(experiment)),
+    )
 
 
 def plan_tokens(
@@ -148,19 +155,28 @@ def plan_tokens(
     config = find_config(model)
     names = config.sites.expand(list(sites))
     check_storable(names)
-    in_batch = max(1, batch_tokens(device) // config.n_ctx) * config.n_ctx
-    in_shard = in_batch * max(1, SHARD_ROWS // in_batch)
-    n = math.ceil(tokens / config.n_ctx) * config.n_ctx
-    return _planned(config, names, dtype, (n, n, math.ceil(n / in_shard), 1))
+    tokens_of_batch = max(1, batch_tokens(device) // config.n_ctx) * config.n_ctx
+    tokens_of_shard = tokens_of_batch * max(1, SHARD_ROWS // tokens_of_batch)
+    n_tokens = math.ceil(tokens / config.n_ctx) * config.n_ctx  # each is a row
+    n_shards = math.ceil(n_tokens / tokens_of_shard)
+    return _planned(
+        config, names, dtype, n_tokens=n_tokens, n_rows=n_tokens, n_shards=n_shards, n_caches=1
+    )
 
 
 def _planned(
-    config: ModelConfig, sites: Sequence[str], dtype: str, counts: tuple[int, int, int, int]
+    config: ModelConfig,
+    sites: Sequence[str],
+    dtype: str,
+    *,
+    n_tokens: int,
+    n_rows: int,
+    n_shards: int,
+    n_caches: int,
 ) -> dict[str, Any]:
-    n_tokens, n_rows, n_shards, n_caches = counts
-    numbers = sum(n_features(site, config) for site in sites)
     n_files = 2 * n_shards * len(sites) + 3  # rows and record; layout, specification and manifest
-    of_a_row = numbers * np.dtype(dtype).itemsize + _LAYOUT_BYTES
+    width = sum(n_features(site, config) for site in sites)
+    bytes_of_row = width * np.dtype(dtype).itemsize + _LAYOUT_BYTES
     return {
         "caches": n_caches,
         "tokens": n_tokens,
@@ -168,6 +184,6 @@ def _planned(
         "dtype": dtype,
         "rows_of_a_site": n_rows,
         "shards_of_a_site": n_shards,
-        "bytes": n_caches * (n_rows * of_a_row + n_files * _BYTES_OF_A_FILE),
+        "bytes": n_caches * (n_rows * bytes_of_row + n_files * _BYTES_OF_A_FILE),
         "files": n_caches * n_files,
     }

@@ -84,6 +84,7 @@ class Job:
         content = unseal(data, path, FORMAT)
         try:
             experiment = Experiment.model_validate_json(json.dumps(content["experiment"]))
+            # A KeyError for other targets.
             return cls(experiment, {name: name for name in (TASK, *NETWORKS)}[content["target"]])
         except (KeyError, TypeError, ValidationError) as error:
             raise DamagedError(f"{path} is not a capture job: {error}.") from error
@@ -148,11 +149,8 @@ def jobs_in(files: Files) -> dict[str, Job]:
     Raises:
         DamagedError: a job file is damaged.
     """
-    names = [name for name in files.sizes() if name.endswith(JOB)]
-    return {
-        name: Job.unpack(data, f"{files.place}/{name}")
-        for name, data in files.read_all(names).items()
-    }
+    contents = files.read_all(name for name in files.sizes() if name.endswith(JOB))
+    return {name: Job.unpack(data, f"{files.place}/{name}") for name, data in contents.items()}
 
 
 def work_at(
@@ -302,20 +300,21 @@ class _Worker(NamedTuple):
 
 @contextmanager
 def _start_workers(
-    job: Job, work: Work, number: int, device: str, threads: int
+    job: Job, work: Work, n_processes: int, device: str, threads: int
 ) -> Iterator[tuple[list[_Worker], Iterator[str]]]:
     """Start worker processes; yield them and the lines of their output until all have ended."""
     command = [sys.executable, "-P", "-m", "probekit", "worker", str(work.store.folder), "--json"]
     command += ["--job", job.name, "--device", device, "--threads", str(threads)]
     command += ["--parent", str(os.getpid())]
-    paths = os.pathsep.join([_CODE, *filter(None, [os.environ.get("PYTHONPATH")])])
+    path = os.environ.get("PYTHONPATH")
+    paths = f"{_CODE}{os.pathsep}{path}" if path else _CODE
     environment = os.environ | {"OMP_NUM_THREADS": str(threads), "PYTHONPATH": paths}
     with ExitStack() as stack:
         reading, writing = os.pipe()
         lines = stack.enter_context(os.fdopen(reading))
         workers: list[_Worker] = []
         stack.callback(_stop, workers)
-        for seed in range(number):
+        for seed in range(n_processes):
             errors = stack.enter_context(tempfile.TemporaryFile())
             process = subprocess.Popen(
                 [*command, "--seed", str(seed)],

@@ -90,20 +90,23 @@ def by_ray(
     """
     put_job(job, work)
     n_cpus = n_threads or 1
-    needs = {"num_cpus": n_cpus, "num_gpus": int(device.startswith("cuda"))}
+    n_gpus = 1 if device.startswith("cuda") else 0
     with _connected(address) as ray:
-        kind = ray.remote(**needs)(ShardActor)
-        crew = _Crew(ray, watcher, lambda: kind.remote(work.store.folder, job, device, n_cpus))
+        actor_class = ray.remote(num_cpus=n_cpus, num_gpus=n_gpus)(ShardActor)
+        start = partial(actor_class.remote, work.store.folder, job, device, n_cpus)
+        crew = _Crew(ray, watcher, start)
         if not n_workers:  # as many as the cluster has room for, at least 1
-            total, names = ray.cluster_resources(), {"num_cpus": "CPU", "num_gpus": "GPU"}
-            room = [int(total.get(names[n], 0) // need) for n, need in needs.items() if need]
-            n_workers = max(1, min(room))
-        number = min(n_workers, len(lacking))
+            total = ray.cluster_resources()
+            room = int(total.get("CPU", 0) // n_cpus)
+            if n_gpus:
+                room = min(room, int(total.get("GPU", 0)))
+            n_workers = max(1, room)
+        n_actors = min(n_workers, len(lacking))
         try:
-            crew.run(lacking, number, on_rows)
+            crew.run(lacking, n_actors, on_rows)
         finally:
             crew.kill_all()
-    close_job(job, work, crew.deaths, number, watcher)
+    close_job(job, work, crew.deaths, n_actors, watcher)
 
 
 class _Crew:
@@ -113,21 +116,22 @@ class _Crew:
         self._ray = ray
         self._watcher = watcher
         self._start = start
-        self._busy: dict[Any, tuple[Any, int | None]] = {}  # by the future of the result
+        # Actor and its shard, by the future of the result; None while it loads the model.
+        self._busy: dict[Any, tuple[Any, int | None]] = {}
         self._idle: list[Any] = []
         self._deaths_in_a_row = 0
         self.deaths: list[str] = []
 
-    def run(self, lacking: MissingSites, number: int, on_rows: OnRows) -> None:
+    def run(self, lacking: MissingSites, n_actors: int, on_rows: OnRows) -> None:
         """Compute all shards with a number of actors; shards of dead actors are queued again."""
         todo = deque(lacking)
-        for _ in range(number):
+        for _ in range(n_actors):
             self._begin()
         while todo or any(shard is not None for _, shard in self._busy.values()):
             while todo and self._idle:
-                actor, number_of_shard = self._idle.pop(), todo.popleft()
-                answer = actor.compute.remote(number_of_shard, lacking[number_of_shard])
-                self._busy[answer] = (actor, number_of_shard)
+                actor, next_shard = self._idle.pop(), todo.popleft()
+                answer = actor.compute.remote(next_shard, lacking[next_shard])
+                self._busy[answer] = (actor, next_shard)
             answers, _ = self._ray.wait(list(self._busy), timeout=_SECONDS_TO_PLACE)
             if not answers and all(shard is None for _, shard in self._busy.values()):
                 self._watcher.tell(
@@ -144,7 +148,7 @@ class _Crew:
                     lines = str(error).strip().splitlines()
                     self.deaths.append(lines[0] if lines else type(error).__name__)
                     self._deaths_in_a_row += 1
-                    if self._deaths_in_a_row > _DEATHS_IN_A_ROW * number:
+                    if self._deaths_in_a_row > _DEATHS_IN_A_ROW * n_actors:
                         raise StoreError(
                             f"{self._deaths_in_a_row} actors died in a row, the last one with: "
                             f"{self.deaths[-1]} Committed shards are saved; run the same command "

@@ -87,13 +87,12 @@ def align(rows_a: pd.DataFrame, rows_b: pd.DataFrame) -> NDArray[np.int64] | Non
     if len(rows_a) != len(rows_b):
         return None
     columns = ["example", "group", "label"]
-    a, b = (
-        pd.MultiIndex.from_frame(
-            rows[columns].assign(occurrence=rows.groupby(columns, sort=False).cumcount())
-        )
-        for rows in (rows_a, rows_b)
-    )
-    places = b.get_indexer(a).astype(np.int64)
+
+    def keys(rows: pd.DataFrame) -> pd.MultiIndex:
+        occurrence = rows.groupby(columns, sort=False).cumcount()
+        return pd.MultiIndex.from_frame(rows[columns].assign(occurrence=occurrence))
+
+    places = keys(rows_b).get_indexer(keys(rows_a)).astype(np.int64)
     return None if (places < 0).any() else places
 
 
@@ -118,13 +117,12 @@ def compare(run_a: Path | str, run_b: Path | str, *, metric: str | None = None) 
     if Path(run_a).resolve() == Path(run_b).resolve():
         raise ConfigError(f"{run_a} and {run_b} are the same folder. Give two different runs.")
     runs = [FinishedRun.open(run, load_any_experiment) for run in (run_a, run_b)]
-    titles = run_titles(
-        [(one.record, settings_of(load_config(one.folder / "config.yaml"))) for one in runs]
-    )
+    settings = [settings_of(load_config(run.folder / "config.yaml")) for run in runs]
+    titles = run_titles([(run.record, own) for run, own in zip(runs, settings, strict=True)])
     if runs[0].reads_numbers != runs[1].reads_numbers:
-        numbers, labels = titles if runs[0].reads_numbers else reversed(titles)
+        of_numbers, of_classes = titles if runs[0].reads_numbers else titles[::-1]
         raise DataError(
-            f"{numbers} predicts numbers and {labels} classes: they have no metric in "
+            f"{of_numbers} predicts numbers and {of_classes} classes: they have no metric in "
             "common. Compare two runs of the same type."
         )
     classes = [set(run.classes) for run in runs]
@@ -152,7 +150,7 @@ def compare(run_a: Path | str, run_b: Path | str, *, metric: str | None = None) 
             "The runs have no predictions that can be compared row by row: their probes read whole "
             "texts or trees. Compare the intervals in results.csv."
         )
-    available = [set(metrics_of(own)) & set(metrics_of(other)) for _, own, other in pairs]
+    available = [set(metrics_of(of_a)) & set(metrics_of(of_b)) for _, of_a, of_b in pairs]
     usable = [pair for pair, names in zip(pairs, available, strict=True) if metric in names]
     if not usable:
         allowed = set(chain.from_iterable(available))
@@ -170,12 +168,21 @@ def compare(run_a: Path | str, run_b: Path | str, *, metric: str | None = None) 
         "n_groups_a": a.resamples.n_groups,
         "n_groups_b": b.resamples.n_groups,
     }
-    table = [
-        columns | difference_columns(one, metric) | {"holds": bool(one.p_adjusted < LEVEL)} | common
-        for (columns, *_), one in zip(usable, results, strict=True)
-    ]
+    table = []
+    for (columns, _, _), difference in zip(usable, results, strict=True):
+        holds = {"holds": bool(difference.p_adjusted < LEVEL)}
+        table.append(columns | difference_columns(difference, metric) | holds | common)
+    notes = list(_notes_on_rows(runs, titles, common, results))
     n_skipped = len(pairs) - len(usable)
+    if n_skipped:
+        notes.append(f"Not compared: {counted(n_skipped, 'score')} without {metric}.")
     baselines = [set(run.experiment.probe.baselines) for run in runs]
+    for title, own, other in zip(titles, baselines, baselines[::-1], strict=True):
+        if other - own:
+            notes.append(
+                f"{title} has no baseline {', '.join(sorted(other - own))}: not compared. Run it "
+                "with the same `probe.baselines`."
+            )
     return RunComparison(
         a=titles[0],
         b=titles[1],
@@ -186,16 +193,7 @@ def compare(run_a: Path | str, run_b: Path | str, *, metric: str | None = None) 
         settings=differing(
             [run_facts(run.experiment.model_dump(mode="json"), run.record) for run in runs]
         ),
-        notes=(
-            *_notes_on_rows(runs, titles, common, results),
-            *[f"Not compared: {counted(n_skipped, 'score')} without {metric}."] * bool(n_skipped),
-            *[
-                f"{title} has no baseline {', '.join(sorted(missing))}: not compared. Run it with "
-                "the same `probe.baselines`."
-                for title, own, other in zip(titles, baselines, baselines[::-1], strict=True)
-                if (missing := other - own)
-            ],
-        ),
+        notes=tuple(notes),
     )
 
 
@@ -215,7 +213,7 @@ class _Side:
     """One of the two runs, with the addresses of its task probes and of its selected probe."""
 
     def __init__(self, run: FinishedRun[AnyExperiment]) -> None:
-        self.run, v = run, run.verdict
+        self.run, verdict = run, run.verdict
         task = only(run.table, target="task", split="test")
         rows = pd.concat([placed(task), concatenated(task)])
         headline = only(run.table, target=HEADLINE, split="test")
@@ -225,19 +223,16 @@ class _Side:
             return ProbeAddress(site, row["position"], row["view"], row["probe"])
 
         self.places = tuple(dict.fromkeys(place(row) for _, row in rows.iterrows()))
-        self.selectivity = {
-            place(row): float(row["value"])
-            for _, row in only(pd.concat([rows, headline]), metric="selectivity").iterrows()
-        }
+        measured = only(pd.concat([rows, headline]), metric="selectivity")
+        self.selectivity = {place(row): float(row["value"]) for _, row in measured.iterrows()}
         self.chosen = None
-        one = v.score if v.is_nested else v.best
-        if one is not None:
-            site = one.name if isinstance(one, Choice) else NESTED_SITE
-            self.chosen = ProbeAddress(site, one.position, one.view, one.probe)
-        self.resamples = Resamples.leave_one_out(
-            run.test_rows["group"].to_numpy(dtype=str),
-            widening=WIDER_OVER_FOLDS if v.is_nested else 1.0,
-        )
+        chosen = verdict.score if verdict.is_nested else verdict.best
+        if chosen is not None:
+            site = chosen.name if isinstance(chosen, Choice) else NESTED_SITE
+            self.chosen = ProbeAddress(site, chosen.position, chosen.view, chosen.probe)
+        groups = run.test_rows["group"].to_numpy(dtype=str)
+        widening = WIDER_OVER_FOLDS if verdict.is_nested else 1.0
+        self.resamples = Resamples.leave_one_out(groups, widening=widening)
 
     def predictions(self, place: ProbeAddress) -> Predictions | None:
         target = HEADLINE if place.probe == NESTED_PROBE else "task"
@@ -254,51 +249,53 @@ def match(a: _Side, b: _Side) -> list[Pair]:
         ConfigError: The runs have no site in common.
         DataError: A file of predictions is missing or damaged, or there are no pairs.
     """
-    fixed = [
-        name
-        for name in _MAY_DIFFER
-        if any(len({getattr(place, name) for place in side.places}) > 1 for side in (a, b))
-    ]
+
+    def varies(name: str) -> bool:
+        return any(len({getattr(place, name) for place in side.places}) > 1 for side in (a, b))
+
+    fixed = [name for name in _MAY_DIFFER if varies(name)]
 
     def key(place: ProbeAddress) -> tuple[str, ...]:
         return (place.site, *(getattr(place, name) for name in fixed))
 
-    places = {key(place): place for place in b.places}
+    place_in_b = {key(place): place for place in b.places}
     # A probe of run a, and the probe of run b to compare it with.
-    common = [(place, places[key(place)]) for place in a.places if key(place) in places]
-    own, others = ({place.site for place in side.places} for side in (a, b))
-    if not common and own & others:
-        site = min(own & others)
-        addresses = [
-            ", ".join(sorted({" ".join(p[1:]) for p in side.places if p.site == site}))
-            for side in (a, b)
-        ]
+    common = [(place, place_in_b[key(place)]) for place in a.places if key(place) in place_in_b]
+    sites_a, sites_b = {place.site for place in a.places}, {place.site for place in b.places}
+    if not common and sites_a & sites_b:
+        site = min(sites_a & sites_b)
+
+        def addresses(side: _Side) -> str:
+            at_site = [place for place in side.places if place.site == site]
+            return ", ".join(sorted({f"{p.position} {p.view} {p.probe}" for p in at_site}))
+
         raise ConfigError(
             "The runs share sites, but no combination of position, view and kind of probe: at "
-            f"{site} one has {addresses[0]}, the other {addresses[1]}."
+            f"{site} one has {addresses(a)}, the other {addresses(b)}."
         )
     if not common:
         site = a.places[0].site if a.places else "no site"
         raise ConfigError(
-            f"The runs have no site in common: one has {site} and {max(len(own) - 1, 0)} more. "
-            f"{nearest(site, others)} Run one of them again with the `capture.sites` of the other."
+            f"The runs have no site in common: one has {site} and {max(len(sites_a) - 1, 0)} more. "
+            f"{nearest(site, sites_b)} Run one of them again with the `capture.sites` of the other."
         )
-    sites = [pair for both in common for pair in _pair(a, b, *both)]
+    sites = [pair for place_a, place_b in common for pair in _pair(a, b, place_a, place_b)]
     chosen = []
     if a.chosen and b.chosen and (a.chosen, b.chosen) not in common:
         chosen = _pair(a, b, a.chosen, b.chosen)
     # Baselines that both runs have, at positions that both have.
     baselines: list[Pair] = []
-    experiments = a.run.experiment, b.run.experiment
-    positions_a, positions_b = (list(experiment.offsets) for experiment in experiments)
+    positions_a, positions_b = list(a.run.experiment.offsets), list(b.run.experiment.offsets)
     matched = [(position, position) for position in positions_a if position in positions_b]
     if len(positions_a) == len(positions_b) == 1:
         matched = [(positions_a[0], positions_b[0])]
-    has_baselines = all(experiment.probe.baselines for experiment in experiments)
-    for position, other in matched if has_baselines else ():
-        of_a, of_b = a.run.predictions("baselines", position), b.run.predictions("baselines", other)
-        for predictor in [one for one in of_a if one in of_b]:
-            columns = {"what": "baseline", "position_a": position, "position_b": other}
+    if not (a.run.experiment.probe.baselines and b.run.experiment.probe.baselines):
+        matched = []
+    for position_a, position_b in matched:
+        of_a = a.run.predictions("baselines", position_a)
+        of_b = b.run.predictions("baselines", position_b)
+        for predictor in [predictor for predictor in of_a if predictor in of_b]:
+            columns = {"what": "baseline", "position_a": position_a, "position_b": position_b}
             columns["target"] = predictor.target
             baselines.append((columns, of_a[predictor], of_b[predictor]))
     return [*chosen, *baselines, *sites]
@@ -312,9 +309,9 @@ def _pair(a: _Side, b: _Side, place_a: ProbeAddress, place_b: ProbeAddress) -> l
     predictions_a, predictions_b = a.predictions(place_a), b.predictions(place_b)
     if predictions_a is None or predictions_b is None:
         return []
-    both = place_a == a.chosen and place_b == b.chosen
+    are_chosen = place_a == a.chosen and place_b == b.chosen
     columns = {
-        "what": "chosen" if both else "site",
+        "what": "chosen" if are_chosen else "site",
         "target": "task",
         **{f"{name}_a": value for name, value in place_a._asdict().items()},
         **{f"{name}_b": value for name, value in place_b._asdict().items()},
@@ -347,29 +344,27 @@ def differences(
     >>> [(round(one.value, 6), one.p < 0.001) for one in results]
     [(0.5, True), (0.0, False)]
     """
-    a, b = resamples
-    values = metrics_of(pairs[0][1])[metric]
+    resamples_a, resamples_b = resamples
+    _, first_of_a, _ = pairs[0]
+    values = metrics_of(first_of_a)[metric]
     if places is None:
         sides = [
             (
-                Side(values(one, a), a, parts_of(metric, [one])),
-                Side(values(other, b), b, parts_of(metric, [other])),
+                Side(values(of_a, resamples_a), resamples_a, parts_of(metric, [of_a])),
+                Side(values(of_b, resamples_b), resamples_b, parts_of(metric, [of_b])),
             )
-            for _, one, other in pairs
+            for _, of_a, of_b in pairs
         ]
         return unpaired_differences(sides, METRICS[metric].range)
-    both = []
-    for _, one, other in pairs:
-        assert isinstance(other, ClassPredictions | NumberPredictions)
-        both.append((one, take(other, places)))
-    return paired_differences(
-        [(values(one, a), values(other, a)) for one, other in both],
-        replace(a, widening=max(a.widening, b.widening)),
-        [
-            difference_of_parts(parts_of(metric, [one]), parts_of(metric, [other]))
-            for one, other in both
-        ],
-    )
+    paired_values, parts = [], []
+    for _, of_a, of_b in pairs:
+        assert isinstance(of_b, ClassPredictions | NumberPredictions)
+        same_rows_of_b = take(of_b, places)
+        paired_values.append((values(of_a, resamples_a), values(same_rows_of_b, resamples_a)))
+        parts_a, parts_b = parts_of(metric, [of_a]), parts_of(metric, [same_rows_of_b])
+        parts.append(difference_of_parts(parts_a, parts_b))
+    widening = max(resamples_a.widening, resamples_b.widening)
+    return paired_differences(paired_values, replace(resamples_a, widening=widening), parts)
 
 
 def write_comparison(path: Path, comparison: RunComparison) -> Path:
@@ -401,16 +396,17 @@ def _notes_on_rows(
             "are unpaired (from the intervals of both scores)."
         )
         if shares_ids(*runs):
-            ids = [set(run.test_rows["example"]) for run in runs]
-            n = len(ids[0] & ids[1])
-            yield f"{note} {n:,} examples are in both: intervals are too wide if many are."
+            shared = set(runs[0].test_rows["example"]) & set(runs[1].test_rows["example"])
+            yield (
+                f"{note} {len(shared):,} examples are in both: intervals are too wide if many are."
+            )
         else:
             yield f"{note} The data differ and their rows have no ids (`data.columns.id`)."
     fewest = min(counts["n_groups_a"], counts["n_groups_b"])
     needed = f"for p-values: at least {FEWEST_UNITS} are needed."
     if fewest < FEWEST_UNITS:
         yield f"{fewest} groups are too few {needed}"
-    elif any(np.isnan(one.p) and not np.isnan(one.value) for one in found):
+    elif any(np.isnan(difference.p) and not np.isnan(difference.value) for difference in found):
         yield f"A label is in too few groups {needed}"
     elif fewest < FEW_GROUPS:
         yield f"{fewest} groups are few: intervals are approximate below {FEW_GROUPS} groups."

@@ -22,6 +22,7 @@ from probekit.experiment.loader import make_text_experiment
 from probekit.experiment.schema import Experiment
 from probekit.files import csv_text, sweep_drafts, write_atomic
 from probekit.model.families.table import load_model
+from probekit.model.network import Network
 from probekit.model.weights.checkpoint import file_checks
 from probekit.model.weights.sources import find_model
 from probekit.pipeline.capture.jobs import begin_work
@@ -131,11 +132,10 @@ def transfer(
     """
     loaded = [make_text_experiment(experiment) for experiment in experiments]
     sets = make_sets(loaded, cache_root=cache_root, device=device, watcher=watcher)
-    leaks = {
-        (train.name, test.name): _shared_rows(train, test)
-        for train, test in product(sets, sets)
-        if train is not test
-    }
+    leaks = {}
+    for train, test in product(sets, sets):
+        if train is not test:
+            leaks[train.name, test.name] = _shared_rows(train, test)
     n_tested = {one.name: len(one.prober.test_rows) for one in sets}
     first, selections = sets[0], sets[0].source.rows.selections
     scores: list[dict[str, Any]] = []
@@ -144,12 +144,13 @@ def transfer(
     for done, selection in enumerate(selections):
         watcher.progress("transfer", done, len(selections))
         X = [one.source.block(selection) for one in sets]
-        fitted = []  # the rows that scale the features
+        scaling = []  # the rows that scale the features
         for one, x in zip(sets, X, strict=True):
-            data = one.prober.data
-            typical = data.train if data.typical is None else data.train[data.typical[data.train]]
-            fitted.append(x[typical if len(typical) else data.train])
-        spread = pooled_spread(fitted)
+            data, rows = one.prober.data, one.prober.data.train
+            if data.typical is not None and data.typical[rows].any():
+                rows = rows[data.typical[rows]]
+            scaling.append(x[rows])
+        spread = pooled_spread(scaling)
         for fits in _fit(sets, X, null_draws):
             place = {
                 "model": first.experiment.model.source,
@@ -158,15 +159,14 @@ def transfer(
                 "view": first.experiment.capture.view,
                 "probe": fits[0].spec.text,
             }
-            sign = METRICS[first.prober.main_metric].sign
             measured = [one for fit in fits for one in fit.measurements]
-            own = [m.value for m in measured if m.split == "validation" and m.target == "task"]
-            # The mean over the sets; NaN if the metric is undefined for all.
-            mean = float(np.mean(own)) if own else math.nan
+            of_sets = [m.value for m in measured if m.split == "validation" and m.target == "task"]
+            # NaN if the metric is undefined for all sets.
+            mean = float(np.mean(of_sets)) if of_sets else math.nan
+            sign = METRICS[first.prober.main_metric].sign
             validation[place["site"], place["probe"]] = sign * mean
-            scores += [
-                place | row | leaks.get((row["train"], row["test"]), {}) for row in _scores(fits, X)
-            ]
+            for row in _scores(fits, X):
+                scores.append(place | row | leaks.get((row["train"], row["test"]), {}))
             cosines += [place | row for row in _cosines(fits, spread)]
     watcher.progress("transfer", len(selections), len(selections))
     result = Transfer(
@@ -227,6 +227,7 @@ def make_sets(
                 f"{', '.join(sorted(own ^ sites[0])[:5])}. Set the sites of all experiments with "
                 "--site."
             )
+    # Each has a single position.
     probers = [make_probers(e, rows, device)[0] for e, rows in zip(plain, prepared, strict=True)]
     labels = [set(map(str, prober.data.classes)) for prober in probers]
     if not probers[0].settings.reads_numbers and any(own != labels[0] for own in labels):
@@ -239,11 +240,15 @@ def make_sets(
             f"{lists}\nRename the labels in the data, or remove a data set."
         )
     model = load_model(plain[0].model.source, getattr(torch, plain[0].model.dtype), device)
-    root, sets = default_root() if cache_root is None else cache_root, []
+    root = default_root() if cache_root is None else cache_root
+
+    def models(_target: str) -> Network:
+        return model
+
+    sets = []
     for one, rows, prober in zip(plain, prepared, probers, strict=True):
         work = begin_work(one, rows, model, root)
         captured = {TASK: fill(work, root, step=f"capture {one.name}", watcher=watcher)}
-        models = {TASK: model}.__getitem__
         source = ModelSource(experiment=one, rows=rows, models=models, captured=captured)
         sets.append(TransferSet(one.name, one, source, prober))
     return sets
@@ -264,13 +269,13 @@ def _check_alike(experiments: Sequence[Experiment]) -> None:
         )
     first, *others = experiments
     sections = {"model", "tokens", "capture", "probe"}
-    own = flat(first.model_dump(mode="json", include=sections))
+    values = flat(first.model_dump(mode="json", include=sections))
     for other in others:
-        others_own = flat(other.model_dump(mode="json", include=sections))
+        other_values = flat(other.model_dump(mode="json", include=sections))
         differing = [
-            f"{key}: {own[key]} in {first.name}, {others_own[key]} in {other.name}"
-            for key in own
-            if key not in _MAY_DIFFER and own[key] != others_own[key]
+            f"{key}: {values[key]} in {first.name}, {other_values[key]} in {other.name}"
+            for key in values
+            if key not in _MAY_DIFFER and values[key] != other_values[key]
         ]
         if differing:
             raise ConfigError(
@@ -323,12 +328,13 @@ def _shared_rows(train: TransferSet, test: TransferSet) -> dict[str, int | None]
     known_texts = set(train.source.rows.texts[train.prober.data.train])
     tested = test.prober.test_rows
     texts = sum(text in known_texts for text in test.source.rows.texts[tested])
-    groups, of_both = None, (train.experiment.data, test.experiment.data)
+    a, b = train.experiment.data, test.experiment.data
     sources = ("root", "file", "train", "test", "hub", "memory")
-    is_same = all(getattr(of_both[0], key) == getattr(of_both[1], key) for key in sources)
-    if is_same or all(data.columns.group is not None and not data.has_words for data in of_both):
-        own, known = test.prober.data, train.prober.data
-        groups = int(np.isin(own.groups[tested], known.groups[known.train]).sum())
+    is_same = all(getattr(a, key) == getattr(b, key) for key in sources)
+    groups = None
+    if is_same or all(data.columns.group is not None and not data.has_words for data in (a, b)):
+        known_groups = train.prober.data.groups[train.prober.data.train]
+        groups = int(np.isin(test.prober.data.groups[tested], known_groups).sum())
     return {"known_texts": texts, "known_groups": groups}
 
 
@@ -341,33 +347,35 @@ def _fit(
         fits = []
         for one, x, result in zip(sets, X, results, strict=True):
             fit, measurements = result.fits[spec.text], result.of_kind(spec.text)
-            own, penalty, prober = direction(fit), measurements[0].C, one.prober
-            data, null = prober.data, list[Floats]()
-            settings = replace(
-                prober.settings,
+            data, settings = one.prober.data, one.prober.settings
+            own_direction, penalty = direction(fit), measurements[0].C
+            null_settings = replace(
+                settings,
                 kinds=(spec,),
-                C=prober.settings.C if penalty is None else (penalty,),
+                C=settings.C if penalty is None else (penalty,),
                 # Minimal settings of a Prober, because only the fit is used.
                 control_draws=0,
                 folds=2,
             )
+            null: list[Floats] = []
+            draws = 0 if own_direction is None else null_draws
             names, codes = np.unique(data.y[data.train], return_inverse=True)
-            draws, seed = 0 if own is None else null_draws, prober.settings.seed
-            for permuted in permuted_labels(codes, data.groups[data.train], draws, seed):
+            for permuted in permuted_labels(codes, data.groups[data.train], draws, settings.seed):
                 labels = data.y.copy()
                 labels[data.train] = names[permuted]
-                drawn = direction(Prober(replace(data, y=labels), settings).site(x).fits[spec.text])
+                null_prober = Prober(replace(data, y=labels), null_settings)
+                drawn = direction(null_prober.site(x).fits[spec.text])
                 assert drawn is not None
                 null.append(drawn)
-            fits.append(_Fitted(one, spec, measurements, fit, own, null))
+            fits.append(_Fitted(one, spec, measurements, fit, own_direction, null))
         yield tuple(fits)
 
 
 def _scores(fits: Sequence[_Fitted], X: Sequence[Features]) -> Iterator[dict[str, Any]]:
     """Yield a row of `Transfer.scores` for each training set, test set and metric."""
-    for column, test in enumerate(fits):
+    for test, x in zip(fits, X, strict=True):
         prober = test.data.prober
-        rows = X[column][prober.test_rows].astype(np.float64)
+        rows = x[prober.test_rows].astype(np.float64)
         own = _predict(test.spec, test.fit, rows, prober)
         resamples = prober.resamples_of(test.spec.text)
         for train in fits:
@@ -375,13 +383,11 @@ def _scores(fits: Sequence[_Fitted], X: Sequence[Features]) -> Iterator[dict[str
             first, uninformed = train.measurements[0], _uninformed(train.data.prober, predictions)
             for metric, function in metrics_of(uninformed).items():
                 values = function(predictions, resamples)
-                parts, of_own = (parts_of(metric, [one]) for one in (predictions, own))
+                parts, own_parts = parts_of(metric, [predictions]), parts_of(metric, [own])
                 interval = score_interval(values, resamples, METRICS[metric].range, parts)
-                (difference,) = paired_differences(
-                    [(values, function(own, resamples))],
-                    resamples,
-                    [difference_of_parts(parts, of_own)],
-                )
+                pair = values, function(own, resamples)
+                part_differences = [difference_of_parts(parts, own_parts)]
+                (difference,) = paired_differences([pair], resamples, part_differences)
                 limited = difference.within(METRICS[metric].range)
                 # The rank correlation of a constant guess is undefined and counts as 0.
                 chance = np.nan_to_num(function(uninformed, resamples.undrawn)[0])
@@ -437,7 +443,7 @@ def _cosines(fits: Sequence[_Fitted], spread: Floats) -> Iterator[dict[str, Any]
     """Yield a row of `Transfer.cosines` for each space and pair of sets that have directions."""
     spaces = (("raw", None), ("standardised", spread))
     for (name, scale), a, b in product(spaces, fits, fits):
-        if a.direction is None or b.direction is None:
+        if a.direction is None or b.direction is None:  # nor has this kind of probe on other sets
             return
         value = cosine(a.direction, b.direction, scale)
         null = [cosine(drawn, b.direction, scale) for drawn in a.null]

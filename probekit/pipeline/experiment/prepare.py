@@ -6,12 +6,13 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 
 from probekit.activations.capture import check_storable
 from probekit.amounts import counted
-from probekit.data.examples import Dataset, Finding, Turns, rows_of
+from probekit.data.examples import Dataset, Example, Finding, Turns, rows_of
 from probekit.data.positions import IntArray, RowPlan
 from probekit.errors import CheckpointError, ConfigError, DataError, MissingError, UnknownNameError
 from probekit.experiment.activations import AnyExperiment, RowsSection
@@ -97,22 +98,22 @@ class TextRows(Rows):
     def texts(self) -> Objects:
         """The text of each row, shape (n_rows,)."""
         texts = np.array([example.text for example in self.dataset.examples], dtype=object)
-        by_row: Objects = texts[self.example]
-        return by_row
+        return cast(Objects, texts[self.example])
 
     @property
     def text_indices(self) -> IntArray:
-        """Index of the text or sentence of each row, from 0, shape (n_rows,).
+        """Index of the text or sentence of each row, from 0, shape (n_rows,)."""
 
-        Each word of a sentence is an example of its own; their ids share the part before the colon.
-        """
-        names = [
-            e.id if e.span is None else f"{e.id.rpartition(':')[0]}\0{e.text}"
-            for e in self.dataset.examples
-        ]
-        _, number = np.unique(np.array(names, dtype=str), return_inverse=True)
-        by_row: IntArray = number[self.example]
-        return by_row
+        def name_of(example: Example) -> str:
+            if example.span is None:
+                return example.id
+            # Each word of a sentence is an example of its own; their ids share the part before the
+            # colon. The text too, because ids of other files have no such part.
+            return f"{example.id.rpartition(':')[0]}\0{example.text}"
+
+        names = np.array([name_of(example) for example in self.dataset.examples], dtype=str)
+        _, index_of_example = np.unique(names, return_inverse=True)
+        return index_of_example[self.example]
 
     @property
     def ids(self) -> list[IntArray]:
@@ -169,13 +170,15 @@ def prepare(experiment: Experiment) -> TextRows:
                     f"{text[:60]!r} has {n_tokens} tokens; allowed: 1 to {config.n_ctx}."
                 )
     dataset, tokens, plans = plan_positions(experiment, dataset, tokens)
-    read, truncated, findings = [], [], []  # the texts that the model reads: baselines do, too
+    # The texts as the model reads them, so that the baselines read no more.
+    examples_read, truncated, findings = [], [], []
     for example, of_text in zip(dataset.examples, tokens, strict=True):
         end = int(of_text.offsets[-1, 1]) if len(of_text.offsets) else 0
-        is_whole = end >= len(example.text)
-        read.append(example if is_whole else replace(example, text=example.text[:end]))
-        truncated += [] if is_whole else [example]
-    dataset = replace(dataset, examples=tuple(read))
+        is_cut = end < len(example.text)
+        examples_read.append(replace(example, text=example.text[:end]) if is_cut else example)
+        if is_cut:
+            truncated.append(example)
+    dataset = replace(dataset, examples=tuple(examples_read))
     if truncated:
         n = len(truncated)
         message = (
@@ -189,12 +192,12 @@ def prepare(experiment: Experiment) -> TextRows:
         position_rows(position, plan, dataset, tokens, tokenizer)
         for position, plan in zip(experiment.tokens.positions, plans, strict=True)
     )
-    rows = plans[0].example  # all offsets of a sweep have the same examples
-    dataset, examples, splits = hold_out(experiment, dataset, rows, positions[0].types)
+    example_of_row = plans[0].example  # all offsets of a sweep have the same examples
+    dataset, examples, splits = hold_out(experiment, dataset, example_of_row, positions[0].types)
     return TextRows(
         dataset=dataset,
         n_read=n_read,
-        example=rows,
+        example=example_of_row,
         examples=examples,
         splits=splits,
         selections=selections,
@@ -234,17 +237,20 @@ def find_features(
             joined[SiteConcatenation(parts)] = None
     selections: tuple[SiteSelection | SiteConcatenation, ...] = (*single, *joined)
     if settings.view == "normalized":
-        allowed = [one.name for one in config.sites.rows if one.axes[-1] == "d_model"]
-        for site in dict.fromkeys(part.site for one in selections for part in one.parts):
+        sites = dict.fromkeys(part.site for selection in selections for part in selection.parts)
+        for site in sites:
             axes = config.sites.describe(site).axes
             if axes[-1] != "d_model":
+                allowed = [row.name for row in config.sites.rows if row.axes[-1] == "d_model"]
                 with experiment.at("capture", "view"):
                     raise ConfigError(
                         "`view: normalized` requires sites whose last axis is d_model, but "
                         f"{site} has the axes {' '.join(axes)}. Allowed: {', '.join(allowed)}. Set "
                         "`view: raw` for other sites."
                     )
-    widths = {one.text: sum(n_features(p.text, config) for p in one.parts) for one in selections}
+    widths = {}
+    for selection in selections:
+        widths[selection.text] = sum(n_features(part.text, config) for part in selection.parts)
     check_sparse(experiment, widths)
     return selections
 
@@ -291,8 +297,9 @@ def check_examples(experiment: AnyExperiment, dataset: Dataset) -> None:
     if experiment.data.columns.group is not None:
         everything = f"all {len(dataset):,} rows"
         sides = {(everything, "cannot be split into train and test"): list(dataset.examples)}
-        for example in dataset.examples if experiment.split.folds is None else ():
-            if example.split in ("train", "test"):  # the split reports other values
+        is_given = experiment.split.folds is None  # folds ignore the sides of the file
+        for example in dataset.examples:
+            if is_given and example.split in ("train", "test"):  # the split reports other values
                 side = f"all rows of {example.split}", "is too few for folds and intervals"
                 sides.setdefault(side, []).append(example)
         for (rows, reason), examples in sides.items():
@@ -343,7 +350,7 @@ def _tokenize(
                     raise
             encoded[example.text, example.turns] = tokens
     of_each = [encoded[example.text, example.turns] for example in dataset.examples]
-    long = [n for n, tokens in enumerate(of_each) if len(tokens.ids) > context]
+    long = [index for index, tokens in enumerate(of_each) if len(tokens.ids) > context]
     policy = experiment.tokens.too_long
     if long and policy == "error":
         other = "`skip`" if experiment.tokens.chat else "`truncate` or `skip`"
@@ -354,8 +361,8 @@ def _tokenize(
         )
     if long and policy == "skip":
         note = f"skipped: {counted(len(long), 'example')} longer than the context"
-        kept = [n for n, tokens in enumerate(of_each) if len(tokens.ids) <= context]
-        dataset = replace(dataset.select(kept), notes=(*dataset.notes, note))
-        of_each = [of_each[n] for n in kept]
+        fitting = [index for index, tokens in enumerate(of_each) if len(tokens.ids) <= context]
+        dataset = replace(dataset.select(fitting), notes=(*dataset.notes, note))
+        of_each = [of_each[index] for index in fitting]
     # `prepare` cuts the texts themselves later, because spans refer to the whole text.
     return dataset, tuple(tokens.first(context) for tokens in of_each)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
@@ -96,16 +97,16 @@ def described_run(
 def data_facts(rows: Rows, probers: Sequence[Prober], card: str | None) -> DataFacts:
     """Return counts by split and label, a few examples, and the findings of the data checks."""
     dataset = rows.dataset
-    examples, is_nested = _sides(rows.examples), len(rows.splits) > 1
+    is_nested = len(rows.splits) > 1
     return DataFacts(
         name=dataset.name,
         n_examples=len(dataset),
         n_rows=len(rows.labels),
         labels=_label_counts(rows, probers[0]),
-        groups={side: len(np.unique(rows.groups[r])) for side, r in _sides(rows.splits).items()},
+        groups={side: len(np.unique(rows.groups[n])) for side, n in _sides(rows.splits).items()},
         examples=[
             ExampleRecord(text=e.text, span=e.span, label=e.label, split="" if is_nested else side)
-            for side, indices in examples.items()
+            for side, indices in _sides(rows.examples).items()
             for e in _shown_examples(dataset, indices, probers[0])
         ],
         notes=list(dataset.notes),
@@ -126,15 +127,13 @@ def _sides(splits: Sequence[Split]) -> dict[str, IntArray]:
 
 def findings(rows: Rows, probers: Sequence[Prober]) -> tuple[Finding, ...]:
     """Return the findings on the data, on dropped examples and on the controls, errors first."""
-    results = list(
-        check_dataset(
-            rows.dataset,
-            rows.examples,
-            has_classes=probers[0].settings.reads == "classes",
-            has_texts=rows.texts is not None,
-        )
+    settings, has_texts = probers[0].settings, rows.texts is not None
+    has_classes = settings.reads == "classes"
+    checks = check_dataset(
+        rows.dataset, rows.examples, has_classes=has_classes, has_texts=has_texts
     )
-    if probers[0].settings.metric is not None:  # the finding proposes one
+    results = list(checks)
+    if settings.metric is not None:  # the finding proposes one
         results = [finding for finding in results if finding.code != "imbalance"]
     if not METRICS[probers[0].main_metric].parts:  # it does not weight labels equally
         results = [finding for finding in results if finding.code != "few-groups-of-label"]
@@ -177,19 +176,20 @@ def _label_counts(rows: Rows, prober: Prober) -> dict[str, dict[str, int]]:
         ends = np.unique(np.quantile(numbers, np.linspace(0, 1, N_RANGES + 1)))
         names = [f"{low:g} to {high:g}" for low, high in pairwise(ends)]
         labels = np.array(names)[np.searchsorted(ends[1:-1], numbers, side="left")]
-    counts = {side: Counter(labels[own].tolist()) for side, own in _sides(rows.splits).items()}
-    return {
-        side: {name: n_of[name] for name in names or sorted(n_of) if n_of[name]}
-        for side, n_of in counts.items()
-    }
+    shown = {}
+    for side, own in _sides(rows.splits).items():
+        counts = Counter(labels[own].tolist())
+        shown[side] = {name: counts[name] for name in names or sorted(counts) if counts[name]}
+    return shown
 
 
 def _shown_examples(dataset: Dataset, indices: IntArray, prober: Prober) -> Iterator[Example]:
     """Yield the first examples of each label, or of some numbers or tree heads, one per group."""
     labels = sorted(set(dataset.labels))
     if prober.settings.reads in ("numbers", "trees"):
-        labels = sorted(labels, key=float)[:: max(1, -(-len(labels) // N_RANGES))]
+        labels = sorted(labels, key=float)[:: max(1, math.ceil(len(labels) / N_RANGES))]
     for label in labels:
         of_label = [dataset.examples[n] for n in indices if dataset.labels[n] == label]
+        # Reversed, so that the first example of a group replaces the others.
         by_group = {example.group: example for example in reversed(of_label)}
         yield from list(reversed(by_group.values()))[:SHOWN_PER_LABEL]

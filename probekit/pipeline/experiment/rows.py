@@ -13,7 +13,7 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -136,18 +136,18 @@ class Rows:
         Raises:
             DataError: labels, groups or split cannot be probed.
         """
-        at = self.positions[position]
+        at_position = self.positions[position]
         return [
             ProbeData(
                 y=self.labels,
                 groups=self.groups,
-                types=at.types,
+                types=at_position.types,
                 train=split.train,
                 test=split.test,
-                typical=at.typical,
-                words=at.words,
+                typical=at_position.typical,
+                words=at_position.words,
                 texts=self.texts,
-                neighbours=at.neighbours,
+                neighbours=at_position.neighbours,
                 examples=self.text_indices,
                 positive=positive,
             )
@@ -192,7 +192,8 @@ def hold_out(
         split = without_repeated(split, dataset)
         n_dropped = n_test - len(split.test)
         dataset = _without(dataset, n_dropped, "removed from test: {} also in train")
-    rows = Split(*(np.flatnonzero(np.isin(example, side)) for side in (split.train, split.test)))
+    is_train, is_test = np.isin(example, split.train), np.isin(example, split.test)
+    rows = Split(np.flatnonzero(is_train), np.flatnonzero(is_test))
     if settings.word_disjoint:
         before, labels = rows, dataset.labels[example]
         with experiment.at("split", "word_disjoint"):
@@ -205,7 +206,7 @@ def hold_out(
             "that no word is in both train and test"
         )
         dataset = replace(dataset, notes=(*dataset.notes, note))
-        split = Split(*(np.unique(example[side]) for side in (rows.train, rows.test)))
+        split = Split(np.unique(example[rows.train]), np.unique(example[rows.test]))
     return dataset, (split,), (rows,)
 
 
@@ -224,22 +225,22 @@ def _nested(
         labels_of_groups(labels, groups)  # raises if a fold would lack a label
     # Folds are stratified by class; numbers and syntactic heads have no classes.
     strata = labels if has_classes else np.zeros(len(tested))
-    fold = np.full(len(dataset), -1)  # -1: in no split
-    fold[tested] = group_folds(strata, groups, n_folds, experiment.split.seed)
-    examples, rows = (
-        tuple(
-            Split(
-                np.flatnonzero((of_each != part) & (of_each >= 0)), np.flatnonzero(of_each == part)
-            )
-            for part in range(n_folds)
-        )
-        for of_each in (fold, fold[example])
-    )
+    fold_of_example = np.full(len(dataset), -1)  # -1: in no split
+    fold_of_example[tested] = group_folds(strata, groups, n_folds, experiment.split.seed)
+
+    def splits_by(fold: IntArray) -> tuple[Split, ...]:
+        splits = []
+        for test in range(n_folds):
+            train = np.flatnonzero((fold != test) & (fold >= 0))
+            splits.append(Split(train, np.flatnonzero(fold == test)))
+        return tuple(splits)
+
     note = (
         f"nested cross-validation: each of {n_folds} folds is tested once by probes fitted on the "
         "other folds"
     )
-    return replace(dataset, notes=(*dataset.notes, note)), examples, rows
+    noted = replace(dataset, notes=(*dataset.notes, note))
+    return noted, splits_by(fold_of_example), splits_by(fold_of_example[example])
 
 
 def _without(dataset: Dataset, n_dropped: int, template: str) -> Dataset:
@@ -260,51 +261,45 @@ def plan_positions(
     Raises:
         DataError: no example has all positions.
     """
-    plans, reasons = [], dict[int, str]()  # why an example has no row, by its index
+    texts, offsets = [one.text for one in dataset.examples], [part.offsets for part in tokens]
+    words = [one.span for one in dataset.examples]
+    last_turns = [one.turns[-1] if one.turns else (0, len(one.text)) for one in dataset.examples]
+    plans = []
+    reasons: dict[int, str] = {}  # why an example has no row, by its index
     for position in experiment.tokens.positions:
+        spans = last_turns if position.at in TURNS else words
         with experiment.at("tokens", "position"):
-            plan, unaligned = plan_rows(
-                [part.offsets for part in tokens],
-                [
-                    (one.turns[-1] if one.turns else (0, len(one.text)))
-                    if position.at in TURNS
-                    else one.span
-                    for one in dataset.examples
-                ],
-                [one.text for one in dataset.examples],
-                PositionRule(**position.model_dump()),
-                bos=tokens[0].has_bos,
-            )
+            rule = PositionRule(**position.model_dump())
+            plan, unaligned = plan_rows(offsets, spans, texts, rule, bos=tokens[0].has_bos)
         plans.append(plan)
         for fault in unaligned:
             reasons.setdefault(fault.example, fault.reason)
     if not reasons:
         return dataset, tokens, tuple(plans)
     sweep, first = experiment.tokens.sweep, min(reasons)
-    missing = (
-        f"dropped, because a token is missing at one of the offsets {', '.join(map(str, sweep))}"
-        if sweep
-        else "dropped, because there is no token at the probed position"
-    )
+    missing = "there is no token at the probed position"
+    if sweep:
+        missing = f"a token is missing at one of the offsets {', '.join(map(str, sweep))}"
     note = (
-        f"{counted(len(reasons), 'example')} {missing}, first {dataset.examples[first].id}: "
-        f"{reasons[first]}"
+        f"{counted(len(reasons), 'example')} dropped, because {missing}, first "
+        f"{dataset.examples[first].id}: {reasons[first]}"
     )
-    keep = [n for n in range(len(dataset)) if n not in reasons]
-    if not keep:
+    kept = [index for index in range(len(dataset)) if index not in reasons]
+    if not kept:
         raise DataError(f"{note}. Use fewer offsets.")
-    number, kept = np.full(len(dataset), -1, dtype=np.int64), []
-    number[keep] = np.arange(len(keep))
+    new_index = np.full(len(dataset), -1, dtype=np.int64)
+    new_index[kept] = np.arange(len(kept))
+    kept_plans = []
     for plan in plans:
-        is_kept, lengths = number[plan.example] >= 0, np.diff(plan.offsets)
-        own = RowPlan(
-            example=number[plan.example][is_kept],
+        is_kept, lengths = new_index[plan.example] >= 0, np.diff(plan.offsets)
+        kept_plan = RowPlan(
+            example=new_index[plan.example][is_kept],
             positions=plan.positions[np.repeat(is_kept, lengths)],
             offsets=np.concatenate([[0], np.cumsum(lengths[is_kept])]),
         )
-        kept.append(own)
-    selected = replace(dataset.select(keep), notes=(*dataset.notes, note))
-    return selected, tuple(tokens[n] for n in keep), tuple(kept)
+        kept_plans.append(kept_plan)
+    selected = replace(dataset.select(kept), notes=(*dataset.notes, note))
+    return selected, tuple(tokens[index] for index in kept), tuple(kept_plans)
 
 
 def interleave(plans: Sequence[RowPlan]) -> RowPlan:
@@ -320,12 +315,13 @@ def interleave(plans: Sequence[RowPlan]) -> RowPlan:
     """
     if len(plans) == 1:
         return plans[0]
-    rows = [np.split(plan.positions, plan.offsets[1:-1]) for plan in plans]
-    positions = [tokens for together in zip(*rows, strict=True) for tokens in together]
+    # Positions of each row, by plan; then of all rows, one plan after the other for each row.
+    by_plan = [np.split(plan.positions, plan.offsets[1:-1]) for plan in plans]
+    by_row = [positions for row in zip(*by_plan, strict=True) for positions in row]
     return RowPlan(
         example=np.repeat(plans[0].example, len(plans)),
-        positions=np.concatenate(positions),
-        offsets=np.concatenate([[0], np.cumsum([len(tokens) for tokens in positions])]),
+        positions=np.concatenate(by_row),
+        offsets=np.concatenate([[0], np.cumsum([len(positions) for positions in by_row])]),
     )
 
 
@@ -346,29 +342,31 @@ def position_rows(
         marked = [one.text[slice(*one.span)] if one.span else "" for one in examples]
         words = np.array(marked, dtype=str)[plan.example]
     last = plan.positions[plan.offsets[1:] - 1]
+    # Example and last position of each row.
     ends = list(zip(plan.example.tolist(), last.tolist(), strict=True))
 
     @cache
     def name(token: int) -> str:
         return tokenizer.strings([token])[0]
 
-    @cache
-    def last_word_to(example: int, at: int) -> str | None:
-        return last_word(examples[example].text[: int(tokens[example].offsets[at, 1])])
-
-    def token(example: int, at: int) -> str:
+    def token(example: int, position: int) -> str:
+        """Return a token of an example; "" beyond an end of the text."""
         ids = tokens[example].ids
-        return name(int(ids[at])) if 0 <= at < len(ids) else ""
+        return name(int(ids[position])) if 0 <= position < len(ids) else ""
+
+    @cache
+    def word_or_token(example: int, position: int) -> str:
+        read = examples[example].text[: int(tokens[example].offsets[position, 1])]
+        return (last_word(read) if reads_text else None) or token(example, position)
 
     types, neighbours = words, None
     if not reads_span or types is None:
-        read = [(reads_text and last_word_to(n, at)) or token(n, at) for n, at in ends]
-        types = np.array(read, dtype=str)
+        types = np.array([word_or_token(*end) for end in ends], dtype=str)
     if reads_span:
         around = [adjacent_words(one.text, one.span) for one in examples]
         neighbours = np.array(around, dtype=object)[plan.example]
     elif not reads_text:
-        pairs = [(token(n, at - 1), token(n, at + 1)) for n, at in ends]
+        pairs = [(token(n, position - 1), token(n, position + 1)) for n, position in ends]
         neighbours = np.array(pairs, dtype=object)
     # The norm at position 0 is so large that it would dominate the scaling.
     typical = plan.positions[plan.offsets[:-1]] > 0 if position.skip_first else None
@@ -399,7 +397,8 @@ def last_word(text: str) -> str | None:
     """
     for word in reversed(text.split()):
         # Strip only punctuation: a combining mark or joiner at the end belongs to its letter.
-        inner = [n for n, letter in enumerate(word) if unicodedata.category(letter)[0] != "P"]
+        is_punctuation = [unicodedata.category(character)[0] == "P" for character in word]
+        inner = [index for index, is_outer in enumerate(is_punctuation) if not is_outer]
         if inner:
             return word[inner[0] : inner[-1] + 1]
     return None
@@ -434,5 +433,4 @@ def normalized(values: FloatArray, eps: float, *, is_centred: bool = True) -> Fl
     wide = values.astype(np.float32, copy=False)
     centred = wide - wide.mean(axis=-1, keepdims=True) if is_centred else wide
     variance = np.square(centred).mean(axis=-1, keepdims=True)
-    scaled: FloatArray = centred / np.sqrt(variance + np.float32(eps))
-    return scaled
+    return cast(FloatArray, centred / np.sqrt(variance + np.float32(eps)))

@@ -165,7 +165,7 @@ def run_source(
             source = source.open(partial(capture_models, cache_root=cache_root, watcher=watcher))
         with step("probe"):
             n_workers = workers if device == "cpu" else 1  # processes cannot share one accelerator
-            names, results = [at.text for at in source.rows.positions], []
+            names, results = [one.text for one in source.rows.positions], []
             for position, (name, prober) in enumerate(zip(names, probers, strict=True)):
                 if len(probers) > 1:
                     watcher.tell(f"position {name}")
@@ -298,10 +298,10 @@ def _over_training(
     *earlier, latest = sorted(model.checkpoints or sources)
     tables = []
     for step in earlier:
-        at = {"source": str(sources[step]), "path": None, "checkpoints": None, "random_weights": 0}
+        weights = {"source": str(sources[step]), "path": None, "checkpoints": None}
         changes = {
             "name": f"step-{step}",
-            "model": model.model_copy(update=at),
+            "model": model.model_copy(update={**weights, "random_weights": 0}),
             "probe": experiment.probe.model_copy(update=_LEFT_OUT),
             "attention": AttentionSection(),
             "interventions": (),

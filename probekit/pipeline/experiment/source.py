@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -127,6 +127,12 @@ class Source(ABC):
         return [None] * len(texts)
 
 
+class _LastRead(NamedTuple):
+    site: str
+    position: int
+    values: FloatArray
+
+
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ModelSource(Source):
     """Activations that the model of an experiment computes, and networks with random weights.
@@ -141,7 +147,7 @@ class ModelSource(Source):
     models: Callable[[str], Network]
     captured: Mapping[str, Captured] = field(default_factory=dict)
     # The last site that was read of each network, so that several heads of it need one read.
-    _last: dict[str, tuple[str, int, FloatArray]] = field(default_factory=dict)
+    _last: dict[str, _LastRead] = field(default_factory=dict)
 
     def __getstate__(self) -> dict[str, Any]:
         # Worker processes call only `block` and `probe_facts`.
@@ -159,15 +165,15 @@ class ModelSource(Source):
         )
         digests = {
             "tokenizer": self.rows.tokenizer.digest,
-            **{f"weights ({t})": part.store.identity.weights for t, part in captured.items()},
+            **{f"weights ({name})": one.store.identity.weights for name, one in captured.items()},
             "config": digest_json(captured[TASK].store.identity.config),
-            **{f"activations ({target})": part.root for target, part in captured.items()},
+            **{f"activations ({name})": one.root for name, one in captured.items()},
         }
         return {
             "model": facts,
             "digests": digests,
             "seeds": {"random_weights": self.experiment.model.random_seed},
-            "caches": {target: str(part.store.folder) for target, part in captured.items()},
+            "caches": {name: str(one.store.folder) for name, one in captured.items()},
         }
 
     @property
@@ -181,9 +187,8 @@ class ModelSource(Source):
         Networks with random weights follow from it and from the settings, so they are not built.
         """
         rows, dtype = self.rows, self.experiment.capture.dtype
-        return identify(
-            self.models(TASK), rows.tokenizer.digest, rows.ids, rows.plan, dtype
-        ).to_json()
+        identity = identify(self.models(TASK), rows.tokenizer.digest, rows.ids, rows.plan, dtype)
+        return identity.to_json()
 
     def open(self, capture: Capture) -> ModelSource:
         """Return the source with the activations of all targets, captured where missing."""
@@ -196,17 +201,21 @@ class ModelSource(Source):
         return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
 
     def _read(self, site: str, position: int, network: str) -> FloatArray:
+        """Return the rows of a whole site, shape (n_rows, ...), read once for all of its heads."""
         last = self._last.get(network)
-        if last is not None and last[:2] == (site, position):
-            return last[2]
-        self._last.pop(network, None)  # so that two sites are never in memory at once
+        if last is not None and (last.site, last.position) == (site, position):
+            return last.values
+        # Neither name keeps the last site, so that two sites are never in memory at once.
+        self._last.pop(network, None)
         del last
         store, n_positions = self.captured[network].store, len(self.experiment.tokens.positions)
-        values = store.read(site, np.arange(position, store.n_rows, n_positions))
+        # The rows of all positions are interleaved; see `interleave`.
+        rows_of_position = np.arange(position, store.n_rows, n_positions)
+        values = store.read(site, rows_of_position)
         if self.experiment.capture.view == "normalized":
             config = config_of(store.identity.config)
             values = normalized(values, config.norm_epsilon, is_centred=config.norm_is_centred)
-        self._last[network] = site, position, values
+        self._last[network] = _LastRead(site, position, values)
         return values
 
     def probe_facts(self, position: int) -> dict[str, Any]:
@@ -236,10 +245,8 @@ class ModelSource(Source):
         """Return the attention patterns of the texts that the experiment lists."""
         settings, texts = self.experiment.tokens, self.experiment.attention.texts
         model, tokenizer = self.models(TASK), self.rows.tokenizer
-        return [
-            attention_prompt(model, tokenizer, text, bos=settings.bos, chat=settings.chat)
-            for text in texts
-        ]
+        bos, chat = settings.bos, settings.chat
+        return [attention_prompt(model, tokenizer, text, bos=bos, chat=chat) for text in texts]
 
     def readings(
         self, probe: SavedProbe, site: Probed, texts: Sequence[str]
@@ -264,9 +271,9 @@ def model_source(experiment: Experiment, device: str) -> ModelSource:
     """
     rows = prepare(experiment)
     check_device(device)
-    models = cache(partial(target_network, experiment, device))
-    models(TASK)  # a missing one is reported now
-    return ModelSource(experiment=experiment, rows=rows, models=models)
+    network_of_target = cache(partial(target_network, experiment, device))
+    network_of_target(TASK)  # a missing model is reported now
+    return ModelSource(experiment=experiment, rows=rows, models=network_of_target)
 
 
 @torch.inference_mode()

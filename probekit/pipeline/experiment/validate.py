@@ -102,19 +102,17 @@ def validate(
         more = (*report.findings, *words, *cause_findings(experiment, rows))
     except DataError as error:
         return ValidationReport((Finding("error", "data", str(error)),))
-    n_models = 1 + experiment.model.random_weights
+    n_models, n_rows = 1 + experiment.model.random_weights, len(rows.plan.example)
+    bytes_of_number = np.dtype(experiment.capture.dtype).itemsize
     features = sum(n_features(site, rows.config) for site in rows.sites)
     model = random_network(rows.config, seed=0).to(getattr(torch, experiment.model.dtype))
     seconds = estimate_seconds(model, rows.ids, rows.plan, rows.sites)
     return replace(
         report,
         findings=by_level(more),
-        n_rows=len(rows.plan.example),
+        n_rows=n_rows,
         n_sites=len(rows.sites),
-        bytes=n_models
-        * len(rows.plan.example)
-        * features
-        * np.dtype(experiment.capture.dtype).itemsize,
+        bytes=n_models * n_rows * features * bytes_of_number,
         minutes=n_models * seconds / 60,
     )
 
@@ -131,22 +129,21 @@ def _separating_words(of_run: TextRows) -> list[Finding]:
     texts = np.array([text[:_MOST_CHARACTERS] for text in of_run.texts], dtype=object)
     types = of_run.positions[0].types
     classes, codes = np.unique(of_run.labels, return_inverse=True)
-    train, test = (
-        np.random.default_rng(0).permutation(rows)[:_MOST_ROWS]
-        for rows in (of_run.splits[0].train, of_run.splits[0].test)
-    )
+    split = of_run.splits[0]
+    train = np.random.default_rng(0).permutation(split.train)[:_MOST_ROWS]
+    test = np.random.default_rng(0).permutation(split.test)[:_MOST_ROWS]
     if len(np.unique(codes[train])) < 2:
         return []
-    of_words = word_identity_log_frequencies(types[train], codes[train], types[test], len(classes))
+    by_word = word_identity_log_frequencies(types[train], codes[train], types[test], len(classes))
     guesses = {
         "a bag of words of the text": quick_word_guess(texts[train], codes[train], texts[test]),
-        "the probed word": of_words.argmax(axis=1),
+        "the probed word": by_word.argmax(axis=1),
     }
     truth = codes[test]
-    scores = {
-        name: np.mean([np.mean(guess[truth == code] == code) for code in np.unique(truth)])
-        for name, guess in guesses.items()
-    }
+    scores = {}  # balanced accuracy
+    for name, guess in guesses.items():
+        recalls = [np.mean(guess[truth == code] == code) for code in np.unique(truth)]
+        scores[name] = np.mean(recalls)
     best = max(scores, key=lambda name: scores[name])
     if scores[best] < _SEPARATED:
         return []

@@ -101,8 +101,8 @@ def probe(  # noqa: PLR0913  # one call, whose options have defaults
     first = next(iter(indexes), "")
     for key, index in indexes.items():
         order = indexes[first]
-        is_same = index.equals(order) or len(index) != len(order)
-        if not is_same and index.isin(order).all():
+        is_other = len(index) == len(order) and not index.equals(order)
+        if is_other and index.isin(order).all():
             raise DataError(
                 f"{key} and {first} have the same index in different orders, but rows are read in "
                 f"the order in which they stand. Sort one like the other: x.loc[y.index]."
@@ -123,10 +123,10 @@ def probe(  # noqa: PLR0913  # one call, whose options have defaults
         words = [one if one.strip() else repr(one) for one in plain_texts("tokens", tokens)]
     texts = label_texts(labels, reads_classes=experiment.probe.reads == "classes")
     names = None if groups is None else plain_texts("groups", groups, distinct=True)
-    for key, found in (("groups", names), ("tokens", words), ("split", sides)):
-        if found is not None and len(found) != len(texts):
+    for key, entries in (("groups", names), ("tokens", words), ("split", sides)):
+        if entries is not None and len(entries) != len(texts):
             raise DataError(
-                f"{key} has {len(found):,} entries, but labels has {len(texts):,}. Give one "
+                f"{key} has {len(entries):,} entries, but labels has {len(texts):,}. Give one "
                 "for each row."
             )
     if names is not None and len(set(names)) == 1:
@@ -136,12 +136,14 @@ def probe(  # noqa: PLR0913  # one call, whose options have defaults
         )
     examples = []
     for row, label in enumerate(texts):
-        id = f"row {row}"
-        text, group = words[row] if words else id, names[row] if names else id
+        row_name = f"row {row}"
+        text = words[row] if words else row_name
+        group = names[row] if names else row_name
         try:
-            examples.append(Example(text, label, group, id, split=sides[row] if sides else None))
+            side = sides[row] if sides else None
+            examples.append(Example(text, label, group, row_name, split=side))
         except DataError as error:
-            raise DataError(f"{id}: {error}") from error
+            raise DataError(f"{row_name}: {error}") from error
     dataset = Dataset(name, tuple(examples))
 
     def read() -> GivenSource:
@@ -201,7 +203,10 @@ def plain_texts(name: str, values: Iterable[Any], *, distinct: bool = False) -> 
         found.append(str(value))
     first_row: dict[Any, int] = {}
     for row, cell in enumerate(cells if distinct else ()):
-        for first in (first_row.setdefault((str(cell),), row), first_row.setdefault(cell, row)):
+        # 1 and "1" have the same text, 1 and True the same value.
+        same_text = first_row.setdefault(("text", str(cell)), row)
+        same_value = first_row.setdefault(cell, row)
+        for first in (same_text, same_value):
             if type(cells[first]) is not type(cell):
                 raise DataError(
                     f"{name}[{first}] is {cells[first]!r} and {name}[{row}] is {cell!r}, which "
@@ -228,11 +233,10 @@ def _cells(name: str, values: Iterable[Any]) -> list[Any]:
         )
     cells = values.tolist() if hasattr(values, "tolist") else list(values)
     cells = [cell.item() if isinstance(cell, np.generic) else cell for cell in cells]
-    # Missing values of pandas cannot be compared.
-    return [
-        None
-        if type(cell).__name__ in ("NAType", "NaTType")
-        or (isinstance(cell, float) and math.isnan(cell))
-        else cell
-        for cell in cells
-    ]
+    return [None if _is_missing(cell) else cell for cell in cells]
+
+
+def _is_missing(cell: Any) -> bool:
+    # By the name of the type, because missing values of pandas cannot be compared.
+    is_of_pandas = type(cell).__name__ in ("NAType", "NaTType")
+    return is_of_pandas or (isinstance(cell, float) and math.isnan(cell))

@@ -110,11 +110,10 @@ def read_given(experiment: ActivationExperiment) -> GivenSource:
             )
     # The reader requires a text, which activations do not have.
     text = columns.token or columns.label
-    named = TableColumns(text, columns.label, columns.group, columns.id, None, columns.split)
+    named = TableColumns(text, columns.label, columns.group, columns.id, split=columns.split)
     try:
-        dataset = read_dataset(
-            Path(data.root) / data.file, format=data.format, columns=named, name=data.name
-        )
+        path = Path(data.root) / data.file
+        dataset = read_dataset(path, format=data.format, columns=named, name=data.name)
     except (ConfigError, MissingError) as error:  # a DataError names the line already
         key = "columns" if isinstance(error, ConfigError) else "file"
         with experiment.at("data", key):
@@ -160,28 +159,34 @@ def given_source(
             f"activations have {n_rows:,}. Give one label for each row of the activations, in the "
             "same order."
         )
-    folder, own = experiment.activations.folder, [example.id for example in dataset.examples]
+    folder = experiment.activations.folder
+    ids = [example.id for example in dataset.examples]
     has_ids = experiment.data.columns.id is not None
-    ids = row_ids(Path(folder)) if folder is not None and has_ids else None
-    if ids is not None and ids != own:
-        differing = (n for n, (a, b) in enumerate(zip(own, ids, strict=False)) if a != b)
-        at = next(differing, min(len(ids), len(own)))
-        names = [repr(one[at]) if at < len(one) else "nothing" for one in (own, ids)]
+    exported = row_ids(Path(folder)) if folder is not None and has_ids else None
+    if exported is not None and exported != ids:
+        row = 0
+        while ids[row : row + 1] == exported[row : row + 1]:
+            row += 1
+        own_id = repr(ids[row]) if row < len(ids) else "nothing"
+        exported_id = repr(exported[row]) if row < len(exported) else "nothing"
         raise DataError(
-            f"{dataset.examples[min(at, len(own) - 1)].where}: the id of row {at} is {names[0]}, "
-            f"but {names[1]} in {ROWS} of the activations. Bring the rows into the same order."
+            f"{dataset.examples[min(row, len(ids) - 1)].where}: the id of row {row} is {own_id}, "
+            f"but {exported_id} in {ROWS} of the activations. Bring the rows into the same order."
         )
     check_examples(experiment, dataset)
-    check_sparse(experiment, {s: one.n_features for s, one in given.contents.items()})
+    widths = {site: contents.n_features for site, contents in given.contents.items()}
+    check_sparse(experiment, widths)
     if experiment.split.word_disjoint and tokens is None:
         with experiment.at("split", "word_disjoint"):
             raise ConfigError("`word_disjoint` needs the word of each row: give tokens.")
-    types = np.array(own if tokens is None else tokens, dtype=str)
+    types = np.array(ids if tokens is None else tokens, dtype=str)
     example = np.arange(n_rows)
     dataset, examples, splits = hold_out(experiment, dataset, example, types)
-    warnings = [*_warnings(given, dataset, splits, experiment.probe.reads == "classes")]
-    warnings += [("left-out", f"{_LEFT_OUT}{'' if tokens is not None else _LACKS_TOKENS}.")]
-    findings = [Finding("warning", code, message) for code, message in warnings]
+    findings = [NO_GROUPS] if lacks_groups else []
+    for code, message in _warnings(given, dataset, splits, experiment.probe.reads == "classes"):
+        findings.append(Finding("warning", code, message))
+    left_out = f"{_LEFT_OUT}{_LACKS_TOKENS if tokens is None else ''}."
+    findings.append(Finding("warning", "left-out", left_out))
     rows = Rows(
         dataset=dataset,
         n_read=n_rows,
@@ -190,7 +195,7 @@ def given_source(
         splits=splits,
         selections=given.sites,
         positions=(PositionRows(GIVEN_POSITION, 0, types),),
-        findings=(*[NO_GROUPS] * lacks_groups, *findings),
+        findings=tuple(findings),
         axis_sizes=given.axis_sizes,
         has_types=tokens is not None,
     )
@@ -207,18 +212,18 @@ def _warnings(
     """
     keys = given.row_keys  # equal rows have equal keys
     same = "have the same activations at all sites as"
-    n_across = sum(int(np.isin(keys[s.test], keys[s.train]).sum()) for s in splits)
+    n_across = sum(int(np.isin(keys[split.test], keys[split.train]).sum()) for split in splits)
     if n_across:
         yield (
             "duplicates-across",
-            f"{n_across:,} of {sum(len(s.test) for s in splits):,} test rows {same} a training "
+            f"{n_across:,} of {sum(len(one.test) for one in splits):,} test rows {same} a training "
             "row, so that memorised rows raise the score. Remove repeated rows, or put them in one "
             "group.",
         )
     sides = {"test": [split.test for split in splits]}
     if len(splits) == 1:  # otherwise each training row is a test row of another fold
         sides = {"train": [splits[0].train], **sides}
-    of_fold = " of the same fold" * (len(splits) > 1)
+    of_fold = " of the same fold" if len(splits) > 1 else ""
     for side, parts in sides.items():
         n_rows = sum(map(len, parts))
         n_repeated = n_rows - sum(len(np.unique(keys[rows])) for rows in parts)
@@ -229,8 +234,8 @@ def _warnings(
     differ = np.flatnonzero(by_key.transform("nunique") > 1)
     if has_classes and len(differ):
         first = dataset.examples[differ[0]]
-        equal = [dataset.examples[n] for n in differ if keys[n] == keys[differ[0]]]
-        other = next(one for one in equal if one.label != first.label)
+        repeats = [dataset.examples[row] for row in differ if keys[row] == keys[differ[0]]]
+        other = next(example for example in repeats if example.label != first.label)
         yield (
             "contradictions",
             f"{counted(len(np.unique(keys[differ])), 'set')} of rows with the same activations at "

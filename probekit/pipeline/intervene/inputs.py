@@ -123,19 +123,20 @@ class CauseInputs:
     @cached_property
     def measures(self) -> tuple[AnswerMeasure, ...]:
         """The measures of all rows, in the order of the file."""
-        first, found = self.experiment.measure[0], []
+        first, measures = self.experiment.measure[0], []
 
         def tokens(name: str) -> Tensor:
+            """Return the token of each row in a column, or that of a literal text."""
             words = [_word(example, name) for example in self.examples]
             ids = {word: self.tokenizer.encode(word, bos=False).ids for word in set(words)}
             return torch.tensor([int(ids[word][0]) for word in words])
 
-        for one in self.experiment.measure:
-            names = one.answer or first.answer, one.wrong or first.wrong
-            answer, wrong = (None if name is None else tokens(name) for name in names)
+        for measure in self.experiment.measure:
+            answer, wrong = measure.answer or first.answer, measure.wrong or first.wrong
             assert answer is not None
-            found.append(AnswerMeasure(answer, wrong, one.name))
-        return tuple(found)
+            wrong_tokens = None if wrong is None else tokens(wrong)
+            measures.append(AnswerMeasure(tokens(answer), wrong_tokens, measure.name))
+        return tuple(measures)
 
     def of_folds(self, folds: Sequence[int]) -> CauseInputs:
         """Return the same inputs with the training and test rows of some folds only."""
@@ -162,7 +163,8 @@ def cause_inputs(experiment: Experiment, prepared: TextRows) -> CauseInputs:
                 f"{prepared.positions[0].text}. Probe a single token, such as "
                 "{at: last}."
             )
-    at = plan.positions[plan.offsets[:-1]][:: len(prepared.positions)]
+    # The plan has a row for each offset of a sweep: take the first.
+    position = plan.positions[plan.offsets[:-1]][:: len(prepared.positions)]
     used = np.unique(np.concatenate([np.r_[one.train, one.test] for one in prepared.splits]))
     encoder = text_encoder(experiment, tokenizer)
 
@@ -188,37 +190,37 @@ def cause_inputs(experiment: Experiment, prepared: TextRows) -> CauseInputs:
         for name in experiment.answer_columns:
             if n_tokens(_word(example, name)) != 1:
                 is_column = name in dict(example.values)
-                text = "is" if is_column else "is no column of the data, and as text it is"
-                return f"{name!r} {text} not a single token"
-        for one in experiment.measure:
-            names = one.answer, one.wrong
-            if all(names) and len({_word(example, str(name)) for name in names}) == 1:
+                verb = "is" if is_column else "is no column of the data, and as text it is"
+                return f"{name!r} {verb} not a single token"
+        for measure in experiment.measure:
+            right, wrong = measure.answer, measure.wrong
+            if right and wrong and _word(example, right) == _word(example, wrong):
                 return _SAME_ANSWER
         return ""
 
     by_reason: dict[str, list[int]] = {}
     for row in used.tolist():
         by_reason.setdefault(reason_of(examples[row]), []).append(row)
-    rows = np.array(by_reason.pop("", []), dtype=np.int64)
+    kept = np.array(by_reason.pop("", []), dtype=np.int64)
     left_out = []
-    for reason, own in by_reason.items():
+    for reason, rows in by_reason.items():
         remedy = _REMEDIES.get(reason, "Most words need a leading space to be one token.")
-        count = f"{len(own):,} of {counted(len(used), 'row')}"
-        where = rows_of([examples[row] for row in own])
-        left_out.append(LeftOut(n=len(own), reason=f"{count}, where {reason} ({where}). {remedy}"))
-    number = {int(row): index for index, row in enumerate(rows)}
+        count = f"{len(rows):,} of {counted(len(used), 'row')}"
+        where = rows_of([examples[row] for row in rows])
+        left_out.append(LeftOut(n=len(rows), reason=f"{count}, where {reason} ({where}). {remedy}"))
+    new_index = {row: index for index, row in enumerate(kept.tolist())}
 
-    def kept(side: IntArray) -> IntArray:
-        return np.array([number[row] for row in side.tolist() if row in number], dtype=np.int64)
+    def among_kept(side: IntArray) -> IntArray:
+        indices = [new_index[row] for row in side.tolist() if row in new_index]
+        return np.array(indices, dtype=np.int64)
 
-    splits = tuple(Split(kept(one.train), kept(one.test)) for one in prepared.splits)
-    if any(not len(side) for split in splits for side in (split.train, split.test)):
+    splits = tuple(Split(among_kept(one.train), among_kept(one.test)) for one in prepared.splits)
+    if any(not len(split.train) or not len(split.test) for split in splits):
         reasons = "; ".join(one.reason for one in left_out)
         raise DataError(f"The interventions have no training or no test rows left: {reasons}")
-    of_rows = tuple(examples[row] for row in rows)
-    return CauseInputs(
-        experiment, tokenizer, of_rows, torch.from_numpy(at[rows]), splits, tuple(left_out)
-    )
+    kept_examples = tuple(examples[row] for row in kept)
+    kept_position = torch.from_numpy(position[kept])
+    return CauseInputs(experiment, tokenizer, kept_examples, kept_position, splits, tuple(left_out))
 
 
 def cause_findings(experiment: Experiment, prepared: TextRows) -> tuple[Finding, ...]:
@@ -236,38 +238,38 @@ def cause_findings(experiment: Experiment, prepared: TextRows) -> tuple[Finding,
         named = [pattern for pattern in step.sites if pattern != CHOSEN]
         with experiment.at("interventions", number, "sites"):
             selected = prepared.config.sites.select(named) if named else ()
-        of_a_site = sum(inputs.batch.ids.shape[1] if at == "each" else 1 for at in step.at)
+        n_sites = len(selected) + (1 if CHOSEN in step.sites else 0)
+        passes_of_site = sum(inputs.batch.ids.shape[1] if at == "each" else 1 for at in step.at)
         if step.has_direction:
             doses = len(step.by or CauseSettings.by) if step.do == "steer" else 1
             draws = step.draws or CauseSettings.draws
-            of_a_site = len(step.along or ("probe",)) * draws * doses
-        n_passes += of_a_site * (len(selected) + (len(step.sites) > len(named)))
+            passes_of_site = len(step.along or ("probe",)) * draws * doses
+        n_passes += passes_of_site * n_sites
     n_texts, n_positions = inputs.batch.ids.shape
     at_once = min(TEXTS_AT_ONCE, n_texts)
-    kept = BasePass.bytes_kept(prepared.config.axis_sizes, at_once, n_positions, n_sites=1)
-    memory = BATCH_BYTES + 2 * kept  # texts and their counterfactuals
+    n_bytes = BasePass.bytes_kept(prepared.config.axis_sizes, at_once, n_positions, n_sites=1)
+    memory = BATCH_BYTES + 2 * n_bytes  # texts and their counterfactuals
     message = (
         f"Interventions: {counted(n_passes, 'edit')} of each of {len(inputs.test):,} texts, "
         f"{memory / 1e6:,.0f} MB for the activations of "
         f"{counted(at_once, 'text')} at a time."
     )
-    findings = [
-        Finding("warning", "interventions", f"Interventions leave out {one.reason}")
-        for one in inputs.left_out
-    ]
-    # Answers that continue a word, where a new one may be meant.
-    for name in () if experiment.tokens.chat else experiment.answer_columns:
-        words = [(e, _word(e, name)) for e in inputs.examples]
-        found = [(e, word) for e, word in words if lacks_space(inputs.tokenizer, e.text, word)]
-        if found:
-            word = found[0][1]
-            unspaced = (
-                f"{counted(len(found), 'row')} with an answer that has no leading space, such "
-                f"as {word!r} ({rows_of([e for e, _ in found])}): {f' {word}'!r} is a single "
-                "token, too, and begins a new word. Write the space, unless the answer continues "
-                "the last word of the text."
+    warnings = [f"Interventions leave out {one.reason}" for one in inputs.left_out]
+    findings = [Finding("warning", "interventions", warning) for warning in warnings]
+    # Answers that continue a word, where a new one may be meant; in a chat they begin the turn.
+    tokenizer, examples = inputs.tokenizer, inputs.examples
+    names = () if experiment.tokens.chat else experiment.answer_columns
+    for name in names:
+        unspaced = [one for one in examples if lacks_space(tokenizer, one.text, _word(one, name))]
+        if unspaced:
+            word = _word(unspaced[0], name)
+            text = (
+                f"{counted(len(unspaced), 'row')} with an answer that has no leading space, such "
+                f"as {word!r} ({rows_of(unspaced)}): {f' {word}'!r} is a single token, too, and "
+                "begins a new word. Write the space, unless the answer continues the last word of "
+                "the text."
             )
-            findings.append(Finding("warning", "unspaced-answers", unspaced))
+            findings.append(Finding("warning", "unspaced-answers", text))
     return (*findings, Finding("info", "interventions", message))
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pandas as pd
 import torch
@@ -22,7 +22,7 @@ from probekit.interventions.causes import CauseSettings
 from probekit.interventions.directions import TEXTS_AT_ONCE
 from probekit.interventions.measures import AnswerMeasure
 from probekit.model.network import Network
-from probekit.model.sites.sites import SiteSelection
+from probekit.model.sites.sites import JOINT, SiteSelection
 from probekit.pipeline.experiment.prepare import read_card
 from probekit.pipeline.experiment.record import run_key
 from probekit.pipeline.experiment.source import TASK, ModelSource, Source, model_source
@@ -76,9 +76,9 @@ def intervene(
             "that it does not give say little about how it finds the right one. Leave out the "
             "texts that it answers wrongly, or use another network."
         )
-    for step, own in zip(steps, parts, strict=True):
+    for step, parts_of_step in zip(steps, parts, strict=True):
         found = []
-        for part in own:
+        for part in parts_of_step:
             watcher.tell(part.title)
             found.append((part, read_or_compute(part, folder.path)))
             done += 1
@@ -87,9 +87,9 @@ def intervene(
             rows[name].append(row)
         if isinstance(step, VerdictStep):
             warnings += step.warnings(found)
-    for name, of_table in rows.items():
-        if of_table:
-            content = csv_text(make_table(of_table, TABLES[name]))
+    for name, table_rows in rows.items():
+        if table_rows:
+            content = csv_text(make_table(table_rows, TABLES[name]))
             folder.write(f"{FOLDER}/{name}.csv", content)
     # Tokens of the first test text, and whether all texts have each; empty without effects by
     # position, or if the texts differ in length.
@@ -204,31 +204,31 @@ def steps_of(
                 folds_of = dict.fromkeys(model.sites.select(named), every)
             if CHOSEN in step.sites:
                 folds_of = _chosen(model, table) | folds_of
-        places: dict[tuple[int, ...], tuple[SiteSelection, ...]] = {}
+        sites_of: dict[tuple[int, ...], tuple[SiteSelection, ...]] = {}
         for selection, folds in folds_of.items():
-            places[folds] = (*places.get(folds, ()), selection)
-        for folds, selected in places.items():
+            sites_of[folds] = (*sites_of.get(folds, ()), selection)
+        for folds, selected in sites_of.items():
             if step.has_direction:
                 for along, at in product(step.along or ("probe",), step.at):
                     together[along, at, folds].append((step, selected))
                 continue
-            own = inputs.of_folds(folds)
-            effects += [EffectStep(step, selected, folds, own, at) for at in step.at]
-    verdicts = [
-        VerdictStep(
+            inputs_of_folds = inputs.of_folds(folds)
+            effects += [EffectStep(step, selected, folds, inputs_of_folds, at) for at in step.at]
+    verdicts = []
+    for (along, at, folds), edits in together.items():
+        doses = sorted({dose for step, _ in edits for dose in step.by or ()})
+        verdict = VerdictStep(
             along=along,
             at=at,
             selected=tuple(dict.fromkeys(one for _, selected in edits for one in selected)),
             folds=folds,
             inputs=inputs.of_folds(folds),
             draws=max(step.draws or CauseSettings.draws for step, _ in edits),
-            by=tuple(sorted({dose for step, _ in edits for dose in step.by or ()}))
-            or CauseSettings.by,
+            by=tuple(doses) or CauseSettings.by,
             has_swap=any(step.do == "swap" for step, _ in edits),
             has_downstream=any(step.do == "erase" for step, _ in edits),
         )
-        for (along, at, folds), edits in together.items()
-    ]
+        verdicts.append(verdict)
     return [*effects, *verdicts]
 
 
@@ -242,7 +242,7 @@ def _chosen(model: Network, table: pd.DataFrame | None) -> dict[SiteSelection, t
     chosen: dict[SiteSelection, tuple[int, ...]] = {}
     for fold, rows in enumerate(fold_ranks(table) or [ranked_rows(table)]):
         texts = (site_with_head(row["site"], row["head"]) for _, row in rows.iterrows())
-        single = (model.sites.select([text])[0] for text in texts if " + " not in text)
+        single = (model.sites.select([text])[0] for text in texts if JOINT not in text)
         best = next((one for one in single if stream_entry(model, one) is not None), None)
         if best is None:
             raise ConfigError(
@@ -261,14 +261,13 @@ def _preferred(inputs: CauseInputs, model: Network, folder: RunFolder) -> float 
     test = torch.from_numpy(inputs.test)
     measure = AnswerMeasure(first.answer[test], first.wrong[test], "accuracy")
 
-    def share() -> dict[str, float]:
-        right = []
+    def compute() -> dict[str, float]:
+        is_right = []
         for rows in torch.split(torch.arange(len(test)), TEXTS_AT_ONCE):
-            kept = BasePass.keep(model, inputs.batch[test[rows]])
-            every = torch.arange(len(rows), device=kept.final.device)
-            right.append(measure[rows].score(model, kept.final, every, kept.final))
-        return {"share": float(torch.cat(right).mean())}
+            base = BasePass.keep(model, inputs.batch[test[rows]])
+            every = torch.arange(len(rows), device=base.final.device)
+            is_right.append(measure[rows].score(model, base.final, every, base.final))
+        return {"share": float(torch.cat(is_right).mean())}
 
-    part = Part("answers without edits", {"do": "none"}, share)
-    found: float = read_or_compute(part, folder.path)["share"]
-    return found
+    part = Part("answers without edits", {"do": "none"}, compute)
+    return cast(float, read_or_compute(part, folder.path)["share"])

@@ -80,8 +80,7 @@ def read_or_compute(part: Part, folder: Path) -> dict[str, Any]:
     try:
         found = unseal(path.read_bytes(), str(path), FORMAT)
         if found["identity"] == dict(part.identity):
-            saved: dict[str, Any] = found["numbers"]
-            return saved
+            return dict(found["numbers"])
     except (FileNotFoundError, DamagedError, KeyError):
         pass
     except OSError as error:
@@ -156,16 +155,17 @@ class EffectStep:
         by_fold = []
         for train, test in folds:
             rows, averaged = torch.from_numpy(test), torch.from_numpy(train)
-            batch, own = inputs.batch[rows], [measure[rows] for measure in inputs.measures]
+            batch, measures = inputs.batch[rows], [one[rows] for one in inputs.measures]
             at: Positions = inputs.position[rows] if self.at == "probed" else self.at
-            place = inputs.position[averaged] if self.at == "probed" else None
+            averaged_at = inputs.position[averaged] if self.at == "probed" else None
             if self.step.with_ is None:
                 assert inputs.sources is not None
-                values = patched_values(model, batch, inputs.sources[rows], own, selected, at=at)
+                sources = inputs.sources[rows]
+                values = patched_values(model, batch, sources, measures, selected, at=at)
             else:
                 values = ablated_values(
-                    model, batch, own, selected, self.step.with_, at=at,
-                    averaged=(inputs.batch[averaged], place),
+                    model, batch, measures, selected, self.step.with_, at=at,
+                    averaged=(inputs.batch[averaged], averaged_at),
                     seed=inputs.experiment.probe.seed,
                 )  # fmt: skip
             by_fold.append(values)
@@ -174,22 +174,20 @@ class EffectStep:
         def joined(columns: Sequence[Floats]) -> Floats:
             return np.concatenate(columns)[order]
 
-        measures = [
-            {
-                "base": joined([part.base for part in parts]),
-                "source": joined([part.source for part in parts]),
-                "patched": [
-                    [
-                        selected.index(patch.selection),
-                        patch.position,
-                        joined([part.patched[patch] for part in parts]),
-                    ]
-                    for patch in parts[0].patched
-                ],
-            }
-            for parts in zip(*by_fold, strict=True)
-        ]
-        return {"measures": measures}
+        joined_measures = []
+        for values_of_folds in zip(*by_fold, strict=True):  # of one measure
+            patched = [
+                [
+                    selected.index(patch.selection),
+                    patch.position,
+                    joined([values.patched[patch] for values in values_of_folds]),
+                ]
+                for patch in values_of_folds[0].patched
+            ]
+            base = joined([values.base for values in values_of_folds])
+            source = joined([values.source for values in values_of_folds])
+            joined_measures.append({"base": base, "source": source, "patched": patched})
+        return {"measures": joined_measures}
 
     def rows(self, found: Found) -> Iterator[tuple[str, Row]]:
         """Yield the rows of effects.csv, given the numbers of all parts."""
@@ -202,26 +200,28 @@ class EffectStep:
                 texts, of_site = part.identity["sites"], numbers["measures"][number]
                 for index, position, values in of_site["patched"]:
                     patched[Patch(selection[texts[index]], position)] = _floats(values)
-            first = found[0][1]["measures"][number]
-            scored = PatchedValues(_floats(first["base"]), _floats(first["source"]), patched)
-            own = measure[torch.from_numpy(test)]
-            for one in effects_of(scored, own, self.inputs.groups[test]):
+            _, first = found[0]  # without edits, all parts have the same scores
+            unedited = first["measures"][number]
+            base, source = _floats(unedited["base"]), _floats(unedited["source"])
+            scored = PatchedValues(base, source, patched)
+            test_measure = measure[torch.from_numpy(test)]
+            for effect in effects_of(scored, test_measure, self.inputs.groups[test]):
                 of_source = {
-                    "source": one.source,
-                    "recovery": one.recovery,
-                    "recovery_low": one.low,
-                    "recovery_high": one.high,
+                    "source": effect.source,
+                    "recovery": effect.recovery,
+                    "recovery_low": effect.low,
+                    "recovery_high": effect.high,
                 }
                 row = {
-                    **asdict(one),
+                    **asdict(effect),
                     **(dict.fromkeys(of_source) if is_ablation else of_source),
                     "do": self.step.do,
                     "replacement": self.replacement,
-                    "site": one.site.partition("[head")[0],
+                    "site": effect.site.partition("[head")[0],
                     "at": self.at,
-                    "position": one.position if self.at == "each" else None,
+                    "position": effect.position if self.at == "each" else None,
                     "unit": measure.unit,
-                    "edited": one.patched,
+                    "edited": effect.patched,
                     "folds": len(self.folds),
                 }
                 yield "effects", row
@@ -274,7 +274,7 @@ class VerdictStep:
 
     def _numbers(self, model: Network, selection: SiteSelection) -> dict[str, Any]:
         inputs, probe = self.inputs, self.inputs.experiment.probe
-        place, measure, C = inputs.position, inputs.measures[0], strength_of(probe.C)
+        position, measure, C = inputs.position, inputs.measures[0], strength_of(probe.C)
         if len(torch.unique(measure.answer)) == 1:
             raise DataError(
                 "All rows have the same right answer, so that it is not related to the label, "
@@ -287,8 +287,8 @@ class VerdictStep:
             groups=inputs.groups,
             splits=inputs.splits,
             measure=measure,
-            at=place if self.at == "probed" else None,
-            read=place,
+            at=position if self.at == "probed" else None,
+            read=position,
             sources=inputs.sources if self.has_swap else None,
             other=inputs.others,
         )
@@ -298,12 +298,13 @@ class VerdictStep:
         result = causes_of(model, data, selection, settings)
         names = ("kernel_share", "n", "groups", "folds", "draws")
         facts = {name: getattr(result, name) for name in names} | {"summary": summary(result)}
+        swaps = [] if result.swap is None else [result.swap]
         rows = []
-        for one in [*result.verdicts, *filter(None, [result.swap])]:
-            row = asdict(one) | facts | {"reason": why_undecided(one)}
-            row["wrong_way"] = result.wrong_way if one.question == "steers" else None
+        for verdict in [*result.verdicts, *swaps]:
+            row = asdict(verdict) | facts | {"reason": why_undecided(verdict)}
+            row["wrong_way"] = result.wrong_way if verdict.question == "steers" else None
             for name, effects in (("null", result.null), ("matched", result.matched)):
-                ends = band_of_draws(effects.get(one.question, np.zeros(0)))
+                ends = band_of_draws(effects.get(verdict.question, np.zeros(0)))
                 row[f"{name}_low"], row[f"{name}_high"] = ends
             rows.append(row)
         found = {
@@ -315,15 +316,15 @@ class VerdictStep:
         }
         if self.has_downstream and self.at == "probed":
             split, codes = inputs.splits[0], inputs.codes
-            X = Responder(model, inputs.batch, selection, place, measure).features()
+            X = Responder(model, inputs.batch, selection, position, measure).features()
             eraser = eraser_of(self.along, X[split.train], codes[split.train], C)
             first, n_layers = layer_of(selection.site) or 0, model.axis_sizes["n_layers"]
             later = [SiteSelection(f"blocks.{n}.hook_resid_post") for n in range(first, n_layers)]
             used = np.sort(np.r_[split.train, split.test])
-            kept = torch.from_numpy(used)
+            rows_used, train = torch.from_numpy(used), np.flatnonzero(np.isin(used, split.train))
             found["downstream"] = downstream_scores(
-                model, inputs.batch[kept], codes[used], inputs.groups[used],
-                np.flatnonzero(np.isin(used, split.train)), (selection, eraser), later, place[kept],
+                model, inputs.batch[rows_used], codes[used], inputs.groups[used],
+                train, (selection, eraser), later, position[rows_used],
             )  # fmt: skip
         return found
 
@@ -331,43 +332,43 @@ class VerdictStep:
         """Yield the rows of verdicts.csv, doses.csv and downstream.csv, each with its table."""
         best: dict[tuple[int, str], float] = {}  # p-values by number of the site and question
         for question in ("steers", "silences", "swap"):
-            effects = {
-                number: row["effect"]
-                for number, (_, one) in enumerate(found)
-                for row in one["verdicts"]
-                if row["question"] == question and row["effect"] is not None
-            }
-            if effects:
-                null = np.stack([_floats(found[number][1]["null"][question]) for number in effects])
-                adjusted = best_p_values(np.array([*effects.values()]), null).tolist()
-                best |= {(n, question): p for n, p in zip(effects, adjusted, strict=True)}
-        for number, (selection, (_, one)) in enumerate(zip(self.selected, found, strict=True)):
+            tested, effects, null = [], [], []
+            for number, (_, of_site) in enumerate(found):
+                for row in of_site["verdicts"]:
+                    if row["question"] == question and row["effect"] is not None:
+                        tested.append((number, question))
+                        effects.append(row["effect"])
+                        null.append(_floats(of_site["null"][question]))
+            if tested:
+                adjusted = best_p_values(np.array(effects), np.stack(null)).tolist()
+                best |= dict(zip(tested, adjusted, strict=True))
+        for number, (selection, (_, of_site)) in enumerate(zip(self.selected, found, strict=True)):
             method = {"at": self.at, "along": self.along}
             place = method | {
                 "site": selection.site,
                 "layer": layer_of(selection.site),
                 "head": selection.head,
             }
-            for row in one["verdicts"]:
+            for row in of_site["verdicts"]:
                 p_best = best.get((number, row["question"]))
                 yield "verdicts", place | row | {"p_best": p_best}
-            for row in one["doses"]:
-                yield "doses", place | row | {"unit": one["unit"]}
-            for row in one.get("downstream", []):
+            for row in of_site["doses"]:
+                yield "doses", place | row | {"unit": of_site["unit"]}
+            for row in of_site.get("downstream", []):
                 yield "downstream", method | row | {"erased": selection.text}
 
     def warnings(self, found: Found) -> Iterator[str]:
         """Yield sentences on the doses that were left out, each with its sites."""
-        sites: dict[tuple[float, ...], list[str]] = defaultdict(list)
-        for selection, (_, one) in zip(self.selected, found, strict=True):
-            kept = [dose["by"] for dose in one["doses"]]
+        sites_of: dict[tuple[float, ...], list[str]] = defaultdict(list)
+        for selection, (_, of_site) in zip(self.selected, found, strict=True):
+            kept = [dose["by"] for dose in of_site["doses"]]
             if dropped := tuple(by for by in self.by if by not in kept):
-                sites[dropped].append(f"{selection.text} (at most {one['dose_limit']:.2g})")
-        for dropped, own in sites.items():
-            listed = ", ".join(own[:_SHOWN]) + ", ..." * (len(own) > _SHOWN)
+                sites_of[dropped].append(f"{selection.text} (at most {of_site['dose_limit']:.2g})")
+        for dropped, sites in sites_of.items():
+            listed = ", ".join(sites[:_SHOWN]) + (", ..." if len(sites) > _SHOWN else "")
             doses = " and ".join(f"{by:g}" for by in dropped)
             yield (
-                f"Doses {doses} along {self.along} are left out at {counted(len(own), 'site')}, "
+                f"Doses {doses} along {self.along} are left out at {counted(len(sites), 'site')}, "
                 "because they move activations beyond the range of the data, 99 % of the training "
                 f"rows in standard deviations of the projection: {listed}."
             )

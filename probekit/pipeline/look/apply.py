@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 import torch
@@ -65,15 +65,16 @@ def choose_per(probe: SavedProbe, per: Per | None) -> Per:
 
 def caution(probe: SavedProbe, per: Per) -> list[str]:
     """Return warnings: the probe is untested, or is applied to tokens unlike its training rows."""
-    at, sentences = probe.facts.at, [probe.facts.untested] if probe.facts.untested else []
-    if per == "text" or at == "all":
-        return sentences
-    rows = "" if at in OF_ANY_TEXT else ", which is not marked in new texts: each row is one token"
-    return [
-        *sentences,
-        f"The probe was trained at: {at}{rows}. It was not tested at other tokens, and information "
-        "that can be decoded is not necessarily used by the model.",
-    ]
+    at = probe.facts.at
+    sentences = [probe.facts.untested] if probe.facts.untested else []
+    if per == "token" and at != "all":
+        is_marked = at in OF_ANY_TEXT
+        rows = "" if is_marked else ", which is not marked in new texts: each row is one token"
+        sentences.append(
+            f"The probe was trained at: {at}{rows}. It was not tested at other tokens, and "
+            "information that can be decoded is not necessarily used by the model."
+        )
+    return sentences
 
 
 @dataclass(frozen=True)
@@ -136,22 +137,23 @@ def predict_texts(
     Raises:
         DataError: a text has no token, or one is too long.
     """
-    context = network.model.config.n_ctx
-    facts, encoder = probe.facts, TextEncoder(network.tokenizer, probe.facts.bos, probe.facts.chat)
+    facts, config = probe.facts, network.model.config
+    encoder = TextEncoder(network.tokenizer, facts.bos, facts.chat)
     encoded = [encoder.encode(text) for text in texts]
-    covered = ((tokens.offsets[:, 0] < tokens.offsets[:, 1]).any() for tokens in encoded)
-    empty = [n for n, has_text in enumerate(covered, start=1) if not has_text]
+    covered = [(tokens.offsets[:, 0] < tokens.offsets[:, 1]).any() for tokens in encoded]
+    empty = [number for number, has_text in enumerate(covered, start=1) if not has_text]
     if empty:
         raise DataError(
             f"{len(empty)} of {len(texts)} texts are empty, the first is text {empty[0]}. Remove "
             "them."
         )
-    long = [n for n, tokens in enumerate(encoded) if len(tokens.ids) > context]
-    indices = sorted(set(range(len(encoded))) - set(long if too_long == "skip" else ()))
+    long = [index for index, tokens in enumerate(encoded) if len(tokens.ids) > config.n_ctx]
+    skipped = set(long if too_long == "skip" else ())
+    indices = [index for index in range(len(encoded)) if index not in skipped]
     if long:
         problem = (
-            f"{len(long)} of {len(encoded)} texts are longer than the context of {context} tokens, "
-            f"first text {long[0] + 1} with {len(encoded[long[0]].ids)}"
+            f"{len(long)} of {len(encoded)} texts are longer than the context of {config.n_ctx} "
+            f"tokens, first text {long[0] + 1} with {len(encoded[long[0]].ids)}"
         )
         if too_long == "error":
             raise DataError(f"{problem}. Use --too-long truncate or --too-long skip.")
@@ -159,17 +161,19 @@ def predict_texts(
         watcher.tell(f"warning: {problem}; they were {treated}")
         if not indices:
             raise DataError(f"{problem}: no text is left.")
-    tokens = [encoded[n].first(context) for n in indices]
-    read = [texts[n] for n in indices]
-    offsets, turns = [part.offsets for part in tokens], [(0, len(text)) for text in read]
+    tokens = [encoded[index].first(config.n_ctx) for index in indices]
+    texts_read = [texts[index] for index in indices]
+    offsets, turns = [part.offsets for part in tokens], [(0, len(text)) for text in texts_read]
     # One plan, so that the model runs once: the rows of all tokens, then, if the probe predicts
     # whole texts, one row of each text at its position.
-    plan, _ = plan_rows(offsets, turns, read, PositionRule("all"), bos=tokens[0].has_bos)
+    plan, _ = plan_rows(offsets, turns, texts_read, PositionRule("all"), bos=tokens[0].has_bos)
     n_token_rows = len(plan.example)
     if facts.at in OF_ANY_TEXT:
         known = facts.position.keys() & ("at", "index", "skip_first", "offset")
         rule: dict[str, Any] = {name: facts.position[name] for name in known}
-        whole, _ = plan_rows(offsets, turns, read, PositionRule(**rule), bos=tokens[0].has_bos)
+        whole, _ = plan_rows(
+            offsets, turns, texts_read, PositionRule(**rule), bos=tokens[0].has_bos
+        )
         plan = RowPlan(
             example=np.concatenate([plan.example, whole.example]),
             positions=np.concatenate([plan.positions, whole.positions]),
@@ -182,7 +186,7 @@ def predict_texts(
         done += n_new
         watcher.progress("apply", done, n_rows)
 
-    ids, norm = [part.ids for part in tokens], network.model.config
+    ids = [part.ids for part in tokens]
     sites = tuple(dict.fromkeys(selection.site for selection in network.selections))
     scores = np.empty((n_rows, n_classes) if n_classes > 2 else n_rows)
     for rows, values in stream_rows(
@@ -190,32 +194,31 @@ def predict_texts(
     ):
         parts = [part_of(values[one.site], one) for one in network.selections]
         if facts.view == "normalized":
-            parts = [
-                normalized(part, norm.norm_epsilon, is_centred=norm.norm_is_centred)
-                for part in parts
-            ]
+            eps, is_centred = config.norm_epsilon, config.norm_is_centred
+            parts = [normalized(part, eps, is_centred=is_centred) for part in parts]
         scores[rows] = probe.scores(np.concatenate(parts, axis=1))
     labels = probe.decide(scores).tolist() if probe.classes else [None] * len(scores)
+    # With more than two classes, a score is a list of theirs.
     answers = [
-        RowPrediction(label, max(row), tuple(row))
-        if isinstance(row, list)
-        else RowPrediction(label, row)
-        for label, row in zip(labels, scores.tolist(), strict=True)
+        RowPrediction(label, max(score), tuple(score))
+        if isinstance(score, list)
+        else RowPrediction(label, score)
+        for label, score in zip(labels, scores.tolist(), strict=True)
     ]
     of_text = dict(zip(plan.example[n_token_rows:].tolist(), answers[n_token_rows:], strict=True))
-    bounds = np.searchsorted(plan.example[:n_token_rows], np.arange(len(indices) + 1))
+    starts = np.searchsorted(plan.example[:n_token_rows], np.arange(len(indices) + 1))
     readings = []
-    for place, (n, start, end) in enumerate(zip(indices, bounds, bounds[1:], strict=False)):
-        shown = slice(int(encoded[n].has_bos), int(encoded[n].has_bos) + int(end - start))
-        spans = encoded[n].offsets[shown].tolist()
+    for number, index in enumerate(indices):
+        text_tokens, of_tokens = encoded[index], answers[starts[number] : starts[number + 1]]
+        shown = slice(int(text_tokens.has_bos), int(text_tokens.has_bos) + len(of_tokens))
         readings.append(
             TextReading(
-                text=texts[n],
-                tokens=tuple(network.tokenizer.strings(encoded[n].ids[shown])),
-                spans=tuple((first, stop) for first, stop in spans),
-                answers=tuple(answers[start:end]),
-                answer=of_text.get(place),
-                n_cut=len(encoded[n].ids) - shown.stop,
+                text=texts[index],
+                tokens=tuple(network.tokenizer.strings(text_tokens.ids[shown])),
+                spans=tuple((start, end) for start, end in text_tokens.offsets[shown].tolist()),
+                answers=tuple(of_tokens),
+                answer=of_text.get(number),
+                n_cut=len(text_tokens.ids) - shown.stop,
             )
         )
     return readings
@@ -306,8 +309,7 @@ def steering_vector(probe: SavedProbe, towards: str | None = None) -> Floats:
         sign = 1 if towards == classes[1] else -1
     else:
         row = classes.index(towards)
-    vector: Floats = sign * facts.projection_sd[row] * unit[row]
-    return vector
+    return cast(Floats, sign * facts.projection_sd[row] * unit[row])
 
 
 def steered_texts(
@@ -339,9 +341,8 @@ def steered_texts(
     """
     model, tokenizer = network.model, network.tokenizer
     stop = (*stop, *tokenizer.ends_of_text)
-    tap = compose(
-        model, [(site or network.selections[0], edits.add(torch.from_numpy(by * vector)))]
-    )
+    edit = edits.add(torch.from_numpy(by * vector))
+    tap = compose(model, [(site or network.selections[0], edit)])
     if not by:
         return continue_texts(model, tokenizer, prompts, decoding, bos=bos, stop=stop)
     return continue_texts(

@@ -54,11 +54,8 @@ def attention_prompt(
     if not len(ids):
         raise DataError("The text is empty: there is no attention to show.")
     with torch.inference_mode():
-        _, cache = model.run_with_cache(
-            ids.to(model.device)[None],
-            sites=[("pattern", number) for number in layers],
-            logits=False,
-        )
+        sites = [("pattern", number) for number in layers]
+        _, cache = model.run_with_cache(ids.to(model.device)[None], sites, logits=False)
     values = [cache["pattern", number][0, list(heads)].float().cpu() for number in layers]
     patterns = torch.stack(values)
     # In bfloat16, rounded weights sum to 1 only within a few percent.

@@ -152,11 +152,14 @@ def attribute(
         network.model, ids, chosen, minus=subtracted, minus_mean=minus_mean, position=place
     )
     names = network.tokenizer.strings
+    subtracted_name = "" if subtracted is None else names([subtracted])[0]
+    if minus_mean:
+        subtracted_name = MEAN
     return AttributedLogit(
         tokens=tuple(names(ids.tolist())),
         position=place,
         token=names([chosen])[0],
-        minus=MEAN if minus_mean else "" if subtracted is None else names([subtracted])[0],
+        minus=subtracted_name,
         logit=result.logit,
         probability=float(logits.softmax(-1)[chosen]),
         rank=int((logits > logits[chosen]).sum()) + 1,
@@ -182,11 +185,9 @@ def one_token(tokenizer: Tokenizer, text: str) -> int:
         raise ConfigError("The token is empty. Give its text, with the space before a word.")
     pieces = ", ".join(map(repr, tokenizer.strings(ids)))
     spaced = tokenizer.encode(f" {text}", bos=False).ids
-    advice = (
-        f"With a space before it, {f' {text}'!r}, it is a single token."
-        if len(spaced) == 1
-        else "Give the text of a single token."
-    )
+    advice = "Give the text of a single token."
+    if len(spaced) == 1:
+        advice = f"With a space before it, {f' {text}'!r}, it is a single token."
     raise ConfigError(f"{text!r} is {len(ids)} tokens of this model: {pieces}. {advice}")
 
 
@@ -279,29 +280,28 @@ def patch_pair(
         ConfigError: an answer is not a single token, or both are the same.
         UnknownNameError: a pattern matches no site.
     """
-    tokens = one_token(network.tokenizer, answer), one_token(network.tokenizer, wrong)
-    if tokens[0] == tokens[1]:
+    tokenizer = network.tokenizer
+    right_id, wrong_id = one_token(tokenizer, answer), one_token(tokenizer, wrong)
+    if right_id == wrong_id:
         raise ConfigError(
             f"The answer and the wrong answer are both {answer!r}, so their logits never differ. "
             "Give two tokens."
         )
-    own, other = (network.ids(text, bos=bos) for text in (clean, corrupt))
-    if len(own) != len(other):
-        listed = (
-            " ".join(map(repr, network.tokenizer.strings(ids.tolist()))) for ids in (own, other)
-        )
+    clean_ids, corrupt_ids = network.ids(clean, bos=bos), network.ids(corrupt, bos=bos)
+    if len(clean_ids) != len(corrupt_ids):
+        strings = [tokenizer.strings(ids.tolist()) for ids in (clean_ids, corrupt_ids)]
+        listed = "\n  ".join(" ".join(map(repr, tokens)) for tokens in strings)
         raise DataError(
-            f"The clean text has {len(own)} tokens and the corrupt text {len(other)}, so positions "
-            "do not correspond. Use texts with equal numbers of tokens:\n  " + "\n  ".join(listed)
+            f"The clean text has {len(clean_ids)} tokens and the corrupt text {len(corrupt_ids)}, "
+            "so positions do not correspond. Use texts with equal numbers of tokens:\n  " + listed
         )
-    if torch.equal(own, other):
+    if torch.equal(clean_ids, corrupt_ids):
         raise DataError(
             "The clean and the corrupt text have the same tokens, so patching changes nothing. "
             "Change the corrupt text where the answer depends on it."
         )
-    tokenizer = network.tokenizer
     batches = tokenizer.batch([clean], bos=bos), tokenizer.batch([corrupt], bos=bos)
-    measure = AnswerMeasure(torch.tensor(tokens[:1]), torch.tensor(tokens[1:]))
+    measure = AnswerMeasure(torch.tensor([right_id]), torch.tensor([wrong_id]))
     grids: list[tuple[Iterable[SitePattern], Literal["all", "each"]]] = [(sites, "each")]
     if heads:
         grids.append(([HEADS], "all"))
@@ -314,19 +314,17 @@ def patch_pair(
         for top in patch_top(network.model, *batches, measure, estimates, top=verify, at=at):
             site = top.patch.selection
             place = {"site": site.text, "layer": layer_of(site.site), "head": site.head}
-            found = {} if top.verified is None else asdict(top.verified)
-            rows.append(found | place | {"position": top.patch.position, "estimate": top.estimate})
-    table, names = pd.DataFrame(rows, columns=_COLUMNS), network.tokenizer.strings
+            effect = {} if top.verified is None else asdict(top.verified)
+            rows.append(effect | place | {"position": top.patch.position, "estimate": top.estimate})
+    table = pd.DataFrame(rows, columns=_COLUMNS)
     table["position"] = pd.to_numeric(table["position"], errors="coerce")  # not that of `all`
     return PatchedPair(
-        clean=tuple(names(batches[0].ids[0].tolist())),
-        corrupt=tuple(names(batches[1].ids[0].tolist())),
-        answer=names([tokens[0]])[0],
-        wrong=names([tokens[1]])[0],
+        clean=tuple(tokenizer.strings(clean_ids.tolist())),
+        corrupt=tuple(tokenizer.strings(corrupt_ids.tolist())),
+        answer=tokenizer.strings([right_id])[0],
+        wrong=tokenizer.strings([wrong_id])[0],
         base=float(table["base"].dropna().iloc[0]),
         source=float(table["source"].dropna().iloc[0]),
         rows=table.rename(columns={"patched": "edited"})[list(_DTYPES)].astype(_DTYPES),
-        unspaced=tuple(
-            text for text in (answer, wrong) if lacks_space(network.tokenizer, clean, text)
-        ),
+        unspaced=tuple(text for text in (answer, wrong) if lacks_space(tokenizer, clean, text)),
     )

@@ -109,15 +109,15 @@ def _open(source: str) -> tuple[Checkpoint, WeightNames]:
     return open_checkpoint(files[0] if len(files) == 1 else folder, names), names
 
 
-def _in_order(name: str) -> list[tuple[bool, int, str]]:
+def _in_order(name: str) -> list[tuple[int, int, str]]:
     """Return the sort key of a tensor name; numeric parts are sorted by value.
 
     >>> sorted(["wte.weight", "h.10.ln_1.bias", "h.2.ln_1.bias"], key=_in_order)
     ['h.2.ln_1.bias', 'h.10.ln_1.bias', 'wte.weight']
     """
-    parts = name.split(".")
     # Of two numbers the longer one is larger; names of thousands of digits are no int of Python.
-    return [(not part.isdecimal(), len(part) * part.isdecimal(), part) for part in parts]
+    parts = name.split(".")
+    return [(0, len(part), part) if part.isdecimal() else (1, 0, part) for part in parts]
 
 
 def _read(checkpoint: Checkpoint, name: str) -> Tensor:
@@ -129,14 +129,13 @@ def _read(checkpoint: Checkpoint, name: str) -> Tensor:
 
 def _heads(checkpoint: Checkpoint, block: str, drawn: str, n_head: int | None) -> HeadWeights:
     """Return the head weights of a block, as far as the checkpoint has its attention tensors."""
-    parts: dict[str, Floats] = {}
-    stored: dict[str, Floats] = {
-        name: checkpoint.tensors[full].read().float().numpy()
-        for name in ("c_attn", "c_proj")
-        if (full := f"{block}{name}.weight") in checkpoint.tensors
-    }
+    stored: dict[str, Floats] = {}
+    for name in ("c_attn", "c_proj"):
+        tensor = checkpoint.tensors.get(f"{block}{name}.weight")
+        if tensor is not None:
+            stored[name] = tensor.read().float().numpy()
     # The number of heads cannot be inferred from the shapes of tensors.
-    folder, published = checkpoint.path.parent, {c.n_embd: c.n_head for c in PUBLISHED.values()}
+    folder = checkpoint.path.parent
     if any((folder / name).is_file() for name in ("config.json", HPARAMS)):
         configured = model_config(folder).n_heads
         if n_head not in (None, configured):
@@ -145,12 +144,15 @@ def _heads(checkpoint: Checkpoint, block: str, drawn: str, n_head: int | None) -
                 "heads. Remove --n-head, or correct the config."
             )
         n_head = configured
-    n_head = published.get(stored[drawn].shape[0]) if n_head is None else n_head
+    if n_head is None:
+        published = {config.n_embd: config.n_head for config in PUBLISHED.values()}
+        n_head = published.get(stored[drawn].shape[0])
     if n_head is None:
         raise ConfigError(
             f"The number of heads of {checkpoint.path} is unknown: its tensors do not show it, and "
             "there is no config.json next to it. Give --n-head."
         )
+    parts: dict[str, Floats] = {}
     if "c_attn" in stored:
         parts |= query_key_value(stored["c_attn"], n_head)
     if "c_proj" in stored:

@@ -59,30 +59,26 @@ class _Pick:
         """
         probe, target = self.predictor
         name = target if draw is None else control_draw(draw)
-        own = self.result.predictions.get(Predictor(probe, name))
-        if not isinstance(own, ClassPredictions | NumberPredictions):
+        predictions = self.result.predictions.get(Predictor(probe, name))
+        if not isinstance(predictions, ClassPredictions | NumberPredictions):
             return None
-        prober, is_test = self.prober, slice(None)
-        if prober.is_nested:
-            if own.folds is None:
-                return None
-            is_test = own.folds == self.fold
-            own = replace(take(own, is_test), folds=None)
-        chance = prober.chance(own, self.fold, draw)
+        prober = self.prober
         groups = prober.data.groups[prober.rows_of(probe)]
         if draw is not None:  # the control task is scored on comparable rows only
-            groups = groups[prober.comparable()]
-            target = "control"
+            groups, target = groups[prober.comparable()], "control"
         elif TARGETS[target].network is not None:
             target = "random_weights"
-        measured = next(
-            one
-            for one in self.result.of_kind(probe)
-            if (one.target, one.split, one.fold) == (target, "test", None)
-        )
-        facts = {one.name: getattr(measured, one.name) for one in fields(FitFacts)}
+        if prober.is_nested:
+            if predictions.folds is None:
+                return None
+            is_test = predictions.folds == self.fold
+            predictions, groups = replace(take(predictions, is_test), folds=None), groups[is_test]
+        chance = prober.chance(predictions, self.fold, draw)
+        key, of_kind = (target, "test", None), self.result.of_kind(probe)
+        measured = next(one for one in of_kind if (one.target, one.split, one.fold) == key)
+        facts = {entry.name: getattr(measured, entry.name) for entry in fields(FitFacts)}
         facts["C"] = None if draw is not None else self.C
-        return Scored((own,), (chance,), groups[is_test], FitFacts(**facts))
+        return Scored((predictions,), (chance,), groups, FitFacts(**facts))
 
 
 def chosen_sites(results: Sequence[SiteResult], probers: Mapping[str, Prober]) -> SiteResult | None:
@@ -97,18 +93,19 @@ def chosen_sites(results: Sequence[SiteResult], probers: Mapping[str, Prober]) -
         probers: the prober of each position.
     """
     table = make_table([row for result in results for row in result.rows], RESULTS)
-    places: dict[Place, SiteResult] = {}
-    for result in results:
-        site, own = result.place["site"], result.place["position"]
-        places[site and site_with_head(site, result.place["head"]), own] = result
+
+    def place_of(row: Mapping[str, Any] | pd.Series) -> Place:
+        site = row["site"]
+        return None if site is None else site_with_head(site, row["head"]), row["position"]
+
+    result_at = {place_of(result.place): result for result in results}
 
     def pick(row: Mapping[str, Any] | pd.Series, target: str) -> _Pick:
-        site, position = row["site"], row["position"]
         return _Pick(
             fold=0 if pd.isna(row["fold"]) else int(row["fold"]),
-            result=places[site and site_with_head(site, row["head"]), position],
+            result=result_at[place_of(row)],
             predictor=Predictor(row["probe"], target),
-            prober=probers[position],
+            prober=probers[row["position"]],
             C=None if pd.isna(row["C"]) else float(row["C"]),
         )
 
@@ -127,8 +124,9 @@ def chosen_sites(results: Sequence[SiteResult], probers: Mapping[str, Prober]) -
         chosen.measurements.extend(prober.measure(scored))
         if controls is not None:
             comparable = np.concatenate([pick.prober.comparable(pick.fold) for pick in picks])
-            own, metric = scored.take(comparable), prober.main_metric
-            selectivity = replace(own, metric=metric, against=controls.predictions)
+            selectivity = replace(
+                scored.take(comparable), metric=prober.main_metric, against=controls.predictions
+            )
             chosen.measurements.extend(prober.measure(selectivity))
         chosen.predictions[Predictor(probe, target)] = pooled.predictions[0]
 
@@ -156,24 +154,23 @@ def chosen_sites(results: Sequence[SiteResult], probers: Mapping[str, Prober]) -
         if not is_same and not any(own.empty for own in sites):
             changes = [{"site": own.iloc[0], "C": None} for own in sites]
             rows = [dict(row) | change for row, change in zip(of_task, changes, strict=True)]
-            add(NESTED["embedding"], [pick(row, "task") for row in rows], None)
+            add(NESTED["embedding"], [pick(row, "task") for row in rows], controls=None)
         # Without a sweep, the baseline has the same position and needs no choice.
         no_fit = {"site": None, "head": None, "probe": "none", "C": None}
         for target in BASELINES if len(probers) > 1 else ():
-            add(target, [pick(dict(row) | no_fit, target) for row in of_task], None, probe="none")
-    networks = {
-        target: [pick(row, target) for row in rows]
-        for target, rows in _network_choices(table, next(iter(probers.values()))).items()
-    }
-    pooled = {target: one for target, picks in networks.items() if (one := _pooled(picks))}
-    if pooled:
-        mean = Scored.of_draws([*pooled.values()]).with_facts(
+            picks = [pick(dict(row) | no_fit, target) for row in of_task]
+            add(target, picks, controls=None, probe="none")
+    choices = _network_choices(table, next(iter(probers.values())))
+    networks = {name: _pooled([pick(row, name) for row in rows]) for name, rows in choices.items()}
+    known_networks = {name: pooled for name, pooled in networks.items() if pooled is not None}
+    if known_networks:
+        mean = Scored.of_draws([*known_networks.values()]).with_facts(
             probe=NESTED_PROBE, target=NESTED["random_weights"]
         )
-        prober = next(iter(networks.values()))[0].prober
-        chosen.measurements.extend(prober.measure(mean))
-        for network, one in pooled.items():
-            chosen.predictions[Predictor(NESTED_PROBE, network)] = one.predictions[0]
+        first_choice = next(iter(choices.values()))[0]
+        chosen.measurements.extend(probers[first_choice["position"]].measure(mean))
+        for name, pooled in known_networks.items():
+            chosen.predictions[Predictor(NESTED_PROBE, name)] = pooled.predictions[0]
     return chosen if chosen.measurements else None
 
 
@@ -193,7 +190,7 @@ def _network_choices(table: pd.DataFrame, prober: Prober) -> dict[str, list[pd.S
     for target in NETWORKS:
         if (table["target"] == target).any():
             ranked = fold_ranks(table, target) if prober.is_nested else [ranked_rows(table, target)]
-            if any(rows.empty for rows in ranked) or not ranked:
+            if not ranked or any(rows.empty for rows in ranked):
                 return {}
             chosen[target] = [rows.iloc[0] for rows in ranked]
     return chosen

@@ -95,13 +95,13 @@ def probe_sites(
     Raises:
         StoreError: a file cannot be written, or the folder was deleted during the run.
     """
-    selections, at = source.rows.selections, source.rows.positions[position]
+    selections, of_rows = source.rows.selections, source.rows.positions[position]
     saved = SavedSiteResults(folder.path, prober.truth_of, len(prober.data.classes))
     tasks: list[_Task] = []
     for selection in (None, *selections):
         name = "baselines" if selection is None else selection.text
-        origin = {"run": folder.path.name, "position": at.text, "site": name}
-        tasks.append((selection, site_stem(name, at.offset), origin))
+        origin = {"run": folder.path.name, "position": of_rows.text, "site": name}
+        tasks.append((selection, site_stem(name, of_rows.offset), origin))
     sites = [saved.read(stem, origin) for _, stem, origin in tasks]
     n_saved = sum(site is not None for site in sites[1:])
     progress = _Progress(watcher, n_saved, len(selections))
@@ -125,7 +125,7 @@ def probe_sites(
         "run": source.experiment.name,
         "model": facts["model"],
         "dataset": source.experiment.data.name,
-        "position": at.text,
+        "position": of_rows.text,
         "main_metric": " ".join(source.experiment.probe.settings().main_metrics),
         "positive": prober.positive,
     }
@@ -142,8 +142,8 @@ def _site_columns(selection: Probed | None, view: str) -> dict[str, Any]:
     if selection is None:
         return place
     if isinstance(selection, GivenSite):
-        own = {name: getattr(selection, name) for name in ("site", "component", "layer", "order")}
-        return place | own | {"view": view}
+        columns = ("site", "component", "layer", "order")
+        return place | {name: getattr(selection, name) for name in columns} | {"view": view}
     components = dict.fromkeys(component_of(part.site) for part in selection.parts)
     place |= {"site": selection.text, "component": JOINT.join(components), "view": view}
     if isinstance(selection, SiteSelection):
@@ -211,23 +211,24 @@ class _Job:
         for kind, fit in site.fits.items():
             stem, C = folder / kind.replace(":", "-"), site.penalties[kind]
             (spec,) = [one for one in settings.kinds if one.text == kind]
+            penalty = {} if C is None else {spec.grid_name or "C": C}
             # Classes that were absent in training have no scores.
             classes = () if settings.reads_numbers else prober.data.classes[fit.classes]
             metrics = {}
-            for one in () if prober.is_nested else site.of_kind(kind):
-                if one.target == "task" and one.split == "test":
+            for one in site.of_kind(kind):
+                # A probe of a nested cross-validation is fitted on all rows, the test rows too.
+                if not prober.is_nested and one.target == "task" and one.split == "test":
                     limits = {name: getattr(one, name) for name in ("ci_low", "ci_high", "chance")}
-                    limits = {name: None if math.isnan(x) else x for name, x in limits.items()}
+                    known = {name: None if math.isnan(x) else x for name, x in limits.items()}
                     metrics[one.metric] = HeldOutScore(
-                        value=one.value, n=one.n_test, n_groups=one.n_groups, **limits
+                        value=one.value, n=one.n_test, n_groups=one.n_groups, **known
                     )
             facts = ProbeFacts(
                 kind=kind,
                 # With class weights, the softmax gives probabilities of equally frequent classes.
                 scores_are_logits=spec.logits and settings.class_weight is None,
                 sites=tuple(part.text for part in selection.parts),
-                hyperparameters=dict(spec.options)
-                | ({} if C is None else {spec.grid_name or "C": C}),
+                hyperparameters={**dict(spec.options), **penalty},
                 projection_sd=projection_sds(fit.layers, X, prober.saved_rows.rows),
                 seed=settings.seed,
                 **self.source.probe_facts(self.position),
@@ -239,8 +240,7 @@ class _Job:
             SavedProbe(fit.layers, tuple(map(str, classes)), facts).save(self.run_dir / stem)
             _, weights = probe_files(stem)
             with as_store_error("read", self.run_dir / weights):
-                found = digest([(self.run_dir / weights).read_bytes()])
-            site.probes[weights.as_posix()] = found
+                site.probes[weights.as_posix()] = digest([(self.run_dir / weights).read_bytes()])
         if untrained:
             # One network at a time, so that the features of all are never in memory together.
             blocks = (self.source.block(selection, self.position, name) for name in untrained)

@@ -145,10 +145,10 @@ def write_selected_probe(
     if prober.is_nested:
         predictor = Predictor(NESTED_PROBE, HEADLINE)
     predictions = None
-    for one in results:
-        place = one.place["position"], _site_name(one.place)
+    for result in results:
+        place = result.place["position"], _site_name(result.place)
         if prober.is_nested or place == (row["position"], site.text):
-            predictions = predictions or one.predictions.get(predictor)
+            predictions = predictions or result.predictions.get(predictor)
     n_classes, n_rows = len(prober.data.classes), len(prober.test_rows)
     if not isinstance(predictions, ClassPredictions) or len(predictions.guess) != n_rows:
         return
@@ -174,11 +174,13 @@ def write_selected_probe(
 
 def find_site(rows: Rows, row: pd.Series) -> tuple[int, Probed]:
     """Return the position (as an index) and the site of a row of the table."""
-    texts, name = [at.text for at in rows.positions], _site_name(row)
-    return texts.index(row["position"]), next(s for s in rows.selections if s.text == name)
+    positions = [position.text for position in rows.positions]
+    sites = {selection.text: selection for selection in rows.selections}
+    return positions.index(row["position"]), sites[str(_site_name(row))]
 
 
 def _site_name(row: Mapping[str, Any] | pd.Series) -> str | None:
+    """Return the name of a site with its head; None for baselines."""
     return None if row["site"] is None else site_with_head(row["site"], row["head"])
 
 
@@ -188,9 +190,8 @@ def confusion_rows(chosen: SelectedProbe) -> pd.DataFrame:
     counts = np.zeros((len(classes),) * 2, dtype=int)
     np.add.at(counts, (predictions.truth, predictions.guess), 1)
     pairs = product(range(len(classes)), repeat=2)
-    return pd.DataFrame(
-        [{"truth": classes[a], "guess": classes[b], "n": counts[a, b]} for a, b in pairs]
-    )
+    rows = [{"truth": classes[a], "guess": classes[b], "n": counts[a, b]} for a, b in pairs]
+    return pd.DataFrame(rows)
 
 
 def scatter_rows(chosen: SelectedProbe) -> pd.DataFrame:
@@ -207,13 +208,13 @@ def scatter_rows(chosen: SelectedProbe) -> pd.DataFrame:
     held_out = np.setdiff1d(chosen.prober.test_rows, data.train)
     shown = _sample(held_out, MOST_POINTS, generator)
     scaler = StandardScaler().fit(chosen.X[fitted])
-    train, test = (scaler.transform(chosen.X[rows]) for rows in (fitted, shown))
-    n_components = min(COMPONENTS, *train.shape)
-    if n_components < 2 or np.abs(train).max() < _ROUNDING:
+    scaled = scaler.transform(chosen.X[fitted])
+    n_components = min(COMPONENTS, *scaled.shape)
+    if n_components < 2 or np.abs(scaled).max() < _ROUNDING:
         return pd.DataFrame()
-    pca = PCA(n_components, svd_solver="full").fit(train)
-    train, test = pca.transform(train), pca.transform(test)
-    projected, y = test[:, :0], data.y[fitted]
+    pca = PCA(n_components, svd_solver="full").fit(scaled)
+    train, test = pca.transform(scaled), pca.transform(scaler.transform(chosen.X[shown]))
+    projected, y = test[:, :0], data.y[fitted]  # no axes unless LDA is fitted
     means = pd.DataFrame(train).groupby(y).transform("mean").to_numpy()
     between, within = np.ptp(means, axis=0).max(), np.abs(train - means).max()
     # LDA divides the variance between classes by that within, and neither may be zero. At the
@@ -292,7 +293,7 @@ def cosine_rows(chosen: SelectedProbe, watcher: Watcher = SILENT) -> pd.DataFram
         cosine = round(float((u * v).sum(axis=1).mean()), 6)
         row = {"site_a": a, "site_b": b, "cosine": cosine, "n_directions": len(u)}
         row |= {"n_features": u.shape[1], "null_high": None, "n_null": 0}
-        pairs = [(u, null[b]), (v, null[a])][: 1 if a == b else 2]
+        pairs = [(u, null[b])] if a == b else [(u, null[b]), (v, null[a])]
         if all(len(draws) for _, draws in pairs):
             cosines = np.concatenate([null_cosines(own, draws) for own, draws in pairs])
             row |= {"null_high": round(bound_of_null(cosines), 6), "n_null": len(cosines)}
@@ -311,18 +312,18 @@ def wrong_of_probes(
 
     Of more than `MOST_PROBES` probes, those of the selected kind and position come first.
     """
-    found = []
+    alike: list[tuple[dict[str, Any], ClassPredictions]] = []  # of the selected kind and position
+    others: list[tuple[dict[str, Any], ClassPredictions]] = []
     for result in results:
         rows = {row["probe"]: row for row in result.rows if row["site"] is not None}
         for probe, row in rows.items():
             predictions = result.predictions.get(Predictor(probe, "task"))
             if isinstance(predictions, ClassPredictions):
-                found.append((row, predictions))
-    same = ("probe", "position")
-    found.sort(key=lambda one: any(one[0][name] != chosen.row[name] for name in same))
-    number_of: dict[int, int] = {}
+                is_alike = all(row[name] == chosen.row[name] for name in ("probe", "position"))
+                (alike if is_alike else others).append((row, predictions))
+    number_of: dict[int, int] = {}  # number in the file of each test row with an error
     probes = []
-    for row, predictions in found[:MOST_PROBES]:
+    for row, predictions in [*alike, *others][:MOST_PROBES]:
         worst = worst_errors(chosen, predictions, MOST_OF_A_PROBE)
         if worst is None:
             continue
@@ -367,8 +368,8 @@ def worst_errors(
     for number in order[: int((guess != truth).sum())].tolist():
         worst.setdefault(str(chosen.prober.data.groups[test_rows[number]]), number)
     return {
-        n: round(float(margin[n]), 4) if np.isfinite(margin[n]) else None
-        for n in list(worst.values())[:most]
+        number: round(float(margin[number]), 4) if np.isfinite(margin[number]) else None
+        for number in list(worst.values())[:most]
     }
 
 
@@ -398,11 +399,12 @@ def excerpt(text: str, span: tuple[int, int] | None) -> tuple[str, tuple[int, in
     middle = len(text) if span is None else span[0]
     start = max(0, min(middle - MOST_CHARACTERS // 2, len(text) - MOST_CHARACTERS))
     end = start + MOST_CHARACTERS
-    cut = "…" * (start > 0) + text[start:end] + "…" * (end < len(text))
+    before, after = "…" if start > 0 else "", "…" if end < len(text) else ""
+    cut = before + text[start:end] + after
     if span is None:
         return cut, None
-    moved = (start > 0) - start
-    return cut, (span[0] + moved, min(span[1], end) + moved)
+    shift = len(before) - start
+    return cut, (span[0] + shift, min(span[1], end) + shift)
 
 
 def wrong_examples(chosen: SelectedProbe) -> list[dict[str, Any]]:
@@ -416,24 +418,25 @@ def wrong_examples(chosen: SelectedProbe) -> list[dict[str, Any]]:
     readings: Sequence[TextReading | None] = [None] * len(texts)
     if probe is not None and texts and all(texts):
         readings = chosen.source.readings(probe, chosen.site, texts)
-    return [
-        {
+    errors = []
+    for number, example, reading in zip(worst, examples, readings, strict=True):
+        tokens = []
+        if reading is not None:
+            for token, span, answer in zip(
+                reading.tokens, reading.spans, reading.answers, strict=True
+            ):
+                score = round(answer.score, 4)
+                tokens.append({"token": token, "span": span, "label": answer.label, "score": score})
+        error = {
             "text": example.text,
             "span": example.span,
             **_truth(chosen, number),
             "guess": str(chosen.classes[chosen.predictions.guess[number]]),
             "ahead": worst[number],
-            "tokens": []
-            if reading is None
-            else [
-                {"token": token, "span": span, "label": one.label, "score": round(one.score, 4)}
-                for token, span, one in zip(
-                    reading.tokens, reading.spans, reading.answers, strict=True
-                )
-            ],
+            "tokens": tokens,
         }
-        for number, example, reading in zip(worst, examples, readings, strict=True)
-    ]
+        errors.append(error)
+    return errors
 
 
 def feature_rows(source: Source, probers: Sequence[Prober], table: pd.DataFrame) -> pd.DataFrame:

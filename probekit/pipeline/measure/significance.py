@@ -64,9 +64,10 @@ def scored(results: Sequence[SiteResult], metric: str) -> list[ScoredPredictions
             if row["split"] == "test" and row["metric"] == metric:
                 target = TARGETS[row["target"]]
                 names = NETWORKS if target.is_mean_of_networks else (target.name,)
-                kept = [site.predictions.get(Predictor(row["probe"], name)) for name in names]
-                predictions = tuple(one for one in kept if one is not None)
-                if predictions:
+                predictors = [Predictor(row["probe"], name) for name in names]
+                saved = [one for one in predictors if one in site.predictions]
+                if saved:
+                    predictions = tuple(site.predictions[one] for one in saved)
                     found.append(ScoredPredictions(row, predictions))
     return found
 
@@ -86,46 +87,46 @@ def p_value_rows(
     `p_best` compares the score of the site with the best score over all sites in each exchange of
     labels. There are no rows if there are too few groups.
     """
+    if draws == 0:
+        return []
     # Kinds that read whole texts are scored on other rows, with exchanges of their own.
-    by_rows: dict[bytes, list[ScoredPredictions]] = {}
+    by_rows: dict[bytes, list[tuple[Mapping[str, Any], RowScores]]] = {}
     for one in all_scored:
         if one.row["target"] == target:
-            by_rows.setdefault(prober.rows_of(one.row["probe"]).tobytes(), []).append(one)
+            found = row_scores(one)
+            if found is not None:
+                key = prober.rows_of(one.row["probe"]).tobytes()
+                by_rows.setdefault(key, []).append((one.row, found))
     rows = []
-    for tasks in by_rows.values() if draws else ():
-        known = [(one, found) for one in tasks if (found := row_scores(one)) is not None]
-        if not known:
-            continue
-        n_draws = max(draws, min(DRAWS_A_SITE * len(known), MOST_DRAWS))
-        exchange = label_exchange(known[0][1].labels, known[0][0].row["probe"], prober, n_draws)
+    for tasks in by_rows.values():
+        n_draws = max(draws, min(DRAWS_A_SITE * len(tasks), MOST_DRAWS))
+        first_row, first_scores = tasks[0]
+        exchange = label_exchange(first_scores.labels, first_row["probe"], prober, n_draws)
         if not exchange.is_enough:
             continue
-        null = exchange.null([found for _, found in known])
+        null = exchange.null([found for _, found in tasks])
         p = p_values(null.t[:, 0], null.t[:, 1:])
         columns = zip(P_VALUES, (p.single, holm(p.single), p.maximum), strict=True)
         facts = {"ci_low": None, "ci_high": None, "chance": None, "null": exchange.name}
         own_rows = []
-        for (one, _), scores in zip(known, null.scores, strict=True):
-            low, high = np.nan, np.nan  # 95 % of the scores under exchanged labels
-            if METRICS[one.row["metric"]].is_linear:
+        # The first score is that of the true labels, the others are under exchanged labels.
+        for (row, _), scores in zip(tasks, null.scores, strict=True):
+            low, high = np.nan, np.nan  # of 95 % of the scores under exchanged labels
+            if METRICS[row["metric"]].is_linear:
                 ends = np.quantile(scores[1:], [LEVEL / 2, 1 - LEVEL / 2])
-                low, high = one.row["value"] - scores[0] + ends
-            own_rows.append({**one.row, **facts, "null_low": float(low), "null_high": float(high)})
-        rows += [
-            row | {"metric": metric, "value": float(value)}
-            for metric, values in columns
-            for row, value in zip(own_rows, values, strict=True)
-        ]
+                low, high = row["value"] - scores[0] + ends
+            own_rows.append({**row, **facts, "null_low": float(low), "null_high": float(high)})
+        for metric, values in columns:
+            for row, value in zip(own_rows, values, strict=True):
+                rows.append(row | {"metric": metric, "value": float(value)})
     return sorted(rows, key=lambda row: P_VALUES.index(row["metric"]))
 
 
 def row_scores(one: ScoredPredictions) -> RowScores | None:
     """Return the score of each test row under each label; None if the metric has no p-value."""
-    function = association(one.row["metric"], one.predictions[0].family)
-    if function is None:
-        return None
-    found: RowScores = function(one.predictions[0])
-    return found
+    first = one.predictions[0]
+    function = association(one.row["metric"], first.family)
+    return None if function is None else function(first)
 
 
 def label_exchange(labels: Floats, probe: str, prober: Prober, draws: int) -> LabelExchange:
@@ -137,13 +138,8 @@ def label_exchange(labels: Floats, probe: str, prober: Prober, draws: int) -> La
         prober: holds the groups of the rows.
         draws: number of exchanges.
     """
-    return LabelExchange.of(
-        labels,
-        prober.data.groups[prober.rows_of(probe)],
-        prober.fold_of(probe),
-        draws,
-        prober.settings.seed,
-    )
+    groups = prober.data.groups[prober.rows_of(probe)]
+    return LabelExchange.of(labels, groups, prober.fold_of(probe), draws, prober.settings.seed)
 
 
 def difference_rows(
@@ -172,14 +168,13 @@ def difference_rows(
     """
     name, metric = _name(chosen), chosen["metric"]
     rows = prober.rows_of(chosen["probe"])
-    predictions = {
-        one.name: one.predictions
-        for one in all_scored
+    predictions = {}
+    for one in all_scored:
         # A baseline has the same name at all positions of a sweep: use the selected position's.
-        if pd.notna(one.row["site"]) or one.row["position"] in ("", chosen["position"])
-        if isinstance(one.predictions[0], ClassPredictions | NumberPredictions)
-        if np.array_equal(prober.rows_of(one.row["probe"]), rows)
-    }
+        is_here = pd.notna(one.row["site"]) or one.row["position"] in ("", chosen["position"])
+        is_by_row = isinstance(one.predictions[0], ClassPredictions | NumberPredictions)
+        if is_here and is_by_row and np.array_equal(prober.rows_of(one.row["probe"]), rows):
+            predictions[one.name] = one.predictions
     if len(predictions) < 2 or name not in predictions:
         return []
     resamples = prober.resamples_of(chosen["probe"])
@@ -205,18 +200,20 @@ def difference_rows(
         # That of the page: the choice of a nested cross-validation did not use the test rows.
         which = "p_value" if chosen["target"] == HEADLINE else "p_best"
         tested = only(table, metric=which, target=chosen["target"])
-        found_p = [row["value"] for _, row in tested.iterrows() if _name(row) == name]
-        constant, p = values["majority"], float(found_p[0]) if found_p else float("nan")
-        own = score_interval(values[name], resamples, METRICS[metric].range, parts[name])
-        # With 0.5 on any rows, the interval is that of the score, as it is if that has none.
-        if np.ptp(constant) < ROUNDING or np.isnan(own.low):
-            limits = own.low - constant[0], own.high - constant[0]
+        p_of_name = [row["value"] for _, row in tested.iterrows() if _name(row) == name]
+        p = float(p_of_name[0]) if p_of_name else float("nan")
+        of_majority = values["majority"]
+        interval = score_interval(values[name], resamples, METRICS[metric].range, parts[name])
+        # If the majority class scores the same on any rows, the interval is that of the score; also
+        # if the score has no interval.
+        if np.ptp(of_majority) < ROUNDING or np.isnan(interval.low):
+            limits = interval.low - of_majority[0], interval.high - of_majority[0]
         else:
-            own = jackknife_interval(values[name] - constant, resamples)
-            limits = own.low, own.high
-        a, b = float(values[name][0]), float(constant[0])
+            interval = jackknife_interval(values[name] - of_majority, resamples)
+            limits = interval.low, interval.high
+        a, b = float(values[name][0]), float(of_majority[0])
         # A rival that guesses the same is the same comparison.
-        same = [other for other in named if np.allclose(values[other], constant, atol=ROUNDING)]
+        same = [other for other in named if np.allclose(values[other], of_majority, atol=ROUNDING)]
         found |= dict.fromkeys(same, Difference(a, b, a - b, *limits, p, p, *limits))
         named = [other for other in named if other not in same]
     found |= compared(named)
