@@ -13,19 +13,19 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1] / "probekit"
 BUDGETS = {
-    "report": 7287,
+    "report": 7302,
     "pipeline": 5340,
-    "probes": 5524,
+    "probes": 5538,
     "model": 4331,
     "activations": 2340,
-    "cli": 1887,
-    "interventions": 1893,
-    "experiment": 1679,
-    "data": 1813,
-    "results": 1915,
+    "cli": 1891,
+    "interventions": 1897,
+    "experiment": 1661,
+    "data": 1826,
+    "results": 1903,
     "training": 854,
-    "analysis": 499,
-    "": 1097,  # the files at the top
+    "analysis": 500,
+    "": 1093,  # the files at the top
 }
 NO_CODE = (
     tokenize.COMMENT,
