@@ -102,7 +102,7 @@ CONTENT = Content()
 SITE = SITES[0]
 
 
-def check_that_the_first_committer_wins(files):
+def check_the_first_committer_wins(files):
     """Require that the rows of a second committer, whose last bits differ, are dropped."""
     store = CONTENT.create(files)
     rows = store.shards[1]

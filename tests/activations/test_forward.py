@@ -10,7 +10,6 @@ from probekit.activations import records
 from probekit.activations.capture import stream_rows
 from probekit.activations.forward import make_batches, make_shards, run_batch
 from probekit.data.positions import RowPlan
-from probekit.errors import UnknownNameError
 from probekit.model.families.gpt2 import GPT2
 from tests.activations.captures import SITES as STORED_SITES
 from tests.activations.captures import last_and_mean, last_token, make_tokens
@@ -151,10 +150,9 @@ def test_a_missing_row_is_an_error(model, example, positions, offsets):
 
 
 @pytest.mark.parametrize("site", ["blocks.*.hook_resid_post", "resid_post"])
-def test_a_site_needs_its_full_name(model, site):
+def test_a_site_needs_its_full_name(model, site, refused):
     tokens = make_tokens(4)
-    with pytest.raises(UnknownNameError, match=r"full name .*hook_resid_post"):
-        rows_of(model, tokens, last_token(tokens), [site])
+    refused(rows_of, model, tokens, last_token(tokens), [site])
 
 
 def test_torch_settings_of_the_caller_change_no_bit(model):
