@@ -16,7 +16,7 @@ from probekit.errors import DamagedError, StoreError, StoreMismatchError, Unknow
 from probekit.model.weights.files import ArrayHeader, header
 from probekit.provenance import digest, seal
 from tests.activations.captures import files as bytes_of
-from tests.activations.captures import record_file, shard_file
+from tests.activations.captures import flip_last_bit, record_file, shard_file
 from tests.activations.small_store import CONTENT, SITE, SITES, complaints
 
 FILES = {
@@ -209,12 +209,6 @@ def test_a_strangers_cache_is_pinned_by_its_root(folder):
     flip_last_bit(FILES["rows"](folder))
     with pytest.raises(DamagedError, match="digest"):
         ActivationStore.open(folder, root=root).read(SITE)
-
-
-def flip_last_bit(path):
-    content = bytearray(path.read_bytes())
-    content[-1] ^= 1
-    path.write_bytes(content)
 
 
 @pytest.mark.parametrize("mapped", [True, False])

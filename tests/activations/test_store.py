@@ -16,7 +16,7 @@ from probekit.errors import (
 )
 from probekit.model.families.gpt2 import GPT2
 from tests.activations.captures import SITES as MODEL_SITES
-from tests.activations.captures import files, record_file, run, shard_file
+from tests.activations.captures import files, flip_last_bit, record_file, run, shard_file
 from tests.activations.small_store import CONTENT, IDENTITY, SITE, SITES, Content
 from tests.model.reference import TINY
 
@@ -58,9 +58,7 @@ def test_one_flipped_bit_is_detected_and_its_file_named(tmp_path, model):
     store = run(tmp_path, model).store
     store.verify()
     path = shard_file(store.folder, MODEL_SITES[-1], 1)
-    content = bytearray(path.read_bytes())
-    content[-1] ^= 1
-    path.write_bytes(content)
+    flip_last_bit(path)
     message = r"1 files are damaged.*hook_resid_post/00001\.\w+\.safetensors"
     with pytest.raises(StoreError, match=message):
         store.verify()

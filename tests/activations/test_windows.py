@@ -149,16 +149,10 @@ def test_a_replacement_waits_for_readers_that_leave(tmp_path, monkeypatch):
     assert (tmp_path / "a").read_text() == "new"
 
 
-@pytest.fixture
-def no_flags(monkeypatch):
-    """A system whose `open` can neither refuse links, nor skip waiting, nor open folders."""
-    monkeypatch.setattr(disk_module, "_NO_FOLLOW", 0)
-    monkeypatch.setattr(disk_module, "_NO_BLOCK", 0)
-    monkeypatch.setattr(disk_module, "_FOLDER", None)
-
-
-@pytest.mark.usefixtures("no_flags")
-def test_links_folders_and_pipes_are_refused_without_flags(tmp_path):
+def test_links_folders_and_pipes_are_refused_without_flags(tmp_path, monkeypatch):
+    """A system's `open` may neither refuse links, nor skip waiting, nor open folders."""
+    for flag, value in {"_NO_FOLLOW": 0, "_NO_BLOCK": 0, "_FOLDER": None}.items():
+        monkeypatch.setattr(disk_module, flag, value)
     (tmp_path / "file").write_text("x")
     (tmp_path / "link").symlink_to(tmp_path / "file")
     (tmp_path / "folder").mkdir()
