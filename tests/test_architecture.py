@@ -264,14 +264,9 @@ def test_the_command_line_and_figures_start_without_what_is_heavy(modules, heavy
 
 
 def test_no_machine_path_stands_in_the_repository(repository):
-    files = subprocess.run(
-        ["git", "ls-files", "*.py", "*.yaml", "*.toml", "*.md", "*.txt", "*.json", "Makefile"],
-        cwd=repository,
-        capture_output=True,
-        text=True,
-        check=False,
-    ).stdout.split()
-    for name in files:
+    command = ["git", "ls-files", "*.py", "*.yaml", "*.toml", "*.md", "*.txt", "*.json", "Makefile"]
+    done = subprocess.run(command, cwd=repository, capture_output=True, text=True, check=False)
+    for name in done.stdout.split():
         if "merges" not in name and "vocab" not in name:
             text = (repository / name).read_text(encoding="utf-8")
             assert not re.search(r"(?<![\w.])/(home|root|work|Users)/\w", text), name

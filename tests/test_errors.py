@@ -4,17 +4,7 @@ import numpy as np
 import pytest
 
 import probekit
-from probekit import (
-    GPT2,
-    Experiment,
-    RunResult,
-    SavedProbe,
-    Tokenizer,
-    open_run,
-    pretrain,
-    probe,
-    run,
-)
+from probekit import Experiment, RunResult, SavedProbe, open_run, pretrain
 from probekit.errors import ConfigError, path_of
 from probekit.progress import shown_progress
 
@@ -62,13 +52,15 @@ def test_open_run_names_the_result_that_it_was_given(tmp_path, refused):
     ids=str,
 )
 def test_options_of_a_run_are_checked_before_it_begins(option, tmp_path, refused):
-    refused(run, experiment(), data=rows(), **{"out": tmp_path, "progress": False} | option)
+    refused(
+        probekit.run, experiment(), data=rows(), **{"out": tmp_path, "progress": False} | option
+    )
     assert not list(tmp_path.iterdir())
 
 
 def test_results_folder_of_given_activations_is_checked(refused):
     layers = {name: np.array(values) for name, values in LAYERS.items()}
-    refused(probe, layers, [0, 1] * 20, out=3, progress=False)
+    refused(probekit.probe, layers, [0, 1] * 20, out=3, progress=False)
 
 
 def test_watcher_without_methods_is_reported(refused):
@@ -77,7 +69,7 @@ def test_watcher_without_methods_is_reported(refused):
 
 @pytest.fixture(scope="module")
 def mini():
-    return GPT2.from_pretrained("mini"), Tokenizer.from_pretrained("mini")
+    return probekit.GPT2.from_pretrained("mini"), probekit.Tokenizer.from_pretrained("mini")
 
 
 @pytest.mark.parametrize(

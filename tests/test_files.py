@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from probekit.errors import DataError, ProbekitError
+from probekit.errors import ProbekitError
 from probekit.experiment.loader import load_experiment
 from probekit.files import csv_text, inside, parse_csv, read_csv
 from probekit.pipeline.compare.compare import compare
@@ -34,14 +34,8 @@ REPORTED = (
     "wrong.json"
 )
 COMPARED = (
-    "run.json",
-    "config.yaml",
-    "results.csv",
-    "test_rows.csv",
-    "sites",
-    f"sites/{SITES[0]}.json",
-    f"sites/{SITES[1]}.safetensors",
-    "sites/baselines.json",
+    "run.json config.yaml results.csv test_rows.csv sites sites/baselines.json "
+    f"sites/{SITES[0]}.json sites/{SITES[1]}.safetensors"
 )
 OUT = "leads out of"
 
@@ -62,29 +56,26 @@ def shown(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", REPORTED.split())
-def test_a_page_is_made_of_the_files_of_its_run_alone(shown, tmp_path, name):
+def test_a_page_is_made_of_the_files_of_its_run_alone(shown, tmp_path, name, refused):
     run = Path(shutil.copytree(shown, tmp_path / "run"))
     if not (run / name).exists():
         (run / name).touch()
         seal_run(run)
     link_out(run / name, tmp_path)
-    with pytest.raises(DataError, match=f"{name} {OUT}"):
-        report_page(run)
+    refused(report_page, run)
 
 
 @pytest.mark.parametrize("name", ["run.json", "config.yaml", "results.csv", "differences.csv"])
-def test_a_page_of_several_runs_too(shown, tmp_path, name):
+def test_a_page_of_several_runs_too(shown, tmp_path, name, refused):
     runs = [Path(shutil.copytree(shown, tmp_path / key)) for key in "ab"]
     link_out(runs[1] / name, tmp_path)
-    with pytest.raises(DataError, match=f"{name} {OUT}"):
-        load_runs(runs)
+    refused(load_runs, runs)
 
 
-def test_the_figure_of_a_pretraining_run_too(tmp_path):
+def test_the_figure_of_a_pretraining_run_too(tmp_path, refused):
     run = write_pretraining(tmp_path / "run", HOSTILE)
     link_out(run / "log.csv", tmp_path)
-    with pytest.raises(DataError, match=f"log[.]csv {OUT}"):
-        write_losses(run)
+    refused(write_losses, run)
     assert not (run / "losses.html").exists()
 
 
@@ -100,27 +91,25 @@ def two(whole, tmp_path):
     return [Path(shutil.copytree(whole, tmp_path / key)) for key in "ab"]
 
 
-@pytest.mark.parametrize("name", COMPARED)
-def test_a_comparison_reads_no_file_of_another_folder(two, tmp_path, name):
+@pytest.mark.parametrize("name", COMPARED.split())
+def test_a_comparison_reads_no_file_of_another_folder(two, tmp_path, name, refused):
     compare(*two)
     link_out(two[1] / name, tmp_path)
-    with pytest.raises(DataError, match=OUT):
-        compare(*two)
+    refused(compare, *two)
 
 
-def test_a_record_that_names_files_of_other_folders_is_refused(two, tmp_path):
+def test_a_record_that_names_files_of_other_folders_is_refused(two, tmp_path, refused):
     (tmp_path / "mine.txt").write_text("mine")
     path = two[0] / "run.json"
     record = {k: v for k, v in json.loads(path.read_text()).items() if k not in ("format", "seal")}
     for name in ("../mine.txt", str(tmp_path / "mine.txt")):
         record["files"] = {name: digest([b"mine"])}
         path.write_bytes(pack_record(record))
-        with pytest.raises(DataError, match="is outside the folder"):
-            FinishedRun.open(two[0], load_experiment)
+        refused(FinishedRun.open, two[0], load_experiment)
 
 
 @pytest.mark.parametrize("name", ["probe.json", "probe.safetensors", "."])
-def test_a_probe_of_a_run_is_read_from_its_run(tmp_path, name):
+def test_a_probe_of_a_run_is_read_from_its_run(tmp_path, name, refused):
     folder = tmp_path / "run" / "probes" / "site"
     folder.mkdir(parents=True)
     probe = SavedProbe(((np.zeros((1, 48)), np.zeros(1)),), ("no", "yes"), make_facts())
@@ -128,8 +117,7 @@ def test_a_probe_of_a_run_is_read_from_its_run(tmp_path, name):
     link_out(folder if name == "." else folder / name, tmp_path)
     SavedProbe.load(folder / "probe")  # a link of my own: there is no run around it
     (tmp_path / "run" / "run.json").write_text("{}")
-    with pytest.raises(DataError, match=OUT):
-        SavedProbe.load(folder / "probe")
+    refused(SavedProbe.load, folder / "probe")
 
 
 def test_the_index_reports_it_and_shows_nothing(tmp_path):
@@ -169,42 +157,11 @@ def test_what_is_no_file_of_the_folder_is_refused(tmp_path, kind):
 
 
 # What a spreadsheet would take for a formula, and what it would not.
-FORMULAS = [
-    *(
-        "=cmd|' /C calc'!A0",
-        "@SUM(1)",
-        "+1",
-        "-1",
-        "-1.5",
-        "\t=1",
-        "\r=1",
-        "\n=1",
-        "=1\r2",
-        "-",
-        "=",
-    ),
-    *("\uff1d1", "\uff0b1", "\uff0d1", "\uff201"),
-]
-PLAIN = [
-    *(
-        "a",
-        "'",
-        "'a",
-        "''",
-        "it's",
-        " =1",
-        "a=1",
-        "1",
-        "1.5",
-        "NA",
-        "nan",
-        "None",
-        "True",
-        "a,b",
-        "",
-    ),
-    *('say "a"', "a\nb", "a\rb", "a\r\nb", "\x1b[2J", "\u202e", "a\0b", "</script><b>", "%{x}"),
-]
+FORMULAS = ["=cmd|' /C calc'!A0", "\t=1", "\r=1", "\n=1", "=1\r2"]
+FORMULAS += ["@SUM(1)", "+1", "-1", "-1.5", "-", "=", "\uff1d1", "\uff0b1", "\uff0d1", "\uff201"]
+PLAIN = ["", " =1", 'say "a"', "a\nb", "a\rb", "a\r\nb", "\x1b[2J", "\u202e", "a\0b"]
+PLAIN += ["a", "'", "'a", "''", "it's", "a=1", "1", "1.5", "NA", "nan", "None", "True", "a,b"]
+PLAIN += ["</script><b>", "%{x}"]
 TEXTS = [*FORMULAS, *PLAIN, *(f"'{text}" for text in FORMULAS), *(f"''{t}" for t in FORMULAS)]
 AS_TEXT = {"dtype": str, "keep_default_na": False}
 
@@ -256,9 +213,8 @@ def test_files_of_other_programs_are_read_as_they_are():
     assert again["label"].tolist() == ["=1", "-1", "'a"]
 
 
-def test_a_link_out_of_the_folder_is_not_read(tmp_path):
+def test_a_link_out_of_the_folder_is_not_read(tmp_path, refused):
     (tmp_path / "mine.csv").write_text("a\n1\n")
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "results.csv").symlink_to(tmp_path / "mine.csv")
-    with pytest.raises(DataError, match=r"leads out of .*run, to .*mine\.csv"):
-        read_csv(tmp_path / "run" / "results.csv")
+    refused(read_csv, tmp_path / "run" / "results.csv")

@@ -91,17 +91,10 @@ def captured_rows():
 
 
 def store_files():
-    texts, sizes = ("weights", "tokenizer", "tokens", "rows"), {"shard_rows": 2, "batch_tokens": 3}
-    more = {"dtype": "float32", "compute": "float32", "device": "cpu", "torch": "2"}
-    identity = Identity(
-        **dict.fromkeys(texts, "d"),
-        config={"n": 1},
-        network=1,
-        capture=1,
-        **more,
-        **sizes,
-        format=1,
-    )
+    texts = dict.fromkeys(("weights", "tokenizer", "tokens", "rows"), "d")
+    how = {"dtype": "float32", "compute": "float32", "device": "cpu", "torch": "2"}
+    sizes = {"network": 1, "capture": 1, "shard_rows": 2, "batch_tokens": 3, "format": 1}
+    identity = Identity(config={"n": 1}, **texts, **how, **sizes)
     plan = RowPlan(np.array([0, 1, 1]), np.array([2, 0, 1, 1]), np.array([0, 1, 3, 4]))
     layout, chunks = pack_layout(plan, [np.array([1, 0]), np.array([2])])
     spec = Spec(identity, layout)

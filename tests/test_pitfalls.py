@@ -17,11 +17,7 @@ from probekit.errors import DataError
 from probekit.experiment.model import ModelSection
 from probekit.experiment.probe import ProbeSection
 from probekit.pipeline.selftest import KIND_SPECS, planted_direction
-from probekit.probes.controls.baselines import (
-    TEXT_BASELINES,
-    text_model,
-    word_identity_log_frequencies,
-)
+from probekit.probes.controls import baselines
 from probekit.probes.controls.control_task import control_labels
 from probekit.probes.data import ProbeData, group_folds, sample_groups
 from probekit.probes.fitters import FittedRows
@@ -141,7 +137,7 @@ def test_pitfall_21_words_predict_most_tags_unless_grouped_by_word(shared):
 
     def by_word(split):
         train = words[split.train], codes[split.train]
-        logs = word_identity_log_frequencies(*train, words[split.test], codes.max() + 1)
+        logs = baselines.word_identity_log_frequencies(*train, words[split.test], codes.max() + 1)
         return right(split, logs.argmax(axis=1))
 
     majority = majority_guess(codes[given.train], len(given.test))
@@ -158,7 +154,7 @@ def test_pitfall_22_control_labels_are_learnable_by_word_in_every_draw():
     drawn = [control_labels(words, train_labels, seed=0, draw=draw) for draw in range(3)]
     for labels in drawn:
         _, codes = np.unique(labels, return_inverse=True)
-        logs = word_identity_log_frequencies(words[:1000], codes[:1000], words[1000:], 2)
+        logs = baselines.word_identity_log_frequencies(words[:1000], codes[:1000], words[1000:], 2)
         assert np.array_equal(logs.argmax(axis=1), codes[1000:])
     assert not np.array_equal(drawn[0], drawn[1])
     assert not np.array_equal(drawn[1], drawn[2])
@@ -259,9 +255,9 @@ def test_pitfall_28_a_label_that_is_a_length_is_predicted_by_length_alone():
     data = ProbeData(np.array(["x", "y"])[codes], names, names, train, test, texts=texts)
 
     def score(baseline):
-        inputs, features = TEXT_BASELINES[baseline]
+        inputs, features = baselines.TEXT_BASELINES[baseline]
         own, others = inputs(data, train), inputs(data, test)
-        logs, _ = text_model(features, own, codes[train], folds, others, 2)
+        logs, _ = baselines.text_model(features, own, codes[train], folds, others, 2)
         return np.mean(logs.argmax(axis=1) == codes[test])
 
     assert score("length") > 0.97

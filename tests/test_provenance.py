@@ -5,13 +5,7 @@ import shutil
 
 import pytest
 
-from probekit.provenance import (
-    PACKAGE,
-    digest_sources,
-    find_origin,
-    install_command,
-    origin_warnings,
-)
+from probekit import provenance
 
 
 def install(site, name, package, *, editable=None):
@@ -36,22 +30,22 @@ def package(tmp_path):
 
 def test_an_installed_package_names_its_distribution(package):
     install(package.parent, "renamed", package)
-    own = find_origin(package, [str(package.parent)])
+    own = provenance.find_origin(package, [str(package.parent)])
     assert (own.name, own.version, own.checkout) == ("renamed", "1.2.3", None)
     assert own.install_command("png") == "pip install 'renamed[png]'"
-    assert origin_warnings(package, [str(package.parent)]) == []
+    assert provenance.origin_warnings(package, [str(package.parent)]) == []
 
 
 def test_an_editable_install_belongs_to_its_checkout(package):
     site = package.parents[1] / "other"
     install(site, "probekit-lens", package, editable=package.parent)
-    own = find_origin(package, [str(site)])
+    own = provenance.find_origin(package, [str(site)])
     assert (own.name, own.is_installed) == ("probekit-lens", True)
 
 
 def test_a_checkout_that_is_not_installed_names_its_folder(package):
     (package.parent / "pyproject.toml").write_text('[project]\nname = "mine"\nversion = "3.0"\n')
-    own = find_origin(package, [])
+    own = provenance.find_origin(package, [])
     assert (own.name, own.version, own.is_installed) == ("mine", "3.0", False)
     assert own.install_command("png") == f"pip install -e '{package.parent}[png]'"
 
@@ -59,7 +53,7 @@ def test_a_checkout_that_is_not_installed_names_its_folder(package):
 def test_a_foreign_package_of_the_same_name_is_recognised(package):
     elsewhere = package.parents[1] / "elsewhere"
     install(elsewhere, "probekit-lens", elsewhere / "probekit")
-    (warning,) = origin_warnings(package, [str(elsewhere)])
+    (warning,) = provenance.origin_warnings(package, [str(elsewhere)])
     assert f"no installed distribution contains the imported package {package}" in warning
     assert f"probekit-lens 1.2.3 is installed in {elsewhere}" in warning
 
@@ -67,24 +61,25 @@ def test_a_foreign_package_of_the_same_name_is_recognised(package):
 def test_two_distributions_in_one_folder_are_reported(package):
     for name in ("probekit-lens", "probekit"):
         install(package.parent, name, package)
-    (warning,) = origin_warnings(package, [str(package.parent)])
+    (warning,) = provenance.origin_warnings(package, [str(package.parent)])
     assert "pip uninstall probekit-lens probekit" in warning
 
 
 def test_the_name_is_that_of_the_project():
-    assert "probekit-lens[png]" in install_command("png") or "-e" in install_command("png")
+    command = provenance.install_command("png")
+    assert "probekit-lens[png]" in command or "-e" in command
 
 
 def test_the_digest_of_sources_covers_every_source_file_and_no_place(tmp_path):
     digests = set()
     for change in ("", "# A comment.\n"):
         package = tmp_path / str(len(change)) / "probekit"
-        shutil.copytree(PACKAGE, package, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(provenance.PACKAGE, package, ignore=shutil.ignore_patterns("__pycache__"))
         with (package / "report" / "figures" / "style.py").open("a") as file:
             file.write(change)
-        digests.add(digest_sources(package))
+        digests.add(provenance.digest_sources(package))
     (package / "new.py").touch()
-    digest_sources.cache_clear()
-    digests.add(digest_sources(package))
+    provenance.digest_sources.cache_clear()
+    digests.add(provenance.digest_sources(package))
     assert len(digests) == 3
-    assert digest_sources() in digests
+    assert provenance.digest_sources() in digests

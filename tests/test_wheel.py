@@ -34,12 +34,9 @@ def _watch(event, arguments):
 sys.addaudithook(_watch)
 """
 QUICKER = (
-    "model.random_weights=false",
-    "capture.sites=[blocks.5.hook_resid_post]",
-    "split.folds=null",
-    "probe.permutations=0",
-    "probe.C=[0.1]",
-    "probe.description=false",
+    "--set model.random_weights=false --set capture.sites=[blocks.5.hook_resid_post] "
+    "--set split.folds=null --set probe.permutations=0 --set probe.C=[0.1] "
+    "--set probe.description=false"
 )
 
 
@@ -140,10 +137,6 @@ def installed(request, wheel, repository, tmp_path_factory):
     return Installed(venv / "bin", packages, work, repository)
 
 
-def quicker():
-    return [part for override in QUICKER for part in ("--set", override)]
-
-
 def test_it_contains_the_experiments_schemas_and_data(installed, repository):
     for folder in ("experiments", "data"):
         bundled = installed.packages / "probekit" / "bundled" / folder
@@ -173,14 +166,14 @@ def test_a_new_question_is_validated_and_run(installed):
     commands = [line.split() for line in done.stdout.splitlines() if line.startswith("  probekit")]
     assert commands == [["probekit", verb, "my_question.yaml"] for verb in ("validate", "run")]
     assert installed.call(*commands[0]).stdout.splitlines()[-1] == "ok"
-    report = installed.call(*commands[1], *quicker()).stdout.splitlines()[-1]
+    report = installed.call(*commands[1], *QUICKER.split()).stdout.splitlines()[-1]
     assert report.startswith("runs/my_question/")
     assert (installed.work / report).is_file()
     assert installed.files() == before  # nothing is written to site-packages
 
 
 def test_a_bundled_experiment_runs_by_name(installed):
-    done = installed.call("probekit", "run", "capitals", *quicker())
+    done = installed.call("probekit", "run", "capitals", *QUICKER.split())
     assert (installed.work / done.stdout.splitlines()[-1]).is_file()
     done = installed.call("probekit", "run", "capitols", code=3)
     assert "Nearest: capitals." in done.stderr

@@ -72,3 +72,9 @@ def shard_file(folder, site, shard):
 def record_file(folder, site, shard):
     """The record of a shard."""
     return folder / site / f"{shard:05d}.json"
+
+
+def flip_last_bit(path):
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)

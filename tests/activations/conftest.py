@@ -10,6 +10,7 @@ import pytest
 from probekit.activations import records
 from probekit.activations.local import LocalFiles
 from probekit.model.families.gpt2 import GPT2
+from tests.activations.captures import make_tokens
 from tests.activations.small_store import CONTENT
 from tests.model.reference import TINY
 
@@ -36,6 +37,11 @@ def tmp_path(tmp_path):
 @pytest.fixture
 def model():
     return GPT2(TINY, seed=1).requires_grad_(False)
+
+
+@pytest.fixture
+def tokens():
+    return make_tokens()
 
 
 @pytest.fixture

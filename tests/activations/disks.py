@@ -110,9 +110,8 @@ class ForgetfulDisk(WatchedDisk):
     def around(self, number, name, call, arguments):
         self.on_call()
         if self.is_dead:
-            if (
-                name == "close"
-            ):  # the system closes the files of a dead process, which releases its locks
+            # The system closes the files of a dead process, which releases its locks.
+            if name == "close":
                 return call(*arguments)
             raise OSError(errno.EIO, "dead")
         result = call(*arguments)

@@ -16,10 +16,9 @@ from probekit.activations.store import ActivationStore
 from probekit.activations.upkeep import caches_in, copy_cache, find_damage, remove_cache, summarize
 from probekit.errors import StoreError
 from tests.activations.captures import files as bytes_of
-from tests.activations.small_store import IDENTITY, SITES, Content
+from tests.activations.small_store import CONTENT, IDENTITY, SITES
 
 ROOT = "s3://bucket/some/caches"
-CONTENT = Content()
 
 
 def write(_):

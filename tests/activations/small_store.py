@@ -13,19 +13,9 @@ from probekit.errors import DamagedError, MissingError
 from tests.activations.captures import files as bytes_of
 
 SITES = ("blocks.0.hook_resid_pre", "hook_embed")
-IDENTITY = Identity(
-    weights="w",
-    config={"n_layer": 1},
-    tokenizer="t",
-    tokens="s",
-    rows="r",
-    dtype="float32",
-    compute="float32",
-    device="cpu",
-    torch="2",
-    network=1,
-    capture=1,
-)
+TEXTS = {"weights": "w", "tokenizer": "t", "tokens": "s", "rows": "r"}
+HOW = {"dtype": "float32", "compute": "float32", "device": "cpu", "torch": "2"}
+IDENTITY = Identity(config={"n_layer": 1}, network=1, capture=1, **TEXTS, **HOW)
 CREATED, SEALED = "created", "sealed"
 
 
@@ -102,7 +92,7 @@ CONTENT = Content()
 SITE = SITES[0]
 
 
-def check_that_the_first_committer_wins(files):
+def check_the_first_committer_wins(files):
     """Require that the rows of a second committer, whose last bits differ, are dropped."""
     store = CONTENT.create(files)
     rows = store.shards[1]

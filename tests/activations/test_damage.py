@@ -16,7 +16,7 @@ from probekit.errors import DamagedError, StoreError, StoreMismatchError, Unknow
 from probekit.model.weights.files import ArrayHeader, header
 from probekit.provenance import digest, seal
 from tests.activations.captures import files as bytes_of
-from tests.activations.captures import record_file, shard_file
+from tests.activations.captures import flip_last_bit, record_file, shard_file
 from tests.activations.small_store import CONTENT, SITE, SITES, complaints
 
 FILES = {
@@ -77,16 +77,14 @@ HEADERS = {
 
 
 @pytest.mark.parametrize("damage", HEADERS)
-def test_an_unexpected_header_is_never_parsed(folder, damage):
+def test_an_unexpected_header_is_never_parsed(folder, damage, refused):
     path = FILES["rows"](folder)
     content = bytearray(path.read_bytes())
     start = 0 if "length" in damage else 8
     content[start : start + len(HEADERS[damage])] = HEADERS[damage]
     path.write_bytes(content[: len(path.read_bytes())])
-    with pytest.raises(DamagedError, match="header"):
-        ActivationStore.open(folder, mapped=True).read(SITE)
-    with pytest.raises(DamagedError, match="header"):
-        ActivationStore.open(folder, mapped=False).read(SITE)
+    for mapped in (True, False):
+        refused(ActivationStore.open(folder, mapped=mapped).read, SITE)
     assert str(path.relative_to(folder)) in complaints(folder)
 
 
@@ -136,14 +134,13 @@ def reseal(path, **changes):
     ],
     ids=str,
 )
-def test_a_record_that_leads_astray_commits_nothing(folder, changes):
+def test_a_record_that_leads_astray_commits_nothing(folder, changes, refused):
     path = FILES["record"](folder)
     reseal(path, **changes)
     store = ActivationStore.open(folder)
     assert store.missing(SITE) == (1,)
     assert complaints(folder)
-    with pytest.raises(UnknownNameError, match="3 of 6 rows are stored"):
-        store.read(SITE)
+    refused(store.read, SITE)
     expected = bytes_of(folder)
     CONTENT.write(LocalFiles(folder))
     assert ActivationStore.open(folder).missing(SITE) == ()
@@ -174,23 +171,19 @@ def test_a_spec_that_leads_astray_is_damaged(folder, part, changes):
     assert "damaged" in summarize(folder).what
 
 
-def test_another_layout_of_the_right_size_gives_no_rows(folder):
+def test_another_layout_of_the_right_size_gives_no_rows(folder, refused):
     path = FILES["layout"](folder)
     content = bytearray(path.read_bytes())
     order = slice(-8 * 8, -2 * 8)  # before the two sizes of shards
     content[order] = np.frombuffer(bytes(content[order]), np.int64)[::-1].tobytes()
     path.write_bytes(content)
     for mapped in (True, False):
-        with pytest.raises(
-            DamagedError, match=r"rows\.safetensors is damaged: it is missing, or not"
-        ):
-            ActivationStore.open(folder, mapped=mapped).read(SITE)
+        refused(ActivationStore.open(folder, mapped=mapped).read, SITE)
 
 
 @pytest.mark.parametrize("name", ["../x", "/etc/x", "a/../../x", "a\\b", "a\0b"])
-def test_no_name_leads_out_of_a_cache(folder, name):
-    with pytest.raises(DamagedError, match="not a valid file name"):
-        checked(name)
+def test_no_name_leads_out_of_a_cache(folder, name, refused):
+    refused(checked, name)
     with pytest.raises((DamagedError, UnknownNameError)):
         ActivationStore.open(folder).read(name)
 
@@ -216,12 +209,6 @@ def test_a_strangers_cache_is_pinned_by_its_root(folder):
     flip_last_bit(FILES["rows"](folder))
     with pytest.raises(DamagedError, match="digest"):
         ActivationStore.open(folder, root=root).read(SITE)
-
-
-def flip_last_bit(path):
-    content = bytearray(path.read_bytes())
-    content[-1] ^= 1
-    path.write_bytes(content)
 
 
 @pytest.mark.parametrize("mapped", [True, False])
@@ -260,15 +247,14 @@ def test_a_shard_is_digested_once_and_never_by_its_writer(folder, monkeypatch, m
     assert len(digested) == n_digested + 1  # the layout of the new store
 
 
-def test_a_forged_record_is_detected(folder):
+def test_a_forged_record_is_detected(folder, refused):
     root = ActivationStore.open(folder).manifest().root
     values = CONTENT.values[SITE] + 1
     store = ActivationStore.open(folder)
     for shard in (0, 1):
         record_file(folder, SITE, shard).unlink()
         store.commit(SITE, shard, values[store.shards[shard]])
-    with pytest.raises(DamagedError, match="differ from the manifest"):
-        ActivationStore.open(folder, root=root).read(SITE)
+    refused(ActivationStore.open(folder, root=root).read, SITE)
     store.seal()
     with pytest.raises(StoreMismatchError):
         ActivationStore.open(folder, root=root)

@@ -29,31 +29,15 @@ from probekit.activations.store import ActivationStore
 from probekit.activations.upkeep import summarize
 from probekit.errors import DamagedError, StoreError
 from probekit.files import Disk
+from tests.activations import disks, small_store
 from tests.activations.captures import files as bytes_of
 from tests.activations.captures import record_file
-from tests.activations.disks import (
-    ForgetfulDisk,
-    WatchedDisk,
-    failing,
-    killing,
-    lay_out,
-    writing_short,
-)
-from tests.activations.small_store import (
-    CONTENT,
-    CREATED,
-    SEALED,
-    SITE,
-    SITES,
-    Content,
-    check_that_the_first_committer_wins,
-    complaints,
-)
+from tests.activations.small_store import CONTENT, CREATED, SEALED, SITE, SITES
 
 
 def n_calls(folder):
     """Return the number of disk calls of an undisturbed run."""
-    disk = WatchedDisk()
+    disk = disks.WatchedDisk()
     CONTENT.write(LocalFiles(folder, disk=disk))
     return len(disk.calls)
 
@@ -80,7 +64,7 @@ def what_it_told(pipe):
     with os.fdopen(pipe) as report:
         names = {repr(CREATED): CREATED, repr(SEALED): SEALED}
         lines = report.read().splitlines()
-    promised = {repr((site, n)): (site, n) for site in Content().sites for n in range(20)}
+    promised = {repr((site, n)): (site, n) for site in SITES for n in range(20)}
     return {(names | promised)[line] for line in lines}
 
 
@@ -99,7 +83,7 @@ def test_a_kill_before_each_call(tmp_path):
 def kill_before_each_call(tmp_path):
     n_kills, folder, expected = 0, tmp_path / "killed", CONTENT.expected(tmp_path / "peace")
     for at in range(n_calls(tmp_path / "counted")):
-        child, pipe = in_a_child(partial(CONTENT.write, LocalFiles(folder, disk=killing(at))))
+        child, pipe = in_a_child(partial(CONTENT.write, LocalFiles(folder, disk=disks.killing(at))))
         done = what_it_told(pipe)
         n_kills += os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
         CONTENT.check(folder, done, expected)
@@ -115,7 +99,9 @@ def test_an_error_at_each_call(tmp_path, expected, code, for_good):
         folder = tmp_path / "failed"
         done = set()
         try:
-            CONTENT.write(LocalFiles(folder, disk=failing(at, code, for_good=for_good)), done.add)
+            CONTENT.write(
+                LocalFiles(folder, disk=disks.failing(at, code, for_good=for_good)), done.add
+            )
         except StoreError as error:
             n_errors += str(folder) in str(error)
         CONTENT.check(folder, done, expected)
@@ -127,7 +113,7 @@ def test_an_error_at_each_call(tmp_path, expected, code, for_good):
 def test_a_short_write_at_each_write(tmp_path, expected):
     for at in range(n_calls(tmp_path / "counted")):
         folder = tmp_path / "short"
-        CONTENT.write(LocalFiles(folder, disk=writing_short(at)))
+        CONTENT.write(LocalFiles(folder, disk=disks.writing_short(at)))
         assert bytes_of(folder) == expected
         shutil.rmtree(folder)
 
@@ -138,7 +124,7 @@ def test_kills_at_random_moments_some_with_two_writers(tmp_path, n_wanted):
 
 
 def kill_at_random_moments(tmp_path, n_wanted):
-    content = Content(n_shards=8, n_rows=16, width=300)
+    content = small_store.Content(n_shards=8, n_rows=16, width=300)
     expected = content.expected(tmp_path / "peace")
     moments = random.Random(5)
     began = time.perf_counter()
@@ -168,7 +154,7 @@ def kill_at_random_moments(tmp_path, n_wanted):
 
 
 def test_the_first_committer_wins_and_the_others_rows_are_dropped(tmp_path):
-    check_that_the_first_committer_wins(LocalFiles(tmp_path / "both"))
+    small_store.check_the_first_committer_wins(LocalFiles(tmp_path / "both"))
     assert len(list((tmp_path / "both" / SITE).iterdir())) == 2
 
 
@@ -222,7 +208,7 @@ class Trial:
             return
         self.seen.add(key)
         base = self.folder / "crashed"
-        lay_out(image, base)
+        disks.lay_out(image, base)
         try:
             CONTENT.check(store_folder(base), done, self.expected)
         finally:
@@ -234,7 +220,7 @@ def crash_everywhere(tmp_path, forget=None):
     trial = Trial(tmp_path)
     base = tmp_path / "disk"
     base.mkdir()
-    disk = ForgetfulDisk(base, forget)
+    disk = disks.ForgetfulDisk(base, forget)
     done = set()
 
     def crash():
@@ -254,7 +240,7 @@ def kill_everywhere_then_crash(tmp_path, forget=None):
     while True:
         base = tmp_path / "disk"
         base.mkdir()
-        disk = ForgetfulDisk(base, forget)
+        disk = disks.ForgetfulDisk(base, forget)
 
         def die(at=n_calls, disk=disk):
             disk.is_dead = len(disk.calls) > at
@@ -346,7 +332,7 @@ def test_a_read_only_folder_is_read_and_refuses_writers(folder):
 
 def test_a_full_disk_keeps_what_was_committed(tmp_path):
     """A real full disk: a small tmpfs if we may mount one, else a limit on file sizes."""
-    content = Content(n_shards=12, n_rows=32, width=64)
+    content = small_store.Content(n_shards=12, n_rows=32, width=64)
     expected = content.expected(tmp_path / "peace")
     small = tmp_path / "small"
     small.mkdir()
@@ -388,5 +374,5 @@ def test_clocks_that_jump_change_nothing(tmp_path, folder, monkeypatch, now):
     record_file(folder, SITE, 0).unlink()
     CONTENT.write(LocalFiles(folder))
     assert bytes_of(folder) == expected
-    assert complaints(folder) == set()
+    assert small_store.complaints(folder) == set()
     assert summarize(folder).age >= 0

@@ -10,7 +10,6 @@ from probekit.activations import records
 from probekit.activations.capture import stream_rows
 from probekit.activations.forward import make_batches, make_shards, run_batch
 from probekit.data.positions import RowPlan
-from probekit.errors import UnknownNameError
 from probekit.model.families.gpt2 import GPT2
 from tests.activations.captures import SITES as STORED_SITES
 from tests.activations.captures import last_and_mean, last_token, make_tokens
@@ -50,8 +49,7 @@ def assert_near(found, expected):
 
 
 @pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
-def test_the_size_of_batches_changes_no_row(model, plan, monkeypatch):
-    tokens = make_tokens()
+def test_the_size_of_batches_changes_no_row(model, plan, monkeypatch, tokens):
     expected = rows_of(model, tokens, plan(tokens))
     for size in (1, 25, 10_000):
         monkeypatch.setitem(records.BATCH_TOKENS, "cpu", size)
@@ -59,8 +57,7 @@ def test_the_size_of_batches_changes_no_row(model, plan, monkeypatch):
 
 
 @pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
-def test_the_order_of_examples_changes_no_bit(model, plan):
-    tokens = make_tokens()
+def test_the_order_of_examples_changes_no_bit(model, plan, tokens):
     expected = rows_of(model, tokens, plan(tokens))
     order = np.random.default_rng(5).permutation(len(tokens))
     turned = [tokens[n] for n in order]
@@ -73,8 +70,7 @@ def test_the_order_of_examples_changes_no_bit(model, plan):
 
 
 @pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
-def test_company_changes_no_bit(model, plan):
-    tokens = make_tokens()
+def test_company_changes_no_bit(model, plan, tokens):
     together = rows_of(model, tokens, plan(tokens))
     for site in SITES:
         alone = rows_of(model, tokens, plan(tokens), [site])
@@ -97,8 +93,7 @@ def test_batches_hold_every_row_once_within_the_budget():
             assert np.array_equal(batch.sequences[member], tokens[row // 2])
 
 
-def test_shards_are_whole_batches():
-    tokens = make_tokens()
+def test_shards_are_whole_batches(tokens):
     batches = list(make_batches(tokens, last_and_mean(tokens), 60))
     shards = make_shards(batches, 16)
     assert [batch for shard in shards for batch in shard] == batches
@@ -151,14 +146,12 @@ def test_a_missing_row_is_an_error(model, example, positions, offsets):
 
 
 @pytest.mark.parametrize("site", ["blocks.*.hook_resid_post", "resid_post"])
-def test_a_site_needs_its_full_name(model, site):
+def test_a_site_needs_its_full_name(model, site, refused):
     tokens = make_tokens(4)
-    with pytest.raises(UnknownNameError, match=r"full name .*hook_resid_post"):
-        rows_of(model, tokens, last_token(tokens), [site])
+    refused(rows_of, model, tokens, last_token(tokens), [site])
 
 
-def test_torch_settings_of_the_caller_change_no_bit(model):
-    tokens = make_tokens()
+def test_torch_settings_of_the_caller_change_no_bit(model, tokens):
     plan = last_and_mean(tokens)
     expected = rows_of(model, tokens, plan)
     torch.set_default_dtype(torch.float64)

@@ -12,15 +12,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from probekit.activations import upkeep
 from probekit.activations.local import LocalFiles
 from probekit.activations.store import ActivationStore
-from probekit.activations.upkeep import (
-    collect_garbage,
-    find_damage,
-    is_cache,
-    remove_cache,
-    repair_cache,
-)
 from probekit.errors import ProbekitError, StoreError
 from tests.activations.disks import WatchedDisk
 from tests.activations.small_store import SITES, Content
@@ -96,7 +90,7 @@ class Store(RuleBasedStateMachine):
         self.content.write(LocalFiles(self.folder))
         self.kept = {(site, shard) for site in SITES for shard in range(3)}
 
-    @precondition(lambda self: self.folder.exists() and is_cache(LocalFiles(self.folder)))
+    @precondition(lambda self: self.folder.exists() and upkeep.is_cache(LocalFiles(self.folder)))
     @rule(which=st.integers(0, 1000), place=st.integers(0, 10_000), bit=st.integers(0, 7))
     def corrupt(self, which, place, bit):
         paths = sorted(p for p in self.folder.rglob("*") if p.is_file() and p.stat().st_size)
@@ -113,22 +107,22 @@ class Store(RuleBasedStateMachine):
         try:
             store = ActivationStore.open(self.folder)
         except StoreError:  # the spec itself
-            remove_cache(self.folder)
+            upkeep.remove_cache(self.folder)
             self.kept = set()
             return
-        if [damage.file for damage in repair_cache(store)] == ["rows.safetensors"]:
+        if [damage.file for damage in upkeep.repair_cache(store)] == ["rows.safetensors"]:
             # The rest is seen only with the layout, which is made by the next run.
-            repair_cache(self.content.create(LocalFiles(self.folder)))
+            upkeep.repair_cache(self.content.create(LocalFiles(self.folder)))
         store = ActivationStore.open(self.folder)
-        assert find_damage(store) == []
+        assert upkeep.find_damage(store) == []
         records = {(site, shard) for site in SITES for shard in store.records(site)}
         self.kept &= records
 
     @precondition(lambda self: not self.is_damaged and self.folder.exists())
     @rule()
     def collect(self):
-        if is_cache(LocalFiles(self.folder)):
-            collect_garbage(self.folder)
+        if upkeep.is_cache(LocalFiles(self.folder)):
+            upkeep.collect_garbage(self.folder)
             assert not list(self.folder.rglob(".[!l]*"))
 
     @rule(site=SITE)
@@ -149,7 +143,7 @@ class Store(RuleBasedStateMachine):
     def nothing_kept_is_lost(self):
         if self.kept and not self.is_damaged:
             store = ActivationStore.open(LocalFiles(self.folder))
-            assert find_damage(store) == []
+            assert upkeep.find_damage(store) == []
             for site in SITES:
                 kept = {shard for name, shard in self.kept if name == site}
                 assert kept <= store.records(site).keys()

@@ -11,14 +11,12 @@ from probekit.activations.store import ActivationStore
 from probekit.activations.upkeep import collect_garbage
 from probekit.errors import (
     ConfigError,
-    DamagedError,
     StoreError,
-    StoreMismatchError,
     UnknownNameError,
 )
 from probekit.model.families.gpt2 import GPT2
 from tests.activations.captures import SITES as MODEL_SITES
-from tests.activations.captures import files, record_file, run, shard_file
+from tests.activations.captures import files, flip_last_bit, record_file, run, shard_file
 from tests.activations.small_store import CONTENT, IDENTITY, SITE, SITES, Content
 from tests.model.reference import TINY
 
@@ -60,9 +58,7 @@ def test_one_flipped_bit_is_detected_and_its_file_named(tmp_path, model):
     store = run(tmp_path, model).store
     store.verify()
     path = shard_file(store.folder, MODEL_SITES[-1], 1)
-    content = bytearray(path.read_bytes())
-    content[-1] ^= 1
-    path.write_bytes(content)
+    flip_last_bit(path)
     message = r"1 files are damaged.*hook_resid_post/00001\.\w+\.safetensors"
     with pytest.raises(StoreError, match=message):
         store.verify()
@@ -112,25 +108,18 @@ def test_rows_are_read_by_number_only(folder, rows):
     assert len(store.read(SITE, [])) == 0
 
 
-def test_two_caches_of_the_same_name_are_never_mixed(tmp_path, folder):
+def test_two_caches_of_the_same_name_are_never_mixed(tmp_path, folder, refused):
     other = dataclasses.replace(IDENTITY, weights="others", dtype="float16")
-    with pytest.raises(StoreMismatchError) as error:
-        ActivationStore.create(LocalFiles(folder), other, CONTENT.plan, CONTENT.shards)
-    differences = ["dtype: stored 'float32', expected 'float16'"]
-    differences += ["weights: stored 'w', expected 'others'"]
-    assert [line.strip() for line in str(error.value).splitlines()[1:]] == differences
-    moved = Content(n_shards=3, n_rows=2)
-    with pytest.raises(StoreMismatchError, match="layout"):
-        moved.create(LocalFiles(folder))
+    refused(ActivationStore.create, LocalFiles(folder), other, CONTENT.plan, CONTENT.shards)
+    refused(Content(n_shards=3, n_rows=2).create, LocalFiles(folder))
 
 
-def test_shards_of_rows_of_several_kinds_are_never_one_array(tmp_path):
+def test_shards_of_rows_of_several_kinds_are_never_one_array(tmp_path, refused):
     store = CONTENT.create(LocalFiles(tmp_path / "key"))
     rows = [CONTENT.values[SITE][shard] for shard in store.shards]
     store.commit(SITE, 0, rows[0])
     store.commit(SITE, 1, rows[1][:, :1])
-    with pytest.raises(DamagedError, match=r"row shapes: \[\(1,\), \(2,\)\]"):
-        store.read(SITE)
+    refused(store.read, SITE)
 
 
 def test_a_shard_takes_its_rows_and_no_others(tmp_path):
@@ -149,16 +138,14 @@ def test_a_shard_takes_its_rows_and_no_others(tmp_path):
     assert not list(tmp_path.rglob("*.safetensors.*"))
 
 
-def test_a_partial_cache_is_read_only_on_request(tmp_path):
+def test_a_partial_cache_is_read_only_on_request(tmp_path, refused):
     store = CONTENT.create(LocalFiles(tmp_path / "key"))
     rows = store.shards[1]
     store.commit(SITE, 1, CONTENT.values[SITE][rows])
-    with pytest.raises(UnknownNameError, match=r"3 of 6 rows are stored \(50%\)"):
-        store.read(SITE)
+    refused(store.read, SITE)
     assert sorted(rows) == store.rows_at(SITE).tolist()
     assert np.array_equal(store.read(SITE, partial=True), CONTENT.values[SITE][np.sort(rows)])
     assert np.array_equal(store.read(SITE, rows, partial=True), CONTENT.values[SITE][rows])
-    with pytest.raises(UnknownNameError, match="50%"):
-        store.read(SITE, store.shards[0], partial=True)
+    refused(store.read, SITE, store.shards[0], partial=True)
     with pytest.raises(UnknownNameError):
         store.read(SITES[1], partial=True)

@@ -9,19 +9,12 @@ import sys
 import pytest
 
 from probekit import files as disk_module
+from probekit.activations import upkeep
 from probekit.activations.local import LocalFiles
-from probekit.activations.upkeep import (
-    collect_garbage,
-    remove_cache,
-    remove_dead_locks,
-    shard_locks,
-)
 from probekit.errors import DamagedError
 from probekit.files import Disk, is_on_network, write_atomic
 from tests.activations.disks import WatchedDisk
-from tests.activations.small_store import Content, check_that_the_first_committer_wins
-
-CONTENT = Content()
+from tests.activations.small_store import CONTENT, check_the_first_committer_wins
 
 
 class WindowsDisk(WatchedDisk):
@@ -92,7 +85,7 @@ def test_a_store_is_written_with_the_same_bytes(tmp_path):
 
 def test_a_second_writer_drops_its_rows(tmp_path):
     files = windows_files(tmp_path / "both")
-    check_that_the_first_committer_wins(files)
+    check_the_first_committer_wins(files)
     assert files.disk.refused == []
 
 
@@ -112,8 +105,8 @@ def test_what_killed_writers_left_is_removed(tmp_path):
     CONTENT.write(files)
     (tmp_path / "store" / "00001.claim").touch()
     (tmp_path / "store" / CONTENT.sites[0] / ".00000.json.0123").touch()
-    remove_dead_locks(files)
-    assert shard_locks(files) == []
+    upkeep.remove_dead_locks(files)
+    assert upkeep.shard_locks(files) == []
     assert files.sweep() == {f"{CONTENT.sites[0]}/.00000.json.0123": 0}
     assert files.disk.refused == []
 
@@ -132,8 +125,8 @@ def test_caches_are_removed_and_collected(tmp_path, monkeypatch):
     disk = WindowsDisk()
     monkeypatch.setattr("probekit.activations.local.Disk", lambda: disk)
     CONTENT.write(LocalFiles(tmp_path / "store"))
-    assert collect_garbage(tmp_path / "store") == {}
-    assert remove_cache(tmp_path / "store") == []
+    assert upkeep.collect_garbage(tmp_path / "store") == {}
+    assert upkeep.remove_cache(tmp_path / "store") == []
     assert not (tmp_path / "store").exists()
     assert disk.refused == []
 
@@ -156,16 +149,10 @@ def test_a_replacement_waits_for_readers_that_leave(tmp_path, monkeypatch):
     assert (tmp_path / "a").read_text() == "new"
 
 
-@pytest.fixture
-def no_flags(monkeypatch):
-    """A system whose `open` can neither refuse links, nor skip waiting, nor open folders."""
-    monkeypatch.setattr(disk_module, "_NO_FOLLOW", 0)
-    monkeypatch.setattr(disk_module, "_NO_BLOCK", 0)
-    monkeypatch.setattr(disk_module, "_FOLDER", None)
-
-
-@pytest.mark.usefixtures("no_flags")
-def test_links_folders_and_pipes_are_refused_without_flags(tmp_path):
+def test_links_folders_and_pipes_are_refused_without_flags(tmp_path, monkeypatch):
+    """A system's `open` may neither refuse links, nor skip waiting, nor open folders."""
+    for flag, value in {"_NO_FOLLOW": 0, "_NO_BLOCK": 0, "_FOLDER": None}.items():
+        monkeypatch.setattr(disk_module, flag, value)
     (tmp_path / "file").write_text("x")
     (tmp_path / "link").symlink_to(tmp_path / "file")
     (tmp_path / "folder").mkdir()

@@ -1,18 +1,18 @@
 """Independent workers compute each shard once; those of dead workers are computed again."""
 
-import functools
 import multiprocessing
 import os
 import signal
 import threading
 import time
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
 
 from probekit.activations import capture as locks
-from probekit.activations.capture import MAX_WAITING, Work, compute_shards, in_background
+from probekit.activations.capture import Work, compute_shards, in_background, stream_rows
 from probekit.activations.upkeep import collect_garbage, remove_cache, shard_locks
 from probekit.files import Disk
 from probekit.model.families.gpt2 import GPT2
@@ -49,10 +49,6 @@ def start(root, seed, before, answers):
     process = FORK.Process(target=_work, args=(root, seed, before, answers))
     process.start()
     return process
-
-
-def sleep(seconds):
-    return functools.partial(time.sleep, seconds)
 
 
 def meet(workers):
@@ -94,13 +90,13 @@ def test_three_workers_compute_each_shard_once_and_produce_the_same_bytes(tmp_pa
 
 def test_the_shard_of_a_killed_worker_is_computed_by_another(tmp_path, model, answers):
     expected = run(tmp_path / "alone", model).store
-    killed = start(tmp_path / "many", 0, sleep(1000), answers)
+    killed = start(tmp_path / "many", 0, partial(time.sleep, 1000), answers)
     _, _, shard = answers.get()
     store = begin(tmp_path / "many", model).store
     os.kill(killed.pid, signal.SIGKILL)
     killed.join()
     assert shard_locks(store.files) == [f"{shard:05d}.claim"]
-    other = start(tmp_path / "many", 1, sleep(0), answers)
+    other = start(tmp_path / "many", 1, partial(time.sleep, 0), answers)
     other.join(100)
     assert ("done", 1, shard) in drain(answers)
     store.files.sweep()
@@ -108,7 +104,7 @@ def test_the_shard_of_a_killed_worker_is_computed_by_another(tmp_path, model, an
 
 
 def test_the_shard_of_a_living_worker_is_waited_for(tmp_path, model, answers):
-    slow = start(tmp_path, 0, sleep(1.0), answers)
+    slow = start(tmp_path, 0, partial(time.sleep, 1.0), answers)
     _, _, shard = answers.get()
     quick = begin(tmp_path, model)
     mine = [done.shard for done in compute_shards(quick, 1)]
@@ -168,8 +164,6 @@ def test_gc_and_rm_remove_leftover_shard_locks(tmp_path, model):
 
 
 def test_rows_do_not_depend_on_the_number_of_threads(model):
-    from probekit.activations.capture import stream_rows
-
     tokens = make_tokens(200)
     before = torch.get_num_threads()
     found = []
@@ -207,7 +201,7 @@ def test_no_more_than_a_few_pieces_wait():
     waiting = len(given)
     gate.set()
     giver.join(30)
-    assert waiting == MAX_WAITING
+    assert waiting == locks.MAX_WAITING
     assert len(given) == 10
 
 

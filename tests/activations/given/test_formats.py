@@ -11,7 +11,7 @@ from safetensors.numpy import save_file
 
 from probekit.activations.given.formats import row_ids
 from probekit.activations.given.given import open_activations
-from probekit.errors import DataError, ProbekitError
+from probekit.errors import DataError
 
 ROWS = np.random.default_rng(0).normal(size=(40, 4)).astype(np.float32)
 
@@ -32,32 +32,27 @@ def zarr_array(folder, **options):
 
 
 @pytest.mark.parametrize("options", [{"zarr_format": 2}, {"zarr_format": 3}, {"shards": (20, 4)}])
-def test_a_zarr_array_without_a_chunk_is_refused(tmp_path, options):
+def test_a_zarr_array_without_a_chunk_is_refused(tmp_path, options, refused):
     _, chunks = zarr_array(tmp_path, **options)
     np.testing.assert_array_equal(first_read(tmp_path), ROWS)
     chunks[1].unlink()
-    with pytest.raises(
-        DataError, match=rf"a.zarr stores {len(chunks) - 1} of {len(chunks)} chunks.*as 0.0. Write"
-    ):
-        open_activations(tmp_path)
+    refused(open_activations, tmp_path)
 
 
-def test_only_the_chosen_arrays_of_a_group_need_all_chunks(tmp_path):
+def test_only_the_chosen_arrays_of_a_group_need_all_chunks(tmp_path, refused):
     zarr = pytest.importorskip("zarr")
     group = zarr.open_group(str(tmp_path / "acts.zarr"), mode="w")
     group.create_array("layer_0", data=ROWS)
     group.create_array("layer_1", shape=ROWS.shape, chunks=(10, 4), dtype="f4")[:20] = ROWS[:20]
     assert len(open_activations(tmp_path, sites=["layer_0"]).sites) == 1
-    with pytest.raises(DataError, match=r"acts.zarr/layer_1 stores 2 of 4 chunks"):
-        open_activations(tmp_path)
+    refused(open_activations, tmp_path)
 
 
-def test_a_shard_without_one_of_its_chunks_is_refused(tmp_path):
+def test_a_shard_without_one_of_its_chunks_is_refused(tmp_path, refused):
     zarr = pytest.importorskip("zarr")
     options = {"shape": ROWS.shape, "chunks": (5, 4), "shards": (20, 4), "dtype": "f4"}
     zarr.create_array(str(tmp_path / "a.zarr"), **options)[:25] = ROWS[:25]
-    with pytest.raises(DataError, match=r"a.zarr contains NaN, or lacks a chunk of a shard"):
-        open_activations(tmp_path)
+    refused(open_activations, tmp_path)
 
 
 def test_chunks_of_zeros_that_are_stored_are_read(tmp_path):
@@ -134,7 +129,7 @@ def test_a_damaged_zarr_description_is_refused(tmp_path, content):
 
 
 @pytest.mark.parametrize("is_nested", [False, True])
-def test_no_folder_of_a_zarr_group_is_left_out(tmp_path, is_nested):
+def test_no_folder_of_a_zarr_group_is_left_out(tmp_path, is_nested, refused):
     zarr = pytest.importorskip("zarr")
     group = zarr.open_group(str(tmp_path / "acts.zarr"), mode="w")
     group.create_array("layer_0", data=ROWS)
@@ -143,8 +138,7 @@ def test_no_folder_of_a_zarr_group_is_left_out(tmp_path, is_nested):
     else:
         group.create_array("more", data=ROWS)
         (tmp_path / "acts.zarr" / "more" / "zarr.json").unlink()
-    with pytest.raises(DataError, match=r"acts.zarr/more is no array"):
-        open_activations(tmp_path)
+    refused(open_activations, tmp_path)
 
 
 @pytest.mark.parametrize("name", ["a.parquet", "a.npy", "a.safetensors"])
@@ -171,19 +165,17 @@ def test_damaged_files_are_refused(tmp_path, name, damage):
         open_activations(tmp_path)
 
 
-def test_an_npz_archive_named_npy_is_refused(tmp_path):
+def test_an_npz_archive_named_npy_is_refused(tmp_path, refused):
     np.savez(tmp_path / "a.npz", ROWS)
     (tmp_path / "a.npz").rename(tmp_path / "a.npy")
-    with pytest.raises(DataError, match=r"a.npy is an .npz archive. Save each"):
-        open_activations(tmp_path)
+    refused(open_activations, tmp_path)
 
 
-def test_a_second_array_in_a_npy_file_is_not_ignored(tmp_path):
+def test_a_second_array_in_a_npy_file_is_not_ignored(tmp_path, refused):
     with (tmp_path / "a.npy").open("wb") as file:
         np.save(file, ROWS)
         np.save(file, ROWS)
-    with pytest.raises(DataError, match=r"a.npy has 768 bytes after its array of shape \(40, 4\)"):
-        open_activations(tmp_path)
+    refused(open_activations, tmp_path)
 
 
 def test_a_npy_header_of_many_digits_is_refused(tmp_path):
@@ -194,10 +186,9 @@ def test_a_npy_header_of_many_digits_is_refused(tmp_path):
         open_activations(tmp_path)
 
 
-def test_a_safetensors_key_of_many_digits_is_refused(tmp_path):
+def test_a_safetensors_key_of_many_digits_is_refused(tmp_path, refused):
     save_file({"1" * 5000: ROWS, "a": ROWS}, tmp_path / "a.safetensors")
-    with pytest.raises(ProbekitError, match=r"'1{200}' has more than 200 characters"):
-        open_activations(tmp_path)
+    refused(open_activations, tmp_path)
 
 
 def test_a_field_of_rows_csv_that_is_too_long_is_refused(tmp_path):
@@ -206,9 +197,8 @@ def test_a_field_of_rows_csv_that_is_too_long_is_refused(tmp_path):
         row_ids(tmp_path)
 
 
-def test_masked_numbers_are_nan():
-    with pytest.raises(DataError, match="a: row 1 contains nan"):
-        open_activations({"a": np.ma.masked_array(ROWS, ROWS[1, 1] == ROWS)})
+def test_masked_numbers_are_nan(refused):
+    refused(open_activations, {"a": np.ma.masked_array(ROWS, ROWS[1, 1] == ROWS)})
     complete = np.ma.masked_array(ROWS, mask=False)
     assert open_activations({"a": complete}).digest == open_activations({"a": ROWS}).digest
 

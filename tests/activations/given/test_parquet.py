@@ -54,15 +54,8 @@ def test_a_frame_of_pandas_is_read(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["list_", "fixed"])
-@pytest.mark.parametrize(
-    ("row", "problem"),
-    [
-        (None, "is null"),
-        ([1.0, None, 2.0, 3.0], "has a null at index 1"),
-        ([1.0, 2.0], "has 2 numbers, row 0 4"),
-    ],
-)
-def test_nulls_and_unequal_parquet_lists_are_named(tmp_path, monkeypatch, kind, row, problem):
+@pytest.mark.parametrize("row", [None, [1.0, None, 2.0, 3.0], [1.0, 2.0]], ids=str)
+def test_nulls_and_unequal_parquet_lists_are_named(tmp_path, monkeypatch, kind, row, refused):
     if kind == "fixed" and row == [1.0, 2.0]:
         pytest.skip("cannot be written")
     monkeypatch.setattr("probekit.activations.given.given._NUMBERS_AT_ONCE", 20)
@@ -70,31 +63,26 @@ def test_nulls_and_unequal_parquet_lists_are_named(tmp_path, monkeypatch, kind, 
     rows[17] = row
     parquet(tmp_path, {"layer_0": lists(ROWS), "layer_1": lists(rows, kind)})
     assert open_activations(tmp_path, sites=["layer_0"]).n_rows == 40
-    with pytest.raises(DataError, match=rf"a.parquet: row 17 of the column 'layer_1' {problem}"):
-        open_activations(tmp_path)
+    refused(open_activations, tmp_path)
 
 
-def test_unusable_parquet_columns_are_refused(tmp_path):
+def test_unusable_parquet_columns_are_refused(tmp_path, refused):
     texts, ok = pa.array(["x"] * 40), lists(ROWS)
     shaped = [{"site": "x", "shape": one} for one in ("[2, 1]", "[4.0]", "[-2, -2]")]
-    for table, message in (
-        ({}, "has no columns"),
-        (pa.table([ok, ok], names=["a", "a"]), "two columns of the same name"),
-        ({"label": texts, "a": ok}, "column 'label' has type string. Allowed: lists of numbers"),
-        ({"a": pa.array(ROWS[:, 0])}, "column 'a' has type float32"),
-        ({"a": pa.array([[1, 2]] * 40)}, "a: the array has dtype int64"),
-        ({"a": pa.array([[]] * 40, ok.type)}, "so it has no features"),
-        ({"a": pa.array([], ok.type)}, "so it has no rows"),
-        ({"a": lists([None, *ROWS[1:]])}, "row 0 of the column 'a' is null"),
-        ({"a": lists([[np.inf] * 4, *ROWS[1:]])}, "row 0 contains inf"),
-        *(
-            (pa.table({"a": ok}).replace_schema_metadata(one), "do not fit lists of 4")
-            for one in shaped
-        ),
+    for table in (
+        {},
+        pa.table([ok, ok], names=["a", "a"]),
+        {"label": texts, "a": ok},
+        {"a": pa.array(ROWS[:, 0])},
+        {"a": pa.array([[1, 2]] * 40)},
+        {"a": pa.array([[]] * 40, ok.type)},
+        {"a": pa.array([], ok.type)},
+        {"a": lists([None, *ROWS[1:]])},
+        {"a": lists([[np.inf] * 4, *ROWS[1:]])},
+        *(pa.table({"a": ok}).replace_schema_metadata(one) for one in shaped),
     ):
         parquet(tmp_path, table)
-        with pytest.raises(DataError, match=message):
-            open_activations(tmp_path)
+        refused(open_activations, tmp_path)
     parquet(tmp_path, {"label": texts, "a": ok})
     assert len(open_activations(tmp_path, sites=["a"]).sites) == 1
 
