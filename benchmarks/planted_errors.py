@@ -200,15 +200,14 @@ ERRORS = (
         "results/verdict.py",
         'return "not better" if self.doubts else "yes"',
         'return "yes"',
-        "tests/results/test_verdict.py::test_each_result_is_one_case",
+        "tests/results/test_verdict.py::test_verdicts_are_those_that_are_stored",
     ),
     PlantedError(
         "an association alone makes a probe better than a constant guess",
         "results/verdict.py",
         "if self.is_constant and not (smallest > 0 or largest < 0):",
         "if False:",
-        "tests/results/test_verdict.py"
-        "::test_an_association_alone_does_not_decide_about_the_majority_class",
+        "tests/results/test_verdict.py::test_verdicts_are_those_that_are_stored",
     ),
     PlantedError(
         "a source reads the rows of the first position",

@@ -47,7 +47,7 @@ def test_version_is_printed(call):
 
 
 def interrupted(folder, arguments, is_due, by):
-    """Return what a command prints that is stopped by a signal, which sets its exit code."""
+    """Return the output of a command that is stopped by a signal, which sets its exit code."""
     code, errors = interrupt(
         [PROBEKIT, "run", "planted.yaml", *arguments],
         lambda: list(folder.glob(is_due)),

@@ -55,7 +55,7 @@ OF_FOLDS = {"majority": 0.5, "chosen_random_weights": 0.7, BLOCK_1: 0.5}
 
 
 def networks(value):
-    """Scores of one kind at six sites, of which one has this value.
+    """Scores of one kind at six sites; one of them has this value.
 
     The limit is 1.346 times the half-width of the difference, 0.0283.
     """

@@ -75,7 +75,7 @@ TEXTS = {
     "selectivity explains the control": lambda: caption(TABLE, "selectivity"),
     "a control by group": lambda: caption(TABLE, "selectivity", BY_GROUP),
     "a control by group in a map": lambda: map_caption(HEADS, "selectivity", BY_GROUP),
-    "a null beside a control has no band": lambda: caption(WITH_NULL),
+    "a null next to a control has no band": lambda: caption(WITH_NULL),
     "the band of a null replaces a control": lambda: caption(NULL_ALONE, control=REASON),
     "a null is of the main metric": lambda: caption(NULL_ALONE, "auroc"),
     "normalised rows": lambda: caption(TABLE.assign(view="normalized")),
