@@ -56,16 +56,16 @@ ERRORS = (
     PlantedError(
         "the interval of a difference is narrower than its test",
         "probes/score/differences.py",
-        "for tail in (LEVEL, level)",
-        "for tail in (2 * LEVEL, level)",
+        "for alpha in (LEVEL, adjusted_alpha)",
+        "for alpha in (2 * LEVEL, adjusted_alpha)",
         "tests/probes/score/test_rare_classes.py::"
         "test_intervals_exclude_0_exactly_if_their_p_value_is_below_the_level",
     ),
     PlantedError(
         "degrees of freedom of a class count the groups of all classes",
         "probes/score/intervals.py",
-        "units = float(spread.n_effective[n]), int(spread.n_rows[n])",
-        "units = resamples.n_effective, int(spread.n_rows[n])",
+        "n_units, n_rows = float(spread.n_effective[part]), int(spread.n_rows[part])",
+        "n_units, n_rows = resamples.n_effective, int(spread.n_rows[part])",
         "tests/probes/score/test_rare_classes.py::"
         "test_the_limits_of_a_class_are_those_of_its_own_groups",
     ),
@@ -219,7 +219,7 @@ ERRORS = (
     PlantedError(
         "a source returns the site that it read last",
         "pipeline/experiment/source.py",
-        "if last is not None and last[:2] == (site, position):",
+        "if last is not None and (last.site, last.position) == (site, position):",
         "if last is not None:",
         "tests/pipeline/experiment/test_features.py"
         "::test_concatenated_features_are_in_forward_order",
