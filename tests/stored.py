@@ -5,6 +5,7 @@ the difference before you commit it.
 """
 
 from difflib import unified_diff
+from operator import itemgetter
 from pathlib import Path
 
 import pytest
@@ -57,7 +58,9 @@ def short(value):
 
 
 def line(part):
-    return "  ".join(f"{path}={short(value)}" for path, value in leaves(part))
+    return "  ".join(
+        f"{path}={short(value)}" for path, value in sorted(leaves(part), key=itemgetter(0))
+    )
 
 
 def drawn(figure):
@@ -67,7 +70,9 @@ def drawn(figure):
     lines = [line(trace) for trace in content["data"]]
     for kind in ("annotations", "shapes"):
         lines += [f"{kind[:-1]}: {line(part)}" for part in layout.pop(kind, ())]
-    return "\n".join([*lines, *(f"{key}: {line({'': part})}" for key, part in layout.items())])
+    return "\n".join(
+        [*lines, *(f"{key}: {line({'': part})}" for key, part in sorted(layout.items()))]
+    )
 
 
 def changed(before, after):
