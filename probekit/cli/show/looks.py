@@ -50,7 +50,7 @@ from probekit.results.network import (
 )
 
 MOST_HEADS = 5
-# Free text is the last column.
+# Columns of predictions, in order; free text is the last one.
 _COLUMNS = ("number", "position", "label", "score", "token", "text")
 _WITH_SHADES = ("256", "truecolor")  # with 16 colours, pale shades cannot be distinguished
 
@@ -73,10 +73,10 @@ def show_lens(rows: pd.DataFrame, position: int) -> None:
         ConfigError: a text has no such position.
     """
     n_top = sum(str(column).startswith("token_") for column in rows.columns)
-    tokens_of = rows.drop_duplicates(["prompt", "position"]).groupby("prompt", sort=False)["token"]
+    by_text = rows.drop_duplicates(["prompt", "position"]).groupby("prompt", sort=False)["token"]
     # Raises before anything is printed if a text does not have the position.
-    places = {number: position_from_start(position, len(tokens)) for number, tokens in tokens_of}
-    for number, of_text in tokens_of:
+    places = {number: position_from_start(position, len(tokens)) for number, tokens in by_text}
+    for number, of_text in by_text:
         tokens, place = of_text.tolist(), places[number]
         beginning = line_label("".join(tokens[: place + 1]))
         click.echo(f"{number} at [{place}] {token_label(tokens[place])}: {beginning}")

@@ -54,6 +54,7 @@ def name_lines(figure: go.Figure, labels: Sequence[LineLabel]) -> None:
         label_lines(figure, labels)
         return
     named = [trace for trace in figure.data if trace.name]
+    # The first trace of each name, which replaces the later ones, is in the legend.
     first = {trace.name: trace for trace in reversed(named)}
     for trace in named:
         trace.showlegend = trace is first[trace.name]

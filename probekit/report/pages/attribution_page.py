@@ -194,14 +194,15 @@ def largest_table(attribution: AttributedLogit) -> ResultTable:
     parts = strongest_parts(attribution)
     rest = parts["value"].iloc[MOST_ROWS:]
     rows = list(zip(parts["name"], parts["value"], strict=True))[:MOST_ROWS]
-    rows += [(f"other {len(rest)} of {len(parts)} components", rest.sum())] * bool(len(rest))
+    if len(rest):
+        rows.append((f"other {len(rest)} of {len(parts)} components", rest.sum()))
     rows.append((attribution_title(attribution), attribution.logit))
     has_share = bool(attribution.minus)
     return ResultTable(
         "Largest contributions",
-        ("component", "contribution", *["share"] * has_share),
+        ("component", "contribution", *(["share"] if has_share else [])),
         [
-            (name, signed(value), *[_share(value, attribution.logit)] * has_share)
+            (name, signed(value), *([_share(value, attribution.logit)] if has_share else []))
             for name, value in rows
         ],
         has_title=True,

@@ -149,9 +149,10 @@ def _found(v: Verdict, record: RunRecord) -> Iterator[Caveat]:
     if v.score is not None:
         yield from _rivals(v)
     if v.learns_control:
-        is_answered = "word_identity" in v.rivals and "word_identity" not in v.doubts
-        answered = WORDS_DO_NOT_HELP * (is_answered and record.control_by == "word")
-        yield Caveat("control", CONTROL.format(by=record.control_by) + answered)
+        # Word identity answers the doubt if the control task is by word and the probe is better.
+        is_better = "word_identity" in v.rivals and "word_identity" not in v.doubts
+        answer = WORDS_DO_NOT_HELP if is_better and record.control_by == "word" else ""
+        yield Caveat("control", CONTROL.format(by=record.control_by) + answer)
     compared = [scores for scores in v.unselected if scores.n_compared]
     has_positions = len({scores.position for scores in compared}) > 1
     for scores in compared:
@@ -159,6 +160,7 @@ def _found(v: Verdict, record: RunRecord) -> Iterator[Caveat]:
             yield Caveat("nowhere-better", _nowhere_better(scores, has_positions=has_positions))
     if v.false_positives is not None and v.score is not None:
         value, low, high = (fixed(100 * number, 1) for number in v.false_positives)
+        # An undefined interval is written as "nan".
         interval = "" if low == "nan" else f" [{low}, {high}]"
         _, allowed = ACHIEVED[v.score.metric]
         text = FALSE_POSITIVES.format(rate=f"{value} %{interval}", allowed=100 * allowed)
@@ -180,8 +182,10 @@ def _rivals(v: Verdict) -> Iterator[Caveat]:
     """Yield a warning for each group of rivals that imply the same doubt for the same reason."""
     assert v.score is not None
     metric, doubts = v.score.metric, v.doubts
+    # Without a significant p (also if it is NaN), nothing was decoded that other rivals explain.
     if "majority" in doubts and v.p is not None and not v.p < LEVEL:
-        doubts = {"majority": doubts["majority"]}  # nothing was decoded that others explain
+        doubts = {"majority": doubts["majority"]}
+    # The kinds of rivals by their relation to the probe and the doubt that they imply.
     kinds: dict[tuple[str, str], list[str]] = {}
     for kind, rival in doubts.items():
         relation, doubt = UNTESTED, DOUBTS[kind]
