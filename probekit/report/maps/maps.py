@@ -298,8 +298,8 @@ def text_map(
     columns = {"tickvals": list(range(n_columns)), "ticktext": across}
     rows = {"tickvals": list(range(n_rows)), "ticktext": down}  # the first one at the top
     figure.update_xaxes(**axis, title_text=title, **columns, range=[-0.5, n_columns - 0.5])
-    figure.update_yaxes(**axis, **rows, range=[n_rows - 0.5, -0.5], title_text=down_title)
-    return figure
+    figure.update_yaxes(**axis, **rows, range=[n_rows - 0.5, -0.5])
+    return figure.update_yaxes(title_text=down_title)
 
 
 def cell_map(
