@@ -282,7 +282,7 @@ def _root(cache_root: Location | None) -> Location:
 def _find(names: Sequence[str], cache_root: Location | None) -> Sequence[Location]:
     """Return the locations of the named caches, or of all without names.
 
-    If there are none, a line on stderr says so.
+    If there are none, a line on stderr reports it.
     """
     from probekit.activations.upkeep import caches_in, find_cache
 

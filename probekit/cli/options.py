@@ -189,7 +189,7 @@ def bos_option(texts: str = "each text") -> Decorator:
 
 
 def runs_option(written: str) -> Decorator:
-    """Return the option of the results folder; `written` says in its help what is written there."""
+    """Return the option of the results folder; `written` ends its help: what is written there."""
     return click.option(
         "--out", type=OutFolder(), default="runs", help=f"Results folder; {written}."
     )

@@ -67,8 +67,8 @@ def show_results(result: RunResult) -> None:
     for number, ((probe, position), sites) in enumerate(by_probe.items()):
         parts = [probe] if len(kinds) > 1 else []
         parts += [position] if len(positions) > 1 else []
-        if parts:
-            heading = " at ".join(parts)
+        heading = " at ".join(parts)
+        if heading:
             click.echo(f"\n{heading}" if number > 0 else heading)
         filled = [name for name in columns if any(name in row.cells for row in sites)]
         # Only the main score is followed by its interval.

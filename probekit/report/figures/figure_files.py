@@ -99,6 +99,7 @@ def write_figures(
             for kind in formats:
                 path = folder / f"{name}.{kind}"
                 drawing, size = on_paper(part, columns)
+                # Drawings have `CENTIMETRE` pixels in a centimetre of the paper.
                 scale = (DOTS if kind == "png" else CSS_PIXELS) / CENTIMETRE
                 options = {**size, "format": kind, "scale": scale}
                 content = kaleido.calc_fig_sync(drawing.to_dict(), opts=options)
@@ -167,7 +168,7 @@ def file_names(titles: Sequence[str]) -> list[str]:
     for title in titles:
         plain = re.sub(r"[^a-z0-9]+", "-", title.lower().replace("²", "2")).strip("-")[:80]
         plain = plain or "figure"
-        # The number starts at the count of names that begin alike, and goes on until it is free.
+        # The number starts at the count of names that begin alike, and rises until it is free.
         name, number = plain, sum(other.startswith(plain) for other in names)
         while name in names:
             number += 1

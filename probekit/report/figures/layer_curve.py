@@ -493,7 +493,8 @@ def curve_facets(table: pd.DataFrame, metric: str = "accuracy") -> go.Figure:
         ]
         of_others = [line_labels.LineLabel(OTHERS, line.y[-1], GREY, line.x[-1]) for line in others]
         references = go.Figure()
-        # The horizontal lines of a panel: those of its run, position and kind of probe.
+        # The horizontal lines of a panel: those of its run, model, data set, position and kind of
+        # probe. Baselines have no site; the nested choice is not bound to one position.
         is_own = pd.Series(True, measured.index)
         for column in ("run", "model", "dataset", "position"):
             is_own &= measured[column].isin(["", first[column]]) | measured["target"].eq(HEADLINE)
@@ -546,7 +547,8 @@ def panel_grid(titles: Sequence[str], y_title: str) -> go.Figure:
             yref=f"{axes['yaxis']} domain",
             yanchor="bottom",
             showarrow=False,
-            arrowcolor=SERIES_COLOURS[0],  # not drawn; the script of the page mixes it with its ink
+            # Not drawn: the script of the page mixes the colour of the text from it and its ink.
+            arrowcolor=SERIES_COLOURS[0],
             font={"size": SMALL, "color": label_colour(SERIES_COLOURS[0])},
         )
     return figure

@@ -303,6 +303,7 @@ def layer_axis(
         axis: Axis of the figure; by default all of its x axes.
     """
     names = [label for label in labels.values() if label and not label.isdigit()]
+    # A few names are on a second line, below the numbers; more are slanted.
     n_not_numbers = len([label for label in labels.values() if not label.isdigit()])
     below = "<br>" if n_not_numbers <= MOST_NAMES else ""
     step = math.ceil(len(labels) / most)

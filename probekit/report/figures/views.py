@@ -18,6 +18,7 @@ MOST_NEURONS = 4  # neurons drawn as lines of a curve; the table of sites lists 
 _SAME_MAP = ("line", "position", "probe", "view")
 _CELL = (*_SAME_MAP, "depth", "step")
 _POSITIONS = {"first": "first token", "last": "last token", "mean": "mean of all tokens"}
+# Position in or next to a span, with its offset in tokens if it has one.
 OFFSET = r"^(?:span|word:[a-z]+)(?P<offset>[+-]\d+)?(?:\+first)?$"
 
 

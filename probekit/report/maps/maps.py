@@ -372,8 +372,9 @@ def inks(values: NDArray[np.float64], shown: Colours) -> list[str]:
     ['#ffffff', '#000000', '#000000']
     """
     share = ((values - shown.low) / (shown.high - shown.low)).clip(0, 1)
-    cells = plotly.colors.sample_colorscale(shown.scale, np.nan_to_num(share), colortype="tuple")
-    is_light = (luminance(np.array(cells)) > _SPLIT) | np.isnan(values)  # NaN cells are light grey
+    fills = plotly.colors.sample_colorscale(shown.scale, np.nan_to_num(share), colortype="tuple")
+    # Cells without a value are light grey.
+    is_light = (luminance(np.array(fills)) > _SPLIT) | np.isnan(values)
     text_colours: list[str] = np.where(is_light, "#000000", "#ffffff").tolist()
     return text_colours
 

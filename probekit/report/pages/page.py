@@ -28,7 +28,7 @@ def figure_json(figure: go.Figure) -> dict[str, Any]:
     return plain
 
 
-# The `kind` of an item says how page.html draws it.
+# The `kind` of an item selects the part of page.html that draws it.
 @dataclass(frozen=True)
 class FigurePart:
     """A figure on a page, with its caption and a text alternative.

@@ -242,6 +242,7 @@ def _caption(pair: PatchedPair) -> str:
 
 
 def _in_words(pair: PatchedPair, rows: pd.DataFrame) -> str:
+    """Return the strongest patches among these rows with their effects, as text."""
     # The effect is the last column but one, with and without estimates.
     named = [f"{name} {effect}" for name, *_, effect, _ in strongest_patches(pair, rows).rows]
     return f"effects {'; '.join(named)}."

@@ -42,7 +42,7 @@ def first_part(table: pd.DataFrame, v: Verdict, control: Control = BY_WORD) -> F
 
 
 def _result_parts(table: pd.DataFrame, v: Verdict, control: Control) -> Iterator[FigurePart]:
-    """Yield the figures of `result_parts`, each drawn only when it is asked for."""
+    """Yield the figures of `result_parts`, each drawn only when the iteration reaches it."""
     measured = measured_metrics(table)
     drawn = [name for name in METRICS if name in measured and METRICS[name].is_drawn]
     first = [name for name in v.main_metrics if name in drawn]

@@ -258,6 +258,7 @@ def _residual(table: pd.DataFrame, metric: str) -> pd.DataFrame:
     cells = map_cells(table, metric)
     line = str(cells.groupby("line", sort=False)["run"].nunique().idxmax())
     at_line, ranked = only(cells, line=line), only(ranked_rows(table), line=line)
+    # The first row of each run: its best one, or without scores the first cell.
     shown = pd.concat([ranked, at_line])[MAP_ROW].drop_duplicates("run")
     return at_line.merge(shown, on=MAP_ROW).drop_duplicates(["run", "depth"])
 

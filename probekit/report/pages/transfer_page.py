@@ -30,7 +30,7 @@ OTHERS = (
     "score on the training rows of all data sets."
 )
 MOST_TEXTS = 12  # with more data sets, cells are too small for numbers
-# Formats of hover values that are not scores.
+# Column of a hover text that is not a score -> its format.
 FORMATS: dict[str, Callable[..., str]] = {"p": style.format_p, "n_null": "{:.0f}".format}
 # Space of the features -> title and caption of the map of cosines.
 SPACES = {
@@ -220,7 +220,7 @@ def _hover(row: pd.Series, lines: dict[str, tuple[str, ...]]) -> str:
             continue
         if len(numbers) == 2:  # a range without a value
             text = " to ".join(map(style.format_number, numbers))
-        else:
+        else:  # a number, or a value with its interval
             text = FORMATS.get(columns[0], style.format_number)(*numbers)
         texts.append(f"{name}: {text}")
     return "<br>".join(texts)

@@ -97,6 +97,16 @@ def _render(
     folded: list[FigurePart],
     heads: HeadWeights | None = None,
 ) -> str:
+    """Return a page: the first figure beside a summary, other figures, and tables.
+
+    Args:
+        model: Name or path of the model.
+        title: Question that the page answers.
+        rows: One row for each tensor; of several, the page has a table.
+        figures: Figures that are shown.
+        folded: Figures of single heads.
+        heads: Weights by head, if the tensor has heads.
+    """
     caption = "All tensors" if len(rows) > 1 else "The tensor"
     summary = ResultTable(caption, (), list(_summary(rows).items()), css="summary")
     sections = [PageSection("", [Group("split", [*figures[:1], summary])], "first")]

@@ -326,6 +326,7 @@ def unit_of(probes: Iterable[str]) -> str:
     >>> unit_of(["structural_depth:64"])
     'sentences'
     """
+    # If rows are classified or predicted as well, "classification" or "regression" comes first.
     tasks = {kind.task for kind in map(kind_of, probes) if kind is not None}
     return {"tree": "sentences", "text": "texts"}.get(min(tasks, default=""), "rows")
 

@@ -48,7 +48,7 @@ _IMPRECISE = (
 KINDS = (*_WRONG.split(), *_OTHERWISE.split(), *_IMPRECISE.split())
 _RANK = {kind: rank for rank, kind in enumerate(KINDS)}
 
-# What it implies if the selected probe is not better than a rival.
+# Kind of a rival -> what it implies if the selected probe is not better.
 DOUBTS = {
     "majority": "the probe may have learnt nothing",
     "random_weights": "the result may not depend on what the network has learnt",
@@ -59,6 +59,7 @@ DOUBTS = {
     "length": "the probe may use only the length",
     "embedding": "the layers may add nothing",
 }
+# Verdict on the difference from a rival -> how the probe compares with it.
 RELATIONS = {
     SIGNIFICANTLY_WORSE: "significantly worse than",
     NOT_SIGNIFICANT: "not significantly better than",

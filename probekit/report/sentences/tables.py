@@ -253,6 +253,7 @@ def site_rows(table: pd.DataFrame, v: Verdict) -> list[SiteRow]:
         for metric in v.main_metrics
         for _, task in only(series, target="task", split="test", metric=metric).iterrows()
     ]
+    # Rows without single heads are in order already.
     if not any(_HEAD.search(row.site) for row in rows):
         return rows
     order = list(dict.fromkeys((row.probe, row.position) for row in rows))
