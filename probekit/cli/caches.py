@@ -36,6 +36,7 @@ class _CacheGroup(click.Group):
     """Treats an argument that is not a command as the experiment file to capture."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Insert `capture` before the name of an experiment; refuse names that are none."""
         if args and args[0] not in self.commands and args[0] not in ("-h", "--help"):
             from probekit.experiment.locations import bundled_files, is_experiment
 

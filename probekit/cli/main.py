@@ -72,6 +72,7 @@ def _terminated(*_: object) -> None:
 
 @contextmanager
 def _sigterm_raises() -> Iterator[None]:
+    """Raise `_Terminated` on a signal to terminate; afterwards restore the previous handlers."""
     if threading.current_thread() is not threading.main_thread():  # others cannot set handlers
         yield
         return

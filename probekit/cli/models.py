@@ -81,6 +81,7 @@ def params(model: str, untied: bool, no_qkv_bias: bool, as_json: bool, **sizes: 
 
 
 def _entry(count: ParameterCount, total: ParameterCount) -> dict[str, Any]:
+    """Return the facts on a component or a sum; its share is that of the total of the model."""
     return {
         "name": count.name,
         "formula": count.formula,

@@ -123,6 +123,7 @@ def _texts_options(*, required: bool) -> Decorator:
     """Return a decorator that adds the text options and passes the texts to a command."""
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        # The command gets its texts and those of the file together, as `texts`.
         @together(
             click.option("--text", "texts", multiple=True, help="Input text; repeatable."),
             click.option("--file", type=click.Path(path_type=Path), help="File with input texts."),

@@ -248,7 +248,7 @@ class Palette:
         >>> Palette(("a", "b"), 0.0, 4.0).paint(RowPrediction("a", -2.0))
         Paint(hue='#0072B2', strength=0.5)
         """
-        if answer.label is None:
+        if answer.label is None:  # a predicted number
             span = self.high - self.low
             return Paint(NUMBER, _clipped((answer.score - self.low) / span if span else 0.0))
         if len(self.classes) == 2:

@@ -173,6 +173,7 @@ def _cell(column: str, value: object) -> str:
 
 
 def _tokens_line(reading: TextReading, palette: Palette) -> Text:
+    """Return the tokens of a text in the colours of their scores; of many classes, with labels."""
     line = Text()
     for token, answer in zip(reading.tokens, reading.answers, strict=True):
         line.append(line_label(token), _style(palette.paint(answer)))
@@ -184,6 +185,7 @@ def _tokens_line(reading: TextReading, palette: Palette) -> Text:
 
 
 def _text_line(reading: TextReading, palette: Palette) -> Text:
+    """Return the answer for a text in the colour of its score, "-" without any, and the text."""
     line = Text()
     if reading.answer is None:
         line.append("-")

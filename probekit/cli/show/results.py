@@ -155,6 +155,7 @@ def show_comparison(comparison: RunComparison) -> None:
 
 
 def _difference_cells(row: pd.Series) -> tuple[str, ...]:
+    """Return a comparison as the cells of a row; n is written once if it is the same in both."""
     return (
         both_places(row) + (" *" if row["what"] == "chosen" else ""),
         format_number(row["value_a"]),

@@ -173,6 +173,7 @@ def attention_data(
 
 
 def _prompt_data(prompt: AttentionPrompt, levels: int) -> dict[str, Any]:
+    """Return the data of a prompt: tokens, scores, packed weights and thumbnails, and a picture."""
     small = np.stack([thumbnails(with_summaries(layer)) for layer in prompt.patterns])
     small_without_first = np.stack(
         [thumbnails(with_summaries(without_first(layer))) for layer in prompt.patterns]

@@ -263,6 +263,7 @@ def _below(label: LineLabel, high: float, lines: Sequence[go.Scatter]) -> LineLa
 
 
 def _dose_hover(row: pd.Series[Any], unit: str) -> str:
+    """Return the hover text of a dose: its effect, the bands of the controls, and the loss."""
     if row["by"] == 0:
         return "<b>no edit</b>"
     lines = [

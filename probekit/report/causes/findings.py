@@ -363,7 +363,7 @@ def _verdict(directions: Sequence[Direction], best: Direction, tables: CauseTabl
     place, name = where(tables, best.row["at"]), _name(best)
     n_all, n_detect = len(directions), sum(one.answer("detects") == "yes" for one in directions)
     all_of_them = counted(n_all, "direction")
-    # The questions that are answered with no for each direction, unless it has no such verdict.
+    # The questions with no verdict other than "no"; a direction may have no verdict on them.
     refused = {
         question
         for question in QUESTIONS

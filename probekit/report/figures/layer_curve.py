@@ -255,7 +255,7 @@ def scatter(
         x: Horizontal place of each point.
         y: Vertical place of each point.
         style: Style of the line.
-        number: Number of the series, which gives its markers.
+        number: Number of the series, which gives its markers and, if need be, its colour.
         name: Name of the line.
         hover: Hover text of each point.
     """

@@ -101,6 +101,7 @@ def attribution_answer(attribution: AttributedLogit) -> str:
             f"{signed(parts['value'].clip(upper=0).sum())} cancel; the largest are "
             f"{largest_parts(attribution, 2)}."
         )
+    # The fewest components that reach half of the logit: those that do not, and the next one.
     along = parts[parts["value"] * logit > 0]
     n = int((along["value"].abs().cumsum() < HALF * abs(logit)).sum()) + 1
     named = along.head(min(n, MOST_NAMED))

@@ -109,6 +109,7 @@ def settings_section(
 
 
 def _table(comparison: RunComparison, rows: pd.DataFrame, title: str) -> ResultTable:
+    """Return the table of these comparisons; the sites of the selected probes are in a badge."""
     names = (Column(name, form="title") for name in comparison.names)
     cells = []
     for _, row in rows.iterrows():

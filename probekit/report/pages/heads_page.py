@@ -195,6 +195,7 @@ def head_figures(scored: ScoredHeads) -> list[page.FigurePart]:
 
 
 def _picture(scored: ScoredHeads, score: str) -> page.FigurePart:
+    """Return the map of a score that is no attention weight, on a colour scale of its own."""
     title, meaning, known = SCORES[score].title, SCORES[score].meaning, scored.known.get(score, ())
     n_layers, n_heads = (int(scored.rows[name].max()) + 1 for name in ("layer", "head"))
     return page.FigurePart(

@@ -129,6 +129,7 @@ def _part(number: object, rows: pd.DataFrame, *, has_table: bool) -> page.PageSe
 
 
 def _table(summary: pd.DataFrame, *, has_title: bool = True) -> ResultTable:
+    """Return the rows of `lens_summary` as a table."""
     return ResultTable(
         BY_LAYER,
         (
@@ -302,6 +303,8 @@ def _cell(row: dict[Hashable, Any]) -> str:
 
 
 def _hover(row: dict[Hashable, Any]) -> str:
+    """Return the hover text of a cell: all its tokens, and the token that follows in the text."""
+
     def named(token_column: str, probability_column: str) -> str:
         token = plotly_text(token_label(row[token_column]))
         return f"{token} {_probability(row[probability_column])}"

@@ -381,6 +381,7 @@ def patch_name(site: str, labels: Sequence[str], position: Any) -> str:
     if family == RESIDUAL:
         named = label if label == "embed" else f"layer {label}"
     else:
+        # The label of a head, of a neuron or of a site without a layer is a name already.
         named = label if family == label or "[" in site else f"{family} {label}"
     return named if pd.isna(position) else f"{named} at {labels[position]} [{position}]"
 

@@ -50,6 +50,7 @@ def _result_parts(table: pd.DataFrame, v: Verdict, control: Control) -> Iterator
     heads, positions = list(views.head_tables(table)), list(views.position_tables(table))
 
     def of_metric(metric: str, *, is_open: bool) -> Iterator[FigurePart]:
+        """Yield the layer curve of a metric, then its maps of heads and of positions."""
         name, maps = title(metric), []
         if metric in measured_metrics(curve):
             yield FigurePart(
@@ -163,7 +164,10 @@ def load_training(path: Path) -> pd.DataFrame | None:
 
 
 def step_parts(table: pd.DataFrame | None, v: Verdict) -> Iterator[FigurePart]:
-    """Yield a map of the main metric by layer and step for each series of the layer curve."""
+    """Yield a map of the main metric by layer and step for each series of the layer curve.
+
+    The table is that of `load_training`; without one there is no map.
+    """
     if table is None:
         return
     metric = v.metric
@@ -258,6 +262,7 @@ def chosen_parts(run_dir: Path, table: pd.DataFrame, v: Verdict) -> Iterator[Fig
 
 
 def _neuron_part(table: pd.DataFrame, v: Verdict) -> FigurePart:
+    """Return the figure of the scores of single neurons, which the table must have."""
     rows = chosen_figures.ranked_neurons(table)
     return FigurePart(
         "Single neurons, ranked",
@@ -273,6 +278,7 @@ def _neuron_part(table: pd.DataFrame, v: Verdict) -> FigurePart:
 
 
 def _cosine_part(rows: pd.DataFrame, probe: str, caveat: str) -> FigurePart:
+    """Return the map of cosines between sites; `caveat` ends its caption, "" if there is none."""
     n_directions = rows["n_directions"].iloc[0]
     pairs = rows[rows["site_a"] < rows["site_b"]]
     bounds, null = pairs["null_high"].dropna(), NO_NULL

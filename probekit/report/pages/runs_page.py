@@ -264,7 +264,7 @@ def _residual(table: pd.DataFrame, metric: str) -> pd.DataFrame:
 
 
 def _numbers(run: ShownRun) -> dict[str, Cell | str]:
-    """Return the numbers of a run, by column name."""
+    """Return the numbers of a run, by column name; {} if no site was chosen."""
     v = run.verdict
     if not v.is_chosen:
         return {}

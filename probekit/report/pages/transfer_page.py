@@ -213,6 +213,12 @@ def _cell(n_columns: int, value: float, low: float, high: float) -> str:
 
 
 def _hover(row: pd.Series, lines: dict[str, tuple[str, ...]]) -> str:
+    """Return the hover text of a cell, without lines whose first number is undefined.
+
+    Args:
+        row: Row of the cell.
+        lines: Columns of each line, by its name.
+    """
     texts = [f"<b>{style.plotly_text(row['train'])} → {style.plotly_text(row['test'])}</b>"]
     for name, columns in lines.items():
         numbers = [row[column] for column in columns]

@@ -97,7 +97,7 @@ def _render(
     folded: list[FigurePart],
     heads: HeadWeights | None = None,
 ) -> str:
-    """Return a page: the first figure beside a summary, other figures, and tables.
+    """Return a page: the first figure next to a summary, other figures, and tables.
 
     Args:
         model: Name or path of the model.
@@ -337,6 +337,10 @@ def colour_end(values: Floats) -> float:
 
 
 def _heatmap(values: Floats, end: float, down: str, across: str) -> go.Heatmap:
+    """Return the heat map of a matrix with colours from -end to end.
+
+    `down` and `across` name the indices of its rows and columns in the hover text.
+    """
     return go.Heatmap(
         z=np.ascontiguousarray(values, np.float32),  # plotly stores arrays as bytes, not digits
         zmin=-end,

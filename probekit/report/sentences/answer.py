@@ -132,15 +132,16 @@ def _but(v: Verdict) -> str:
     """
     assert v.score is not None
     metric, doubts = METRICS[v.score.metric], v.doubts
-    worse = {
+    # The rivals that are better than the probe; their verdicts are on the probe.
+    better = {
         name: rival
         for name, rival in doubts.items()
         if rival.is_named and rival.verdict == SIGNIFICANTLY_WORSE
     }
     parts = []
-    if worse and "majority" in doubts and "majority" not in worse:
+    if better and "majority" in doubts and "majority" not in better:
         parts = [f"{NOT_BETTER_THAN} {rival_name('majority', metric.name)}"]
-    named = worse or doubts
+    named = better or doubts
     # Ascending, with the majority class last; reversed, it comes first, and then the best ones.
     worst_first = sorted(
         named, key=lambda name: (name == "majority", named[name].value * metric.sign)
@@ -154,7 +155,7 @@ def _but(v: Verdict) -> str:
         names = [f"{names[0]} ({sign}{limits})"]
     if len(names) > MOST_RIVALS:
         names = [names[0], f"{len(names) - 1} others"]
-    parts.append(f"{'worse than' if worse else NOT_BETTER_THAN} {joined_names(names)}")
+    parts.append(f"{'worse than' if better else NOT_BETTER_THAN} {joined_names(names)}")
     return f", but {' and '.join(parts)}"
 
 

@@ -147,6 +147,7 @@ def most_serious_first(found: Iterable[Caveat]) -> list[str]:
 
 
 def _found(v: Verdict, record: RunRecord) -> Iterator[Caveat]:
+    """Yield the warnings about the scores and those that the data checks found, not ordered yet."""
     if v.score is not None:
         yield from _rivals(v)
     if v.learns_control:
@@ -173,7 +174,7 @@ def _found(v: Verdict, record: RunRecord) -> Iterator[Caveat]:
     if v.unconverged is not None:
         yield Caveat("unconverged", _unconverged(v.unconverged))
     for doubt in doubts:
-        # The finding has a score of the length, which the table of comparisons has, too.
+        # The table of comparisons has the score of the length, so the warning only points to it.
         is_compared = doubt.code == "length" and "length" in v.rivals
         message = LENGTH_IS_COMPARED if is_compared else doubt.message
         yield Caveat(doubt.code, message, doubt.level == "error")
@@ -203,6 +204,7 @@ def _rivals(v: Verdict) -> Iterator[Caveat]:
 
 
 def _nowhere_better(scores: UnselectedScores, *, has_positions: bool) -> str:
+    """Return the warning that no site is better than networks with random weights."""
     n = scores.n_compared
     return NOWHERE_BETTER.format(
         metric=metric_name(scores.metric),
@@ -216,6 +218,7 @@ def _nowhere_better(scores: UnselectedScores, *, has_positions: bool) -> str:
 
 
 def _edge(edge: GridEdge, v: Verdict) -> Caveat:
+    """Return the warning that a penalty was chosen at the end of its grid."""
     facts = {"name": edge.parameter, "value": edge.value, "end": edge.end}
     if edge.baseline:
         title = TARGETS[edge.baseline].title
@@ -227,6 +230,7 @@ def _edge(edge: GridEdge, v: Verdict) -> Caveat:
 
 
 def _unconverged(fits: UnconvergedFits) -> str:
+    """Return the warning on fits that did not converge, by kind of probe and by curve."""
     parts = [f"{probe} {n:,}" for probe, n in fits.probes.items()]
     parts += [
         f"{fits.splits[split]:,} {at}" for split, at in CURVES.items() if split in fits.splits

@@ -87,11 +87,12 @@ def method(v: Verdict) -> list[str]:
 
 
 def _choice(v: Verdict) -> str:
+    """Return how the site and the penalty were selected, as sentences."""
     if v.best is None:
         return "No site was chosen: the results contain no cross-validated scores of the task."
     name = grid_name(v.best.probe)
     if v.is_nested:
-        line = NESTED_LINE.format(kind="")
+        line = NESTED_LINE.format(kind="")  # the sentence before names what else was chosen
         return f"{nested_sentence(v)} {line} {ONE_SITE.format(name=name)}"
     selected = f"{name} and the site were" if v.n_candidates > 1 else f"{name} was"
     return (

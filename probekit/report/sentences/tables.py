@@ -278,6 +278,15 @@ def filled_columns(rows: Sequence[SiteRow]) -> tuple[str, ...]:
 def _site_row(
     series_name: str, task: pd.Series, series: pd.DataFrame, blocks: int, badge: str
 ) -> SiteRow:
+    """Return the line of one test score of the task.
+
+    Args:
+        series_name: Name of the series.
+        task: Row of the test score.
+        series: All rows of the series, also those of other targets, splits and metrics.
+        blocks: Number of blocks of the network.
+        badge: Note on a site that was selected.
+    """
     measured = same_features(series, task).set_index(["target", "split", "metric"])
     metric, score = task["metric"], -math.inf
     validation = ("task", "validation", metric)
