@@ -549,11 +549,12 @@ def _of_stream(edits: EditSet, tables: CauseTables) -> str:
 
 
 def verdict_tables(directions: Sequence[Direction]) -> list[tuple[ResultTable, Pairs]]:
-    """Return the verdicts on directions as a table and in words; of many, two: the first is open.
+    """Return the verdicts on directions as a table and in words; of many, two such pairs.
 
-    Of more than `MOST_ROWS` directions, those that are used come first. A row has the site, method
-    and edited tokens as far as directions differ in them, and flags of the direction; then for each
-    question the answer, the effect with its interval, p, and a remark.
+    Of more than `MOST_ROWS` directions, the first pair has that many: those that are used come
+    first, then those with a larger `size`. A row has the site, method and edited tokens as far as
+    directions differ in them, and flags of the direction; then for each question the answer, the
+    effect with its interval, p, and a remark.
     """
     asked = {name for direction in directions for name in direction.found}
     questions = [name for name in (*QUESTIONS, "swap") if name in asked]
@@ -569,12 +570,13 @@ def verdict_tables(directions: Sequence[Direction]) -> list[tuple[ResultTable, P
     ):
         rows, words = [], []
         for direction in of_table:
-            row, place = direction.row, direction.place
-            site = place if "_" in place else capitalised(place)
-            details = (", ".join(DETAILS[row[name]] for name in differing), "")
+            # The name of a site, with underscores, keeps its spelling.
+            site = direction.place if "_" in direction.place else capitalised(direction.place)
+            details = (", ".join(DETAILS[direction.row[name]] for name in differing), "")
             flags = [(remark, "remark") for remark in _remarks(direction)]
-            first = Cell(site, [details, *flags], hint=str(row["site"]))
-            rows.append((first, *(_cell(direction.found.get(name)) for name in questions)))
+            first = Cell(site, [details, *flags], hint=str(direction.row["site"]))
+            answers = [_cell(direction.found.get(name)) for name in questions]
+            rows.append((first, *answers))
             summaries = filter(None, (str(row["summary"]) for row in direction.found.values()))
             # The first summary in words, without the verdicts at its end, which the table contains.
             summary = next(summaries, "").partition(" Verdicts: ")[0]

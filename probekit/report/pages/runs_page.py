@@ -126,7 +126,7 @@ def runs_page(runs: Sequence[ShownRun]) -> str:
     metric = metric_name(runs[0].verdict.metric)
     experiment = ", ".join(dict.fromkeys(run.record.run for run in runs))
     questions = {run.record.question for run in runs}
-    common = next(iter(questions)) if len(questions) == 1 else None
+    common = next(iter(questions)) if len(questions) == 1 else None  # the question of all runs
     # Below each answer its question, unless all runs have the same one.
     answers = []
     for run in runs:
