@@ -460,7 +460,7 @@ def curve_facets(table: pd.DataFrame, metric: str = "accuracy") -> go.Figure:
     titles, of_panels = zip(*panels(rows), strict=True)
     rings = [chosen_points(table, of_panel) for of_panel in of_panels]
     ringed = [
-        f"{title}{RING}" if rows else title for title, rows in zip(titles, rings, strict=True)
+        f"{title}{RING}" if marked else title for title, marked in zip(titles, rings, strict=True)
     ]
     figure = panel_grid(ringed, axis_title(metric))
     ends, chosen = layer_ends(ticks(rows)), chosen_row(table)

@@ -299,6 +299,7 @@ def text_map(
     rows = {"tickvals": list(range(n_rows)), "ticktext": down}  # the first one at the top
     figure.update_xaxes(**axis, title_text=title, **columns, range=[-0.5, n_columns - 0.5])
     figure.update_yaxes(**axis, **rows, range=[n_rows - 0.5, -0.5])
+    # In a call of its own, because the order of properties is part of the bytes of a page.
     return figure.update_yaxes(title_text=down_title)
 
 

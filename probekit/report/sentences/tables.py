@@ -259,7 +259,7 @@ def site_rows(table: pd.DataFrame, v: Verdict) -> list[SiteRow]:
     order = list(dict.fromkeys((row.probe, row.position) for row in rows))
 
     def key(row: SiteRow) -> tuple[int, ...]:
-        """Single heads first, sorted by block, then head; others keep their order."""
+        """Of one probe and position, single heads first by block and head; others in order."""
         head = _HEAD.search(row.site)
         block_and_head = map(int, head.groups()) if head else ()
         return order.index((row.probe, row.position)), head is None, *block_and_head
