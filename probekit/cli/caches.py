@@ -36,12 +36,14 @@ class _CacheGroup(click.Group):
     """Treats an argument that is not a command as the experiment file to capture."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Insert `capture` before the name of an experiment; refuse names that are none."""
         if args and args[0] not in self.commands and args[0] not in ("-h", "--help"):
             from probekit.experiment.locations import bundled_files, is_experiment
 
             given = args[0]
-            is_file = given.startswith("-") or Path(given).suffix or Path(given).exists()
-            if not is_file and not is_experiment(given):  # likely a mistyped command
+            # An option, or what may be a file, is left to `capture`.
+            is_of_capture = given.startswith("-") or Path(given).suffix or Path(given).exists()
+            if not is_of_capture and not is_experiment(given):  # likely a mistyped command
                 raise click.UsageError(
                     f"There is no file and no bundled experiment {given}, and no such command. "
                     f"{nearest(given, [*self.commands, *bundled_files()])}"
@@ -258,6 +260,7 @@ def plan(
     for name, value in {
         "tokens read": f"{n_tokens:,}{models}",
         "rows": f"{n_rows:,} at {counted(len(names), 'site')}, as {numbers['dtype']}",
+        # The first and the last site, or the only one.
         "sites": " to ".join(dict.fromkeys([names[0], names[-1]])),
         "bytes": f"{size_in_words(n_bytes)}, {size_in_words(n_bytes / n_tokens)} a token",
         "files": f"{numbers['files']:,}, in {shards} of each site",
@@ -278,7 +281,10 @@ def _root(cache_root: Location | None) -> Location:
 
 
 def _find(names: Sequence[str], cache_root: Location | None) -> Sequence[Location]:
-    """Return the locations of the named caches, or of all without names; print if none exists."""
+    """Return the locations of the named caches, or of all without names.
+
+    If there are none, a line on stderr reports it.
+    """
     from probekit.activations.upkeep import caches_in, find_cache
 
     root = _root(cache_root)
@@ -346,6 +352,7 @@ def verify_command(names: Sequence[str], cache_root: Location | None, as_json: b
             missing = sum(len(store.missing(site)) for site in store.files.folders())
         except StoreError as error:  # continue with the other caches
             damages[str(place)] = [{"file": "", "why": str(error)}]
+        # An error counts as damage, so without damage `missing` is known.
         if not as_json and not damages[str(place)]:
             state = f"no damage; shards not captured yet: {missing}" if missing else "intact"
             click.echo(f"{place}: {state}")
@@ -380,6 +387,7 @@ def rm(names: Sequence[str], cache_root: Location | None, as_json: bool) -> None
     """Remove caches."""
     from probekit.activations.upkeep import remove_cache
 
+    # A folder with files of its own is kept, and `remove_cache` returns these files.
     other_files = {str(place): remove_cache(place) for place in _find(names, cache_root)}
     removed = [folder for folder, files in other_files.items() if not files]
     _show(as_json, other_files, [f"removed {folder}" for folder in removed])
@@ -466,12 +474,13 @@ def push(name: str, cache_root: Location | None, as_json: bool, url: Location) -
     _copy(place, url, pin=None, as_json=as_json)
 
 
-def _copy(source: Location, root: Location, *, pin: str | None, as_json: bool) -> None:
+def _copy(source: Location, target: Location, *, pin: str | None, as_json: bool) -> None:
+    """Copy a cache into a folder or URL of caches, and print its new place and root digest."""
     from probekit.activations.upkeep import copy_cache
     from probekit.cli.show.terminal import watching
 
     with watching() as watcher:
-        store, copied = copy_cache(source, root, pin=pin, watcher=watcher)
+        store, copied = copy_cache(source, target, pin=pin, watcher=watcher)
     digest = store.digest_of(list(store.sites))
     content = {"place": str(store.folder), "copied": copied, "root": digest}
     line = f"{store.folder}: {counted(copied, 'shard')} copied, root {digest}"

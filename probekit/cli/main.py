@@ -53,7 +53,7 @@ def main() -> None:
         sys.exit(error.exit_code)
     except OSError as error:  # the output cannot be written, or a file cannot be accessed
         click.echo(f"Error: {error}.", err=True, color=True)
-        # After a full disk, flushing the buffer at exit would raise again.
+        # After a full disk, flushing the buffer at exit would raise again, so discard it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
 
@@ -72,6 +72,7 @@ def _terminated(*_: object) -> None:
 
 @contextmanager
 def _sigterm_raises() -> Iterator[None]:
+    """Raise `_Terminated` on a signal to terminate; afterwards restore the previous handlers."""
     if threading.current_thread() is not threading.main_thread():  # others cannot set handlers
         yield
         return
@@ -158,6 +159,7 @@ def selftest_command(quick: bool) -> None:
         sys.exit(1)
 
 
+# Commands of the group `cache`, which are not commands of the program itself.
 _NESTED = set(caches.cache.commands.values())
 for _module in (caches, models, pictures, runs, texts):
     for _command in vars(_module).values():

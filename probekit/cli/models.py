@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from probekit.analysis.verification import Agreement
     from probekit.model.config import ParameterCount
 
-_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
+_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}  # of a parameter
 
 
 @click.command()
@@ -45,10 +45,11 @@ def params(model: str, untied: bool, no_qkv_bias: bool, as_json: bool, **sizes: 
     }
     given = {name: value for name, value in options.items() if value is not None}
     config = find_config(model)
-    if unknown := given.keys() - {field.name for field in fields(config)}:
+    unknown = sorted(given.keys() - {field.name for field in fields(config)})
+    if unknown:
         raise click.UsageError(
-            f"{model} is a {config.TITLE}, whose config has no {sorted(unknown)[0]}. Leave out "
-            f"--{sorted(unknown)[0].replace('_', '-')}."
+            f"{model} is a {config.TITLE}, whose config has no {unknown[0]}. Leave out "
+            f"--{unknown[0].replace('_', '-')}."
         )
     config = replace(config, **given)
     *sums, total = count_sums(config)
@@ -80,6 +81,7 @@ def params(model: str, untied: bool, no_qkv_bias: bool, as_json: bool, **sizes: 
 
 
 def _entry(count: ParameterCount, total: ParameterCount) -> dict[str, Any]:
+    """Return the facts on a component or a sum; its share is that of the total of the model."""
     return {
         "name": count.name,
         "formula": count.formula,
@@ -130,7 +132,7 @@ def verify_model_command(model: str, texts: tuple[str, ...], dtype: str) -> None
 
 
 def _agreement_cells(row: Agreement) -> tuple[str, ...]:
-    """Return a comparison as the cells of a row."""
+    """Return a comparison as the cells of a row; of tokens, texts are counted."""
     if row.site.endswith("tokens"):
         numbers = (f"{row.difference:.0f} texts differ", f"{row.largest:.0f} texts", "")
     else:

@@ -47,7 +47,10 @@ class CacheRoot(click.ParamType[Any]):
 
 
 class OutputFile(click.ParamType[Path]):
-    """An output file with an allowed extension; its folder need not exist yet."""
+    """An output file with one of the extensions `endings`; its folder need not exist yet.
+
+    Without `endings` every extension is allowed.
+    """
 
     name = "path"
 
@@ -70,7 +73,10 @@ class OutputFile(click.ParamType[Path]):
 
 
 class ModelName(click.ParamType[Any]):
-    """`mini`, a folder or a name on the hub; invalid names fail before any work."""
+    """`mini`, a folder or a name on the hub; invalid names fail before any work.
+
+    If `or_file`, the path of a file is valid, too.
+    """
 
     name = "text"
 
@@ -82,7 +88,7 @@ class ModelName(click.ParamType[Any]):
 
         Raises:
             MissingError: There is no such folder, or no model with that name.
-            ConfigError: The name is empty, or the path of a file.
+            ConfigError: The name is empty, or the path of a file although not `or_file`.
         """
         from probekit.model.weights.sources import local_folder
 
@@ -106,7 +112,7 @@ def together(*options: Callable[[Function], Function]) -> Callable[[Function], F
     """Return one decorator that applies several."""
 
     def decorate(function: Function) -> Function:
-        for option in reversed(options):
+        for option in reversed(options):  # as Python applies decorators, the lowest first
             function = option(function)
         return function
 
@@ -117,6 +123,7 @@ def _texts_options(*, required: bool) -> Decorator:
     """Return a decorator that adds the text options and passes the texts to a command."""
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        # The command gets its texts and those of the file together, as `texts`.
         @together(
             click.option("--text", "texts", multiple=True, help="Input text; repeatable."),
             click.option("--file", type=click.Path(path_type=Path), help="File with input texts."),
@@ -163,7 +170,7 @@ page_or_rows_option = click.option(
 
 
 def set_option(where: str = "") -> Decorator:
-    """Return the option of overrides, which apply to the named files."""
+    """Return the option of overrides; `where` ends its help: the files they apply to."""
     return click.option(
         "--set",
         "overrides",
@@ -174,7 +181,7 @@ def set_option(where: str = "") -> Decorator:
 
 
 def bos_option(texts: str = "each text") -> Decorator:
-    """Return the option of the first token of the named texts."""
+    """Return the option that adds a first token; `texts` names in its help what it is added to."""
     return click.option(
         "--bos/--no-bos",
         default=False,
@@ -183,7 +190,7 @@ def bos_option(texts: str = "each text") -> Decorator:
 
 
 def runs_option(written: str) -> Decorator:
-    """Return the option of the results folder, with what is written where."""
+    """Return the option of the results folder; `written` ends its help: what is written there."""
     return click.option(
         "--out", type=OutFolder(), default="runs", help=f"Results folder; {written}."
     )

@@ -56,7 +56,10 @@ figure_options = together(
 
 
 def draw_figures(run_dir: Path, formats: Sequence[str], columns: int) -> None:
-    """Write the figures of a run to its folder `figures` and print the path; skip if no formats."""
+    """Write the figures of a run to its folder `figures` and print the path.
+
+    Without formats there is nothing to do.
+    """
     if formats:
         from probekit.files import inside
         from probekit.report.figures.figure_files import write_figures
@@ -180,6 +183,7 @@ def transfer_command(
     from probekit.probes.kinds.registry import find_kind
 
     changes = list(overrides)
+    # Sites and kinds of the command replace those of all files.
     if sites:
         changes += [f"capture.sites={json.dumps(sites)}", "capture.concatenate=[]"]
     if kinds:
@@ -229,10 +233,10 @@ def report(runs: tuple[Path, ...], out: Path | None, formats: Sequence[str], col
 
     Of a pretraining run, it draws the figure of the losses.
     """
-    if len(runs) > 1:
-        out = out or Path("runs.html")
-        from probekit.results.record import check_finished
+    from probekit.results.record import check_finished, has_causes_alone
 
+    if len(runs) > 1:  # a page of all runs
+        out = out or Path("runs.html")
         for run in runs:
             check_finished(run)
 
@@ -254,7 +258,6 @@ def report(runs: tuple[Path, ...], out: Path | None, formats: Sequence[str], col
         raise click.UsageError(
             "--out requires several runs; the page of a single run is its report.html."
         )
-    from probekit.results.record import check_finished, has_causes_alone
     from probekit.training.run_files import is_pretraining
 
     if is_pretraining(folder):
@@ -264,7 +267,7 @@ def report(runs: tuple[Path, ...], out: Path | None, formats: Sequence[str], col
             raise click.UsageError("--figures requires the run of an experiment.")
         click.echo(str(write_losses(folder)))
         return
-    if not has_causes_alone(folder):
+    if not has_causes_alone(folder):  # interventions alone have no results of probes to check
         check_finished(folder)
 
     from probekit.report.pages.run_page import write_report

@@ -60,6 +60,7 @@ def generate_command(
     from probekit.model.text.tokenizer import Tokenizer
     from probekit.products import check_device
 
+    # All other given options are fields of `Decoding`.
     by, towards, at_site = given.pop("by"), given.pop("towards"), given.pop("at_site")
     decoding = Decoding(**given)
     if decoding.temperature == 0 and (decoding.top_k or decoding.top_p or decoding.num_samples > 1):
@@ -91,7 +92,8 @@ def generate_command(
         where = f"sd towards {class_label(label)} at {at_site or probe.facts.site}"
         options = {"bos": bos, "stop": stops, "site": at_site}
         by_dose = {}
-        for dose in (0.0, *filter(None, by)):  # without steering first
+        # First without steering, which a given dose of 0 does not repeat.
+        for dose in (0.0, *filter(None, by)):
             how = f"{dose:+g} {where}" if dose else "no steering"
             by_dose[how] = steered_texts(steered, prompts, decoding, vector, dose, **options)
         _show(prompts, by_dose, decoding)
@@ -124,14 +126,14 @@ def _show(
 
     Args:
         prompts: the prompts.
-        by_dose: the continuations of all prompts by the dose of steering in words; "" if nothing
-            is steered.
+        by_dose: for each dose of steering in words, or "" if nothing is steered, the continuations
+            by prompt and sample.
         decoding: gives the number of samples of a prompt.
     """
     for number, prompt in enumerate(prompts):
         for sample in range(decoding.num_samples):
-            counts = [f"prompt {number + 1}"] * (len(prompts) > 1)
-            counts += [f"sample {sample + 1}"] * (decoding.num_samples > 1)
+            counts = [f"prompt {number + 1}"] if len(prompts) > 1 else []
+            counts += [f"sample {sample + 1}"] if decoding.num_samples > 1 else []
             for dose, continuations in by_dose.items():
                 heading = ": ".join(filter(None, (", ".join(counts), dose)))
                 if heading:

@@ -92,8 +92,8 @@ class RunsServer(ThreadingHTTPServer):
     @property
     def hosts(self) -> tuple[str, ...]:
         """The accepted Host headers."""
-        without_port = NAMES if self.server_port == _HTTP_PORT else ()
-        return (*(f"{name}:{self.server_port}" for name in NAMES), *without_port)
+        with_port = tuple(f"{name}:{self.server_port}" for name in NAMES)
+        return (*with_port, *NAMES) if self.server_port == _HTTP_PORT else with_port
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Handle a connection in a new thread, unless the connection limit is reached."""
@@ -131,7 +131,10 @@ class RunsServer(ThreadingHTTPServer):
                 self._close(request)
 
     def _close(self, request: socket.socket) -> None:
-        """Shut down a connection, so that its thread reads the end of the stream and stops."""
+        """Shut down a connection, so that its thread reads the end of the stream and stops.
+
+        The caller holds the lock.
+        """
         del self._deadlines[request]
         with suppress(OSError):
             request.shutdown(socket.SHUT_RDWR)
@@ -149,6 +152,8 @@ class RunsServer(ThreadingHTTPServer):
 
 
 class _Handler(BaseHTTPRequestHandler):
+    """Answers the request of a connection with a page or a line of text."""
+
     server: RunsServer
 
     def do_GET(self) -> None:

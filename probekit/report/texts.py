@@ -81,7 +81,7 @@ def class_label(label: str) -> str:
     text = line_label(label)
     if len(text) <= LONGEST_LABEL:
         return text
-    end = (LONGEST_LABEL - 1) * 2 // 5
+    end = (LONGEST_LABEL - 1) * 2 // 5  # characters that are kept of the end
     return f"{text[: LONGEST_LABEL - 1 - end]}…{text[-end:]}"
 
 
@@ -138,6 +138,7 @@ class MachinePaths:
     @classmethod
     def of(cls, *settings: Any) -> MachinePaths:
         """Return the absolute paths among texts and the leaves of nested mappings and lists."""
+        # Texts that begin with ".." are outside of the working folder, but not absolute.
         paths = {text for text in _texts(settings) if _last_part(text) and text[:2] != ".."}
         return cls(tuple(sorted(paths, key=lambda path: (-len(path), path))))
 
@@ -236,6 +237,7 @@ class Palette:
             answers = reading.answers[1:] or reading.answers
             scores += [answer.score for answer in answers]
         if classes:
+            # 1 if all scores are 0, so that they can be divided by it.
             high = _quantile(list(map(abs, scores)), TYPICAL) or 1.0
             return cls(tuple(classes), low=0.0, high=high)
         return cls((), low=_quantile(scores, 1 - TYPICAL), high=_quantile(scores, TYPICAL))
@@ -246,7 +248,7 @@ class Palette:
         >>> Palette(("a", "b"), 0.0, 4.0).paint(RowPrediction("a", -2.0))
         Paint(hue='#0072B2', strength=0.5)
         """
-        if answer.label is None:
+        if answer.label is None:  # a predicted number
             span = self.high - self.low
             return Paint(NUMBER, _clipped((answer.score - self.low) / span if span else 0.0))
         if len(self.classes) == 2:

@@ -50,7 +50,7 @@ from probekit.results.network import (
 )
 
 MOST_HEADS = 5
-# Free text is the last column.
+# Columns of predictions, in order; free text is the last one.
 _COLUMNS = ("number", "position", "label", "score", "token", "text")
 _WITH_SHADES = ("256", "truecolor")  # with 16 colours, pale shades cannot be distinguished
 
@@ -73,10 +73,10 @@ def show_lens(rows: pd.DataFrame, position: int) -> None:
         ConfigError: a text has no such position.
     """
     n_top = sum(str(column).startswith("token_") for column in rows.columns)
-    tokens_of = rows.drop_duplicates(["prompt", "position"]).groupby("prompt", sort=False)["token"]
+    by_text = rows.drop_duplicates(["prompt", "position"]).groupby("prompt", sort=False)["token"]
     # Raises before anything is printed if a text does not have the position.
-    places = {number: position_from_start(position, len(tokens)) for number, tokens in tokens_of}
-    for number, of_text in tokens_of:
+    places = {number: position_from_start(position, len(tokens)) for number, tokens in by_text}
+    for number, of_text in by_text:
         tokens, place = of_text.tolist(), places[number]
         beginning = line_label("".join(tokens[: place + 1]))
         click.echo(f"{number} at [{place}] {token_label(tokens[place])}: {beginning}")
@@ -173,6 +173,7 @@ def _cell(column: str, value: object) -> str:
 
 
 def _tokens_line(reading: TextReading, palette: Palette) -> Text:
+    """Return the tokens of a text in the colours of their scores; of many classes, with labels."""
     line = Text()
     for token, answer in zip(reading.tokens, reading.answers, strict=True):
         line.append(line_label(token), _style(palette.paint(answer)))
@@ -184,6 +185,7 @@ def _tokens_line(reading: TextReading, palette: Palette) -> Text:
 
 
 def _text_line(reading: TextReading, palette: Palette) -> Text:
+    """Return the answer for a text in the colour of its score, "-" without any, and the text."""
     line = Text()
     if reading.answer is None:
         line.append("-")

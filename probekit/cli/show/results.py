@@ -40,7 +40,8 @@ from probekit.results.table import load_table, metric_name, only
 
 MOST_SETTINGS = 20  # shown in the terminal
 _LEFT_OUT = ("cross-validated", "selectivity", "C")  # shown on the page only
-_SHORT = {"control task": "control"}
+_SHORT = {"control task": "control"}  # title of a column on the page -> in the terminal
+# Title of a column on the page -> its explanation below the table.
 _LEGEND = {
     "control task": "control: the same probe on random labels",
     "random weights": "random weights: the same probe on networks with random weights",
@@ -62,23 +63,25 @@ def show_results(result: RunResult) -> None:
     by_probe: dict[tuple[str, str], list[SiteRow]] = {}
     for row in rows:
         by_probe.setdefault((row.probe, row.position), []).append(row)
-    has_probes = len({row.probe for row in rows}) > 1
-    has_positions = len({row.position for row in rows}) > 1
+    kinds, positions = {row.probe for row in rows}, {row.position for row in rows}
     for number, ((probe, position), sites) in enumerate(by_probe.items()):
-        heading = " at ".join([probe] * has_probes + [position] * has_positions)
+        parts = [probe] if len(kinds) > 1 else []
+        parts += [position] if len(positions) > 1 else []
+        heading = " at ".join(parts)
         if heading:
-            click.echo("\n" * (number > 0) + heading)
+            click.echo(f"\n{heading}" if number > 0 else heading)
         filled = [name for name in columns if any(name in row.cells for row in sites)]
         # Only the main score is followed by its interval.
         main = metric_name(sites[0].metric)
         headings, lines = ["site"], []
         for name in filled:
-            headings += [_SHORT.get(name, name)] + ["[95 %]"] * (name == main)
+            heading = _SHORT.get(name, name)
+            headings += [heading, "[95 %]"] if name == main else [heading]
         for row in sites:
-            line = [f"{_short(row.site)}{' *' if row.chosen else ''}"]
+            line = [f"{_short(row.site)} *" if row.chosen else _short(row.site)]
             for name in filled:
                 value, interval = row.cells.get(name, ("-", ""))
-                line += [value] + [interval] * (name == main)
+                line += [value, interval] if name == main else [value]
             lines.append(line)
         show_table(ResultTable("", headings, lines))
     if rows:
@@ -109,7 +112,7 @@ def _short(site: str) -> str:
 
 
 def show_warnings(result: RunResult) -> None:
-    """Print the warnings on stderr."""
+    """Print why there is no control task, if there is none, and the warnings on stderr."""
     record = load_record(result.folder / "run.json")
     if record.control.why_none:
         click.echo(record.control.why_none)
@@ -152,6 +155,7 @@ def show_comparison(comparison: RunComparison) -> None:
 
 
 def _difference_cells(row: pd.Series) -> tuple[str, ...]:
+    """Return a comparison as the cells of a row; n is written once if it is the same in both."""
     return (
         both_places(row) + (" *" if row["what"] == "chosen" else ""),
         format_number(row["value_a"]),
@@ -191,9 +195,13 @@ def show_transfer(result: Transfer) -> None:
 
 
 def _matrix(names: Sequence[str], rows: pd.DataFrame, columns: tuple[str, str, str]) -> ResultTable:
-    """Return a table, trained on (down) by tested on (across), of a value and its interval."""
+    """Return a table, trained on (down) by tested on (across), of a value and its interval.
+
+    `columns` are those of the value and of the two ends of the interval.
+    """
+    value, low, high = columns
     texts = {
-        (row["train"], row["test"]): format_number(*(row[column] for column in columns))
+        (row["train"], row["test"]): format_number(row[value], row[low], row[high])
         for _, row in rows.iterrows()
     }
     lines = [(train, *(texts[train, test] for test in names)) for train in names]
@@ -207,11 +215,8 @@ def show_causes(tables: CauseTables) -> None:
     if verdicts:
         click.echo()
         columns = [replace(column, css="words") for column in verdicts[0].headings]
-        rows = [
-            [_words(place, ", "), *map(_words, cells)]
-            for table in verdicts
-            for place, *cells in table.rows
-        ]
+        all_rows = [row for table in verdicts for row in table.rows]
+        rows = [[_words(place, ", "), *map(_words, answers)] for place, *answers in all_rows]
         show_table(ResultTable("", columns, rows))
     for sentence in tables.record.warnings:
         click.echo(f"warning: {sentence}", err=True)

@@ -173,6 +173,7 @@ def attention_data(
 
 
 def _prompt_data(prompt: AttentionPrompt, levels: int) -> dict[str, Any]:
+    """Return the data of a prompt: tokens, scores, packed weights and thumbnails, and a picture."""
     small = np.stack([thumbnails(with_summaries(layer)) for layer in prompt.patterns])
     small_without_first = np.stack(
         [thumbnails(with_summaries(without_first(layer))) for layer in prompt.patterns]
@@ -209,10 +210,10 @@ class Reduction:
 
     def error(self, weight: float) -> float:
         """Return the largest quantisation error of a weight of this size, to one digit."""
-        # Stored are roots r of weights, with an error of at most h = 0.5 / levels; this is
-        # (r + h)² - r².
-        half_step = (np.sqrt(weight) + 0.25 / self.levels) / self.levels
-        return float(f"{half_step:.1g}")
+        # The root r of a weight is stored with an error of at most h = 0.5 / levels, so the weight
+        # has an error of at most (r + h)² - r² = 2 h (r + h / 2).
+        largest = (np.sqrt(weight) + 0.25 / self.levels) / self.levels
+        return float(f"{largest:.1g}")
 
 
 def choose_reduction(
@@ -230,11 +231,11 @@ def choose_reduction(
     """
     for levels in LEVELS:
         allowed = min(most_mb, MOST_MB_OF_16_BITS) if levels > 255 else most_mb
-        reduction = Reduction(
-            levels, PAGE_MB + sum(_estimate(prompt, levels) for prompt in prompts)
-        )
+        size = PAGE_MB + sum(_estimate(prompt, levels) for prompt in prompts)
+        reduction = Reduction(levels, estimated_mb=size)
         if reduction.estimated_mb * MARGIN <= allowed:
             return reduction
+    # The page fits with no quantisation; `reduction` is the coarsest one.
     if not strict:
         return reduction
     raise DataError(
@@ -250,17 +251,17 @@ def count_heads(prompts: Sequence[AttentionPrompt]) -> str:
     sizes = [len(prompt.tokens) for prompt in prompts]
     least, most = min(sizes), max(sizes)
     lengths = f"{most:,}" if least == most else f"{least:,} to {most:,}"
-    return f"{heads:,} head{'s' * (heads > 1)} of {lengths} token{'s' * (most > 1)}"
+    return f"{heads:,} head{'s' if heads > 1 else ''} of {lengths} token{'s' if most > 1 else ''}"
 
 
 def _estimate(prompt: AttentionPrompt, levels: int) -> float:
     """Return the estimated megabytes of a prompt, from a random sample of its heads."""
     heads = prompt.patterns.reshape(-1, *prompt.patterns.shape[2:])
     sample = heads[np.random.default_rng(0).permutation(len(heads))[:SAMPLE]]
-    weights_size = sum(map(len, packed_heads(sample, levels))) / len(sample)
+    weights_size = sum(len(text) for text in packed_heads(sample, levels)) / len(sample)
     side = min(len(prompt.tokens), SIDE)
-    # Two thumbnails, triangles of side * (side + 1) / 2 codes, and a tile of the static image of
-    # about side * (side + 1) pixels.
+    # For each head two thumbnails, triangles of side * (side + 1) / 2 codes, and a tile of the
+    # static image of about side * (side + 1) pixels.
     thumbnails_size = BASE64 * 2 * side * (side + 1)
     return len(heads) * (weights_size + thumbnails_size) / 1e6
 
@@ -305,7 +306,7 @@ def attention_colours() -> dict[str, dict[str, list[list[int]]]]:
 
 
 def _stops(colours: Sequence[str]) -> list[list[int]]:
-    # Plotly writes some scales as rgb(...), others as #...
+    """Return colours as red, green and blue; Plotly writes some as rgb(...), others as #..."""
     return [
         [int(channel) for channel in plotly.colors.unlabel_rgb(colour)]
         if colour.startswith("rgb")
@@ -376,6 +377,7 @@ def still_picture(layers: NDArray[np.float32]) -> str:
     # A PNG of one palette byte per pixel. Source: PNG specification, sections 5 and 11.
 
     def chunk(name: bytes, content: bytes) -> bytes:
+        """Return the bytes of a chunk: length of the content, name, content, and checksum."""
         body = name + content
         return struct.pack(">I", len(content)) + body + struct.pack(">I", zlib.crc32(body))
 
@@ -425,7 +427,8 @@ def scores_beyond_distance(patterns: NDArray[np.float32]) -> NDArray[np.float32]
         excess = pattern[:, 1:, 1:].copy()  # the weights, from which means are subtracted below
         flat = excess.reshape(n_heads, -1)
         for distance in range(side):
-            # The weights at this distance, a view: subtraction in place changes `excess`.
+            # The weights at this distance: row distance + i, column i of each head's matrix is at
+            # distance * side + i * (side + 1). A view: subtraction in place changes `excess`.
             diagonal = flat[:, distance * side :: side + 1]
             total = diagonal.sum(1, dtype=np.float64, keepdims=True)
             n_others = max(side - distance - 1, 1)

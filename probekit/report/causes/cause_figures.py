@@ -37,7 +37,8 @@ Panel = tuple[str, pd.DataFrame]  # the title and the rows of one direction
 PERMUTED = "95 % of permuted labels, tested"
 MATCHED = "95 % of equal covariance, not tested"
 DIRECTION = "direction, 95 % interval"
-MOST_ROOM = 2.0  # of bands that are not tested, relative to the largest effect
+MOST_ROOM = 2.0  # height that bands that are not tested may add, relative to the largest effect
+# Columns with the ends of a band.
 TESTED_BAND = ("null_low", "null_high")
 UNTESTED_BAND = ("matched_low", "matched_high")
 _LINES = {
@@ -79,17 +80,15 @@ def cause_curve(edits: findings.EditSet, layers: dict[int, str] | None = None) -
         line = layer_curve.scatter(points["depth"], points["value"], _LINE, number, name, hover)
         if len(lines) > layer_curve.MOST_BANDS:
             line.update(error_y=error_bars(points, "value", 1), marker_size=7)
-            figure.add_trace(line)
         else:
-            figure.add_traces(
-                [*layer_curve.band(points["depth"], points, line, layer_curve.WIDTH), line]
-            )
+            figure.add_traces(layer_curve.band(points["depth"], points, line, layer_curve.WIDTH))
+        figure.add_trace(line)
     layer_axis(figure, axis)
-    # All intervals and 0, and for recovery 1.
-    bounds = [0.0] + [1.0] * (edits.shown == findings.RECOVERY)
+    # The axis contains all intervals and 0, and for recovery 1.
+    bounds = [0.0, 1.0] if edits.shown == findings.RECOVERY else [0.0]
     bounds += rows[["value", "ci_low", "ci_high"]].to_numpy().ravel().tolist()
     low, high = finite_ends(bounds)
-    space = 0.04 * (high - low) or 0.05
+    space = 0.04 * (high - low) or 0.05  # if all are equal
     figure.update_yaxes(title_text=edits.axis, range=[low - space, high + space])
     name_lines(figure, layer_curve.end_labels(figure.data) if len(lines) > 1 else [])
     return figure
@@ -99,6 +98,7 @@ def axis_labels(rows: pd.DataFrame, layers: dict[int, str] | None) -> dict[int, 
     """Return the labels of the layer axis: those of the run's layer curve and of the rows.
 
     If they contradict each other, because the run probes no deeper block, only those of the rows.
+    A depth between them that has no label gets its number.
     """
     of_rows = ticks(rows)
     if not layers or any(layers.get(depth, label) != label for depth, label in of_rows.items()):
@@ -120,7 +120,7 @@ def zero_line(ends: list[float]) -> go.Scatter:
 
 
 def dose_panels(tables: CauseTables) -> Iterator[tuple[tuple[str, str], list[Panel]]]:
-    """Yield the panels of each method and choice of tokens, one per site with a finite effect."""
+    """Yield each method and choice of tokens with its panels, one per site with a finite effect."""
     defined = tables.doses[np.isfinite(tables.doses["effect"]) & np.isfinite(tables.doses["by"])]
     blocks = findings.blocks_of(tables)
     for (along, at), of_method in placed(defined).groupby(["along", "at"], sort=False):
@@ -132,7 +132,10 @@ def dose_panels(tables: CauseTables) -> Iterator[tuple[tuple[str, str], list[Pan
 
 
 def refit_panels(tables: CauseTables) -> Iterator[tuple[tuple[str, str], list[Panel]]]:
-    """Yield the panels of each method and choice of tokens, one per erased site and kind."""
+    """Yield each method and choice of tokens with its panels.
+
+    There is one for each erased site and kind of site at which probes were fitted again.
+    """
     rows = placed(tables.downstream.assign(head=np.nan))
     blocks = findings.blocks_of(tables)
     for (along, at), of_method in rows.groupby(["along", "at"], sort=False):
@@ -149,7 +152,7 @@ def refit_panels(tables: CauseTables) -> Iterator[tuple[tuple[str, str], list[Pa
 
 
 def steepest(panels: Sequence[Panel]) -> list[Panel]:
-    """Return at most `MOST_PANELS` dose-response curves, those with the largest effects."""
+    """Return the `MOST_PANELS` dose-response curves with the largest effects, in the same order."""
     largest = np.nan_to_num([float(rows["effect"].abs().max()) for _, rows in panels])
     ranked = np.argsort(-largest, kind="stable").tolist()
     return [panels[number] for number in sorted(ranked[: layer_curve.MOST_PANELS])]
@@ -210,7 +213,8 @@ def dose_figure(panels: Sequence[Panel]) -> go.Figure:
         traces += [*layer_curve.band(curve["by"], interval, line), line]
         layer_curve.draw_in_panel(figure, [zero_line(ends), *traces], number)
         labels.append([_below(label, high, traces) for label in _dose_labels(traces)])
-    for number in range(len(panels)):  # other panels have no labels of ticks
+    # Only the lowest panel of each column has a title and labels of ticks.
+    for number in range(len(panels)):
         axis = figure.layout[f"xaxis{number + 1 if number else ''}"]
         is_lowest = number >= len(panels) - layer_curve.n_columns(len(panels))
         axis.update(title_text="dose (SD)" if is_lowest else None, showticklabels=is_lowest)
@@ -224,17 +228,22 @@ def _with_origin(rows: pd.DataFrame) -> pd.DataFrame:
     """Return the doses in order, with a dose of 0 that changes nothing."""
     at_zero = {"by": 0.0, "effect": 0.0, "low": 0.0, "high": 0.0, "other_loss": math.nan}
     bands = (*TESTED_BAND, *UNTESTED_BAND)
+    # A band that no dose has is not drawn at 0, either.
     at_zero |= {name: 0.0 for name in bands if rows[name].notna().any()}
     both = pd.concat([rows[rows["by"] != 0], rows.head(1).assign(**at_zero)])
     return both.sort_values("by", kind="stable").reset_index(drop=True)
 
 
 def _dose_labels(lines: Sequence[go.Scatter]) -> list[LineLabel]:
-    """Return the labels of the direction and of its bands, at their upper ends."""
-    labels = {}  # of both dotted lines, that of the upper one, which is the second, replaces
+    """Return the labels of the direction and of its bands, at their upper ends.
+
+    That of the direction, which is drawn last, comes first.
+    """
+    # By name. The dotted lines have one name; the upper one, drawn second, replaces the lower one.
+    labels = {}
     for trace in lines:
         if trace.name == PERMUTED:
-            # The first half of its points is the upper end.
+            # The first half of the points of a band is its upper end.
             labels[PERMUTED] = label_at_end(trace, PERMUTED, GREY, n_points=len(trace.y) // 2)
         elif trace.name:
             colour = GREY if trace.name == MATCHED else trace.line.color
@@ -243,7 +252,7 @@ def _dose_labels(lines: Sequence[go.Scatter]) -> list[LineLabel]:
 
 
 def _below(label: LineLabel, high: float, lines: Sequence[go.Scatter]) -> LineLabel:
-    """Return a label whose line ends above the figure at the point where the line leaves it."""
+    """Return a label, moved to where its line leaves the figure if the line ends above `high`."""
     if label.value <= high:
         return label
     line = next(line for line in lines if line.name == label.text and line.y[-1] == label.value)
@@ -254,6 +263,7 @@ def _below(label: LineLabel, high: float, lines: Sequence[go.Scatter]) -> LineLa
 
 
 def _dose_hover(row: pd.Series[Any], unit: str) -> str:
+    """Return the hover text of a dose: its effect, the bands of the controls, and the loss."""
     if row["by"] == 0:
         return "<b>no edit</b>"
     lines = [
@@ -283,7 +293,8 @@ def refit_figure(panels: Sequence[Panel], layers: dict[int, str] | None = None) 
     figure = layer_curve.panel_grid([title for title, _ in panels], "balanced accuracy")
     labels = []
     for number, (_, of_panel) in enumerate(panels, start=1):
-        chance = zero_line(layer_ends(axis))  # moved to the chance level
+        # The line of chance is that of 0, moved to the chance level.
+        chance = zero_line(layer_ends(axis))
         level = float(of_panel["chance"].iloc[0])
         chance.update(y=[level] * 2, line_dash="longdash", name=f"chance {level:.2f}")
         lines = [trace for name in _LINES for trace in _refit_line(of_panel, name)]
@@ -300,7 +311,7 @@ def refit_figure(panels: Sequence[Panel], layers: dict[int, str] | None = None) 
 
 
 def _refit_line(rows: pd.DataFrame, name: str) -> list[go.Scatter]:
-    """Return the line `before` or `after`, below it the band of its intervals."""
+    """Return the line of the column `before` or `after`, after the band of its intervals."""
     style = _LINES[name]
     hover = [
         f"<b>{plotly_text(row['site'])}</b><br>{style.label}: "

@@ -23,11 +23,12 @@ from probekit.results.causes import TABLES, CausesRecord, CauseTables
 from probekit.results.table import n_blocks, placed, row_tick
 
 STREAM = "residual stream"
-SMALL_EFFECT = 0.1
+SMALL_EFFECT = 0.1  # below it, numbers have three decimals
 RECOVERY, EFFECT = "recovery", "effect"
 QUESTIONS = ("detects", "steers", "silences")
 USES = ("steers", "silences")
 _TEXTS = ("measure", "unit", "reason", "summary", "site", "erased")  # columns of any text
+# Method of a direction -> its name in titles; NAMES has that in sentences.
 METHODS = {"probe": "probe", "mean_difference": "mean difference", "leace": "LEACE"}
 NOTHING = "no intervention has a defined effect"
 OF_EFFECT = "of the counterfactual's effect"
@@ -38,8 +39,10 @@ NAMES = {
 }
 MOST_STEPS = 3  # tokens in a sentence
 LITTLE = 0.1  # share of the network's answer, below which a use is small
+# Method, or choice of tokens -> its name in the table of verdicts.
 DETAILS = {**METHODS, "all": "all tokens", "probed": "probed token", "each": "each token"}
 MOST_ROWS = 12  # directions shown before the fold
+# Unit in verdicts.csv -> unit in the heading of a column, if it is another one.
 UNITS = {"AUROC - 0.5": "AUROC − 0.5", "share": "share of the effect", "recovery": "recovery"}
 MUCH = 0.5  # share of a direction in the kernel that is reported
 
@@ -90,13 +93,22 @@ def edit_sets(effects: pd.DataFrame) -> Iterator[EditSet]:
     defined = effects[np.isfinite(effects["effect"])]
     for (do, replacement, measure), edits in defined.groupby(keys, sort=False):
         shown = RECOVERY if np.isfinite(edits[RECOVERY]).any() else EFFECT
-        columns = {"value": shown, "ci_low": f"{shown}_low", "ci_high": f"{shown}_high"}
-        values = {name: edits[column] for name, column in columns.items()}
-        rows = placed(edits.assign(**values)).replace([math.inf, -math.inf], math.nan)
+        low, high = f"{shown}_low", f"{shown}_high"
+        valued = edits.assign(value=edits[shown], ci_low=edits[low], ci_high=edits[high])
+        rows = placed(valued).replace([math.inf, -math.inf], math.nan)
         rows = rows.dropna(subset="value").drop_duplicates(["line", "depth", "at", "position"])
-        for at, at_tokens in rows.groupby("at", sort=False):
-            unit = str(at_tokens["unit"].iloc[0])
-            yield EditSet(do, replacement, measure, unit, str(at), shown, at_tokens, len(edits))
+        for at, of_at in rows.groupby("at", sort=False):
+            yield EditSet(
+                do=do,
+                replacement=replacement,
+                measure=measure,
+                unit=str(of_at["unit"].iloc[0]),
+                at=str(at),
+                shown=shown,
+                rows=of_at,
+                # `p_best` is adjusted for the edits at all choices of tokens together.
+                n_edits=len(edits),
+            )
 
 
 def measure_title(measure: str) -> str:
@@ -110,10 +122,10 @@ def measure_title(measure: str) -> str:
 
 def where(tables: CauseTables, at: str) -> str:
     """Return the edited tokens in words; `at` is `probed`, `all` or `each`."""
-    position = tables.record.position
-    words = position_words(position)
     if at != "probed":
         return {"all": "at all tokens", "each": "at each token"}[at]
+    position = tables.record.position
+    words = position_words(position)
     if words == position:  # there are no words for it
         return f"at {position}"
     is_offset = words[0].isdigit()  # "1 token after the word"
@@ -198,7 +210,7 @@ class Direction:
     Attributes:
         place: the site in words.
         row: a placed row of verdicts.csv with the facts that all of its questions share.
-        found: row of each question, such as `detects`, and of `swap`.
+        found: rows of verdicts.csv by question, those of `QUESTIONS` and `swap`.
     """
 
     place: str
@@ -210,7 +222,10 @@ class Direction:
         return str(self.found[question]["answer"]) if question in self.found else ""
 
     def is_certain(self, question: str) -> bool:
-        """Return whether the verdict is yes, also as the best of all sites."""
+        """Return whether the verdict is yes, also if p is adjusted for the best of all sites.
+
+        If there is no such p, the verdict alone decides.
+        """
         if self.answer(question) != "yes":
             return False
         p = float(self.found[question]["p_best"])
@@ -227,7 +242,7 @@ class Direction:
 
         It is the share of the difference between the labels that erasure removes, or of the
         counterfactual's effect that a swap recovers. Without either, it is the effect of steering
-        relative to that of the whole vector.
+        relative to that of the whole vector, and without any effect 0.
         """
 
         def effect(name: str) -> float:
@@ -235,8 +250,10 @@ class Direction:
 
         shares = [effect(name) for name in ("silences", "swap")]
         known = [share for share in shares if not np.isnan(share)]
-        if known or np.isnan(effect("steers")):
-            return max(known, default=0.0)
+        if known:
+            return max(known)
+        if np.isnan(effect("steers")):
+            return 0.0
         whole = abs(float(self.found["steers"]["whole"]))
         return effect("steers") / whole if whole > 0 else 0.0
 
@@ -265,7 +282,10 @@ def blocks_of(tables: CauseTables) -> int:
 
 
 def legible(tables: CauseTables) -> CauseTables:
-    """Return the tables with legible texts: a direction mark in one would reverse its sentence."""
+    """Return the tables with each text as one line of visible characters.
+
+    An invisible one, such as a direction mark, would reverse the sentence that contains it.
+    """
     record = tables.record
     changes: dict[str, Any] = {
         name: line_label(getattr(record, name)) for name in ("name", "position", "dataset")
@@ -316,13 +336,14 @@ def cause_answer(tables: CauseTables) -> str:
 
 
 def leading(directions: Sequence[Direction]) -> Direction:
-    """Return the direction that the answer names: the one that is used and has the largest effect.
+    """Return the direction that the answer names: of those that are used, the one with most uses.
 
-    If none is used, it is the one that detects the label best.
+    Of equally many uses, the one with the largest `size`. If no direction is used, it is the one
+    that detects the label best.
     """
 
     def use(direction: Direction) -> tuple[int, float]:
-        return sum(map(direction.is_certain, USES)), direction.size
+        return len([name for name in USES if direction.is_certain(name)]), direction.size
 
     def detection(direction: Direction) -> float:
         row = direction.found.get("detects")
@@ -342,7 +363,7 @@ def _verdict(directions: Sequence[Direction], best: Direction, tables: CauseTabl
     place, name = where(tables, best.row["at"]), _name(best)
     n_all, n_detect = len(directions), sum(one.answer("detects") == "yes" for one in directions)
     all_of_them = counted(n_all, "direction")
-    # The questions with the answer no for all directions that have an answer.
+    # The questions with no verdict other than "no"; a direction may have no verdict on them.
     refused = {
         question
         for question in QUESTIONS
@@ -381,7 +402,10 @@ def _verdict(directions: Sequence[Direction], best: Direction, tables: CauseTabl
 
 
 def _because(directions: Sequence[Direction]) -> str:
-    """Return the most frequent reason of an undecided use as the end of a clause."""
+    """Return why no use was shown as the end of a clause; "" if no reason is known.
+
+    It is the most frequent reason of undecided verdicts, or that no use is significant as the best.
+    """
     verdicts = [(direction, question) for direction in directions for question in QUESTIONS]
     reasons = Counter(
         str(direction.found[question]["reason"])
@@ -390,7 +414,7 @@ def _because(directions: Sequence[Direction]) -> str:
     )
     if reasons:
         ((most_frequent, _),) = reasons.most_common(1)
-        return f", {'mostly ' * (len(reasons) > 1)}because {most_frequent}"
+        return f", {'mostly ' if len(reasons) > 1 else ''}because {most_frequent}"
     if any(direction.answer(use) == "yes" for direction in directions for use in USES):
         return f", because no use is significant as the best of {len(directions)}"
     return ""
@@ -422,6 +446,7 @@ def _used(best: Direction, directions: Sequence[Direction]) -> str:
             share, low, high = [fixed(100 * number, 0) for number in numbers]
             removed = f"{share} % [{low}, {high}]"
             effects.append(f"its erasure removes {removed} of the difference between labels")
+    # Two uses with the same test name it once.
     if len(effects) == 2 and tests[0] == tests[1]:
         effects = [", and ".join(effects)]
         tests = [f"both {tests[0]}" if tests[0] else ""]
@@ -433,7 +458,10 @@ def _used(best: Direction, directions: Sequence[Direction]) -> str:
 
 
 def _patch_there(best: Direction, tables: CauseTables) -> str:
-    """Return the recovery by patching the whole vector at the site of a direction, as a clause."""
+    """Return the recovery by patching the whole vector at the site of a direction, as a clause.
+
+    Without such a patch, it is the first clause on the strongest edits; "" without edits.
+    """
     for edits in _main_sets(tables):
         if edits.do != "patch" or edits.shown != RECOVERY or edits.at != best.row["at"]:
             continue
@@ -445,7 +473,10 @@ def _patch_there(best: Direction, tables: CauseTables) -> str:
 
 
 def _main_sets(tables: CauseTables) -> list[EditSet]:
-    """Return the sets of edits of the first measure: patches first, single tokens before all."""
+    """Return the sets of edits of the first measure: patches before ablations.
+
+    Within both, edits of the probed token come first, then of each token, then of all tokens.
+    """
 
     def rank(edits: EditSet) -> tuple[bool, int]:
         return edits.do != "patch", ("probed", "each", "all").index(edits.at)
@@ -456,7 +487,7 @@ def _main_sets(tables: CauseTables) -> list[EditSet]:
 
 
 def _strongest_edits(tables: CauseTables) -> Iterator[str]:
-    """Yield clauses on the first set of edits: the residual stream, and the strongest site."""
+    """Yield clauses on the first of `_main_sets`: the residual stream, and the strongest edit."""
     sets = _main_sets(tables)
     if not sets:
         return
@@ -487,14 +518,14 @@ def _of_stream(edits: EditSet, tables: CauseTables) -> str:
     recover it in any network, so the layers of the transition are reported: the first one that
     recovers half of the effect at the probed token, or the strongest token by layer.
     """
+    if edits.shown != RECOVERY:
+        return ""
     blocks, stream = blocks_of(tables), edits.rows[edits.rows["line"].eq(STREAM)]
 
     def from_block(row: pd.Series[Any]) -> str:
         block = place_in_words(row, blocks, is_brief=True)
         return f"from {block} on ({value_in_words(row)})"
 
-    if edits.shown != RECOVERY:
-        return ""
     half = stream[stream["value"].ge(0.5)]
     if edits.at == "probed" and not half.empty:
         return (
@@ -507,6 +538,7 @@ def _of_stream(edits: EditSet, tables: CauseTables) -> str:
     # The strongest token of each layer, and the layers at which it is another one than before.
     strongest = at_tokens.loc[at_tokens.groupby("depth")["value"].idxmax()].sort_values("depth")
     changes = strongest[strongest["position"].ne(strongest["position"].shift())]
+    # More changes would make no readable sentence, and a negative value recovers nothing.
     if len(changes) > MOST_STEPS or not (strongest["value"] > 0).all():
         return ""
     steps = [
@@ -517,11 +549,12 @@ def _of_stream(edits: EditSet, tables: CauseTables) -> str:
 
 
 def verdict_tables(directions: Sequence[Direction]) -> list[tuple[ResultTable, Pairs]]:
-    """Return the verdicts on directions as a table and in words; of many, two: the first is open.
+    """Return the verdicts on directions as a table and in words; of many, two such pairs.
 
-    Of more than `MOST_ROWS` directions, those that are used come first. A row has the site, method
-    and edited tokens as far as directions differ in them, and flags of the direction; then for each
-    question the answer, the effect with its interval, p, and a remark.
+    Of more than `MOST_ROWS` directions, the first pair has that many: those that are used come
+    first, then those with a larger `size`. A row has the site, method and edited tokens as far as
+    directions differ in them, and flags of the direction; then for each question the answer, the
+    effect with its interval, p, and a remark.
     """
     asked = {name for direction in directions for name in direction.found}
     questions = [name for name in (*QUESTIONS, "swap") if name in asked]
@@ -537,14 +570,15 @@ def verdict_tables(directions: Sequence[Direction]) -> list[tuple[ResultTable, P
     ):
         rows, words = [], []
         for direction in of_table:
-            row, place = direction.row, direction.place
-            site = place if "_" in place else capitalised(place)
-            details = (", ".join(DETAILS[row[name]] for name in differing), "")
+            # The name of a site, with underscores, keeps its spelling.
+            site = direction.place if "_" in direction.place else capitalised(direction.place)
+            details = (", ".join(DETAILS[direction.row[name]] for name in differing), "")
             flags = [(remark, "remark") for remark in _remarks(direction)]
-            first = Cell(site, [details, *flags], hint=str(row["site"]))
-            rows.append((first, *(_cell(direction.found.get(name)) for name in questions)))
+            first = Cell(site, [details, *flags], hint=str(direction.row["site"]))
+            answers = [_cell(direction.found.get(name)) for name in questions]
+            rows.append((first, *answers))
             summaries = filter(None, (str(row["summary"]) for row in direction.found.values()))
-            # Without the numbers that the table contains.
+            # The first summary in words, without the verdicts at its end, which the table contains.
             summary = next(summaries, "").partition(" Verdicts: ")[0]
             if summary:
                 words.append((Cell(site, [details]), summary))
@@ -555,9 +589,9 @@ def verdict_tables(directions: Sequence[Direction]) -> list[tuple[ResultTable, P
 
 
 def _unit(directions: Sequence[Direction], name: str) -> str:
-    """Return the unit of a column; "" if directions differ in it."""
+    """Return the unit of the column of a question; "" if directions differ in it."""
     units = {str(one.found[name]["unit"]) for one in directions if name in one.found}
-    unit = units.pop() if len(units) == 1 else ""
+    unit = next(iter(units)) if len(units) == 1 else ""
     return UNITS.get(unit, unit).replace("standard deviation", "SD")
 
 
@@ -569,7 +603,7 @@ def _cell(row: pd.Series[Any] | None) -> Cell | str:
     effect = interval_in_words(row["effect"], row["low"], row["high"])
     remarks = [str(row["reason"])]
     if row["answer"] == "undecided" and row["low"] > 0 and not pd.isna(row["null_low"]):
-        # The comparison with permuted labels decides if nothing else does.
+        # The interval is above 0, so that only the comparison with permuted labels left it open.
         ends = f"{fixed(row['null_low'], 2)} to {fixed(row['null_high'], 2)}"
         remarks.append(f"95 % of the directions on permuted labels have an effect of {ends}")
     return Cell(

@@ -89,6 +89,7 @@ def scatter_plane(rows: pd.DataFrame, method: str) -> go.Figure:
     named = sorted(frequent if len(frequent) <= MOST_NAMED else frequent[: MOST_NAMED - 1])
     shown_labels = rows["label"].where(rows["label"].isin(named), OTHERS)
     figure = go.Figure(layout={"template": TEMPLATE})
+    # The named labels in order, then `OTHERS` if any label is merged.
     for number, label in enumerate(dict.fromkeys([*named, *sorted(shown_labels)])):
         points = rows[shown_labels == label]
         figure.add_scatter(

@@ -31,10 +31,10 @@ SPACE = 0.12  # smallest distance of two ticks of training rows, as a share of t
 POWERS = [10.0**power for power in range(-3, 8)]
 LOG_TICKS = [power * step for power in POWERS for step in (1, 2, 5)]
 MOST_LOG_TICKS = 8
-SIZE = r"^k_sparse:(?P<k>\d+)$"
-LEAST_SIZES = 3
-MOST_SITES = 3
-SITE = ["line", "site", "position"]
+SIZE = r"^k_sparse:(?P<k>\d+)$"  # kind of probe that uses k features
+LEAST_SIZES = 3  # values of k; fewer make no curve
+MOST_SITES = 3  # lines of a curve by k
+SITE = ["line", "site", "position"]  # columns that identify a site in the curve by k
 
 
 def learning_curve_lines(table: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:

@@ -99,6 +99,7 @@ def write_figures(
             for kind in formats:
                 path = folder / f"{name}.{kind}"
                 drawing, size = on_paper(part, columns)
+                # Drawings have `CENTIMETRE` pixels in a centimetre of the paper.
                 scale = (DOTS if kind == "png" else CSS_PIXELS) / CENTIMETRE
                 options = {**size, "format": kind, "scale": scale}
                 content = kaleido.calc_fig_sync(drawing.to_dict(), opts=options)
@@ -122,7 +123,8 @@ def on_paper(part: FigurePart, columns: int) -> tuple[go.Figure, dict[str, int]]
     figure.update_layout(paper_bgcolor="white", plot_bgcolor="white", margin_t=TOP)
     place_labels(figure, height - TOP - BOTTOM)
     maps = [trace for trace in figure.data if trace.type == "heatmap"]
-    if maps:  # without numbers wider or higher than their cells, and labels of rows that overlap
+    if maps:
+        # Remove numbers that are wider or higher than their cells, and labels that would overlap.
         n_rows, n_columns = len(maps[0].z), sum(len(trace.z[0]) for trace in maps)
         # Labels of rows and the colour bar take about 120 pixels.
         cell_width, cell_height = (width - 120) / n_columns, (height - TOP - BOTTOM) / n_rows
@@ -166,6 +168,7 @@ def file_names(titles: Sequence[str]) -> list[str]:
     for title in titles:
         plain = re.sub(r"[^a-z0-9]+", "-", title.lower().replace("²", "2")).strip("-")[:80]
         plain = plain or "figure"
+        # The number starts at the count of names that begin alike, and rises until it is free.
         name, number = plain, sum(other.startswith(plain) for other in names)
         while name in names:
             number += 1

@@ -88,7 +88,7 @@ def layer_curve(table: pd.DataFrame, metric: str = "accuracy") -> go.Figure:
     runs = [series["run"].iloc[0] for _, series in series_of(rows)]
     colours = {run: series_colour(runs.index(run)) for run in runs if has_runs}
     labels = draw_levels(figure, lines, layer_ends(layers), colours)
-    # Draw a ring around the task's value at the selected site of each run.
+    # Draw a ring around the task's value at the selected site of each run; of one run, label it.
     marked = chosen_points(table, rows)
     figure.add_traces([ring(row) for row in marked])
     if not differs(table["run"]):
@@ -165,7 +165,8 @@ def null_band(table: pd.DataFrame, rows: pd.DataFrame) -> list[go.Scatter]:
     """Return the band with 95 % of the scores under exchanged labels; empty if there is none.
 
     The band replaces the control task in figures of the main metric that have none. It is drawn
-    only for the series of the selected probe. For several runs it contains the bands of all.
+    only for the series of the selected probe, or the first one if none was selected. For several
+    runs it contains the bands of all.
 
     Args:
         table: All rows of the run.
@@ -213,9 +214,10 @@ def measured_rows(table: pd.DataFrame, metric: str) -> pd.DataFrame:
 def banded_series(
     table: pd.DataFrame, all_series: Sequence[tuple[str, pd.DataFrame]]
 ) -> tuple[str, ...]:
-    """Return the names of the series with a band: all, or the selected one if there are many.
+    """Return the names of the series with a band: all, or with many the selected one.
 
-    If there are many series of several runs, none has a band.
+    Many are more than `MOST_BANDS`. Of many series, none has a band if they belong to several runs,
+    and the first `MOST_BANDS` have one if no site was selected.
     """
     is_many = len(all_series) > MOST_BANDS
     if is_many and differs(pd.concat(series["run"] for _, series in all_series)):
@@ -245,9 +247,17 @@ def series_of(rows: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
 def scatter(
     x: Iterable[int], y: Iterable[float], style: LineStyle, number: int, name: str, hover: list[str]
 ) -> go.Scatter:
-    """Return a line with markers, in the colour of its style or else of its series number.
+    """Return a line with markers in the colour of its style or, if that is empty, of its series.
 
-    Series without a colour of their own are grey.
+    Series numbers beyond `SERIES_COLOURS` are grey.
+
+    Args:
+        x: Horizontal place of each point.
+        y: Vertical place of each point.
+        style: Style of the line.
+        number: Number of the series, which gives its markers and, if need be, its colour.
+        name: Name of the line.
+        hover: Hover text of each point.
     """
     colour = style.colour or series_colour(number)
     return go.Scatter(
@@ -266,7 +276,7 @@ def scatter(
 
 
 def series_colour(number: int) -> str:
-    """Return the colour of a series; grey beyond the number of colours that differ clearly."""
+    """Return the colour of a series by its number; grey beyond `SERIES_COLOURS`."""
     return SERIES_COLOURS[number] if number < len(SERIES_COLOURS) else GREY
 
 
@@ -282,8 +292,8 @@ def end_labels(traces: Iterable[go.Scatter]) -> list[line_labels.LineLabel]:
         text = text.replace("blocks.", "").replace("hook_", "")  # sites are long
         ends = []
         if trace.mode == "lines+markers":
-            interval = ", 95 % band" * (trace.legendgroup in banded)
-            ends = line_labels.label_at_end(trace, text + interval, trace.line.color)
+            label_text = f"{text}, 95 % band" if trace.legendgroup in banded else text
+            ends = line_labels.label_at_end(trace, label_text, trace.line.color)
         elif trace.legendgroup == NULL_BAND:
             # The band is drawn along its upper end, then back along the lower one.
             ends = line_labels.label_at_end(trace, text, GREY, n_points=len(trace.y) // 2)
@@ -297,7 +307,7 @@ def band(
 ) -> list[go.Scatter]:
     """Return the filled band of the points' intervals as a list of one trace; [] without any.
 
-    The band of a single point extends by `width` to both sides.
+    The band has the colour of the line. That of a single point extends by `width` to both sides.
     """
     known = points.dropna(subset=["ci_low", "ci_high"])
     if known.empty:
@@ -328,6 +338,7 @@ def point_hover(name: str, row: pd.Series) -> str:
         "test groups": f"{row['n_groups']:,.0f}",
         "C": f"{row['C']:g}",
     }
+    # A fact that is undefined is written as "nan", and left out.
     known = [f"{key}: {value}" for key, value in facts.items() if value != "nan"]
     value = format_number(row["value"], row["ci_low"], row["ci_high"])
     return "<br>".join([f"<b>{plotly_text(row['site'])}</b>", f"{name}: {value}", *known])
@@ -447,20 +458,20 @@ def curve_facets(table: pd.DataFrame, metric: str = "accuracy") -> go.Figure:
     measured = measured_rows(table, metric)
     rows = placed(measured)
     titles, of_panels = zip(*panels(rows), strict=True)
-    chosen = [chosen_points(table, of_panel) for of_panel in of_panels]
-    ringed = [title + RING * bool(marked) for title, marked in zip(titles, chosen, strict=True)]
+    rings = [chosen_points(table, of_panel) for of_panel in of_panels]
+    ringed = [
+        f"{title}{RING}" if marked else title for title, marked in zip(titles, rings, strict=True)
+    ]
     figure = panel_grid(ringed, axis_title(metric))
-    ends, best = layer_ends(ticks(rows)), chosen_row(table)
+    ends, chosen = layer_ends(ticks(rows)), chosen_row(table)
     labels = []
-    for number, (of_panel, marked) in enumerate(zip(of_panels, chosen, strict=True), start=1):
-        # The selected series of the panel, or else the first.
+    for number, (of_panel, marked) in enumerate(zip(of_panels, rings, strict=True), start=1):
+        # Highlight the selected series of the panel, or else the first.
         all_series = [series for _, series in series_of(of_panel)]
-        selected = [
-            series
-            for series in all_series
-            if best is not None and not same_features(series, best).empty
-        ]
-        highlighted = [*selected, *all_series][0]
+        highlighted = all_series[0]
+        if chosen is not None:
+            selected = [one for one in all_series if not same_features(one, chosen).empty]
+            highlighted = selected[0] if selected else highlighted
         lines = curve_lines(table, highlighted)
         for line in lines:
             if line.mode == "lines+markers":
@@ -482,7 +493,8 @@ def curve_facets(table: pd.DataFrame, metric: str = "accuracy") -> go.Figure:
         ]
         of_others = [line_labels.LineLabel(OTHERS, line.y[-1], GREY, line.x[-1]) for line in others]
         references = go.Figure()
-        # The horizontal lines of a panel: those of its run, position and kind of probe.
+        # The horizontal lines of a panel: those of its run, model, data set, position and kind of
+        # probe. Baselines have no site; the nested choice is not bound to one position.
         is_own = pd.Series(True, measured.index)
         for column in ("run", "model", "dataset", "position"):
             is_own &= measured[column].isin(["", first[column]]) | measured["target"].eq(HEADLINE)
@@ -491,11 +503,11 @@ def curve_facets(table: pd.DataFrame, metric: str = "accuracy") -> go.Figure:
         drawn = [*others, *references.data, *lines, *(ring(row) for row in marked)]
         draw_in_panel(figure, drawn, number)
         named = [*end_labels(lines), *of_levels]
-        # Of all others, the one farthest from the named lines, so that its label points at it.
+        # Only one of the others is labelled: that with the largest gap to the named lines, so that
+        # its label clearly belongs to it.
         gaps = [min(abs(other.value - label.value) for label in named) for other in of_others]
         labels.append([*named, of_others[gaps.index(max(gaps))]] if gaps else named)
-    depths = [set(of_panel["depth"]) for of_panel in of_panels]
-    panel_layers(figure, ticks(rows), depths)
+    panel_layers(figure, ticks(rows), [set(of_panel["depth"]) for of_panel in of_panels])
     figure.update_yaxes(range=value_range(figure, metric, rows["chance"].min()))
     label_panels(figure, labels)
     return figure
@@ -535,6 +547,7 @@ def panel_grid(titles: Sequence[str], y_title: str) -> go.Figure:
             yref=f"{axes['yaxis']} domain",
             yanchor="bottom",
             showarrow=False,
+            # Not drawn: the script of the page mixes the colour of the text from it and its ink.
             arrowcolor=SERIES_COLOURS[0],
             font={"size": SMALL, "color": label_colour(SERIES_COLOURS[0])},
         )
@@ -554,6 +567,8 @@ def _axes(number: int) -> dict[str, str]:
 def _title_lines(title: str) -> list[str]:
     """Return a title in at most two lines, so that it does not reach the labels of the lines.
 
+    A ring at its end moves to the end of the first line.
+
     >>> _title_lines("sweep · 1 token before the word")
     ['sweep', '1 token before the word']
     >>> _title_lines("sweep · 1 token before the word ○")
@@ -562,7 +577,7 @@ def _title_lines(title: str) -> list[str]:
     first, dot, last = title.rpartition(" · ")
     if len(title) <= LONGEST_TITLE or not dot:
         return [title]
-    return [first + RING * last.endswith(RING), last.removesuffix(RING)]
+    return [first + (RING if last.endswith(RING) else ""), last.removesuffix(RING)]
 
 
 def panel_layers(figure: go.Figure, labels: dict[int, str], depths: Sequence[set[int]]) -> None:

@@ -28,7 +28,7 @@ from probekit.results.table import concatenated, differs, only
 NULL_BAND = "null"  # legend group of bands with the scores under exchanged labels
 PART = " · "  # between the settings in the title of a run
 
-LevelLine = tuple[str, pd.Series]
+LevelLine = tuple[str, pd.Series]  # name of a level, a key of `LEVELS`, and its row
 
 
 def levels(measured: pd.DataFrame, *, is_brief: bool = False) -> list[LevelLine]:
@@ -122,6 +122,7 @@ def draw_levels(
     runs_of: dict[str, set[str]] = {}
     for name, row in lines:
         runs_of.setdefault(name, set()).add(row["run"])
+    # By the name, rounded value and colour of a level.
     rows_of: dict[tuple[str, str, str], list[pd.Series]] = {}
     for name, row in lines:
         colour = colours.get(row["run"], "") if name == HEADLINE else ""
@@ -131,6 +132,7 @@ def draw_levels(
     value_of: dict[tuple[str, str], float] = {}
     for (name, text, colour), rows in rows_of.items():
         runs = list(dict.fromkeys(row["run"] for row in rows))
+        # The ends of the names in the label: each run by its title, or "" if no run is named.
         of_runs = [f" of {run}" for run in runs] if len(runs_of[name]) > 1 else [""]
         if colours:
             is_common = name == HEADLINE or len(runs) > 1
@@ -141,7 +143,7 @@ def draw_levels(
         for row in by_value.values():
             # A horizontal line between the ends, without a legend entry.
             interval = format_number(row["value"], row["ci_low"], row["ci_high"])
-            level_line = go.Scatter(
+            figure.add_scatter(
                 x=list(ends),
                 y=[row["value"]] * 2,
                 name=plotly_text(f"{titles[0] if colours else style.label} {text}"),
@@ -151,7 +153,6 @@ def draw_levels(
                 hovertext=f"<b>{plotly_text(row['site'] or style.label)}</b>: {interval}",
                 hoverinfo="text",
             )
-            figure.add_trace(level_line)
         names_of.setdefault((text, colour), []).extend(titles)
         value_of.setdefault((text, colour), rows[0]["value"])
     return [

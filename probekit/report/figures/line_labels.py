@@ -54,6 +54,7 @@ def name_lines(figure: go.Figure, labels: Sequence[LineLabel]) -> None:
         label_lines(figure, labels)
         return
     named = [trace for trace in figure.data if trace.name]
+    # The first trace of each name, which replaces the later ones, is in the legend.
     first = {trace.name: trace for trace in reversed(named)}
     for trace in named:
         trace.showlegend = trace is first[trace.name]
@@ -183,6 +184,7 @@ def place_labels(figure: go.Figure, plot_height: float) -> None:
         bottom, top = axis.domain or (0.0, 1.0)
         height = plot_height * (top - bottom)
         of_panel = sorted((note for note in labels if note.yref == y_axis), key=lambda note: note.y)
+        # Pixels above the bottom of the plot; a line that ends outside counts as at its edge.
         heights = [height * (min(max(note.y, low), high) - low) / (high - low) for note in of_panel]
         shifts = label_shifts(heights, [note.text.count("<br>") + 1 for note in of_panel], height)
         for note, shift in zip(of_panel, shifts, strict=True):

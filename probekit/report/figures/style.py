@@ -50,6 +50,7 @@ LINES = {
     "control": LineStyle(TARGETS["control"].title, "dash", "#D55E00", legend_rank=2),
     "random_weights": LineStyle(TARGETS["random_weights"].title, "dot", "#009E73", legend_rank=3),
 }
+# Name of a horizontal line -> its dash.
 _REFERENCES = {
     **dict.fromkeys(("majority", "mean", "chance", "chain", "label_counts"), "longdash"),
     "word_identity": "dashdot",
@@ -67,6 +68,7 @@ _TITLES = {name: target.title for name, target in TARGETS.items()} | {
     "all_features": "all features",
     "concatenated": "concatenated",
 }
+# Name of a horizontal line, a reference or a nested choice -> its style.
 LEVELS = {
     name: LineStyle(_TITLES[name], dash, GREY if name != "concatenated" else "#0072B2", width=1.5)
     for name, dash in _REFERENCES.items()
@@ -142,7 +144,7 @@ def label_colour(colour: str) -> str:
     '#8b4713'
     """
     channels = zip(bytes.fromhex(colour[1:]), bytes.fromhex(INK[1:]), strict=True)
-    return "#" + "".join(f"{round(0.6 * own + 0.4 * ink):02x}" for own, ink in channels)
+    return "#" + "".join(f"{round(0.6 * line + 0.4 * ink):02x}" for line, ink in channels)
 
 
 def axis_title(metric: str) -> str:
@@ -151,7 +153,8 @@ def axis_title(metric: str) -> str:
     >>> axis_title("auroc"), axis_title("brier")
     ('AUROC', 'Brier score (lower is better)')
     """
-    return METRICS[metric].title + " (lower is better)" * METRICS[metric].lower_is_better
+    title = METRICS[metric].title
+    return f"{title} (lower is better)" if METRICS[metric].lower_is_better else title
 
 
 def format_p(p: float) -> str:
@@ -230,11 +233,11 @@ def signed(value: float) -> str:
 
 
 def decimals(numbers: Iterable[float], most: int) -> int:
-    """Return the number of decimals, at least 2, at which no number is written as 0 unless it is.
+    """Return the fewest decimals, at least 2, with which no number but 0 is written as 0.
 
     Args:
         numbers: the numbers; NaN is ignored.
-        most: largest number of decimals.
+        most: largest number of decimals, also if more would be needed.
 
     >>> decimals([0.25, -0.004, 0.0], most=4), decimals([0.00001], most=4)
     (3, 4)
@@ -300,7 +303,9 @@ def layer_axis(
         axis: Axis of the figure; by default all of its x axes.
     """
     names = [label for label in labels.values() if label and not label.isdigit()]
-    below = "<br>" * (sum(not label.isdigit() for label in labels.values()) <= MOST_NAMES)
+    # A few names are on a second line, below the numbers; more are slanted.
+    n_not_numbers = len([label for label in labels.values() if not label.isdigit()])
+    below = "<br>" if n_not_numbers <= MOST_NAMES else ""
     step = math.ceil(len(labels) / most)
     texts = []
     for depth, label in labels.items():
@@ -316,7 +321,10 @@ def layer_axis(
         "tickangle": 0 if len(names) <= MOST_NAMES else -30,
         "range": layer_ends(labels),
     }
-    (figure.update_xaxes if axis is None else axis.update)(**settings)
+    if axis is None:
+        figure.update_xaxes(**settings)
+    else:
+        axis.update(**settings)
 
 
 def short_tick(label: str) -> str:

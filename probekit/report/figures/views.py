@@ -18,6 +18,7 @@ MOST_NEURONS = 4  # neurons drawn as lines of a curve; the table of sites lists 
 _SAME_MAP = ("line", "position", "probe", "view")
 _CELL = (*_SAME_MAP, "depth", "step")
 _POSITIONS = {"first": "first token", "last": "last token", "mean": "mean of all tokens"}
+# Position in or next to a span, with its offset in tokens if it has one.
 OFFSET = r"^(?:span|word:[a-z]+)(?P<offset>[+-]\d+)?(?:\+first)?$"
 
 
@@ -131,7 +132,10 @@ def _of_heads(sited: pd.DataFrame) -> pd.Series[bool]:
 
 
 def _named_groups(rows: pd.DataFrame, keys: list[str]) -> Iterator[tuple[str, pd.DataFrame]]:
-    """Yield name and rows of each group with equal keys, named by the keys in which they differ."""
+    """Yield name and rows of each group with equal keys.
+
+    A group is named by its part or line, and by the other keys in which groups differ.
+    """
     differing = [key for key in keys if differs(rows[key]) or key in ("part", "line")]
     for _, group in rows.groupby(keys, sort=False, dropna=False):
         first = group.iloc[0]
@@ -139,15 +143,19 @@ def _named_groups(rows: pd.DataFrame, keys: list[str]) -> Iterator[tuple[str, pd
 
 
 def shown_position(table: pd.DataFrame) -> str | None:
-    """Return the position that figures of one position show; None without a sweep of positions.
+    """Return the position shown by figures that draw only one; None without a sweep.
 
-    It is the span itself if it was probed, or else the position of the selected site.
+    A sweep has several positions, each with an offset from a span. Shown is offset 0 if it was
+    probed, else the position of the selected site, else that of the first row.
     """
     sited = pd.concat([placed(table), concatenated(table)])
     offsets = position_offset(sited["position"])
-    if not differs(sited["position"]) or offsets.isna().any():
+    is_sweep = differs(sited["position"]) and offsets.notna().all()
+    if not is_sweep:
         return None
-    if offsets.eq(0).any():
-        return str(sited["position"][offsets.eq(0)].iloc[0])
+    at_span = sited[offsets.eq(0)]
+    if not at_span.empty:
+        return str(at_span["position"].iloc[0])
     chosen = chosen_row(table)
-    return str(sited["position"].iloc[0] if chosen is None else chosen["position"])
+    shown = sited.iloc[0] if chosen is None else chosen
+    return str(shown["position"])

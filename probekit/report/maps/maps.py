@@ -73,12 +73,11 @@ def head_maps(tables: Mapping[str, pd.DataFrame], metric: str = "accuracy") -> g
     if len(tables) == 1:
         return layer_map(table, metric)
     whole = map_cells(table, metric, "head")
-    return map_row(
-        {
-            title: _draw(table, map_cells(rows, metric, "head"), metric, "head", whole)
-            for title, rows in tables.items()
-        }
-    )
+    drawn = {
+        title: _draw(table, map_cells(rows, metric, "head"), metric, "head", whole=whole)
+        for title, rows in tables.items()
+    }
+    return map_row(drawn)
 
 
 def offset_label(offset: float) -> str:
@@ -90,7 +89,7 @@ def offset_label(offset: float) -> str:
     return f"{offset:+.0f}".replace("-", "−") if offset else "span"
 
 
-# Axis title and labels, by column of the cells.
+# Column of the cells -> title of its axis, and format of its values as labels.
 _AXES: dict[str, tuple[str, Callable[[float], str]]] = {
     "head": ("head", "{:.0f}".format),
     "offset": ("tokens from the span", offset_label),
@@ -111,8 +110,9 @@ def map_cells(table: pd.DataFrame, metric: str, across: str = "") -> pd.DataFram
 def colours(values: Sequence[float], metric: str, chance: float) -> Colours:
     """Return the colour scale for values of a metric, on which bright means good.
 
-    It starts at chance, or at 0 for differences such as selectivity. If differences are negative,
-    it is diverging. If lower is better, it is reversed. Undefined values are ignored.
+    It starts at chance, or at 0 without a chance level and for differences such as selectivity. If
+    differences are negative, it is diverging. If lower is better, it is reversed and starts at the
+    lowest value. Undefined values are ignored.
 
     >>> shown = colours([-0.2, 0.1], "selectivity", chance=0.0)
     >>> shown.low, shown.high, shown.is_diverging
@@ -122,7 +122,8 @@ def colours(values: Sequence[float], metric: str, chance: float) -> Colours:
     is_difference = METRICS[metric].kind == "difference"
     if is_difference and least < 0:
         return diverging([least, most], LEAST_RANGE)
-    low, scale = 0.0 if is_difference or np.isnan(chance) else chance, sequential.Viridis
+    low = 0.0 if is_difference or np.isnan(chance) else chance
+    scale = sequential.Viridis
     if METRICS[metric].lower_is_better:
         low, scale = least, sequential.Viridis_r
     return Colours(low, max(most, low + LEAST_RANGE), scale, is_diverging=False)
@@ -184,6 +185,7 @@ def _draw(
         across=(across, {column: label(column) for column in columns}),
         title=title,
     )
+    # The best cell of all maps may be in another one than this.
     framed = chosen_cell(table, whole)
     if framed is not None and framed.name in cells.index:
         frame_cell(figure, columns.index(framed[across]), depths.index(framed["depth"]))
@@ -286,7 +288,7 @@ def text_map(
     )
     if values.size <= most_texts:
         y, x = np.indices(values.shape).reshape(2, -1).tolist()
-        shown_texts = list(map(cell_text, values.ravel()) if texts is None else texts)
+        shown_texts = list(texts) if texts is not None else list(map(cell_text, values.ravel()))
         font = {"size": style.SMALL, "color": inks(values.ravel(), shown)}
         figure.add_scatter(x=x, y=y, text=shown_texts, mode="text", textfont=font, hoverinfo="skip")
     # Columns and rows are labelled by index, because labels such as tokens may occur twice. Without
@@ -296,8 +298,9 @@ def text_map(
     columns = {"tickvals": list(range(n_columns)), "ticktext": across}
     rows = {"tickvals": list(range(n_rows)), "ticktext": down}  # the first one at the top
     figure.update_xaxes(**axis, title_text=title, **columns, range=[-0.5, n_columns - 0.5])
-    figure.update_yaxes(**axis, **rows, range=[n_rows - 0.5, -0.5], title_text=down_title)
-    return figure
+    figure.update_yaxes(**axis, **rows, range=[n_rows - 0.5, -0.5])
+    # In a call of its own, because the order of properties is part of the bytes of a page.
+    return figure.update_yaxes(title_text=down_title)
 
 
 def cell_map(
@@ -370,8 +373,9 @@ def inks(values: NDArray[np.float64], shown: Colours) -> list[str]:
     ['#ffffff', '#000000', '#000000']
     """
     share = ((values - shown.low) / (shown.high - shown.low)).clip(0, 1)
-    colours = plotly.colors.sample_colorscale(shown.scale, np.nan_to_num(share), colortype="tuple")
-    is_light = (luminance(np.array(colours)) > _SPLIT) | np.isnan(values)
+    fills = plotly.colors.sample_colorscale(shown.scale, np.nan_to_num(share), colortype="tuple")
+    # Cells without a value are light grey.
+    is_light = (luminance(np.array(fills)) > _SPLIT) | np.isnan(values)
     text_colours: list[str] = np.where(is_light, "#000000", "#ffffff").tolist()
     return text_colours
 

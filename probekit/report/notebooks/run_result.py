@@ -185,10 +185,12 @@ class RunResult:
 
     @cached_property
     def _curve(self) -> FigurePart | None:
+        """The layer curve, the first figure of the page, drawn without the others."""
         return first_part(self.table, self._record.verdict, self._record.control)
 
     @cached_property
     def _parts(self) -> list[FigurePart]:
+        """All figures of the page."""
         return run_figures(self.folder)
 
     @property
@@ -235,7 +237,7 @@ class RunResult:
         if self.warnings:
             number = len(self.warnings)
             first = textwrap.shorten(self.warnings[0], 2 * TEXT_WIDTH - 20, placeholder=" …")
-            lines += _wrapped(f"{number} warning{'s' * (number > 1)} (.warnings): {first}")
+            lines += _wrapped(f"{number} warning{'s' if number > 1 else ''} (.warnings): {first}")
         lines += [f"Page: {self.report}" if self.report else f"Folder: {self.folder}"]
         lines += ["Also: .table, .figure(), .figures, .record"]
         return "\n".join(lines)
@@ -268,16 +270,18 @@ def _curve_lines(table: pd.DataFrame, v: Verdict) -> list[str]:
     """Return the main score by layer as text, for the kind of site and probe of the chosen site."""
     test = only(placed(figure_rows(table)), target="task", metric=v.metric, split="test")
     if v.best is not None:
+        # The rows of the chosen site come first.
         place = v.best.model_dump(include={"site", "probe", "position", "view"})
         test = pd.concat([only(test, **place), test])
     if test.empty:
         return []
-    first = test.iloc[0]  # of the chosen site, if there is one
+    first = test.iloc[0]
     series = only(test, **{column: first[column] for column in SERIES})
     series = series.drop_duplicates("depth").sort_values("depth")
     step, blocks = math.ceil(len(series) / MOST_POINTS), n_blocks(placed(table))
     name = metric_name(v.metric)
     lines, ticks, values = [f"{name[:1].upper()}{name[1:]} by layer:"], "", ""
+    # Two lines of text at a time: ticks, and below each of them its value.
     for _, row in series[::step].iterrows():
         tick, value = row_tick(row, blocks), f"{row['value']:.2f}"
         width = 2 + max(len(tick), len(value))

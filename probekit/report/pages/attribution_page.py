@@ -101,6 +101,7 @@ def attribution_answer(attribution: AttributedLogit) -> str:
             f"{signed(parts['value'].clip(upper=0).sum())} cancel; the largest are "
             f"{largest_parts(attribution, 2)}."
         )
+    # The fewest components that reach half of the logit: those that do not, and the next one.
     along = parts[parts["value"] * logit > 0]
     n = int((along["value"].abs().cumsum() < HALF * abs(logit)).sum()) + 1
     named = along.head(min(n, MOST_NAMED))
@@ -194,14 +195,15 @@ def largest_table(attribution: AttributedLogit) -> ResultTable:
     parts = strongest_parts(attribution)
     rest = parts["value"].iloc[MOST_ROWS:]
     rows = list(zip(parts["name"], parts["value"], strict=True))[:MOST_ROWS]
-    rows += [(f"other {len(rest)} of {len(parts)} components", rest.sum())] * bool(len(rest))
+    if len(rest):
+        rows.append((f"other {len(rest)} of {len(parts)} components", rest.sum()))
     rows.append((attribution_title(attribution), attribution.logit))
     has_share = bool(attribution.minus)
     return ResultTable(
         "Largest contributions",
-        ("component", "contribution", *["share"] * has_share),
+        ("component", "contribution", *(["share"] if has_share else [])),
         [
-            (name, signed(value), *[_share(value, attribution.logit)] * has_share)
+            (name, signed(value), *([_share(value, attribution.logit)] if has_share else []))
             for name, value in rows
         ],
         has_title=True,

@@ -137,11 +137,10 @@ def cause_items(
     Doubts are warnings, and texts that were left out.
     """
     parts = cause_parts(tables, layers)
-    figures = [
-        page.Group("wide" if "xaxis3" in part.figure["layout"] else "", [part])
-        for part in parts
-        if part.is_open
-    ]
+    shown = [part for part in parts if part.is_open]
+    # A figure with a third panel is as wide as the page.
+    layouts = ["wide" if "xaxis3" in part.figure["layout"] else "" for part in shown]
+    figures = [page.Group(layout, [part]) for layout, part in zip(layouts, shown, strict=True)]
     cautions = [
         *tables.record.warnings,
         *(f"{counted(part.n, 'text')} left out: {part.reason}" for part in tables.record.left_out),
@@ -296,12 +295,14 @@ def _resized(part: page.FigurePart) -> page.FigurePart:
 
 
 def _answers(tables: CauseTables) -> str:
+    """Return the end of a measure's unit that names the answer and the wrong one; "" without."""
     named = tables.record.answers
     words = " against ".join(named[name] for name in ("answer", "wrong") if name in named)
     return f"; {words}" if "answer" in named else ""
 
 
 def _tokens(tables: CauseTables) -> str:
+    """Return a sentence, after a space, on the tokens along an axis; "" if they are unknown."""
     record = tables.record
     if not record.tokens:
         return ""
@@ -342,7 +343,7 @@ def _dose_parts(tables: CauseTables) -> Iterator[page.FigurePart]:
         yield page.FigurePart(
             f"Dose-response · {findings.METHODS[along]}, {findings.where(tables, at)}",
             page.figure_json(dose_figure(shown)),
-            dose_caption(along, at, shown, len(panels), tables),
+            dose_caption(along, at, shown, n_all=len(panels), tables=tables),
             f"Change of the measure by dose. {'; '.join(named)}.",
             is_open=number == 0,
             height=panels_height(len(shown)) if len(shown) > 2 else None,
@@ -352,7 +353,7 @@ def _dose_parts(tables: CauseTables) -> Iterator[page.FigurePart]:
 def dose_caption(
     along: str, at: str, panels: Sequence[Panel], n_all: int, tables: CauseTables
 ) -> str:
-    """Return the caption of dose-response curves."""
+    """Return the caption of dose-response curves, shown for these panels of `n_all`."""
     rows = pd.concat([of_panel for _, of_panel in panels])
     verdicts = only(tables.verdicts, along=along, at=at)
     verdicts = verdicts[verdicts["site"].isin(rows["site"])]
@@ -367,8 +368,8 @@ def dose_caption(
         worst = known.iloc[-1][["other_loss", "other_low", "other_high"]]
         most = findings.interval_in_words(*worst)
         loss = f" Change of the loss on other texts: at most {most} nats per token."
-    are_chosen = len(panels) < n_all
-    chosen = f" The {len(panels)} of {n_all} sites with the largest effects." * are_chosen
+    are_all = len(panels) == n_all
+    chosen = "" if are_all else f" The {len(panels)} of {n_all} sites with the largest effects."
     return (
         "Edit: multiples of the standard deviation of the projection are added along the "
         f"direction ({findings.METHODS[along]}), {findings.where(tables, at)}. Measure: mean "

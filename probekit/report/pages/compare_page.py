@@ -46,16 +46,16 @@ def comparison_page(comparison: RunComparison) -> str:
     """Return a self-contained HTML page with figure, table and the settings that differ."""
     sites = comparison.sites
     main = comparison.rows[comparison.rows["what"] != "site"]
-    names, figures, name = comparison.names, [], metric_name(comparison.metric)
+    names, figures, metric = comparison.names, [], metric_name(comparison.metric)
     lines = difference_lines(comparison)
     if 0 < len(lines[_LINE].drop_duplicates()) <= MOST_LINES:
         part = page.FigurePart(
-            f"Difference of {name} by layer",
+            f"Difference of {metric} by layer",
             page.figure_json(difference_figure(comparison)),
             f"{' minus '.join(names)}, with 95 % intervals of the {comparison.pairing} differences "
             "over groups. Filled markers: significant after adjustment for all comparisons; hollow "
             "markers: not significant.",
-            f"Difference of {name} by layer. "
+            f"Difference of {metric} by layer. "
             + " ".join(
                 f"{both_places(row)}: {format_number(row['difference'])}"
                 f"{' (significant).' if row['holds'] else '.'}"
@@ -76,7 +76,7 @@ def comparison_page(comparison: RunComparison) -> str:
         table = _table(comparison, sites, "Comparisons by site")
         sections.append(page.PageSection("", [page.Fold(title, [table], is_open=not figures)]))
     settings_differ = comparisons.settings_words(names, settings)
-    eyebrow = ("probekit", "comparison of two runs", comparison.experiment, name)
+    eyebrow = ("probekit", "comparison of two runs", comparison.experiment, metric)
     return page.Page(
         eyebrow=[text for text in eyebrow if text],
         title=comparisons.comparison_question(comparison),
@@ -100,17 +100,16 @@ def settings_section(
     """
     title = "Settings that differ"
     if not settings:
-        return page.PageSection(
-            title, [page.Paragraph("All settings, input digests and versions are equal.")]
-        )
+        equal = page.Paragraph("All settings, input digests and versions are equal.")
+        return page.PageSection(title, [equal])
     columns = [Column("setting"), *(Column(name, "value", "title") for name in names)]
     rows = [(name, *values) for name, values in settings.items()]
-    return page.PageSection(
-        title, [ResultTable(title, columns, rows), page.Paragraph(SETTINGS, "note")]
-    )
+    table = ResultTable(title, columns, rows)
+    return page.PageSection(title, [table, page.Paragraph(SETTINGS, "note")])
 
 
 def _table(comparison: RunComparison, rows: pd.DataFrame, title: str) -> ResultTable:
+    """Return the table of these comparisons; the sites of the selected probes are in a badge."""
     names = (Column(name, form="title") for name in comparison.names)
     cells = []
     for _, row in rows.iterrows():

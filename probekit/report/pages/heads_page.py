@@ -81,10 +81,9 @@ def heads_page(scored: ScoredHeads, *, model: str, facts: Mapping[str, str]) -> 
         ],
         is_sortable=True,
     )
+    highest = page.Group("rows", [_highest(scored)])
     sections = [
-        page.PageSection(
-            "", [page.Group("rows", [_highest(scored)]), page.Paragraph(CAVEAT, "note")], "first"
-        ),
+        page.PageSection("", [highest, page.Paragraph(CAVEAT, "note")], "first"),
         page.PageSection("Scores by layer and head", [maps, page.Paragraph(SCALES, "note")]),
         page.PageSection("All heads", [page.Fold(title, [table])]),
     ]
@@ -196,12 +195,13 @@ def head_figures(scored: ScoredHeads) -> list[page.FigurePart]:
 
 
 def _picture(scored: ScoredHeads, score: str) -> page.FigurePart:
+    """Return the map of a score that is no attention weight, on a colour scale of its own."""
     title, meaning, known = SCORES[score].title, SCORES[score].meaning, scored.known.get(score, ())
     n_layers, n_heads = (int(scored.rows[name].max()) + 1 for name in ("layer", "head"))
     return page.FigurePart(
         title,
         page.figure_json(head_score_map(scored.rows, score, known)),
-        f"{capitalised(meaning)}{'; outlined: known heads' * bool(known)}.",
+        f"{capitalised(meaning)}{'; outlined: known heads' if known else ''}.",
         f"{title}, {meaning}. Highest: {heads_text(scored, score, 10) or 'none'}.",
         height=8 + 1.9 * n_layers,
         width=9 + 2.6 * n_heads,
@@ -248,7 +248,8 @@ def scale_end(rows: pd.DataFrame, score: str) -> float:
 
 
 def _score_hover(score: str, layer: int, head: int, value: float, sd: float, n: int) -> str:
-    texts = f"{n} text{'s' * (n != 1)}"
+    """Return the hover text of a head's score, its standard deviation and its number of texts."""
+    texts = f"{n} text" if n == 1 else f"{n} texts"
     spread = "" if np.isnan(sd) else f" ± {format_number(sd)} (sd)"
     result = "no token could have it" if n == 0 else f"{format_number(value)}{spread}, {texts}"
     return f"<b>L{layer}H{head}</b><br>{SCORES[score].title.lower()}: {result}"

@@ -68,6 +68,7 @@ def find_runs(root: Path) -> list[Path]:
         for path in root.glob(f"{pattern}{name}")
         if path.resolve().is_relative_to(inside)
     ]
+    # A run that finishes in the meantime removes its file STARTED.
     folders = {path.parent: path.stat().st_mtime for path in files if path.exists()}
     return sorted(folders, key=lambda folder: (-folders[folder], str(folder)))
 
@@ -130,7 +131,10 @@ def _modified(folder: Path, names: Sequence[str]) -> tuple[int, ...]:
 
 @lru_cache(maxsize=100)
 def _progress(folder: Path, _written: tuple[int, ...]) -> tuple[str, int, int, str]:
-    """Return name, number of steps, completed steps and summary of a pretraining run."""
+    """Return name, number of steps, completed steps and summary of a pretraining run.
+
+    `_written` only makes the cache forget a run whose files have changed.
+    """
     record = read_record(folder / "run.json", _PretrainRecord)
     # Read before the log; only its header, because the page is requested every few seconds.
     progress = read_progress(folder, verify=False)
@@ -149,6 +153,7 @@ def _progress(folder: Path, _written: tuple[int, ...]) -> tuple[str, int, int, s
 
 @lru_cache(maxsize=1000)  # the page is requested every few seconds
 def _finished(folder: Path, path: str, _written: tuple[int, ...]) -> Entry:
+    """Return the entry of a finished run; for `_written` see `_progress`."""
     record = open_record(folder, _READ)
     return Entry(
         title=record.run,

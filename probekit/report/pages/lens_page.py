@@ -102,6 +102,7 @@ def lens_page(rows: pd.DataFrame, *, model: str, facts: Mapping[str, str]) -> st
 
 
 def _part(number: object, rows: pd.DataFrame, *, has_table: bool) -> page.PageSection:
+    """Return the section of one text, with its map and, if it `has_table`, its table by layer."""
     tokens = rows.drop_duplicates("position")["token"]
     by_layer = lens_summary(rows)
     has_texts = len(rows) <= MOST_TEXTS
@@ -115,7 +116,7 @@ def _part(number: object, rows: pd.DataFrame, *, has_table: bool) -> page.PageSe
     picture = page.FigurePart(
         title="Most likely next token by layer and position",
         figure=page.figure_json(next(iter(views.values()))),
-        caption=CAPTION + LEFT_OUT * (not has_texts),
+        caption=CAPTION if has_texts else CAPTION + LEFT_OUT,
         description="Most likely next token by layer and position. At the last position "
         + predictions,
         height=11 + 1.9 * len(by_layer),
@@ -128,6 +129,7 @@ def _part(number: object, rows: pd.DataFrame, *, has_table: bool) -> page.PageSe
 
 
 def _table(summary: pd.DataFrame, *, has_title: bool = True) -> ResultTable:
+    """Return the rows of `lens_summary` as a table."""
     return ResultTable(
         BY_LAYER,
         (
@@ -190,6 +192,7 @@ def lens_answer(rows: pd.DataFrame) -> str:
     """
     summary = lens_summary(rows)
     n = int(summary["n"].iloc[0])
+    # Whether at least half agree at a layer and at all later ones; at the last one, all agree.
     settled = (summary["as_output"] >= summary["n"] / 2)[::-1].cummin()[::-1]
     first = int(settled.to_numpy().argmax())
     since, last = summary.iloc[first], summary.iloc[-1]
@@ -204,11 +207,8 @@ def lens_answer(rows: pd.DataFrame) -> str:
             f"{_layer(before['layer'])}, one site earlier, the most likely token is {final} at "
             f"{before['as_output']} of {counted(n, 'position')}."
         )
-    counts = [
-        f"{row['as_output']} of {n} at {_layer(row['layer'])}"
-        for row in (since, before)
-        if row is not None
-    ]
+    named = [since] if before is None else [since, before]
+    counts = [f"{row['as_output']} of {n} at {_layer(row['layer'])}" for row in named]
     return (
         f"From {_layer(since['layer'])} on, the most likely token is {final} at half of the "
         f"positions or more: {', '.join(counts)}."
@@ -303,8 +303,11 @@ def _cell(row: dict[Hashable, Any]) -> str:
 
 
 def _hover(row: dict[Hashable, Any]) -> str:
-    def named(token: str, probability: str) -> str:
-        return f"{plotly_text(token_label(row[token]))} {_probability(row[probability])}"
+    """Return the hover text of a cell: all its tokens, and the token that follows in the text."""
+
+    def named(token_column: str, probability_column: str) -> str:
+        token = plotly_text(token_label(row[token_column]))
+        return f"{token} {_probability(row[probability_column])}"
 
     here = plotly_text(token_label(row["token"]))
     lines = [f"<b>{_site_label(row['site'])}</b> at [{row['position']}] {here}"]
@@ -325,15 +328,15 @@ def _probability(value: float) -> str:
 def lens_curve(summary: pd.DataFrame) -> go.Figure:
     """Return the curve of `lens_summary`: shares of positions by layer, labelled at their ends."""
     figure = go.Figure(layout={"template": TEMPLATE})
-    shares = {name: summary[name] / summary[n] for name, (_, n, _) in _LINES.items()}
-    for (name, (label, n, dash)), colour in zip(_LINES.items(), SERIES_COLOURS, strict=False):
+    shares = {name: summary[name] / summary[total] for name, (_, total, _) in _LINES.items()}
+    for (name, (label, total, dash)), colour in zip(_LINES.items(), SERIES_COLOURS, strict=False):
         figure.add_scatter(
             x=list(range(len(summary))),
             y=shares[name].tolist(),
             mode="lines+markers",
             line={"color": colour, "dash": dash, "width": 2.5},
             hovertext=[
-                f"<b>{row['layer']}</b><br>{label} at {row[name]} of {row[n]} positions"
+                f"<b>{row['layer']}</b><br>{label} at {row[name]} of {row[total]} positions"
                 for _, row in summary.iterrows()
             ],
             hoverinfo="text",
@@ -347,7 +350,7 @@ def lens_curve(summary: pd.DataFrame) -> go.Figure:
     )
     figure.update_yaxes(title_text="share of positions", range=[-0.03, 1.05], tickformat=".0%")
     labels: list[LineLabel] = []
-    for line, (name, _, _) in zip(figure.data, _LINES.values(), strict=True):
-        labels += label_at_end(line, name, line.line.color)
+    for line, (label, _, _) in zip(figure.data, _LINES.values(), strict=True):
+        labels += label_at_end(line, label, line.line.color)
     label_lines(figure, labels)
     return figure

@@ -82,15 +82,13 @@ def loss_figure(log: Sequence[LogRow]) -> go.Figure:
                 for near in intervals
             ]
         if points:
-            figure.add_trace(
-                go.Scatter(
-                    x=[step for step, _ in points],
-                    y=[value for _, value in points],
-                    name=name,
-                    mode="lines" if len(points) > POINTS_PER_DECADE else "lines+markers",
-                    line={"dash": dash, "color": colour, "width": 2},
-                    hovertemplate=f"{name}<br>step %{{x:,.0f}}: %{{y:.4g}}<extra></extra>",
-                )
+            figure.add_scatter(
+                x=[step for step, _ in points],
+                y=[value for _, value in points],
+                name=name,
+                mode="lines" if len(points) > POINTS_PER_DECADE else "lines+markers",
+                line={"dash": dash, "color": colour, "width": 2},
+                hovertemplate=f"{name}<br>step %{{x:,.0f}}: %{{y:.4g}}<extra></extra>",
             )
     figure.update_xaxes(
         title_text="step",
@@ -105,5 +103,5 @@ def loss_figure(log: Sequence[LogRow]) -> go.Figure:
 
 
 def _interval(point: tuple[float, float]) -> int:
-    """Return the number of the interval of steps that a point belongs to."""
+    """Return the number of a point's interval of steps, one of `POINTS_PER_DECADE` a decade."""
     return int(POINTS_PER_DECADE * math.log10(point[0]))

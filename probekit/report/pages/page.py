@@ -28,6 +28,7 @@ def figure_json(figure: go.Figure) -> dict[str, Any]:
     return plain
 
 
+# The `kind` of an item selects the part of page.html that draws it.
 @dataclass(frozen=True)
 class FigurePart:
     """A figure on a page, with its caption and a text alternative.
@@ -62,18 +63,15 @@ class FigurePart:
     @property
     def changes(self) -> dict[str, dict[str, Any]]:
         """How each view differs from the first: its trace properties, and its background colour."""
-        return {
-            name: {
-                "traces": [
-                    {key: value for key, value in trace.items() if value != base.get(key)}
-                    for trace, base in zip(
-                        figure_json(view)["data"], self.figure["data"], strict=True
-                    )
-                ],
-                "ground": view.layout.plot_bgcolor or TEMPLATE.layout.plot_bgcolor,
-            }
-            for name, view in self.views.items()
-        }
+        changes = {}
+        for name, view in self.views.items():
+            traces = []
+            for trace, first in zip(figure_json(view)["data"], self.figure["data"], strict=True):
+                other = {key: value for key, value in trace.items() if value != first.get(key)}
+                traces.append(other)
+            ground = view.layout.plot_bgcolor or TEMPLATE.layout.plot_bgcolor
+            changes[name] = {"traces": traces, "ground": ground}
+        return changes
 
 
 @dataclass(frozen=True)

@@ -85,13 +85,12 @@ def _strongest_positions(pair: PatchedPair, rows: pd.DataFrame, family: str) -> 
         where = _layers(sites[0], sites[-1] if len(sites) > 1 else "")
         # The recovery at the first and last of these layers, once if both are written alike.
         ends = dict.fromkeys([fixed(run[0]["recovery"], 2), fixed(run[-1]["recovery"], 2)])
-        clauses.append(
-            f"“{labels[position]}” [{position}] at {where} (recovery {' to '.join(ends)})"
-        )
+        recovery = " to ".join(ends)
+        clauses.append(f"“{labels[position]}” [{position}] at {where} (recovery {recovery})")
     more = f", and {len(runs) - MOST_RUNS} more" if len(runs) > MOST_RUNS else ""
     among = "Among the verified patches, the" if pair.is_estimated else "The"
-    the = "the " * (family == RESIDUAL)
-    return f"{among} strongest position of {the}{family} is {', then '.join(clauses)}{more}."
+    named = f"the {family}" if family == RESIDUAL else family
+    return f"{among} strongest position of {named} is {', then '.join(clauses)}{more}."
 
 
 def _layers(first: str, last: str = "") -> str:
@@ -141,6 +140,7 @@ def strongest_patches(pair: PatchedPair, rows: pd.DataFrame, n: int = MOST_ROWS)
 
 
 def _row(pair: PatchedPair, row: Mapping[Any, Any]) -> tuple[str, ...]:
+    """Return the cells of a patch, in the order of `_columns`."""
     recovery = row["recovery"]
     return (
         _name(pair, row),
@@ -225,7 +225,7 @@ def pair_page(pair: PatchedPair, *, model: str, facts: Mapping[str, str]) -> str
 
 
 def _views(pair: PatchedPair) -> list[tuple[str, str]]:
-    """Return the entries of the menu of colours, with their columns."""
+    """Return the entries of the menu of colours, each with its column; the first is open."""
     if pair.is_estimated:
         return [("estimated effect", "estimate"), ("verified effect", "effect")]
     names = ["recovery", "effect"] if pair.difference else ["effect"]
@@ -233,7 +233,7 @@ def _views(pair: PatchedPair) -> list[tuple[str, str]]:
 
 
 def _caption(pair: PatchedPair) -> str:
-    """Return replacement, measure and number of pairs."""
+    """Return the end of a caption: measure, number of pairs, and what a frame means."""
     framed = " Framed: verified by patching." if pair.is_estimated else ""
     return (
         f"Measure: logit of {quote(pair.answer)} minus logit of {quote(pair.wrong)} after the "
@@ -242,6 +242,8 @@ def _caption(pair: PatchedPair) -> str:
 
 
 def _in_words(pair: PatchedPair, rows: pd.DataFrame) -> str:
+    """Return the strongest patches among these rows with their effects, as text."""
+    # The effect is the last column but one, with and without estimates.
     named = [f"{name} {effect}" for name, *_, effect, _ in strongest_patches(pair, rows).rows]
     return f"effects {'; '.join(named)}."
 
@@ -379,6 +381,7 @@ def patch_name(site: str, labels: Sequence[str], position: Any) -> str:
     if family == RESIDUAL:
         named = label if label == "embed" else f"layer {label}"
     else:
+        # The label of a head, of a neuron or of a site without a layer is a name already.
         named = label if family == label or "[" in site else f"{family} {label}"
     return named if pd.isna(position) else f"{named} at {labels[position]} [{position}]"
 

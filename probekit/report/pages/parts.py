@@ -15,7 +15,7 @@ from probekit.report.figures.style import fixed, format_number
 from probekit.report.maps.maps import head_maps, layer_map, map_cells
 from probekit.report.pages.page import FigurePart, figure_json
 from probekit.report.sentences import captions
-from probekit.report.sentences.method import POOLED_RANKING, REFITTED, SITE_OF_ALL_FOLDS
+from probekit.report.sentences.method import REFITTED, SITE_OF_ALL_FOLDS, pooled_ranking
 from probekit.report.texts import capitalised, class_label
 from probekit.results.record import BY_WORD, Control, Norms
 from probekit.results.selection import hidden_kinds, measured_metrics
@@ -42,6 +42,7 @@ def first_part(table: pd.DataFrame, v: Verdict, control: Control = BY_WORD) -> F
 
 
 def _result_parts(table: pd.DataFrame, v: Verdict, control: Control) -> Iterator[FigurePart]:
+    """Yield the figures of `result_parts`, each drawn only when the iteration reaches it."""
     measured = measured_metrics(table)
     drawn = [name for name in METRICS if name in measured and METRICS[name].is_drawn]
     first = [name for name in v.main_metrics if name in drawn]
@@ -49,6 +50,7 @@ def _result_parts(table: pd.DataFrame, v: Verdict, control: Control) -> Iterator
     heads, positions = list(views.head_tables(table)), list(views.position_tables(table))
 
     def of_metric(metric: str, *, is_open: bool) -> Iterator[FigurePart]:
+        """Yield the layer curve of a metric, then its maps of heads and of positions."""
         name, maps = title(metric), []
         if metric in measured_metrics(curve):
             yield FigurePart(
@@ -56,14 +58,15 @@ def _result_parts(table: pd.DataFrame, v: Verdict, control: Control) -> Iterator
                 figure_json(curve_figure(curve, metric)),
                 captions.caption(curve, v, metric, control),
                 captions.description(curve, metric),
-                is_open,
-                facets_height(curve, metric),
+                is_open=is_open,
+                height=facets_height(curve, metric),
             )
+        # One figure has the heads at the shown position, another one, folded, those at all others.
         for at_shown_position in (True, False):
             tables = {
                 part: rows
-                for part, is_at_it, rows in heads
-                if is_at_it is at_shown_position and metric in measured_metrics(rows)
+                for part, is_shown, rows in heads
+                if is_shown is at_shown_position and metric in measured_metrics(rows)
             }
             if tables:
                 heading = f"{name} by layer and head · {', '.join(tables)}"
@@ -73,10 +76,10 @@ def _result_parts(table: pd.DataFrame, v: Verdict, control: Control) -> Iterator
             if metric in measured_metrics(rows):
                 heading = f"{name} by layer and position · {part}"
                 maps.append((heading, layer_map(rows, metric, "offset"), rows, is_open))
-        for heading, figure, rows, map_is_open in maps:
+        for heading, figure, rows, opened in maps:
             caption = captions.map_caption(rows, v, metric, control)
             description = captions.map_description(rows, metric)
-            yield map_part(heading, figure, caption, description, map_is_open, least=LEAST_MAP)
+            yield map_part(heading, figure, caption, description, is_open=opened, least=LEAST_MAP)
 
     for metric in first:
         yield from of_metric(metric, is_open=True)
@@ -161,7 +164,10 @@ def load_training(path: Path) -> pd.DataFrame | None:
 
 
 def step_parts(table: pd.DataFrame | None, v: Verdict) -> Iterator[FigurePart]:
-    """Yield a map of the main metric by layer and step for each series of the layer curve."""
+    """Yield a map of the main metric by layer and step for each series of the layer curve.
+
+    The table is that of `load_training`; without one there is no map.
+    """
     if table is None:
         return
     metric = v.metric
@@ -206,9 +212,9 @@ def chosen_parts(run_dir: Path, table: pd.DataFrame, v: Verdict) -> Iterator[Fig
     probe = f"the {v.best.probe} probe at {v.best.name}"
     if v.is_nested:
         probe = "the probes that the folds chose"
-    confusion, scatter, cosines = (
-        page_table(run_dir, name) for name in ("confusion.csv", "scatter.csv", "cosines.csv")
-    )
+    confusion = page_table(run_dir, "confusion.csv")
+    scatter = page_table(run_dir, "scatter.csv")
+    cosines = page_table(run_dir, "cosines.csv")
     if confusion is not None:
         counts = chosen_figures.confusion_counts(confusion)
         shares = chosen_figures.confusion_shares(counts)
@@ -256,13 +262,14 @@ def chosen_parts(run_dir: Path, table: pd.DataFrame, v: Verdict) -> Iterator[Fig
 
 
 def _neuron_part(table: pd.DataFrame, v: Verdict) -> FigurePart:
+    """Return the figure of the scores of single neurons, which the table must have."""
     rows = chosen_figures.ranked_neurons(table)
     return FigurePart(
         "Single neurons, ranked",
         figure_json(chosen_figures.neuron_ranking(table)),
         "Neurons by layer and index, in descending order of the cross-validated score on training "
-        "rows. Markers: scores on held-out rows, with 95 % intervals. Dashed line: chance. "
-        f"{POOLED_RANKING * v.is_nested}".rstrip(),
+        "rows. Markers: scores on held-out rows, with 95 % intervals. Dashed line: chance."
+        f"{pooled_ranking(v)}",
         "Neurons, best first: "
         + "; ".join(f"{row['site']} {format_number(row['value'])}" for _, row in rows.iterrows()),
         is_open=False,
@@ -271,6 +278,7 @@ def _neuron_part(table: pd.DataFrame, v: Verdict) -> FigurePart:
 
 
 def _cosine_part(rows: pd.DataFrame, probe: str, caveat: str) -> FigurePart:
+    """Return the map of cosines between sites; `caveat` ends its caption, "" if there is none."""
     n_directions = rows["n_directions"].iloc[0]
     pairs = rows[rows["site_a"] < rows["site_b"]]
     bounds, null = pairs["null_high"].dropna(), NO_NULL

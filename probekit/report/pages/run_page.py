@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -103,7 +103,7 @@ def run_figures(run_dir: Path) -> list[page.FigurePart]:
     record = open_record(run_dir)
     table = load_table(run_dir / "results.csv")
     figures = _result_figures(run_dir, table, record)
-    figures[1:1] = cause_figures(run_dir, _layers(table))
+    figures[1:1] = cause_figures(run_dir, _layers(table))  # after the layer curve
     return figures + ([parts.norms_part(record.norms)] if record.norms else [])
 
 
@@ -114,9 +114,11 @@ def _layers(table: pd.DataFrame) -> dict[int, str]:
 
 
 def _result_figures(run_dir: Path, table: pd.DataFrame, record: RunRecord) -> list[page.FigurePart]:
+    """Return the figures of a run's probes, open and folded."""
     bins = page_table(run_dir, "reliability.csv")
     reliable = [] if bins is None else [parts.reliability_part(bins, table, record.verdict)]
     figures = parts.result_parts(table, record.verdict, record.control)
+    # Maps over training follow the layer curve.
     figures[1:1] = parts.step_parts(parts.load_training(run_dir / "training.csv"), record.verdict)
     return [*figures, *reliable, *parts.chosen_parts(run_dir, table, record.verdict)]
 
@@ -168,6 +170,10 @@ def report_page(run_dir: Path) -> str:
     if attention:
         view = page.View("attention/explorer.html", {"attention": attention})
         sections.append(page.PageSection("Attention", [view]))
+    attention_styles = EXPLORER_STYLES if attention else ()
+    causes_styles = ("causes.css",) if causes else ()
+    scripts: list[str | Sequence[str]] = ["errors.js"] if wrong and wrong.probes else []
+    scripts += [EXPLORER_SCRIPTS] if attention else []
     config_text = paths.hide(_text(run_dir / "config.yaml"))
     sections += [_data(record), _measured(record, config_text)]
     return page.Page(
@@ -178,11 +184,8 @@ def report_page(run_dir: Path) -> str:
         details=[page.Paragraph(page.unbroken(cause_answer(causes)), "finding")] if causes else [],
         caveats=warnings,
         aside=list(filter(None, [date_text(record.created), size_words(v)])),
-        styles=("report.css", *EXPLORER_STYLES * bool(attention), *["causes.css"] * bool(causes)),
-        scripts=[
-            *["errors.js"] * bool(wrong and wrong.probes),
-            *[EXPLORER_SCRIPTS] * bool(attention),
-        ],
+        styles=("report.css", *attention_styles, *causes_styles),
+        scripts=scripts,
     ).html()
 
 
@@ -207,11 +210,9 @@ def _sites(
     differences = read_columns(run_dir / "differences.csv", DIFFERENCES)
     rivals = other_rivals(differences, v)
     if rivals:
-        title = (
-            "Difference from one other site, kind or control"
-            if len(rivals) == 1
-            else f"Differences from {len(rivals)} other sites, kinds and controls"
-        )
+        title = f"Differences from {len(rivals)} other sites, kinds and controls"
+        if len(rivals) == 1:
+            title = "Difference from one other site, kind or control"
         compared = differences_table(rivals, v)
         items.append(page.Fold(title, [compared, page.Paragraph(OTHER_RULE, "note")]))
     yield page.PageSection("All sites", items)
@@ -224,8 +225,8 @@ def _features(run_dir: Path, v: Verdict) -> Iterator[page.PageSection]:
         return
     note = FEATURES.format(
         site=features["site"].iloc[0],
-        over_folds=" over all outer folds" * v.is_nested,
-        on_all=", fitted on all rows," * v.is_nested,
+        over_folds=" over all outer folds" if v.is_nested else "",
+        on_all=", fitted on all rows," if v.is_nested else "",
         rows="all" if v.is_nested else "the training",
     )
     best, *others = features_tables(features)
@@ -256,6 +257,7 @@ def _data(record: RunRecord) -> page.PageSection:
 
 
 def _counts(record: RunRecord) -> ResultTable:
+    """Return the table of rows by label (down) and split (across), with sums and groups below."""
     splits, groups = record.data.labels, record.data.groups
     labels = dict.fromkeys(chain.from_iterable(splits.values()))
     n_groups = (f"{groups[split]:,}" if split in groups else "–" for split in splits)
@@ -290,9 +292,8 @@ def _measured(record: RunRecord, config: str) -> page.PageSection:
         "Seeds": record.seeds,
         "Seconds": {step: f"{seconds:,.2f}" for step, seconds in record.seconds.items()},
     }
-    items.append(
-        page.Fold("Provenance: model, versions, digests, seeds and times", page.pairs_of(facts))
-    )
+    provenance = "Provenance: model, versions, digests, seeds and times"
+    items.append(page.Fold(provenance, page.pairs_of(facts)))
     return page.PageSection("How it was measured", items)
 
 

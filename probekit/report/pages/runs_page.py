@@ -84,13 +84,13 @@ class ShownRun:
         paths = MachinePaths.of(config, record.model.source)
         facts = run_facts(config, record)
         return cls(
-            record.run,
-            folder,
-            paths.hide_in(record),
-            table,
-            settings_of(config),
-            {name: paths.hide(text) for name, text in facts.items()},
-            answer(record.verdict, record.question),
+            name=record.run,
+            folder=folder,
+            record=paths.hide_in(record),
+            table=table,
+            settings=settings_of(config),
+            facts={name: paths.hide(text) for name, text in facts.items()},
+            answer=answer(record.verdict, record.question),
         )
 
 
@@ -126,7 +126,7 @@ def runs_page(runs: Sequence[ShownRun]) -> str:
     metric = metric_name(runs[0].verdict.metric)
     experiment = ", ".join(dict.fromkeys(run.record.run for run in runs))
     questions = {run.record.question for run in runs}
-    common = questions.pop() if len(questions) == 1 else None
+    common = next(iter(questions)) if len(questions) == 1 else None  # the question of all runs
     # Below each answer its question, unless all runs have the same one.
     answers = []
     for run in runs:
@@ -177,10 +177,9 @@ def runs_figures(runs: Sequence[ShownRun]) -> list[page.FigurePart]:
         return []
     drawn = curve_figure(named_by_run(table), metric)
     has_null = any(trace.legendgroup == NULL_BAND for trace in drawn.data)
-    null = (
-        "Grey band: 95 % of the scores under exchanged labels, over all runs of a panel. "
-        * has_null
-    )
+    null = ""
+    if has_null:
+        null = "Grey band: 95 % of the scores under exchanged labels, over all runs of a panel. "
     nested = [run.verdict for run in runs if run.verdict.is_nested]
     marks = [RINGS] if len(nested) < len(runs) else []
     if nested and marks:
@@ -236,9 +235,10 @@ def runs_figures(runs: Sequence[ShownRun]) -> list[page.FigurePart]:
 
 
 def named_by_run(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the table with equal kinds, positions and views if each run has only one of them.
+    """Return the table with one kind, position and view in all runs if each run has only one.
 
-    Lines are then named by the titles of the runs, which contain what differs.
+    This is decided for each of the three columns by itself. Lines are then named by the titles of
+    the runs, which contain what differs.
     """
     sited = placed(table)
     of_runs = [of_run for _, of_run in sited.groupby("run")]
@@ -258,12 +258,13 @@ def _residual(table: pd.DataFrame, metric: str) -> pd.DataFrame:
     cells = map_cells(table, metric)
     line = str(cells.groupby("line", sort=False)["run"].nunique().idxmax())
     at_line, ranked = only(cells, line=line), only(ranked_rows(table), line=line)
+    # The first row of each run: its best one, or without scores the first cell.
     shown = pd.concat([ranked, at_line])[MAP_ROW].drop_duplicates("run")
     return at_line.merge(shown, on=MAP_ROW).drop_duplicates(["run", "depth"])
 
 
 def _numbers(run: ShownRun) -> dict[str, Cell | str]:
-    """Return the numbers of a run, by column name."""
+    """Return the numbers of a run, by column name; {} if no site was chosen."""
     v = run.verdict
     if not v.is_chosen:
         return {}

@@ -80,6 +80,6 @@ class ResultTable:
 
     @property
     def headings(self) -> list[Column]:
-        """The columns; those given by name contain numbers."""
+        """The columns; those given by name contain numbers. Without any, they have no names."""
         columns = self.columns or ("",) * len(self.rows[0])
         return [Column(one) if isinstance(one, str) else one for one in columns]

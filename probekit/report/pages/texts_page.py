@@ -42,7 +42,8 @@ def texts_page(readings: Sequence[TextReading], classes: Sequence[str], facts: P
     tested = [f"On its own data set: {name} {score}." for name, score in _tested(facts).items()]
     elsewhere = "; never tested at other tokens" if facts.at != "all" else ""
     # The position at which the probe was trained: `last`, `word:first` or `index:3`.
-    detail = facts.position.get({"index": "index", "word": "pieces"}.get(facts.at, ""))
+    detail_key = {"index": "index", "word": "pieces"}.get(facts.at, "")
+    detail = facts.position.get(detail_key)
     position = facts.at if detail is None else f"{facts.at}:{detail}"
     trained = f"Trained at position `{position}`{elsewhere}."
     return Page(
@@ -69,9 +70,8 @@ def texts_answer(readings: Sequence[TextReading]) -> str:
     of_texts = [reading.answer for reading in readings if reading.answer is not None]
     answers = of_texts or [answer for reading in readings for answer in reading.answers]
     unit = "text" if of_texts else "token"
-    untested = (
-        f"The probe was not tested on {'this text' if len(readings) == 1 else 'these texts'}."
-    )
+    these = "this text" if len(readings) == 1 else "these texts"
+    untested = f"The probe was not tested on {these}."
     n_absent = len(readings) - len(of_texts)
     absent = f" {counted(n_absent, 'text')} without a prediction." if of_texts and n_absent else ""
     return f"{_labelled(answers, unit)}{absent} {untested}"
@@ -92,7 +92,7 @@ def _labelled(answers: Sequence[RowPrediction], unit: str) -> str:
     (first, n), *rest = labels.most_common()
     others = [f"{count:,} {name}" for name, count in rest[: MOST_LABELS - 1]]
     n_rest = sum(count for _, count in rest[MOST_LABELS - 1 :])
-    others += [f"{n_rest:,} with other labels"] * bool(n_rest)
+    others += [f"{n_rest:,} with other labels"] if n_rest else []
     verb = "is" if n == 1 else "are"
     leading = f"{n:,} of {counted(len(answers), unit)} {verb} predicted as {first}"
     return f"{', '.join([leading, *others])}."

@@ -30,8 +30,9 @@ OTHERS = (
     "score on the training rows of all data sets."
 )
 MOST_TEXTS = 12  # with more data sets, cells are too small for numbers
-# Formats of hover values that are not scores.
+# Column of a hover text that is not a score -> its format.
 FORMATS: dict[str, Callable[..., str]] = {"p": style.format_p, "n_null": "{:.0f}".format}
+# Space of the features -> title and caption of the map of cosines.
 SPACES = {
     "raw": (
         "Cosine of directions, raw features",
@@ -76,7 +77,8 @@ def transfer_page(transfer: Transfer) -> str:
 
 def _matrices(transfer: Transfer, site: str, probe: str) -> page.Group:
     """Return the figures of one kind of probe at one site, next to each other."""
-    return page.Group("matrices", place_parts(transfer, site, probe), 14 + 5 * len(transfer.names))
+    parts = place_parts(transfer, site, probe)
+    return page.Group("matrices", parts, column=14 + 5 * len(transfer.names))
 
 
 def place_parts(transfer: Transfer, site: str, probe: str) -> list[page.FigurePart]:
@@ -101,9 +103,10 @@ def place_parts(transfer: Transfer, site: str, probe: str) -> list[page.FigurePa
             null = ""
             if not draws.empty:
                 low, high = int(draws.min()), int(draws.max())
+                n_draws = f"{low}" if low == high else f"{low} to {high}"
                 null = (
-                    f" Off the diagonal they are based on {low}{f' to {high}' * (low < high)} "
-                    f"permutations, so p cannot be below {style.format_p(1 / (1 + high))}."
+                    f" Off the diagonal they are based on {n_draws} permutations, so p cannot be "
+                    f"below {style.format_p(1 / (1 + high))}."
                 )
             figures.append(
                 page.FigurePart(
@@ -167,14 +170,25 @@ def _map(
     limits: tuple[float, float],
     hover: dict[str, tuple[str, ...]],
 ) -> go.Figure:
+    """Return the heat map of a column, trained on (down) by tested on (across).
+
+    Args:
+        rows: Rows with `train`, `test` and the columns of `cell` and `hover`.
+        names: Names of the data sets.
+        cell: Columns with the value of a cell and the two ends of its interval.
+        scale: Colour scale.
+        limits: Values at the ends of the colour scale.
+        hover: Columns of each line of the hover text, by its name.
+    """
+    value, low, high = cell
     texts = rows.assign(
-        text=[_cell(len(names), *(row[name] for name in cell)) for _, row in rows.iterrows()],
-        hover=["" if np.isnan(row[cell[0]]) else _hover(row, hover) for _, row in rows.iterrows()],
+        text=[_cell(len(names), row[value], row[low], row[high]) for _, row in rows.iterrows()],
+        hover=["" if np.isnan(row[value]) else _hover(row, hover) for _, row in rows.iterrows()],
     )
     every = pd.MultiIndex.from_product([names, names])
     cells = texts.set_index(["train", "test"])[["text", "hover"]].reindex(every, fill_value="")
     return text_map(
-        matrix(rows, names, cell[0]).to_numpy(),
+        matrix(rows, names, value).to_numpy(),
         cells["hover"].tolist(),
         Colours(*limits, scale, is_diverging=limits[0] < 0),
         texts=cells["text"].tolist(),
@@ -199,6 +213,12 @@ def _cell(n_columns: int, value: float, low: float, high: float) -> str:
 
 
 def _hover(row: pd.Series, lines: dict[str, tuple[str, ...]]) -> str:
+    """Return the hover text of a cell, without lines whose first number is undefined.
+
+    Args:
+        row: Row of the cell.
+        lines: Columns of each line, by its name.
+    """
     texts = [f"<b>{style.plotly_text(row['train'])} → {style.plotly_text(row['test'])}</b>"]
     for name, columns in lines.items():
         numbers = [row[column] for column in columns]
@@ -206,7 +226,7 @@ def _hover(row: pd.Series, lines: dict[str, tuple[str, ...]]) -> str:
             continue
         if len(numbers) == 2:  # a range without a value
             text = " to ".join(map(style.format_number, numbers))
-        else:
+        else:  # a number, or a value with its interval
             text = FORMATS.get(columns[0], style.format_number)(*numbers)
         texts.append(f"{name}: {text}")
     return "<br>".join(texts)
@@ -222,9 +242,8 @@ def _summary_part(transfer: Transfer) -> page.FigurePart:
         of_kind, marker = rows["probe"] == probe, style.series_marker(number, 8)
         for name, side, dash in (("own test rows", is_own, "solid"), ("others'", ~is_own, "dash")):
             mean = rows[of_kind & side].groupby("site", sort=False)["value"].mean()
-            descriptions.append(
-                f"{probe}, {name}: {', '.join(map(style.format_number, mean.dropna()))}"
-            )
+            means = ", ".join(map(style.format_number, mean.dropna()))
+            descriptions.append(f"{probe}, {name}: {means}")
             figure.add_scatter(
                 x=list(map(style.plotly_text, mean.index)),
                 y=mean.tolist(),

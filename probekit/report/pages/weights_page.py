@@ -97,6 +97,16 @@ def _render(
     folded: list[FigurePart],
     heads: HeadWeights | None = None,
 ) -> str:
+    """Return a page: the first figure next to a summary, other figures, and tables.
+
+    Args:
+        model: Name or path of the model.
+        title: Question that the page answers.
+        rows: One row for each tensor; of several, the page has a table.
+        figures: Figures that are shown.
+        folded: Figures of single heads.
+        heads: Weights by head, if the tensor has heads.
+    """
     caption = "All tensors" if len(rows) > 1 else "The tensor"
     summary = ResultTable(caption, (), list(_summary(rows).items()), css="summary")
     sections = [PageSection("", [Group("split", [*figures[:1], summary])], "first")]
@@ -185,10 +195,12 @@ def format_weight(value: float) -> str:
     >>> format_weight(0.0012345), format_weight(-140.26), format_weight(0.0)
     ('0.001234', '−140.3', '0')
     """
+    # Adding 0 removes the sign of -0.
     return f"{value + 0.0:.4g}".replace("-", "−")
 
 
 def _weight_parts(weight: WeightTensor) -> Iterator[FigurePart]:
+    """Yield the scatter plot of a vector, or the heat map of a matrix and curves of its columns."""
     values, name = weight.numbers, weight.row["name"].iloc[0]
     if values.ndim == 1:
         # The scatter plot of a vector by index.
@@ -236,6 +248,7 @@ def _size(values: Floats) -> str:
 
 
 def _attention_parts(heads: HeadWeights) -> Iterator[FigurePart]:
+    """Yield the map of weight norms by head, then the singular values of each circuit."""
     names = [f"W_{part[0].upper()}" for part in heads.parts]
     # The map of weight norms, matrices down and heads across, with numbers in the cells.
     figure = text_map(
@@ -245,7 +258,9 @@ def _attention_parts(heads: HeadWeights) -> Iterator[FigurePart]:
             for name, row in zip(names, heads.norms, strict=True)
             for head, norm in enumerate(row)
         ],
-        Colours(0.0, float(heads.norms.max()), plotly.colors.sequential.Viridis, False),
+        Colours(
+            0.0, float(heads.norms.max()), plotly.colors.sequential.Viridis, is_diverging=False
+        ),
         texts=[f"{norm:.1f}" for norm in heads.norms.ravel()],
         across=[str(head) for head in range(heads.norms.shape[1])],
         down=names,
@@ -311,7 +326,9 @@ def _head_parts(weight: WeightTensor) -> Iterator[FigurePart]:
 
 
 def colour_end(values: Floats) -> float:
-    """Return the absolute weight at which the colours of a heat map end; never 0.
+    """Return the absolute weight at which the colours of a heat map end.
+
+    It is the `QUANTILE` of the absolute weights; if that is 0, the largest; if that is 0 too, 1.
 
     >>> colour_end(np.array([[0.0, 0.0, -2.0]], np.float32)) > 1.9
     True
@@ -320,6 +337,10 @@ def colour_end(values: Floats) -> float:
 
 
 def _heatmap(values: Floats, end: float, down: str, across: str) -> go.Heatmap:
+    """Return the heat map of a matrix with colours from -end to end.
+
+    `down` and `across` name the indices of its rows and columns in the hover text.
+    """
     return go.Heatmap(
         z=np.ascontiguousarray(values, np.float32),  # plotly stores arrays as bytes, not digits
         zmin=-end,

@@ -46,7 +46,7 @@ class WrongExample(WrongRow):
 
     def is_marked(self, token: Token) -> bool:
         """Return whether a token overlaps the labelled span."""
-        start, end = self.span or (0, 0)
+        start, end = self.span or (0, 0)  # no token overlaps an empty span
         return token.span[0] < end and token.span[1] > start
 
 
@@ -100,7 +100,8 @@ class WrongExamples(RecordPart):
         titles = []
         for probe in self.probes:
             site = site_with_head(probe.site, probe.head)
-            details = [probe.position] * has_positions + [probe.probe] * has_kinds
+            details = [probe.position] if has_positions else []
+            details += [probe.probe] if has_kinds else []
             titles.append(" · ".join([site, *details]))
         return titles
 
@@ -157,6 +158,9 @@ def examples(rows: Sequence[ExampleRecord]) -> View:
 
 
 def _around_span(example: ExampleRecord | WrongRow) -> tuple[str, str, str]:
-    """Return the text of an example before, inside and after its span."""
-    start, end = example.span or (len(example.text),) * 2
+    """Return the text of an example before, inside and after its span.
+
+    Without a span the whole text is before it.
+    """
+    start, end = example.span or (len(example.text), len(example.text))
     return example.text[:start], example.text[start:end], example.text[end:]

@@ -109,7 +109,7 @@ def _p_in_words(v: Verdict) -> str:
         majority = rival_name("majority", v.rivals["majority"].metric)
         return f"{p_words(v.p)} for the difference from {majority}"
     # Next to a score below chance, a large p would be misread.
-    return f"{'one-sided ' * v.is_below_chance}{p_words(v.p)}"
+    return f"one-sided {p_words(v.p)}" if v.is_below_chance else p_words(v.p)
 
 
 def rival_name(target: str, metric: str) -> str:
@@ -132,15 +132,17 @@ def _but(v: Verdict) -> str:
     """
     assert v.score is not None
     metric, doubts = METRICS[v.score.metric], v.doubts
-    worse = {
+    # The rivals that are better than the probe; their verdicts are on the probe.
+    better = {
         name: rival
         for name, rival in doubts.items()
         if rival.is_named and rival.verdict == SIGNIFICANTLY_WORSE
     }
     parts = []
-    if worse and "majority" in doubts and "majority" not in worse:
+    if better and "majority" in doubts and "majority" not in better:
         parts = [f"{NOT_BETTER_THAN} {rival_name('majority', metric.name)}"]
-    named = worse or doubts
+    named = better or doubts
+    # Ascending, with the majority class last; reversed, it comes first, and then the best ones.
     worst_first = sorted(
         named, key=lambda name: (name == "majority", named[name].value * metric.sign)
     )
@@ -149,10 +151,11 @@ def _but(v: Verdict) -> str:
     first = named[best_first[0]]
     if len(names) == 1 and first.is_named and not math.isnan(first.adjusted_low):
         limits = format_number(first.difference, first.adjusted_low, first.adjusted_high)
-        names = [f"{names[0]} ({'+' * (first.difference > 0)}{limits})"]
+        sign = "+" if first.difference > 0 else ""
+        names = [f"{names[0]} ({sign}{limits})"]
     if len(names) > MOST_RIVALS:
         names = [names[0], f"{len(names) - 1} others"]
-    parts.append(f"{'worse than' if worse else NOT_BETTER_THAN} {joined_names(names)}")
+    parts.append(f"{'worse than' if better else NOT_BETTER_THAN} {joined_names(names)}")
     return f", but {' and '.join(parts)}"
 
 
@@ -294,7 +297,7 @@ def score_words(score: HeadlineScore) -> tuple[str, str]:
     scaled = [scale * number for number in numbers]
     value, low, high, level = _texts(scaled, 0 if metric.in_percent else 2)
     interval = "" if math.isnan(score.ci_low) else f" [{low}, {high}]"
-    direction = " (lower is better)" * metric.lower_is_better
+    direction = " (lower is better)" if metric.lower_is_better else ""
     template = metric.sentence or f"{metric.title} {{score}} on held-out {{unit}}"
     measured = f"{value}{unit}{interval}"
     words = template.format(score=measured, unit=unit_of([score.probe])) + direction
@@ -324,6 +327,7 @@ def unit_of(probes: Iterable[str]) -> str:
     >>> unit_of(["structural_depth:64"])
     'sentences'
     """
+    # If rows are classified or predicted as well, "classification" or "regression" comes first.
     tasks = {kind.task for kind in map(kind_of, probes) if kind is not None}
     return {"tree": "sentences", "text": "texts"}.get(min(tasks, default=""), "rows")
 
@@ -346,6 +350,7 @@ def _texts(numbers: list[float], places: int) -> list[str]:
     """
     while True:
         texts = [fixed(number, places) for number in numbers]
+        # Two numbers and their texts, which must differ unless the numbers are equal.
         rounded = zip(numbers, texts, strict=True)
         pairs = [(number, text, numbers[-1], texts[-1]) for number, text in rounded]
         score = str(float(texts[0].replace("−", "-")))

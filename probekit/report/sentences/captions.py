@@ -12,7 +12,7 @@ from probekit.report.figures.levels import levels
 from probekit.report.figures.style import LEVELS, LINES, format_number
 from probekit.report.maps.maps import chosen_cell, map_cells, map_colours
 from probekit.report.sentences.answer import unit_of
-from probekit.report.sentences.method import POOLED_RANKING, nested_line
+from probekit.report.sentences.method import nested_line, pooled_ranking
 from probekit.report.texts import capitalised
 from probekit.results.record import BY_WORD, Control
 from probekit.results.selection import ranked_rows, site_with_head
@@ -45,6 +45,7 @@ CONTROLS = {
     ),
 }
 NULL_BAND = "Grey band: the central 95 % of the scores after the exchanges that give p"
+# Beginning of a sentence on what is measured at an offset, by the same unit.
 AT_OFFSETS = {"word": "Word identity and control use", "group": "Word identity uses"}
 
 
@@ -64,6 +65,7 @@ def caption(
         for all_series in of_panels
     )
     line = "the line of the best validation score" if v.is_nested else "the chosen line"
+    of_line = f", for {line} only; the table has those of the others" if some_banded else ""
     is_ranked = not ranked_rows(table).empty
     score = metric_name(v.metric) if is_ranked else "score"
     groups = "training" if measured["split"].eq("online").all() else "test"
@@ -77,9 +79,8 @@ def caption(
         "all panels share their axes. Horizontal lines: majority class and best other baseline.": (
             len(parts) > 1
         ),
-        f"Bands: 95 % intervals for new {groups} groups"
-        f"{f', for {line} only; the table has those of the others' * some_banded}.": (
-            bool(task["ci_low"].notna().any())
+        f"Bands: 95 % intervals for new {groups} groups{of_line}.": bool(
+            task["ci_low"].notna().any()
         ),
         f"The ring marks the site with the best cross-validated {score} on training rows among "
         "those drawn; test rows were not used for the selection.": is_ranked and not v.is_nested,
@@ -106,14 +107,13 @@ def _measured_on(task: pd.DataFrame, metric: str, is_nested: bool) -> str:
     name = metric_name(metric)
     unit = unit_of(task["probe"].unique())
     n_rows, n_groups = _spread(task, "n_test"), _spread(task, "n_groups")
-    seed = _spread(task, "seed")
+    n_train, seed = _spread(task, "n_train"), _spread(task, "seed")
     is_online = task["split"].eq("online").any()
     sentences = {
-        f"{name[0].upper()}{name[1:]} on {n_rows} held-out {unit} in {n_groups} groups, for probes "
-        f"fitted on {'at least ' * is_nested}{_spread(task, 'n_train')} {unit} (seed {seed}).": (
-            not is_online
-        ),
-        f"Measured on {n_rows} training rows {'of all outer folds together, ' * is_nested}"
+        f"{capitalised(name)} on {n_rows} held-out {unit} in {n_groups} groups, for probes fitted "
+        f"on {'at least ' if is_nested else ''}{n_train} {unit} (seed {seed}).": not is_online,
+        f"Measured on {n_rows} training rows "
+        f"{'of all outer folds together, ' if is_nested else ''}"
         f"in {n_groups} groups (seed {seed}).": is_online,
         "Each row was first centred and divided by its own standard deviation, as by a layer norm "
         "without its affine part.": (task["view"] == "normalized").any(),
@@ -165,8 +165,9 @@ def map_description(table: pd.DataFrame, metric: str = "accuracy") -> str:
     cells = map_cells(table, metric).sort_values("value", ascending=False, kind="stable")
     has_positions = differs(cells["position"])
     named = [
-        f"{site_with_head(cell['site'], cell['head'])}{f' at {cell.position}' * has_positions} "
-        f"{format_number(cell['value'])}"
+        site_with_head(cell["site"], cell["head"])
+        + (f" at {cell['position']}" if has_positions else "")
+        + f" {format_number(cell['value'])}"
         for _, cell in cells.head(MOST_NAMES).iterrows()
     ]
     across = "position" if has_positions else "head"
@@ -178,7 +179,10 @@ def map_description(table: pd.DataFrame, metric: str = "accuracy") -> str:
 
 
 def _spread(rows: pd.DataFrame, column: str) -> str:
-    """Return the range of a column as text; a single number if all values are equal."""
+    """Return the range of a column as text; a single number if all values are equal.
+
+    Without values it is "an unknown number of".
+    """
     numbers = rows[column].dropna()
     if numbers.empty:
         return "an unknown number of"
@@ -213,10 +217,9 @@ def sparse_caption(table: pd.DataFrame, v: Verdict) -> str:
         f"{_main_name(v)} of logistic probes on the k features that separate the classes best "
         "on the training rows; features are selected and probes fitted separately for each k. The "
         "sites with the best cross-validated scores are drawn; the best one with its 95 % "
-        "interval as a band and its control task. All features: the best other probe at that site. "
-        f"{f'{POOLED_RANKING} ' * v.is_nested}"
-        f"Measured on {_spread(rows, 'n_test')} held-out rows in {_spread(rows, 'n_groups')} "
-        "groups."
+        "interval as a band and its control task. All features: the best other probe at that site."
+        f"{pooled_ranking(v)} Measured on {_spread(rows, 'n_test')} held-out rows in "
+        f"{_spread(rows, 'n_groups')} groups."
     )
 
 
@@ -239,9 +242,9 @@ def learning_curve_caption(table: pd.DataFrame, v: Verdict) -> str:
         f"{_main_name(v)} at {site} on {_spread(rows, 'n_test')} held-out rows in "
         f"{_spread(rows, 'n_groups')} groups, by number of training rows. Training samples consist "
         "of whole groups and are nested; the penalty is that chosen on all training rows. The band "
-        "is the 95 % interval of the chosen probe. Baselines are fitted on all training rows. "
-        f"{POOLED_RANKING * v.is_nested}"
-    ).rstrip()
+        "is the 95 % interval of the chosen probe. Baselines are fitted on all training rows."
+        f"{pooled_ranking(v)}"
+    )
 
 
 def learning_curve_description(table: pd.DataFrame, v: Verdict) -> str:
@@ -265,9 +268,9 @@ def reliability_caption(bins: pd.DataFrame, table: pd.DataFrame, v: Verdict) -> 
         "Accuracy by confidence of the predictions, in bins of equal width, with 95 % intervals "
         "for new test groups (jackknife). Each kind of probe is shown at the site of its best "
         f"cross-validated {metric_name(v.metric)}. On the dashed line the probe is "
-        f"calibrated; below it, overconfident. Lower is better: {'; '.join(filter(None, scores))}. "
-        f"{POOLED_RANKING * v.is_nested}"
-    ).rstrip()
+        f"calibrated; below it, overconfident. Lower is better: {'; '.join(filter(None, scores))}."
+        f"{pooled_ranking(v)}"
+    )
 
 
 def _scores(bins: pd.DataFrame, test: pd.DataFrame) -> str:

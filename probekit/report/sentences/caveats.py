@@ -48,7 +48,7 @@ _IMPRECISE = (
 KINDS = (*_WRONG.split(), *_OTHERWISE.split(), *_IMPRECISE.split())
 _RANK = {kind: rank for rank, kind in enumerate(KINDS)}
 
-# What it implies if the selected probe is not better than a rival.
+# Kind of a rival -> what it implies if the selected probe is not better.
 DOUBTS = {
     "majority": "the probe may have learnt nothing",
     "random_weights": "the result may not depend on what the network has learnt",
@@ -59,6 +59,7 @@ DOUBTS = {
     "length": "the probe may use only the length",
     "embedding": "the layers may add nothing",
 }
+# Verdict on the difference from a rival -> how the probe compares with it.
 RELATIONS = {
     SIGNIFICANTLY_WORSE: "significantly worse than",
     NOT_SIGNIFICANT: "not significantly better than",
@@ -146,12 +147,14 @@ def most_serious_first(found: Iterable[Caveat]) -> list[str]:
 
 
 def _found(v: Verdict, record: RunRecord) -> Iterator[Caveat]:
+    """Yield the warnings about the scores and those that the data checks found, not ordered yet."""
     if v.score is not None:
         yield from _rivals(v)
     if v.learns_control:
-        is_answered = "word_identity" in v.rivals and "word_identity" not in v.doubts
-        answered = WORDS_DO_NOT_HELP * (is_answered and record.control_by == "word")
-        yield Caveat("control", CONTROL.format(by=record.control_by) + answered)
+        # Word identity answers the doubt if the control task is by word and the probe is better.
+        is_better = "word_identity" in v.rivals and "word_identity" not in v.doubts
+        answer = WORDS_DO_NOT_HELP if is_better and record.control_by == "word" else ""
+        yield Caveat("control", CONTROL.format(by=record.control_by) + answer)
     compared = [scores for scores in v.unselected if scores.n_compared]
     has_positions = len({scores.position for scores in compared}) > 1
     for scores in compared:
@@ -159,6 +162,7 @@ def _found(v: Verdict, record: RunRecord) -> Iterator[Caveat]:
             yield Caveat("nowhere-better", _nowhere_better(scores, has_positions=has_positions))
     if v.false_positives is not None and v.score is not None:
         value, low, high = (fixed(100 * number, 1) for number in v.false_positives)
+        # An undefined interval is written as "nan".
         interval = "" if low == "nan" else f" [{low}, {high}]"
         _, allowed = ACHIEVED[v.score.metric]
         text = FALSE_POSITIVES.format(rate=f"{value} %{interval}", allowed=100 * allowed)
@@ -170,7 +174,7 @@ def _found(v: Verdict, record: RunRecord) -> Iterator[Caveat]:
     if v.unconverged is not None:
         yield Caveat("unconverged", _unconverged(v.unconverged))
     for doubt in doubts:
-        # The finding has a score of the length, which the table of comparisons has, too.
+        # The table of comparisons has the score of the length, so the warning only points to it.
         is_compared = doubt.code == "length" and "length" in v.rivals
         message = LENGTH_IS_COMPARED if is_compared else doubt.message
         yield Caveat(doubt.code, message, doubt.level == "error")
@@ -180,8 +184,10 @@ def _rivals(v: Verdict) -> Iterator[Caveat]:
     """Yield a warning for each group of rivals that imply the same doubt for the same reason."""
     assert v.score is not None
     metric, doubts = v.score.metric, v.doubts
+    # Without a significant p (also if it is NaN), nothing was decoded that other rivals explain.
     if "majority" in doubts and v.p is not None and not v.p < LEVEL:
-        doubts = {"majority": doubts["majority"]}  # nothing was decoded that others explain
+        doubts = {"majority": doubts["majority"]}
+    # The kinds of rivals by their relation to the probe and the doubt that they imply.
     kinds: dict[tuple[str, str], list[str]] = {}
     for kind, rival in doubts.items():
         relation, doubt = UNTESTED, DOUBTS[kind]
@@ -198,6 +204,7 @@ def _rivals(v: Verdict) -> Iterator[Caveat]:
 
 
 def _nowhere_better(scores: UnselectedScores, *, has_positions: bool) -> str:
+    """Return the warning that no site is better than networks with random weights."""
     n = scores.n_compared
     return NOWHERE_BETTER.format(
         metric=metric_name(scores.metric),
@@ -211,6 +218,7 @@ def _nowhere_better(scores: UnselectedScores, *, has_positions: bool) -> str:
 
 
 def _edge(edge: GridEdge, v: Verdict) -> Caveat:
+    """Return the warning that a penalty was chosen at the end of its grid."""
     facts = {"name": edge.parameter, "value": edge.value, "end": edge.end}
     if edge.baseline:
         title = TARGETS[edge.baseline].title
@@ -222,6 +230,7 @@ def _edge(edge: GridEdge, v: Verdict) -> Caveat:
 
 
 def _unconverged(fits: UnconvergedFits) -> str:
+    """Return the warning on fits that did not converge, by kind of probe and by curve."""
     parts = [f"{probe} {n:,}" for probe, n in fits.probes.items()]
     parts += [
         f"{fits.splits[split]:,} {at}" for split, at in CURVES.items() if split in fits.splits

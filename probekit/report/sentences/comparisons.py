@@ -137,13 +137,16 @@ def settings_words(names: tuple[str, str], settings: Mapping[str, Sequence[str]]
 def _interval(row: pd.Series, limits: tuple[str, str] = ("ci_low", "ci_high")) -> str:
     """Return the difference with its sign and interval, with as few decimals as keep them from 0.
 
+    The limits are the named columns, or those that are not adjusted if these are undefined.
+
     >>> _interval(pd.Series({"difference": 0.051, "ci_low": 0.014, "ci_high": 0.09}))
     '+0.05 [0.01, 0.09]'
     """
     sign = "+" if row["difference"] > 0 else ""
     low, high = row[list(limits)]
     if pd.isna(low):
-        low, high = row["ci_low"], row["ci_high"]  # there is no verdict that they could contradict
+        # Without adjusted limits there is no verdict that the others could contradict.
+        low, high = row["ci_low"], row["ci_high"]
     if pd.isna(low):
         return f"{sign}{format_number(row['difference'])}"
     places = _places(row)
@@ -186,7 +189,7 @@ def _pair(row: pd.Series, transfer: Transfer) -> str:
     limits = ""
     if not pd.isna(row["ci_low"]):
         limits = f" [{fixed(row['ci_low'], 2)}, {fixed(row['ci_high'], 2)}]"
-    of_own = row["value"] - row["difference"]
+    of_own = row["value"] - row["difference"]  # the score of the probe trained on this data set
     numbers = [f"{name} {fixed(row['value'], 2)}{limits}", f"chance {fixed(row['chance'], 2)}"]
     numbers.append(f"own probe of {row['test']} {fixed(of_own, 2)}")
     return f"the probe of {row['train']} {row['verdict']} on {row['test']} ({', '.join(numbers)})"

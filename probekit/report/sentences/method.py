@@ -64,6 +64,7 @@ def size_words(v: Verdict) -> str:
 
     For runs that chose no site, these are the largest numbers of rows and groups of a site.
     """
+    # A site that was chosen without a test row has no score, and then no size either.
     measured = v.unselected if v.score is None else (v.score,)
     if not measured or (v.is_chosen and v.score is None):
         return ""
@@ -78,7 +79,7 @@ def method(v: Verdict) -> list[str]:
         (_choice(v), True),
         (INTERVALS, True),
         (P_VALUE.format(null=f" ({v.null})" if v.null else ""), v.has_p),
-        (DIFFERENCES.format(majority=OF_MAJORITY * v.has_p), bool(v.named)),
+        (DIFFERENCES.format(majority=OF_MAJORITY if v.has_p else ""), bool(v.named)),
         (COMPRESSION, v.has_compression),
         (NOT_USE, True),
     )
@@ -86,17 +87,23 @@ def method(v: Verdict) -> list[str]:
 
 
 def _choice(v: Verdict) -> str:
+    """Return how the site and the penalty were selected, as sentences."""
     if v.best is None:
         return "No site was chosen: the results contain no cross-validated scores of the task."
     name = grid_name(v.best.probe)
     if v.is_nested:
-        line = NESTED_LINE.format(kind="")
+        line = NESTED_LINE.format(kind="")  # the sentence before names what else was chosen
         return f"{nested_sentence(v)} {line} {ONE_SITE.format(name=name)}"
     selected = f"{name} and the site were" if v.n_candidates > 1 else f"{name} was"
     return (
         f"{selected} selected by cross-validation on training rows. {v.best.name} has the best "
         f"cross-validated {metric_name(v.metric)}, {format_number(v.best.score)}."
     )
+
+
+def pooled_ranking(v: Verdict) -> str:
+    """Return `POOLED_RANKING` after a space if the run is nested, else ""."""
+    return f" {POOLED_RANKING}" if v.is_nested else ""
 
 
 def grid_name(probe: str) -> str:

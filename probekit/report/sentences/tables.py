@@ -60,9 +60,10 @@ def comparison_table(v: Verdict, control: Control = BY_WORD) -> ResultTable | No
     names = [_name(target, v) for target in v.rivals] + [rival.name for rival in v.neighbours]
     rows = _compared([*v.rivals.values(), *v.neighbours], names)
     if control.why_none and "control" not in v.rivals:
-        n_before = sum(target in v.rivals for target in COMPARED[: COMPARED.index("control")])
+        # The row of the control task has its place in the order of `COMPARED`.
+        before = [name for name in COMPARED[: COMPARED.index("control")] if name in v.rivals]
         reason = _p_cell(NONE, control.short_reason)
-        rows.insert(n_before, (_name("control", v), NO_SCORE, Cell(NONE), reason))
+        rows.insert(len(before), (_name("control", v), NO_SCORE, Cell(NONE), reason))
     return _table("Scores that the selected probe is compared with", rows, v) if rows else None
 
 
@@ -100,13 +101,14 @@ def _compared(rivals: Sequence[Rival], names: Sequence[str]) -> list[ComparedRow
     comparisons together. The verdict is "" if the selected probe is significantly better, or if
     there is no test.
     """
-    # 2 decimals, or 3 if a difference or limit would be written as 0
+    # Numbers have 2 decimals, or 3 if a difference or limit would be written as 0.
     numbers = [(rival.difference, rival.ci_low, rival.ci_high) for rival in rivals]
     places, rows = decimals(chain.from_iterable(numbers), most=3), []
     for name, rival in zip(names, rivals, strict=True):
         difference, limits = NONE, ""
         if not math.isnan(rival.difference):
-            difference = "+" * (rival.difference > 0) + fixed(rival.difference, places)
+            sign = "+" if rival.difference > 0 else ""
+            difference = f"{sign}{fixed(rival.difference, places)}"
         if not math.isnan(rival.ci_low):
             limits = f"[{fixed(rival.ci_low, places)}, {fixed(rival.ci_high, places)}]"
         has_p = not math.isnan(rival.p)
@@ -114,19 +116,21 @@ def _compared(rivals: Sequence[Rival], names: Sequence[str]) -> list[ComparedRow
         has_star = is_tested and rival.decisive_p < LEVEL and rival.verdict != NOT_BETTER
         has_verdict = is_tested and rival.verdict != SIGNIFICANT
         p = _p_cell(
-            format_p(rival.p) + "*" * has_star,
+            f"{format_p(rival.p)}*" if has_star else format_p(rival.p),
             rival.verdict.removeprefix("significantly ") if has_verdict else "",
-            "one-sided" * (rival.is_association and has_p),
+            "one-sided" if rival.is_association and has_p else "",
         )
         rows.append((name, fixed(rival.value, places), Cell(difference, [(limits, "")]), p))
     return rows
 
 
 def _p_cell(p: str, verdict: str, sided: str = "") -> Cell:
-    css = f"verdict{' long' * (len(verdict) > LONG)}"
-    return Cell(p, [(verdict, css), (sided, "sided")], css="bad" * (verdict == "worse"))
+    """Return the cell of p, with the verdict and whether the test is one-sided in smaller texts."""
+    css, bad = "verdict long" if len(verdict) > LONG else "verdict", verdict == "worse"
+    return Cell(p, [(verdict, css), (sided, "sided")], css="bad" if bad else "")
 
 
+# Name of the site of a single head -> its block and head.
 _HEAD = re.compile(r"^blocks\.(\d+)\..*\[head=(\d+)\]$")
 NOT_CONVERGED = "not converged"
 
@@ -193,7 +197,7 @@ class SiteRow:
             self.layer,
             Cell(self.site, [(self.series, ""), (self.badge, "badge")]),
             *(
-                Cell(text, [(below, "")], css="bad" * (below == NOT_CONVERGED))
+                Cell(text, [(below, "")], css="bad" if below == NOT_CONVERGED else "")
                 for text, below in cells
             ),
         ]
@@ -244,17 +248,18 @@ def site_rows(table: pd.DataFrame, v: Verdict) -> list[SiteRow]:
     placed_rows = placed(table).astype({"depth": object})
     sited = pd.concat([placed_rows, concatenated(table).assign(depth=None)])
     rows = [
-        _site_row(name, task, series, n_blocks(placed_rows), badge(task))
+        _site_row(name, task, series, blocks=n_blocks(placed_rows), badge=badge(task))
         for name, series in (series_of(sited) if len(sited) else ())
         for metric in v.main_metrics
         for _, task in only(series, target="task", split="test", metric=metric).iterrows()
     ]
+    # Rows without single heads are in order already.
     if not any(_HEAD.search(row.site) for row in rows):
         return rows
     order = list(dict.fromkeys((row.probe, row.position) for row in rows))
 
     def key(row: SiteRow) -> tuple[int, ...]:
-        """Single heads first, sorted by block, then head; others keep their order."""
+        """Of one probe and position, single heads first by block and head; others in order."""
         head = _HEAD.search(row.site)
         block_and_head = map(int, head.groups()) if head else ()
         return order.index((row.probe, row.position)), head is None, *block_and_head
@@ -273,6 +278,15 @@ def filled_columns(rows: Sequence[SiteRow]) -> tuple[str, ...]:
 def _site_row(
     series_name: str, task: pd.Series, series: pd.DataFrame, blocks: int, badge: str
 ) -> SiteRow:
+    """Return the line of one test score of the task.
+
+    Args:
+        series_name: Name of the series.
+        task: Row of the test score.
+        series: All rows of the series, also those of other targets, splits and metrics.
+        blocks: Number of blocks of the network.
+        badge: Note on a site that was selected.
+    """
     measured = same_features(series, task).set_index(["target", "split", "metric"])
     metric, score = task["metric"], -math.inf
     validation = ("task", "validation", metric)
@@ -330,15 +344,9 @@ def features_tables(features: pd.DataFrame) -> list[ResultTable]:
         )
         for _, row in features.iterrows()
     ]
+    headings = (*columns, Column("highest mean for", "site"))
     return [
-        ResultTable(
-            title,
-            (*columns, Column("highest mean for", "site")),
-            shown,
-            css="narrow",
-            is_sortable=True,
-            head=1,
-        )
+        ResultTable(title, headings, shown, css="narrow", is_sortable=True, head=1)
         for title, shown in (
             ("Table of the best features", rows[:MOST_FEATURES]),
             ("Table of the next features", rows[MOST_FEATURES:]),
