@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 LEVEL = 0.05  # an effect is significant if its adjusted p-value is below this level
-FEWEST_UNITS = 6  # with fewer groups no p-value of sign patterns can be below this level
+FEWEST_UNITS = (
+    6  # groups; with 5 the smallest two-sided p-value of sign patterns is 2 / 2**5 > LEVEL
+)
 
 
 def counted(n: int, name: str) -> str:
@@ -27,7 +29,9 @@ def joined_names(names: Sequence[str]) -> str:
     >>> joined_names(["a", "b", "c"]), joined_names(["a"])
     ('a, b and c', 'a')
     """
-    return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
+    if len(names) < 2:
+        return "".join(names)
+    return f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def size_in_words(n_bytes: float) -> str:

@@ -72,7 +72,7 @@ def linear(
     tensor([[1., 2., 3.],
             [1., 2., 3.]])
     """
-    # This operator has no derivative: its gradient would silently be 0.
+    # The operator of oneDNN has no derivative: its gradient would silently be 0.
     if _ONEDNN is None or not _is_for_onednn(x, weight) or is_derived(x, weight, bias):
         product = F.linear(x, weight, bias)
         return product if activation is None else activation(product)
@@ -126,7 +126,7 @@ def attend(
             [1.5000, 2.5000, 3.5000]])
     """
     n_queries = q.shape[2]
-    # Otherwise it is a generation step, where padding costs time.
+    # A generation step has neither a mask nor causality, and padding would cost it time.
     is_full_sequence = is_causal or visible is not None
     if q.device.type == "cpu" and is_full_sequence and not pdrop:
         # torch gives each thread a slice of a buffer whose length is the number of queries. A

@@ -39,7 +39,7 @@ except ImportError:  # joblib without its bundled loky: all jobs run in this pro
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-_GUARD = "ends with the parent"
+_GUARD = "ends with the parent"  # name of a thread
 IDLE = 10.0  # seconds without work after which a worker process exits
 _SYNCHRONIZE, _INFINITE = 0x0010_0000, 0xFFFF_FFFF  # constants of the Windows API
 START_UP = 4.0  # seconds for a new process to import the modules of a job
@@ -102,6 +102,7 @@ def _in_parallel(
     executor = _processes(helpers)
     # Pickled by value, so that functions defined in a script or notebook can be sent.
     picklable = wrap_non_picklable_objects(partial(_while_alive, os.getpid(), job))
+    # Numbers of the items that nobody has begun, and the results that workers compute, by number.
     pending, futures = deque(range(len(items))), dict[int, Future[Result]]()
     lock = threading.Lock()  # done callbacks run in another thread
 
@@ -116,18 +117,19 @@ def _in_parallel(
                 future = futures[number] = executor.submit(picklable, items[number])
         future.add_done_callback(submit_next)
 
-    done: dict[int, Result] = {}
+    own: dict[int, Result] = {}  # results that this process computed, by number
     try:
         for _ in range(helpers):
             submit_next()
         for number in range(len(items)):
-            while number not in done and not (number in futures and futures[number].done()):
+            # Until the next result is there, compute items from the back.
+            while number not in own and not (number in futures and futures[number].done()):
                 with lock:
                     last = pending.pop() if pending else None
                 if last is None:
                     break
-                done[last] = job(items[last])
-            yield done.pop(number) if number in done else futures.pop(number).result()
+                own[last] = job(items[last])
+            yield own.pop(number) if number in own else futures.pop(number).result()
     except BaseException as error:
         with lock:
             pending.clear()

@@ -226,4 +226,5 @@ def row_means(picked: Tensor, row: Tensor, count: Tensor) -> Tensor:
     """
     sums = torch.zeros(len(count), *picked.shape[1:], dtype=torch.float32, device=picked.device)
     sums.index_add_(0, row, picked.float())
-    return sums / count.view(-1, *[1] * (picked.ndim - 1))
+    inner_axes = [1] * (picked.ndim - 1)
+    return sums / count.view(-1, *inner_axes)

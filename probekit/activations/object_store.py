@@ -52,9 +52,9 @@ class ObjectFiles:
                 f"Cannot reach {url}: {error}. For s3:// run {install_command('s3')}, for gs:// "
                 f"{install_command('gs')}."
             ) from error
-        self._mark = secrets.token_hex(8)
-        self._is_exclusive: bool | None = None
-        self._is_held = False
+        self._mark = secrets.token_hex(8)  # content of the lock that this process creates
+        self._is_exclusive: bool | None = None  # None until it is tested
+        self._is_held = False  # whether this process holds the lock
 
     @property
     def is_exclusive(self) -> bool:
@@ -175,7 +175,8 @@ class ObjectFiles:
 
     def folders(self) -> list[str]:
         """Return the names of the subfolders of the cache."""
-        return sorted(n for n, entry in self._list("").items() if entry["type"] == "directory")
+        listed = self._list("").items()
+        return sorted(name for name, entry in listed if entry["type"] == "directory")
 
     def _list(self, folder: str) -> dict[str, dict[str, Any]]:
         self._system.invalidate_cache()  # other processes may write

@@ -141,7 +141,8 @@ def summarize(place: Location) -> Summary:
         store = ActivationStore.open(files)
         rows_of_site = {}
         for site in files.folders():
-            if records := store.records(site):
+            records = store.records(site)
+            if records:
                 rows_of_site[site] = sum(record.shape[0] for record in records.values())
         manifest = store.manifest()
         root = None if manifest is None else manifest.root
@@ -162,7 +163,8 @@ def summarize(place: Location) -> Summary:
             f"{network}, {identity.dtype}, computed in {identity.compute} on {identity.device}"
         )
     except StoreError as error:
-        return Summary(key, where, "damaged", 0, {}, n_bytes, age, root=None, problem=str(error))
+        facts = {"bytes": n_bytes, "age": age, "root": None, "problem": str(error)}
+        return Summary(key, where, what="damaged", rows=0, sites={}, **facts)
     return Summary(key, where, what, n_rows, rows_of_site, n_bytes, age, root)
 
 
@@ -303,6 +305,7 @@ def remove_cache(place: Location) -> list[str]:
         files.remove(lock)
     if files.remove_folder():
         return []
+    # If only entries are left that `sizes` does not list, such as links, name the folder itself.
     return sorted([*files.sizes(), *leftover]) or [str(place)]
 
 
@@ -324,8 +327,9 @@ def copy_cache(
         StoreError: the source does not match the pin, or the target cannot be written.
     """
     source_store = ActivationStore.open(source, root=pin)
+    # Digests are verified while copying; with a pin, all else is verified when it is read.
     damages = find_damage(source_store, digests=False) if pin is None else []
-    if damages:  # digests are checked while copying; with a pin, all is checked when it is read
+    if damages:
         listed = "; ".join(f"{file}: {why}" for file, why in damages[:_MOST_LISTED])
         more = len(damages) - _MOST_LISTED
         raise DamagedError(

@@ -216,6 +216,7 @@ class ZarrArray(SiteArray):
         files = [path for path in self._folder.rglob("*") if path.is_file()]
         files = [path for path in files if path.name[0] != "." and path.name not in _ZARR_FILES]
         sizes = array.shards or array.chunks
+        # Number of chunks along each axis, rounded up.
         grid = [-(-n // size) for n, size in zip(array.shape, sizes, strict=True)]
         n_chunks, n_stored = math.prod(grid), len(files)
         if n_stored >= n_chunks:  # otherwise the names may be too many to list
@@ -294,6 +295,7 @@ class ParquetArray(SiteArray):
                 f"{self._path}: rows of shape {inner} do not fit lists of "
                 f"{counted(width, 'number')}. Save the file again."
             )
+        # Rows of shape () are lists of one number.
         return (self._n_rows, *(inner or (width,)))
 
     def _parts(self, n_rows: int) -> Iterator[FloatArray]:

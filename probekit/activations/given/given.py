@@ -31,7 +31,7 @@ from probekit.provenance import digest, digest_json
 LONGEST_SITE = 200  # characters
 RESERVED = ("baselines", "chosen")  # names of other results in the folder of a run
 _SEPARATE = r"(?<![A-Za-z0-9])\d+(?![A-Za-z0-9])"  # the 3 of layer_3, not the 2 of gpt2
-_KNOWN = {site.name for site in CATALOGUE}
+_KNOWN = {site.name for site in CATALOGUE}  # such as blocks.{l}.hook_resid_pre
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
 _OVERFLOWS = {
     "float16": "The type float16 holds numbers up to 65,504: save the activations as float32 or "
@@ -158,6 +158,7 @@ def placed_sites(names: Sequence[str]) -> tuple[SiteSelection | GivenSite, ...]:
         in_order = Sites(CATALOGUE, {"n_layers": n_layers})
         return tuple(SiteSelection(name) for name in in_order if name in names)
     form_of = {name: re.sub(r"\d+", "#", name) for name in names}
+    # The numbers of each name, by the form of the name.
     numbers: dict[str, list[list[str]]] = defaultdict(list)
     for name, form in form_of.items():
         numbers[form].append(re.findall(r"\d+", name))

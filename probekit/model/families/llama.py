@@ -76,14 +76,18 @@ class LlamaConfig(shared.GatedConfig):
 
     TITLE: ClassVar[str] = "Llama"
     KINDS: ClassVar[Mapping[str, Kind]] = {
-        "llama": Kind(frozenset({"attention_bias", "mlp_bias"})),
+        "llama": Kind(reads=frozenset({"attention_bias", "mlp_bias"})),
         "mistral": Kind(
-            frozenset({"sliding_window"}), {"num_key_value_heads": 8, "sliding_window": 4096}
+            reads=frozenset({"sliding_window"}),
+            defaults={"num_key_value_heads": 8, "sliding_window": 4096},
         ),
-        "qwen2": Kind(frozenset(_WINDOW_KEYS), {"num_key_value_heads": 32, "sliding_window": 4096}),
+        "qwen2": Kind(
+            reads=frozenset(_WINDOW_KEYS),
+            defaults={"num_key_value_heads": 32, "sliding_window": 4096},
+        ),
         "qwen3": Kind(
-            frozenset({"attention_bias", *_WINDOW_KEYS}),
-            {"num_key_value_heads": 32, "sliding_window": 4096, "head_dim": 128},
+            reads=frozenset({"attention_bias", *_WINDOW_KEYS}),
+            defaults={"num_key_value_heads": 32, "sliding_window": 4096, "head_dim": 128},
         ),
     }
 
@@ -108,7 +112,7 @@ class LlamaConfig(shared.GatedConfig):
     def computed(cls, entries: Mapping[str, Any]) -> dict[str, Any]:
         """Return the rotary positions, and the types of the blocks as a tuple."""
         found, types = super().computed(entries), entries.get("layer_types")
-        return found | {"layer_types": tuple(types)} if isinstance(types, list) else found
+        return (found | {"layer_types": tuple(types)}) if isinstance(types, list) else found
 
     def to_hub(self) -> dict[str, Any]:
         """Return the contents of config.json, with special tokens."""

@@ -114,12 +114,14 @@ class RotaryPositions:
         if not isinstance(kind, str) or kind not in _KINDS:
             return cls(rope_type=kind)  # raises
         known = (*_SHARED, *_KINDS[kind])
-        if unknown := [key for key in given if key not in known]:
+        unknown = [key for key in given if key not in known]
+        if unknown:
             raise ConfigError(
                 f"Unknown key {unknown[0]!r} of the rotary positions ({kind}). "
                 f"{nearest(unknown[0], known)}"
             )
-        outside = {"rope_theta": theta, "partial_rotary_factor": share}  # of the section
+        # Keys that may be outside the section, and their defaults.
+        outside = {"rope_theta": theta, "partial_rotary_factor": share}
         outside |= {key: entries[key] for key in outside if entries.get(key) is not None}
         return cls(**(outside | given | {"rope_type": kind}))
 
@@ -258,10 +260,7 @@ def components(
         attention("q_proj", "d_model", queries, bias=qkv_bias),
         attention("k_proj", "d_model", keys, bias=qkv_bias),
         attention("v_proj", "d_model", keys, bias=qkv_bias),
-        *(
-            attention(name, axis)
-            for name, axis in zip(("q_norm", "k_norm"), of_heads, strict=False)
-        ),
+        *(attention(f"{of}_norm", axis) for of, axis in zip("qk", of_heads, strict=False)),
         attention("o_proj", queries, "d_model", bias=output_bias),
         *norms(between),
         mlp("gate_proj", "d_model", "d_mlp"),

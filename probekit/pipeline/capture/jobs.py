@@ -84,8 +84,10 @@ class Job:
         content = unseal(data, path, FORMAT)
         try:
             experiment = Experiment.model_validate_json(json.dumps(content["experiment"]))
-            # A KeyError for other targets.
-            return cls(experiment, {name: name for name in (TASK, *NETWORKS)}[content["target"]])
+            target = content["target"]
+            if target not in {TASK, *NETWORKS}:
+                raise KeyError(target)
+            return cls(experiment, target)
         except (KeyError, TypeError, ValidationError) as error:
             raise DamagedError(f"{path} is not a capture job: {error}.") from error
 
@@ -177,7 +179,7 @@ def work_at(
             raise MissingError(f"{place} is incomplete and has no job. {HOW_TO_CREATE}")
     for cache in caches:
         for name, job in jobs[str(cache)].items():
-            if only not in (None, name):
+            if only is not None and name != only:
                 continue
             work = job.open(cache, device)
             for done in compute_shards(work, seed):
@@ -276,10 +278,11 @@ def by_processes(
         with _start_workers(job, work, n_processes, device, threads) as (workers, lines):
             for line in lines:
                 on_rows(json.loads(line)["rows"])
-            failures = [worker.wait() for worker in workers]
+            reasons = [worker.wait() for worker in workers]
     finally:  # a signal may kill a worker before it releases its lock
         remove_dead_locks(work.store.files)
-    close_job(job, work, [reason for reason in failures if reason], n_processes, watcher)
+    failures = [reason for reason in reasons if reason]
+    close_job(job, work, failures, n_processes, watcher)
 
 
 class _Worker(NamedTuple):
@@ -326,7 +329,7 @@ def _start_workers(
                 stderr=errors,
             )
             workers.append(_Worker(process, errors))
-        os.close(writing)
+        os.close(writing)  # the pipe then ends with the last worker
         yield workers, lines
 
 

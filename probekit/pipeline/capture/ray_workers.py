@@ -188,7 +188,8 @@ def _connected(address: str | None) -> Iterator[Any]:
         return
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # no usage statistics
     try:
-        # Ray itself would try for minutes to reach an address where nothing listens.
+        # Ray itself would try for minutes to reach an address, such as ray://host:port, where
+        # nothing listens.
         host, _, port = (address or "").rpartition("/")[2].rpartition(":")
         if port.isdigit():
             socket.create_connection((host, int(port)), _SECONDS_TO_PLACE).close()

@@ -138,13 +138,13 @@ def compare(run_a: Path | str, run_b: Path | str, *, metric: str | None = None) 
         )
     a, b = map(_Side, runs)
     pairs = match(a, b)
-    own_metrics = [run.verdict.metric for run in runs]
-    if metric is None and len(set(own_metrics)) > 1:
+    main_metrics = [run.verdict.metric for run in runs]
+    if metric is None and len(set(main_metrics)) > 1:
         raise ConfigError(
-            f"The main metric is {own_metrics[0]} in {titles[0]} and {own_metrics[1]} in "
+            f"The main metric is {main_metrics[0]} in {titles[0]} and {main_metrics[1]} in "
             f"{titles[1]}. Choose one with --metric."
         )
-    metric = metric or own_metrics[0]
+    metric = metric or main_metrics[0]
     if not pairs:
         raise DataError(
             "The runs have no predictions that can be compared row by row: their probes read whole "

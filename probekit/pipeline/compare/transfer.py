@@ -160,10 +160,10 @@ def transfer(
                 "probe": fits[0].spec.text,
             }
             measured = [one for fit in fits for one in fit.measurements]
-            of_sets = [m.value for m in measured if m.split == "validation" and m.target == "task"]
+            values = [m.value for m in measured if m.split == "validation" and m.target == "task"]
             # NaN if the metric is undefined for all sets.
-            mean = float(np.mean(of_sets)) if of_sets else math.nan
-            sign = METRICS[first.prober.main_metric].sign
+            mean = float(np.mean(values)) if values else math.nan
+            sign = METRICS[first.prober.main_metric].sign  # -1 if lower values are better
             validation[place["site"], place["probe"]] = sign * mean
             for row in _scores(fits, X):
                 scores.append(place | row | leaks.get((row["train"], row["test"]), {}))
@@ -380,7 +380,7 @@ def _scores(fits: Sequence[_Fitted], X: Sequence[Features]) -> Iterator[dict[str
         resamples = prober.resamples_of(test.spec.text)
         for train in fits:
             predictions = _predict(train.spec, train.fit, rows, prober)
-            first, uninformed = train.measurements[0], _uninformed(train.data.prober, predictions)
+            facts, uninformed = train.measurements[0], _uninformed(train.data.prober, predictions)
             for metric, function in metrics_of(uninformed).items():
                 values = function(predictions, resamples)
                 parts, own_parts = parts_of(metric, [predictions]), parts_of(metric, [own])
@@ -404,7 +404,7 @@ def _scores(fits: Sequence[_Fitted], X: Sequence[Features]) -> Iterator[dict[str
                     "difference_high": limited.ci_high,
                     "n_test": len(resamples.group_of_row),
                     "n_groups": resamples.n_groups,
-                    **{name: getattr(first, name) for name in _OF_FIT},
+                    **{name: getattr(facts, name) for name in _OF_FIT},
                 }
 
 
@@ -440,10 +440,14 @@ def _uninformed(prober: Prober, predictions: Predictions) -> Predictions:
 
 
 def _cosines(fits: Sequence[_Fitted], spread: Floats) -> Iterator[dict[str, Any]]:
-    """Yield a row of `Transfer.cosines` for each space and pair of sets that have directions."""
+    """Yield a row of `Transfer.cosines` for each space and ordered pair of sets.
+
+    A set is also paired with itself. There are no rows for a kind of probe without a direction.
+    """
     spaces = (("raw", None), ("standardised", spread))
     for (name, scale), a, b in product(spaces, fits, fits):
-        if a.direction is None or b.direction is None:  # nor has this kind of probe on other sets
+        # A kind of probe has a direction on all sets or on none.
+        if a.direction is None or b.direction is None:
             return
         value = cosine(a.direction, b.direction, scale)
         null = [cosine(drawn, b.direction, scale) for drawn in a.null]

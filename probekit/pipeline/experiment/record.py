@@ -133,9 +133,9 @@ def findings(rows: Rows, probers: Sequence[Prober]) -> tuple[Finding, ...]:
         rows.dataset, rows.examples, has_classes=has_classes, has_texts=has_texts
     )
     results = list(checks)
-    if settings.metric is not None:  # the finding proposes one
+    if settings.metric is not None:  # the finding `imbalance` proposes to set a metric
         results = [finding for finding in results if finding.code != "imbalance"]
-    if not METRICS[probers[0].main_metric].parts:  # it does not weight labels equally
+    if not METRICS[probers[0].main_metric].parts:  # the metric does not weight labels equally
         results = [finding for finding in results if finding.code != "few-groups-of-label"]
     n_lost = rows.n_read - len(rows.dataset)
     if n_lost > MOST_LOST * rows.n_read:
@@ -168,7 +168,7 @@ def _few_arrangements(prober: Prober) -> list[Finding]:
 
 def _label_counts(rows: Rows, prober: Prober) -> dict[str, dict[str, int]]:
     """Return the number of rows by split and label; if labels are many numbers, by range."""
-    labels, names = rows.labels, None
+    labels, names = rows.labels, None  # names: those of ranges, in ascending order
     if prober.settings.reads == "trees":
         labels = np.where(labels == ROOT, "roots", "other words")
     elif prober.settings.reads_numbers and len(np.unique(labels)) > MOST_LABELS:

@@ -89,6 +89,7 @@ def validate(
         ProbekitError: a file is missing or cannot be read. Problems in readable data are returned
             as findings.
     """
+    # Problems of the file itself are raised, those of the data are findings.
     experiment = make_experiment(experiment)
     read_card(experiment.data)
     try:

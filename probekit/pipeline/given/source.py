@@ -110,7 +110,9 @@ def read_given(experiment: ActivationExperiment) -> GivenSource:
             )
     # The reader requires a text, which activations do not have.
     text = columns.token or columns.label
-    named = TableColumns(text, columns.label, columns.group, columns.id, split=columns.split)
+    named = TableColumns(
+        text, columns.label, group=columns.group, id=columns.id, split=columns.split
+    )
     try:
         path = Path(data.root) / data.file
         dataset = read_dataset(path, format=data.format, columns=named, name=data.name)
@@ -164,7 +166,7 @@ def given_source(
     has_ids = experiment.data.columns.id is not None
     exported = row_ids(Path(folder)) if folder is not None and has_ids else None
     if exported is not None and exported != ids:
-        row = 0
+        row = 0  # the first whose ids differ, or which only one of the two has
         while ids[row : row + 1] == exported[row : row + 1]:
             row += 1
         own_id = repr(ids[row]) if row < len(ids) else "nothing"

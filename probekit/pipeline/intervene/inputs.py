@@ -201,7 +201,7 @@ def cause_inputs(experiment: Experiment, prepared: TextRows) -> CauseInputs:
     by_reason: dict[str, list[int]] = {}
     for row in used.tolist():
         by_reason.setdefault(reason_of(examples[row]), []).append(row)
-    kept = np.array(by_reason.pop("", []), dtype=np.int64)
+    kept = np.array(by_reason.pop("", []), dtype=np.int64)  # rows without a reason
     left_out = []
     for reason, rows in by_reason.items():
         remedy = _REMEDIES.get(reason, "Most words need a leading space to be one token.")

@@ -38,7 +38,7 @@ from probekit.results.table import make_table
 from probekit.terminal import Watcher
 
 _BUSY = "Another process is running this experiment in {}. Wait for it to end, or give another out."
-_OF_PAIRS = ("patch", "swap")
+_OF_PAIRS = ("patch", "swap")  # edits that write values of the counterfactual
 _MOSTLY = 0.75  # share of right answers, below which they are a warning
 Step = EffectStep | VerdictStep
 
@@ -199,10 +199,12 @@ def steps_of(
         # folds that chose it: the choices of other folds have seen these rows.
         folds_of: dict[SiteSelection, tuple[int, ...]] = {}
         with experiment.at("interventions", number, "sites"):
-            if named := [pattern for pattern in step.sites if pattern != CHOSEN]:
+            named = [pattern for pattern in step.sites if pattern != CHOSEN]
+            if named:
                 every = tuple(range(len(inputs.splits)))
                 folds_of = dict.fromkeys(model.sites.select(named), every)
             if CHOSEN in step.sites:
+                # A site that is also named keeps all folds.
                 folds_of = _chosen(model, table) | folds_of
         sites_of: dict[tuple[int, ...], tuple[SiteSelection, ...]] = {}
         for selection, folds in folds_of.items():

@@ -149,12 +149,13 @@ class EffectStep:
 
     def _numbers(self, model: Network, selected: Sequence[SiteSelection]) -> dict[str, Any]:
         inputs = self.inputs
+        # The rows that are averaged, if any, and the rows that are edited.
         folds = [(inputs.test, inputs.test)]
         if self.step.with_ == "mean":  # that of the training rows of the fold
             folds = [(split.train, split.test) for split in inputs.splits]
         by_fold = []
-        for train, test in folds:
-            rows, averaged = torch.from_numpy(test), torch.from_numpy(train)
+        for averaged_rows, edited_rows in folds:
+            rows, averaged = torch.from_numpy(edited_rows), torch.from_numpy(averaged_rows)
             batch, measures = inputs.batch[rows], [one[rows] for one in inputs.measures]
             at: Positions = inputs.position[rows] if self.at == "probed" else self.at
             averaged_at = inputs.position[averaged] if self.at == "probed" else None
@@ -169,7 +170,7 @@ class EffectStep:
                     seed=inputs.experiment.probe.seed,
                 )  # fmt: skip
             by_fold.append(values)
-        order = np.argsort(np.concatenate([test for _, test in folds]))
+        order = np.argsort(np.concatenate([edited_rows for _, edited_rows in folds]))
 
         def joined(columns: Sequence[Floats]) -> Floats:
             return np.concatenate(columns)[order]
@@ -362,7 +363,8 @@ class VerdictStep:
         sites_of: dict[tuple[float, ...], list[str]] = defaultdict(list)
         for selection, (_, of_site) in zip(self.selected, found, strict=True):
             kept = [dose["by"] for dose in of_site["doses"]]
-            if dropped := tuple(by for by in self.by if by not in kept):
+            dropped = tuple(by for by in self.by if by not in kept)
+            if dropped:
                 sites_of[dropped].append(f"{selection.text} (at most {of_site['dose_limit']:.2g})")
         for dropped, sites in sites_of.items():
             listed = ", ".join(sites[:_SHOWN]) + (", ..." if len(sites) > _SHOWN else "")

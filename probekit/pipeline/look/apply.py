@@ -342,7 +342,7 @@ def steered_texts(
     model, tokenizer = network.model, network.tokenizer
     stop = (*stop, *tokenizer.ends_of_text)
     edit = edits.add(torch.from_numpy(by * vector))
-    tap = compose(model, [(site or network.selections[0], edit)])
+    tap = compose(model, [(site or network.selections[0], edit)])  # also checks site and width
     if not by:
         return continue_texts(model, tokenizer, prompts, decoding, bos=bos, stop=stop)
     return continue_texts(

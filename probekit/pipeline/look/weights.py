@@ -27,7 +27,7 @@ CORNER = 300
 
 Floats = NDArray[np.float32]
 
-_ATTENTION = re.compile(r"(h\.\d+\.attn\.)(c_attn|c_proj)\.weight")
+_ATTENTION = re.compile(r"(?P<block>h\.\d+\.attn\.)(?P<name>c_attn|c_proj)\.weight")
 
 
 def write_weights_page(
@@ -56,7 +56,7 @@ def write_weights_page(
             heads is unknown or contradicts config.json.
     """
     checkpoint, tensor_names = _open(source)
-    tensor = tensor and tensor_names.in_network(tensor)
+    tensor = tensor_names.in_network(tensor) if tensor else tensor
     if tensor is None:
         if columns or corner is not None or n_head is not None:
             raise ConfigError(
@@ -90,7 +90,9 @@ def write_weights_page(
         numbers=values,
         columns=tuple(columns),
         corner=None if is_complete else corner or CORNER,
-        heads=_heads(checkpoint, attention[1], attention[2], n_head) if attention else None,
+        heads=_heads(checkpoint, attention["block"], attention["name"], n_head)
+        if attention
+        else None,
     )
     write_atomic(out, weight_page(weight, source))
     return out

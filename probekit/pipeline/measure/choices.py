@@ -100,7 +100,7 @@ def chosen_sites(results: Sequence[SiteResult], probers: Mapping[str, Prober]) -
 
     result_at = {place_of(result.place): result for result in results}
 
-    def pick(row: Mapping[str, Any] | pd.Series, target: str) -> _Pick:
+    def pick_of(row: Mapping[str, Any] | pd.Series, target: str) -> _Pick:
         return _Pick(
             fold=0 if pd.isna(row["fold"]) else int(row["fold"]),
             result=result_at[place_of(row)],
@@ -132,7 +132,7 @@ def chosen_sites(results: Sequence[SiteResult], probers: Mapping[str, Prober]) -
 
     # The validation row of the task that each outer fold chose.
     of_task = fold_choices(table)
-    task = [pick(row, "task") for row in of_task]
+    task = [pick_of(row, "task") for row in of_task]
     if task:
         draws: list[Scored | None] = []
         if all(pick.prober.has_control for pick in task):
@@ -150,18 +150,20 @@ def chosen_sites(results: Sequence[SiteResult], probers: Mapping[str, Prober]) -
             only(ranked, depth=EMBED_DEPTH, **{name: row[name] for name in same})["site"]
             for row, ranked in zip(of_task, fold_ranks(table), strict=True)
         ]
-        is_same = all(row["depth"] == EMBED_DEPTH for row in of_task)
-        if not is_same and not any(own.empty for own in sites):
-            changes = [{"site": own.iloc[0], "C": None} for own in sites]
+        is_chosen = all(row["depth"] == EMBED_DEPTH for row in of_task)
+        if not is_chosen and not any(of_fold.empty for of_fold in sites):
+            changes = [{"site": of_fold.iloc[0], "C": None} for of_fold in sites]
             rows = [dict(row) | change for row, change in zip(of_task, changes, strict=True)]
-            add(NESTED["embedding"], [pick(row, "task") for row in rows], controls=None)
+            add(NESTED["embedding"], [pick_of(row, "task") for row in rows], controls=None)
         # Without a sweep, the baseline has the same position and needs no choice.
         no_fit = {"site": None, "head": None, "probe": "none", "C": None}
         for target in BASELINES if len(probers) > 1 else ():
-            picks = [pick(dict(row) | no_fit, target) for row in of_task]
+            picks = [pick_of(dict(row) | no_fit, target) for row in of_task]
             add(target, picks, controls=None, probe="none")
     choices = _network_choices(table, next(iter(probers.values())))
-    networks = {name: _pooled([pick(row, name) for row in rows]) for name, rows in choices.items()}
+    networks = {
+        name: _pooled([pick_of(row, name) for row in rows]) for name, rows in choices.items()
+    }
     known_networks = {name: pooled for name, pooled in networks.items() if pooled is not None}
     if known_networks:
         mean = Scored.of_draws([*known_networks.values()]).with_facts(

@@ -50,7 +50,7 @@ class RunFolder:
         """
         self._digests |= digests
         first = next(iter(self._digests), None)
-        # Check only one file here: `digests` verifies all of them at the end.
+        # If the folder was deleted, so was any file: check one. All are verified at the end.
         if first is not None and not (self.path / first).exists():
             raise self._lost([first])
 

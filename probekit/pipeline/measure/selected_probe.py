@@ -147,8 +147,8 @@ def write_selected_probe(
     predictions = None
     for result in results:
         place = result.place["position"], _site_name(result.place)
-        if prober.is_nested or place == (row["position"], site.text):
-            predictions = predictions or result.predictions.get(predictor)
+        if predictions is None and (prober.is_nested or place == (row["position"], site.text)):
+            predictions = result.predictions.get(predictor)
     n_classes, n_rows = len(prober.data.classes), len(prober.test_rows)
     if not isinstance(predictions, ClassPredictions) or len(predictions.guess) != n_rows:
         return
@@ -187,7 +187,7 @@ def _site_name(row: Mapping[str, Any] | pd.Series) -> str | None:
 def confusion_rows(chosen: SelectedProbe) -> pd.DataFrame:
     """Return the confusion matrix as rows: count `n` for each true and predicted label."""
     classes, predictions = chosen.classes, chosen.predictions
-    counts = np.zeros((len(classes),) * 2, dtype=int)
+    counts = np.zeros((len(classes), len(classes)), dtype=int)
     np.add.at(counts, (predictions.truth, predictions.guess), 1)
     pairs = product(range(len(classes)), repeat=2)
     rows = [{"truth": classes[a], "guess": classes[b], "n": counts[a, b]} for a, b in pairs]
@@ -328,14 +328,11 @@ def wrong_of_probes(
         if worst is None:
             continue
         wrong = predictions.guess != predictions.truth
-        errors = [
-            {
-                "row": number_of.setdefault(number, len(number_of)),
-                "guess": str(chosen.classes[predictions.guess[number]]),
-                "ahead": ahead,
-            }
-            for number, ahead in worst.items()
-        ]
+        errors = []
+        for number, ahead in worst.items():
+            number_in_file = number_of.setdefault(number, len(number_of))
+            guess = str(chosen.classes[predictions.guess[number]])
+            errors.append({"row": number_in_file, "guess": guess, "ahead": ahead})
         name = {"name": answers_name(row), "site": row["site"], "head": row["head"]}
         place = {"position": row["position"], "probe": row["probe"]}
         counts = {"n_wrong": int(wrong.sum()), "n_rows": len(wrong)}
@@ -363,9 +360,11 @@ def worst_errors(
         return None
     rows = np.arange(len(guess))
     margin = scores[rows, guess] - scores[rows, truth]
-    order = np.argsort(-np.where(guess == truth, -np.inf, margin), kind="stable")
-    worst: dict[str, int] = {}
-    for number in order[: int((guess != truth).sum())].tolist():
+    is_wrong = guess != truth
+    # Errors by descending margin, then the rows without an error.
+    order = np.argsort(-np.where(is_wrong, margin, -np.inf), kind="stable")
+    worst: dict[str, int] = {}  # row with the largest margin, by group
+    for number in order[: is_wrong.sum()].tolist():
         worst.setdefault(str(chosen.prober.data.groups[test_rows[number]]), number)
     return {
         number: round(float(margin[number]), 4) if np.isfinite(margin[number]) else None
