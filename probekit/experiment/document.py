@@ -83,6 +83,7 @@ class Document(KeyLocation):
             inside = [key for key in self.overridden if key[: len(keys)] == keys]
             below = sorted(".".join(map(str, key)) for key in inside)
             or_there = f" or --set {', '.join(below)}" if below else ""
+            # The line of the innermost of the keys that the file has.
             node: Any = self.content
             line = 0
             for key in keys:
@@ -138,7 +139,8 @@ class Document(KeyLocation):
             node = str(node)
         if hasattr(node, "tolist"):  # NumPy
             return self._plain(node.tolist(), keys)
-        if isinstance(node, str) and (forbidden := _FORBIDDEN.search(node)):
+        forbidden = _FORBIDDEN.search(node) if isinstance(node, str) else None
+        if forbidden:
             text = f"the text contains {forbidden[0]!r}, which is not allowed. Remove it."
             raise ConfigError(self.put(keys, KeyLocation().put(keys, text)))
         # The parser's numbers and texts carry their format.
@@ -209,7 +211,7 @@ def read_document(path: Path, overrides: Sequence[str] = ()) -> Document:
     content = parse_yaml(text, str(path))
     if not isinstance(content, CommentedMap):
         raise ConfigError(f"{path}, line 1: the file has no keys. Write `key: value` lines.")
-    given: list[KeyPath] = []
+    given: list[KeyPath] = []  # keys that are overridden, and sections that are created for them
     for override in overrides:
         key, _, value = override.partition("=")
         if not value.strip() or not all(key.split(".")):
@@ -250,7 +252,7 @@ class _PlainComposer(Composer):
         is_alias = isinstance(event, AliasEvent)
         self._refuse(is_alias, f"aliases (*{event.anchor}) are not allowed")
         tag = None if is_alias else event.ctag
-        self._refuse(tag is not None and str(tag), f"tags ({tag}) are not allowed")
+        self._refuse(tag is not None and str(tag) != "", f"tags ({tag}) are not allowed")
         self._refuse(self.levels > MAX_DEPTH, f"nested deeper than {MAX_DEPTH} levels")
         self.levels += 1
         node = super().compose_node(parent, index)
@@ -283,7 +285,8 @@ def parse_yaml(text: str, name: str) -> Any:
         if problem.startswith("could not find expected ':'"):
             line = error.context_mark.line
         elif problem.startswith(_AFTER_NO_COLON):
-            line = next((n for n in range(line - 1, -1, -1) if lines[n]), line)
+            earlier = range(line - 1, -1, -1)  # the nearest line with content
+            line = next((number for number in earlier if lines[number]), line)
         else:
             has_no_colon = False
         if has_no_colon and _COLON.search(lines[line]):
@@ -367,9 +370,9 @@ def _section_at(kind: type[BaseModel], keys: KeyPath) -> type[BaseModel]:
 
 def _field_at(kind: type[BaseModel], keys: KeyPath) -> FieldInfo:
     """Return the field of a key; for an item of a list, the field of the list."""
-    *above, name = (key for key in keys if isinstance(key, str))
-    fields = _section_at(kind, tuple(above)).model_fields
-    return next(field for key, field in fields.items() if name in (field.alias, key))
+    names = [key for key in keys if isinstance(key, str)]
+    fields = _section_at(kind, tuple(names[:-1])).model_fields
+    return next(field for key, field in fields.items() if names[-1] in (field.alias, key))
 
 
 def _keys_of(section: type[BaseModel]) -> str:

@@ -139,7 +139,8 @@ def resolve_experiment(values: dict[str, Any], document: Document) -> None:
             text = f"{model['path']} has no checkpoint of step {absent[0]}; it has {steps}."
             raise MissingError(document.put(("model", "checkpoints"), text))
         last = str(folders[max(listed or folders)])
-        if model.setdefault("source", last) != last:
+        source = model.setdefault("source", last)
+        if source != last:
             text = "give either `source` or `path`, not both."
             raise ConfigError(document.put(("model", "source"), text))
 

@@ -27,7 +27,9 @@ _STEPS_SCHEMA: JsonDict = {"type": "array", "items": {"type": "integer", "minimu
 
 
 def _number_of_networks(given: Any) -> Any:
-    return {True: NETWORKS_BY_DEFAULT, False: 0}[given] if isinstance(given, bool) else given
+    if isinstance(given, bool):
+        return NETWORKS_BY_DEFAULT if given else 0
+    return given
 
 
 def _allows_a_switch(schema: dict[str, Any]) -> None:

@@ -179,7 +179,8 @@ class Experiment(SettingsFile):
         'list of dicts'
         """
         if self.data.format != "memory":
-            named = self.data.file or self.data.train or (self.data.hub and self.data.hub.name)
+            hub_name = None if self.data.hub is None else self.data.hub.name
+            named = self.data.file or self.data.train or hub_name
             with self.at("data"):
                 raise ConfigError(
                     f"the experiment has data of its own, {named}: remove them, or pass no `data`."

@@ -40,7 +40,7 @@ PARTS = ("train", "held_out")
 _MEGABYTE = 10**6
 _INSIDE_PARAGRAPH = re.compile(r"(?<!\n)\n(?!\n)")
 _TEXT = re.compile(r".*\.txt(\.(gz|bz2|xz))?", re.DOTALL)
-_DECOMPRESSORS: dict[str, Callable[[], Any]] = {
+_DECOMPRESSORS: dict[str, Callable[[], Any]] = {  # wbits=31 is the format of gzip
     ".gz": partial(zlib.decompressobj, wbits=31),
     ".tgz": partial(zlib.decompressobj, wbits=31),
     ".bz2": BZ2Decompressor,
@@ -94,12 +94,13 @@ def read_corpus(
     """
     path = Path(source)
     if path.is_dir():
-        names = {str(p.relative_to(path)): p for p in sorted(path.rglob("*")) if p.is_file()}
-        missing = [name for name in files if name not in names]
+        paths = {str(p.relative_to(path)): p for p in sorted(path.rglob("*")) if p.is_file()}
+        missing = [name for name in files if name not in paths]
         if missing:
-            near = nearest(missing[0], names)
+            near = nearest(missing[0], paths)
             raise MissingError(f"{path} does not contain {missing[0]!r}. {near}")
-        wanted = {name: names[name] for name in files or filter(_TEXT.fullmatch, sorted(names))}
+        names = files or [name for name in sorted(paths) if _TEXT.fullmatch(name)]
+        wanted = {name: paths[name] for name in names}
     elif path.is_file():
         wanted = {path.name: path}
     else:
@@ -129,16 +130,16 @@ def _content(path: Path, max_megabytes: int) -> bytes:
     if start is not None:
         limit = max_megabytes * _MEGABYTE
         try:
-            # The content of all compressed streams, at most `most` bytes. pigz, pbzip2 and pixz
-            # write several; Python's readers of .bz2 and .xz ignore what follows one, a damaged
-            # second one included.
-            most = limit + 1
+            # The content of all compressed streams, at most one byte more than the limit. pigz,
+            # pbzip2 and pixz write several; Python's readers of .bz2 and .xz ignore what follows
+            # one, a damaged second one included.
+            n_left = limit + 1
             parts = []
-            while most:
+            while n_left:
                 stream = start()
-                parts.append(stream.decompress(data, most))
-                most -= len(parts[-1])
-                if most and not stream.eof:
+                parts.append(stream.decompress(data, n_left))
+                n_left -= len(parts[-1])
+                if n_left and not stream.eof:
                     raise EOFError("it ends in the middle of the compressed data")
                 data = stream.unused_data.lstrip(b"\0")
                 if not data:

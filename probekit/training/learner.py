@@ -140,8 +140,9 @@ def load_state(path: Path, learner: Learner) -> None:
     try:
         with safe_open(path, "pt") as file:
             named = {name: file.get_tensor(name) for name in list(file.keys())}
-        model = learner.model
-        model.load_state_dict({n: named.pop(f"model.{n}") for n, _ in model.named_parameters()})
+        names = [name for name, _ in learner.model.named_parameters()]
+        learner.model.load_state_dict({name: named.pop(f"model.{name}") for name in names})
+        # What is left are the states of the optimizers: optimizer.NUMBER.INDEX.KEY.
         states: list[dict[int, dict[str, Tensor]]] = [{} for _ in learner.optimizers]
         for name, tensor in named.items():
             _, number, index, key = name.split(".")

@@ -115,6 +115,8 @@ class Batches:
         first, last = self.repeats.share
         n_growing = self.repeats.grow_steps * self.n_rows
         grown = min(number, n_growing)
+        # In the first `n_growing` rows the share changes linearly from `first` to `last`. This is
+        # the area of the triangle above `last`, up to the row `grown`.
         falling = (first - last) * grown * (1 - grown / max(1, 2 * n_growing))
         return math.floor(last * number + falling)
 

@@ -235,8 +235,9 @@ def learning_rate(step: int, training: TrainingSection) -> float:
     [0.1, 1.0, 1.0, 0.55, 0.101]
     """
     rise = min(1.0, (step + 1) / max(1, training.warm_up))
-    length = training.steps - training.warm_up
-    length = length if training.decay_steps is None else training.decay_steps
+    after_warm_up = training.steps - training.warm_up
+    length = after_warm_up if training.decay_steps is None else training.decay_steps
+    # Fraction of the decay that is over.
     done = max(0.0, step - (training.steps - length)) / max(1, length)
     # Remaining fraction between the peak and the final learning rate.
     left = (1 + math.cos(math.pi * done)) / 2 if training.decay == "cosine" else 1 - done

@@ -222,6 +222,7 @@ class Sites(Sequence[str]):
         return tuple(sorted(selections, key=rank))
 
     def _selected(self, pattern: _Pattern) -> Iterator[SiteSelection]:
+        """Yield the sites, heads and neurons that match one pattern."""
         if isinstance(pattern, tuple) and "[" in str(pattern[0]):
             short, _, choice = pattern[0].partition("[")
             for name in self.expand([(short, pattern[1])]):
@@ -249,6 +250,7 @@ class Sites(Sequence[str]):
                 yield SiteSelection(site, **index)
 
     def _matches(self, pattern: _Pattern) -> Sequence[str]:
+        """Return the names of the sites that match one pattern without brackets."""
         if isinstance(pattern, tuple):
             if not _is_shorthand(pattern):
                 raise UnknownNameError(

@@ -69,6 +69,7 @@ class ChatTemplate:
             DataError: the template refuses the turns or changes their text.
         """
         text = self._text(turns)
+        # A render of marks in place of the turns shows what the template writes around each turn.
         marks = [f"\ue000{number}\ue001" for number in range(len(turns))]
         before, *parts = re.split("|".join(marks), self._text(marks))
         if len(parts) != len(turns):
@@ -222,6 +223,11 @@ class Sandbox(ImmutableSandboxedEnvironment):
             raise ValueError("its loops or texts are too long")
 
     def _spend_on(self, operation: str, *operands: Any) -> None:
+        """Pay for an operation: the sum of the sizes of its operands, or their product.
+
+        `operation` is an operator, or the name of a filter, test, method or function. "format" is
+        the method `str.format`.
+        """
         if operation == "**":
             raise ValueError("it computes a power")
         text = operands[0] if operands else None
@@ -236,13 +242,15 @@ class Sandbox(ImmutableSandboxedEnvironment):
         """Return a filter or test that pays for its operands and returns no iterator."""
         # Some have Jinja's context or environment as their first argument.
         first = 1 if hasattr(function, "jinja_pass_arg") else 0
-        operation = "%" if name == "format" else name  # the method of that name has braces
+        # The filter `format` is Python's %; `_spend_on` takes "format" for `str.format`.
+        operation = "%" if name == "format" else name
 
         @wraps(function)
         def limited(*args: Any, **options: Any) -> Any:
             self._spend_on(operation, *args[first:], *options.values())
             result = function(*args, **options)
-            # The text of an iterator is its address; a number can be longer than the text it is of.
+            # The text of an iterator would be its address, so it becomes a list. The result is paid
+            # for, too: "1e300" | int makes a long number of a short text.
             return self._measured(list(result) if isinstance(result, Iterator) else result)
 
         return limited
@@ -258,7 +266,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
     def call(self, context: Context, function: Any, /, *args: Any, **options: Any) -> Any:
         """Return the result of a call in a template."""
-        # Jinja wraps the method `format`.
+        # A method also pays for the value that it belongs to. Jinja wraps the method `format`.
         owner = getattr(getattr(function, "__wrapped__", function), "__self__", None)
         own = [] if owner is None else [owner]
         self._spend_on(getattr(function, "__name__", ""), *own, *args, *options.values())
@@ -289,6 +297,7 @@ class _Measuring(NodeTransformer):
                 operand.expr = _filtered(operand.expr, "_measured")
         elif isinstance(node, nodes.Concat):
             return _filtered(nodes.List(node.nodes, lineno=node.lineno), "join")
+        # A new list, dict, tuple or slice of one is paid for when it is made.
         is_value = isinstance(node, nodes.List | nodes.Dict)
         is_value |= isinstance(node, nodes.Tuple) and node.ctx == "load"
         is_value |= isinstance(node, nodes.Getitem) and isinstance(node.arg, nodes.Slice)
@@ -296,6 +305,7 @@ class _Measuring(NodeTransformer):
 
 
 def _filtered(node: Any, name: str) -> nodes.Filter:
+    """Return a filter without arguments that is applied to a node."""
     return nodes.Filter(node, name, [], [], None, None, lineno=node.lineno)
 
 
@@ -322,7 +332,7 @@ def _size(value: Any, most: float) -> float:
         if isinstance(item, str):
             total += len(item)
         elif isinstance(item, int):
-            total += min(abs(item), 10**30)
+            total += min(abs(item), 10**30)  # 10**30 is above any budget and fits into a float
         elif isinstance(item, range):
             total += len(item) + abs(item.start) + abs(item.stop)
         elif isinstance(item, Namespace):

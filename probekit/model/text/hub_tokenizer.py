@@ -303,6 +303,7 @@ def _check_growth(path: Path, content: Mapping[str, Any]) -> None:
     Raises:
         CheckpointError: its steps lengthen a text too much, or one is of type Precompiled.
     """
+    # A step may contain others. Each may lengthen the text that it gets, so factors are multiplied.
     growth, rest = 1, [content.get("normalizer"), content.get("pre_tokenizer")]
     while rest:
         step = rest.pop()

@@ -214,7 +214,8 @@ def json_object(path: Path, content: bytes) -> dict[str, Any]:
     """
     try:
         value = json.loads(content.decode())
-        if b"\\ud" in content.lower():  # a pair of them is a character, a single one is none
+        # Two escaped surrogates are a character; a single one is none, and cannot be encoded.
+        if b"\\ud" in content.lower():
             json.dumps(value, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{path} is not valid JSON: {error}.") from error

@@ -214,7 +214,12 @@ def difference_rows(
         a, b = float(values[name][0]), float(of_majority[0])
         # A rival that guesses the same is the same comparison.
         same = [other for other in named if np.allclose(values[other], of_majority, atol=ROUNDING)]
-        found |= dict.fromkeys(same, Difference(a, b, a - b, *limits, p, p, *limits))
+        low, high = limits
+        difference = Difference(
+            a, b, value=a - b, ci_low=low, ci_high=high,
+            p=p, p_adjusted=p, adjusted_low=low, adjusted_high=high,
+        )  # fmt: skip
+        found |= dict.fromkeys(same, difference)
         named = [other for other in named if other not in same]
     found |= compared(named)
     facts = {"metric": metric, "n_test": len(rows), "n_groups": resamples.n_groups}
