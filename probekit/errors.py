@@ -120,8 +120,7 @@ def path_of(name: str, value: Any, remedy: str = "") -> Path:
         return Path(value)
     kind = type(value).__name__
     shown = f"{value!r}, of type {kind}" if isinstance(value, int | float) else f"of type {kind}"
-    message = f"{name} is {shown}. Allowed: a string or a pathlib.Path."
-    raise ConfigError(f"{message} {remedy}".rstrip())
+    raise ConfigError(f"{name} is {shown}. Allowed: a string or a pathlib.Path. {remedy}".rstrip())
 
 
 def check_has(name: str, value: Any, attribute: str, remedy: str) -> None:

@@ -585,14 +585,13 @@ def _mapped(table: pd.DataFrame, change: Callable[[Any], Any]) -> pd.DataFrame:
     """Return a table with `change` applied to all texts, column names included."""
     import pandas as pd
 
-    columns = {}
-    for name, column in table.items():
-        changed = column
-        if not _holds_numbers(column):
-            # Series.map would infer a new dtype and turn integers next to None into floats.
-            cells = [change(cell) for cell in column]
-            changed = pd.Series(cells, column.index, dtype=column.dtype)
-        columns[change(name)] = changed
+    def changed(column: pd.Series[Any]) -> pd.Series[Any]:
+        if _holds_numbers(column):
+            return column
+        # Series.map would infer a new dtype and turn integers next to None into floats.
+        return pd.Series([change(cell) for cell in column], column.index, dtype=column.dtype)
+
+    columns = {change(name): changed(column) for name, column in table.items()}
     return pd.DataFrame(columns, index=table.index)
 
 

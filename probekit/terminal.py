@@ -146,12 +146,11 @@ class Interruptible:
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
             handlers = {number: signal.getsignal(number) for number in SIGNALS}
-            for number, handler in handlers.items():
-                # Only a handler written in Python raises exceptions. The others are not callable:
-                # SIG_IGN, SIG_DFL, and None for one written in C.
-                if callable(handler):
-                    self._handlers[number] = handler
-                    signal.signal(number, self._handle)
+            # Only a handler written in Python is callable, and raises exceptions. The others,
+            # SIG_IGN, SIG_DFL, and None for one written in C, stay in place.
+            self._handlers = {n: handler for n, handler in handlers.items() if callable(handler)}
+            for number in self._handlers:
+                signal.signal(number, self._handle)
         return self
 
     def __exit__(

@@ -175,8 +175,7 @@ class ObjectFiles:
 
     def folders(self) -> list[str]:
         """Return the names of the subfolders of the cache."""
-        listed = self._list("").items()
-        return sorted(name for name, entry in listed if entry["type"] == "directory")
+        return sorted(n for n, entry in self._list("").items() if entry["type"] == "directory")
 
     def _list(self, folder: str) -> dict[str, dict[str, Any]]:
         self._system.invalidate_cache()  # other processes may write

@@ -129,8 +129,7 @@ def find_cache(name: str, root: Location) -> Location:
 
 def summarize(place: Location) -> Summary:
     """Summarise a cache; shard digests are not verified."""
-    files = files_at(place)
-    where = str(place)
+    files, where = files_at(place), str(place)
     key = where.rstrip("/").rpartition("/")[2]
     n_bytes = sum(sum(files.sizes(folder).values()) for folder in ("", *files.folders()))
     changed = [files.changed(SPEC), files.changed(MANIFEST)]
@@ -141,8 +140,7 @@ def summarize(place: Location) -> Summary:
         store = ActivationStore.open(files)
         rows_of_site = {}
         for site in files.folders():
-            records = store.records(site)
-            if records:
+            if records := store.records(site):
                 rows_of_site[site] = sum(record.shape[0] for record in records.values())
         manifest = store.manifest()
         root = None if manifest is None else manifest.root
@@ -163,8 +161,7 @@ def summarize(place: Location) -> Summary:
             f"{network}, {identity.dtype}, computed in {identity.compute} on {identity.device}"
         )
     except StoreError as error:
-        facts = {"bytes": n_bytes, "age": age, "root": None, "problem": str(error)}
-        return Summary(key, where, what="damaged", rows=0, sites={}, **facts)
+        return Summary(key, where, "damaged", 0, {}, n_bytes, age, root=None, problem=str(error))
     return Summary(key, where, what, n_rows, rows_of_site, n_bytes, age, root)
 
 

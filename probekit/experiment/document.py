@@ -285,8 +285,8 @@ def parse_yaml(text: str, name: str) -> Any:
         if problem.startswith("could not find expected ':'"):
             line = error.context_mark.line
         elif problem.startswith(_AFTER_NO_COLON):
-            earlier = range(line - 1, -1, -1)  # the nearest line with content
-            line = next((number for number in earlier if lines[number]), line)
+            # The nearest line before it that has content.
+            line = next((number for number in range(line - 1, -1, -1) if lines[number]), line)
         else:
             has_no_colon = False
         if has_no_colon and _COLON.search(lines[line]):
@@ -395,8 +395,7 @@ def _choices(annotation: Any) -> tuple[str, ...]:
 
 def dump_settings(settings: Section) -> str:
     """Return the settings as YAML with every default written out."""
-    out = StringIO()
-    yaml = YAML()
+    out, yaml = StringIO(), YAML()
     yaml.default_flow_style = False
     yaml.dump(settings.model_dump(mode="json"), out)
     return out.getvalue()

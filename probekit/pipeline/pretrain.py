@@ -151,7 +151,6 @@ def _pretrain(recipe: Recipe, folder: Path, device: str, watcher: Watcher) -> Pr
         save_checkpoint(folder, model, step, dtype, tokenizer)
 
     train(recipe, tokens, d_vocab, folder, before, keep, device=device, watcher=watcher)
-    figure = write_losses(folder)
     last = read_log(folder / LOG)[-1]
-    model = checkpoint_folder(folder, last.step)
-    return PretrainResult(folder, model, last, folder / LOG, figure)
+    model, figure = checkpoint_folder(folder, last.step), write_losses(folder)
+    return PretrainResult(folder, model, last, log=folder / LOG, figure=figure)

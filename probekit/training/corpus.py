@@ -99,8 +99,7 @@ def read_corpus(
         if missing:
             near = nearest(missing[0], paths)
             raise MissingError(f"{path} does not contain {missing[0]!r}. {near}")
-        names = files or [name for name in sorted(paths) if _TEXT.fullmatch(name)]
-        wanted = {name: paths[name] for name in names}
+        wanted = {name: paths[name] for name in files or sorted(filter(_TEXT.fullmatch, paths))}
     elif path.is_file():
         wanted = {path.name: path}
     else:

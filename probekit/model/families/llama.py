@@ -76,18 +76,15 @@ class LlamaConfig(shared.GatedConfig):
 
     TITLE: ClassVar[str] = "Llama"
     KINDS: ClassVar[Mapping[str, Kind]] = {
-        "llama": Kind(reads=frozenset({"attention_bias", "mlp_bias"})),
+        # Keys that not all kinds read, and values of absent keys.
+        "llama": Kind(frozenset({"attention_bias", "mlp_bias"})),
         "mistral": Kind(
-            reads=frozenset({"sliding_window"}),
-            defaults={"num_key_value_heads": 8, "sliding_window": 4096},
+            frozenset({"sliding_window"}), {"num_key_value_heads": 8, "sliding_window": 4096}
         ),
-        "qwen2": Kind(
-            reads=frozenset(_WINDOW_KEYS),
-            defaults={"num_key_value_heads": 32, "sliding_window": 4096},
-        ),
+        "qwen2": Kind(frozenset(_WINDOW_KEYS), {"num_key_value_heads": 32, "sliding_window": 4096}),
         "qwen3": Kind(
-            reads=frozenset({"attention_bias", *_WINDOW_KEYS}),
-            defaults={"num_key_value_heads": 32, "sliding_window": 4096, "head_dim": 128},
+            frozenset({"attention_bias", *_WINDOW_KEYS}),
+            {"num_key_value_heads": 32, "sliding_window": 4096, "head_dim": 128},
         ),
     }
 

@@ -114,8 +114,7 @@ class RotaryPositions:
         if not isinstance(kind, str) or kind not in _KINDS:
             return cls(rope_type=kind)  # raises
         known = (*_SHARED, *_KINDS[kind])
-        unknown = [key for key in given if key not in known]
-        if unknown:
+        if unknown := [key for key in given if key not in known]:
             raise ConfigError(
                 f"Unknown key {unknown[0]!r} of the rotary positions ({kind}). "
                 f"{nearest(unknown[0], known)}"

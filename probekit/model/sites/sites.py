@@ -258,8 +258,7 @@ class Sites(Sequence[str]):
                     "as ('pattern', 3)."
                 )
             # The full name of a shorthand such as ("pattern", 3) or ("pattern", -1).
-            short = pattern[0]
-            layer = operator.index(pattern[1])
+            short, layer = pattern[0], operator.index(pattern[1])
             n_layers = self.n_layers
             if layer < -n_layers:
                 raise UnknownNameError(

@@ -84,10 +84,9 @@ class Job:
         content = unseal(data, path, FORMAT)
         try:
             experiment = Experiment.model_validate_json(json.dumps(content["experiment"]))
-            target = content["target"]
-            if target not in {TASK, *NETWORKS}:
-                raise KeyError(target)
-            return cls(experiment, target)
+            # The lookup raises a KeyError for other targets.
+            allowed = {name: name for name in (TASK, *NETWORKS)}
+            return cls(experiment, allowed[content["target"]])
         except (KeyError, TypeError, ValidationError) as error:
             raise DamagedError(f"{path} is not a capture job: {error}.") from error
 
@@ -281,8 +280,7 @@ def by_processes(
             reasons = [worker.wait() for worker in workers]
     finally:  # a signal may kill a worker before it releases its lock
         remove_dead_locks(work.store.files)
-    failures = [reason for reason in reasons if reason]
-    close_job(job, work, failures, n_processes, watcher)
+    close_job(job, work, [reason for reason in reasons if reason], n_processes, watcher)
 
 
 class _Worker(NamedTuple):

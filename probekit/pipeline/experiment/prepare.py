@@ -156,8 +156,7 @@ def prepare(experiment: Experiment) -> TextRows:
             key = "hub"
         if isinstance(error, UnknownNameError):
             key = "columns"
-        keys = ("data", key) if key else ("data",)
-        with experiment.at(*keys):
+        with experiment.at("data", *([key] if key else [])):
             raise
     check_examples(experiment, dataset)
     n_read = len(dataset)

@@ -110,9 +110,7 @@ def read_given(experiment: ActivationExperiment) -> GivenSource:
             )
     # The reader requires a text, which activations do not have.
     text = columns.token or columns.label
-    named = TableColumns(
-        text, columns.label, group=columns.group, id=columns.id, split=columns.split
-    )
+    named = TableColumns(text, columns.label, columns.group, columns.id, split=columns.split)
     try:
         path = Path(data.root) / data.file
         dataset = read_dataset(path, format=data.format, columns=named, name=data.name)

@@ -199,8 +199,7 @@ def steps_of(
         # folds that chose it: the choices of other folds have seen these rows.
         folds_of: dict[SiteSelection, tuple[int, ...]] = {}
         with experiment.at("interventions", number, "sites"):
-            named = [pattern for pattern in step.sites if pattern != CHOSEN]
-            if named:
+            if named := [pattern for pattern in step.sites if pattern != CHOSEN]:
                 every = tuple(range(len(inputs.splits)))
                 folds_of = dict.fromkeys(model.sites.select(named), every)
             if CHOSEN in step.sites:

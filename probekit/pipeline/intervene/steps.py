@@ -363,8 +363,7 @@ class VerdictStep:
         sites_of: dict[tuple[float, ...], list[str]] = defaultdict(list)
         for selection, (_, of_site) in zip(self.selected, found, strict=True):
             kept = [dose["by"] for dose in of_site["doses"]]
-            dropped = tuple(by for by in self.by if by not in kept)
-            if dropped:
+            if dropped := tuple(by for by in self.by if by not in kept):
                 sites_of[dropped].append(f"{selection.text} (at most {of_site['dose_limit']:.2g})")
         for dropped, sites in sites_of.items():
             listed = ", ".join(sites[:_SHOWN]) + (", ..." if len(sites) > _SHOWN else "")

@@ -27,7 +27,7 @@ CORNER = 300
 
 Floats = NDArray[np.float32]
 
-_ATTENTION = re.compile(r"(?P<block>h\.\d+\.attn\.)(?P<name>c_attn|c_proj)\.weight")
+_ATTENTION = re.compile(r"(h\.\d+\.attn\.)(c_attn|c_proj)\.weight")  # groups: block, map
 
 
 def write_weights_page(
@@ -90,9 +90,7 @@ def write_weights_page(
         numbers=values,
         columns=tuple(columns),
         corner=None if is_complete else corner or CORNER,
-        heads=_heads(checkpoint, attention["block"], attention["name"], n_head)
-        if attention
-        else None,
+        heads=_heads(checkpoint, attention[1], attention[2], n_head) if attention else None,
     )
     write_atomic(out, weight_page(weight, source))
     return out

@@ -100,7 +100,7 @@ def chosen_sites(results: Sequence[SiteResult], probers: Mapping[str, Prober]) -
 
     result_at = {place_of(result.place): result for result in results}
 
-    def pick_of(row: Mapping[str, Any] | pd.Series, target: str) -> _Pick:
+    def pick(row: Mapping[str, Any] | pd.Series, target: str) -> _Pick:
         return _Pick(
             fold=0 if pd.isna(row["fold"]) else int(row["fold"]),
             result=result_at[place_of(row)],
@@ -123,7 +123,7 @@ def chosen_sites(results: Sequence[SiteResult], probers: Mapping[str, Prober]) -
         prober, scored = picks[0].prober, pooled.with_facts(probe=probe, target=target)
         chosen.measurements.extend(prober.measure(scored))
         if controls is not None:
-            comparable = np.concatenate([pick.prober.comparable(pick.fold) for pick in picks])
+            comparable = np.concatenate([one.prober.comparable(one.fold) for one in picks])
             selectivity = replace(
                 scored.take(comparable), metric=prober.main_metric, against=controls.predictions
             )
@@ -132,10 +132,10 @@ def chosen_sites(results: Sequence[SiteResult], probers: Mapping[str, Prober]) -
 
     # The validation row of the task that each outer fold chose.
     of_task = fold_choices(table)
-    task = [pick_of(row, "task") for row in of_task]
+    task = [pick(row, "task") for row in of_task]
     if task:
         draws: list[Scored | None] = []
-        if all(pick.prober.has_control for pick in task):
+        if all(choice.prober.has_control for choice in task):
             n_draws = task[0].prober.settings.control_draws
             draws = [_pooled(task, draw) for draw in range(n_draws)]
         known = [one for one in draws if one is not None]
@@ -154,16 +154,14 @@ def chosen_sites(results: Sequence[SiteResult], probers: Mapping[str, Prober]) -
         if not is_chosen and not any(of_fold.empty for of_fold in sites):
             changes = [{"site": of_fold.iloc[0], "C": None} for of_fold in sites]
             rows = [dict(row) | change for row, change in zip(of_task, changes, strict=True)]
-            add(NESTED["embedding"], [pick_of(row, "task") for row in rows], controls=None)
+            add(NESTED["embedding"], [pick(row, "task") for row in rows], controls=None)
         # Without a sweep, the baseline has the same position and needs no choice.
         no_fit = {"site": None, "head": None, "probe": "none", "C": None}
         for target in BASELINES if len(probers) > 1 else ():
-            picks = [pick_of(dict(row) | no_fit, target) for row in of_task]
+            picks = [pick(dict(row) | no_fit, target) for row in of_task]
             add(target, picks, controls=None, probe="none")
     choices = _network_choices(table, next(iter(probers.values())))
-    networks = {
-        name: _pooled([pick_of(row, name) for row in rows]) for name, rows in choices.items()
-    }
+    networks = {name: _pooled([pick(row, name) for row in rows]) for name, rows in choices.items()}
     known_networks = {name: pooled for name, pooled in networks.items() if pooled is not None}
     if known_networks:
         mean = Scored.of_draws([*known_networks.values()]).with_facts(

@@ -207,18 +207,15 @@ def difference_rows(
         # If the majority class scores the same on any rows, the interval is that of the score; also
         # if the score has no interval.
         if np.ptp(of_majority) < ROUNDING or np.isnan(interval.low):
-            limits = interval.low - of_majority[0], interval.high - of_majority[0]
+            low, high = interval.low - of_majority[0], interval.high - of_majority[0]
         else:
             interval = jackknife_interval(values[name] - of_majority, resamples)
-            limits = interval.low, interval.high
+            low, high = interval.low, interval.high
         a, b = float(values[name][0]), float(of_majority[0])
         # A rival that guesses the same is the same comparison.
         same = [other for other in named if np.allclose(values[other], of_majority, atol=ROUNDING)]
-        low, high = limits
-        difference = Difference(
-            a, b, value=a - b, ci_low=low, ci_high=high,
-            p=p, p_adjusted=p, adjusted_low=low, adjusted_high=high,
-        )  # fmt: skip
+        # Nothing is adjusted: the adjusted values, which come last, are the values themselves.
+        difference = Difference(a, b, a - b, low, high, p, p, low, high)
         found |= dict.fromkeys(same, difference)
         named = [other for other in named if other not in same]
     found |= compared(named)
