@@ -142,7 +142,7 @@ def load_state(path: Path, learner: Learner) -> None:
             named = {name: file.get_tensor(name) for name in list(file.keys())}
         names = [name for name, _ in learner.model.named_parameters()]
         learner.model.load_state_dict({name: named.pop(f"model.{name}") for name in names})
-        # What is left are the states of the optimizers: optimizer.NUMBER.INDEX.KEY.
+        # The other tensors are states of the optimizers: optimizer.NUMBER.INDEX.KEY.
         states: list[dict[int, dict[str, Tensor]]] = [{} for _ in learner.optimizers]
         for name, tensor in named.items():
             _, number, index, key = name.split(".")

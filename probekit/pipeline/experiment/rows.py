@@ -213,7 +213,7 @@ def hold_out(
 def _nested(
     experiment: AnyExperiment, dataset: Dataset, example: IntArray, n_folds: int
 ) -> tuple[Dataset, tuple[Split, ...], tuple[Split, ...]]:
-    """Return what `hold_out` does for a nested cross-validation: each fold is tested once."""
+    """Return the results of `hold_out` for a nested cross-validation: each fold is tested once."""
     has_classes, tested = experiment.probe.reads == "classes", np.arange(len(dataset))
     if experiment.split.drop_repeated:
         tested = in_one_group(dataset)
