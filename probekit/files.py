@@ -364,7 +364,7 @@ class Draft:
                 self._disk.lock(descriptor, wait=True)
                 # A cleanup may have removed it before this process held the lock.
                 if self._disk.is_named(descriptor):
-                    undo.pop_all()
+                    undo.pop_all()  # keep the file
                     return temporary, descriptor
 
     @property

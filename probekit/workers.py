@@ -75,7 +75,7 @@ def parallel_map(
     if n_threads is None:
         n_threads = max(1, cores // n_parallel)
     run_job = partial(_threaded, job, n_threads)
-    start = time.perf_counter()
+    start = time.perf_counter()  # of the first job, which tells how long the others would take
     first = run_job(items[0])
     serial_seconds = (time.perf_counter() - start) * (len(items) - 1)
     yield first

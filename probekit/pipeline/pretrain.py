@@ -150,7 +150,7 @@ def _pretrain(recipe: Recipe, folder: Path, device: str, watcher: Watcher) -> Pr
     def keep(model: GPT2, step: int) -> None:
         save_checkpoint(folder, model, step, dtype, tokenizer)
 
-    train(recipe, tokens, d_vocab, folder, before, keep, device=device, watcher=watcher)
+    train(recipe, tokens, d_vocab, folder, before, save=keep, device=device, watcher=watcher)
     last = read_log(folder / LOG)[-1]
     model, figure = checkpoint_folder(folder, last.step), write_losses(folder)
     return PretrainResult(folder, model, last, log=folder / LOG, figure=figure)

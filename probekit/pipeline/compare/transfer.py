@@ -332,6 +332,7 @@ def _shared_rows(train: TransferSet, test: TransferSet) -> dict[str, int | None]
     sources = ("root", "file", "train", "test", "hub", "memory")
     is_same = all(getattr(a, key) == getattr(b, key) for key in sources)
     groups = None
+    # Groups of two sources are comparable if both are columns; those of words number sentences.
     if is_same or all(data.columns.group is not None and not data.has_words for data in (a, b)):
         known_groups = train.prober.data.groups[train.prober.data.train]
         groups = int(np.isin(test.prober.data.groups[tested], known_groups).sum())

@@ -360,6 +360,7 @@ def position_rows(
         word = last_word(read) if reads_text else None
         return word or token(example, index)
 
+    # A row that reads its span has the labelled word as its type.
     types, neighbours = words, None
     if not reads_span or types is None:
         types = np.array([word_or_token(*end) for end in ends], dtype=str)

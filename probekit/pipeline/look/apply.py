@@ -206,6 +206,7 @@ def predict_texts(
         for label, score in zip(labels, scores.tolist(), strict=True)
     ]
     of_text = dict(zip(plan.example[n_token_rows:].tolist(), answers[n_token_rows:], strict=True))
+    # The first of the token rows of each text, and one past the last of all.
     starts = np.searchsorted(plan.example[:n_token_rows], np.arange(len(indices) + 1))
     readings = []
     for number, index in enumerate(indices):
