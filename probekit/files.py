@@ -356,6 +356,7 @@ class Draft:
             self.temporary, self._descriptor = self._create()
 
     def _create(self) -> tuple[Path, int]:
+        """Create and lock the temporary file; return its path and descriptor."""
         while True:
             temporary = self._path.with_name(f".{self._path.name}.{secrets.token_hex(8)}")
             descriptor = self._disk.create(temporary)
@@ -420,6 +421,7 @@ class Draft:
         return True
 
     def _sync(self) -> None:
+        """Flush the file to the device, unless it is closed already."""
         if self._descriptor is not None:
             with self._store_errors():
                 self._disk.sync(self._descriptor)
@@ -436,6 +438,7 @@ class Draft:
         self._drop(self.temporary, self._descriptor)
 
     def _drop(self, temporary: Path, descriptor: int | None) -> None:
+        """Close and remove a temporary file, in the order that the system needs."""
         remove = partial(self._disk.remove, temporary)
         close = [] if descriptor is None else [partial(self._disk.close, descriptor)]
         # Windows removes only a closed file; elsewhere the lock is held until the file is removed.

@@ -141,6 +141,7 @@ def attend(
 
 
 def _is_for_onednn(x: Tensor, weight: Tensor) -> bool:
+    """Return whether oneDNN computes this product: float32 on a CPU, and not empty."""
     is_plain = x.device.type == "cpu" and x.dtype == weight.dtype == torch.float32
     return is_plain and x.numel() > 0
 

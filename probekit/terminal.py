@@ -166,6 +166,7 @@ class Interruptible:
             raise self._raised[0] from error
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
+        """Call the original handler of a signal, and store the exception that it raises."""
         try:
             self._handlers[signal.Signals(number)](number, frame)
         except BaseException as error:

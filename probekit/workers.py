@@ -75,7 +75,7 @@ def parallel_map(
     if n_threads is None:
         n_threads = max(1, cores // n_parallel)
     run_job = partial(_threaded, job, n_threads)
-    start = time.perf_counter()  # of the first job, which tells how long the others would take
+    start = time.perf_counter()  # the first job shows how long the others would take
     first = run_job(items[0])
     serial_seconds = (time.perf_counter() - start) * (len(items) - 1)
     yield first
@@ -173,11 +173,13 @@ def _sigint_blocked_in_children() -> Iterator[None]:
 
 
 def _ignore_ctrl_c() -> None:
+    """Ignore SIGINT in a worker process where it cannot be started with SIGINT blocked."""
     if not hasattr(signal, "pthread_sigmask"):
         signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _threaded(job: Callable[[Item], Result], n_threads: int, item: Item) -> Result:
+    """Run a job with a number of threads; an interrupt that it swallows is raised again."""
     with Interruptible(), threads(n_threads):
         return job(item)
 
@@ -195,6 +197,7 @@ def exit_with_parent(parent: int) -> None:
 
 
 def _exit_after(parent: int) -> None:
+    """Wait until the parent process has ended, then exit this process at once."""
     if sys.platform == "win32":  # getppid still returns the id of a parent that has ended
         kernel = ctypes.WinDLL("kernel32")
         kernel.OpenProcess.restype = ctypes.c_void_p

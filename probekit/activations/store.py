@@ -310,6 +310,7 @@ class ActivationStore:
                     committed.result()
 
     def _shard_draft(self, site: str, shard: int) -> Draft:
+        """Return a temporary file for the rows of a shard."""
         return self.files.draft(f"{stem(site, shard)}.safetensors")
 
     def commit(self, site: str, shard: int, values: FloatArray) -> None:
@@ -347,6 +348,7 @@ class ActivationStore:
             self._commit(record)
 
     def _commit(self, record: ShardRecord) -> None:
+        """Create the record of a shard whose rows are published; the first writer has precedence."""
         self.digested.add(record.file)  # the digest was computed while writing
         while not self.files.create(record.name, record.pack()):
             winner = self.records(record.site).get(record.shard)
@@ -485,6 +487,7 @@ class ActivationStore:
         return self._rows_of(self._records_to_read(site))
 
     def _rows_of(self, records: Mapping[int, ShardRecord]) -> IntArray:
+        """Return the sorted row indices of the shards that have a record."""
         none = np.empty(0, dtype=np.int64)  # in case there is no shard to concatenate
         return np.sort(np.concatenate([none, *(self.shards[shard] for shard in records)]))
 

@@ -196,6 +196,7 @@ def find_damage(store: ActivationStore, *, digests: bool = True) -> list[Damage]
 
 
 def _damage_of(store: ActivationStore, site: str, *, digests: bool) -> Iterator[Damage]:
+    """Yield the damaged records and row files of a site."""
     sizes = store.files.sizes(site)
     for name in sorted(sizes):
         file = name.rpartition("/")[2]
@@ -252,6 +253,7 @@ def collect_garbage(place: Location) -> dict[str, int]:
 
 
 def _is_committed(store: ActivationStore, site: str, file: str) -> bool:
+    """Return whether a record names this row file."""
     return any(record.file == file for record in store.records(site).values())
 
 

@@ -131,6 +131,7 @@ class Document(KeyLocation):
         return {str(key): self._plain(value, (str(key),)) for key, value in self.content.items()}
 
     def _plain(self, node: Any, keys: KeyPath) -> Any:
+        """Return a value of the file as plain Python types; `keys` locate it in messages."""
         if isinstance(node, Mapping):
             return {str(key): self._plain(one, (*keys, str(key))) for key, one in node.items()}
         if isinstance(node, list | tuple | range):

@@ -102,6 +102,7 @@ def _local_files(path: Path) -> Iterator[Path]:
 
 
 def _exists(path: Path) -> bool:
+    """Return whether a path exists; False if it cannot be a path on this file system."""
     try:
         return path.exists()
     except (OSError, ValueError):  # a name that is too long, or a path that is not valid
@@ -179,6 +180,7 @@ def _check_kind(values: dict[str, Any], own: str, document: Document) -> None:
 
 
 def _resolve_data(values: dict[str, Any], document: Document) -> None:
+    """Make the folder of the data absolute; by default it is the folder of the file."""
     data = values.get("data")
     if isinstance(data, dict):
         data.setdefault("root", ".")

@@ -376,6 +376,7 @@ def count_sums(config: ModelConfig) -> tuple[ParameterCount, ...]:
 def _sum(
     name: str, components: Sequence[Component], config: ModelConfig, formula: str = ""
 ) -> ParameterCount:
+    """Return the parameter count of several components of a block together."""
     names = (component.name.rpartition(".")[2] for component in components)
     number = sum(_count(component, config).number for component in components)
     return ParameterCount(name, formula or " + ".join(names), number, times=config.n_layers)

@@ -162,6 +162,7 @@ def _content(path: Path, max_megabytes: int) -> bytes:
 
 
 def _text(path: Path, name: str, content: bytes, unwrap: bool, held_out: float) -> Text:
+    """Return a text of the corpus, decoded and split; `path` is the source, for messages."""
     try:
         text = content.decode("utf-8-sig").replace("\r\n", "\n")
     except UnicodeDecodeError as error:
@@ -265,6 +266,7 @@ def make_token_file(
 
 
 def _load(folder: Path) -> list[TokenArray]:
+    """Return the training and the held-out tokens in a folder, memory-mapped."""
     return [np.load(folder / f"{name}.npy", mmap_mode="r") for name in PARTS]
 
 
@@ -273,6 +275,7 @@ def _digest(arrays: Sequence[TokenArray]) -> str:
 
 
 def _encode(parts: Sequence[str], tokenizer: Tokenizer, name: str, watcher: Watcher) -> bytes:
+    """Return the tokens of texts, each after <|endoftext|>, as the bytes of a .npy file."""
     dtype = np.uint16 if tokenizer.n_ids <= 2**16 else np.uint32
     rows = []
     for number, part in enumerate(parts, start=1):

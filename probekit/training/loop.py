@@ -121,6 +121,7 @@ class Batches:
         return math.floor(last * number + falling)
 
     def _piece(self, rng: np.random.Generator, step: int) -> IntArray:
+        """Return the tokens that a row repeats: random ids, a part of the text, or one shuffled."""
         shortest, longest = self.repeats.period
         grown = min(1.0, (step + 1) / max(1, self.repeats.grow_steps))
         size = int(rng.integers(shortest, shortest + round((longest - shortest) * grown) + 1))

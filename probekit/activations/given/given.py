@@ -409,6 +409,7 @@ def open_activations(
 
 
 def _in_memory(key: Any, values: Any) -> SiteArray:
+    """Return an array in memory as that of a site; raises DataError if the values form none."""
     if isinstance(values, Mapping | set | frozenset):
         raise DataError(
             f"{key}: the rows are in a {type(values).__name__}, which is not in the order of the "
@@ -424,6 +425,7 @@ def _in_memory(key: Any, values: Any) -> SiteArray:
 
 
 def _at_position(name: str, array: SiteArray, position: Position | None) -> SiteArray:
+    """Return the array of a site; of one with an axis of positions, the rows at the position."""
     shape = array.shape
     if len(shape) < 2:
         raise DataError(
@@ -464,6 +466,7 @@ def _parts(array: SiteArray) -> Iterator[FloatArray]:
 
 
 def _digest(array: SiteArray, parts: Iterable[FloatArray]) -> str:
+    """Return the digest of the shape of an array and of its numbers, given in parts."""
     header = f"{array.shape[0]},{math.prod(array.shape[1:])};".encode()
     return digest([header, *(part.data.cast("B") for part in parts)])
 

@@ -45,6 +45,7 @@ def select_positions(value: Tensor, at: Tensor) -> Tensor:
 
 
 def _join(earlier: KeysValues | None, k: Tensor, v: Tensor) -> KeysValues:
+    """Return keys and values with those of earlier tokens before them."""
     if earlier is None:
         return k, v
     earlier_k, earlier_v = earlier

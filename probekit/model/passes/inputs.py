@@ -126,6 +126,7 @@ def check_tokens(config: ModelConfig, tokens: Tensor, mask: Tensor | None = None
 
 
 def _without_padding(tokens: Tensor, mask: Tensor | None) -> Tensor:
+    """Return the ids with 0 at padding."""
     if mask is None:
         return tokens
     return tokens.masked_fill(~mask.to(device=tokens.device, dtype=torch.bool), 0)

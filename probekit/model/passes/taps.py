@@ -146,5 +146,6 @@ def tap_parts(sites: Sites, tap: Tap, parts: Iterable[SiteSelection]) -> Tap:
 
 
 def _axis(sites: Sites, part: SiteSelection) -> int:
+    """Return the index of the axis that a head or neuron is selected from."""
     assert part.axis is not None, part
     return sites.describe(part.site).axes.index(part.axis)

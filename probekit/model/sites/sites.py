@@ -123,6 +123,7 @@ class Sites(Sequence[str]):
         return self._names(row for row in self.rows if not row.on_request)
 
     def _names(self, rows: Iterable[Site]) -> tuple[str, ...]:
+        """Return the full names of the sites in rows of the table, in forward order."""
         of_stage: dict[str, list[str]] = {stage: [] for stage in get_args(Stage)}
         for row in rows:
             of_stage[row.stage].append(row.name)
@@ -380,6 +381,7 @@ def _is_shorthand(value: Sequence[object]) -> bool:
 
 
 def _matching(names: Iterable[str], pattern: str | Callable[[str], bool]) -> list[str]:
+    """Return the names that match a name or glob, or that a function selects."""
     if isinstance(pattern, str):
         return [name for name in names if fnmatchcase(name, pattern)]
     return [name for name in names if pattern(name)]

@@ -233,6 +233,7 @@ def _read_pair(vocabulary: Path, merges: Path, ids: bytes, lines: bytes) -> _Par
 
 
 def _read_tokenizer_json(path: Path, text: bytes) -> _Parts:
+    """Read a tokenizer.json; raises CheckpointError unless its settings are those of GPT-2."""
     content = json_object(path, text)
     model, splitter = content.get("model"), content.get("pre_tokenizer")
     if not (
@@ -272,6 +273,7 @@ def _read_tokenizer_json(path: Path, text: bytes) -> _Parts:
 
 
 def _to_bytes(path: Path, token: str) -> bytes:
+    """Return the bytes of a token, given as it is written in vocabulary files."""
     try:
         return bytes(CHARACTER_BYTE[character] for character in token)
     except KeyError as error:
@@ -281,6 +283,7 @@ def _to_bytes(path: Path, token: str) -> bytes:
 
 
 def _token_ids(path: Path, content: Any) -> dict[str, int]:
+    """Return the ids of tokens unchanged; raises CheckpointError if they are none."""
     if not isinstance(content, dict) or not all(
         type(number) is int and 0 <= number < MAX_SIZE for number in content.values()
     ):

@@ -90,6 +90,7 @@ class ChatTemplate:
         return text, places
 
     def _text(self, turns: Sequence[str]) -> str:
+        """Return the text that the template writes for turns of user and assistant."""
         messages = [{"role": ROLES[n % 2], "content": turn} for n, turn in enumerate(turns)]
         self._sandbox.begin(turns)
         try:
@@ -114,6 +115,7 @@ class _RefusedError(Exception):
 
 
 def _refuse(message: str) -> None:
+    """Raise the error for messages that a template refuses: its function `raise_exception`."""
     raise _RefusedError(message.rstrip("."))
 
 
@@ -218,6 +220,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         self._budget = BUDGET + _STEP * sum(_STEP + len(message) for message in messages)
 
     def _spend(self, cost: float) -> None:
+        """Pay for a step and its cost in characters; raises ValueError if the budget is spent."""
         self._budget -= self._step + cost
         if self._budget < 0:
             raise ValueError("its loops or texts are too long")
@@ -256,10 +259,12 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return limited
 
     def _measured(self, value: Any) -> Any:
+        """Return a value unchanged after paying for its size."""
         self._spend_on("", value)
         return value
 
     def _steps(self, iterable: Iterable[Any]) -> Iterator[Any]:
+        """Yield the items of a loop; each of its steps is paid for."""
         for item in iterable:
             self._spend(0)
             yield item

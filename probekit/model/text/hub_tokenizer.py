@@ -215,6 +215,7 @@ class HubTokenizer(Tokenizer):
 
     @cached_property
     def _template(self) -> ChatTemplate | None:
+        """The chat template with the special tokens that it may write; None without one."""
         if self._template_text is None:
             return None
         named = {key: _content(token) for key, token in self._settings.items() if "_token" in key}
@@ -263,6 +264,7 @@ def _wrong_key(content: Mapping[str, Any]) -> str:
 
 
 def _encoded(path: Path, encoder: Encoder, text: str) -> TokenizedText:
+    """Return the tokens of a text without special tokens."""
     utf8(text)
     with _library(lambda: f"{path} cannot tokenize the text {text[:60]!r}"):
         encoding = encoder.encode(text, add_special_tokens=False)

@@ -115,6 +115,7 @@ def check_of(path: Path) -> str:
 
 
 def _weight_file(folder: Path) -> Path:
+    """Return the first known weight file of a folder, in order of precedence."""
     for name in CHECKPOINT_FILES:
         if (folder / name).is_file():
             return folder / name

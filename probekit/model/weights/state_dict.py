@@ -136,6 +136,7 @@ def as_dtype(dtype: str | torch.dtype) -> torch.dtype:
 def _converted(
     path: Path, names: WeightNames, dtype: torch.dtype, name: str, stored: Tensor
 ) -> Tensor:
+    """Return a copy of a stored tensor as the network needs it; raises if it is not finite."""
     if stored.dtype not in DTYPES.values():
         stored_dtype = str(stored.dtype).removeprefix("torch.")
         raise CheckpointError(

@@ -284,6 +284,8 @@ def by_processes(
 
 
 class _Worker(NamedTuple):
+    """A worker process, and the temporary file that receives its error output."""
+
     process: subprocess.Popen[bytes]
     errors: IO[bytes]
 

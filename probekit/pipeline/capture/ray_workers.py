@@ -167,6 +167,7 @@ class _Crew:
                         on_rows(n_rows)
 
     def _begin(self) -> None:
+        """Start an actor, which first loads the model."""
         actor = self._start()
         self._busy[actor.open.remote()] = (actor, None)
 

@@ -255,6 +255,7 @@ def make_sets(
 
 
 def _check_alike(experiments: Sequence[Experiment]) -> None:
+    """Raise ConfigError if experiments differ in more than their data, or cannot be transferred."""
     names = [experiment.name for experiment in experiments]
     if len(names) < 2:
         raise ConfigError(

@@ -128,6 +128,8 @@ class Source(ABC):
 
 
 class _LastRead(NamedTuple):
+    """The last site that was read of a network, with its rows at one position."""
+
     site: str
     position: int
     values: FloatArray

@@ -246,6 +246,7 @@ def scatter_rows(chosen: SelectedProbe) -> pd.DataFrame:
 
 
 def _sample(rows: NDArray[Any], most: int, generator: np.random.Generator) -> NDArray[Any]:
+    """Return the rows, or `most` of them drawn at random, in ascending order."""
     return np.sort(generator.choice(rows, most, replace=False)) if len(rows) > most else rows
 
 
@@ -302,6 +303,7 @@ def cosine_rows(chosen: SelectedProbe, watcher: Watcher = SILENT) -> pd.DataFram
 
 
 def _is_whole_stream(site: SiteSelection) -> bool:
+    """Return whether a selection is a whole site whose features are those of d_model."""
     return site.index is None and describe(site.site).axes[-1] == "d_model"
 
 
@@ -373,11 +375,13 @@ def worst_errors(
 
 
 def _truth(chosen: SelectedProbe, number: int) -> dict[str, str]:
+    """Return group and label of a test row, given its index among the test rows."""
     data, row = chosen.prober.data, chosen.prober.test_rows[number]
     return {"group": str(data.groups[row]), "label": str(data.y[row])}
 
 
 def _example(chosen: SelectedProbe, number: int) -> Example:
+    """Return the example of a test row, given its index among the test rows."""
     rows, row = chosen.source.rows, chosen.prober.test_rows[number]
     return rows.dataset.examples[int(rows.example[row])]
 
