@@ -348,7 +348,7 @@ class ActivationStore:
             self._commit(record)
 
     def _commit(self, record: ShardRecord) -> None:
-        """Create the record of a shard whose rows are published; the first writer has precedence."""
+        """Create the record of a shard whose rows are published, unless another writer did so."""
         self.digested.add(record.file)  # the digest was computed while writing
         while not self.files.create(record.name, record.pack()):
             winner = self.records(record.site).get(record.shard)
