@@ -211,6 +211,7 @@ def write_example(place: Path) -> list[Path]:
     # YAML reads a name such as 12 or true as another type.
     quoted = name if isinstance(parse_yaml(f"name: {name}", "name")["name"], str) else f'"{name}"'
     yaml = _TEMPLATE.read_text(encoding="utf-8")
+    # As a value of `name` it may need quotes; elsewhere it is part of the name of a file.
     yaml = re.sub(rf"(name: ){_NAME}", rf"\g<1>{quoted}", yaml).replace(_NAME, name)
     contents = {
         place.with_name(f"{name}.yaml"): yaml,

@@ -235,9 +235,11 @@ class Sandbox(ImmutableSandboxedEnvironment):
             raise ValueError("it computes a power")
         text = operands[0] if operands else None
         is_percent, is_braces = operation == "%", operation.startswith("format")
+        # After a number, % is the remainder.
         is_product = operation in _PRODUCTS.split() and not (is_percent and isinstance(text, int))
         sizes = [_size(operand, self._budget) for operand in operands]
         self._spend(math.prod(sizes) if is_product else sum(sizes))
+        # A wide field can make a text of any length, so it costs more than any budget.
         if (is_percent and _WIDE.search(str(text))) or (is_braces and _has_wide_field(str(text))):
             self._spend(math.inf)
 

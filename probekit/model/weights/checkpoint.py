@@ -149,7 +149,7 @@ def reading_tensor(path: Path, *others: type[Exception]) -> Iterator[None]:
             "code. If you trust the file, convert it to model.safetensors."
         ) from error
     except _DAMAGED + others as error:
-        if isinstance(error, CheckpointError):
+        if isinstance(error, CheckpointError):  # a ValueError with a complete message
             raise
         raise CheckpointError(
             f"{path} is damaged or has another format ({error}). Copy or download it again."

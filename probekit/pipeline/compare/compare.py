@@ -255,7 +255,7 @@ def match(a: _Side, b: _Side) -> list[Pair]:
 
     Raises:
         ConfigError: The runs have no site in common.
-        DataError: A file of predictions is missing or damaged, or there are no pairs.
+        DataError: A file of predictions is missing or damaged.
     """
 
     def varies(name: str) -> bool:
@@ -289,9 +289,10 @@ def match(a: _Side, b: _Side) -> list[Pair]:
         )
     sites = [pair for place_a, place_b in common for pair in _pair(a, b, place_a, place_b)]
     chosen = []
+    # A pair in `common` is one of `sites`, where `_pair` marks it as chosen.
     if a.chosen and b.chosen and (a.chosen, b.chosen) not in common:
         chosen = _pair(a, b, a.chosen, b.chosen)
-    # Baselines that both runs have, at positions that both have.
+    # Baselines that both runs have, at positions that both have, or at the only one of each.
     baselines: list[Pair] = []
     positions_a, positions_b = list(a.run.experiment.offsets), list(b.run.experiment.offsets)
     matched = [(position, position) for position in positions_a if position in positions_b]

@@ -224,7 +224,7 @@ def find_features(
     with experiment.at("capture", "sites"):
         single = config.sites.select(settings.sites)
         check_storable(selection.site for selection in single)
-    joined: dict[SiteConcatenation, None] = {}
+    joined: dict[SiteConcatenation, None] = {}  # an ordered set
     for number, patterns in enumerate(settings.concatenate):
         with experiment.at("capture", "concatenate", number):
             parts = config.sites.select(patterns)

@@ -248,6 +248,7 @@ def reliability_rows(
             if not (isinstance(found, ClassPredictions) and found.scores_are_log_probabilities):
                 continue
             own = {name: site.place[name] for name in _PLACE}
+            # A site without heads has None or NaN as its head, which are unequal.
             if all(own[n] == place[n] or (pd.isna(own[n]) and pd.isna(place[n])) for n in _PLACE):
                 of_probe = reliability_bins(found, prober.resamples_of(probe))
                 bins += [{"probe": probe, **place, **asdict(one)} for one in of_probe]
