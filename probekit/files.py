@@ -589,6 +589,7 @@ def _mapped(table: pd.DataFrame, change: Callable[[Any], Any]) -> pd.DataFrame:
     import pandas as pd
 
     def changed(column: pd.Series[Any]) -> pd.Series[Any]:
+        """Return a column with its texts changed."""
         if _holds_numbers(column):
             return column
         # Series.map would infer a new dtype and turn integers next to None into floats.

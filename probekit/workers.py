@@ -107,6 +107,7 @@ def _in_parallel(
     lock = threading.Lock()  # done callbacks run in another thread
 
     def submit_next(finished: Future[Result] | None = None) -> None:
+        """Begin the next pending item, if any; called again when a worker has finished one."""
         if finished is not None and finished.exception() is not None:
             return
         with lock:

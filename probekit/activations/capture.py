@@ -183,6 +183,7 @@ def in_background(function: Callable[[Item], object]) -> Iterator[Callable[[Item
         function(item)
 
     def submit(item: Item) -> None:
+        """Queue a call, and wait while too many are unfinished."""
         nonlocal last
         last = pool.submit(call, last, item)
         waiting.append(last)

@@ -153,6 +153,7 @@ def run_batch(
     values: dict[str, Tensor] = {}
 
     def extract(site: str, value: Tensor) -> Tensor:
+        """Keep the requested rows of a site, as a tap that changes nothing."""
         places = gathers[value.shape[1]]
         picked = value.flatten(0, 1).index_select(0, places)  # a copy: a view keeps the batch alive
         # Rows of one position each need no mean.

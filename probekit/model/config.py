@@ -393,6 +393,7 @@ def count_parameters(config: ModelConfig) -> int:
 
 
 def _count(component: Component, config: ModelConfig) -> ParameterCount:
+    """Return the parameter count of one component."""
     tensors = component.tensors(config).values()
     return ParameterCount(
         name=component.name,

@@ -95,6 +95,7 @@ def pretrain(
 
 
 def _pretrain(recipe: Recipe, folder: Path, device: str, watcher: Watcher) -> PretrainResult:
+    """Begin or resume the run in a folder that this process has locked; see `pretrain`."""
     before = read_progress(folder)
     if before is not None:
         before.check_recipe(recipe, folder)

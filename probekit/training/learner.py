@@ -95,6 +95,7 @@ def _muon(matrices: dict[str, nn.Parameter], training: TrainingSection) -> Muon:
     )
 
     def split_gradients(*_: object) -> None:
+        """Give each separate matrix its part of the gradient of the stacked one."""
         for parameter, views in parts:
             if parameter.grad is not None:
                 for view, gradient in zip(views, parameter.grad.chunk(len(views)), strict=True):

@@ -204,6 +204,7 @@ def repeat_losses(model: GPT2, seed: int = 0) -> tuple[float, float]:
     ids = half.repeat(1, 2).to(model.device)
     targets = next_tokens(ids, None)
     halves: list[Tensor] = []
+    # Each position predicts the next token, so that a half is predicted from the position before.
     for part in (slice(0, length - 1), slice(length - 1, 2 * length - 1)):
         counted = torch.full_like(targets, NOT_COUNTED)
         counted[:, part] = targets[:, part]

@@ -108,6 +108,7 @@ class SiteArray:
         return tuple(map(int, self._open().shape))
 
     def _parts(self, n_rows: int) -> Iterator[FloatArray]:
+        """Yield all rows, at most `n_rows` at once."""
         return slices(self._open(), self.shape[0], n_rows)
 
     @cached_property
@@ -268,6 +269,7 @@ class ParquetArray(SiteArray):
         self.dtype = names.get(arrow_dtype, arrow_dtype)
 
     def _shape(self) -> tuple[int, ...]:
+        """Return the shape, after checking type and size of the column."""
         if not self._is_list:
             raise DataError(
                 f"{self._path}: the column {self._column!r} has type {self.dtype}. Allowed: lists "
@@ -324,6 +326,7 @@ class ParquetArray(SiteArray):
         return cast(IntArray, compute.list_value_length(column).to_numpy())
 
     def _error(self, row: int, problem: str) -> DataError:
+        """Return the error for a row of the column."""
         return DataError(
             f"{self._path}: row {row:,} of the column {self._column!r} {problem}. All rows need "
             "lists of the same length without nulls: compute the row again, or remove it."
@@ -432,6 +435,7 @@ def _npy(path: Path) -> dict[str, SiteArray]:
 
 
 def _parquet(path: Path) -> dict[str, SiteArray]:
+    """Return the columns of a Parquet file, by site."""
     from pyarrow import parquet
 
     with parquet.ParquetFile(path) as file:
@@ -451,6 +455,7 @@ def _safetensors(path: Path) -> dict[str, SiteArray]:
 
 
 def _zarr(path: Path) -> dict[str, SiteArray]:
+    """Return the array in a Zarr folder, or those of a group, by site."""
     import zarr
 
     for inner in path.rglob("*"):

@@ -316,7 +316,7 @@ class Sites(Sequence[str]):
         ]
 
     def _indices(self, site: str, match: re.Match[str]) -> list[dict[str, int]]:
-        """Return the head or neuron of each selection in the brackets of a pattern."""
+        """Return each head or neuron in the brackets of a pattern, such as {"head": 3}."""
         selector, axes = match["selector"], self.describe(site).axes
         known = {name: axis for name, axis in SELECTED_AXES.items() if axis in self.axis_sizes}
         if selector not in known:
@@ -365,6 +365,7 @@ def listed(patterns: SitePattern | Iterable[SitePattern]) -> list[_Pattern]:
 
 
 def _not_a_pattern(value: object) -> UnknownNameError:
+    """Return the error for a value that is not a pattern."""
     return UnknownNameError(
         f"No site matches {value!r}. Give a name, a glob, a short name and a layer such as "
         "('pattern', 3), or a function of the name."

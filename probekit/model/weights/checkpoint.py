@@ -229,6 +229,7 @@ def open_pytorch(path: Path) -> dict[str, StoredTensor]:
                 raise CheckpointError(f"{path} is damaged: its member {bad} has a wrong checksum.")
 
     def load() -> dict[str, Tensor]:
+        """Return all tensors of the file."""
         with reading_tensor(path):
             # weights_only rejects pickles that would run code.
             found = torch.load(path, map_location="cpu", weights_only=True, mmap=is_mapped)
@@ -245,6 +246,7 @@ def open_pytorch(path: Path) -> dict[str, StoredTensor]:
     def read(name: str) -> Tensor:
         return load()[name].detach()  # the file may contain an nn.Parameter
 
+    # Tensors that cannot be mapped stay in memory.
     return {
         name: StoredTensor(tuple(one.shape), partial(read, name) if is_mapped else one.detach)
         for name, one in load().items()

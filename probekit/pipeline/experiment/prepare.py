@@ -105,6 +105,7 @@ class TextRows(Rows):
         """Index of the text or sentence of each row, from 0, shape (n_rows,)."""
 
         def name_of(example: Example) -> str:
+            """Return a name that all words of a sentence share; for a whole text, its id."""
             if example.span is None:
                 return example.id
             # Each word of a sentence is an example of its own; their ids share the part before the

@@ -179,7 +179,7 @@ def _label_counts(rows: Rows, prober: Prober) -> dict[str, dict[str, int]]:
     shown = {}
     for side, own in _sides(rows.splits).items():
         counts = Counter(labels[own].tolist())
-        shown[side] = {name: counts[name] for name in names or sorted(counts) if counts[name]}
+        shown[side] = {name: counts[name] for name in (names or sorted(counts)) if counts[name]}
     return shown
 
 

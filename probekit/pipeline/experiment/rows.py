@@ -229,6 +229,7 @@ def _nested(
     fold_of_example[tested] = group_folds(strata, groups, n_folds, experiment.split.seed)
 
     def splits_by(fold: IntArray) -> tuple[Split, ...]:
+        """Return the split of each fold, given the fold of each example or row."""
         splits = []
         for test in range(n_folds):
             train = np.flatnonzero((fold != test) & (fold >= 0))

@@ -263,6 +263,7 @@ def _preferred(inputs: CauseInputs, model: Network, folder: RunFolder) -> float 
     measure = AnswerMeasure(first.answer[test], first.wrong[test], "accuracy")
 
     def compute() -> dict[str, float]:
+        """Return the share, computed for some texts at a time."""
         is_right = []
         for rows in torch.split(torch.arange(len(test)), TEXTS_AT_ONCE):
             base = BasePass.keep(model, inputs.batch[test[rows]])

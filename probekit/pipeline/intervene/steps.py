@@ -148,6 +148,10 @@ class EffectStep:
             )
 
     def _numbers(self, model: Network, selected: Sequence[SiteSelection]) -> dict[str, Any]:
+        """Return the scores of each test row by each measure, without the edit and with it.
+
+        An entry of `patched` has the index in `selected`, the position, and the scores.
+        """
         inputs = self.inputs
         # The rows that are averaged, if any, and the rows that are edited.
         folds = [(inputs.test, inputs.test)]
@@ -274,6 +278,11 @@ class VerdictStep:
             )
 
     def _numbers(self, model: Network, selection: SiteSelection) -> dict[str, Any]:
+        """Return verdicts, null distributions and doses at a site, and scores after the erasure.
+
+        Raises:
+            DataError: all rows have the same right answer.
+        """
         inputs, probe = self.inputs, self.inputs.experiment.probe
         position, measure, C = inputs.position, inputs.measures[0], strength_of(probe.C)
         if len(torch.unique(measure.answer)) == 1:

@@ -121,6 +121,7 @@ def _in_order(name: str) -> list[tuple[int, int, str]]:
 
 
 def _read(checkpoint: Checkpoint, name: str) -> Tensor:
+    """Return a tensor of a checkpoint; raises UnknownNameError if there is no such tensor."""
     if name not in checkpoint.tensors:
         near = nearest(name if "." in name else f"{name}.weight", checkpoint.tensors)
         raise UnknownNameError(f"{checkpoint.path} has no tensor {name!r}. {near}")

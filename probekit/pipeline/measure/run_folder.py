@@ -70,6 +70,7 @@ class RunFolder:
         (self.path / STARTED).unlink(missing_ok=True)
 
     def _lost(self, names: list[str]) -> StoreError:
+        """Return the error for files that were deleted or changed."""
         more = f" and {len(names) - 1} more" if len(names) > 1 else ""
         return StoreError(
             f"{self.path}: {names[0]}{more} was deleted or changed during the run, by hand or by "

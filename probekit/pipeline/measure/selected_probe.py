@@ -144,6 +144,7 @@ def write_selected_probe(
                 folder.note({file.as_posix(): digest([(folder.path / file).read_bytes()])})
     if prober.is_nested:
         predictor = Predictor(NESTED_PROBE, HEADLINE)
+    # Those of a nested choice are in a result of their own, the others in that of the site.
     predictions = None
     for result in results:
         place = result.place["position"], _site_name(result.place)

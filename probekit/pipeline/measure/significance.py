@@ -185,6 +185,7 @@ def difference_rows(
     parts = {other: parts_of(metric, several) for other, several in predictions.items()}
 
     def compared(others: Iterable[str]) -> dict[str, Difference]:
+        """Return the differences of the selected probe from others, adjusted for these alone."""
         names = [other for other in others if other != name]
         results = paired_differences(
             [(values[name], values[other]) for other in names],
