@@ -287,7 +287,7 @@ def exclusive(folder: Path, refusal: str) -> Iterator[None]:
     try:
         with as_store_error("lock", folder):
             is_locked = disk.lock(descriptor, wait=False)
-        if is_locked is False:
+        if is_locked is False:  # None: the file system has no locks
             raise ConfigError(refusal)
         yield
     finally:

@@ -192,9 +192,9 @@ def find_origin(package: Path, search: Sequence[str] | None = None) -> Origin:
     checkout = folder if "name" in project else None
     owner = next(_owners(package, search), None)
     if owner is not None:
-        return Origin(owner.name, owner.version, checkout, True)
+        return Origin(owner.name, owner.version, checkout, is_installed=True)
     named = str(project.get("name", DISTRIBUTION))
-    return Origin(named, str(project.get("version", "unknown")), checkout, False)
+    return Origin(named, str(project.get("version", "unknown")), checkout, is_installed=False)
 
 
 def origin_warnings(package: Path = PACKAGE, search: Sequence[str] | None = None) -> list[str]:

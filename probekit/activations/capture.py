@@ -312,6 +312,7 @@ def _source_rows(source: RowPlan, plan: RowPlan) -> IntArray | None:
     source_keys = source.example[single] * stride + source.positions[source.offsets[single]]
     wanted_keys = np.repeat(plan.example, np.diff(plan.offsets)) * stride + plan.positions
     order = np.argsort(source_keys, kind="stable")
+    # The first source key that is not below each wanted key; equal if the source has that key.
     ranks = np.searchsorted(source_keys, wanted_keys, sorter=order)
     matches = order[np.minimum(ranks, len(order) - 1)]
     return single[matches] if np.array_equal(source_keys[matches], wanted_keys) else None

@@ -221,6 +221,7 @@ def read_document(path: Path, overrides: Sequence[str] = ()) -> Document:
         if item := _ITEM.search(key):
             whole = f"--set '{key[: item.start()]}=[...]'"
             raise ConfigError(f"--set {override}: a list can only be set as a whole: {whole}.")
+        # Descend to the section of the key within `content`, and set the value there.
         keys, section = tuple(key.split(".")), content
         given.append(keys)
         for depth, part in enumerate(keys[:-1], start=1):
@@ -290,6 +291,7 @@ def parse_yaml(text: str, name: str) -> Any:
             line = next((number for number in range(line - 1, -1, -1) if lines[number]), line)
         else:
             has_no_colon = False
+        # If the line has a colon after all, the fault is where the parser reports it.
         if has_no_colon and _COLON.search(lines[line]):
             line = mark.line
         elif has_no_colon:

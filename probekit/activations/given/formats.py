@@ -281,12 +281,13 @@ class ParquetArray(SiteArray):
             stored = [n for n, path in enumerate(paths) if path.startswith(f"{self._column}.")]
             width, n_bytes, n_stored = self._width, 0, 0
             for group in range(file.metadata.num_row_groups):
-                # Reading a row raises for a damaged chunk; its description would end the process.
+                # Reading a row, if the group has any, raises for a damaged chunk, whose description
+                # would end the process.
                 for batch in islice(file.iter_batches(1, [group], [self._column]), 1):
                     if width is None:
                         width = int(self._lengths(batch.column(self._column), 0)[0])
                 chunks = [file.metadata.row_group(group).column(n) for n in stored]
-                n_bytes += sum(4 * chunk.num_values for chunk in chunks)
+                n_bytes += sum(4 * chunk.num_values for chunk in chunks)  # as float32
                 n_stored += sum(chunk.total_compressed_size for chunk in chunks)
         _check_unpacked(f"{self._path}: the column {self._column!r}", n_bytes, n_stored)
         width = width or 0  # a file without rows

@@ -314,6 +314,7 @@ def _check_growth(path: Path, content: Mapping[str, Any]) -> None:
             rest += step.values()
             kind, inserted = step.get("type"), [step.get(key) for key in ("content", "prepend")]
             lengths = [len(text) for text in inserted if isinstance(text, str)]
+            # At worst, a step doubles a text, or inserts its own at each character.
             growth *= 2 if kind == "ByteLevel" else max([1, *lengths])
             if kind == "Precompiled":
                 raise CheckpointError(
