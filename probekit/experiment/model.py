@@ -107,7 +107,7 @@ class ModelSection(Section):
         steps = values.get("checkpoints")
         if revision is None and steps is not None and values.get("path") is None:
             key, revision = "checkpoints", _last_revision(steps)
-        if not isinstance(revision, str) or not revision:
+        if not isinstance(revision, str) or not revision:  # none, or reported later
             return values
         try:
             source = at_revision(values["source"], revision)

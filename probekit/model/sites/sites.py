@@ -224,6 +224,7 @@ class Sites(Sequence[str]):
 
     def _selected(self, pattern: _Pattern) -> Iterator[SiteSelection]:
         """Yield the sites, heads and neurons that match one pattern."""
+        # A shorthand with brackets, such as ("z[head=1,2]", -1).
         if isinstance(pattern, tuple) and "[" in str(pattern[0]):
             short, _, choice = pattern[0].partition("[")
             for name in self.expand([(short, pattern[1])]):
@@ -231,7 +232,7 @@ class Sites(Sequence[str]):
             return
         match = _SELECTOR.match(pattern) if isinstance(pattern, str) else None
         if match is None and isinstance(pattern, str):
-            # The selection of heads or neurons may be incomplete.
+            # A bracket that is not complete is a mistake: the message has the nearest right form.
             site, bracket, choice = pattern.partition("[")
             candidates = self._by_short_name(site.replace("hook_", ""))
             if candidates:

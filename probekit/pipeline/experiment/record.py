@@ -97,13 +97,13 @@ def described_run(
 def data_facts(rows: Rows, probers: Sequence[Prober], card: str | None) -> DataFacts:
     """Return counts by split and label, a few examples, and the findings of the data checks."""
     dataset = rows.dataset
-    is_nested = len(rows.splits) > 1
+    is_nested, sides = len(rows.splits) > 1, _sides(rows.splits)
     return DataFacts(
         name=dataset.name,
         n_examples=len(dataset),
         n_rows=len(rows.labels),
         labels=_label_counts(rows, probers[0]),
-        groups={side: len(np.unique(rows.groups[n])) for side, n in _sides(rows.splits).items()},
+        groups={side: len(np.unique(rows.groups[own])) for side, own in sides.items()},
         examples=[
             ExampleRecord(text=e.text, span=e.span, label=e.label, split="" if is_nested else side)
             for side, indices in _sides(rows.examples).items()

@@ -347,13 +347,13 @@ def position_rows(
     ends = list(zip(plan.example.tolist(), last.tolist(), strict=True))
 
     @cache
-    def name(token: int) -> str:
+    def string_of(token: int) -> str:
         return tokenizer.strings([token])[0]
 
     def token(example: int, index: int) -> str:
         """Return a token of an example; "" beyond an end of the text."""
         ids = tokens[example].ids
-        return name(int(ids[index])) if 0 <= index < len(ids) else ""
+        return string_of(int(ids[index])) if 0 <= index < len(ids) else ""
 
     @cache
     def word_or_token(example: int, index: int) -> str:

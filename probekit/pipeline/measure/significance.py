@@ -194,6 +194,7 @@ def difference_rows(
         )
         return dict(zip(names, results, strict=True))
 
+    # Adjusted for all comparisons; those of rivals named in advance are replaced below.
     found = compared(values)
     named = [other for other in found if other in named_rivals(table, chosen)]
     has_p_values = has_p_values and bool(METRICS[metric].associations)
