@@ -354,7 +354,7 @@ def _fit(
             null_settings = replace(
                 settings,
                 kinds=(spec,),
-                C=settings.C if penalty is None else (penalty,),
+                C=settings.C if penalty is None else (penalty,),  # as chosen on the true labels
                 # Minimal settings of a Prober, because only the fit is used.
                 control_draws=0,
                 folds=2,

@@ -341,6 +341,7 @@ class VerdictStep:
     def rows(self, found: Found) -> Iterator[tuple[str, Row]]:
         """Yield the rows of verdicts.csv, doses.csv and downstream.csv, each with its table."""
         best: dict[tuple[int, str], float] = {}  # p-values by number of the site and question
+        # Each question is tested at all sites together.
         for question in ("steers", "silences", "swap"):
             tested, effects, null = [], [], []
             for number, (_, of_site) in enumerate(found):

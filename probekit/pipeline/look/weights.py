@@ -129,7 +129,10 @@ def _read(checkpoint: Checkpoint, name: str) -> Tensor:
 
 
 def _heads(checkpoint: Checkpoint, block: str, drawn: str, n_head: int | None) -> HeadWeights:
-    """Return the head weights of a block, as far as the checkpoint has its attention tensors."""
+    """Return the head weights of a block, as far as the checkpoint has its attention tensors.
+
+    `drawn` is the map that the page plots, `c_attn` or `c_proj`.
+    """
     stored: dict[str, Floats] = {}
     for name in ("c_attn", "c_proj"):
         tensor = checkpoint.tensors.get(f"{block}{name}.weight")
