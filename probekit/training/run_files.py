@@ -112,6 +112,7 @@ def read_log(path: Path, progress: Progress | None = None) -> Sequence[LogRow]:
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror or error}.") from error
     if progress is not None:
+        # The header, and one line for each step.
         content = b"".join(_LINE.findall(content)[: progress.step + 1])
         if digest([content]) != progress.log:
             raise CheckpointError(
@@ -122,6 +123,7 @@ def read_log(path: Path, progress: Progress | None = None) -> Sequence[LogRow]:
     rows = []
     try:
         for cells in csv.DictReader(StringIO(content.decode(), newline="")):
+            # An empty cell is NaN.
             numbers: Any = {name: float(cells[name] or math.nan) for name in _MEASURED}
             rows.append(LogRow(step=int(cells["step"]), tokens=int(cells["tokens"]), **numbers))
     except (KeyError, TypeError, ValueError, csv.Error) as error:

@@ -427,6 +427,7 @@ def _arrays_of(path: Path, folder: Path) -> Iterator[tuple[str, SiteArray]]:
             f"{path} needs the package {package}. Install it with `pip install {package}`, or save "
             "the activations as .npy."
         )
+    # The folder itself may be a link, but nothing in it may lead out of it.
     with reading(str(path)):
         yield from _READERS[kind](path if path == folder else inside(path, folder)).items()
 

@@ -191,7 +191,7 @@ class GPT2Config(ModelConfig):
             "d_vocab": self.vocab_size,
             "n_ctx": self.n_positions,
             "n_layers": self.n_layer,
-            "1": 1,
+            "1": 1,  # the axis of a norm's scale
         }
 
     @property

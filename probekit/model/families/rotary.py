@@ -134,6 +134,7 @@ def frequencies(rotary: RotaryPositions, d_head: int) -> Tensor:
     tensor([1.0000, 0.0100])
     """
     n_rotated = int(d_head * rotary.partial_rotary_factor)
+    # Pair i turns by rope_theta ** -(2 i / n_rotated).
     exponent = torch.arange(0, n_rotated, 2, dtype=torch.float32, device="cpu") / n_rotated
     plain = 1.0 / rotary.rope_theta**exponent
     if rotary.rope_type == "linear":
@@ -346,7 +347,7 @@ class RotaryConfig(ModelConfig):
             "d_vocab": self.vocab_size,
             "n_ctx": self.max_position_embeddings,
             "n_layers": self.num_hidden_layers,
-            "1": 1,
+            "1": 1,  # the axis of a norm's scale
         }
 
 

@@ -167,6 +167,7 @@ def _faults(
     ]
     shown = sorted(faults)[:MAX_FAULTS]
     rest = [f"and {len(faults) - MAX_FAULTS} more"] if len(faults) > MAX_FAULTS else []
+    # An entry of the config helps only if nothing but extra tensors is wrong.
     remedies = _remedies(extra, expected, names) if extra and len(extra) == len(faults) else []
     return [*shown, *rest, *remedies]
 

@@ -134,10 +134,10 @@ def begin_work(
     """
     return Work.begin(
         model,
-        prepared.tokenizer.digest,
-        prepared.ids,
-        prepared.plan,
-        prepared.sites,
+        tokenizer=prepared.tokenizer.digest,
+        tokens=prepared.ids,
+        plan=prepared.plan,
+        sites=prepared.sites,
         root=root,
         dtype=experiment.capture.dtype,
         device=device,
