@@ -34,7 +34,7 @@ if TYPE_CHECKING:  # pandas takes long to import, and few files are tables
 if sys.platform == "darwin":
     import fcntl
 
-_NO_LOCKS = (errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK)
+_NO_LOCKS = (errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK)  # errors of file systems without locks
 _NO_LOCKS_ON_WINDOWS = (1, 50)  # ERROR_INVALID_FUNCTION, ERROR_NOT_SUPPORTED: some network drives
 # Flags that some systems lack. Without O_BINARY, Windows translates line endings.
 _BINARY = getattr(os, "O_BINARY", 0)

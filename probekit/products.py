@@ -18,7 +18,7 @@ from probekit.errors import ConfigError
 # oneDNN's linear layer, which torch.compile also uses. torch's default is MKL, which uses half of
 # the vector width on processors other than Intel's: 2.3 times slower on an AMD EPYC.
 _ONEDNN = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
-_PID_AT_IMPORT = os.getpid()
+_PID_AT_IMPORT = os.getpid()  # differs in a forked process
 if hasattr(os, "register_at_fork"):  # absent on Windows, which has no fork
     os.register_at_fork(after_in_child=partial(torch.set_num_threads, 1))  # see is_forked
 _QUERIES_AT_ONCE = 4  # 16 bytes of float32

@@ -26,6 +26,7 @@ from probekit.errors import DamagedError, StoreError
 
 DISTRIBUTION = "probekit-lens"  # preferred if several distributions installed this folder
 PACKAGE = Path(__file__).resolve().parent
+# Packages whose versions are recorded, because they affect results.
 _RECORDED = ("torch", "tiktoken", "scikit-learn", "numpy", "scipy", "pandas", "plotly")
 # Versions of the parts that compute numbers. If the numbers of a part change, raise its version and
 # run `make golden`; tests/test_golden.py compares them. Networks have their own, `Network.VERSION`.

@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from types import FrameType, TracebackType
 from typing import Any, Protocol, Self, TextIO
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+SIGNALS = (signal.SIGINT, signal.SIGTERM)  # interrupts by Ctrl-C and by `kill`
 # C0 without tab and newline, DEL, C1, line separators, and all bidirectional controls.
 _HIDDEN = (
     *(code for code in range(0x20) if chr(code) not in "\t\n"),
@@ -25,6 +25,7 @@ _HIDDEN = (
     *range(0x202A, 0x202F),
     *range(0x2066, 0x206A),
 )
+# Code of a character -> its text in messages, and in JSON.
 _SHOWN = {code: f"<U+{code:04X}>" for code in _HIDDEN}
 _IN_JSON = {code: f"\\u{code:04x}" for code in _HIDDEN}
 

@@ -45,7 +45,7 @@ OnRows = Callable[[int], None]  # called with the number of newly computed rows
 MAX_WAITING = 2  # batches whose rows wait to be written, in memory
 PATIENCE = 60.0  # minimum seconds before the holder of a lock is considered dead
 _PAUSE = 0.25  # seconds between checks of shards that other workers have locked
-_POSITIONS_AT_ONCE = 4096
+_POSITIONS_AT_ONCE = 4096  # positions in memory when means are computed from a cache
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from probekit.files import Disk, Draft, as_store_error, write_atomic
 from probekit.model.weights.files import ArrayHeader, header
 from probekit.provenance import install_command, pretty_json
 
-_ROWS_AT_ONCE = 4096
+_ROWS_AT_ONCE = 4096  # rows in memory
 
 
 def export_cache(

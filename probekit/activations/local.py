@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from probekit.activations.object_store import ObjectFiles
 
 
-LOCK = ".lock"
-CHUNK = 1 << 22
+LOCK = ".lock"  # name of the lock file of a cache
+CHUNK = 1 << 22  # bytes read at a time
 
 
 Files: TypeAlias = "LocalFiles | ObjectFiles"

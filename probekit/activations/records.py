@@ -29,6 +29,7 @@ if TYPE_CHECKING:  # torch takes seconds to import, and managing caches does not
 Location = Path | str  # a folder, or the URL of a folder in an object store
 FloatArray = npt.NDArray[np.floating[Any]]
 
+# By safetensors code.
 DTYPES: dict[str, type[np.generic]] = {"F32": np.float32, "F16": np.float16, "I64": np.int64}
 FORMAT = 3  # of all files of a store
 

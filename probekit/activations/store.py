@@ -53,7 +53,7 @@ from probekit.files import Draft
 from probekit.model.weights.files import ArrayHeader, header
 from probekit.provenance import digest
 
-_SYNCS_AT_ONCE = 8
+_SYNCS_AT_ONCE = 8  # files that are synced in parallel
 
 
 def files_at(place: Location, *, mapped: bool | None = None) -> Files:

@@ -29,6 +29,7 @@ SHARD_LOCK = ".claim"  # suffix of the lock file of a shard that a worker is com
 HOW_TO_CREATE = (
     "Create caches for workers with `probekit cache FILE.yaml --workers 0 --cache FOLDER`."
 )
+# Names of the record and of the row file of a shard.
 _RECORD = re.compile(r"\d{5,}\.json")
 _ROWS_FILE = re.compile(r"\d{5,}\.[0-9a-f]{16}\.safetensors")
 _DAY = 86_400  # seconds

@@ -30,7 +30,7 @@ from probekit.errors import ConfigError
 from probekit.experiment.locations import URL
 from probekit.section import Name, Section, rule_error
 
-_COMMIT = re.compile("[0-9a-f]{40}")
+_COMMIT = re.compile("[0-9a-f]{40}")  # hash of a commit
 
 
 def local_file(path: str | None, info: ValidationInfo) -> str | None:

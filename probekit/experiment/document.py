@@ -22,20 +22,21 @@ from probekit.section import KeyLocation, KeyPath, Section
 
 Settings = TypeVar("Settings", bound=Section)
 
-MAX_BYTES = 1_000_000
-MAX_DEPTH = 20
+MAX_BYTES = 1_000_000  # of a file
+MAX_DEPTH = 20  # of sections and lists in each other
 MAX_FAULTS = 20  # reported at once
 
 _ITEM = re.compile(r"\[|\.\d+(\.|$)")  # kinds[0], kinds.0
 # NUL is invalid in paths; surrogates cannot be encoded in UTF-8.
 _FORBIDDEN = re.compile("[\0\ud800-\udfff]")
-_COLON = re.compile(r":(\s|$)")
+_COLON = re.compile(r":(\s|$)")  # between a key and its value
 _NO_CONTENT = re.compile(r"^(- *)*|(^|\s)#.*")  # dashes of a list, and comments
+# Beginnings of messages of the parser that often follow a line without a colon.
 _AFTER_NO_COLON = ("mapping values are", "expected '<document start>'", "expected <block end>")
 _ADVICE = (
     "Indent with spaces, and put text with a special character, such as *, # or a colon, in quotes"
 )
-_LONGEST_VALUE = 80
+_LONGEST_VALUE = 80  # characters of a value that a message quotes
 # Pydantic's terms of Python -> those of YAML.
 _TERMS = {
     "Input should": "It must",

@@ -33,7 +33,7 @@ from probekit.section import FolderName, json_schema
 from probekit.training.recipe import Recipe
 
 SCHEMA = "experiment.schema.json"
-_TEMPLATE = Path(__file__).with_name("example.yaml")
+_TEMPLATE = Path(__file__).with_name("example.yaml")  # of `write_example`
 _NAME = "my_question"  # in the template
 _EVERY = 3  # the sample has every third subject
 _ROWS = 16  # of each subject in the sample

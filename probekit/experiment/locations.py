@@ -20,7 +20,7 @@ _KINDS = (
     ("activations", "an experiment on given activations", "run"),
     ("tokens", "an experiment on texts", "run"),
 )
-_ENDINGS = (".yaml", ".yml")
+_ENDINGS = (".yaml", ".yml")  # of experiment files
 
 
 def bundled_folder(package: Path = PACKAGE) -> Path:

@@ -139,7 +139,7 @@ class ModelSection(Section):
 Offset = Annotated[int, Field(ge=-1000, le=1000)]
 Offsets = Annotated[tuple[Offset, ...], Field(strict=False), AfterValidator(unique_items)]
 
-TURNS = ("user_last", "assistant_last")
+TURNS = ("user_last", "assistant_last")  # values of `at` that refer to the turns of a conversation
 
 
 class PositionSection(Section):

@@ -22,6 +22,7 @@ SiteLists = Annotated[
     tuple[Annotated[tuple[str, ...], Field(strict=False, min_length=1)], ...], Field(strict=False)
 ]
 
+# Default sites.
 RESIDUAL_STREAM = (
     "blocks.0.hook_resid_pre",
     "blocks.*.hook_resid_post",

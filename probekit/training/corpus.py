@@ -35,11 +35,11 @@ from probekit.training.recipe import MAX_MEGABYTES
 
 TokenArray = npt.NDArray[np.unsignedinteger]
 
-RECORD = "origin.json"
-PARTS = ("train", "held_out")
+RECORD = "origin.json"  # digests of the texts, the vocabulary and the tokens
+PARTS = ("train", "held_out")  # of each text; a token file has one array for each
 _MEGABYTE = 10**6
-_INSIDE_PARAGRAPH = re.compile(r"(?<!\n)\n(?!\n)")
-_TEXT = re.compile(r".*\.txt(\.(gz|bz2|xz))?", re.DOTALL)
+_INSIDE_PARAGRAPH = re.compile(r"(?<!\n)\n(?!\n)")  # a single line break
+_TEXT = re.compile(r".*\.txt(\.(gz|bz2|xz))?", re.DOTALL)  # names of text files
 _DECOMPRESSORS: dict[str, Callable[[], Any]] = {  # wbits=31 is the format of gzip
     ".gz": partial(zlib.decompressobj, wbits=31),
     ".tgz": partial(zlib.decompressobj, wbits=31),

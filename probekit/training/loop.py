@@ -38,7 +38,7 @@ IntArray = npt.NDArray[np.int64]
 SaveCheckpoint = Callable[[GPT2, int], None]  # called with the network and the completed steps
 
 SECONDS_BETWEEN_REPORTS = 30
-ROWS_AT_ONCE = 16
+ROWS_AT_ONCE = 16  # held-out rows in one forward pass
 N_REPEATS = 32  # rows of repeated random tokens
 LONGEST_HALF = 64  # tokens
 

@@ -12,7 +12,7 @@ from probekit.section import FolderName, Section, Seed, SettingsFile, rule_error
 if TYPE_CHECKING:
     from probekit.model.families.gpt2 import GPT2Config
 
-MAX_MEGABYTES = 1000
+MAX_MEGABYTES = 1000  # default of the largest decompressed size of a file
 PositiveInt = Annotated[int, Field(ge=1)]
 Share = Annotated[float, Field(ge=0, lt=1)]
 Shares = Annotated[tuple[Share, Share], Field(strict=False)]  # a YAML list

@@ -32,7 +32,7 @@ _CHUNK = 1 << 22  # bytes hashed at a time
 _SEAL = "digest"  # metadata key of the digest
 _BLANK = "0" * 64  # placeholder for the digest while the bytes are hashed
 _START_AGAIN = "Delete it to start from the beginning."
-_STEP = re.compile(r"step-(\d+)")
+_STEP = re.compile(r"step-(\d+)")  # name of the folder of a checkpoint
 _LINE = re.compile(rb"[^\n]*\n")
 
 
@@ -66,6 +66,7 @@ class LogRow:
     repeated_second: float = math.nan
 
 
+# Columns of the log that are floats and may be NaN.
 _MEASURED = [field.name for field in fields(LogRow) if field.name not in ("step", "tokens")]
 
 

@@ -31,12 +31,12 @@ except ImportError:  # Python can be built without it
     LZMAError = zlib.error  # type: ignore[assignment, misc]
 
 ROWS = "rows.csv"  # written by `probekit cache export`
-_PACKAGES = {".parquet": "pyarrow", ".zarr": "zarr"}
+_PACKAGES = {".parquet": "pyarrow", ".zarr": "zarr"}  # needed to read these files
 _PICKLED = (
     "it contains pickled Python objects, which could run code. Save the activations as numbers: "
     "np.save(path, array.astype(np.float32))"
 )
-_ZARR_FILES = ("zarr.json", ".zarray", ".zgroup")
+_ZARR_FILES = ("zarr.json", ".zarray", ".zgroup")  # metadata of an array or a group
 _TRUNCATED = "The file may be truncated: save it again"
 _REWRITE = (
     "Write the array again; if its writer leaves out chunks of zeros, with "
@@ -193,6 +193,7 @@ class SafetensorsArray(SiteArray):
             yield from slices(file.get_slice(self._key), self.shape[0], n_rows)
 
 
+# Letters of a safetensors code -> name of the type, before its number of bits.
 _SAFETENSORS_KINDS = {"F": "float", "BF": "bfloat", "I": "int", "U": "uint", "BOOL": "bool"}
 
 

@@ -33,6 +33,7 @@ RESERVED = ("baselines", "chosen")  # names of other results in the folder of a 
 _SEPARATE = r"(?<![A-Za-z0-9])\d+(?![A-Za-z0-9])"  # the 3 of layer_3, not the 2 of gpt2
 _KNOWN = {site.name for site in CATALOGUE}  # such as blocks.{l}.hook_resid_pre
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
+# Advice if a number is infinite as float32, by type of the array.
 _OVERFLOWS = {
     "float16": "The type float16 holds numbers up to 65,504: save the activations as float32 or "
     "bfloat16",

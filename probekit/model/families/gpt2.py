@@ -224,6 +224,7 @@ class GPT2Config(ModelConfig):
         }
 
 
+# Configs of the published models, by name on the hub.
 PUBLISHED = {
     "gpt2": GPT2Config(),
     "gpt2-medium": GPT2Config(n_layer=24, n_head=16, n_embd=1024),

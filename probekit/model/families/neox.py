@@ -30,6 +30,7 @@ from probekit.model.passes.taps import Taps
 from probekit.model.sites.catalogue import Site, table
 from probekit.products import GELU, GELU_TANH
 
+# Formulas if the MLP reads the stream after attention, and if both read the same stream.
 _IN_SEQUENCE = shared.FORMULAS | {
     "hook_embed": "embed_in[tokens]",
     "blocks.{l}.ln1.hook_scale": "sqrt(var(resid_pre) + eps)",

@@ -29,6 +29,7 @@ from probekit.model.network import Network, embedding, initialise, stream_of
 from probekit.model.passes.context import BlockContext, Context
 from probekit.model.passes.taps import Taps
 
+# Keys of `rope_parameters` that every kind of scaling reads.
 _SHARED = ("rope_theta", "partial_rotary_factor", "rope_type")
 # Keys that each kind of scaling reads; it needs all of them.
 _LLAMA3 = "factor low_freq_factor high_freq_factor original_max_position_embeddings"

@@ -146,6 +146,7 @@ _FILTERS = (
     "join last length list lower map max min reject rejectattr replace reverse safe select "
     "selectattr sort string title trim truncate unique upper"
 )
+# They may get a function, which has no size, so that nothing is paid for them.
 _TESTS_OF_FUNCTIONS = {"callable", "defined", "none", "undefined"}
 _GLOBALS = "dict namespace range"
 _METHODS = (

@@ -20,6 +20,7 @@ from probekit.provenance import digest, pretty_json
 
 MAX_FAULTS = 200  # mismatches that an error lists
 
+# Supported dtypes by name.
 DTYPES = {
     "float32": torch.float32,
     "float16": torch.float16,

@@ -45,7 +45,7 @@ from probekit.provenance import digest_json, seal, unseal
 from probekit.terminal import Watcher
 
 FORMAT = 1  # of the job file
-_SECONDS_TO_LEAVE = 20
+_SECONDS_TO_LEAVE = 20  # between the interrupt of a worker and its end by force
 # On Windows only a whole process group can be interrupted, so each worker gets its own group.
 _INTERRUPT = getattr(signal, "CTRL_BREAK_EVENT", signal.SIGINT)
 _OWN_GROUP = getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)

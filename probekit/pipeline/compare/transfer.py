@@ -54,7 +54,7 @@ from probekit.results.comparison import COSINES, SCORES, Transfer
 from probekit.results.finished_run import flat
 from probekit.terminal import SILENT, Watcher
 
-NULL_DRAWS = 10
+NULL_DRAWS = 10  # label permutations for the null distribution of cosines
 # Settings that do not affect the transfer, or whose effect is compared instead of their spelling.
 _MAY_DIFFER = (
     "model.random_weights",

@@ -32,13 +32,13 @@ from probekit.results.record import (
     FindingRecord,
 )
 
-SHOWN_PER_LABEL = 2
+SHOWN_PER_LABEL = 2  # examples of each label on the page
 MOST_LABELS = 20  # with more distinct numbers, rows are counted by range
-N_RANGES = 5
+N_RANGES = 5  # of numbers, when rows are counted by range
 ROOT = "-1"  # head of a root, as written by the treebank reader
 MOST_LOST = 0.05  # largest share of examples without a row before a warning
 
-_LIBRARIES = ("scikit-learn", "numpy", "scipy", "torch")
+_LIBRARIES = ("scikit-learn", "numpy", "scipy", "torch")  # their versions are part of the run key
 
 
 def run_key(source: Source, card: str | None) -> str:

@@ -42,7 +42,7 @@ if TYPE_CHECKING:  # code that finds and fills caches does not affect the result
 
     Capture = Callable[["ModelSource"], Mapping[str, Captured]]
 
-TASK = "task"
+TASK = "task"  # target of the probed model, as opposed to those of untrained networks
 N_SEEDS = 2**32  # number of seeds of a random generator
 SAMPLE = 64  # sequences for norms; few suffice, because the ratio is large (about 30 in GPT-2)
 

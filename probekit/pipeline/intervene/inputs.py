@@ -28,6 +28,7 @@ from probekit.model.text.tokenizer import Tokenizer
 from probekit.pipeline.experiment.prepare import TextRows, text_encoder
 from probekit.results.causes import LeftOut
 
+# Reasons for leaving out a row, and what the user can do about each.
 _UNEQUAL = "the text and its counterfactual have different numbers of tokens"
 _EQUAL = "the text and its counterfactual have the same tokens"
 _MISSING = "there is no counterfactual"

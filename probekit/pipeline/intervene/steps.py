@@ -261,7 +261,7 @@ class VerdictStep:
     def parts(self, model: Network) -> Iterator[Part]:
         """Return the parts: one for each site."""
         for selection in self.selected:
-            linear_entry(model, selection)
+            linear_entry(model, selection)  # raises unless it is a part of the residual stream
             yield Part(
                 title=f"{self.along} direction at {selection.text}",
                 identity={

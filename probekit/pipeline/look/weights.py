@@ -23,7 +23,7 @@ from probekit.results.network import HeadWeights, WeightTensor
 
 # Columns of the position embeddings that are often plotted for GPT-2.
 COLUMNS = (150, 200, 250)
-CORNER = 300
+CORNER = 300  # rows and columns of a large matrix that are shown
 
 Floats = NDArray[np.float32]
 

@@ -57,13 +57,13 @@ from probekit.terminal import SILENT, Watcher
 
 MOST_WRONG = 10  # errors of the selected probe
 MOST_OF_A_PROBE = 5  # errors of each other probe
-MOST_PROBES = 200
+MOST_PROBES = 200  # whose errors are written
 MOST_CHARACTERS = 300  # of the text of an error of another probe
-MOST_POINTS = 500
+MOST_POINTS = 500  # test rows in the scatter plot
 MOST_FITTED = 5000  # maximum number of rows that PCA and LDA are fitted on
 _ROUNDING = 1e-6  # smaller differences are rounding errors, in features of standard deviation 1
 COMPONENTS = 50  # PCA components for LDA: with more features than rows LDA separates any labels
-MOST_FEATURES = 64
+MOST_FEATURES = 64  # listed for k-sparse probes
 FEATURES = ("site", "position", "rank", "feature", "k", "share", "label")  # columns
 _SPARSE = r"k_sparse:(\d+)"
 NULL_DRAWS = 50  # permutations of the labels for the null distribution of cosines

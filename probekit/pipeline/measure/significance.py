@@ -31,9 +31,9 @@ from probekit.results.table import P_VALUES, only
 
 # Draws per site that make the smallest possible p-value significant after Holm's adjustment.
 DRAWS_A_SITE = 80
-MOST_DRAWS = 20_000
+MOST_DRAWS = 20_000  # exchanges of labels
 
-_PLACE = ("site", "head", "position")
+_PLACE = ("site", "head", "position")  # columns that identify a site at a position
 RELIABILITY = ("probe", *_PLACE, *ReliabilityBin.__dataclass_fields__)  # columns
 
 
