@@ -163,7 +163,7 @@ def _sigint_blocked_in_children() -> Iterator[None]:
     """
     if sys.platform != "win32" and hasattr(signal, "pthread_sigmask"):
         resource_tracker.ensure_running()  # starting it later would unblock SIGINT (Python 3.11)
-        previous = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+        previous = signal.pthread_sigmask(signal.SIG_BLOCK, ())  # blocks no signal, reads the mask
         try:
             signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
             yield

@@ -81,6 +81,7 @@ class Document(KeyLocation):
         if self.path is None:
             return super().put(keys, text)
         if not override:
+            # An override of a key within the section may be the cause, too.
             inside = [key for key in self.overridden if key[: len(keys)] == keys]
             below = sorted(".".join(map(str, key)) for key in inside)
             or_there = f" or --set {', '.join(below)}" if below else ""

@@ -208,6 +208,7 @@ def _axis(sites: Sequence[GivenSite]) -> list[int | str]:
     places = list(dict.fromkeys(map(_place, sites)))
     if any(layers != sorted(layers) for layers in layers_of_line.values()):
         return places
+    # Places of layers get the layers in ascending order; names stay where they are.
     ascending = iter(sorted(place for place in places if isinstance(place, int)))
     return [next(ascending) if isinstance(place, int) else place for place in places]
 

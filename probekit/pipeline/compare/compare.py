@@ -89,6 +89,7 @@ def align(rows_a: pd.DataFrame, rows_b: pd.DataFrame) -> NDArray[np.int64] | Non
     columns = ["example", "group", "label"]
 
     def keys(rows: pd.DataFrame) -> pd.MultiIndex:
+        # Equal rows are numbered, so that each has a key of its own.
         occurrence = rows.groupby(columns, sort=False).cumcount()
         return pd.MultiIndex.from_frame(rows[columns].assign(occurrence=occurrence))
 

@@ -268,6 +268,7 @@ def cosine_rows(chosen: SelectedProbe, watcher: Watcher = SILENT) -> pd.DataFram
     streams = [s for s in sites if isinstance(s, SiteSelection) and _is_whole_stream(s)]
     places = placed(pd.DataFrame({"site": [s.text for s in streams], "head": np.nan}))
     saved = {site: chosen.saved(site) for site in only(places, line=chosen.row["line"])["site"]}
+    # Probes of a single layer, all of whose directions have a length.
     probes = {
         site: probe
         for site, probe in saved.items()
@@ -291,10 +292,11 @@ def cosine_rows(chosen: SelectedProbe, watcher: Watcher = SILENT) -> pd.DataFram
         null[stream.text] = np.stack(known) if len(known) == NULL_DRAWS else np.empty((0, 0, 0))
         watcher.progress("probes of permuted labels", done, len(fitted))
     rows = []
-    for (a, u), (b, v) in product(unit.items(), repeat=2):
+    for (a, u), (b, v) in product(unit.items(), repeat=2):  # u, v: (n_directions, n_features)
         cosine = round(float((u * v).sum(axis=1).mean()), 6)
         row = {"site_a": a, "site_b": b, "cosine": cosine, "n_directions": len(u)}
         row |= {"n_features": u.shape[1], "null_high": None, "n_null": 0}
+        # The directions at one site, and those of permuted labels at the other.
         pairs = [(u, null[b])] if a == b else [(u, null[b]), (v, null[a])]
         if all(len(draws) for _, draws in pairs):
             cosines = np.concatenate([null_cosines(own, draws) for own, draws in pairs])
