@@ -268,6 +268,7 @@ def _preferred(inputs: CauseInputs, model: Network, folder: RunFolder) -> float 
         for rows in torch.split(torch.arange(len(test)), TEXTS_AT_ONCE):
             base = BasePass.keep(model, inputs.batch[test[rows]])
             every = torch.arange(len(rows), device=base.final.device)
+            # Without an edit, the pass is its own base.
             is_right.append(measure[rows].score(model, base.final, every, base.final))
         return {"share": float(torch.cat(is_right).mean())}
 
