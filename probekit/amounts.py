@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 LEVEL = 0.05  # an effect is significant if its adjusted p-value is below this level
-FEWEST_UNITS = 6  # with fewer groups no p-value of sign patterns can be below this level
+# Fewest groups for p-values of sign patterns: with 5, none is below 2 / 2**5, which exceeds LEVEL.
+FEWEST_UNITS = 6
 
 
 def counted(n: int, name: str) -> str:
@@ -27,7 +28,8 @@ def joined_names(names: Sequence[str]) -> str:
     >>> joined_names(["a", "b", "c"]), joined_names(["a"])
     ('a, b and c', 'a')
     """
-    return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
+    parts = [", ".join(names[:-1]), *names[-1:]]  # all but the last, which may be none; the last
+    return " and ".join(part for part in parts if part)
 
 
 def size_in_words(n_bytes: float) -> str:

@@ -88,7 +88,8 @@ def nearest(name: str, allowed: Iterable[str], count: int = 3) -> str:
     names = sorted(set(allowed))
     folded = [each.casefold() for each in names]
     matches = difflib.get_close_matches(name.casefold(), folded, n=count, cutoff=0.6)
-    near = [each for fold in dict.fromkeys(matches) for each in names if each.casefold() == fold]
+    # Names that differ only in case have the same folded form, which then matches twice.
+    near = [each for match in dict.fromkeys(matches) for each in names if each.casefold() == match]
     if near:
         return f"Nearest: {', '.join(near)}."
     shown = ", ".join(names[:20]) + (f", ... ({len(names)} in all)" if len(names) > 20 else "")
@@ -119,8 +120,7 @@ def path_of(name: str, value: Any, remedy: str = "") -> Path:
         return Path(value)
     kind = type(value).__name__
     shown = f"{value!r}, of type {kind}" if isinstance(value, int | float) else f"of type {kind}"
-    message = f"{name} is {shown}. Allowed: a string or a pathlib.Path."
-    raise ConfigError(f"{message} {remedy}".rstrip())
+    raise ConfigError(f"{name} is {shown}. Allowed: a string or a pathlib.Path. {remedy}".rstrip())
 
 
 def check_has(name: str, value: Any, attribute: str, remedy: str) -> None:

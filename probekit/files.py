@@ -34,7 +34,7 @@ if TYPE_CHECKING:  # pandas takes long to import, and few files are tables
 if sys.platform == "darwin":
     import fcntl
 
-_NO_LOCKS = (errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK)
+_NO_LOCKS = (errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK)  # errors of file systems without locks
 _NO_LOCKS_ON_WINDOWS = (1, 50)  # ERROR_INVALID_FUNCTION, ERROR_NOT_SUPPORTED: some network drives
 # Flags that some systems lack. Without O_BINARY, Windows translates line endings.
 _BINARY = getattr(os, "O_BINARY", 0)
@@ -44,7 +44,7 @@ _FOLDER = getattr(os, "O_DIRECTORY", None)  # None: a folder cannot be opened
 _PAUSES = (0.02, 0.1, 0.5)  # seconds between attempts to replace a file that is open elsewhere
 # On network file systems each page fault of a memory map costs one round trip.
 _NETWORK = re.compile(r"nfs|cifs|smb|9p|fuse\.sshfs|ceph|lustre|glusterfs|beegfs|afs")
-_DRAFT = re.compile(r"\..+\.[0-9a-f]{16}")
+_DRAFT = re.compile(r"\..+\.[0-9a-f]{16}")  # name of a temporary file; see `Draft`
 # A spreadsheet evaluates a cell that begins with such a character as a formula, which may start
 # programs. Such texts are written with a leading single quote, as OWASP recommends, and one more
 # if they have quotes before it already, so that `parse_csv` restores every text. Numbers are
@@ -196,12 +196,12 @@ class Disk:
 
     def list(self, folder: Path) -> dict[str, os.stat_result]:
         """Return the status of each entry of a folder, by name; links are not followed."""
-        entries_by_name = {}
+        status_of = {}
         with os.scandir(folder) as entries:
             for entry in entries:
                 with contextlib.suppress(FileNotFoundError):  # removed since it was listed
-                    entries_by_name[entry.name] = entry.stat(follow_symlinks=False)
-        return entries_by_name
+                    status_of[entry.name] = entry.stat(follow_symlinks=False)
+        return status_of
 
 
 def _refuse_link(path: Path) -> None:
@@ -223,11 +223,11 @@ def is_on_network(folder: Path) -> bool:
             return True
         mounts = Path("/proc/self/mounts").read_text(encoding="utf-8", errors="replace")
         fields = [line.split() for line in mounts.splitlines()]  # device, mount point, type, ...
-        points = {point: kind for _, point, kind, *_ in fields}
+        type_of = {mount_point: kind for _, mount_point, kind, *_ in fields}
         path = folder.resolve()
-        folders = map(str, (path, *path.parents))
-        nearest = next((name for name in folders if name in points), "")
-        return _NETWORK.match(points.get(nearest, "")) is not None
+        inner_to_outer = map(str, (path, *path.parents))
+        mount_point = next((name for name in inner_to_outer if name in type_of), "")
+        return _NETWORK.match(type_of.get(mount_point, "")) is not None
     return False
 
 
@@ -287,7 +287,7 @@ def exclusive(folder: Path, refusal: str) -> Iterator[None]:
     try:
         with as_store_error("lock", folder):
             is_locked = disk.lock(descriptor, wait=False)
-        if is_locked is False:
+        if is_locked is False:  # None: the file system has no locks
             raise ConfigError(refusal)
         yield
     finally:
@@ -356,6 +356,7 @@ class Draft:
             self.temporary, self._descriptor = self._create()
 
     def _create(self) -> tuple[Path, int]:
+        """Create and lock the temporary file; return its path and descriptor."""
         while True:
             temporary = self._path.with_name(f".{self._path.name}.{secrets.token_hex(8)}")
             descriptor = self._disk.create(temporary)
@@ -364,7 +365,7 @@ class Draft:
                 self._disk.lock(descriptor, wait=True)
                 # A cleanup may have removed it before this process held the lock.
                 if self._disk.is_named(descriptor):
-                    undo.pop_all()
+                    undo.pop_all()  # keep the file
                     return temporary, descriptor
 
     @property
@@ -420,6 +421,7 @@ class Draft:
         return True
 
     def _sync(self) -> None:
+        """Flush the file to the device, unless it is closed already."""
         if self._descriptor is not None:
             with self._store_errors():
                 self._disk.sync(self._descriptor)
@@ -436,6 +438,7 @@ class Draft:
         self._drop(self.temporary, self._descriptor)
 
     def _drop(self, temporary: Path, descriptor: int | None) -> None:
+        """Close and remove a temporary file, in the order that the system needs."""
         remove = partial(self._disk.remove, temporary)
         close = [] if descriptor is None else [partial(self._disk.close, descriptor)]
         # Windows removes only a closed file; elsewhere the lock is held until the file is removed.
@@ -463,6 +466,7 @@ def remove_abandoned(path: Path, disk: Disk, is_in_use: Callable[[], bool] = boo
     with as_store_error("remove", path), contextlib.suppress(FileNotFoundError):
         descriptor = disk.open(path, for_lock=True)
         try:
+            # Without locks, where `lock` returns None, every file counts as in use.
             is_abandoned = disk.lock(descriptor, wait=False) and not is_in_use()
             # Another writer of the same rows may have replaced this file.
             if not is_abandoned or not disk.is_named(descriptor):
@@ -471,13 +475,13 @@ def remove_abandoned(path: Path, disk: Disk, is_in_use: Callable[[], bool] = boo
                 disk.remove(path)
         finally:
             disk.close(descriptor)
-        if disk.pins_open_files:
+        if disk.pins_open_files:  # Windows removes only a closed file
             try:
                 disk.remove(path)
-            except PermissionError:  # on Windows another program has it open
+            except PermissionError:  # another program has it open
                 return False
         return True
-    return False
+    return False  # there is no such file
 
 
 def sweep_drafts(paths: Iterable[Path]) -> list[Path]:
@@ -511,12 +515,12 @@ def write_atomic(path: Path, content: bytes | str | Iterable[bytes | memoryview]
     Raises:
         StoreError: the disk is full, the folder is not writable, ...; no partial file remains.
     """
-    text = content.encode() if isinstance(content, str) else content
+    encoded = content.encode() if isinstance(content, str) else content
     with as_store_error("write", path):
         path.parent.mkdir(parents=True, exist_ok=True)
     with Draft(Disk(), path) as draft:
-        for part in [text] if isinstance(text, bytes) else text:
-            draft.write(part)
+        for chunk in [encoded] if isinstance(encoded, bytes) else encoded:
+            draft.write(chunk)
         draft.rename(path)
         return draft.digest
 
@@ -581,14 +585,17 @@ def parse_csv(content: bytes, **options: Any) -> pd.DataFrame:
 
 
 def _mapped(table: pd.DataFrame, change: Callable[[Any], Any]) -> pd.DataFrame:
-    """Apply `change` to all texts of a table, column names included."""
+    """Return a table with `change` applied to all texts, column names included."""
     import pandas as pd
 
     def changed(column: pd.Series[Any]) -> pd.Series[Any]:
+        """Return a column with its texts changed."""
+        if _holds_numbers(column):
+            return column
         # Series.map would infer a new dtype and turn integers next to None into floats.
         return pd.Series([change(cell) for cell in column], column.index, dtype=column.dtype)
 
-    columns = {change(n): one if _holds_numbers(one) else changed(one) for n, one in table.items()}
+    columns = {change(name): changed(column) for name, column in table.items()}
     return pd.DataFrame(columns, index=table.index)
 
 

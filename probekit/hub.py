@@ -16,6 +16,7 @@ with warnings.catch_warnings():
     from huggingface_hub import snapshot_download as snapshot_download
 
 _CONNECT_SECONDS = 5
+# Default ports, by scheme of the URL.
 _PORTS = {"http": 80, "https": 443, "socks4": 1080, "socks5": 1080, "socks5h": 1080}
 
 

@@ -18,7 +18,7 @@ from probekit.errors import ConfigError
 # oneDNN's linear layer, which torch.compile also uses. torch's default is MKL, which uses half of
 # the vector width on processors other than Intel's: 2.3 times slower on an AMD EPYC.
 _ONEDNN = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
-_PID_AT_IMPORT = os.getpid()
+_PID_AT_IMPORT = os.getpid()  # differs in a forked process
 if hasattr(os, "register_at_fork"):  # absent on Windows, which has no fork
     os.register_at_fork(after_in_child=partial(torch.set_num_threads, 1))  # see is_forked
 _QUERIES_AT_ONCE = 4  # 16 bytes of float32
@@ -72,7 +72,7 @@ def linear(
     tensor([[1., 2., 3.],
             [1., 2., 3.]])
     """
-    # This operator has no derivative: its gradient would silently be 0.
+    # The operator of oneDNN has no derivative: its gradient would silently be 0.
     if _ONEDNN is None or not _is_for_onednn(x, weight) or is_derived(x, weight, bias):
         product = F.linear(x, weight, bias)
         return product if activation is None else activation(product)
@@ -126,7 +126,7 @@ def attend(
             [1.5000, 2.5000, 3.5000]])
     """
     n_queries = q.shape[2]
-    # Otherwise it is a generation step, where padding costs time.
+    # A generation step has neither a mask nor causality, and padding would cost it time.
     is_full_sequence = is_causal or visible is not None
     if q.device.type == "cpu" and is_full_sequence and not pdrop:
         # torch gives each thread a slice of a buffer whose length is the number of queries. A
@@ -141,6 +141,7 @@ def attend(
 
 
 def _is_for_onednn(x: Tensor, weight: Tensor) -> bool:
+    """Return whether oneDNN computes this product: float32 on a CPU, and not empty."""
     is_plain = x.device.type == "cpu" and x.dtype == weight.dtype == torch.float32
     return is_plain and x.numel() > 0
 

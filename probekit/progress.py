@@ -116,6 +116,7 @@ class _TerminalBars:
         self._tasks: dict[str, Any] = {}
 
     def progress(self, step: str, done: float, total: int) -> None:
+        # A step that starts again gets a new bar.
         if step not in self._tasks or done < self._bars.tasks[self._tasks[step]].completed:
             self._tasks[step] = self._bars.add_task(visible(step), total=total)
         self._bars.update(self._tasks[step], completed=done)
@@ -161,11 +162,11 @@ class NotebookBars:
     """
 
     def __init__(self) -> None:
-        self.steps: dict[str, tuple[float, int]] = {}
+        self.steps: dict[str, tuple[float, int]] = {}  # units done and in total, by step
         self.messages: list[str] = []
         self.is_over = False
         self._start = time.monotonic()
-        self._drawn = -SECONDS_BETWEEN_PICTURES
+        self._drawn = -SECONDS_BETWEEN_PICTURES  # time of the last picture
         self._handle: Any = None
 
     def progress(self, step: str, done: float, total: int) -> None:
@@ -190,7 +191,7 @@ class NotebookBars:
             return
         self._drawn = time.monotonic()
         if self._handle is None:
-            display = import_module("IPython.display").display  # not needed elsewhere
+            display = import_module("IPython.display").display  # only notebooks have IPython
             self._handle = display(self, display_id=True)
         else:
             self._handle.update(self)

@@ -26,6 +26,7 @@ from probekit.errors import DamagedError, StoreError
 
 DISTRIBUTION = "probekit-lens"  # preferred if several distributions installed this folder
 PACKAGE = Path(__file__).resolve().parent
+# Packages whose versions are recorded, because they affect results.
 _RECORDED = ("torch", "tiktoken", "scikit-learn", "numpy", "scipy", "pandas", "plotly")
 # Versions of the parts that compute numbers. If the numbers of a part change, raise its version and
 # run `make golden`; tests/test_golden.py compares them. Networks have their own, `Network.VERSION`.
@@ -101,20 +102,22 @@ def unseal(data: bytes, path: str, format: int) -> dict[str, Any]:
         content = json.loads(data)
     except (ValueError, RecursionError) as error:
         raise DamagedError(f"{path} is damaged: {error}.") from error
-    file_format = content.pop("format", None) if isinstance(content, dict) else None
+    fields = dict(content) if isinstance(content, dict) else {}
+    file_format = fields.pop("format", None)
+    fields.pop("seal", None)
     if isinstance(file_format, int) and file_format != format:
         raise StoreError(
             f"{path} has format {file_format}; this release reads format {format}. Use the release "
             "that wrote it."
         )
     try:
-        is_sealed = file_format is not None and content.pop("seal", None) is not None
-        is_sealed = is_sealed and seal(content, format) == data
+        # The stored digest is not compared: `seal` must reproduce the whole file, byte for byte.
+        is_sealed = seal(fields, format) == data
     except ValueError:  # NaN, or an unpaired surrogate
         is_sealed = False
     if not is_sealed:
         raise DamagedError(f"{path} is damaged: its digest does not match its content.")
-    return dict(content)
+    return fields
 
 
 def versions() -> dict[str, str]:
@@ -190,9 +193,9 @@ def find_origin(package: Path, search: Sequence[str] | None = None) -> Origin:
     checkout = folder if "name" in project else None
     owner = next(_owners(package, search), None)
     if owner is not None:
-        return Origin(owner.name, owner.version, checkout, True)
+        return Origin(owner.name, owner.version, checkout, is_installed=True)
     named = str(project.get("name", DISTRIBUTION))
-    return Origin(named, str(project.get("version", "unknown")), checkout, False)
+    return Origin(named, str(project.get("version", "unknown")), checkout, is_installed=False)
 
 
 def origin_warnings(package: Path = PACKAGE, search: Sequence[str] | None = None) -> list[str]:
@@ -203,17 +206,17 @@ def origin_warnings(package: Path = PACKAGE, search: Sequence[str] | None = None
         search: folders with the metadata of distributions; None for those of `sys.path`.
     """
     own = find_origin(package, search)
-    others = {one.name: one for one in _owners(package, search) if one.name != own.name}
+    rivals = {one.name: one for one in _owners(package, search) if one.name != own.name}
     warnings = [
-        f"the distribution {other.name} {other.version} has installed files in the same folder, "
-        f"{package}. Uninstall both and install one again: pip uninstall {own.name} {other.name}"
-        for other in others.values()
+        f"the distribution {rival.name} {rival.version} has installed files in the same folder, "
+        f"{package}. Uninstall both and install one again: pip uninstall {own.name} {rival.name}"
+        for rival in rivals.values()
     ]
     if not own.is_installed:
         found = f"{DISTRIBUTION} is not installed in this environment"
-        for one in _distributions(search, DISTRIBUTION):
-            found = f"{one.name} {one.version} is installed in {one.locate_file('')}"
-            break
+        other = next(iter(_distributions(search, DISTRIBUTION)), None)
+        if other is not None:
+            found = f"{other.name} {other.version} is installed in {other.locate_file('')}"
         warnings.append(
             f"no installed distribution contains the imported package {package}; {found}. Python "
             "imports the first folder `probekit` of sys.path"

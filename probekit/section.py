@@ -17,6 +17,7 @@ Items = TypeVar("Items", bound=Sequence[Any])
 KeyPath = tuple[str | int, ...]
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=80)]
+# Names of devices on Windows, which cannot be names of files there, whatever their extension.
 DEVICES = re.compile(r"(con|prn|aux|nul|(com|lpt)[0-9])(\..*)?", re.IGNORECASE)
 
 
@@ -100,7 +101,7 @@ def rule_error(problem: str, *keys: str | int) -> PydanticCustomError:
     """
     path: list[str | int] = []
     for key in keys:
-        path += [key] if isinstance(key, int) else filter(None, key.split("."))
+        path += [key] if isinstance(key, int) else [part for part in key.split(".") if part]
     return PydanticCustomError("rule", "{problem}", {"problem": problem, "keys": tuple(path)})
 
 

@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from types import FrameType, TracebackType
 from typing import Any, Protocol, Self, TextIO
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+SIGNALS = (signal.SIGINT, signal.SIGTERM)  # interrupts by Ctrl-C and by `kill`
 # C0 without tab and newline, DEL, C1, line separators, and all bidirectional controls.
 _HIDDEN = (
     *(code for code in range(0x20) if chr(code) not in "\t\n"),
@@ -25,6 +25,7 @@ _HIDDEN = (
     *range(0x202A, 0x202F),
     *range(0x2066, 0x206A),
 )
+# Code of a character -> its text in messages, and in JSON.
 _SHOWN = {code: f"<U+{code:04X}>" for code in _HIDDEN}
 _IN_JSON = {code: f"\\u{code:04x}" for code in _HIDDEN}
 
@@ -146,7 +147,8 @@ class Interruptible:
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
             handlers = {number: signal.getsignal(number) for number in SIGNALS}
-            # SIG_IGN, SIG_DFL and handlers written in C raise no Python exception.
+            # Only a handler written in Python is callable, and raises exceptions. The others,
+            # SIG_IGN, SIG_DFL, and None for one written in C, stay in place.
             self._handlers = {n: handler for n, handler in handlers.items() if callable(handler)}
             for number in self._handlers:
                 signal.signal(number, self._handle)
@@ -165,6 +167,7 @@ class Interruptible:
             raise self._raised[0] from error
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
+        """Call the original handler of a signal, and store the exception that it raises."""
         try:
             self._handlers[signal.Signals(number)](number, frame)
         except BaseException as error:

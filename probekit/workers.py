@@ -39,7 +39,7 @@ except ImportError:  # joblib without its bundled loky: all jobs run in this pro
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-_GUARD = "ends with the parent"
+_GUARD = "ends with the parent"  # name of a thread
 IDLE = 10.0  # seconds without work after which a worker process exits
 _SYNCHRONIZE, _INFINITE = 0x0010_0000, 0xFFFF_FFFF  # constants of the Windows API
 START_UP = 4.0  # seconds for a new process to import the modules of a job
@@ -75,7 +75,7 @@ def parallel_map(
     if n_threads is None:
         n_threads = max(1, cores // n_parallel)
     run_job = partial(_threaded, job, n_threads)
-    start = time.perf_counter()
+    start = time.perf_counter()  # the first job shows how long the others would take
     first = run_job(items[0])
     serial_seconds = (time.perf_counter() - start) * (len(items) - 1)
     yield first
@@ -102,10 +102,12 @@ def _in_parallel(
     executor = _processes(helpers)
     # Pickled by value, so that functions defined in a script or notebook can be sent.
     picklable = wrap_non_picklable_objects(partial(_while_alive, os.getpid(), job))
+    # Numbers of the items that nobody has begun, and the results that workers compute, by number.
     pending, futures = deque(range(len(items))), dict[int, Future[Result]]()
     lock = threading.Lock()  # done callbacks run in another thread
 
     def submit_next(finished: Future[Result] | None = None) -> None:
+        """Begin the next pending item, if any; called again when a worker has finished one."""
         if finished is not None and finished.exception() is not None:
             return
         with lock:
@@ -116,18 +118,19 @@ def _in_parallel(
                 future = futures[number] = executor.submit(picklable, items[number])
         future.add_done_callback(submit_next)
 
-    done: dict[int, Result] = {}
+    own: dict[int, Result] = {}  # results that this process computed, by number
     try:
         for _ in range(helpers):
             submit_next()
         for number in range(len(items)):
-            while number not in done and not (number in futures and futures[number].done()):
+            # Until the next result is there, compute items from the back.
+            while number not in own and not (number in futures and futures[number].done()):
                 with lock:
                     last = pending.pop() if pending else None
                 if last is None:
                     break
-                done[last] = job(items[last])
-            yield done.pop(number) if number in done else futures.pop(number).result()
+                own[last] = job(items[last])
+            yield own.pop(number) if number in own else futures.pop(number).result()
     except BaseException as error:
         with lock:
             pending.clear()
@@ -160,7 +163,7 @@ def _sigint_blocked_in_children() -> Iterator[None]:
     """
     if sys.platform != "win32" and hasattr(signal, "pthread_sigmask"):
         resource_tracker.ensure_running()  # starting it later would unblock SIGINT (Python 3.11)
-        previous = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+        previous = signal.pthread_sigmask(signal.SIG_BLOCK, ())  # blocks no signal, reads the mask
         try:
             signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
             yield
@@ -171,11 +174,13 @@ def _sigint_blocked_in_children() -> Iterator[None]:
 
 
 def _ignore_ctrl_c() -> None:
+    """Ignore SIGINT in a worker process where it cannot be started with SIGINT blocked."""
     if not hasattr(signal, "pthread_sigmask"):
         signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _threaded(job: Callable[[Item], Result], n_threads: int, item: Item) -> Result:
+    """Run a job with a number of threads; an interrupt that it swallows is raised again."""
     with Interruptible(), threads(n_threads):
         return job(item)
 
@@ -193,6 +198,7 @@ def exit_with_parent(parent: int) -> None:
 
 
 def _exit_after(parent: int) -> None:
+    """Wait until the parent process has ended, then exit this process at once."""
     if sys.platform == "win32":  # getppid still returns the id of a parent that has ended
         kernel = ctypes.WinDLL("kernel32")
         kernel.OpenProcess.restype = ctypes.c_void_p

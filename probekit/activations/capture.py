@@ -45,7 +45,7 @@ OnRows = Callable[[int], None]  # called with the number of newly computed rows
 MAX_WAITING = 2  # batches whose rows wait to be written, in memory
 PATIENCE = 60.0  # minimum seconds before the holder of a lock is considered dead
 _PAUSE = 0.25  # seconds between checks of shards that other workers have locked
-_POSITIONS_AT_ONCE = 4096
+_POSITIONS_AT_ONCE = 4096  # positions in memory when means are computed from a cache
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ class Work:
         return cls(model, plan, tuple(sites), shards, store)
 
     def missing_sites(self) -> MissingSites:
-        """Return the missing sites of each incomplete shard, by shard index."""
+        """Return the missing sites of each incomplete shard, by index of the shard."""
         missing: dict[int, list[str]] = {}
         for site in self.sites:
             for shard in self.store.missing(site):
@@ -163,9 +163,9 @@ def check_storable(sites: Iterable[str]) -> None:
 def in_background(function: Callable[[Item], object]) -> Iterator[Callable[[Item], None]]:
     """Yield a function that queues calls of `function` on one thread, which runs them in order.
 
-    It waits while more than MAX_WAITING calls are unfinished. An exception in a call is raised by
-    the next one, or at the end of the block. Calls queued after a failed one are not run. If the
-    block itself fails, queued calls are dropped.
+    The yielded function waits while more than MAX_WAITING calls are unfinished. It, or the end of
+    the block, raises the exception of an earlier call. Calls queued after a failed one are not run.
+    If the block itself fails, queued calls are dropped.
 
     >>> done = []
     >>> with in_background(done.append) as submit:
@@ -183,6 +183,7 @@ def in_background(function: Callable[[Item], object]) -> Iterator[Callable[[Item
         function(item)
 
     def submit(item: Item) -> None:
+        """Queue a call, and wait while too many are unfinished."""
         nonlocal last
         last = pool.submit(call, last, item)
         waiting.append(last)
@@ -239,18 +240,18 @@ def fill(
         StoreError: the store cannot be written, or a value is not finite.
     """
     store = work.store
-    n_total = len(work.shards) * len(work.sites)
+    n_shards = len(work.shards) * len(work.sites)  # summed over the sites
     if store.is_sealed and not any(store.missing(site) for site in work.sites):
         # Do not write: a finished cache may be on a read-only disk.
         store.verify(work.sites)
         watcher.progress(f"{step} (reused)", store.n_rows, store.n_rows)
-        return Captured(store, 0, n_total, store.digest_of(work.sites))
+        return Captured(store, computed=0, reused=n_shards, root=store.digest_of(work.sites))
     with store.files.lock(watcher.tell):
         store.files.sweep()
         store.verify(work.sites)
         _derive(store, root, work.sites)
-        missing = work.missing_sites()
-        done = store.n_rows - sum(map(work.n_rows_of, missing))
+        missing = work.missing_sites()  # by shard
+        done = store.n_rows - sum(work.n_rows_of(shard) for shard in missing)
         watcher.progress(step, done, store.n_rows)
 
         def on_rows(n_rows: int) -> None:
@@ -261,8 +262,8 @@ def fill(
         if missing:
             engine(work, missing, on_rows)
         store.seal()
-    computed = sum(map(len, missing.values()))
-    return Captured(store, computed, n_total - computed, store.digest_of(work.sites))
+    computed = sum(len(sites) for sites in missing.values())
+    return Captured(store, computed, n_shards - computed, root=store.digest_of(work.sites))
 
 
 def _derive(store: ActivationStore, root: Location, sites: Sequence[str]) -> None:
@@ -282,6 +283,7 @@ def _derive(store: ActivationStore, root: Location, sites: Sequence[str]) -> Non
             source = ActivationStore.open(place)
         except StoreError:  # unusable here; reported when that cache itself is read
             continue
+        # The other cache must have other rows of the same model, texts and types.
         differs_in_rows = source.identity.rows != identity.rows
         if not differs_in_rows or replace(source.identity, rows=identity.rows) != identity:
             continue
@@ -310,6 +312,7 @@ def _source_rows(source: RowPlan, plan: RowPlan) -> IntArray | None:
     source_keys = source.example[single] * stride + source.positions[source.offsets[single]]
     wanted_keys = np.repeat(plan.example, np.diff(plan.offsets)) * stride + plan.positions
     order = np.argsort(source_keys, kind="stable")
+    # The first source key that is not below each wanted key; equal if the source has that key.
     ranks = np.searchsorted(source_keys, wanted_keys, sorter=order)
     matches = order[np.minimum(ranks, len(order) - 1)]
     return single[matches] if np.array_equal(source_keys[matches], wanted_keys) else None
@@ -373,7 +376,8 @@ def compute_shards(work: Work, seed: int) -> Iterator[ShardDone]:
                 if not is_acquired and waited < max(PATIENCE, 2 * slowest):
                     first_seen_locked.setdefault(shard, time.monotonic())
                     continue
-                sites = store.missing_sites(todo.pop(shard), shard)
+                requested = todo.pop(shard)
+                sites = store.missing_sites(requested, shard)
                 if sites:
                     start = time.monotonic()
                     work.compute(shard, sites)

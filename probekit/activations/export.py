@@ -18,7 +18,7 @@ from probekit.files import Disk, Draft, as_store_error, write_atomic
 from probekit.model.weights.files import ArrayHeader, header
 from probekit.provenance import install_command, pretty_json
 
-_ROWS_AT_ONCE = 4096
+_ROWS_AT_ONCE = 4096  # rows in memory
 
 
 def export_cache(
@@ -87,6 +87,7 @@ def _parts(store: ActivationStore, site: str) -> Iterator[FloatArray]:
 
 
 def _write_npy(draft: Draft, store: ActivationStore, site: str) -> None:
+    """Write a site as a .npy file, in parts."""
     for number, values in enumerate(_parts(store, site)):
         if number == 0:
             shape = (store.n_rows, *values.shape[1:])
@@ -96,6 +97,7 @@ def _write_npy(draft: Draft, store: ActivationStore, site: str) -> None:
 
 
 def _write_safetensors(draft: Draft, store: ActivationStore, site: str) -> None:
+    """Write a site as a .safetensors file with one tensor, in parts."""
     for number, values in enumerate(_parts(store, site)):
         if number == 0:
             shape = (store.n_rows, *values.shape[1:])
@@ -104,6 +106,7 @@ def _write_safetensors(draft: Draft, store: ActivationStore, site: str) -> None:
 
 
 def _write_parquet(draft: Draft, store: ActivationStore, site: str) -> None:
+    """Write a site as a column of lists, in parts; the metadata have the shape of a row."""
     import pyarrow as pa
     from pyarrow import parquet
 

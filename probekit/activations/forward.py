@@ -143,8 +143,7 @@ def run_batch(
         dtype: dtype on disk, `float32` or `float16`.
     """
     ids, mask = pad(batch.sequences, "right")
-    device = model.device
-    is_cuda = device.type == "cuda"
+    device, is_cuda = model.device, model.device.type == "cuda"
     counts = plan.offsets[batch.rows + 1] - plan.offsets[batch.rows]
     row_of_place = np.repeat(np.arange(len(counts)), counts)
     places_of_width, at = _plan_gathers(batch, plan, ids.shape[1], row_of_place, counts)
@@ -154,6 +153,7 @@ def run_batch(
     values: dict[str, Tensor] = {}
 
     def extract(site: str, value: Tensor) -> Tensor:
+        """Keep the requested rows of a site, as a tap that changes nothing."""
         places = gathers[value.shape[1]]
         picked = value.flatten(0, 1).index_select(0, places)  # a copy: a view keeps the batch alive
         # Rows of one position each need no mean.
@@ -226,4 +226,5 @@ def row_means(picked: Tensor, row: Tensor, count: Tensor) -> Tensor:
     """
     sums = torch.zeros(len(count), *picked.shape[1:], dtype=torch.float32, device=picked.device)
     sums.index_add_(0, row, picked.float())
+    # The counts get the shape [row 1 ...].
     return sums / count.view(-1, *[1] * (picked.ndim - 1))

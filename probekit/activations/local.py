@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from probekit.activations.object_store import ObjectFiles
 
 
-LOCK = ".lock"
-CHUNK = 1 << 22
+LOCK = ".lock"  # name of the lock file of a cache
+CHUNK = 1 << 22  # bytes read at a time
 
 
 Files: TypeAlias = "LocalFiles | ObjectFiles"
@@ -119,6 +119,7 @@ class LocalFiles:
 
     @contextlib.contextmanager
     def _opened(self, name: str) -> Iterator[int]:
+        """Open a file for reading during the block; yield its descriptor."""
         path = self._path(name)
         with as_store_error("read", path):
             try:
@@ -162,6 +163,7 @@ class LocalFiles:
         return sorted(name for name, status in listed if stat.S_ISDIR(status.st_mode))
 
     def _list(self, folder: str) -> dict[str, os.stat_result]:
+        """Return the status of each entry of a folder, by name; empty if it does not exist."""
         path, missing = self._path(folder), (FileNotFoundError, NotADirectoryError)
         with as_store_error("read", path), contextlib.suppress(*missing):
             return self.disk.list(path)

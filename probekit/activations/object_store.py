@@ -52,9 +52,9 @@ class ObjectFiles:
                 f"Cannot reach {url}: {error}. For s3:// run {install_command('s3')}, for gs:// "
                 f"{install_command('gs')}."
             ) from error
-        self._mark = secrets.token_hex(8)
-        self._is_exclusive: bool | None = None
-        self._is_held = False
+        self._mark = secrets.token_hex(8)  # content of the lock that this process creates
+        self._is_exclusive: bool | None = None  # None until it is tested
+        self._is_held = False  # whether this process holds the lock
 
     @property
     def is_exclusive(self) -> bool:
@@ -64,6 +64,7 @@ class ObjectFiles:
         return self._is_exclusive
 
     def _rejects_second_create(self) -> bool:
+        """Return whether the server refuses to create an object twice."""
         probe = f"{LOCK}.{self._mark}"
         try:
             # Servers that ignore the condition accept the second one.
@@ -105,6 +106,7 @@ class ObjectFiles:
         return True
 
     def _create(self, name: str, content: bytes) -> bool:
+        """Create an object on condition that it does not exist; return whether this succeeded."""
         with self._store_errors("write", name):
             try:
                 self._system.pipe_file(self._key(name), content, mode="create")
@@ -178,6 +180,7 @@ class ObjectFiles:
         return sorted(n for n, entry in self._list("").items() if entry["type"] == "directory")
 
     def _list(self, folder: str) -> dict[str, dict[str, Any]]:
+        """Return the entries of a folder as fsspec describes them, by name."""
         self._system.invalidate_cache()  # other processes may write
         with self._store_errors("read", folder), contextlib.suppress(FileNotFoundError):
             entries = self._system.ls(self._key(folder), detail=True)
@@ -261,10 +264,12 @@ class ObjectFiles:
             self.remove(LOCK)
 
     def _key(self, name: str) -> str:
+        """Return the path of an object in the file system of fsspec."""
         return "/".join((self._root.rstrip("/"), *checked(name).parts))
 
     @contextlib.contextmanager
     def _store_errors(self, action: str, name: str) -> Iterator[None]:
+        """Convert errors of fsspec and of the libraries under it to StoreError."""
         where = f"{self.place}/{name}" if name else str(self.place)
         # A library that is not imported cannot raise.
         foreign = [(module, error) for module, error in _FOREIGN if sys.modules.get(module)]

@@ -29,6 +29,7 @@ if TYPE_CHECKING:  # torch takes seconds to import, and managing caches does not
 Location = Path | str  # a folder, or the URL of a folder in an object store
 FloatArray = npt.NDArray[np.floating[Any]]
 
+# By safetensors code.
 DTYPES: dict[str, type[np.generic]] = {"F32": np.float32, "F16": np.float16, "I64": np.int64}
 FORMAT = 3  # of all files of a store
 
@@ -109,6 +110,9 @@ def identify(
 
     lengths = np.array([len(ids) for ids in tokens], dtype=np.int64)
     token_bytes = (np.asarray(ids, np.int64).tobytes() for ids in tokens)
+    plan_bytes = []
+    for array in (plan.example, plan.positions, plan.offsets):
+        plan_bytes += [f"{len(array)};".encode(), np.asarray(array, np.int64).tobytes()]
     backend = torch.backends.cuda if model.device.type == "cuda" else torch.backends.mkldnn
     precision = backend.matmul.fp32_precision  # tf32 or bf16 if the user enabled it
     reduced = "" if precision in ("none", "ieee") else f", products in {precision}"
@@ -117,11 +121,7 @@ def identify(
         config=model.config.to_json(),
         tokenizer=tokenizer,
         tokens=digest([lengths.tobytes(), *token_bytes]),
-        rows=digest(
-            part
-            for array in (plan.example, plan.positions, plan.offsets)
-            for part in (str(len(array)).encode() + b";", np.asarray(array, np.int64).tobytes())
-        ),
+        rows=digest(plan_bytes),
         dtype=dtype,
         compute=str(model.dtype).removeprefix("torch.") + reduced,
         device=model.device.type,

@@ -53,7 +53,7 @@ from probekit.files import Draft
 from probekit.model.weights.files import ArrayHeader, header
 from probekit.provenance import digest
 
-_SYNCS_AT_ONCE = 8
+_SYNCS_AT_ONCE = 8  # files that are synced in parallel
 
 
 def files_at(place: Location, *, mapped: bool | None = None) -> Files:
@@ -91,8 +91,8 @@ class ActivationStore:
         self.root = root
         self.verifies = verifies
         self.digested: set[str] = set()
-        self._complete: dict[str, Mapping[int, ShardRecord]] = {}
-        self._mapped: dict[str, FloatArray] = {}
+        self._complete: dict[str, Mapping[int, ShardRecord]] = {}  # records of complete sites
+        self._mapped: dict[str, FloatArray] = {}  # rows by shard file
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy in another process opens its own memory maps.
@@ -310,6 +310,7 @@ class ActivationStore:
                     committed.result()
 
     def _shard_draft(self, site: str, shard: int) -> Draft:
+        """Return a temporary file for the rows of a shard."""
         return self.files.draft(f"{stem(site, shard)}.safetensors")
 
     def commit(self, site: str, shard: int, values: FloatArray) -> None:
@@ -347,6 +348,7 @@ class ActivationStore:
             self._commit(record)
 
     def _commit(self, record: ShardRecord) -> None:
+        """Create the record of a shard whose rows are published, unless another writer did so."""
         self.digested.add(record.file)  # the digest was computed while writing
         while not self.files.create(record.name, record.pack()):
             winner = self.records(record.site).get(record.shard)
@@ -387,8 +389,8 @@ class ActivationStore:
     def expected_manifest(self) -> Manifest:
         """Return the manifest that matches the current records."""
         committed = {site: self.records(site) for site in self.files.folders()}
-        n_shards = len(self.shards)
-        return self._manifest_of({s: own for s, own in committed.items() if len(own) == n_shards})
+        finished = [site for site, records in committed.items() if len(records) == len(self.shards)]
+        return self._manifest_of({site: committed[site] for site in finished})
 
     def _manifest_of(self, finished: Mapping[str, Mapping[int, ShardRecord]]) -> Manifest:
         """Return the manifest of finished sites, given the record of each of their shards."""
@@ -469,6 +471,8 @@ class ActivationStore:
                     f"({len(stored) / self.n_rows:.0%}). Run the capture to its end, or read the "
                     "rows of rows_at(site) with partial=True."
                 )
+        # Each wanted row has a place in storage order, which is in the last shard that starts there
+        # or before.
         place, first = self.layout.place[wanted], self.layout.first
         shard_of = np.searchsorted(first, place, side="right") - 1
         shape, dtype = next(iter(records.values())).shape[1:], self.identity.dtype
@@ -483,7 +487,8 @@ class ActivationStore:
         return self._rows_of(self._records_to_read(site))
 
     def _rows_of(self, records: Mapping[int, ShardRecord]) -> IntArray:
-        none = np.empty(0, dtype=np.int64)
+        """Return the sorted row indices of the shards that have a record."""
+        none = np.empty(0, dtype=np.int64)  # in case there is no shard to concatenate
         return np.sort(np.concatenate([none, *(self.shards[shard] for shard in records)]))
 
     def _records_to_read(self, site: str) -> Mapping[int, ShardRecord]:
@@ -550,8 +555,8 @@ class ShardWriter:
         self.draft = draft
         self._key, self._site, self._shard = store.identity.key, site, shard
         self._rows, self._dtype = store.shards[shard], store.identity.dtype
-        self._shape: tuple[int, ...] | None = None
-        self._done = 0
+        self._shape: tuple[int, ...] | None = None  # of a row; None before the first
+        self._done = 0  # rows written
 
     def append(self, values: FloatArray) -> None:
         """Append rows, shape (n, ...).

@@ -29,6 +29,7 @@ SHARD_LOCK = ".claim"  # suffix of the lock file of a shard that a worker is com
 HOW_TO_CREATE = (
     "Create caches for workers with `probekit cache FILE.yaml --workers 0 --cache FOLDER`."
 )
+# Names of the record and of the row file of a shard.
 _RECORD = re.compile(r"\d{5,}\.json")
 _ROWS_FILE = re.compile(r"\d{5,}\.[0-9a-f]{16}\.safetensors")
 _DAY = 86_400  # seconds
@@ -82,6 +83,7 @@ def is_cache(files: Files) -> bool:
     also write files of this name.
     """
     names = files.sizes().keys()
+    # Without spec.json it is none; with both files it is one.
     if SPEC not in names or ROWS in names:
         return SPEC in names
     try:
@@ -129,8 +131,7 @@ def find_cache(name: str, root: Location) -> Location:
 
 def summarize(place: Location) -> Summary:
     """Summarise a cache; shard digests are not verified."""
-    files = files_at(place)
-    where = str(place)
+    files, where = files_at(place), str(place)
     key = where.rstrip("/").rpartition("/")[2]
     n_bytes = sum(sum(files.sizes(folder).values()) for folder in ("", *files.folders()))
     changed = [files.changed(SPEC), files.changed(MANIFEST)]
@@ -196,6 +197,7 @@ def find_damage(store: ActivationStore, *, digests: bool = True) -> list[Damage]
 
 
 def _damage_of(store: ActivationStore, site: str, *, digests: bool) -> Iterator[Damage]:
+    """Yield the damaged records and row files of a site."""
     sizes = store.files.sizes(site)
     for name in sorted(sizes):
         file = name.rpartition("/")[2]
@@ -252,6 +254,7 @@ def collect_garbage(place: Location) -> dict[str, int]:
 
 
 def _is_committed(store: ActivationStore, site: str, file: str) -> bool:
+    """Return whether a record names this row file."""
     return any(record.file == file for record in store.records(site).values())
 
 
@@ -303,6 +306,7 @@ def remove_cache(place: Location) -> list[str]:
         files.remove(lock)
     if files.remove_folder():
         return []
+    # If only entries are left that `sizes` does not list, such as links, name the folder itself.
     return sorted([*files.sizes(), *leftover]) or [str(place)]
 
 
@@ -324,8 +328,9 @@ def copy_cache(
         StoreError: the source does not match the pin, or the target cannot be written.
     """
     source_store = ActivationStore.open(source, root=pin)
+    # Digests are verified while copying; with a pin, all else is verified when it is read.
     damages = find_damage(source_store, digests=False) if pin is None else []
-    if damages:  # digests are checked while copying; with a pin, all is checked when it is read
+    if damages:
         listed = "; ".join(f"{file}: {why}" for file, why in damages[:_MOST_LISTED])
         more = len(damages) - _MOST_LISTED
         raise DamagedError(

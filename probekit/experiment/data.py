@@ -30,7 +30,7 @@ from probekit.errors import ConfigError
 from probekit.experiment.locations import URL
 from probekit.section import Name, Section, rule_error
 
-_COMMIT = re.compile("[0-9a-f]{40}")
+_COMMIT = re.compile("[0-9a-f]{40}")  # hash of a commit
 
 
 def local_file(path: str | None, info: ValidationInfo) -> str | None:
@@ -297,7 +297,7 @@ def read_examples(data: DataSection, values: Sequence[str] = ()) -> Dataset:
             f"{missing}. Pass the rows: probekit.run(EXPERIMENT, data=ROWS). To run on a file, "
             "remove `memory`, and set `format` and `file`."
         )
-    sources: dict[str, Any]
+    sources: dict[str, Any]  # by side; "" for a single table
     if data.hub is not None:
         hub = data.hub
         splits = {"": hub.split} if hub.test is None else {"train": hub.train, "test": hub.test}
@@ -346,15 +346,15 @@ def _read(data: DataSection, sources: Mapping[str, Any], values: Sequence[str]) 
         has_span = named.start is not None and named.end is not None
         span = cast(tuple[str, str], (named.start, named.end)) if has_span else None
         columns = TableColumns(
-            named.text,
-            named.label,
-            named.group,
-            named.id,
-            span,
-            named.split,
-            data.pairs,
-            tuple(values),
-            named.reply,
+            text=named.text,
+            label=named.label,
+            group=named.group,
+            id=named.id,
+            span=span,
+            split=named.split,
+            counterfactual=data.pairs,
+            values=tuple(values),
+            reply=named.reply,
         )
     parts = {}
     for side, source in sources.items():
@@ -362,7 +362,7 @@ def _read(data: DataSection, sources: Mapping[str, Any], values: Sequence[str]) 
     examples: list[Example] = []
     notes: list[str] = []
     for side, part in parts.items():
-        if not side:
+        if not side:  # there is one table, which has no side
             return part
         # Row numbers given by the reader repeat in the second table.
         own_group = named.group is None and not data.has_words

@@ -22,20 +22,21 @@ from probekit.section import KeyLocation, KeyPath, Section
 
 Settings = TypeVar("Settings", bound=Section)
 
-MAX_BYTES = 1_000_000
-MAX_DEPTH = 20
+MAX_BYTES = 1_000_000  # of a file
+MAX_DEPTH = 20  # of sections and lists in each other
 MAX_FAULTS = 20  # reported at once
 
 _ITEM = re.compile(r"\[|\.\d+(\.|$)")  # kinds[0], kinds.0
 # NUL is invalid in paths; surrogates cannot be encoded in UTF-8.
 _FORBIDDEN = re.compile("[\0\ud800-\udfff]")
-_COLON = re.compile(r":(\s|$)")
+_COLON = re.compile(r":(\s|$)")  # between a key and its value
 _NO_CONTENT = re.compile(r"^(- *)*|(^|\s)#.*")  # dashes of a list, and comments
+# Beginnings of messages of the parser that often follow a line without a colon.
 _AFTER_NO_COLON = ("mapping values are", "expected '<document start>'", "expected <block end>")
 _ADVICE = (
     "Indent with spaces, and put text with a special character, such as *, # or a colon, in quotes"
 )
-_LONGEST_VALUE = 80
+_LONGEST_VALUE = 80  # characters of a value that a message quotes
 # Pydantic's terms of Python -> those of YAML.
 _TERMS = {
     "Input should": "It must",
@@ -80,9 +81,11 @@ class Document(KeyLocation):
         if self.path is None:
             return super().put(keys, text)
         if not override:
+            # An override of a key within the section may be the cause, too.
             inside = [key for key in self.overridden if key[: len(keys)] == keys]
             below = sorted(".".join(map(str, key)) for key in inside)
             or_there = f" or --set {', '.join(below)}" if below else ""
+            # The line of the innermost of the keys that the file has.
             node: Any = self.content
             line = 0
             for key in keys:
@@ -130,6 +133,7 @@ class Document(KeyLocation):
         return {str(key): self._plain(value, (str(key),)) for key, value in self.content.items()}
 
     def _plain(self, node: Any, keys: KeyPath) -> Any:
+        """Return a value of the file as plain Python types; `keys` locate it in messages."""
         if isinstance(node, Mapping):
             return {str(key): self._plain(one, (*keys, str(key))) for key, one in node.items()}
         if isinstance(node, list | tuple | range):
@@ -138,7 +142,8 @@ class Document(KeyLocation):
             node = str(node)
         if hasattr(node, "tolist"):  # NumPy
             return self._plain(node.tolist(), keys)
-        if isinstance(node, str) and (forbidden := _FORBIDDEN.search(node)):
+        forbidden = _FORBIDDEN.search(node) if isinstance(node, str) else None
+        if forbidden:
             text = f"the text contains {forbidden[0]!r}, which is not allowed. Remove it."
             raise ConfigError(self.put(keys, KeyLocation().put(keys, text)))
         # The parser's numbers and texts carry their format.
@@ -209,7 +214,7 @@ def read_document(path: Path, overrides: Sequence[str] = ()) -> Document:
     content = parse_yaml(text, str(path))
     if not isinstance(content, CommentedMap):
         raise ConfigError(f"{path}, line 1: the file has no keys. Write `key: value` lines.")
-    given: list[KeyPath] = []
+    given: list[KeyPath] = []  # keys that are overridden, and sections that are created for them
     for override in overrides:
         key, _, value = override.partition("=")
         if not value.strip() or not all(key.split(".")):
@@ -218,6 +223,7 @@ def read_document(path: Path, overrides: Sequence[str] = ()) -> Document:
         if item := _ITEM.search(key):
             whole = f"--set '{key[: item.start()]}=[...]'"
             raise ConfigError(f"--set {override}: a list can only be set as a whole: {whole}.")
+        # Descend to the section of the key within `content`, and set the value there.
         keys, section = tuple(key.split(".")), content
         given.append(keys)
         for depth, part in enumerate(keys[:-1], start=1):
@@ -250,7 +256,7 @@ class _PlainComposer(Composer):
         is_alias = isinstance(event, AliasEvent)
         self._refuse(is_alias, f"aliases (*{event.anchor}) are not allowed")
         tag = None if is_alias else event.ctag
-        self._refuse(tag is not None and str(tag), f"tags ({tag}) are not allowed")
+        self._refuse(tag is not None and str(tag) != "", f"tags ({tag}) are not allowed")
         self._refuse(self.levels > MAX_DEPTH, f"nested deeper than {MAX_DEPTH} levels")
         self.levels += 1
         node = super().compose_node(parent, index)
@@ -283,9 +289,11 @@ def parse_yaml(text: str, name: str) -> Any:
         if problem.startswith("could not find expected ':'"):
             line = error.context_mark.line
         elif problem.startswith(_AFTER_NO_COLON):
-            line = next((n for n in range(line - 1, -1, -1) if lines[n]), line)
+            # The nearest line before it that has content.
+            line = next((number for number in range(line - 1, -1, -1) if lines[number]), line)
         else:
             has_no_colon = False
+        # If the line has a colon after all, the fault is where the parser reports it.
         if has_no_colon and _COLON.search(lines[line]):
             line = mark.line
         elif has_no_colon:
@@ -367,9 +375,9 @@ def _section_at(kind: type[BaseModel], keys: KeyPath) -> type[BaseModel]:
 
 def _field_at(kind: type[BaseModel], keys: KeyPath) -> FieldInfo:
     """Return the field of a key; for an item of a list, the field of the list."""
-    *above, name = (key for key in keys if isinstance(key, str))
-    fields = _section_at(kind, tuple(above)).model_fields
-    return next(field for key, field in fields.items() if name in (field.alias, key))
+    names = [key for key in keys if isinstance(key, str)]
+    fields = _section_at(kind, tuple(names[:-1])).model_fields
+    return next(field for key, field in fields.items() if names[-1] in (field.alias, key))
 
 
 def _keys_of(section: type[BaseModel]) -> str:
@@ -392,8 +400,7 @@ def _choices(annotation: Any) -> tuple[str, ...]:
 
 def dump_settings(settings: Section) -> str:
     """Return the settings as YAML with every default written out."""
-    out = StringIO()
-    yaml = YAML()
+    out, yaml = StringIO(), YAML()
     yaml.default_flow_style = False
     yaml.dump(settings.model_dump(mode="json"), out)
     return out.getvalue()

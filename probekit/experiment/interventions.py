@@ -21,8 +21,8 @@ _KEYS: dict[str, tuple[str, ...]] = {
     "swap": ("along", "draws", "rank"),
     "steer": ("along", "draws", "by"),
 }
-_DIRECTIONS = ("erase", "swap", "steer")
-_REQUIRED = {"patch": ("from", "sites"), "ablate": ("with", "sites")}
+_DIRECTIONS = ("erase", "swap", "steer")  # edits along a direction
+_REQUIRED = {"patch": ("from", "sites"), "ablate": ("with", "sites")}  # keys that an edit needs
 
 
 def _one_or_several(given: Any) -> Any:
@@ -46,7 +46,7 @@ Doses = Annotated[
 ]
 
 
-_LEAST_DOSE = 0.01
+_LEAST_DOSE = 0.01  # in standard deviations of the projection
 # With fewer permutations, no p-value adjusted for three questions is at most 0.05: 3 / (draws + 1).
 LEAST_DRAWS = 59
 

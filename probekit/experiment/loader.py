@@ -33,10 +33,10 @@ from probekit.section import FolderName, json_schema
 from probekit.training.recipe import Recipe
 
 SCHEMA = "experiment.schema.json"
-_TEMPLATE = Path(__file__).with_name("example.yaml")
+_TEMPLATE = Path(__file__).with_name("example.yaml")  # of `write_example`
 _NAME = "my_question"  # in the template
-_EVERY = 3  # of three subjects, one is in the sample,
-_ROWS = 16  # with this number of rows
+_EVERY = 3  # the sample has every third subject
+_ROWS = 16  # of each subject in the sample
 
 
 def load_experiment(path: str | Path, overrides: Sequence[str] = ()) -> Experiment:
@@ -71,6 +71,7 @@ def load_any_experiment(path: str | Path, overrides: Sequence[str] = ()) -> AnyE
 
 
 def _experiment_in(document: Document) -> AnyExperiment:
+    """Return the experiment in a document; its keys decide on which kind it is."""
     keys = set(map(str, document.content))
     is_misspelt = "model" not in keys and bool(get_close_matches("activations", keys))
     if "activations" in keys or is_misspelt:
@@ -207,8 +208,10 @@ def write_example(place: Path) -> list[Path]:
             f"{name!r} cannot be the name of an experiment, which has at most 80 letters, digits "
             f"and the characters . _ -; try {other!r}."
         ) from error
+    # YAML reads a name such as 12 or true as another type.
     quoted = name if isinstance(parse_yaml(f"name: {name}", "name")["name"], str) else f'"{name}"'
     yaml = _TEMPLATE.read_text(encoding="utf-8")
+    # As a value of `name` it may need quotes; elsewhere it is part of the name of a file.
     yaml = re.sub(rf"(name: ){_NAME}", rf"\g<1>{quoted}", yaml).replace(_NAME, name)
     contents = {
         place.with_name(f"{name}.yaml"): yaml,
@@ -244,7 +247,8 @@ def sample_rows() -> str:
     of_subject: dict[str, list[str]] = defaultdict(list)
     for row in rows:
         of_subject[row.rpartition(",")[2]].append(row)
-    sample = [row for own in [*of_subject.values()][::_EVERY] for row in own[:_ROWS]]
+    chosen = list(of_subject.values())[::_EVERY]
+    sample = [row for rows_of_one in chosen for row in rows_of_one[:_ROWS]]
     return "\n".join([header, *sample, ""])
 
 

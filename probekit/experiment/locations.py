@@ -20,7 +20,7 @@ _KINDS = (
     ("activations", "an experiment on given activations", "run"),
     ("tokens", "an experiment on texts", "run"),
 )
-_ENDINGS = (".yaml", ".yml")
+_ENDINGS = (".yaml", ".yml")  # of experiment files
 
 
 def bundled_folder(package: Path = PACKAGE) -> Path:
@@ -102,6 +102,7 @@ def _local_files(path: Path) -> Iterator[Path]:
 
 
 def _exists(path: Path) -> bool:
+    """Return whether a path exists; False if it cannot be a path on this file system."""
     try:
         return path.exists()
     except (OSError, ValueError):  # a name that is too long, or a path that is not valid
@@ -139,7 +140,8 @@ def resolve_experiment(values: dict[str, Any], document: Document) -> None:
             text = f"{model['path']} has no checkpoint of step {absent[0]}; it has {steps}."
             raise MissingError(document.put(("model", "checkpoints"), text))
         last = str(folders[max(listed or folders)])
-        if model.setdefault("source", last) != last:
+        source = model.setdefault("source", last)
+        if source != last:
             text = "give either `source` or `path`, not both."
             raise ConfigError(document.put(("model", "source"), text))
 
@@ -178,6 +180,7 @@ def _check_kind(values: dict[str, Any], own: str, document: Document) -> None:
 
 
 def _resolve_data(values: dict[str, Any], document: Document) -> None:
+    """Make the folder of the data absolute; by default it is the folder of the file."""
     data = values.get("data")
     if isinstance(data, dict):
         data.setdefault("root", ".")

@@ -27,7 +27,9 @@ _STEPS_SCHEMA: JsonDict = {"type": "array", "items": {"type": "integer", "minimu
 
 
 def _number_of_networks(given: Any) -> Any:
-    return {True: NETWORKS_BY_DEFAULT, False: 0}[given] if isinstance(given, bool) else given
+    if isinstance(given, bool):
+        return NETWORKS_BY_DEFAULT if given else 0
+    return given
 
 
 def _allows_a_switch(schema: dict[str, Any]) -> None:
@@ -105,7 +107,7 @@ class ModelSection(Section):
         steps = values.get("checkpoints")
         if revision is None and steps is not None and values.get("path") is None:
             key, revision = "checkpoints", _last_revision(steps)
-        if not isinstance(revision, str) or not revision:
+        if not isinstance(revision, str) or not revision:  # none, or reported later
             return values
         try:
             source = at_revision(values["source"], revision)
@@ -137,7 +139,7 @@ class ModelSection(Section):
 Offset = Annotated[int, Field(ge=-1000, le=1000)]
 Offsets = Annotated[tuple[Offset, ...], Field(strict=False), AfterValidator(unique_items)]
 
-TURNS = ("user_last", "assistant_last")
+TURNS = ("user_last", "assistant_last")  # values of `at` that refer to the turns of a conversation
 
 
 class PositionSection(Section):

@@ -178,7 +178,7 @@ class ProbeSection(Section):
         if 0 < self.permutations < fewest:
             none = f"with {counted(self.permutations, 'permutation')} no p-value is below {LEVEL}"
             raise rule_error(f"{none}; give at least {fewest}, or 0 for none", "permutations")
-        key = "metric"
+        key = "metric"  # the key that an error names
         try:
             if self.metric is not None:
                 check_metric(self.metric, self._specs)

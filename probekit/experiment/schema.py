@@ -22,6 +22,7 @@ SiteLists = Annotated[
     tuple[Annotated[tuple[str, ...], Field(strict=False, min_length=1)], ...], Field(strict=False)
 ]
 
+# Default sites.
 RESIDUAL_STREAM = (
     "blocks.0.hook_resid_pre",
     "blocks.*.hook_resid_post",
@@ -179,7 +180,8 @@ class Experiment(SettingsFile):
         'list of dicts'
         """
         if self.data.format != "memory":
-            named = self.data.file or self.data.train or (self.data.hub and self.data.hub.name)
+            hub_name = None if self.data.hub is None else self.data.hub.name
+            named = self.data.file or self.data.train or hub_name
             with self.at("data"):
                 raise ConfigError(
                     f"the experiment has data of its own, {named}: remove them, or pass no `data`."

@@ -300,7 +300,7 @@ class ModelConfig(ABC):
         check_keys(entries, known, path, cls.TITLE)
         given = {**kind.defaults, **{key: entries[key] for key in names if key in entries}}
         try:
-            return cls(**given | cls.computed(entries))
+            return cls(**(given | cls.computed(entries)))
         except ConfigError as error:
             raise CheckpointError(f"{path}: {error}") from error
 
@@ -376,9 +376,10 @@ def count_sums(config: ModelConfig) -> tuple[ParameterCount, ...]:
 def _sum(
     name: str, components: Sequence[Component], config: ModelConfig, formula: str = ""
 ) -> ParameterCount:
+    """Return the parameter count of several components of a block together."""
     names = (component.name.rpartition(".")[2] for component in components)
     number = sum(_count(component, config).number for component in components)
-    return ParameterCount(name, formula or " + ".join(names), number, config.n_layers)
+    return ParameterCount(name, formula or " + ".join(names), number, times=config.n_layers)
 
 
 def count_parameters(config: ModelConfig) -> int:
@@ -392,12 +393,13 @@ def count_parameters(config: ModelConfig) -> int:
 
 
 def _count(component: Component, config: ModelConfig) -> ParameterCount:
+    """Return the parameter count of one component."""
     tensors = component.tensors(config).values()
     return ParameterCount(
-        component.name,
-        " + ".join(" x ".join(axes) for axes in tensors) or "tied: the token embedding",
-        sum(math.prod(_size(axis, config) for axis in axes) for axes in tensors),
-        config.n_layers if component.in_block else 1,
+        name=component.name,
+        formula=" + ".join(" x ".join(axes) for axes in tensors) or "tied: the token embedding",
+        number=sum(math.prod(_size(axis, config) for axis in axes) for axes in tensors),
+        times=config.n_layers if component.in_block else 1,
     )
 
 

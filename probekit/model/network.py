@@ -281,6 +281,7 @@ class Network(nn.Module):
         self, tokens: Tensor, mask: Tensor | None, tap: Taps,
         at: Tensor | None = None, past: KeyValueCache | None = None,
     ) -> Tensor:  # fmt: skip
+        """Return the residual stream after the last block; arguments as in `forward`."""
         if past is not None:
             mask = past.join_mask(self, tokens, mask)
         context = Context.of(tokens, mask, at, self.device, past=past)

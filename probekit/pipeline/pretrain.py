@@ -95,6 +95,7 @@ def pretrain(
 
 
 def _pretrain(recipe: Recipe, folder: Path, device: str, watcher: Watcher) -> PretrainResult:
+    """Begin or resume the run in a folder that this process has locked; see `pretrain`."""
     before = read_progress(folder)
     if before is not None:
         before.check_recipe(recipe, folder)
@@ -150,8 +151,7 @@ def _pretrain(recipe: Recipe, folder: Path, device: str, watcher: Watcher) -> Pr
     def keep(model: GPT2, step: int) -> None:
         save_checkpoint(folder, model, step, dtype, tokenizer)
 
-    train(recipe, tokens, d_vocab, folder, before, keep, device=device, watcher=watcher)
-    figure = write_losses(folder)
+    train(recipe, tokens, d_vocab, folder, before, save=keep, device=device, watcher=watcher)
     last = read_log(folder / LOG)[-1]
-    model = checkpoint_folder(folder, last.step)
-    return PretrainResult(folder, model, last, folder / LOG, figure)
+    model, figure = checkpoint_folder(folder, last.step), write_losses(folder)
+    return PretrainResult(folder, model, last, log=folder / LOG, figure=figure)

@@ -46,7 +46,7 @@ FOUR_ERRORS = 0.045  # four standard errors of an accuracy near 0.85 on a thousa
 WIDTH = 12  # number of planted features
 CARRIERS = 4  # number of features with a non-zero weight in the direction
 OFFSET = 3.0  # mean of every feature, which a probe must absorb in its bias
-LABELS = np.array(["no", "yes"])
+LABELS = np.array(["no", "yes"])  # by code
 KIND_SPECS = (
     *(ProbeSpec(name) for name in ("logistic", "ridge", "lda", "svm", "mass_mean", "nearest_mean")),
     ProbeSpec("mass_mean", (("covariance", True),)),

@@ -35,12 +35,12 @@ from probekit.training.recipe import MAX_MEGABYTES
 
 TokenArray = npt.NDArray[np.unsignedinteger]
 
-RECORD = "origin.json"
-PARTS = ("train", "held_out")
+RECORD = "origin.json"  # digests of the texts, the vocabulary and the tokens
+PARTS = ("train", "held_out")  # of each text; a token file has one array for each
 _MEGABYTE = 10**6
-_INSIDE_PARAGRAPH = re.compile(r"(?<!\n)\n(?!\n)")
-_TEXT = re.compile(r".*\.txt(\.(gz|bz2|xz))?", re.DOTALL)
-_DECOMPRESSORS: dict[str, Callable[[], Any]] = {
+_INSIDE_PARAGRAPH = re.compile(r"(?<!\n)\n(?!\n)")  # a single line break
+_TEXT = re.compile(r".*\.txt(\.(gz|bz2|xz))?", re.DOTALL)  # names of text files
+_DECOMPRESSORS: dict[str, Callable[[], Any]] = {  # wbits=31 is the format of gzip
     ".gz": partial(zlib.decompressobj, wbits=31),
     ".tgz": partial(zlib.decompressobj, wbits=31),
     ".bz2": BZ2Decompressor,
@@ -94,12 +94,12 @@ def read_corpus(
     """
     path = Path(source)
     if path.is_dir():
-        names = {str(p.relative_to(path)): p for p in sorted(path.rglob("*")) if p.is_file()}
-        missing = [name for name in files if name not in names]
+        paths = {str(p.relative_to(path)): p for p in sorted(path.rglob("*")) if p.is_file()}
+        missing = [name for name in files if name not in paths]
         if missing:
-            near = nearest(missing[0], names)
+            near = nearest(missing[0], paths)
             raise MissingError(f"{path} does not contain {missing[0]!r}. {near}")
-        wanted = {name: names[name] for name in files or filter(_TEXT.fullmatch, sorted(names))}
+        wanted = {name: paths[name] for name in files or sorted(filter(_TEXT.fullmatch, paths))}
     elif path.is_file():
         wanted = {path.name: path}
     else:
@@ -129,16 +129,16 @@ def _content(path: Path, max_megabytes: int) -> bytes:
     if start is not None:
         limit = max_megabytes * _MEGABYTE
         try:
-            # The content of all compressed streams, at most `most` bytes. pigz, pbzip2 and pixz
-            # write several; Python's readers of .bz2 and .xz ignore what follows one, a damaged
-            # second one included.
-            most = limit + 1
+            # The content of all compressed streams, at most one byte more than the limit. pigz,
+            # pbzip2 and pixz write several; Python's readers of .bz2 and .xz ignore what follows
+            # one, a damaged second one included.
+            n_left = limit + 1
             parts = []
-            while most:
+            while n_left:
                 stream = start()
-                parts.append(stream.decompress(data, most))
-                most -= len(parts[-1])
-                if most and not stream.eof:
+                parts.append(stream.decompress(data, n_left))
+                n_left -= len(parts[-1])
+                if n_left and not stream.eof:
                     raise EOFError("it ends in the middle of the compressed data")
                 data = stream.unused_data.lstrip(b"\0")
                 if not data:
@@ -162,6 +162,7 @@ def _content(path: Path, max_megabytes: int) -> bytes:
 
 
 def _text(path: Path, name: str, content: bytes, unwrap: bool, held_out: float) -> Text:
+    """Return a text of the corpus, decoded and split; `path` is the source, for messages."""
     try:
         text = content.decode("utf-8-sig").replace("\r\n", "\n")
     except UnicodeDecodeError as error:
@@ -265,6 +266,7 @@ def make_token_file(
 
 
 def _load(folder: Path) -> list[TokenArray]:
+    """Return the training and the held-out tokens in a folder, memory-mapped."""
     return [np.load(folder / f"{name}.npy", mmap_mode="r") for name in PARTS]
 
 
@@ -273,6 +275,7 @@ def _digest(arrays: Sequence[TokenArray]) -> str:
 
 
 def _encode(parts: Sequence[str], tokenizer: Tokenizer, name: str, watcher: Watcher) -> bytes:
+    """Return the tokens of texts, each after <|endoftext|>, as the bytes of a .npy file."""
     dtype = np.uint16 if tokenizer.n_ids <= 2**16 else np.uint32
     rows = []
     for number, part in enumerate(parts, start=1):

@@ -95,6 +95,7 @@ def _muon(matrices: dict[str, nn.Parameter], training: TrainingSection) -> Muon:
     )
 
     def split_gradients(*_: object) -> None:
+        """Give each separate matrix its part of the gradient of the stacked one."""
         for parameter, views in parts:
             if parameter.grad is not None:
                 for view, gradient in zip(views, parameter.grad.chunk(len(views)), strict=True):
@@ -140,8 +141,9 @@ def load_state(path: Path, learner: Learner) -> None:
     try:
         with safe_open(path, "pt") as file:
             named = {name: file.get_tensor(name) for name in list(file.keys())}
-        model = learner.model
-        model.load_state_dict({n: named.pop(f"model.{n}") for n, _ in model.named_parameters()})
+        names = [name for name, _ in learner.model.named_parameters()]
+        learner.model.load_state_dict({name: named.pop(f"model.{name}") for name in names})
+        # The other tensors are states of the optimizers: optimizer.NUMBER.INDEX.KEY.
         states: list[dict[int, dict[str, Tensor]]] = [{} for _ in learner.optimizers]
         for name, tensor in named.items():
             _, number, index, key = name.split(".")

@@ -38,7 +38,7 @@ IntArray = npt.NDArray[np.int64]
 SaveCheckpoint = Callable[[GPT2, int], None]  # called with the network and the completed steps
 
 SECONDS_BETWEEN_REPORTS = 30
-ROWS_AT_ONCE = 16
+ROWS_AT_ONCE = 16  # held-out rows in one forward pass
 N_REPEATS = 32  # rows of repeated random tokens
 LONGEST_HALF = 64  # tokens
 
@@ -115,10 +115,13 @@ class Batches:
         first, last = self.repeats.share
         n_growing = self.repeats.grow_steps * self.n_rows
         grown = min(number, n_growing)
+        # In the first `n_growing` rows the share changes linearly from `first` to `last`. This is
+        # the area of the triangle above `last`, up to the row `grown`.
         falling = (first - last) * grown * (1 - grown / max(1, 2 * n_growing))
         return math.floor(last * number + falling)
 
     def _piece(self, rng: np.random.Generator, step: int) -> IntArray:
+        """Return the tokens that a row repeats: random ids, a part of the text, or one shuffled."""
         shortest, longest = self.repeats.period
         grown = min(1.0, (step + 1) / max(1, self.repeats.grow_steps))
         size = int(rng.integers(shortest, shortest + round((longest - shortest) * grown) + 1))
@@ -201,6 +204,7 @@ def repeat_losses(model: GPT2, seed: int = 0) -> tuple[float, float]:
     ids = half.repeat(1, 2).to(model.device)
     targets = next_tokens(ids, None)
     halves: list[Tensor] = []
+    # Each position predicts the next token, so that a half is predicted from the position before.
     for part in (slice(0, length - 1), slice(length - 1, 2 * length - 1)):
         counted = torch.full_like(targets, NOT_COUNTED)
         counted[:, part] = targets[:, part]

@@ -12,7 +12,7 @@ from probekit.section import FolderName, Section, Seed, SettingsFile, rule_error
 if TYPE_CHECKING:
     from probekit.model.families.gpt2 import GPT2Config
 
-MAX_MEGABYTES = 1000
+MAX_MEGABYTES = 1000  # default of the largest decompressed size of a file
 PositiveInt = Annotated[int, Field(ge=1)]
 Share = Annotated[float, Field(ge=0, lt=1)]
 Shares = Annotated[tuple[Share, Share], Field(strict=False)]  # a YAML list
@@ -235,8 +235,9 @@ def learning_rate(step: int, training: TrainingSection) -> float:
     [0.1, 1.0, 1.0, 0.55, 0.101]
     """
     rise = min(1.0, (step + 1) / max(1, training.warm_up))
-    length = training.steps - training.warm_up
-    length = length if training.decay_steps is None else training.decay_steps
+    after_warm_up = training.steps - training.warm_up
+    length = after_warm_up if training.decay_steps is None else training.decay_steps
+    # Fraction of the decay that is over.
     done = max(0.0, step - (training.steps - length)) / max(1, length)
     # Remaining fraction between the peak and the final learning rate.
     left = (1 + math.cos(math.pi * done)) / 2 if training.decay == "cosine" else 1 - done

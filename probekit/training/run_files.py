@@ -32,7 +32,7 @@ _CHUNK = 1 << 22  # bytes hashed at a time
 _SEAL = "digest"  # metadata key of the digest
 _BLANK = "0" * 64  # placeholder for the digest while the bytes are hashed
 _START_AGAIN = "Delete it to start from the beginning."
-_STEP = re.compile(r"step-(\d+)")
+_STEP = re.compile(r"step-(\d+)")  # name of the folder of a checkpoint
 _LINE = re.compile(rb"[^\n]*\n")
 
 
@@ -66,6 +66,7 @@ class LogRow:
     repeated_second: float = math.nan
 
 
+# Columns of the log that are floats and may be NaN.
 _MEASURED = [field.name for field in fields(LogRow) if field.name not in ("step", "tokens")]
 
 
@@ -112,6 +113,7 @@ def read_log(path: Path, progress: Progress | None = None) -> Sequence[LogRow]:
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror or error}.") from error
     if progress is not None:
+        # The header, and one line for each step.
         content = b"".join(_LINE.findall(content)[: progress.step + 1])
         if digest([content]) != progress.log:
             raise CheckpointError(
@@ -122,6 +124,7 @@ def read_log(path: Path, progress: Progress | None = None) -> Sequence[LogRow]:
     rows = []
     try:
         for cells in csv.DictReader(StringIO(content.decode(), newline="")):
+            # An empty cell is NaN.
             numbers: Any = {name: float(cells[name] or math.nan) for name in _MEASURED}
             rows.append(LogRow(step=int(cells["step"]), tokens=int(cells["tokens"]), **numbers))
     except (KeyError, TypeError, ValueError, csv.Error) as error:

@@ -31,12 +31,12 @@ except ImportError:  # Python can be built without it
     LZMAError = zlib.error  # type: ignore[assignment, misc]
 
 ROWS = "rows.csv"  # written by `probekit cache export`
-_PACKAGES = {".parquet": "pyarrow", ".zarr": "zarr"}
+_PACKAGES = {".parquet": "pyarrow", ".zarr": "zarr"}  # needed to read these files
 _PICKLED = (
     "it contains pickled Python objects, which could run code. Save the activations as numbers: "
     "np.save(path, array.astype(np.float32))"
 )
-_ZARR_FILES = ("zarr.json", ".zarray", ".zgroup")
+_ZARR_FILES = ("zarr.json", ".zarray", ".zgroup")  # metadata of an array or a group
 _TRUNCATED = "The file may be truncated: save it again"
 _REWRITE = (
     "Write the array again; if its writer leaves out chunks of zeros, with "
@@ -108,6 +108,7 @@ class SiteArray:
         return tuple(map(int, self._open().shape))
 
     def _parts(self, n_rows: int) -> Iterator[FloatArray]:
+        """Yield all rows, at most `n_rows` at once."""
         return slices(self._open(), self.shape[0], n_rows)
 
     @cached_property
@@ -192,6 +193,7 @@ class SafetensorsArray(SiteArray):
             yield from slices(file.get_slice(self._key), self.shape[0], n_rows)
 
 
+# Letters of a safetensors code -> name of the type, before its number of bits.
 _SAFETENSORS_KINDS = {"F": "float", "BF": "bfloat", "I": "int", "U": "uint", "BOOL": "bool"}
 
 
@@ -216,6 +218,7 @@ class ZarrArray(SiteArray):
         files = [path for path in self._folder.rglob("*") if path.is_file()]
         files = [path for path in files if path.name[0] != "." and path.name not in _ZARR_FILES]
         sizes = array.shards or array.chunks
+        # Number of chunks along each axis, rounded up.
         grid = [-(-n // size) for n, size in zip(array.shape, sizes, strict=True)]
         n_chunks, n_stored = math.prod(grid), len(files)
         if n_stored >= n_chunks:  # otherwise the names may be too many to list
@@ -267,6 +270,7 @@ class ParquetArray(SiteArray):
         self.dtype = names.get(arrow_dtype, arrow_dtype)
 
     def _shape(self) -> tuple[int, ...]:
+        """Return the shape, after checking type and size of the column."""
         if not self._is_list:
             raise DataError(
                 f"{self._path}: the column {self._column!r} has type {self.dtype}. Allowed: lists "
@@ -278,12 +282,13 @@ class ParquetArray(SiteArray):
             stored = [n for n, path in enumerate(paths) if path.startswith(f"{self._column}.")]
             width, n_bytes, n_stored = self._width, 0, 0
             for group in range(file.metadata.num_row_groups):
-                # Reading a row raises for a damaged chunk; its description would end the process.
+                # Reading a row, if the group has any, raises for a damaged chunk, whose description
+                # would end the process.
                 for batch in islice(file.iter_batches(1, [group], [self._column]), 1):
                     if width is None:
                         width = int(self._lengths(batch.column(self._column), 0)[0])
                 chunks = [file.metadata.row_group(group).column(n) for n in stored]
-                n_bytes += sum(4 * chunk.num_values for chunk in chunks)
+                n_bytes += sum(4 * chunk.num_values for chunk in chunks)  # as float32
                 n_stored += sum(chunk.total_compressed_size for chunk in chunks)
         _check_unpacked(f"{self._path}: the column {self._column!r}", n_bytes, n_stored)
         width = width or 0  # a file without rows
@@ -294,6 +299,7 @@ class ParquetArray(SiteArray):
                 f"{self._path}: rows of shape {inner} do not fit lists of "
                 f"{counted(width, 'number')}. Save the file again."
             )
+        # Rows of shape () are lists of one number.
         return (self._n_rows, *(inner or (width,)))
 
     def _parts(self, n_rows: int) -> Iterator[FloatArray]:
@@ -322,6 +328,7 @@ class ParquetArray(SiteArray):
         return cast(IntArray, compute.list_value_length(column).to_numpy())
 
     def _error(self, row: int, problem: str) -> DataError:
+        """Return the error for a row of the column."""
         return DataError(
             f"{self._path}: row {row:,} of the column {self._column!r} {problem}. All rows need "
             "lists of the same length without nulls: compute the row again, or remove it."
@@ -421,6 +428,7 @@ def _arrays_of(path: Path, folder: Path) -> Iterator[tuple[str, SiteArray]]:
             f"{path} needs the package {package}. Install it with `pip install {package}`, or save "
             "the activations as .npy."
         )
+    # The folder itself may be a link, but nothing in it may lead out of it.
     with reading(str(path)):
         yield from _READERS[kind](path if path == folder else inside(path, folder)).items()
 
@@ -430,6 +438,7 @@ def _npy(path: Path) -> dict[str, SiteArray]:
 
 
 def _parquet(path: Path) -> dict[str, SiteArray]:
+    """Return the columns of a Parquet file, by site."""
     from pyarrow import parquet
 
     with parquet.ParquetFile(path) as file:
@@ -449,6 +458,7 @@ def _safetensors(path: Path) -> dict[str, SiteArray]:
 
 
 def _zarr(path: Path) -> dict[str, SiteArray]:
+    """Return the array in a Zarr folder, or those of a group, by site."""
     import zarr
 
     for inner in path.rglob("*"):

@@ -31,8 +31,9 @@ from probekit.provenance import digest, digest_json
 LONGEST_SITE = 200  # characters
 RESERVED = ("baselines", "chosen")  # names of other results in the folder of a run
 _SEPARATE = r"(?<![A-Za-z0-9])\d+(?![A-Za-z0-9])"  # the 3 of layer_3, not the 2 of gpt2
-_KNOWN = {site.name for site in CATALOGUE}
+_KNOWN = {site.name for site in CATALOGUE}  # such as blocks.{l}.hook_resid_pre
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
+# Advice if a number is infinite as float32, by type of the array.
 _OVERFLOWS = {
     "float16": "The type float16 holds numbers up to 65,504: save the activations as float32 or "
     "bfloat16",
@@ -158,6 +159,7 @@ def placed_sites(names: Sequence[str]) -> tuple[SiteSelection | GivenSite, ...]:
         in_order = Sites(CATALOGUE, {"n_layers": n_layers})
         return tuple(SiteSelection(name) for name in in_order if name in names)
     form_of = {name: re.sub(r"\d+", "#", name) for name in names}
+    # The numbers of each name, by the form of the name.
     numbers: dict[str, list[list[str]]] = defaultdict(list)
     for name, form in form_of.items():
         numbers[form].append(re.findall(r"\d+", name))
@@ -206,6 +208,7 @@ def _axis(sites: Sequence[GivenSite]) -> list[int | str]:
     places = list(dict.fromkeys(map(_place, sites)))
     if any(layers != sorted(layers) for layers in layers_of_line.values()):
         return places
+    # Places of layers get the layers in ascending order; names stay where they are.
     ascending = iter(sorted(place for place in places if isinstance(place, int)))
     return [next(ascending) if isinstance(place, int) else place for place in places]
 
@@ -408,6 +411,7 @@ def open_activations(
 
 
 def _in_memory(key: Any, values: Any) -> SiteArray:
+    """Return an array in memory as that of a site; raises DataError if the values form none."""
     if isinstance(values, Mapping | set | frozenset):
         raise DataError(
             f"{key}: the rows are in a {type(values).__name__}, which is not in the order of the "
@@ -423,6 +427,7 @@ def _in_memory(key: Any, values: Any) -> SiteArray:
 
 
 def _at_position(name: str, array: SiteArray, position: Position | None) -> SiteArray:
+    """Return the array of a site; of one with an axis of positions, the rows at the position."""
     shape = array.shape
     if len(shape) < 2:
         raise DataError(
@@ -463,6 +468,7 @@ def _parts(array: SiteArray) -> Iterator[FloatArray]:
 
 
 def _digest(array: SiteArray, parts: Iterable[FloatArray]) -> str:
+    """Return the digest of the shape of an array and of its numbers, given in parts."""
     header = f"{array.shape[0]},{math.prod(array.shape[1:])};".encode()
     return digest([header, *(part.data.cast("B") for part in parts)])
 

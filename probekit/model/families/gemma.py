@@ -94,8 +94,8 @@ class GemmaConfig(shared.GatedConfig):
     KINDS: ClassVar[Mapping[str, base.Kind]] = {
         "gemma2": base.Kind(),
         "gemma3_text": base.Kind(
-            frozenset({"rope_local_base_freq", "sliding_window_pattern"}),
-            {
+            reads=frozenset({"rope_local_base_freq", "sliding_window_pattern"}),
+            defaults={
                 "vocab_size": 262208,
                 "max_position_embeddings": 131072,
                 "final_logit_softcapping": None,
@@ -259,7 +259,8 @@ def _rotary(entries: Mapping[str, Any]) -> tuple[shared.RotaryPositions, shared.
         ConfigError: a key is unknown, or a number is invalid.
     """
     if entries.get("model_type") != "gemma3_text":
-        return (shared.RotaryPositions.from_hub(entries),) * 2
+        both = shared.RotaryPositions.from_hub(entries)
+        return both, both
     sections = entries.get("rope_parameters") or {}
     if not isinstance(sections, Mapping) or not sections.keys() <= {_FULL, _SLIDING}:
         raise ConfigError(

@@ -68,7 +68,8 @@ SITES = table(
     }
 )
 
-COMPONENTS = (  # in forward order
+# In forward order: name, module, axes of the weight, member that turns on the bias, sublayer.
+COMPONENTS = (
     Component("token embedding", "wte", ("d_vocab", "d_model")),
     Component("position embedding", "wpe", ("n_ctx", "d_model")),
     Component("ln_1", "h.{l}.ln_1", ("d_model",), "bias"),
@@ -190,7 +191,7 @@ class GPT2Config(ModelConfig):
             "d_vocab": self.vocab_size,
             "n_ctx": self.n_positions,
             "n_layers": self.n_layer,
-            "1": 1,
+            "1": 1,  # the axis of a norm's scale
         }
 
     @property
@@ -210,9 +211,10 @@ class GPT2Config(ModelConfig):
         BOS and EOS are by default `<|endoftext|>` for GPT-2's vocabulary.
         """
         tokens = {key: getattr(self, key) for key in ("bos_token_id", "eos_token_id")}
-        if self.vocab_size == type(self).vocab_size:
-            last = self.vocab_size - 1
-            tokens = {key: last if token is None else token for key, token in tokens.items()}
+        gpt2_size = type(self).vocab_size  # the default of the field: GPT-2's vocabulary
+        if self.vocab_size == gpt2_size:
+            end_of_text = gpt2_size - 1
+            tokens = {key: end_of_text if token is None else token for key, token in tokens.items()}
         return {
             "architectures": ["GPT2LMHeadModel"],
             "model_type": "gpt2",
@@ -222,6 +224,7 @@ class GPT2Config(ModelConfig):
         }
 
 
+# Configs of the published models, by name on the hub.
 PUBLISHED = {
     "gpt2": GPT2Config(),
     "gpt2-medium": GPT2Config(n_layer=24, n_head=16, n_embd=1024),

@@ -76,6 +76,7 @@ class LlamaConfig(shared.GatedConfig):
 
     TITLE: ClassVar[str] = "Llama"
     KINDS: ClassVar[Mapping[str, Kind]] = {
+        # Keys that not all kinds read, and values of absent keys.
         "llama": Kind(frozenset({"attention_bias", "mlp_bias"})),
         "mistral": Kind(
             frozenset({"sliding_window"}), {"num_key_value_heads": 8, "sliding_window": 4096}
@@ -108,7 +109,7 @@ class LlamaConfig(shared.GatedConfig):
     def computed(cls, entries: Mapping[str, Any]) -> dict[str, Any]:
         """Return the rotary positions, and the types of the blocks as a tuple."""
         found, types = super().computed(entries), entries.get("layer_types")
-        return found | {"layer_types": tuple(types)} if isinstance(types, list) else found
+        return (found | {"layer_types": tuple(types)}) if isinstance(types, list) else found
 
     def to_hub(self) -> dict[str, Any]:
         """Return the contents of config.json, with special tokens."""

@@ -30,6 +30,7 @@ from probekit.model.passes.taps import Taps
 from probekit.model.sites.catalogue import Site, table
 from probekit.products import GELU, GELU_TANH
 
+# Formulas if the MLP reads the stream after attention, and if both read the same stream.
 _IN_SEQUENCE = shared.FORMULAS | {
     "hook_embed": "embed_in[tokens]",
     "blocks.{l}.ln1.hook_scale": "sqrt(var(resid_pre) + eps)",
@@ -63,7 +64,7 @@ _ATTENTION = (
     ("attention.dense", ("d_model", "d_model")),
 )
 _MLP = (("mlp.dense_h_to_4h", ("d_model", "d_mlp")), ("mlp.dense_4h_to_h", ("d_mlp", "d_model")))
-_NORM = (("d_model",), "has_bias")
+_NORM = (("d_model",), "has_bias")  # axes, and the member that turns on the bias
 COMPONENTS = (  # in forward order
     Component("token embedding", "embed_in", ("d_vocab", "d_model")),
     Component("input_layernorm", _BLOCK + "input_layernorm", *_NORM),
@@ -98,8 +99,8 @@ WEIGHTS = WeightNames(
 )
 
 ACTIVATIONS = ("gelu", "gelu_fast", "gelu_new", "gelu_pytorch_tanh")
-_SHARE = 0.25  # of the features of a head that is rotated, if config.json does not say
-# Old keys of config.json and those of `rope_parameters`.
+_SHARE = 0.25  # default share of the features of a head that is rotated
+# Old key of config.json -> its name in `rope_parameters`.
 _RENAMED = {"rotary_pct": "partial_rotary_factor", "rotary_emb_base": "rope_theta"}
 
 

@@ -29,6 +29,7 @@ from probekit.model.network import Network, embedding, initialise, stream_of
 from probekit.model.passes.context import BlockContext, Context
 from probekit.model.passes.taps import Taps
 
+# Keys of `rope_parameters` that every kind of scaling reads.
 _SHARED = ("rope_theta", "partial_rotary_factor", "rope_type")
 # Keys that each kind of scaling reads; it needs all of them.
 _LLAMA3 = "factor low_freq_factor high_freq_factor original_max_position_embeddings"
@@ -119,7 +120,8 @@ class RotaryPositions:
                 f"Unknown key {unknown[0]!r} of the rotary positions ({kind}). "
                 f"{nearest(unknown[0], known)}"
             )
-        outside = {"rope_theta": theta, "partial_rotary_factor": share}  # of the section
+        # Keys that may be outside the section, and their defaults.
+        outside = {"rope_theta": theta, "partial_rotary_factor": share}
         outside |= {key: entries[key] for key in outside if entries.get(key) is not None}
         return cls(**(outside | given | {"rope_type": kind}))
 
@@ -133,6 +135,7 @@ def frequencies(rotary: RotaryPositions, d_head: int) -> Tensor:
     tensor([1.0000, 0.0100])
     """
     n_rotated = int(d_head * rotary.partial_rotary_factor)
+    # Pair i turns by rope_theta ** -(2 i / n_rotated).
     exponent = torch.arange(0, n_rotated, 2, dtype=torch.float32, device="cpu") / n_rotated
     plain = 1.0 / rotary.rope_theta**exponent
     if rotary.rope_type == "linear":
@@ -258,10 +261,7 @@ def components(
         attention("q_proj", "d_model", queries, bias=qkv_bias),
         attention("k_proj", "d_model", keys, bias=qkv_bias),
         attention("v_proj", "d_model", keys, bias=qkv_bias),
-        *(
-            attention(name, axis)
-            for name, axis in zip(("q_norm", "k_norm"), of_heads, strict=False)
-        ),
+        *(attention(f"{of}_norm", axis) for of, axis in zip("qk", of_heads, strict=False)),
         attention("o_proj", queries, "d_model", bias=output_bias),
         *norms(between),
         mlp("gate_proj", "d_model", "d_mlp"),
@@ -348,7 +348,7 @@ class RotaryConfig(ModelConfig):
             "d_vocab": self.vocab_size,
             "n_ctx": self.max_position_embeddings,
             "n_layers": self.num_hidden_layers,
-            "1": 1,
+            "1": 1,  # the axis of a norm's scale
         }
 
 

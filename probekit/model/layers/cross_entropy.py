@@ -45,10 +45,11 @@ class _CrossEntropy(torch.autograd.Function):
     def forward(
         ctx: Any, x: Tensor, unembedding: Tensor, targets: Tensor, softcap: float | None
     ) -> Tensor:
+        """Return the loss; keep the gradients of `x` and `unembedding` for the backward pass."""
         counted = targets != NOT_COUNTED
         loss_dtype = torch.promote_types(x.dtype, torch.float32)
-        weight = counted.to(loss_dtype) / counted.sum()
-        targets = targets.clamp(min=0)
+        weight = counted.to(loss_dtype) / counted.sum()  # share of each token in the mean
+        targets = targets.clamp(min=0)  # excluded ones become a valid id, with the weight 0
         loss = torch.zeros((), dtype=loss_dtype, device=x.device)
         differentiated = (x, unembedding) if any(ctx.needs_input_grad) else ()
         grads = [torch.zeros_like(tensor) for tensor in differentiated]
@@ -75,6 +76,7 @@ class _CrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *loss_grads: Tensor) -> tuple[Tensor, Tensor, None, None]:
+        """Return the gradients of the four arguments of `forward`, given that of the loss."""
         (loss_grad,) = loss_grads
         x_grad, unembedding_grad = ctx.saved_tensors
         return x_grad * loss_grad, unembedding_grad * loss_grad, None, None

@@ -41,6 +41,7 @@ def positions_and_visible(
         return torch.arange(n_before, n_keys, device=tokens.device).expand_as(tokens), None
     mask = mask.to(device=tokens.device, dtype=torch.bool)
     positions = (mask.cumsum(-1) - 1).clamp(min=0)[:, n_before:]
+    # If no token follows padding, all padding is on the right.
     if not bool((mask[:, 1:] & ~mask[:, :-1]).any()):
         return positions, None
     # Padding attends to itself: a softmax without keys would be NaN and spread.

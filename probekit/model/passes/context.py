@@ -45,9 +45,11 @@ def select_positions(value: Tensor, at: Tensor) -> Tensor:
 
 
 def _join(earlier: KeysValues | None, k: Tensor, v: Tensor) -> KeysValues:
+    """Return keys and values with those of earlier tokens before them."""
     if earlier is None:
         return k, v
-    return torch.cat([earlier[0], k], 1), torch.cat([earlier[1], v], 1)
+    earlier_k, earlier_v = earlier
+    return torch.cat([earlier_k, k], dim=1), torch.cat([earlier_v, v], dim=1)
 
 
 class KeyValueCache:

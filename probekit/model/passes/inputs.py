@@ -126,6 +126,7 @@ def check_tokens(config: ModelConfig, tokens: Tensor, mask: Tensor | None = None
 
 
 def _without_padding(tokens: Tensor, mask: Tensor | None) -> Tensor:
+    """Return the ids with 0 at padding."""
     if mask is None:
         return tokens
     return tokens.masked_fill(~mask.to(device=tokens.device, dtype=torch.bool), 0)
@@ -144,10 +145,10 @@ def warn_of_padding(config: ModelConfig, tokens: Tensor) -> None:
     if not isinstance(end, int) or tokens.shape[1] < 2 or not bool((tokens[:, 0] == end).any()):
         return
     n_leading = (tokens == end).cumprod(-1).sum(-1)  # [batch]
-    # A row of <|endoftext|> only may be either.
-    n_leading = n_leading[n_leading < tokens.shape[1]]
-    if set(n_leading.tolist()) not in (set(), {0}, {1}):
-        most = int(n_leading.max())
+    # A row that has nothing but <|endoftext|> may be either.
+    counts = set(n_leading[n_leading < tokens.shape[1]].tolist())
+    most = max(counts, default=0)
+    if most > 1 or counts == {0, 1}:
         warnings.warn(
             f"A row begins with {most} times id {end} (<|endoftext|>) and no mask was "
             "given, so these are read as tokens. If they are padding, pass the mask: without it, "

@@ -126,6 +126,7 @@ def tap_parts(sites: Sites, tap: Tap, parts: Iterable[SiteSelection]) -> Tap:
         parts_of_site[part.site].append(part)
 
     def tap_part(part: SiteSelection, value: Tensor) -> Tensor:
+        """Return the value of a site after the tap at one of its heads or neurons."""
         before = head_or_neuron(sites, value, part)
         returned = tap(part.text, before.clone())  # the tap may change its argument
         check_returned(returned, before, part.text)
@@ -146,5 +147,6 @@ def tap_parts(sites: Sites, tap: Tap, parts: Iterable[SiteSelection]) -> Tap:
 
 
 def _axis(sites: Sites, part: SiteSelection) -> int:
+    """Return the index of the axis that a head or neuron is selected from."""
     assert part.axis is not None, part
     return sites.describe(part.site).axes.index(part.axis)

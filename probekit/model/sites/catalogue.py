@@ -56,6 +56,7 @@ class Site:
         return component_of(self.name)
 
 
+# Axes of the sites.
 _D_MODEL = ("batch", "pos", "d_model")
 _SCALE = ("batch", "pos", "1")
 _HEAD = ("batch", "pos", "n_heads", "d_head")

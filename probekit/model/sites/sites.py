@@ -123,6 +123,7 @@ class Sites(Sequence[str]):
         return self._names(row for row in self.rows if not row.on_request)
 
     def _names(self, rows: Iterable[Site]) -> tuple[str, ...]:
+        """Return the full names of the sites in rows of the table, in forward order."""
         of_stage: dict[str, list[str]] = {stage: [] for stage in get_args(Stage)}
         for row in rows:
             of_stage[row.stage].append(row.name)
@@ -222,6 +223,8 @@ class Sites(Sequence[str]):
         return tuple(sorted(selections, key=rank))
 
     def _selected(self, pattern: _Pattern) -> Iterator[SiteSelection]:
+        """Yield the sites, heads and neurons that match one pattern."""
+        # A shorthand with brackets, such as ("z[head=1,2]", -1).
         if isinstance(pattern, tuple) and "[" in str(pattern[0]):
             short, _, choice = pattern[0].partition("[")
             for name in self.expand([(short, pattern[1])]):
@@ -229,7 +232,7 @@ class Sites(Sequence[str]):
             return
         match = _SELECTOR.match(pattern) if isinstance(pattern, str) else None
         if match is None and isinstance(pattern, str):
-            # The selection of heads or neurons may be incomplete.
+            # A bracket that is not complete is a mistake: the message has the nearest right form.
             site, bracket, choice = pattern.partition("[")
             candidates = self._by_short_name(site.replace("hook_", ""))
             if candidates:
@@ -249,6 +252,7 @@ class Sites(Sequence[str]):
                 yield SiteSelection(site, **index)
 
     def _matches(self, pattern: _Pattern) -> Sequence[str]:
+        """Return the names of the sites that match one pattern without brackets."""
         if isinstance(pattern, tuple):
             if not _is_shorthand(pattern):
                 raise UnknownNameError(
@@ -256,8 +260,7 @@ class Sites(Sequence[str]):
                     "as ('pattern', 3)."
                 )
             # The full name of a shorthand such as ("pattern", 3) or ("pattern", -1).
-            short = pattern[0]
-            layer = operator.index(pattern[1])
+            short, layer = pattern[0], operator.index(pattern[1])
             n_layers = self.n_layers
             if layer < -n_layers:
                 raise UnknownNameError(
@@ -314,7 +317,7 @@ class Sites(Sequence[str]):
         ]
 
     def _indices(self, site: str, match: re.Match[str]) -> list[dict[str, int]]:
-        """Return the head or neuron of each selection in the brackets of a pattern."""
+        """Return each head or neuron in the brackets of a pattern, such as {"head": 3}."""
         selector, axes = match["selector"], self.describe(site).axes
         known = {name: axis for name, axis in SELECTED_AXES.items() if axis in self.axis_sizes}
         if selector not in known:
@@ -363,6 +366,7 @@ def listed(patterns: SitePattern | Iterable[SitePattern]) -> list[_Pattern]:
 
 
 def _not_a_pattern(value: object) -> UnknownNameError:
+    """Return the error for a value that is not a pattern."""
     return UnknownNameError(
         f"No site matches {value!r}. Give a name, a glob, a short name and a layer such as "
         "('pattern', 3), or a function of the name."
@@ -379,6 +383,7 @@ def _is_shorthand(value: Sequence[object]) -> bool:
 
 
 def _matching(names: Iterable[str], pattern: str | Callable[[str], bool]) -> list[str]:
+    """Return the names that match a name or glob, or that a function selects."""
     if isinstance(pattern, str):
         return [name for name in names if fnmatchcase(name, pattern)]
     return [name for name in names if pattern(name)]

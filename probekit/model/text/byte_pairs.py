@@ -101,9 +101,9 @@ class BytePairTokenizer(Tokenizer):
         ranks = np.array(self._encoding.encode_ordinary(text), dtype=np.int64)
         ends = np.cumsum(self._lengths[ranks])  # in bytes
         # In UTF-8, bytes 0b10xxxxxx continue a character; all others begin one.
-        character = np.cumsum((encoded & 0xC0) != 0x80) - 1
-        starts = character[ends - self._lengths[ranks]]
-        offsets = np.stack([starts, character[ends - 1] + 1], axis=1)
+        character_of_byte = np.cumsum((encoded & 0xC0) != 0x80) - 1
+        starts = character_of_byte[ends - self._lengths[ranks]]
+        offsets = np.stack([starts, character_of_byte[ends - 1] + 1], axis=1)
         return TokenizedText(self._ids[ranks], offsets)
 
     @cached_property
@@ -157,11 +157,11 @@ def read_vocabulary(folder: Path) -> Vocabulary:
         files = {path.name: read_verified(path) for path in paths}
     except OSError as error:
         raise CheckpointError(f"The vocabulary of {folder} cannot be read ({error}).") from error
+    path, contents = paths[0], list(files.values())
     if len(paths) == 2:
-        ids, merges, special = _read_pair(paths[0], paths[1], *files.values())
+        ids, merges, special = _read_pair(path, paths[1], ids=contents[0], lines=contents[1])
     else:
-        ids, merges, special = _read_tokenizer_json(paths[0], *files.values())
-    path = paths[0]
+        ids, merges, special = _read_tokenizer_json(path, contents[0])
     missing = [byte for byte, character in enumerate(_BYTE_CHARACTER) if character not in ids]
     if missing:
         # tiktoken would abort the process at the first text with one of them.
@@ -233,6 +233,7 @@ def _read_pair(vocabulary: Path, merges: Path, ids: bytes, lines: bytes) -> _Par
 
 
 def _read_tokenizer_json(path: Path, text: bytes) -> _Parts:
+    """Read a tokenizer.json; raises CheckpointError unless its settings are those of GPT-2."""
     content = json_object(path, text)
     model, splitter = content.get("model"), content.get("pre_tokenizer")
     if not (
@@ -272,6 +273,7 @@ def _read_tokenizer_json(path: Path, text: bytes) -> _Parts:
 
 
 def _to_bytes(path: Path, token: str) -> bytes:
+    """Return the bytes of a token, given as it is written in vocabulary files."""
     try:
         return bytes(CHARACTER_BYTE[character] for character in token)
     except KeyError as error:
@@ -281,6 +283,7 @@ def _to_bytes(path: Path, token: str) -> bytes:
 
 
 def _token_ids(path: Path, content: Any) -> dict[str, int]:
+    """Return the ids of tokens unchanged; raises CheckpointError if they are none."""
     if not isinstance(content, dict) or not all(
         type(number) is int and 0 <= number < MAX_SIZE for number in content.values()
     ):
@@ -299,5 +302,6 @@ def _byte_characters() -> tuple[str, ...]:
     return tuple(chr(byte if byte in printable else next(others)) for byte in range(256))
 
 
+# The character of each byte (by its value), and the byte of each character.
 _BYTE_CHARACTER = _byte_characters()
 CHARACTER_BYTE = {character: byte for byte, character in enumerate(_BYTE_CHARACTER)}

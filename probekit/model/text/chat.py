@@ -69,6 +69,7 @@ class ChatTemplate:
             DataError: the template refuses the turns or changes their text.
         """
         text = self._text(turns)
+        # A render of marks in place of the turns shows what the template writes around each turn.
         marks = [f"\ue000{number}\ue001" for number in range(len(turns))]
         before, *parts = re.split("|".join(marks), self._text(marks))
         if len(parts) != len(turns):
@@ -89,6 +90,7 @@ class ChatTemplate:
         return text, places
 
     def _text(self, turns: Sequence[str]) -> str:
+        """Return the text that the template writes for turns of user and assistant."""
         messages = [{"role": ROLES[n % 2], "content": turn} for n, turn in enumerate(turns)]
         self._sandbox.begin(turns)
         try:
@@ -113,6 +115,7 @@ class _RefusedError(Exception):
 
 
 def _refuse(message: str) -> None:
+    """Raise the error for messages that a template refuses: its function `raise_exception`."""
     raise _RefusedError(message.rstrip("."))
 
 
@@ -143,6 +146,7 @@ _FILTERS = (
     "join last length list lower map max min reject rejectattr replace reverse safe select "
     "selectattr sort string title trim truncate unique upper"
 )
+# They may get a function, which has no size, so that nothing is paid for them.
 _TESTS_OF_FUNCTIONS = {"callable", "defined", "none", "undefined"}
 _GLOBALS = "dict namespace range"
 _METHODS = (
@@ -217,18 +221,26 @@ class Sandbox(ImmutableSandboxedEnvironment):
         self._budget = BUDGET + _STEP * sum(_STEP + len(message) for message in messages)
 
     def _spend(self, cost: float) -> None:
+        """Pay for a step and its cost in characters; raises ValueError if the budget is spent."""
         self._budget -= self._step + cost
         if self._budget < 0:
             raise ValueError("its loops or texts are too long")
 
     def _spend_on(self, operation: str, *operands: Any) -> None:
+        """Pay for an operation: the sum of the sizes of its operands, or their product.
+
+        `operation` is an operator, or the name of a filter, test, method or function. "format" is
+        the method `str.format`.
+        """
         if operation == "**":
             raise ValueError("it computes a power")
         text = operands[0] if operands else None
         is_percent, is_braces = operation == "%", operation.startswith("format")
+        # After a number, % is the remainder.
         is_product = operation in _PRODUCTS.split() and not (is_percent and isinstance(text, int))
         sizes = [_size(operand, self._budget) for operand in operands]
         self._spend(math.prod(sizes) if is_product else sum(sizes))
+        # A wide field can make a text of any length, so it costs more than any budget.
         if (is_percent and _WIDE.search(str(text))) or (is_braces and _has_wide_field(str(text))):
             self._spend(math.inf)
 
@@ -236,29 +248,33 @@ class Sandbox(ImmutableSandboxedEnvironment):
         """Return a filter or test that pays for its operands and returns no iterator."""
         # Some have Jinja's context or environment as their first argument.
         first = 1 if hasattr(function, "jinja_pass_arg") else 0
-        operation = "%" if name == "format" else name  # the method of that name has braces
+        # The filter `format` is Python's %; `_spend_on` takes "format" for `str.format`.
+        operation = "%" if name == "format" else name
 
         @wraps(function)
         def limited(*args: Any, **options: Any) -> Any:
             self._spend_on(operation, *args[first:], *options.values())
             result = function(*args, **options)
-            # The text of an iterator is its address; a number can be longer than the text it is of.
+            # The text of an iterator would be its address, so it becomes a list. The result is paid
+            # for, too: "1e300" | int makes a long number of a short text.
             return self._measured(list(result) if isinstance(result, Iterator) else result)
 
         return limited
 
     def _measured(self, value: Any) -> Any:
+        """Return a value unchanged after paying for its size."""
         self._spend_on("", value)
         return value
 
     def _steps(self, iterable: Iterable[Any]) -> Iterator[Any]:
+        """Yield the items of a loop; each of its steps is paid for."""
         for item in iterable:
             self._spend(0)
             yield item
 
     def call(self, context: Context, function: Any, /, *args: Any, **options: Any) -> Any:
         """Return the result of a call in a template."""
-        # Jinja wraps the method `format`.
+        # A method also pays for the value that it belongs to. Jinja wraps the method `format`.
         owner = getattr(getattr(function, "__wrapped__", function), "__self__", None)
         own = [] if owner is None else [owner]
         self._spend_on(getattr(function, "__name__", ""), *own, *args, *options.values())
@@ -289,6 +305,7 @@ class _Measuring(NodeTransformer):
                 operand.expr = _filtered(operand.expr, "_measured")
         elif isinstance(node, nodes.Concat):
             return _filtered(nodes.List(node.nodes, lineno=node.lineno), "join")
+        # A new list, dict, tuple or slice of one is paid for when it is made.
         is_value = isinstance(node, nodes.List | nodes.Dict)
         is_value |= isinstance(node, nodes.Tuple) and node.ctx == "load"
         is_value |= isinstance(node, nodes.Getitem) and isinstance(node.arg, nodes.Slice)
@@ -296,6 +313,7 @@ class _Measuring(NodeTransformer):
 
 
 def _filtered(node: Any, name: str) -> nodes.Filter:
+    """Return a filter without arguments that is applied to a node."""
     return nodes.Filter(node, name, [], [], None, None, lineno=node.lineno)
 
 
@@ -322,7 +340,7 @@ def _size(value: Any, most: float) -> float:
         if isinstance(item, str):
             total += len(item)
         elif isinstance(item, int):
-            total += min(abs(item), 10**30)
+            total += min(abs(item), 10**30)  # 10**30 is above any budget and fits into a float
         elif isinstance(item, range):
             total += len(item) + abs(item.start) + abs(item.stop)
         elif isinstance(item, Namespace):

@@ -215,6 +215,7 @@ class HubTokenizer(Tokenizer):
 
     @cached_property
     def _template(self) -> ChatTemplate | None:
+        """The chat template with the special tokens that it may write; None without one."""
         if self._template_text is None:
             return None
         named = {key: _content(token) for key, token in self._settings.items() if "_token" in key}
@@ -263,6 +264,7 @@ def _wrong_key(content: Mapping[str, Any]) -> str:
 
 
 def _encoded(path: Path, encoder: Encoder, text: str) -> TokenizedText:
+    """Return the tokens of a text without special tokens."""
     utf8(text)
     with _library(lambda: f"{path} cannot tokenize the text {text[:60]!r}"):
         encoding = encoder.encode(text, add_special_tokens=False)
@@ -303,6 +305,7 @@ def _check_growth(path: Path, content: Mapping[str, Any]) -> None:
     Raises:
         CheckpointError: its steps lengthen a text too much, or one is of type Precompiled.
     """
+    # A step may contain others. Each may lengthen the text that it gets, so factors are multiplied.
     growth, rest = 1, [content.get("normalizer"), content.get("pre_tokenizer")]
     while rest:
         step = rest.pop()
@@ -311,6 +314,7 @@ def _check_growth(path: Path, content: Mapping[str, Any]) -> None:
             rest += step.values()
             kind, inserted = step.get("type"), [step.get(key) for key in ("content", "prepend")]
             lengths = [len(text) for text in inserted if isinstance(text, str)]
+            # At worst, a step doubles a text, or inserts its own at each character.
             growth *= 2 if kind == "ByteLevel" else max([1, *lengths])
             if kind == "Precompiled":
                 raise CheckpointError(

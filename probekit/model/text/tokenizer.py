@@ -264,6 +264,7 @@ class Tokenizer(ABC):
         return int(first[0] if piece == "first" else last[-1])
 
     def _bytes(self, token: int) -> bytes:
+        """Return the bytes of a token; raises DataError if no token has this id."""
         try:
             return self.bytes_by_id[token]
         except KeyError as error:

@@ -115,6 +115,7 @@ def check_of(path: Path) -> str:
 
 
 def _weight_file(folder: Path) -> Path:
+    """Return the first known weight file of a folder, in order of precedence."""
     for name in CHECKPOINT_FILES:
         if (folder / name).is_file():
             return folder / name
@@ -148,7 +149,7 @@ def reading_tensor(path: Path, *others: type[Exception]) -> Iterator[None]:
             "code. If you trust the file, convert it to model.safetensors."
         ) from error
     except _DAMAGED + others as error:
-        if isinstance(error, CheckpointError):
+        if isinstance(error, CheckpointError):  # a ValueError with a complete message
             raise
         raise CheckpointError(
             f"{path} is damaged or has another format ({error}). Copy or download it again."
@@ -228,6 +229,7 @@ def open_pytorch(path: Path) -> dict[str, StoredTensor]:
                 raise CheckpointError(f"{path} is damaged: its member {bad} has a wrong checksum.")
 
     def load() -> dict[str, Tensor]:
+        """Return all tensors of the file."""
         with reading_tensor(path):
             # weights_only rejects pickles that would run code.
             found = torch.load(path, map_location="cpu", weights_only=True, mmap=is_mapped)
@@ -244,6 +246,7 @@ def open_pytorch(path: Path) -> dict[str, StoredTensor]:
     def read(name: str) -> Tensor:
         return load()[name].detach()  # the file may contain an nn.Parameter
 
+    # Tensors that cannot be mapped stay in memory.
     return {
         name: StoredTensor(tuple(one.shape), partial(read, name) if is_mapped else one.detach)
         for name, one in load().items()

@@ -20,7 +20,7 @@ from probekit.errors import CheckpointError, MissingError
 from probekit.files import write_atomic
 from probekit.provenance import digest, digest_json, pretty_json
 
-DIGESTS = "digests.json"
+DIGESTS = "digests.json"  # name of the file with digests
 CHUNK = 1 << 22  # bytes hashed at a time
 # The hub's cache names large files by their SHA-256, all others by their git blob hash.
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -214,7 +214,8 @@ def json_object(path: Path, content: bytes) -> dict[str, Any]:
     """
     try:
         value = json.loads(content.decode())
-        if b"\\ud" in content.lower():  # a pair of them is a character, a single one is none
+        # Two escaped surrogates are a character; a single one is none, and cannot be encoded.
+        if b"\\ud" in content.lower():
             json.dumps(value, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{path} is not valid JSON: {error}.") from error

@@ -201,7 +201,7 @@ def _fetch_first(
         except errors.LocalEntryNotFoundError as error:
             if is_online:  # the connection was lost, and the model may have this set
                 raise
-            absent = error
+            absent = error  # offline, the local cache may have another of the sets
         except errors.EntryNotFoundError:
             continue
     if absent is not None:

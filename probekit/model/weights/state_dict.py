@@ -20,6 +20,7 @@ from probekit.provenance import digest, pretty_json
 
 MAX_FAULTS = 200  # mismatches that an error lists
 
+# Supported dtypes by name.
 DTYPES = {
     "float32": torch.float32,
     "float16": torch.float16,
@@ -136,6 +137,7 @@ def as_dtype(dtype: str | torch.dtype) -> torch.dtype:
 def _converted(
     path: Path, names: WeightNames, dtype: torch.dtype, name: str, stored: Tensor
 ) -> Tensor:
+    """Return a copy of a stored tensor as the network needs it; raises if it is not finite."""
     if stored.dtype not in DTYPES.values():
         stored_dtype = str(stored.dtype).removeprefix("torch.")
         raise CheckpointError(
@@ -166,6 +168,7 @@ def _faults(
     ]
     shown = sorted(faults)[:MAX_FAULTS]
     rest = [f"and {len(faults) - MAX_FAULTS} more"] if len(faults) > MAX_FAULTS else []
+    # An entry of the config helps only if nothing but extra tensors is wrong.
     remedies = _remedies(extra, expected, names) if extra and len(extra) == len(faults) else []
     return [*shown, *rest, *remedies]
 

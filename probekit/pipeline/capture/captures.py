@@ -174,6 +174,7 @@ def _planned(
     n_shards: int,
     n_caches: int,
 ) -> dict[str, Any]:
+    """Return the size of a capture, given its tokens, rows, shards and caches."""
     n_files = 2 * n_shards * len(sites) + 3  # rows and record; layout, specification and manifest
     width = sum(n_features(site, config) for site in sites)
     bytes_of_row = width * np.dtype(dtype).itemsize + _LAYOUT_BYTES

@@ -45,7 +45,7 @@ from probekit.provenance import digest_json, seal, unseal
 from probekit.terminal import Watcher
 
 FORMAT = 1  # of the job file
-_SECONDS_TO_LEAVE = 20
+_SECONDS_TO_LEAVE = 20  # between the interrupt of a worker and its end by force
 # On Windows only a whole process group can be interrupted, so each worker gets its own group.
 _INTERRUPT = getattr(signal, "CTRL_BREAK_EVENT", signal.SIGINT)
 _OWN_GROUP = getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)
@@ -84,8 +84,9 @@ class Job:
         content = unseal(data, path, FORMAT)
         try:
             experiment = Experiment.model_validate_json(json.dumps(content["experiment"]))
-            # A KeyError for other targets.
-            return cls(experiment, {name: name for name in (TASK, *NETWORKS)}[content["target"]])
+            # The lookup raises a KeyError for other targets.
+            allowed = {name: name for name in (TASK, *NETWORKS)}
+            return cls(experiment, allowed[content["target"]])
         except (KeyError, TypeError, ValidationError) as error:
             raise DamagedError(f"{path} is not a capture job: {error}.") from error
 
@@ -133,10 +134,10 @@ def begin_work(
     """
     return Work.begin(
         model,
-        prepared.tokenizer.digest,
-        prepared.ids,
-        prepared.plan,
-        prepared.sites,
+        tokenizer=prepared.tokenizer.digest,
+        tokens=prepared.ids,
+        plan=prepared.plan,
+        sites=prepared.sites,
         root=root,
         dtype=experiment.capture.dtype,
         device=device,
@@ -171,13 +172,14 @@ def work_at(
     """
     caches = caches_at(place)
     jobs = {str(cache): jobs_in(files_at(cache)) for cache in caches}
+    # Without a job there is nothing to do, unless a cache is incomplete.
     if not any(jobs.values()):
         stores = [ActivationStore.open(cache) for cache in caches]
         if any(set(store.files.folders()) != set(store.sites) for store in stores):
             raise MissingError(f"{place} is incomplete and has no job. {HOW_TO_CREATE}")
     for cache in caches:
         for name, job in jobs[str(cache)].items():
-            if only not in (None, name):
+            if only is not None and name != only:
                 continue
             work = job.open(cache, device)
             for done in compute_shards(work, seed):
@@ -276,13 +278,15 @@ def by_processes(
         with _start_workers(job, work, n_processes, device, threads) as (workers, lines):
             for line in lines:
                 on_rows(json.loads(line)["rows"])
-            failures = [worker.wait() for worker in workers]
+            reasons = [worker.wait() for worker in workers]
     finally:  # a signal may kill a worker before it releases its lock
         remove_dead_locks(work.store.files)
-    close_job(job, work, [reason for reason in failures if reason], n_processes, watcher)
+    close_job(job, work, [reason for reason in reasons if reason], n_processes, watcher)
 
 
 class _Worker(NamedTuple):
+    """A worker process, and the temporary file that receives its error output."""
+
     process: subprocess.Popen[bytes]
     errors: IO[bytes]
 
@@ -326,7 +330,7 @@ def _start_workers(
                 stderr=errors,
             )
             workers.append(_Worker(process, errors))
-        os.close(writing)
+        os.close(writing)  # the pipe then ends with the last worker
         yield workers, lines
 
 

@@ -167,6 +167,7 @@ class _Crew:
                         on_rows(n_rows)
 
     def _begin(self) -> None:
+        """Start an actor, which first loads the model."""
         actor = self._start()
         self._busy[actor.open.remote()] = (actor, None)
 
@@ -188,7 +189,8 @@ def _connected(address: str | None) -> Iterator[Any]:
         return
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # no usage statistics
     try:
-        # Ray itself would try for minutes to reach an address where nothing listens.
+        # Ray itself would try for minutes to reach an address, such as ray://host:port, where
+        # nothing listens.
         host, _, port = (address or "").rpartition("/")[2].rpartition(":")
         if port.isdigit():
             socket.create_connection((host, int(port)), _SECONDS_TO_PLACE).close()

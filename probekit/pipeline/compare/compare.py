@@ -89,11 +89,12 @@ def align(rows_a: pd.DataFrame, rows_b: pd.DataFrame) -> NDArray[np.int64] | Non
     columns = ["example", "group", "label"]
 
     def keys(rows: pd.DataFrame) -> pd.MultiIndex:
+        # Equal rows are numbered, so that each has a key of its own.
         occurrence = rows.groupby(columns, sort=False).cumcount()
         return pd.MultiIndex.from_frame(rows[columns].assign(occurrence=occurrence))
 
-    places = keys(rows_b).get_indexer(keys(rows_a)).astype(np.int64)
-    return None if (places < 0).any() else places
+    indices_in_b = keys(rows_b).get_indexer(keys(rows_a)).astype(np.int64)
+    return None if (indices_in_b < 0).any() else indices_in_b
 
 
 def compare(run_a: Path | str, run_b: Path | str, *, metric: str | None = None) -> RunComparison:
@@ -138,13 +139,13 @@ def compare(run_a: Path | str, run_b: Path | str, *, metric: str | None = None) 
         )
     a, b = map(_Side, runs)
     pairs = match(a, b)
-    own_metrics = [run.verdict.metric for run in runs]
-    if metric is None and len(set(own_metrics)) > 1:
+    main_metrics = [run.verdict.metric for run in runs]
+    if metric is None and len(set(main_metrics)) > 1:
         raise ConfigError(
-            f"The main metric is {own_metrics[0]} in {titles[0]} and {own_metrics[1]} in "
+            f"The main metric is {main_metrics[0]} in {titles[0]} and {main_metrics[1]} in "
             f"{titles[1]}. Choose one with --metric."
         )
-    metric = metric or own_metrics[0]
+    metric = metric or main_metrics[0]
     if not pairs:
         raise DataError(
             "The runs have no predictions that can be compared row by row: their probes read whole "
@@ -157,9 +158,9 @@ def compare(run_a: Path | str, run_b: Path | str, *, metric: str | None = None) 
         raise UnknownNameError(
             f"No predictions of these runs have the metric {metric!r}. {nearest(metric, allowed)}"
         )
-    places = align(runs[0].test_rows, runs[1].test_rows) if shares_ids(*runs) else None
-    results = differences(usable, (a.resamples, b.resamples), places, metric)
-    pairing: Pairing = "unpaired" if places is None else "paired"
+    indices_in_b = align(runs[0].test_rows, runs[1].test_rows) if shares_ids(*runs) else None
+    results = differences(usable, (a.resamples, b.resamples), indices_in_b, metric)
+    pairing: Pairing = "unpaired" if indices_in_b is None else "paired"
     common = {
         "metric": metric,
         "pairing": pairing,
@@ -210,7 +211,15 @@ class ProbeAddress(NamedTuple):
 
 
 class _Side:
-    """One of the two runs, with the addresses of its task probes and of its selected probe."""
+    """One of the two runs, with the addresses of its task probes and of its selected probe.
+
+    Attributes:
+        run: the run.
+        places: the addresses of its task probes.
+        selectivity: selectivity of each probe that has one, by address.
+        chosen: the address of the selected probe or nested choice; None if there is none.
+        resamples: jackknife resamples of the test rows.
+    """
 
     def __init__(self, run: FinishedRun[AnyExperiment]) -> None:
         self.run, verdict = run, run.verdict
@@ -247,7 +256,7 @@ def match(a: _Side, b: _Side) -> list[Pair]:
 
     Raises:
         ConfigError: The runs have no site in common.
-        DataError: A file of predictions is missing or damaged, or there are no pairs.
+        DataError: A file of predictions is missing or damaged.
     """
 
     def varies(name: str) -> bool:
@@ -281,9 +290,10 @@ def match(a: _Side, b: _Side) -> list[Pair]:
         )
     sites = [pair for place_a, place_b in common for pair in _pair(a, b, place_a, place_b)]
     chosen = []
+    # A pair in `common` is one of `sites`, where `_pair` marks it as chosen.
     if a.chosen and b.chosen and (a.chosen, b.chosen) not in common:
         chosen = _pair(a, b, a.chosen, b.chosen)
-    # Baselines that both runs have, at positions that both have.
+    # Baselines that both runs have, at positions that both have, or at the only one of each.
     baselines: list[Pair] = []
     positions_a, positions_b = list(a.run.experiment.offsets), list(b.run.experiment.offsets)
     matched = [(position, position) for position in positions_a if position in positions_b]
@@ -324,7 +334,7 @@ def _pair(a: _Side, b: _Side, place_a: ProbeAddress, place_b: ProbeAddress) -> l
 def differences(
     pairs: Sequence[Pair],
     resamples: tuple[Resamples, Resamples],
-    places: NDArray[np.int64] | None,
+    indices_in_b: NDArray[np.int64] | None,
     metric: str,
 ) -> list[Difference]:
     """Return the difference in a metric, run a minus run b, for each pair of predictions.
@@ -334,7 +344,7 @@ def differences(
     Args:
         pairs: predictions of a and of b, each in the order of its own test rows.
         resamples: jackknife resamples of the test rows of a and of b.
-        places: index in b of each test row of a; None if the rows differ.
+        indices_in_b: index in b of each test row of a; None if the rows differ.
         metric: the name of the metric.
 
     >>> truth, groups = np.tile([0, 1], 50), np.arange(100).astype(str)
@@ -347,7 +357,7 @@ def differences(
     resamples_a, resamples_b = resamples
     _, first_of_a, _ = pairs[0]
     values = metrics_of(first_of_a)[metric]
-    if places is None:
+    if indices_in_b is None:
         sides = [
             (
                 Side(values(of_a, resamples_a), resamples_a, parts_of(metric, [of_a])),
@@ -359,7 +369,7 @@ def differences(
     paired_values, parts = [], []
     for _, of_a, of_b in pairs:
         assert isinstance(of_b, ClassPredictions | NumberPredictions)
-        same_rows_of_b = take(of_b, places)
+        same_rows_of_b = take(of_b, indices_in_b)
         paired_values.append((values(of_a, resamples_a), values(same_rows_of_b, resamples_a)))
         parts_a, parts_b = parts_of(metric, [of_a]), parts_of(metric, [same_rows_of_b])
         parts.append(difference_of_parts(parts_a, parts_b))

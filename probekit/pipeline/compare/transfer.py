@@ -54,7 +54,7 @@ from probekit.results.comparison import COSINES, SCORES, Transfer
 from probekit.results.finished_run import flat
 from probekit.terminal import SILENT, Watcher
 
-NULL_DRAWS = 10
+NULL_DRAWS = 10  # label permutations for the null distribution of cosines
 # Settings that do not affect the transfer, or whose effect is compared instead of their spelling.
 _MAY_DIFFER = (
     "model.random_weights",
@@ -160,10 +160,10 @@ def transfer(
                 "probe": fits[0].spec.text,
             }
             measured = [one for fit in fits for one in fit.measurements]
-            of_sets = [m.value for m in measured if m.split == "validation" and m.target == "task"]
+            values = [m.value for m in measured if m.split == "validation" and m.target == "task"]
             # NaN if the metric is undefined for all sets.
-            mean = float(np.mean(of_sets)) if of_sets else math.nan
-            sign = METRICS[first.prober.main_metric].sign
+            mean = float(np.mean(values)) if values else math.nan
+            sign = METRICS[first.prober.main_metric].sign  # -1 if lower values are better
             validation[place["site"], place["probe"]] = sign * mean
             for row in _scores(fits, X):
                 scores.append(place | row | leaks.get((row["train"], row["test"]), {}))
@@ -255,6 +255,7 @@ def make_sets(
 
 
 def _check_alike(experiments: Sequence[Experiment]) -> None:
+    """Raise ConfigError if experiments differ in more than their data, or cannot be transferred."""
     names = [experiment.name for experiment in experiments]
     if len(names) < 2:
         raise ConfigError(
@@ -332,6 +333,7 @@ def _shared_rows(train: TransferSet, test: TransferSet) -> dict[str, int | None]
     sources = ("root", "file", "train", "test", "hub", "memory")
     is_same = all(getattr(a, key) == getattr(b, key) for key in sources)
     groups = None
+    # Groups of two sources are comparable if both are columns; those of words number sentences.
     if is_same or all(data.columns.group is not None and not data.has_words for data in (a, b)):
         known_groups = train.prober.data.groups[train.prober.data.train]
         groups = int(np.isin(test.prober.data.groups[tested], known_groups).sum())
@@ -352,7 +354,7 @@ def _fit(
             null_settings = replace(
                 settings,
                 kinds=(spec,),
-                C=settings.C if penalty is None else (penalty,),
+                C=settings.C if penalty is None else (penalty,),  # as chosen on the true labels
                 # Minimal settings of a Prober, because only the fit is used.
                 control_draws=0,
                 folds=2,
@@ -380,7 +382,7 @@ def _scores(fits: Sequence[_Fitted], X: Sequence[Features]) -> Iterator[dict[str
         resamples = prober.resamples_of(test.spec.text)
         for train in fits:
             predictions = _predict(train.spec, train.fit, rows, prober)
-            first, uninformed = train.measurements[0], _uninformed(train.data.prober, predictions)
+            facts, uninformed = train.measurements[0], _uninformed(train.data.prober, predictions)
             for metric, function in metrics_of(uninformed).items():
                 values = function(predictions, resamples)
                 parts, own_parts = parts_of(metric, [predictions]), parts_of(metric, [own])
@@ -404,7 +406,7 @@ def _scores(fits: Sequence[_Fitted], X: Sequence[Features]) -> Iterator[dict[str
                     "difference_high": limited.ci_high,
                     "n_test": len(resamples.group_of_row),
                     "n_groups": resamples.n_groups,
-                    **{name: getattr(first, name) for name in _OF_FIT},
+                    **{name: getattr(facts, name) for name in _OF_FIT},
                 }
 
 
@@ -440,10 +442,14 @@ def _uninformed(prober: Prober, predictions: Predictions) -> Predictions:
 
 
 def _cosines(fits: Sequence[_Fitted], spread: Floats) -> Iterator[dict[str, Any]]:
-    """Yield a row of `Transfer.cosines` for each space and pair of sets that have directions."""
+    """Yield a row of `Transfer.cosines` for each space and ordered pair of sets.
+
+    A set is also paired with itself. There are no rows for a kind of probe without a direction.
+    """
     spaces = (("raw", None), ("standardised", spread))
     for (name, scale), a, b in product(spaces, fits, fits):
-        if a.direction is None or b.direction is None:  # nor has this kind of probe on other sets
+        # A kind of probe has a direction on all sets or on none.
+        if a.direction is None or b.direction is None:
             return
         value = cosine(a.direction, b.direction, scale)
         null = [cosine(drawn, b.direction, scale) for drawn in a.null]

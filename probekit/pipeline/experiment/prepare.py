@@ -105,6 +105,7 @@ class TextRows(Rows):
         """Index of the text or sentence of each row, from 0, shape (n_rows,)."""
 
         def name_of(example: Example) -> str:
+            """Return a name that all words of a sentence share; for a whole text, its id."""
             if example.span is None:
                 return example.id
             # Each word of a sentence is an example of its own; their ids share the part before the
@@ -156,7 +157,7 @@ def prepare(experiment: Experiment) -> TextRows:
             key = "hub"
         if isinstance(error, UnknownNameError):
             key = "columns"
-        with experiment.at("data", *filter(None, [key])):
+        with experiment.at("data", *([key] if key else [])):
             raise
     check_examples(experiment, dataset)
     n_read = len(dataset)
@@ -224,7 +225,7 @@ def find_features(
     with experiment.at("capture", "sites"):
         single = config.sites.select(settings.sites)
         check_storable(selection.site for selection in single)
-    joined: dict[SiteConcatenation, None] = {}
+    joined: dict[SiteConcatenation, None] = {}  # an ordered set
     for number, patterns in enumerate(settings.concatenate):
         with experiment.at("capture", "concatenate", number):
             parts = config.sites.select(patterns)
@@ -296,13 +297,14 @@ def check_examples(experiment: AnyExperiment, dataset: Dataset) -> None:
     """
     if experiment.data.columns.group is not None:
         everything = f"all {len(dataset):,} rows"
-        sides = {(everything, "cannot be split into train and test"): list(dataset.examples)}
-        is_given = experiment.split.folds is None  # folds ignore the sides of the file
+        # By their words in the message, and by what a single group would prevent.
+        examples_of = {(everything, "cannot be split into train and test"): list(dataset.examples)}
+        uses_sides = experiment.split.folds is None  # folds ignore the sides of the file
         for example in dataset.examples:
-            if is_given and example.split in ("train", "test"):  # the split reports other values
+            if uses_sides and example.split in ("train", "test"):  # the split reports other values
                 side = f"all rows of {example.split}", "is too few for folds and intervals"
-                sides.setdefault(side, []).append(example)
-        for (rows, reason), examples in sides.items():
+                examples_of.setdefault(side, []).append(example)
+        for (rows, reason), examples in examples_of.items():
             if len({example.group for example in examples}) == 1:
                 with experiment.at("data", "columns", "group"):
                     raise DataError(
@@ -343,7 +345,7 @@ def _tokenize(
         if (example.text, example.turns) not in encoded:
             try:
                 tokens = encoder.encode(example.text, example.turns)
-            except DataError as error:  # of the row; the others are errors of the template
+            except DataError as error:  # concerns this row; the errors below concern all rows
                 raise DataError(f"{example.where}: {error}") from error
             except (MissingError, CheckpointError):
                 with experiment.at("tokens", "chat"):

@@ -32,13 +32,13 @@ from probekit.results.record import (
     FindingRecord,
 )
 
-SHOWN_PER_LABEL = 2
+SHOWN_PER_LABEL = 2  # examples of each label on the page
 MOST_LABELS = 20  # with more distinct numbers, rows are counted by range
-N_RANGES = 5
+N_RANGES = 5  # of numbers, when rows are counted by range
 ROOT = "-1"  # head of a root, as written by the treebank reader
 MOST_LOST = 0.05  # largest share of examples without a row before a warning
 
-_LIBRARIES = ("scikit-learn", "numpy", "scipy", "torch")
+_LIBRARIES = ("scikit-learn", "numpy", "scipy", "torch")  # their versions are part of the run key
 
 
 def run_key(source: Source, card: str | None) -> str:
@@ -97,13 +97,13 @@ def described_run(
 def data_facts(rows: Rows, probers: Sequence[Prober], card: str | None) -> DataFacts:
     """Return counts by split and label, a few examples, and the findings of the data checks."""
     dataset = rows.dataset
-    is_nested = len(rows.splits) > 1
+    is_nested, sides = len(rows.splits) > 1, _sides(rows.splits)
     return DataFacts(
         name=dataset.name,
         n_examples=len(dataset),
         n_rows=len(rows.labels),
         labels=_label_counts(rows, probers[0]),
-        groups={side: len(np.unique(rows.groups[n])) for side, n in _sides(rows.splits).items()},
+        groups={side: len(np.unique(rows.groups[own])) for side, own in sides.items()},
         examples=[
             ExampleRecord(text=e.text, span=e.span, label=e.label, split="" if is_nested else side)
             for side, indices in _sides(rows.examples).items()
@@ -133,9 +133,9 @@ def findings(rows: Rows, probers: Sequence[Prober]) -> tuple[Finding, ...]:
         rows.dataset, rows.examples, has_classes=has_classes, has_texts=has_texts
     )
     results = list(checks)
-    if settings.metric is not None:  # the finding proposes one
+    if settings.metric is not None:  # the finding `imbalance` proposes to set a metric
         results = [finding for finding in results if finding.code != "imbalance"]
-    if not METRICS[probers[0].main_metric].parts:  # it does not weight labels equally
+    if not METRICS[probers[0].main_metric].parts:  # the metric does not weight labels equally
         results = [finding for finding in results if finding.code != "few-groups-of-label"]
     n_lost = rows.n_read - len(rows.dataset)
     if n_lost > MOST_LOST * rows.n_read:
@@ -168,7 +168,7 @@ def _few_arrangements(prober: Prober) -> list[Finding]:
 
 def _label_counts(rows: Rows, prober: Prober) -> dict[str, dict[str, int]]:
     """Return the number of rows by split and label; if labels are many numbers, by range."""
-    labels, names = rows.labels, None
+    labels, names = rows.labels, None  # names: those of ranges, in ascending order
     if prober.settings.reads == "trees":
         labels = np.where(labels == ROOT, "roots", "other words")
     elif prober.settings.reads_numbers and len(np.unique(labels)) > MOST_LABELS:
@@ -179,7 +179,7 @@ def _label_counts(rows: Rows, prober: Prober) -> dict[str, dict[str, int]]:
     shown = {}
     for side, own in _sides(rows.splits).items():
         counts = Counter(labels[own].tolist())
-        shown[side] = {name: counts[name] for name in names or sorted(counts) if counts[name]}
+        shown[side] = {name: counts[name] for name in (names or sorted(counts)) if counts[name]}
     return shown
 
 

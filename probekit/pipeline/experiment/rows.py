@@ -213,7 +213,7 @@ def hold_out(
 def _nested(
     experiment: AnyExperiment, dataset: Dataset, example: IntArray, n_folds: int
 ) -> tuple[Dataset, tuple[Split, ...], tuple[Split, ...]]:
-    """Return the splits of a nested cross-validation: each fold of groups is tested once."""
+    """Return the results of `hold_out` for a nested cross-validation: each fold is tested once."""
     has_classes, tested = experiment.probe.reads == "classes", np.arange(len(dataset))
     if experiment.split.drop_repeated:
         tested = in_one_group(dataset)
@@ -229,6 +229,7 @@ def _nested(
     fold_of_example[tested] = group_folds(strata, groups, n_folds, experiment.split.seed)
 
     def splits_by(fold: IntArray) -> tuple[Split, ...]:
+        """Return the split of each fold, given the fold of each example or row."""
         splits = []
         for test in range(n_folds):
             train = np.flatnonzero((fold != test) & (fold >= 0))
@@ -342,23 +343,25 @@ def position_rows(
         marked = [one.text[slice(*one.span)] if one.span else "" for one in examples]
         words = np.array(marked, dtype=str)[plan.example]
     last = plan.positions[plan.offsets[1:] - 1]
-    # Example and last position of each row.
+    # Index of the example, and index of its last token that the row reads.
     ends = list(zip(plan.example.tolist(), last.tolist(), strict=True))
 
     @cache
-    def name(token: int) -> str:
+    def string_of(token: int) -> str:
         return tokenizer.strings([token])[0]
 
-    def token(example: int, position: int) -> str:
+    def token(example: int, index: int) -> str:
         """Return a token of an example; "" beyond an end of the text."""
         ids = tokens[example].ids
-        return name(int(ids[position])) if 0 <= position < len(ids) else ""
+        return string_of(int(ids[index])) if 0 <= index < len(ids) else ""
 
     @cache
-    def word_or_token(example: int, position: int) -> str:
-        read = examples[example].text[: int(tokens[example].offsets[position, 1])]
-        return (last_word(read) if reads_text else None) or token(example, position)
+    def word_or_token(example: int, index: int) -> str:
+        read = examples[example].text[: int(tokens[example].offsets[index, 1])]
+        word = last_word(read) if reads_text else None
+        return word or token(example, index)
 
+    # A row that reads its span has the labelled word as its type.
     types, neighbours = words, None
     if not reads_span or types is None:
         types = np.array([word_or_token(*end) for end in ends], dtype=str)
@@ -366,7 +369,7 @@ def position_rows(
         around = [adjacent_words(one.text, one.span) for one in examples]
         neighbours = np.array(around, dtype=object)[plan.example]
     elif not reads_text:
-        pairs = [(token(n, position - 1), token(n, position + 1)) for n, position in ends]
+        pairs = [(token(example, end - 1), token(example, end + 1)) for example, end in ends]
         neighbours = np.array(pairs, dtype=object)
     # The norm at position 0 is so large that it would dominate the scaling.
     typical = plan.positions[plan.offsets[:-1]] > 0 if position.skip_first else None

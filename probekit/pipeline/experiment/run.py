@@ -261,6 +261,7 @@ def _write_scores(
 def _write_attention(source: Source, folder: RunFolder) -> list[AttentionPrompt]:
     """Write the attention patterns of the experiment's texts, and return them."""
     prompts = source.attention_prompts()
+    # The patterns of text n have the name "n", its head scores "n.SCORE".
     arrays = {str(n): prompt.patterns for n, prompt in enumerate(prompts)}
     for n, prompt in enumerate(prompts):
         arrays |= {f"{n}.{name}": score for name, score in prompt.scores.items()}

@@ -42,7 +42,7 @@ if TYPE_CHECKING:  # code that finds and fills caches does not affect the result
 
     Capture = Callable[["ModelSource"], Mapping[str, Captured]]
 
-TASK = "task"
+TASK = "task"  # target of the probed model, as opposed to those of untrained networks
 N_SEEDS = 2**32  # number of seeds of a random generator
 SAMPLE = 64  # sequences for norms; few suffice, because the ratio is large (about 30 in GPT-2)
 
@@ -128,6 +128,8 @@ class Source(ABC):
 
 
 class _LastRead(NamedTuple):
+    """The last site that was read of a network, with its rows at one position."""
+
     site: str
     position: int
     values: FloatArray
@@ -294,6 +296,7 @@ def residual_norms(model: Network, rows: TextRows) -> list[Norms]:
     others: Counter[str] = Counter()
 
     def measure(site: str, value: Tensor) -> Tensor:
+        """Add the norms of one sequence at a site, as a tap that changes nothing."""
         norms = value[0].float().norm(dim=-1)  # [pos]
         first[site] += norms[0].item()
         others[site] += norms[1:].sum().item()

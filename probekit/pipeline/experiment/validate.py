@@ -65,7 +65,7 @@ class ValidationReport:
             cost = "nothing to capture"
             if self.minutes is not None:
                 n, duration = round(60 * self.minutes), f"about {self.minutes:.1f} minutes"
-                if n < 120:
+                if n < 120:  # seconds
                     duration = f"about {counted(n, 'second')}" if n else "less than a second"
                 cost = f"{duration} to capture on this machine, plus probing"
             lines.append(
@@ -89,6 +89,7 @@ def validate(
         ProbekitError: a file is missing or cannot be read. Problems in readable data are returned
             as findings.
     """
+    # Problems of the file itself are raised, those of the data are findings.
     experiment = make_experiment(experiment)
     read_card(experiment.data)
     try:

@@ -188,7 +188,7 @@ def plain_texts(name: str, values: Iterable[Any], *, distinct: bool = False) -> 
     Raises:
         DataError: a value is missing, or neither a text nor a number, or would be confused.
     """
-    found = []
+    texts = []
     cells = _cells(name, values)
     for row, value in enumerate(cells):
         if value is None:
@@ -200,7 +200,7 @@ def plain_texts(name: str, values: Iterable[Any], *, distinct: bool = False) -> 
             raise DataError(
                 f"{name}[{row}] is of type {type(value).__name__}. Allowed: texts and numbers."
             )
-        found.append(str(value))
+        texts.append(str(value))
     first_row: dict[Any, int] = {}
     for row, cell in enumerate(cells if distinct else ()):
         # 1 and "1" have the same text, 1 and True the same value.
@@ -213,7 +213,7 @@ def plain_texts(name: str, values: Iterable[Any], *, distinct: bool = False) -> 
                     f"differ in type but not in text or value. Write all {name} with the same "
                     f"type, such as [str(one) for one in {name}] if they are different."
                 )
-    return found
+    return texts
 
 
 def _cells(name: str, values: Iterable[Any]) -> list[Any]:

@@ -28,6 +28,7 @@ from probekit.model.text.tokenizer import Tokenizer
 from probekit.pipeline.experiment.prepare import TextRows, text_encoder
 from probekit.results.causes import LeftOut
 
+# Reasons for leaving out a row, and what the user can do about each.
 _UNEQUAL = "the text and its counterfactual have different numbers of tokens"
 _EQUAL = "the text and its counterfactual have the same tokens"
 _MISSING = "there is no counterfactual"
@@ -201,7 +202,7 @@ def cause_inputs(experiment: Experiment, prepared: TextRows) -> CauseInputs:
     by_reason: dict[str, list[int]] = {}
     for row in used.tolist():
         by_reason.setdefault(reason_of(examples[row]), []).append(row)
-    kept = np.array(by_reason.pop("", []), dtype=np.int64)
+    kept = np.array(by_reason.pop("", []), dtype=np.int64)  # rows without a reason
     left_out = []
     for reason, rows in by_reason.items():
         remedy = _REMEDIES.get(reason, "Most words need a leading space to be one token.")

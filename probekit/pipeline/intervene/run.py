@@ -38,7 +38,7 @@ from probekit.results.table import make_table
 from probekit.terminal import Watcher
 
 _BUSY = "Another process is running this experiment in {}. Wait for it to end, or give another out."
-_OF_PAIRS = ("patch", "swap")
+_OF_PAIRS = ("patch", "swap")  # edits that write values of the counterfactual
 _MOSTLY = 0.75  # share of right answers, below which they are a warning
 Step = EffectStep | VerdictStep
 
@@ -203,6 +203,7 @@ def steps_of(
                 every = tuple(range(len(inputs.splits)))
                 folds_of = dict.fromkeys(model.sites.select(named), every)
             if CHOSEN in step.sites:
+                # A site that is also named keeps all folds.
                 folds_of = _chosen(model, table) | folds_of
         sites_of: dict[tuple[int, ...], tuple[SiteSelection, ...]] = {}
         for selection, folds in folds_of.items():
@@ -262,10 +263,12 @@ def _preferred(inputs: CauseInputs, model: Network, folder: RunFolder) -> float 
     measure = AnswerMeasure(first.answer[test], first.wrong[test], "accuracy")
 
     def compute() -> dict[str, float]:
+        """Return the share, computed for some texts at a time."""
         is_right = []
         for rows in torch.split(torch.arange(len(test)), TEXTS_AT_ONCE):
             base = BasePass.keep(model, inputs.batch[test[rows]])
             every = torch.arange(len(rows), device=base.final.device)
+            # Without an edit, the pass is its own base.
             is_right.append(measure[rows].score(model, base.final, every, base.final))
         return {"share": float(torch.cat(is_right).mean())}
 

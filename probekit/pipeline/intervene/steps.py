@@ -148,13 +148,18 @@ class EffectStep:
             )
 
     def _numbers(self, model: Network, selected: Sequence[SiteSelection]) -> dict[str, Any]:
+        """Return the scores of each test row by each measure, without the edit and with it.
+
+        An entry of `patched` has the index in `selected`, the position, and the scores.
+        """
         inputs = self.inputs
+        # The rows that are averaged, if any, and the rows that are edited.
         folds = [(inputs.test, inputs.test)]
         if self.step.with_ == "mean":  # that of the training rows of the fold
             folds = [(split.train, split.test) for split in inputs.splits]
         by_fold = []
-        for train, test in folds:
-            rows, averaged = torch.from_numpy(test), torch.from_numpy(train)
+        for averaged_rows, edited_rows in folds:
+            rows, averaged = torch.from_numpy(edited_rows), torch.from_numpy(averaged_rows)
             batch, measures = inputs.batch[rows], [one[rows] for one in inputs.measures]
             at: Positions = inputs.position[rows] if self.at == "probed" else self.at
             averaged_at = inputs.position[averaged] if self.at == "probed" else None
@@ -169,7 +174,7 @@ class EffectStep:
                     seed=inputs.experiment.probe.seed,
                 )  # fmt: skip
             by_fold.append(values)
-        order = np.argsort(np.concatenate([test for _, test in folds]))
+        order = np.argsort(np.concatenate([edited_rows for _, edited_rows in folds]))
 
         def joined(columns: Sequence[Floats]) -> Floats:
             return np.concatenate(columns)[order]
@@ -256,7 +261,7 @@ class VerdictStep:
     def parts(self, model: Network) -> Iterator[Part]:
         """Return the parts: one for each site."""
         for selection in self.selected:
-            linear_entry(model, selection)
+            linear_entry(model, selection)  # raises unless it is a part of the residual stream
             yield Part(
                 title=f"{self.along} direction at {selection.text}",
                 identity={
@@ -273,6 +278,11 @@ class VerdictStep:
             )
 
     def _numbers(self, model: Network, selection: SiteSelection) -> dict[str, Any]:
+        """Return verdicts, null distributions and doses at a site, and scores after the erasure.
+
+        Raises:
+            DataError: all rows have the same right answer.
+        """
         inputs, probe = self.inputs, self.inputs.experiment.probe
         position, measure, C = inputs.position, inputs.measures[0], strength_of(probe.C)
         if len(torch.unique(measure.answer)) == 1:
@@ -331,6 +341,7 @@ class VerdictStep:
     def rows(self, found: Found) -> Iterator[tuple[str, Row]]:
         """Yield the rows of verdicts.csv, doses.csv and downstream.csv, each with its table."""
         best: dict[tuple[int, str], float] = {}  # p-values by number of the site and question
+        # Each question is tested at all sites together.
         for question in ("steers", "silences", "swap"):
             tested, effects, null = [], [], []
             for number, (_, of_site) in enumerate(found):

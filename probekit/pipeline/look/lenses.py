@@ -41,6 +41,7 @@ _DTYPES = {
     **dict.fromkeys(("layer", "head", "position"), "Int64"),
     **dict.fromkeys(("edited", "effect", "recovery", "estimate"), "float64"),
 }
+# The columns before `patched`, the measure after the patch, is renamed to `edited`.
 _COLUMNS = ("base", "source", "patched", *(name for name in _DTYPES if name != "edited"))
 
 
@@ -203,8 +204,8 @@ def score_texts(
         DataError: there is no text, or one is empty or longer than the context.
     """
     sequences = [network.ids(text, bos=bos) for text in texts]
-    n_tokens = sum(map(len, sequences))
-    read = f"{len(texts)} text{'s' * (len(texts) != 1)} of {n_tokens:,} tokens"
+    n_tokens, noun = sum(map(len, sequences)), "text" if len(texts) == 1 else "texts"
+    read = f"{len(texts)} {noun} of {n_tokens:,} tokens"
     rows = score_heads(network.model, sequences, watcher)
     return ScoredHeads(rows, read, known_heads(network.model))
 
@@ -227,20 +228,20 @@ def score_random_repeats(
     Raises:
         ConfigError: n is 0, or twice the length exceeds the context.
     """
-    context = network.model.config.n_ctx
-    if 2 * length + bos > context:
+    context, n_bos = network.model.config.n_ctx, 1 if bos else 0
+    if n_bos + 2 * length > context:
+        after = " after beginning-of-text" if bos else ""
         raise ConfigError(
-            f"{length} tokens, repeated once{' after beginning-of-text' * bos}, exceed the context "
-            f"of {context}. Allowed: a length of at most {(context - bos) // 2}."
+            f"{length} tokens, repeated once{after}, exceed the context of {context}. Allowed: a "
+            f"length of at most {(context - n_bos) // 2}."
         )
     pool = network.tokenizer.ordinary_ids
     bos_id = network.tokenizer.bos_id if bos else None
     sequences = random_repeats(pool, n, length, seed=seed, bos=bos_id)
     device = network.model.device
     rows = score_heads(network.model, [ids.to(device) for ids in sequences], watcher)
-    read = (
-        f"{n} sequence{'s' * (n != 1)} of {length} random tokens, each repeated once, seed {seed}"
-    )
+    noun = "sequence" if n == 1 else "sequences"
+    read = f"{n} {noun} of {length} random tokens, each repeated once, seed {seed}"
     return ScoredHeads(rows, read, known_heads(network.model))
 
 
@@ -317,7 +318,8 @@ def patch_pair(
             effect = {} if top.verified is None else asdict(top.verified)
             rows.append(effect | place | {"position": top.patch.position, "estimate": top.estimate})
     table = pd.DataFrame(rows, columns=_COLUMNS)
-    table["position"] = pd.to_numeric(table["position"], errors="coerce")  # not that of `all`
+    # Patches of all positions have no number of a position: "all" becomes a missing value.
+    table["position"] = pd.to_numeric(table["position"], errors="coerce")
     return PatchedPair(
         clean=tuple(tokenizer.strings(clean_ids.tolist())),
         corrupt=tuple(tokenizer.strings(corrupt_ids.tolist())),

@@ -23,11 +23,11 @@ from probekit.results.network import HeadWeights, WeightTensor
 
 # Columns of the position embeddings that are often plotted for GPT-2.
 COLUMNS = (150, 200, 250)
-CORNER = 300
+CORNER = 300  # rows and columns of a large matrix that are shown
 
 Floats = NDArray[np.float32]
 
-_ATTENTION = re.compile(r"(h\.\d+\.attn\.)(c_attn|c_proj)\.weight")
+_ATTENTION = re.compile(r"(h\.\d+\.attn\.)(c_attn|c_proj)\.weight")  # groups: block, map
 
 
 def write_weights_page(
@@ -56,7 +56,7 @@ def write_weights_page(
             heads is unknown or contradicts config.json.
     """
     checkpoint, tensor_names = _open(source)
-    tensor = tensor and tensor_names.in_network(tensor)
+    tensor = tensor_names.in_network(tensor) if tensor else tensor
     if tensor is None:
         if columns or corner is not None or n_head is not None:
             raise ConfigError(
@@ -121,6 +121,7 @@ def _in_order(name: str) -> list[tuple[int, int, str]]:
 
 
 def _read(checkpoint: Checkpoint, name: str) -> Tensor:
+    """Return a tensor of a checkpoint; raises UnknownNameError if there is no such tensor."""
     if name not in checkpoint.tensors:
         near = nearest(name if "." in name else f"{name}.weight", checkpoint.tensors)
         raise UnknownNameError(f"{checkpoint.path} has no tensor {name!r}. {near}")
@@ -128,7 +129,10 @@ def _read(checkpoint: Checkpoint, name: str) -> Tensor:
 
 
 def _heads(checkpoint: Checkpoint, block: str, drawn: str, n_head: int | None) -> HeadWeights:
-    """Return the head weights of a block, as far as the checkpoint has its attention tensors."""
+    """Return the head weights of a block, as far as the checkpoint has its attention tensors.
+
+    `drawn` is the map that the page plots, `c_attn` or `c_proj`.
+    """
     stored: dict[str, Floats] = {}
     for name in ("c_attn", "c_proj"):
         tensor = checkpoint.tensors.get(f"{block}{name}.weight")

@@ -117,13 +117,14 @@ def chosen_sites(results: Sequence[SiteResult], probers: Mapping[str, Prober]) -
     def add(
         target: str, picks: Sequence[_Pick], controls: Scored | None, probe: str = NESTED_PROBE
     ) -> None:
+        # Adds the pooled picks to `chosen`, with their selectivity if there are controls.
         pooled = _pooled(picks)
         if pooled is None:
             return
         prober, scored = picks[0].prober, pooled.with_facts(probe=probe, target=target)
         chosen.measurements.extend(prober.measure(scored))
         if controls is not None:
-            comparable = np.concatenate([pick.prober.comparable(pick.fold) for pick in picks])
+            comparable = np.concatenate([one.prober.comparable(one.fold) for one in picks])
             selectivity = replace(
                 scored.take(comparable), metric=prober.main_metric, against=controls.predictions
             )
@@ -135,7 +136,7 @@ def chosen_sites(results: Sequence[SiteResult], probers: Mapping[str, Prober]) -
     task = [pick(row, "task") for row in of_task]
     if task:
         draws: list[Scored | None] = []
-        if all(pick.prober.has_control for pick in task):
+        if all(choice.prober.has_control for choice in task):
             n_draws = task[0].prober.settings.control_draws
             draws = [_pooled(task, draw) for draw in range(n_draws)]
         known = [one for one in draws if one is not None]
@@ -150,9 +151,9 @@ def chosen_sites(results: Sequence[SiteResult], probers: Mapping[str, Prober]) -
             only(ranked, depth=EMBED_DEPTH, **{name: row[name] for name in same})["site"]
             for row, ranked in zip(of_task, fold_ranks(table), strict=True)
         ]
-        is_same = all(row["depth"] == EMBED_DEPTH for row in of_task)
-        if not is_same and not any(own.empty for own in sites):
-            changes = [{"site": own.iloc[0], "C": None} for own in sites]
+        is_chosen = all(row["depth"] == EMBED_DEPTH for row in of_task)
+        if not is_chosen and not any(of_fold.empty for of_fold in sites):
+            changes = [{"site": of_fold.iloc[0], "C": None} for of_fold in sites]
             rows = [dict(row) | change for row, change in zip(of_task, changes, strict=True)]
             add(NESTED["embedding"], [pick(row, "task") for row in rows], controls=None)
         # Without a sweep, the baseline has the same position and needs no choice.

@@ -58,7 +58,8 @@ def make_probers(experiment: AnyExperiment, rows: Rows, device: str = "cpu") -> 
             data = rows.data(position, experiment.data.positive)
             if settings.reads == "classes":
                 with experiment.at("data", "positive"):
-                    _ = [split.positive_code for split in data]  # raises if no training label
+                    # The property raises if no training row has the label.
+                    _ = [split.positive_code for split in data]
             try:
                 probers.append(Prober(data, settings))
             except TooFewGroupsError:
@@ -204,7 +205,7 @@ class _Job:
 
     def _measure(self, selection: Probed, folder: Path) -> SiteResult:
         """Return the results at a site; save the probes of the trained model in the folder."""
-        prober, (_, *untrained) = self.prober, self.source.networks
+        prober, untrained = self.prober, self.source.networks[1:]  # the first is the trained one
         on_fit, n_parts = self.progress.on_fit, 2 if untrained else 1
         settings, X = prober.settings, self.source.block(selection, self.position)
         site = prober.site(X, on_fit=partial(on_fit, 0, n_parts))

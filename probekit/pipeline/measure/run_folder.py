@@ -50,7 +50,7 @@ class RunFolder:
         """
         self._digests |= digests
         first = next(iter(self._digests), None)
-        # Check only one file here: `digests` verifies all of them at the end.
+        # If the folder was deleted, so was any file: check one. All are verified at the end.
         if first is not None and not (self.path / first).exists():
             raise self._lost([first])
 
@@ -70,6 +70,7 @@ class RunFolder:
         (self.path / STARTED).unlink(missing_ok=True)
 
     def _lost(self, names: list[str]) -> StoreError:
+        """Return the error for files that were deleted or changed."""
         more = f" and {len(names) - 1} more" if len(names) > 1 else ""
         return StoreError(
             f"{self.path}: {names[0]}{more} was deleted or changed during the run, by hand or by "

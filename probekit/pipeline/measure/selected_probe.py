@@ -57,13 +57,13 @@ from probekit.terminal import SILENT, Watcher
 
 MOST_WRONG = 10  # errors of the selected probe
 MOST_OF_A_PROBE = 5  # errors of each other probe
-MOST_PROBES = 200
+MOST_PROBES = 200  # whose errors are written
 MOST_CHARACTERS = 300  # of the text of an error of another probe
-MOST_POINTS = 500
+MOST_POINTS = 500  # test rows in the scatter plot
 MOST_FITTED = 5000  # maximum number of rows that PCA and LDA are fitted on
 _ROUNDING = 1e-6  # smaller differences are rounding errors, in features of standard deviation 1
 COMPONENTS = 50  # PCA components for LDA: with more features than rows LDA separates any labels
-MOST_FEATURES = 64
+MOST_FEATURES = 64  # listed for k-sparse probes
 FEATURES = ("site", "position", "rank", "feature", "k", "share", "label")  # columns
 _SPARSE = r"k_sparse:(\d+)"
 NULL_DRAWS = 50  # permutations of the labels for the null distribution of cosines
@@ -144,11 +144,12 @@ def write_selected_probe(
                 folder.note({file.as_posix(): digest([(folder.path / file).read_bytes()])})
     if prober.is_nested:
         predictor = Predictor(NESTED_PROBE, HEADLINE)
+    # Those of a nested choice are in a result of their own, the others in that of the site.
     predictions = None
     for result in results:
         place = result.place["position"], _site_name(result.place)
-        if prober.is_nested or place == (row["position"], site.text):
-            predictions = predictions or result.predictions.get(predictor)
+        if predictions is None and (prober.is_nested or place == (row["position"], site.text)):
+            predictions = result.predictions.get(predictor)
     n_classes, n_rows = len(prober.data.classes), len(prober.test_rows)
     if not isinstance(predictions, ClassPredictions) or len(predictions.guess) != n_rows:
         return
@@ -187,7 +188,7 @@ def _site_name(row: Mapping[str, Any] | pd.Series) -> str | None:
 def confusion_rows(chosen: SelectedProbe) -> pd.DataFrame:
     """Return the confusion matrix as rows: count `n` for each true and predicted label."""
     classes, predictions = chosen.classes, chosen.predictions
-    counts = np.zeros((len(classes),) * 2, dtype=int)
+    counts = np.zeros((len(classes), len(classes)), dtype=int)
     np.add.at(counts, (predictions.truth, predictions.guess), 1)
     pairs = product(range(len(classes)), repeat=2)
     rows = [{"truth": classes[a], "guess": classes[b], "n": counts[a, b]} for a, b in pairs]
@@ -246,6 +247,7 @@ def scatter_rows(chosen: SelectedProbe) -> pd.DataFrame:
 
 
 def _sample(rows: NDArray[Any], most: int, generator: np.random.Generator) -> NDArray[Any]:
+    """Return the rows, or `most` of them drawn at random, in ascending order."""
     return np.sort(generator.choice(rows, most, replace=False)) if len(rows) > most else rows
 
 
@@ -266,6 +268,7 @@ def cosine_rows(chosen: SelectedProbe, watcher: Watcher = SILENT) -> pd.DataFram
     streams = [s for s in sites if isinstance(s, SiteSelection) and _is_whole_stream(s)]
     places = placed(pd.DataFrame({"site": [s.text for s in streams], "head": np.nan}))
     saved = {site: chosen.saved(site) for site in only(places, line=chosen.row["line"])["site"]}
+    # Probes of a single layer, all of whose directions have a length.
     probes = {
         site: probe
         for site, probe in saved.items()
@@ -289,10 +292,11 @@ def cosine_rows(chosen: SelectedProbe, watcher: Watcher = SILENT) -> pd.DataFram
         null[stream.text] = np.stack(known) if len(known) == NULL_DRAWS else np.empty((0, 0, 0))
         watcher.progress("probes of permuted labels", done, len(fitted))
     rows = []
-    for (a, u), (b, v) in product(unit.items(), repeat=2):
+    for (a, u), (b, v) in product(unit.items(), repeat=2):  # u, v: (n_directions, n_features)
         cosine = round(float((u * v).sum(axis=1).mean()), 6)
         row = {"site_a": a, "site_b": b, "cosine": cosine, "n_directions": len(u)}
         row |= {"n_features": u.shape[1], "null_high": None, "n_null": 0}
+        # The directions at one site, and those of permuted labels at the other.
         pairs = [(u, null[b])] if a == b else [(u, null[b]), (v, null[a])]
         if all(len(draws) for _, draws in pairs):
             cosines = np.concatenate([null_cosines(own, draws) for own, draws in pairs])
@@ -302,6 +306,7 @@ def cosine_rows(chosen: SelectedProbe, watcher: Watcher = SILENT) -> pd.DataFram
 
 
 def _is_whole_stream(site: SiteSelection) -> bool:
+    """Return whether a selection is a whole site whose features are those of d_model."""
     return site.index is None and describe(site.site).axes[-1] == "d_model"
 
 
@@ -328,14 +333,11 @@ def wrong_of_probes(
         if worst is None:
             continue
         wrong = predictions.guess != predictions.truth
-        errors = [
-            {
-                "row": number_of.setdefault(number, len(number_of)),
-                "guess": str(chosen.classes[predictions.guess[number]]),
-                "ahead": ahead,
-            }
-            for number, ahead in worst.items()
-        ]
+        errors = []
+        for number, ahead in worst.items():
+            number_in_file = number_of.setdefault(number, len(number_of))
+            guess = str(chosen.classes[predictions.guess[number]])
+            errors.append({"row": number_in_file, "guess": guess, "ahead": ahead})
         name = {"name": answers_name(row), "site": row["site"], "head": row["head"]}
         place = {"position": row["position"], "probe": row["probe"]}
         counts = {"n_wrong": int(wrong.sum()), "n_rows": len(wrong)}
@@ -363,9 +365,11 @@ def worst_errors(
         return None
     rows = np.arange(len(guess))
     margin = scores[rows, guess] - scores[rows, truth]
-    order = np.argsort(-np.where(guess == truth, -np.inf, margin), kind="stable")
-    worst: dict[str, int] = {}
-    for number in order[: int((guess != truth).sum())].tolist():
+    is_wrong = guess != truth
+    # Errors by descending margin, then the rows without an error.
+    order = np.argsort(-np.where(is_wrong, margin, -np.inf), kind="stable")
+    worst: dict[str, int] = {}  # row with the largest margin, by group
+    for number in order[: is_wrong.sum()].tolist():
         worst.setdefault(str(chosen.prober.data.groups[test_rows[number]]), number)
     return {
         number: round(float(margin[number]), 4) if np.isfinite(margin[number]) else None
@@ -374,11 +378,13 @@ def worst_errors(
 
 
 def _truth(chosen: SelectedProbe, number: int) -> dict[str, str]:
+    """Return group and label of a test row, given its index among the test rows."""
     data, row = chosen.prober.data, chosen.prober.test_rows[number]
     return {"group": str(data.groups[row]), "label": str(data.y[row])}
 
 
 def _example(chosen: SelectedProbe, number: int) -> Example:
+    """Return the example of a test row, given its index among the test rows."""
     rows, row = chosen.source.rows, chosen.prober.test_rows[number]
     return rows.dataset.examples[int(rows.example[row])]
 

@@ -31,9 +31,9 @@ from probekit.results.table import P_VALUES, only
 
 # Draws per site that make the smallest possible p-value significant after Holm's adjustment.
 DRAWS_A_SITE = 80
-MOST_DRAWS = 20_000
+MOST_DRAWS = 20_000  # exchanges of labels
 
-_PLACE = ("site", "head", "position")
+_PLACE = ("site", "head", "position")  # columns that identify a site at a position
 RELIABILITY = ("probe", *_PLACE, *ReliabilityBin.__dataclass_fields__)  # columns
 
 
@@ -185,6 +185,7 @@ def difference_rows(
     parts = {other: parts_of(metric, several) for other, several in predictions.items()}
 
     def compared(others: Iterable[str]) -> dict[str, Difference]:
+        """Return the differences of the selected probe from others, adjusted for these alone."""
         names = [other for other in others if other != name]
         results = paired_differences(
             [(values[name], values[other]) for other in names],
@@ -193,6 +194,7 @@ def difference_rows(
         )
         return dict(zip(names, results, strict=True))
 
+    # Adjusted for all comparisons; those of rivals named in advance are replaced below.
     found = compared(values)
     named = [other for other in found if other in named_rivals(table, chosen)]
     has_p_values = has_p_values and bool(METRICS[metric].associations)
@@ -207,14 +209,16 @@ def difference_rows(
         # If the majority class scores the same on any rows, the interval is that of the score; also
         # if the score has no interval.
         if np.ptp(of_majority) < ROUNDING or np.isnan(interval.low):
-            limits = interval.low - of_majority[0], interval.high - of_majority[0]
+            low, high = interval.low - of_majority[0], interval.high - of_majority[0]
         else:
             interval = jackknife_interval(values[name] - of_majority, resamples)
-            limits = interval.low, interval.high
+            low, high = interval.low, interval.high
         a, b = float(values[name][0]), float(of_majority[0])
         # A rival that guesses the same is the same comparison.
         same = [other for other in named if np.allclose(values[other], of_majority, atol=ROUNDING)]
-        found |= dict.fromkeys(same, Difference(a, b, a - b, *limits, p, p, *limits))
+        # Nothing is adjusted: the adjusted values, which come last, are the values themselves.
+        difference = Difference(a, b, a - b, low, high, p, p, low, high)
+        found |= dict.fromkeys(same, difference)
         named = [other for other in named if other not in same]
     found |= compared(named)
     facts = {"metric": metric, "n_test": len(rows), "n_groups": resamples.n_groups}
@@ -246,6 +250,7 @@ def reliability_rows(
             if not (isinstance(found, ClassPredictions) and found.scores_are_log_probabilities):
                 continue
             own = {name: site.place[name] for name in _PLACE}
+            # A site without heads has None or NaN as its head, which are unequal.
             if all(own[n] == place[n] or (pd.isna(own[n]) and pd.isna(place[n])) for n in _PLACE):
                 of_probe = reliability_bins(found, prober.resamples_of(probe))
                 bins += [{"probe": probe, **place, **asdict(one)} for one in of_probe]
