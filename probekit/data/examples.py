@@ -134,8 +134,11 @@ class Example:
     def counterfactual_turns(self) -> Turns:
         """The turns of the counterfactual, which differs in the first turn."""
         shift = len(self.counterfactual or "") - len(self.text)
-        numbered = enumerate(self.turns)  # the first turn begins at the same character
-        return tuple((start + shift * (n > 0), end + shift) for n, (start, end) in numbered)
+        turns = []
+        for number, (start, end) in enumerate(self.turns):
+            # The first turn begins at the same character.
+            turns.append((start if number == 0 else start + shift, end + shift))
+        return tuple(turns)
 
     @property
     def place(self) -> TextSpan:

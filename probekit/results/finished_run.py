@@ -103,7 +103,8 @@ def differing(facts: Sequence[Mapping[str, str]]) -> dict[str, tuple[str, ...]]:
 def run_titles(runs: Sequence[tuple[RunRecord, Mapping[str, str]]]) -> list[str]:
     """Return a unique title for each run: its name, and settings in which runs of a name differ.
 
-    A name that all runs have is left out. Titles that would be equal are numbered.
+    A name that all runs have is left out. Titles that would be equal, or empty, get the number of
+    the run.
 
     Args:
         runs: the record of each run, and its settings as `settings_of` returns them.
@@ -287,6 +288,7 @@ class FinishedRun(Generic[Settings]):
                 f"run, so the predictions at {site} are lost. Run the experiment again with the "
                 "same --out."
             )
+        # `truth` has all test rows; predictions for whole texts have one guess for each text.
         return {
             predictor: predictions
             for predictor, predictions in result.predictions.items()

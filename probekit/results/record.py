@@ -294,6 +294,7 @@ def open_record(run_dir: Path, names: Collection[str] | None = None) -> RunRecor
 
 
 def _first_of(damages: Sequence[str]) -> str:
+    """Return the first damages as one text, with the number of the others."""
     n_more = len(damages) - MOST_NAMED
     more = [f"and {n_more} more"] if n_more > 0 else []
     return "; ".join([*damages[:MOST_NAMED], *more])

@@ -43,7 +43,8 @@ def labelled_rows(
         estimator, X, y, dtype=[np.float64, np.float32], ensure_min_samples=2
     )
     check_classification_targets(labels)
-    return rows, *class_codes(labels)
+    classes, codes = class_codes(labels)
+    return rows, classes, codes
 
 
 def class_codes(labels: NDArray[Any]) -> tuple[NDArray[Any], Codes]:
@@ -140,6 +141,8 @@ def units_of(X: Features, groups: ArrayLike | None) -> NDArray[Any]:
 
 def weights_of(X: Features, sample_weight: ArrayLike | None) -> Features:
     """Return the weight (n_samples,) of each row in the dtype of X; without weights all are 1.
+
+    A single number is the weight of every row.
 
     Raises:
         DataError: The shape is not (n_samples,), a weight is negative, or all are 0.
@@ -325,6 +328,7 @@ class LayeredProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # skl
         return found
 
     def _scores(self, X: ArrayLike) -> Floats:
+        """Return the scores (n_samples, n_out) of validated rows."""
         check_is_fitted(self)
         rows = validate_data(self, X, dtype=[np.float64, np.float32], reset=False)
         return apply_layers(self.layers_, rows)
@@ -359,7 +363,7 @@ class TunedProbe(LayeredProbe):
         best = 0
         if len(grid) > 1:
             folds = group_folds(data.codes, data.groups, self.folds, self.random_state)
-            fittable_insides(data.codes, folds)  # raises if there are none
+            fittable_insides(data.codes, folds)  # raises an error if no fold can be fitted
             best = search(rate_scores, data.codes, folds, held_out)
         setattr(self, f"{self.penalty}_", float(grid[best]))
         (solution,) = self.path(grid[best : best + 1], data)

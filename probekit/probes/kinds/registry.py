@@ -171,14 +171,16 @@ class ProbeKind:
     def text(self, options: Mapping[str, Option] | None = None) -> str:
         """Return name and options as one word, for tables.
 
+        Flags are named if they are set; of other options, only the values are given.
+
         >>> KINDS["k_sparse"].text({"k": 16}), KINDS["mass_mean"].text({"covariance": True})
         ('k_sparse:16', 'mass_mean:covariance')
         """
         parts = [self.name]
         for name, value in self.complete(options or {}).items():
-            if isinstance(value, bool):
-                parts += [name] if value else []
-            else:
+            if value is True:
+                parts.append(name)
+            elif value is not False:
                 parts.append(str(value))
         return ":".join(parts)
 

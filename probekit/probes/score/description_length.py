@@ -71,6 +71,7 @@ def subsets(groups: NDArray[np.generic], sizes: Sequence[int], seed: int) -> Mas
     """
     names, group_of_row = np.unique(groups, return_inverse=True)
     rank = np.random.default_rng(seed).permutation(len(names))
+    # The number of rows in the first 1, 2, ... groups, then the number of groups in each sample.
     n_rows = np.cumsum(np.bincount(rank[group_of_row]))
     n_groups = np.searchsorted(n_rows, sizes, side="left") + 1
     return rank[group_of_row] < n_groups[:, None]

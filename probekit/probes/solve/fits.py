@@ -22,11 +22,13 @@ from probekit.probes.solve.solver import DEFAULT_STOPPING, Fit, OnFit, Problem, 
 
 # Selecting C only compares accuracies, so these fits may stop earlier than the final one.
 SEARCH_TOLERANCE = 1e-5
-# Scores (of all fits) in a batch of the path. Products with fewer columns take hardly less time.
+# Number of scores, of all fits together, in a batch of the search. Products with fewer columns take
+# hardly less time.
 PATH_SCORES = 40
 
-# Returns how good held-out outputs are. Arguments: the true labels (n_samples,), the outputs, which
-# are class scores (n_samples, n_classes) or numbers (n_samples,), and the fold of each row.
+# A function that rates held-out outputs, higher for better ones. Its arguments are the true labels
+# (n_samples,), the outputs, which are class scores (n_samples, n_classes) or numbers (n_samples,),
+# and the fold (n_samples,) of each row.
 Judge = Callable[[NDArray[Any], NDArray[Any], Codes], float]
 
 Fit_co = TypeVar("Fit_co", bound=FittedLayers, covariant=True)
@@ -129,7 +131,8 @@ def fit_columns(
             scores = held_out_scores(X, path, fold_of_row, int(codes.max()) + 1)
             best.append(best_rated(tuning.judge, codes, scores, fold_of_row))
     searches = [tuple(path[index]) for path, index in zip(paths, best, strict=True)]
-    finals = [  # on the last share, all rows
+    # The final fits use all rows: the last share, number `n_folds`.
+    finals = [
         Problem(codes, grid[index], n_folds, _mean(codes, fits), tuning.balanced)
         for codes, index, fits in zip(columns, best, searches, strict=True)
     ]
@@ -147,7 +150,10 @@ def _paths(
     tuning: Tuning,
     report: Callable[[int], None],
 ) -> NDArray[np.object_]:
-    """Return the fits (n_columns, n_grid, n_folds) of the search; the last share is all rows."""
+    """Return the fits (n_columns, n_grid, n_folds) of the search.
+
+    The shares of the solver are the fitted rows of each fold, then all rows, which it does not use.
+    """
     stopping, tolerance = tuning.stopping, max(tuning.stopping.tolerance, SEARCH_TOLERANCE)
     stopping = replace(stopping, tolerance=tolerance, aim=tolerance)
     n_folds = len(solver.shares) - 1
@@ -176,12 +182,13 @@ def _paths(
 def _ahead(path: Sequence[Fit], C: float) -> AffineLayer | None:
     """Return the start of a fit at C: its path so far, extrapolated linearly in log C.
 
-    The path goes from small to large C. None without a path.
+    `path` holds the fits at smaller values of C, in ascending order. None if it is empty; a single
+    fit is the start itself.
     """
     if len(path) < 2:
         return path[0].layers[0] if len(path) else None
     before, last = path[-2:]
-    if last.C == before.C:
+    if last.C == before.C:  # the grid has a value twice, which gives no slope
         return last.layers[0]
     steps = np.log(C / last.C) / np.log(last.C / before.C)
     coef = last.coef + steps * (last.coef - before.coef)

@@ -146,7 +146,7 @@ def null_cosines(directions: Floats, draws: Floats) -> Floats:
 
 
 def bound_of_null(null: Floats) -> float:
-    """Return the absolute value that a new draw from the null distribution exceeds in at most 5 %.
+    """Return the absolute value that a new draw of the null exceeds with at most 5 % probability.
 
     If the absolute values of `null` (n_draws,) are sorted in ascending order, it is number
     0.95 (n_draws + 1), rounded up. With fewer than 19 draws there is no such value, and the largest
@@ -156,8 +156,8 @@ def bound_of_null(null: Floats) -> float:
     96.0
     """
     ordered = np.sort(np.abs(null))
-    place = int(np.ceil((1 - LEVEL) * (len(ordered) + 1))) - 1
-    return float(ordered[min(place, len(ordered) - 1)])
+    number = int(np.ceil((1 - LEVEL) * (len(ordered) + 1)))
+    return float(ordered[min(number, len(ordered)) - 1])
 
 
 def pooled_spread(parts: Sequence[Features]) -> Floats:
