@@ -105,8 +105,9 @@ def verify_model(
     compared = [] if tokenizer is None else list(_tokens(reference, tokenizer, texts))
     measured: dict[str, list[list[float]]] = defaultdict(list)
     with torch.inference_mode():
-        expected: dict[int, Mapping[str, Tensor]] = {}  # of one text
-        for site, text, value in _tensors(ours, batch):  # first ours, which checks the lengths
+        expected: dict[int, Mapping[str, Tensor]] = {}  # the reference of the current text only
+        # Our pass comes first, because it raises an error if a text is too long.
+        for site, text, value in _tensors(ours, batch):
             if text not in expected:
                 expected = {text: reference.tensors(batch.ids[text][batch.mask[text]])}
             measured[site].append(_compared(value, expected[text][site]))
@@ -125,6 +126,7 @@ def _compared(value: Tensor, theirs: Tensor) -> list[float]:
 
 
 def _agreement(site: str, of_texts: Sequence[list[float]], tolerance: float) -> Agreement:
+    """Return the comparison over all texts, from the numbers of each text; see `_compared`."""
     worst = torch.tensor(of_texts, dtype=torch.float64).amax(0)  # NaN if one is NaN
     difference, largest, relative = worst.tolist()
     return Agreement(site, difference, largest, relative, tolerance)

@@ -134,11 +134,10 @@ class Example:
     def counterfactual_turns(self) -> Turns:
         """The turns of the counterfactual, which differs in the first turn."""
         shift = len(self.counterfactual or "") - len(self.text)
-        turns = []
-        for number, (start, end) in enumerate(self.turns):
-            # The first turn begins at the same character.
-            turns.append((start if number == 0 else start + shift, end + shift))
-        return tuple(turns)
+        # The first turn, if there are turns, begins at the same character.
+        first = [(start, end + shift) for start, end in self.turns[:1]]
+        later = [(start + shift, end + shift) for start, end in self.turns[1:]]
+        return (*first, *later)
 
     @property
     def place(self) -> TextSpan:

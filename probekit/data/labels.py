@@ -10,7 +10,6 @@ import unicodedata
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from decimal import Decimal
-from os.path import commonprefix
 from typing import Literal, TypeAlias
 
 from probekit.amounts import counted, joined_names
@@ -307,7 +306,8 @@ def is_typo(label: str, other: str) -> bool:
 
 def _n_common(a: str, b: str) -> int:
     """Return the length of the common prefix of two strings."""
-    return len(commonprefix([a, b]))
+    n_shorter = min(len(a), len(b))
+    return next((place for place in range(n_shorter) if a[place] != b[place]), n_shorter)
 
 
 def is_inside_word(text: str, at: int) -> bool:

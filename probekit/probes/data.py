@@ -127,8 +127,7 @@ class ProbeData:
         if len(self.classes) != 2:
             return None
         n_second = np.count_nonzero(self.y[self.train] == self.classes[1])
-        is_second = 2 * n_second <= len(self.train)
-        return 1 if is_second else 0
+        return 1 if 2 * n_second <= len(self.train) else 0
 
 
 def typical_rows(data: ProbeData, rows: Codes) -> Mask | None:

@@ -20,12 +20,7 @@ from probekit.errors import DataError
 from probekit.files import inside
 from probekit.probes.score.metrics import ClassPredictions
 from probekit.probes.score.scored import Predictions, Predictor
-from probekit.results.record import (
-    RunRecord,
-    check_finished,
-    open_record,
-    reading_run_file,
-)
+from probekit.results.record import RunRecord, check_finished, open_record, reading_run_file
 from probekit.results.site_results import SavedSiteResults, read_test_rows, site_stem
 from probekit.results.table import load_table
 from probekit.results.verdict import Verdict

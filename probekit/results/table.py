@@ -23,8 +23,8 @@ from probekit.results.record import reading_run_file
 
 ColumnType = Literal["text", "number", "integer", "finite", "count", "boolean"]
 
-WHOLE = ("integer", "count")  # types of integers from 0
-FILLED = ("finite", "count")  # types without empty cells
+# Types of columns of integers from 0, and types of columns without empty cells.
+WHOLE, FILLED = ("integer", "count"), ("finite", "count")
 
 
 @dataclass(frozen=True)

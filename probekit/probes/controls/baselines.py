@@ -107,6 +107,7 @@ def _frequencies(
     truth, train_codes, names = codes[data.test], codes[data.train], settings.baselines
 
     def with_scores(guess: Codes, logs: Floats) -> ClassPredictions:
+        """Return the predictions, with scores if the main metric needs any."""
         predictions = ClassPredictions(truth, guess, n_classes, positive=fitted.positive)
         if not METRICS[settings.main_metric].needs:
             return predictions
@@ -198,11 +199,12 @@ def decile_features(train: NDArray[Any]) -> FeatureExtractor:
 
 
 def _texts(data: ProbeData, rows: Codes) -> NDArray[Any] | None:
+    """Return the text (n_rows,) of each row; None if there are no texts."""
     return None if data.texts is None else data.texts[rows]
 
 
 def _lengths(data: ProbeData, rows: Codes) -> NDArray[Any] | None:
-    """Return the number of characters and words of each text, (n_rows, 2)."""
+    """Return the number of characters and words of each text, (n_rows, 2); None without texts."""
     if data.texts is None:
         return None
     lengths = [[len(text), len(text.split())] for text in data.texts[rows]]
@@ -210,7 +212,7 @@ def _lengths(data: ProbeData, rows: Codes) -> NDArray[Any] | None:
 
 
 def _words(data: ProbeData, rows: Codes) -> NDArray[Any] | None:
-    """Return the word of each row, the previous word and the next word, (n_rows, 3)."""
+    """Return the word of each row, the previous and the next word, (n_rows, 3); None if unknown."""
     if data.neighbours is None:
         return None
     return np.column_stack([data.types[rows].astype(object), data.neighbours[rows]])
@@ -289,12 +291,14 @@ def text_model(
 
 
 def _fitted(model: Any, X: Any, y: NDArray[Any]) -> Any:
+    """Return a fitted copy of a model, whether it has converged or not."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         return clone(model).fit(X, y)
 
 
 def _outputs(model: Any, X: Any, n_classes: int | None) -> Floats:
+    """Return log probabilities (n_samples, n_classes); without classes, predicted numbers."""
     if n_classes is None:
         found: Floats = model.predict(X)
         return found

@@ -28,7 +28,7 @@ HASH_BYTES = 8
 # Additional draws that replace those in which all types get the same label.
 SPARE_DRAWS = 100
 WORD_OF_TEXT = re.compile(r"\w+")
-FEWEST_ROWS = 30
+FEWEST_ROWS = 30  # test rows that the control task can be scored on; with fewer there is none
 FEWEST_TYPES = 10  # random labels of fewer types are too easy to learn
 FEWEST_GROUPS = 6  # with fewer there are no p-values
 

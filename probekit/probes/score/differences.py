@@ -204,12 +204,10 @@ def unpaired_differences(
     tested = [number for number, one in enumerate(found) if not np.isnan(one.p)]
     all_adjusted = holm(np.array([found[number].p for number in tested])).tolist()
     for number, adjusted in zip(tested, all_adjusted, strict=True):
+        one = found[number]
         # The adjusted p-value is below LEVEL exactly if p is below this alpha.
-        alpha = LEVEL * found[number].p / adjusted
-        low, high = _unpaired_limits(*pairs[number], limits, alpha)
-        found[number] = replace(
-            found[number], p_adjusted=adjusted, adjusted_low=low, adjusted_high=high
-        )
+        low, high = _unpaired_limits(*pairs[number], limits, alpha=LEVEL * one.p / adjusted)
+        found[number] = replace(one, p_adjusted=adjusted, adjusted_low=low, adjusted_high=high)
     return found
 
 
@@ -416,4 +414,5 @@ def satterthwaite(variances: Floats, df: Floats) -> Floats:
     square_of_sum = np.square(variances.sum(axis=-1))
     sum_of_squares = (np.square(variances) / df).sum(axis=-1)
     found: Floats = np.full_like(square_of_sum, df.sum())
-    return np.divide(square_of_sum, sum_of_squares, out=found, where=sum_of_squares > 0)
+    np.divide(square_of_sum, sum_of_squares, out=found, where=sum_of_squares > 0)
+    return found
