@@ -185,11 +185,11 @@ class LinearProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # skle
 
         For multilabel y, return the log probability that each label is 1.
         """
-        logs: Floats
+        scores = self._scores(X)  # this raises NotFittedError before `fit`
         if self.multilabel_:
-            logs = log_expit(self._scores(X))
+            logs: Floats = log_expit(scores)
         else:
-            logs = log_softmax(with_reference(self._scores(X), len(self.classes_)), axis=0)
+            logs = log_softmax(with_reference(scores, len(self.classes_)), axis=0)
         return logs.T
 
     def predict_proba(self, X: ArrayLike) -> Floats:
