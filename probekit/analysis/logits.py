@@ -42,7 +42,7 @@ from probekit.terminal import SILENT, Watcher
 SITES = ("blocks.0.hook_resid_pre", "blocks.*.hook_resid_post")
 TOP_K = 5
 _CHUNK = 64  # positions whose logits are in memory at once
-# Sites whose activations are needed for an attribution; the second one only with norms after
+# Sites whose activations an attribution needs; `_POST_SCALES` are needed, too, if norms follow
 # attention.
 _ATTRIBUTED: tuple[SitePattern, ...] = (
     "hook_*embed",

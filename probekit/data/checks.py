@@ -81,10 +81,10 @@ class _Splits:
         return f"the {rows} rows of {self.number(of_folds)}" if self.is_nested else side
 
     def number(self, of_folds: Sequence[Collection[Any]]) -> str:
-        """Return in words the number of outer folds in which anything was found.
+        """Return the number of outer folds with a problem in words.
 
         Args:
-            of_folds: what was found in each fold; empty for nothing.
+            of_folds: the labels or examples with a problem in each fold; empty without one.
         """
         n_folds = sum(1 for found in of_folds if found)
         return f"{n_folds} of {len(self.parts)} outer folds"

@@ -135,7 +135,7 @@ def read_sentences(path: Path) -> Iterator[Sentence]:
 
 
 def _sentence(path: Path, first_line: int, lines: list[str]) -> Sentence:
-    """Return the sentence in a block of lines, of which the first has number `first_line`."""
+    """Return the sentence in a block of lines that begins at line `first_line` of the file."""
     comments: dict[str, str] = {}
     words: list[Word] = []
     surfaces: list[Surface] = []
