@@ -193,6 +193,7 @@ def _scores(model: Network, ids: Tensor) -> dict[str, Tensor]:
     layers: list[dict[str, Tensor]] = []
 
     def tap(_site: str, pattern: Tensor) -> Tensor:
+        """Store the scores of a layer, and return its pattern unchanged."""
         layers.append(head_scores(pattern[0], ids))
         return pattern
 

@@ -33,7 +33,7 @@ from probekit.model.text.tokenizer import Tokenizer
 from probekit.model.weights.sources import find_model
 
 TOKENS, CHAT = "tokens", "chat tokens"
-TOLERANCES = {"float32": 5e-5, "float64": 1e-10}  # of the largest value at a position
+TOLERANCES = {"float32": 5e-5, "float64": 1e-10}  # as a share of the largest value at a position
 TEXTS = (
     "The cat sat on the mat.",
     "When Mary and John went to the store, John gave a drink to Mary, who thanked him for it.",

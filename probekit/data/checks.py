@@ -20,10 +20,10 @@ from probekit.data.examples import Dataset, Example, Finding, Severity, TextSpan
 from probekit.data.splits import Split
 
 _SHOWN = 20  # labels listed in a message, and characters around a span
-_SHOWN_TEXTS = 3  # with contradicting labels
+_SHOWN_TEXTS = 3  # texts with contradicting labels that a message shows
 _LONGEST_TEXT = 60  # characters
 _FEW_GROUPS = 20  # with fewer test groups, intervals are approximate
-_FEW_EXAMPLES = 5  # with fewer training examples of a label, folds lack it
+_FEW_EXAMPLES = 5  # with fewer training examples of a label, some inner folds lack it
 _MAJORITY = 0.8  # share of the most frequent label from which accuracy is a poor metric
 _STRONG_IMBALANCE = 10  # ratio of the most frequent to the rarest label
 _LENGTH_BINS = 20
@@ -58,6 +58,7 @@ class _Splits:
 
     @property
     def is_nested(self) -> bool:
+        """Whether there are several outer folds."""
         return len(self.parts) > 1
 
     @property
@@ -140,6 +141,7 @@ def check_dataset(
 
 
 def _counts(splits: _Splits) -> Iterator[Finding]:
+    """Yield the numbers of examples, groups and labels of each side."""
     for side, examples in splits.named():
         labels = Counter(example.label for example in examples).most_common()
         groups = {example.group for example in examples}
@@ -154,6 +156,7 @@ def _counts(splits: _Splits) -> Iterator[Finding]:
 
 
 def _imbalance(splits: _Splits) -> Iterator[Finding]:
+    """Yield a note if the most frequent training label is much more frequent than others."""
     (side, examples), *_ = splits.named()
     labels = Counter(example.label for example in examples).most_common()
     (frequent, n_frequent), (rare, n_rare) = labels[0], labels[-1]
@@ -171,6 +174,7 @@ def _imbalance(splits: _Splits) -> Iterator[Finding]:
 
 
 def _rare_labels(splits: _Splits) -> Iterator[Finding]:
+    """Yield a warning on labels with few training examples in some fold."""
     of_folds = []  # the rare labels of each fold
     for train, _ in splits.parts:
         labels = Counter(example.label for example in train)
@@ -186,6 +190,7 @@ def _rare_labels(splits: _Splits) -> Iterator[Finding]:
 
 
 def _missing_labels(splits: _Splits) -> Iterator[Finding]:
+    """Yield an error on labels of test that train lacks, and a warning on those that test lacks."""
     labels = [[{example.label for example in side} for side in sides] for sides in splits.parts]
     levels: tuple[tuple[Severity, str, str, list[set[str]]], ...] = (
         ("error", "train", "test", [test - train for train, test in labels]),
@@ -204,6 +209,7 @@ def _missing_labels(splits: _Splits) -> Iterator[Finding]:
 
 
 def _crossing_groups(splits: _Splits) -> Iterator[Finding]:
+    """Yield an error if a group has examples in train and in test of one split."""
     crossing: set[str] = set()
     for train, test in splits.parts:
         crossing |= {one.group for one in train} & {one.group for one in test}
@@ -216,6 +222,7 @@ def _crossing_groups(splits: _Splits) -> Iterator[Finding]:
 
 
 def _few_groups(splits: _Splits) -> Iterator[Finding]:
+    """Yield a warning if there are few test groups in all."""
     n_groups = len({example.group for example in splits.tested})
     if n_groups < _FEW_GROUPS:
         yield Finding(
@@ -293,6 +300,7 @@ def _texts_on_both_sides(splits: _Splits) -> Iterator[Finding]:
 
 
 def _nul_characters(splits: _Splits) -> Iterator[Finding]:
+    """Yield a warning if a text contains a NUL character."""
     found = [example for example in splits.examples if "\0" in example.text]
     if found:
         at = found[0].text.index("\0")
@@ -384,6 +392,7 @@ def _quoted(example: Example) -> str:
 
 
 def _spans_inside_words(examples: Sequence[Example]) -> Iterator[Finding]:
+    """Yield a warning if a span begins or ends inside a word."""
     cuts_word = spelling.is_inside_word
     cut = [one for one in examples if any(cuts_word(one.text, end) for end in one.span or ())]
     if cut:

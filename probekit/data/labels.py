@@ -29,7 +29,7 @@ _DECIMAL = re.compile(r"\s*[-+]?[0-9]+(?:\.[0-9]*)?\s*")
 _INTEGER = re.compile(r"\s*[-+]?\d+(?:\.0*)?\s*")
 
 _MIN_LENGTH = 4  # short tags such as ADJ and ADV legitimately differ by one letter
-_MIN_UPPER_LENGTH = 6  # of labels in capitals, which are mostly tags, such as PRON and PROPN
+_MIN_UPPER_LENGTH = 6  # the same for labels in capitals, mostly tags such as PRON and PROPN
 
 # Compatibility characters whose shape differs from that of their plain form, such as ² and 2.
 _OTHER_SHAPES = ("<super>", "<sub>", "<fraction>", "<circle>", "<square>")

@@ -223,6 +223,7 @@ def _example(table: Table, row: TableRow, columns: TableColumns, id: str) -> Exa
     """Return the example in a row; `id` is its id if there is no column of ids."""
 
     def string(column: str) -> str:
+        """Return the cell of a column as text."""
         return _text(table, row, column)
 
     text, label = string(columns.text), string(columns.label)

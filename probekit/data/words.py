@@ -312,7 +312,7 @@ def _label_of(word: Word, label: str, where: str, n_words: int) -> str | None:
 # text of a sentence is its words, joined by spaces.
 
 _DOCUMENT = "-DOCSTART-"
-_MAX_DIGITS = 4  # of a column number
+_MAX_DIGITS = 4  # largest number of digits of a column number
 
 
 @dataclass(frozen=True)

@@ -428,6 +428,7 @@ class _Part:
         direction_of_pass = torch.arange(n_directions, device=rows.device).repeat(n)
 
         def change(passes: Tensor) -> Tensor:
+            """Return the changes [n_passes pos d_model] of passes with these numbers."""
             directions = direction_of_pass[passes]
             by_position = coefficients[rows[passes], :, directions]  # [n_passes pos]
             return by_position[..., None] * vectors[directions][:, None]

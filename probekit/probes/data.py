@@ -229,7 +229,7 @@ def group_folds(
     order = shuffled[np.argsort(-counts[shuffled].sum(axis=1), kind="stable")]
     fold_of_group = np.zeros(len(counts), dtype=np.int64)
     label_counts = np.zeros((folds, len(classes)), dtype=np.int64)
-    share = counts / counts.sum(axis=0)  # of the rows with each label, the share in each group
+    share = counts / counts.sum(axis=0)  # share of each label's rows that each group holds
     for group in order:
         # The fold with the fewest rows of the labels that the group has a large share of. The total
         # number of rows breaks ties, so that no fold stays empty; the last key is sorted first.

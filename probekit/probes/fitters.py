@@ -221,6 +221,7 @@ class FittedRows:
         """Return a function that rates held-out outputs by the main metric; higher is better."""
 
         def rate(truth: NDArray[Any], outputs: NDArray[Any], fold_of_row: Codes) -> float:
+            """Return the main metric of held-out outputs; see `held_out`."""
             predictions = self.held_out(spec, truth, outputs, fold_of_row)
             return rating(self.settings.main_metric, predictions)
 
@@ -348,7 +349,7 @@ class Fitter:
 
 
 class _LogisticFitter(Fitter):
-    """Computes the logistic fits of all label columns in one batch."""
+    """Computes the logistic fits of all label columns in one batch; see `Fitter`."""
 
     @property
     def _balanced(self) -> bool:

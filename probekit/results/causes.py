@@ -204,7 +204,7 @@ class CausesRecord(BaseModel):
     warnings: tuple[str, ...] = ()
 
 
-FOLDER = "causes"  # within the folder of a run
+FOLDER = "causes"  # name within the folder of a run
 RECORD = "causes.json"
 TABLES: Mapping[str, tuple[TableColumn, ...]] = MappingProxyType(
     {"effects": EFFECTS, "verdicts": VERDICTS, "doses": DOSES, "downstream": DOWNSTREAM}

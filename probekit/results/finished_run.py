@@ -39,7 +39,7 @@ WITHOUT_EFFECT = (
     "attention.texts",
 )
 ABSENT = "–"
-MOST_SETTINGS = 3  # in the title of a run
+MOST_SETTINGS = 3  # settings that the title of a run names
 LONGEST_VALUE = 30  # characters of a value in a title
 
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 FINAL = "probes/final"  # the probe that a nested cross-validation fits on all rows
 STARTED = ".started"  # exists in the folder of a run while it is not finished
-FORMAT = 1  # of run.json
+FORMAT = 1  # number of the format of run.json
 # Files that pages read if they exist. Predictions and probes are in the folders sites and probes.
 RESULT_FILES = (
     "config.yaml",

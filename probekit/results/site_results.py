@@ -117,7 +117,7 @@ def _predictions(
     )
 
 
-FORMAT = 1  # of the files of a site
+FORMAT = 1  # number of the format of a site's files
 # Exceptions that reading a truncated or changed file can raise.
 _READ_ERRORS = (ValueError, TypeError, KeyError, RecursionError, SafetensorError)
 NESTED_SITE = "chosen"  # takes the place of a site's name for the nested choice

@@ -192,6 +192,7 @@ def decile_features(train: NDArray[Any]) -> FeatureExtractor:
     inner = np.quantile(train, np.linspace(0, 1, LENGTH_BINS + 1)[1:-1], axis=0)
 
     def features(lengths: NDArray[Any]) -> Floats:
+        """Return standardised lengths, and whether each length is above each decile."""
         above = [lengths > edge for edge in inner]
         return np.hstack([(lengths - mean) / scale, *above])
 
@@ -278,6 +279,7 @@ def text_model(
         models = [LogisticRegression(C=C, max_iter=MAX_ITER, class_weight=weight) for C in TEXT_C]
 
     def held_out(outside: Mask) -> list[Floats]:
+        """Return the outputs of each penalty for held-out rows, with features of the other rows."""
         extract = fit_features(train[~outside])
         X_inside, X_outside = extract(train[~outside]), extract(train[outside])
         fits = [_fitted(model, X_inside, y[~outside]) for model in models]

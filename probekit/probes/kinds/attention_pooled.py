@@ -253,6 +253,7 @@ class AttentionPooledProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc
             fittable_insides(text_codes, folds)  # raises an error if no fold can be fitted
 
             def held_out(outside: Mask) -> list[Floats]:
+                """Return the scores of held-out texts at each C, by fits on the other texts."""
                 inside, others = texts.take(~outside), texts.take(outside)
                 fits = [self._fit_at(C, inside, text_codes[~outside]) for C in grid]
                 return [fit.by_class(fit.text_scores(others), len(self.classes_)) for fit in fits]
@@ -267,6 +268,7 @@ class AttentionPooledProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         return self
 
     def _fit_at(self, C: float, texts: TokensOfTexts, codes: Codes) -> AttentionFit:
+        """Return the fit at one C, with the other parameters of this probe."""
         return fit_attention(texts, codes, C, self.max_iter, self.random_state)
 
     def decision_function(self, X: ArrayLike, groups: ArrayLike | None = None) -> Floats:

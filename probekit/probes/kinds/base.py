@@ -91,6 +91,7 @@ def refuse_mixed_types(y: ArrayLike, what: str = "labels") -> None:
 
 
 def _type_name(value: Any) -> str:
+    """Return the name of a value's type in messages; all numbers count as one type."""
     if isinstance(value, Number):
         return "number"
     # NumPy's str_ is a subclass of str.
@@ -357,6 +358,7 @@ class TunedProbe(LayeredProbe):
         grid = grid[::-1] if self.penalty == "alpha" else grid  # strongest regularisation first
 
         def held_out(outside: Mask) -> list[Floats]:
+            """Return the class scores of held-out rows at each penalty, fitted on other rows."""
             path = self.path(grid, data.take(~outside))
             return [fit.class_scores(data.X[outside], int(data.codes.max()) + 1) for fit in path]
 

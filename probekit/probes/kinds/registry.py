@@ -45,6 +45,7 @@ def positive_grid(name: str, values: float | Sequence[float]) -> tuple[float, ..
 
 
 def _number(value: Any) -> float:
+    """Return a value as a float; raise TypeError or ValueError if it is no number, or a bool."""
     plain = _to_python(value)
     if isinstance(plain, bool):
         raise TypeError(f"{plain} is not a number")

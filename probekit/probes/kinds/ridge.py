@@ -128,6 +128,7 @@ class RidgeRegressionProbe(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             return float(grid[0])
 
         def held_out(outside: Mask) -> list[Floats]:
+            """Return the predictions of held-out rows at each alpha, fitted on other rows."""
             path = ridge_path(X[~outside], y[~outside, None], grid)
             return [apply_layers((layer,), X[outside])[:, 0] for layer in path]
 

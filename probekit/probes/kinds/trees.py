@@ -75,6 +75,7 @@ def read_trees(heads: ArrayLike, groups: NDArray[np.generic]) -> list[Tree]:
 
 
 def _tree(name: Any, rows: Codes, heads: Codes) -> Tree:
+    """Return the tree of a sentence; raise DataError if its heads do not form one."""
     n, n_roots = len(heads), int(np.sum(heads == -1))
     outside = heads[(heads < -1) | (heads >= n)]
     # Column j of row i is 1 if token j is token i or its ancestor. Above a root is position -1, the
@@ -99,7 +100,7 @@ def _tree(name: Any, rows: Codes, heads: Codes) -> Tree:
             "sentences that lack some of their tokens entirely."
         )
     ancestors = ancestors[:, :-1]
-    n_ancestors = ancestors.sum(axis=1)  # with the token itself
+    n_ancestors = ancestors.sum(axis=1)  # the token itself is counted, too
     # The shared ancestors of two tokens are those of their lowest common ancestor.
     distances = n_ancestors[:, None] + n_ancestors - 2 * (ancestors @ ancestors.T)
     return Tree(name, rows, heads, depths=n_ancestors - 1, distances=distances)

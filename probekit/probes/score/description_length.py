@@ -254,6 +254,7 @@ def tempered(scores: Floats, truth: Codes, log_prior: Floats | float = 0.0) -> f
     rows = np.arange(len(truth))
 
     def loss(log_factor: float) -> float:
+        """Return the mean cross-entropy at an inverse temperature, given its logarithm."""
         logs = log_softmax(scores * np.exp(log_factor) + log_prior, axis=1)
         return -float(logs[rows, truth].mean())
 

@@ -301,7 +301,7 @@ def _ends(sums: Floats, weights: Floats, value: Floats) -> Floats:
     with np.errstate(divide="ignore", invalid="ignore"):
         ends = np.stack([(value - sums) / (1 - weights), (value + sums) / (1 + weights)])
     low, high = ends.min(axis=0), ends.max(axis=0)
-    same = np.abs(np.abs(weights) - 1)[:, 0] < ROUNDING  # as extreme for every difference
+    same = np.abs(np.abs(weights) - 1)[:, 0] < ROUNDING  # these are as extreme for every difference
     low[same], high[same] = -np.inf, np.inf
     return np.stack([low, high])
 

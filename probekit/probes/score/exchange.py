@@ -159,6 +159,7 @@ class LabelExchange:
 
     @property
     def _n_folds(self) -> int:
+        """The number of outer folds."""
         return len(np.unique(self.fold_of_row))
 
     @cached_property
@@ -413,6 +414,7 @@ def p_values(observed: Floats, permuted: Floats) -> PValues:
     draws = permuted.shape[1]
 
     def share(scores: Floats) -> Floats:
+        """Return the share (n_sites,) of draws that score at least as high as the observation."""
         found: Floats = (1 + (scores >= least).sum(axis=1)) / (1 + draws)
         return found
 

@@ -250,6 +250,7 @@ def rating(metric: str, predictions: metrics.ClassPredictions | metrics.NumberPr
 def _mean_score(
     metric: str, several: Sequence[Predictions], resamples: metrics.Resamples
 ) -> Floats:
+    """Return the mean (1 + n_units,) of a metric over several predictions of the same rows."""
     mean: Floats = np.mean([metrics_of(one)[metric](one, resamples) for one in several], axis=0)
     return mean
 

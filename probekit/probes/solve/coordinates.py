@@ -176,6 +176,7 @@ class Coordinates:
         return found
 
     def _each(self, tensor: Tensor, convert: Callable[[_Part, Tensor], Tensor]) -> Tensor:
+        """Return a tensor (F, ...) of all fits, converted part by part."""
         converted = torch.empty_like(tensor)
         for places, part in self.parts:
             converted[places] = convert(part, tensor[places])

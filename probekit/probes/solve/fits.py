@@ -114,6 +114,7 @@ def fit_columns(
     total = len(columns) * (n_folds * len(grid) + 1)  # the search, and one final fit per column
 
     def report(done: int) -> None:
+        """Report the number of fits that are done."""
         if on_fit is not None:
             on_fit(done, total)
 
@@ -162,7 +163,7 @@ def _paths(
     at_once = max(1, PATH_SCORES // n_scores)  # values of C whose fits make one batch
     if all(solver.is_dual(fold) for fold in range(n_folds)):
         at_once = len(grid)  # dual fits have no starts, so they need no previous fits
-    fits: dict[tuple[int, int, int], Fit] = {}  # by column, index in the grid, and fold
+    fits: dict[tuple[int, int, int], Fit] = {}  # the key is column, index in the grid, fold
     for first in range(0, len(grid), at_once):
         indices = range(len(grid))[first : first + at_once]
         batch = list(product(range(len(columns)), indices, range(n_folds)))

@@ -175,6 +175,7 @@ class Solver:
 
     @cached_property
     def _shared(self) -> Design:
+        """The design of all shares that are not dual."""
         return shared(self.X, self.shares, self.typical, self.device)
 
 
