@@ -253,7 +253,7 @@ def logit_lens(
             of_sites = []
             for name in names:
                 log_p = logits_of(model, cache[name][0, chunk]).float().log_softmax(-1)
-                # The measures of one site from log probabilities, shape (n_tokens, d_vocab).
+                # `final` and `log_p` are log probabilities of the chunk, (n_tokens, d_vocab).
                 top, top_ids = log_p.topk(top_k)
                 next_log_p = log_p.gather(-1, next_ids[chunk].clamp(min=0)[:, None])
                 rank = (log_p > next_log_p).sum(-1) + 1

@@ -137,10 +137,10 @@ def dataset_table(dataset: Any, columns: Collection[str], name: str) -> Table:
     present = [column for column in dataset.column_names if column in columns]
     # The data set may have another format, such as tensors, and a selection of its rows.
     frame = dataset.with_format("arrow").select_columns(present)[:]
-    labels = {
+    features = {
         key: one for key, one in dataset.features.items() if type(one).__name__ == "ClassLabel"
     }
-    class_names = {column: list(label.names) for column, label in labels.items()}
+    class_names = {column: list(feature.names) for column, feature in features.items()}
     return replace(frame_table(frame, columns, name, class_names), names=dataset.column_names)
 
 

@@ -204,7 +204,7 @@ def rounded_numbers(examples: Sequence[Example]) -> Iterator[Finding]:
     >>> print(next(rounded_numbers(examples)).message)  # doctest: +ELLIPSIS
     1 row has an integer beyond 2^53 that float64 cannot represent (row 1): the label ...
     """
-    # Decimal, because int() raises ValueError for thousands of digits.
+    # `Decimal` is used because `int` raises ValueError for thousands of digits.
     integers = (one for one in examples if _INTEGER.fullmatch(one.label))
     rounded = [one for one in integers if Decimal(one.label) != Decimal(float(one.label))]
     if rounded:

@@ -165,9 +165,9 @@ def detection(
 ) -> CausalVerdict:
     """Return how well projections (n_rows,) of test rows rank their labels (0 and 1).
 
-    The AUROC is averaged over the folds, whose projections have other scales. The p-value is that
-    of the probe: labels are exchanged between groups, within folds. `widening` is the factor on
-    standard errors; see `Resamples`.
+    The effect is the AUROC minus 1/2. The AUROC is averaged over the folds, because projections of
+    different folds have different scales. The p-value is that of `LabelExchange`; it is NaN if
+    there are too few groups. `widening` is the factor on standard errors; see `Resamples`.
     """
     scores = np.stack([-projections, projections], axis=1)
     predictions = ClassPredictions(codes, scores.argmax(axis=1), 2, scores, folds=fold_of_row)

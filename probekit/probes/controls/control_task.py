@@ -111,8 +111,9 @@ def comparable_rows(data: ProbeData, settings: ProbeSettings, fitted: Codes) -> 
         return seen & np.isin(data.words[data.test], data.words[fitted])
     if data.texts is not None:
         texts, known_texts = data.texts[data.test], set(data.texts[fitted])
+        # The words of each text; case is ignored.
         words = {text: set(WORD_OF_TEXT.findall(text.lower())) for text in {*texts, *known_texts}}
-        known = set().union(*(words[text] for text in known_texts))  # case is ignored
+        known = set().union(*(words[text] for text in known_texts))
         all_known = np.array([words[text] <= known for text in texts], dtype=bool)
         seen &= all_known
     return seen

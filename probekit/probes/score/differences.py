@@ -262,6 +262,7 @@ def _sign_tests(contributions: Floats, resamples: Resamples) -> _Tests:
     for signs in sign_patterns(units.shape[1], DRAWS, seed=0):
         drawn.append(np.abs(signs @ units[order].T))
         ends.append(_ends(signs @ contributions.T, (signs @ weights)[:, None], value))
+    # The |statistic| of each pattern, (n_patterns, n_tests), the largest observed one first.
     absolute = np.concatenate(drawn)
     single = (absolute >= least).mean(axis=0)
     # The step-down maximum is over this test and all with smaller observed differences.
@@ -272,11 +273,13 @@ def _sign_tests(contributions: Floats, resamples: Resamples) -> _Tests:
     # Fewer than 5 % of the sorted patterns come before this one.
     at_level = int(np.ceil(LEVEL * len(absolute) - ROUNDING)) - 1
     low, high = np.concatenate(ends, axis=1)
+    # The critical value of each step: the upper 5 % quantile of the step-down maximum.
     critical_in_order = -np.partition(-largest, at_level, axis=0)[at_level]
     # The procedure stops at the first test that is not rejected: all after it have its value.
     first_accepted = int(np.argmax(np.append(stepped, 1.0) >= LEVEL))
     critical = np.empty(len(units))
     critical[order] = critical_in_order[np.minimum(np.arange(len(units)), first_accepted)]
+    # Limits of the interval, then those of the adjusted interval.
     limits = [
         np.partition(low, at_level, axis=0)[at_level],
         -np.partition(-high, at_level, axis=0)[at_level],

@@ -365,6 +365,7 @@ def permuted_labels(truth: Codes, groups: NDArray[np.generic], draws: int, seed:
     permuted = np.empty((draws, len(truth)), dtype=np.int32)
     permuted[:, mixed_rows] = _shuffled(labels[mixed_rows], group_of_row[mixed_rows], draws, rng)
     label_of_group = np.empty((draws, len(first)), dtype=np.int32)
+    # All uniform groups form one block, within which they exchange their labels.
     one_block = np.zeros(int(uniform.sum()), dtype=np.int64)
     label_of_group[:, uniform] = _shuffled(labels[first][uniform], one_block, draws, rng)
     permuted[:, ~mixed_rows] = label_of_group[:, group_of_row[~mixed_rows]]

@@ -230,8 +230,8 @@ def dual(X: Features, weights: Features, typical: Mask, device: str = "cpu") -> 
 def moments(X: Features, weights: Features, typical: Mask) -> tuple[Floats, Floats]:
     """Return weighted mean and standard deviation (n_features,) of the typical rows of X.
 
-    With fewer than two typical rows, all rows are used. A constant feature has an infinite standard
-    deviation, so that dividing by it makes the feature 0.
+    All rows are used if fewer than two typical rows have a weight other than 0. A constant feature
+    has an infinite standard deviation, so that dividing by it makes the feature 0.
 
     >>> mean, spread = moments(np.array([[1.0, 5.0], [3.0, 5.0]]), np.ones(2), np.ones(2, bool))
     >>> mean.tolist(), spread.tolist()

@@ -123,6 +123,7 @@ def fit_columns(
     solver = Solver(X, [*shares, row_weights], typical=typical, device=device)
     paths = _paths(solver, columns, grid, tuning, report)
     held_out = _held_out(X, paths, fold_of_row)
+    # `best` holds the index in the grid of the best C of each column.
     if tuning.judge is None:
         correct = held_out == np.stack(columns)[:, None, :]
         best = (correct @ row_weights.astype(np.float64)).argmax(axis=1).tolist()

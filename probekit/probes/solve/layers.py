@@ -81,11 +81,11 @@ def with_reference(scores: Floats, n_classes: int) -> Floats:
 
 
 def direction(solution: FittedLayers) -> Floats | None:
-    """Return the weights (n_features,) of a linear fit; None for a fit with several layers.
+    """Return the direction of a linear fit: its weights (n_features,).
 
-    With more than two classes the weights of all classes are concatenated
-    (n_classes * n_features,), after subtracting their mean over the classes, which does not affect
-    the predictions.
+    None for a fit with several layers. With more than two classes the weights of all classes are
+    concatenated (n_classes * n_features,), after subtracting their mean over the classes, which
+    does not affect the predictions.
 
     >>> from probekit.probes.solve.layers import AffineLayer
     >>> layer = AffineLayer(np.array([[3.0], [4.0], [8.0]]), np.zeros(3))

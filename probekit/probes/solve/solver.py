@@ -262,7 +262,7 @@ def _batches(design: Design, tasks: Sequence[_Task]) -> Iterator[list[_Task]]:
         # Numbers that each score of a task needs in memory; a group shares its Hessian.
         of_hessian = hessian_size(n_coordinates) * n_groups / len(alike)
         n_numbers = SCORE_TENSORS * len(design.rows) + 2 * MEMORY * n_coordinates + of_hessian
-        n_bytes = n_scores * design.weights.itemsize
+        n_bytes = n_scores * design.weights.itemsize  # of one number for each score of a task
         most_tasks = BATCH_BYTES / (n_numbers * n_bytes)
         if design.weights.device.type == "cpu":
             most_tasks = min(most_tasks, SCORES_BYTES / (len(design.rows) * n_bytes))
