@@ -193,6 +193,7 @@ class Rival(BaseModel, frozen=True):
             return SIGNIFICANTLY_WORSE
         if self.decisive_p >= LEVEL:
             return NOT_SIGNIFICANT
+        # The predictions are associated with the labels, but the interval of leads contains 0.
         if self.is_constant and not (smallest > 0 or largest < 0):
             return NOT_BETTER
         if self.difference == 0:

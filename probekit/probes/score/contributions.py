@@ -105,7 +105,7 @@ def of_auroc(predictions: metrics.ClassPredictions) -> RowScores:
     scores = np.zeros_like(labels)
     for rows in rows_by_fold(predictions):
         n_true = _counted(predictions.truth[rows], predictions.n_classes)
-        pairs = n_true * (len(rows) - n_true)
+        pairs = n_true * (len(rows) - n_true)  # of a row of the class and a row of another class
         ranked = [code for code in metrics.ranking_scores(predictions) if pairs[code]]
         for code in ranked:
             ranks = rankdata(metrics.ranking_scores(predictions)[code][rows])

@@ -229,12 +229,12 @@ def _alpha_at_0(a: Side, b: Side, limits: Range) -> float:
     sign = np.sign(a.values[0] - b.values[0])
 
     def end_nearest_0(log_alpha: float) -> float:
-        """Return this end of the interval of |a - b|; negative if the interval contains 0."""
+        """Return the lower end of the interval of |a - b|; negative if the interval contains 0."""
         low, high = _unpaired_limits(a, b, limits, float(np.exp(log_alpha)))
         return low if sign > 0 else -high
 
     smallest, largest = np.log([1e-12, 0.999])
-    if not sign or end_nearest_0(largest) <= 0:
+    if sign == 0 or end_nearest_0(largest) <= 0:
         return 1.0
     if end_nearest_0(smallest) >= 0:
         return 1e-12
