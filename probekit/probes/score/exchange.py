@@ -234,8 +234,8 @@ class LabelExchange:
             means[part] = _rounded(means[part] - means[part].mean(axis=0), means)
             if not self._n_classes:
                 labels[part] -= labels[part].mean()
-        # The expected score of each group under exchanged labels is subtracted, so that it becomes 0;
-        # for numbers, it is 0 because the labels are centred.
+        # The expected score of each group under exchanged labels is subtracted. For numbers it is 0
+        # already, because the labels are centred.
         if self._n_classes:
             shares = np.bincount(labels, minlength=self._n_classes) / max(1, len(labels))
             means -= np.einsum("k,gks->gs", shares, means)[:, None]
