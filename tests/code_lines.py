@@ -15,17 +15,17 @@ PACKAGE = Path(__file__).parents[1] / "probekit"
 BUDGETS = {
     "report": 7302,
     "pipeline": 5340,
-    "probes": 5538,
-    "model": 4331,
-    "activations": 2340,
+    "probes": 5547,
+    "model": 4330,
+    "activations": 2338,
     "cli": 1891,
-    "interventions": 1897,
-    "experiment": 1661,
-    "data": 1826,
-    "results": 1903,
+    "interventions": 1894,
+    "experiment": 1666,
+    "data": 1832,
+    "results": 1896,
     "training": 854,
     "analysis": 500,
-    "": 1093,  # the files at the top
+    "": 1096,  # the files at the top
 }
 NO_CODE = (
     tokenize.COMMENT,

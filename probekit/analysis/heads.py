@@ -193,6 +193,7 @@ def _scores(model: Network, ids: Tensor) -> dict[str, Tensor]:
     layers: list[dict[str, Tensor]] = []
 
     def tap(_site: str, pattern: Tensor) -> Tensor:
+        """Store the scores of a layer, and return its pattern unchanged."""
         layers.append(head_scores(pattern[0], ids))
         return pattern
 
@@ -255,6 +256,7 @@ def output(c_proj: Floats, n_head: int) -> Floats:
 
 
 def _check(weight: Floats, shape: tuple[int, int], name: str, n_head: int) -> None:
+    """Raise DataError unless a weight has the shape, and its rows are divisible among the heads."""
     if weight.shape != shape or len(weight) % n_head:
         raise DataError(
             f"{name} has the shape {weight.shape}, which does not fit {n_head} heads. It must be "

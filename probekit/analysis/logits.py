@@ -42,6 +42,8 @@ from probekit.terminal import SILENT, Watcher
 SITES = ("blocks.0.hook_resid_pre", "blocks.*.hook_resid_post")
 TOP_K = 5
 _CHUNK = 64  # positions whose logits are in memory at once
+# Sites whose activations an attribution needs; `_POST_SCALES` are needed, too, if norms follow
+# attention.
 _ATTRIBUTED: tuple[SitePattern, ...] = (
     "hook_*embed",
     "blocks.*.attn.hook_z",
@@ -154,6 +156,7 @@ def _parts(model: Network, cache: ActivationCache, direction: Tensor) -> Iterato
     def part(
         name: str, value: Tensor, layer: int | None = None, head: int | None = None
     ) -> dict[str, Any]:
+        """Return a row of `Attribution.rows`."""
         return {"part": name, "layer": layer, "head": head, "value": float(value)}
 
     yield part("embed", cache["hook_embed"][0, -1].double() @ along)
@@ -250,7 +253,7 @@ def logit_lens(
             of_sites = []
             for name in names:
                 log_p = logits_of(model, cache[name][0, chunk]).float().log_softmax(-1)
-                # The measures of one site from log probabilities, shape (n_tokens, d_vocab).
+                # `final` and `log_p` are log probabilities of the chunk, (n_tokens, d_vocab).
                 top, top_ids = log_p.topk(top_k)
                 next_log_p = log_p.gather(-1, next_ids[chunk].clamp(min=0)[:, None])
                 rank = (log_p > next_log_p).sum(-1) + 1
@@ -262,7 +265,7 @@ def logit_lens(
                         "next_rank": rank.float().where(has_next, math.nan),
                         "next_probability": next_log_p[:, 0].exp().where(has_next, math.nan),
                         "entropy": -(log_p.exp() * log_p).sum(-1),
-                        # Rounding could make it negative.
+                        # Rounding errors could make the divergence negative.
                         "kl": (final.exp() * (final - log_p)).sum(-1).clamp(min=0),
                     }
                 )

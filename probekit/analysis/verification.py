@@ -33,7 +33,7 @@ from probekit.model.text.tokenizer import Tokenizer
 from probekit.model.weights.sources import find_model
 
 TOKENS, CHAT = "tokens", "chat tokens"
-TOLERANCES = {"float32": 5e-5, "float64": 1e-10}  # of the largest value at a position
+TOLERANCES = {"float32": 5e-5, "float64": 1e-10}  # as a share of the largest value at a position
 TEXTS = (
     "The cat sat on the mat.",
     "When Mary and John went to the store, John gave a drink to Mary, who thanked him for it.",
@@ -105,8 +105,9 @@ def verify_model(
     compared = [] if tokenizer is None else list(_tokens(reference, tokenizer, texts))
     measured: dict[str, list[list[float]]] = defaultdict(list)
     with torch.inference_mode():
-        expected: dict[int, Mapping[str, Tensor]] = {}  # of one text
-        for site, text, value in _tensors(ours, batch):  # first ours, which checks the lengths
+        expected: dict[int, Mapping[str, Tensor]] = {}  # the reference of the current text only
+        # Our pass comes first, because it raises an error if a text is too long.
+        for site, text, value in _tensors(ours, batch):
             if text not in expected:
                 expected = {text: reference.tensors(batch.ids[text][batch.mask[text]])}
             measured[site].append(_compared(value, expected[text][site]))
@@ -125,6 +126,7 @@ def _compared(value: Tensor, theirs: Tensor) -> list[float]:
 
 
 def _agreement(site: str, of_texts: Sequence[list[float]], tolerance: float) -> Agreement:
+    """Return the comparison over all texts, from the numbers of each text; see `_compared`."""
     worst = torch.tensor(of_texts, dtype=torch.float64).amax(0)  # NaN if one is NaN
     difference, largest, relative = worst.tolist()
     return Agreement(site, difference, largest, relative, tolerance)

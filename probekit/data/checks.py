@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -20,10 +20,10 @@ from probekit.data.examples import Dataset, Example, Finding, Severity, TextSpan
 from probekit.data.splits import Split
 
 _SHOWN = 20  # labels listed in a message, and characters around a span
-_SHOWN_TEXTS = 3  # with contradicting labels
+_SHOWN_TEXTS = 3  # texts with contradicting labels that a message shows
 _LONGEST_TEXT = 60  # characters
 _FEW_GROUPS = 20  # with fewer test groups, intervals are approximate
-_FEW_EXAMPLES = 5  # with fewer training examples of a label, folds lack it
+_FEW_EXAMPLES = 5  # with fewer training examples of a label, some inner folds lack it
 _MAJORITY = 0.8  # share of the most frequent label from which accuracy is a poor metric
 _STRONG_IMBALANCE = 10  # ratio of the most frequent to the rarest label
 _LENGTH_BINS = 20
@@ -58,6 +58,7 @@ class _Splits:
 
     @property
     def is_nested(self) -> bool:
+        """Whether there are several outer folds."""
         return len(self.parts) > 1
 
     @property
@@ -66,19 +67,27 @@ class _Splits:
         return tuple(example for _, test in self.parts for example in test)
 
     def named(self) -> tuple[tuple[str, _Examples], ...]:
-        """Return the name and the examples of each side; for several folds, of "all folds"."""
+        """Return the name and the examples of each side.
+
+        Several folds have a single entry, "all folds", with the examples of all splits.
+        """
         if self.is_nested:
             return (("all folds", self.examples),)
         ((train, test),) = self.parts
         return ("train", train), ("test", test)
 
-    def where(self, side: str, n_folds: int) -> str:
-        """Return a side in words; for several folds, with the number of folds that are meant."""
+    def where(self, side: str, of_folds: Sequence[Collection[Any]]) -> str:
+        """Return a side in words; for several folds, with the number of folds; see `number`."""
         rows = "training" if side == "train" else side
-        return f"the {rows} rows of {self.number(n_folds)}" if self.is_nested else side
+        return f"the {rows} rows of {self.number(of_folds)}" if self.is_nested else side
 
-    def number(self, n_folds: int) -> str:
-        """Return a number of outer folds in words."""
+    def number(self, of_folds: Sequence[Collection[Any]]) -> str:
+        """Return the number of outer folds with a problem in words.
+
+        Args:
+            of_folds: the labels or examples with a problem in each fold; empty without one.
+        """
+        n_folds = sum(1 for found in of_folds if found)
         return f"{n_folds} of {len(self.parts)} outer folds"
 
 
@@ -120,15 +129,19 @@ def check_dataset(
         "spans": not dataset.marks_words,
     }
     findings = [Finding("info", "reader", f"{note}.") for note in dataset.notes]
-    findings += [] if dataset.has_groups else [_NO_GROUPS]
+    if not dataset.has_groups:
+        findings.append(_NO_GROUPS)
     for check, needs in _OF_SPLITS:
-        findings += check(checked) if all(present[need] for need in needs) else ()
+        if all(present[need] for need in needs):
+            findings += check(checked)
     for check_examples, need in _OF_EXAMPLES:
-        findings += check_examples(examples) if present[need] else ()
+        if present[need]:
+            findings += check_examples(examples)
     return by_level(findings)
 
 
 def _counts(splits: _Splits) -> Iterator[Finding]:
+    """Yield the numbers of examples, groups and labels of each side."""
     for side, examples in splits.named():
         labels = Counter(example.label for example in examples).most_common()
         groups = {example.group for example in examples}
@@ -138,12 +151,12 @@ def _counts(splits: _Splits) -> Iterator[Finding]:
             "info",
             f"{side.replace(' ', '-')}-counts",
             f"{side}: {counted(len(examples), 'example')}, {counted(len(groups), 'group')}, "
-            f"{counted(len(labels), 'label')}: "
-            f"{', '.join(shown + more)}.",
+            f"{counted(len(labels), 'label')}: {', '.join(shown + more)}.",
         )
 
 
 def _imbalance(splits: _Splits) -> Iterator[Finding]:
+    """Yield a note if the most frequent training label is much more frequent than others."""
     (side, examples), *_ = splits.named()
     labels = Counter(example.label for example in examples).most_common()
     (frequent, n_frequent), (rare, n_rare) = labels[0], labels[-1]
@@ -161,7 +174,8 @@ def _imbalance(splits: _Splits) -> Iterator[Finding]:
 
 
 def _rare_labels(splits: _Splits) -> Iterator[Finding]:
-    of_folds = []
+    """Yield a warning on labels with few training examples in some fold."""
+    of_folds = []  # the rare labels of each fold
     for train, _ in splits.parts:
         labels = Counter(example.label for example in train)
         of_folds.append({label for label, n in labels.items() if n < _FEW_EXAMPLES})
@@ -171,11 +185,12 @@ def _rare_labels(splits: _Splits) -> Iterator[Finding]:
             "warning",
             "rare-labels",
             f"{counted(len(rare), 'label')} with fewer than {_FEW_EXAMPLES} examples in "
-            f"{splits.where('train', sum(map(bool, of_folds)))}: {', '.join(rare[:_SHOWN])}.",
+            f"{splits.where('train', of_folds)}: {', '.join(rare[:_SHOWN])}.",
         )
 
 
 def _missing_labels(splits: _Splits) -> Iterator[Finding]:
+    """Yield an error on labels of test that train lacks, and a warning on those that test lacks."""
     labels = [[{example.label for example in side} for side in sides] for sides in splits.parts]
     levels: tuple[tuple[Severity, str, str, list[set[str]]], ...] = (
         ("error", "train", "test", [test - train for train, test in labels]),
@@ -189,11 +204,12 @@ def _missing_labels(splits: _Splits) -> Iterator[Finding]:
                 level,
                 f"missing-from-{side}",
                 f"{counted(len(missing), 'label')} of {other} {verb} not occur in "
-                f"{splits.where(side, sum(map(bool, of_folds)))}: {', '.join(missing[:_SHOWN])}.",
+                f"{splits.where(side, of_folds)}: {', '.join(missing[:_SHOWN])}.",
             )
 
 
 def _crossing_groups(splits: _Splits) -> Iterator[Finding]:
+    """Yield an error if a group has examples in train and in test of one split."""
     crossing: set[str] = set()
     for train, test in splits.parts:
         crossing |= {one.group for one in train} & {one.group for one in test}
@@ -206,6 +222,7 @@ def _crossing_groups(splits: _Splits) -> Iterator[Finding]:
 
 
 def _few_groups(splits: _Splits) -> Iterator[Finding]:
+    """Yield a warning if there are few test groups in all."""
     n_groups = len({example.group for example in splits.tested})
     if n_groups < _FEW_GROUPS:
         yield Finding(
@@ -237,7 +254,8 @@ def _few_groups_of_label(splits: _Splits) -> Iterator[Finding]:
 def _repeated_texts(splits: _Splits) -> Iterator[Finding]:
     """Yield a warning for each side with texts, or spans, that occur more than once."""
     sides = {"test": [test for _, test in splits.parts]}
-    if not splits.is_nested:  # else each training example is a test example of another fold
+    # With several folds, each training example is also a test example, of another fold.
+    if not splits.is_nested:
         sides = {"train": [train for train, _ in splits.parts]} | sides
     for side, parts in sides.items():
         n_examples = sum(map(len, parts))
@@ -255,7 +273,7 @@ def _repeated_texts(splits: _Splits) -> Iterator[Finding]:
 
 def _texts_on_both_sides(splits: _Splits) -> Iterator[Finding]:
     """Yield a warning if texts, or spans, of test rows also occur in training rows."""
-    of_folds = []
+    of_folds = []  # the repeated test examples of each fold
     for train, test in splits.parts:
         seen = {example.place for example in train}
         of_folds.append([example for example in test if example.place in seen])
@@ -268,8 +286,7 @@ def _texts_on_both_sides(splits: _Splits) -> Iterator[Finding]:
         n_all = len({(one.group, one.text) for one in splits.tested})
         where, remedy = "train", "split.drop_repeated drops them from test"
         if splits.is_nested:
-            n_folds = sum(map(bool, of_folds))
-            where = f"the training rows of their outer fold, in {splits.number(n_folds)}"
+            where = f"the training rows of their outer fold, in {splits.number(of_folds)}"
             remedy = (
                 "split.drop_repeated keeps each text in one group only; or give rows with the "
                 "same text the same group"
@@ -283,6 +300,7 @@ def _texts_on_both_sides(splits: _Splits) -> Iterator[Finding]:
 
 
 def _nul_characters(splits: _Splits) -> Iterator[Finding]:
+    """Yield a warning if a text contains a NUL character."""
     found = [example for example in splits.examples if "\0" in example.text]
     if found:
         at = found[0].text.index("\0")
@@ -307,6 +325,7 @@ def _predictive_length(splits: _Splits) -> Iterator[Finding]:
             hits[example.label].append(guess == example.label)
     accuracy = fmean(fmean(of_label) for of_label in hits.values())
     chance, inverse_sizes = 1 / len(hits), sum(1 / len(of_label) for of_label in hits.values())
+    # The standard error of the balanced accuracy of random guesses: a mean of shares of labels.
     error = math.sqrt(chance * (1 - chance) * inverse_sizes) / len(hits)
     beats_chance = accuracy > chance + max(_LENGTH_MARGIN, 3 * error)
     lead = "Length is associated with the label: the" if beats_chance else "The"
@@ -321,7 +340,8 @@ def _predictive_length(splits: _Splits) -> Iterator[Finding]:
 def _guesses_from_length(train: _Examples, test: _Examples) -> list[str | None]:
     """Return the label that the length of each test example predicts.
 
-    In each bin of text or span lengths, it is the label with the largest share of its rows.
+    In each bin of text or span lengths, it is the label with the largest share of its rows; None if
+    the bin has no training example.
     """
     train_lengths, test_lengths = (
         [len(one.text) if one.span is None else one.span[1] - one.span[0] for one in examples]
@@ -353,16 +373,18 @@ def _contradicting_labels(splits: _Splits) -> Iterator[Finding]:
             labels = ", ".join(f"{one.label!r} in {one.where}" for one in examples[:3])
             texts.append(f"{_quoted(examples[0])} is {labels}")
         shown, n = "; ".join(texts), len(contradicting)
+        lead = ", such as" if n > _SHOWN_TEXTS else ":"
         yield Finding(
             "warning",
             "contradictions",
             f"{n:,} {'text or span has' if n == 1 else 'texts or spans have'} examples with "
-            f"different labels{', such as' * (n > _SHOWN_TEXTS) or ':'} {shown}. Correct these "
+            f"different labels{lead} {shown}. Correct these "
             "labels, or remove the rows: split.drop_repeated keeps a label that may be wrong.",
         )
 
 
 def _quoted(example: Example) -> str:
+    """Return the text or span of an example in quotes, cut if it is long, for a message."""
     start, end = example.span or (0, len(example.text))
     text = example.text[start:end]
     shown = repr(text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]} ...")
@@ -370,6 +392,7 @@ def _quoted(example: Example) -> str:
 
 
 def _spans_inside_words(examples: Sequence[Example]) -> Iterator[Finding]:
+    """Yield a warning if a span begins or ends inside a word."""
     cuts_word = spelling.is_inside_word
     cut = [one for one in examples if any(cuts_word(one.text, end) for end in one.span or ())]
     if cut:

@@ -134,8 +134,10 @@ class Example:
     def counterfactual_turns(self) -> Turns:
         """The turns of the counterfactual, which differs in the first turn."""
         shift = len(self.counterfactual or "") - len(self.text)
-        numbered = enumerate(self.turns)  # the first turn begins at the same character
-        return tuple((start + shift * (n > 0), end + shift) for n, (start, end) in numbered)
+        # The first turn, if there are turns, begins at the same character.
+        first = [(start, end + shift) for start, end in self.turns[:1]]
+        later = [(start + shift, end + shift) for start, end in self.turns[1:]]
+        return (*first, *later)
 
     @property
     def place(self) -> TextSpan:

@@ -137,10 +137,10 @@ def dataset_table(dataset: Any, columns: Collection[str], name: str) -> Table:
     present = [column for column in dataset.column_names if column in columns]
     # The data set may have another format, such as tensors, and a selection of its rows.
     frame = dataset.with_format("arrow").select_columns(present)[:]
-    labels = {
+    features = {
         key: one for key, one in dataset.features.items() if type(one).__name__ == "ClassLabel"
     }
-    class_names = {column: list(label.names) for column, label in labels.items()}
+    class_names = {column: list(feature.names) for column, feature in features.items()}
     return replace(frame_table(frame, columns, name, class_names), names=dataset.column_names)
 
 
@@ -169,7 +169,7 @@ def frame_table(
     import narwhals as nw
     import numpy as np
 
-    # The columns of pyarrow are not names.
+    # In pyarrow, `columns` are not the names.
     names = frame.column_names if hasattr(frame, "column_names") else frame.columns
     twice = [one for one, count in Counter(map(str, names)).items() if count > 1]
     if twice:
@@ -182,9 +182,9 @@ def frame_table(
             key = key_of_name[column]
             cells = [_plain(value) for value in narrow.get_column(key).to_list()]
             classes = (class_names or {}).get(column)
-            if classes is not None:  # the hub leaves out labels by negative numbers
+            if classes is not None:  # on the hub, a negative number means no label
                 cells = [None if cell is None or cell < 0 else classes[cell] for cell in cells]
-            elif narrow.schema[key] == nw.Float32:  # in its shortest form
+            elif narrow.schema[key] == nw.Float32:  # written in their shortest form
                 cells = [None if cell is None else str(np.float32(cell)) for cell in cells]
             cells_of[column] = cells
     keys = [str(position) for position in range(len(narrow))]
@@ -221,6 +221,7 @@ def number_text(where: str, value: object) -> str:
 
 
 def _of_dicts(data: MemoryData, columns: Collection[str]) -> Table:
+    """Return the rows of a list of dicts; raise DataError if an entry is not a dict."""
     rows = list(data.rows)
     for position, row in enumerate(rows):
         if not isinstance(row, Mapping):
@@ -228,7 +229,7 @@ def _of_dicts(data: MemoryData, columns: Collection[str]) -> Table:
                 f"{RowSource(data.name, key=str(position))} is of type {type(row).__name__}. Each "
                 'entry must be a dict, such as {"text": "...", "label": "..."}.'
             )
-    # Columns that are not read are in the message if one is missing.
+    # Columns that are not read have empty cells: an error message on a missing column names them.
     cells: list[dict[str, Any]] = [{str(key): None for key in row} for row in rows]
     for column in dict.fromkeys(columns):
         having = [number for number, row in enumerate(rows) if column in row]
@@ -242,6 +243,7 @@ def _of_dicts(data: MemoryData, columns: Collection[str]) -> Table:
 
 
 def _is_list(rows: Any) -> bool:
+    """Return whether a table is a list of dicts."""
     return isinstance(rows, list | tuple)
 
 

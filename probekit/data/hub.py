@@ -115,8 +115,8 @@ def _load(data: HubData, folder: Path) -> Any:
 def _split_of(loaded: Any, data: HubData) -> Any:
     """Return the split of a loaded data set; raise ConfigError if it does not exist."""
     if not isinstance(loaded, Mapping):
-        own = str(loaded.split) if loaded.split is not None else None
-        if data.split not in (None, own):
+        only_split = str(loaded.split) if loaded.split is not None else None
+        if data.split not in (None, only_split):
             raise ConfigError(
                 f"{data.name} is a single table without splits, so that there is no split "
                 f"{data.split!r}. Remove `split`."

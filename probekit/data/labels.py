@@ -20,6 +20,7 @@ _MAX_LABELS = 200  # with more, labels are words: case matters, and many differ 
 _MAX_SETS = 10  # sets of similar labels that are listed
 _SHOWN_CHARACTERS = 2
 
+# Names that look like missing values, in lower case.
 _MISSING = {"nan", "none", "null", "na", "n/a", "<na>", "nat"}
 
 _Field: TypeAlias = Literal["label", "group"]
@@ -28,7 +29,7 @@ _DECIMAL = re.compile(r"\s*[-+]?[0-9]+(?:\.[0-9]*)?\s*")
 _INTEGER = re.compile(r"\s*[-+]?\d+(?:\.0*)?\s*")
 
 _MIN_LENGTH = 4  # short tags such as ADJ and ADV legitimately differ by one letter
-_MIN_UPPER_LENGTH = 6  # of labels in capitals, which are mostly tags, such as PRON and PROPN
+_MIN_UPPER_LENGTH = 6  # the same for labels in capitals, mostly tags such as PRON and PROPN
 
 # Compatibility characters whose shape differs from that of their plain form, such as ² and 2.
 _OTHER_SHAPES = ("<super>", "<sub>", "<fraction>", "<circle>", "<square>")
@@ -79,7 +80,9 @@ def similar_groups(examples: Sequence[Example]) -> Iterator[Finding]:
 
 
 def _similar(field: _Field, effect: str, examples: Sequence[Example]) -> Iterator[Finding]:
+    """Yield a warning for each set of similar names of a field; `effect` ends its first clause."""
     rows = _rows_by(field, examples)
+    # Numbers are compared by their value, other names by their appearance.
     spellings: dict[str, list[str]] = defaultdict(list)
     for name in rows:
         spellings[_number(name) or appearance(name)].append(name)
@@ -97,6 +100,7 @@ def _similar(field: _Field, effect: str, examples: Sequence[Example]) -> Iterato
 
 
 def _rows_by(field: _Field, examples: Sequence[Example]) -> dict[str, list[Example]]:
+    """Return the examples with each value of a field."""
     rows: dict[str, list[Example]] = defaultdict(list)
     for example in examples:
         rows[getattr(example, field)].append(example)
@@ -123,7 +127,7 @@ def missing_groups(examples: Sequence[Example]) -> Iterator[Finding]:
 
 
 def _number(name: str) -> str:
-    """Return a form that is equal for spellings of one number; "" if it is none.
+    """Return a form that is equal for all spellings of a number; "" if the name is no number.
 
     >>> _number("01") == _number(" 1.0") == _number("1"), _number("1a"), _number("1.5")
     (True, '', '1.5')
@@ -142,6 +146,7 @@ def _differ_in_case(names: Sequence[str]) -> bool:
 
 
 def _similar_message(names: Sequence[str], rows: dict[str, list[Example]], effect: str) -> str:
+    """Return the message on similar names, the most frequent one first."""
     ordered = sorted(names, key=lambda name: (-len(rows[name]), name))
     everywhere = set(ordered[0]).intersection(*ordered[1:])
     shown = []
@@ -176,7 +181,9 @@ def misspelt_labels(examples: Sequence[Example]) -> Iterator[Finding]:
     """Yield a warning for each rare label that is probably a typo of a frequent one."""
     rows = _rows_by("label", examples)
     by_size = sorted(rows, key=lambda label: len(rows[label]), reverse=True)
-    for label in rows if len(rows) <= _MAX_LABELS else ():
+    if len(rows) > _MAX_LABELS:
+        return
+    for label in rows:
         n = len(rows[label])
         frequent = (other for other in by_size if n <= _MAX_TYPO_RATIO * len(rows[other]))
         near = next((other for other in frequent if is_typo(label, other)), None)
@@ -197,7 +204,7 @@ def rounded_numbers(examples: Sequence[Example]) -> Iterator[Finding]:
     >>> print(next(rounded_numbers(examples)).message)  # doctest: +ELLIPSIS
     1 row has an integer beyond 2^53 that float64 cannot represent (row 1): the label ...
     """
-    # Decimal, because int() raises ValueError for thousands of digits.
+    # `Decimal` is used because `int` raises ValueError for thousands of digits.
     integers = (one for one in examples if _INTEGER.fullmatch(one.label))
     rounded = [one for one in integers if Decimal(one.label) != Decimal(float(one.label))]
     if rounded:
@@ -234,6 +241,7 @@ def other_digits(examples: Sequence[Example]) -> Iterator[Finding]:
 
 
 def _is_other_digit(character: str) -> bool:
+    """Return whether a character is a decimal digit other than 0 to 9."""
     return character.isdecimal() and not character.isascii()
 
 
@@ -298,8 +306,8 @@ def is_typo(label: str, other: str) -> bool:
 
 def _n_common(a: str, b: str) -> int:
     """Return the length of the common prefix of two strings."""
-    pairs = enumerate(zip(a, b, strict=False))
-    return next((n for n, (of_a, of_b) in pairs if of_a != of_b), min(len(a), len(b)))
+    n_shorter = min(len(a), len(b))
+    return next((place for place in range(n_shorter) if a[place] != b[place]), n_shorter)
 
 
 def is_inside_word(text: str, at: int) -> bool:
@@ -316,6 +324,7 @@ def is_inside_word(text: str, at: int) -> bool:
     if len(pair) < 2:
         return False
     before, after = map(unicodedata.category, pair)
-    if after[0] == "M":
+    if after[0] == "M":  # an accent or another mark, which follows a letter, a mark or a number
         return before[0] in "LMN"
+    # Both must be digits, letters with a case or marks.
     return all(c.isdecimal() or c.lower() != c.upper() or unicodedata.combining(c) for c in pair)

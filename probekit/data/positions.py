@@ -151,7 +151,8 @@ def plan_rows(
     if rule.offset:
         selected = _shift(tokens, selected, rule)
     aligned = selected.fault == ""
-    unaligned = tuple(Unaligned(int(n), str(selected.fault[n])) for n in np.flatnonzero(~aligned))
+    without_row = np.flatnonzero(~aligned)
+    unaligned = tuple(Unaligned(int(one), str(selected.fault[one])) for one in without_row)
     if not aligned.any():
         offset = f", offset: {rule.offset}" if rule.offset else ""
         raise DataError(
@@ -163,7 +164,9 @@ def plan_rows(
 
 
 def _join(offsets: list[IntArray], texts: Sequence[str], bos: bool) -> _Tokens:
-    # Also by identity: equal texts may have different tokens, e.g. truncated ones.
+    """Return the tokens of all distinct texts; see `plan_rows` for the arguments."""
+    # Equal texts may have different tokens, for example truncated ones, so the identity of the
+    # tokens distinguishes texts, too.
     keys = [(text, id(ranges)) for text, ranges in zip(texts, offsets, strict=True)]
     distinct = {key: ranges[int(bos) :] for key, ranges in zip(keys, offsets, strict=True)}
     number = {key: index for index, key in enumerate(distinct)}
@@ -187,13 +190,14 @@ def _select_in_text(tokens: _Tokens, index: int | None) -> _TokenRanges:
     if index is None:
         fault = np.where(first < stop, "", "it has no token")
         return _TokenRanges(tokens.position, first, stop, fault)
-    at = index + (first if index >= 0 else stop)
-    inside = (first <= at) & (at < stop)
-    fault = np.array([_no_token(index, int(n)) for n in stop - first])
-    return _TokenRanges(tokens.position, at, at + 1, np.where(inside, "", fault))
+    token = index + (first if index >= 0 else stop)
+    inside = (first <= token) & (token < stop)
+    fault = np.array([_no_token(index, int(n_tokens)) for n_tokens in stop - first])
+    return _TokenRanges(tokens.position, token, token + 1, np.where(inside, "", fault))
 
 
 def _no_token(index: int, n_tokens: int) -> str:
+    """Return the reason why a text of `n_tokens` tokens has no token with an index."""
     allowed = f"0 to {n_tokens - 1}, or {-n_tokens} to -1 from its end" if n_tokens else "none"
     return f"it has no token {index} (it has: {allowed})"
 
@@ -214,16 +218,14 @@ def _select_span(tokens: _Tokens, spans: Sequence[tuple[int, int] | None]) -> _T
     span_begin, span_end = n_before[in_joined].T
     first = np.searchsorted(end, span_begin, side="right")
     stop = np.searchsorted(begin, span_end, side="left")
+    # The tokens cover a span if the first one begins at or before it, and the last one ends at or
+    # after its end.
     covered = first < stop
     begins_in = begin[first[covered]] <= span_begin[covered]
     covered[covered] = begins_in & (end[stop[covered] - 1] >= span_end[covered])
+    is_missing = np.array([span is None for span in spans])
     fault = np.select(
-        [
-            np.array([span is None for span in spans]),
-            ~inside,
-            span_begin >= span_end,
-            ~covered,
-        ],
+        [is_missing, ~inside, span_begin >= span_end, ~covered],
         [
             "it has no span",
             "its span extends beyond the text",
@@ -246,24 +248,27 @@ def _shift(tokens: _Tokens, span: _TokenRanges, rule: PositionRule) -> _TokenRan
     target = first + span.position[edge] - tokens.position[first] + offset
     inside = (first <= target) & (target < stop)
 
-    at = np.zeros_like(span.first)
-    at[aligned] = np.where(inside, target, 0)
+    shifted = np.zeros_like(span.first)
+    shifted[aligned] = np.where(inside, target, 0)
     side = "before" if offset < 0 else "after"
-    outside = np.zeros(len(at), dtype=bool)
+    outside = np.zeros(len(shifted), dtype=bool)
     outside[aligned] = ~inside
     edge_name = "last token of the turn" if rule.at.endswith("_last") else "span"
     reason = f"its text has no token {abs(offset)} {side} the {edge_name}"
-    return _TokenRanges(tokens.position, at, at + 1, np.where(outside, reason, span.fault))
+    fault = np.where(outside, reason, span.fault)
+    return _TokenRanges(tokens.position, shifted, shifted + 1, fault)
 
 
 def _rows(selected: _TokenRanges, examples: IntArray, pick: Pick, skip_first: bool) -> RowPlan:
+    """Return the rows of the given examples from the selected tokens, pooled by `pick`."""
     first, stop = selected.first[examples], selected.stop[examples]
     if pick == "first":
         stop = first + 1
     elif pick == "last":
         first = stop - 1
     elif pick == "mean" and skip_first:
-        first = first + ((selected.position[first] == 0) & (stop - first > 1))
+        is_skipped = (selected.position[first] == 0) & (stop - first > 1)
+        first = np.where(is_skipped, first + 1, first)
     lengths = stop - first
     offsets = _starts(lengths)
     # The tokens first, ..., stop - 1 of each example, one example after the other.

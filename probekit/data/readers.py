@@ -133,6 +133,6 @@ def read_texts(path: Path, format: str | None = None, column: str | None = None)
             f"{path} is read as lines of text, which have no column {column!r}. Pass --format "
             "csv, tsv, jsonl or parquet."
         )
-    # Not splitlines, which also splits at U+2028 and similar characters.
+    # `splitlines` would also split at U+2028 and similar characters.
     lines = (line.removesuffix("\r") for line in read_text(path).split("\n"))
     return tuple(line for line in lines if line.strip())

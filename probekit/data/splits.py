@@ -126,8 +126,9 @@ def unlabelled_split(groups: Strings, *, test: float, seed: int) -> Split:
         )
     names = sorted(sizes)
     order = [names[n] for n in np.random.default_rng(seed).permutation(len(names))]
-    rows = np.cumsum([sizes[name] for name in order])
-    n_groups = int(np.searchsorted(rows, test * rows[-1])) + 1
+    n_rows = np.cumsum([sizes[name] for name in order])
+    n_groups = int(np.searchsorted(n_rows, test * n_rows[-1])) + 1
+    # Test has at least two groups, and train at least one.
     chosen = set(order[: min(max(n_groups, _MIN_TEST_GROUPS), len(order) - 1)])
     return _split(group in chosen for group in groups)
 
@@ -225,13 +226,14 @@ def joined_groups(labels: Strings, groups: Strings, words: Strings) -> StringArr
     """
     names, group_of_row = np.unique(np.asarray(groups, dtype=object), return_inverse=True)
     _, word_of_row = np.unique(_folded(words), return_inverse=True)
+    # A graph with a node for each group and for each word; each row links its group to its word.
     size = len(names) + word_of_row.max() + 1
     links = (np.ones(len(group_of_row)), (group_of_row, len(names) + word_of_row))
     _, number = connected_components(csr_array(links, shape=(size, size)), directed=False)
     merged = number[group_of_row].astype(str).astype(object)
-    pairs = Counter(label for label, _ in set(zip(labels, merged, strict=True)))
+    n_groups_of_label = Counter(label for label, _ in set(zip(labels, merged, strict=True)))
     largest = max(Counter(merged).values())
-    can_be_split = largest <= len(merged) / 2 and min(pairs.values()) > 1
+    can_be_split = largest <= len(merged) / 2 and min(n_groups_of_label.values()) > 1
     return merged if can_be_split else np.asarray(groups, dtype=object)
 
 
@@ -294,6 +296,7 @@ def _folded(words: Strings) -> StringArray:
 
 
 def _split(in_test: Iterable[bool]) -> Split:
+    """Return the split, given whether each example is in test."""
     mask = np.fromiter(in_test, dtype=bool)
     return Split(np.flatnonzero(~mask), np.flatnonzero(mask))
 
@@ -331,19 +334,21 @@ def _choose_groups(
     while moved:  # terminates: each move reduces the sum of missing^2 / target
         moved = False
         for group in order:
-            # Rows that a move of the group adds to test, or takes from it.
+            # The rows of each label that a move of the group adds to test; negative if it leaves
+            # test. The gain is the decrease of the sum of missing^2 / target.
             sign = -1 if group in chosen else 1
             added = {label: sign * n for label, n in counts[group].items()}
             gain = sum(n * (2 * missing[label] - n) / targets[label] for label, n in added.items())
             if gain > _ROUNDING:
                 moved = True
-                chosen ^= {group}
+                chosen ^= {group}  # add it, or remove it
                 for label, n in added.items():
                     missing[label] -= n
     return chosen
 
 
 def _require_two(labels: Collection[str], what: str) -> None:
+    """Raise DataError if there are fewer than two labels; `what` has them, in the message."""
     if len(labels) < 2:
         raise DataError(
             f"{what} has only one label: {_listed(labels)}. A probe needs at least two."
@@ -357,6 +362,7 @@ def _require_none(names: Collection[str], message: str) -> None:
 
 
 def _listed(names: Collection[str]) -> str:
+    """Return the first five names in sorted order, and the number of all if there are more."""
     cut = (name if len(name) <= _SHOWN else f"{name[:_SHOWN]}..." for name in sorted(names)[:5])
     shown = ", ".join(map(repr, cut))
     return f"{shown}, ... ({len(names)} in all)" if len(names) > 5 else shown

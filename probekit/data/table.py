@@ -114,11 +114,11 @@ def examples_of(table: Table, columns: TableColumns, name: str) -> Dataset:
     examples: list[Example] = []
     row_of_id: dict[str, RowSource] = {}
     first: TableRow | None = None
-    # Columns whose name the user did not choose.
+    # Columns with their default name, which the user did not choose.
     defaults = [key for key in ("text", "label") if getattr(columns, key) == key]
     for row in _rows_with(table, columns.names, defaults):
         example = _example(table, row, columns, id=f"row {len(examples) + 1}")
-        first = first or row
+        first = row if first is None else first
         label = row.cells[columns.label]
         if type(label) is not type(first.cells[columns.label]):
             raise DataError(
@@ -169,7 +169,8 @@ def _rows_with(
     is_first = True
     for row in table.rows:
         if any(column not in row.cells for column in columns):
-            # In the first row the configuration is wrong; in a later one, the row itself.
+            # If the first row lacks a column, the configuration is wrong (UnknownNameError); if a
+            # later row does, the row itself is (DataError).
             if is_first:
                 _require(table.where, columns, row.cells, defaults)
             try:
@@ -204,6 +205,7 @@ def _require(
 
 
 def _text(table: Table, row: TableRow, column: str) -> str:
+    """Return a cell as text."""
     value = row.cells[column]
     # The location is not formatted for cells that need none.
     is_text = isinstance(value, str)
@@ -211,6 +213,7 @@ def _text(table: Table, row: TableRow, column: str) -> str:
 
 
 def _filled(row: TableRow, column: str, cell: str) -> str:
+    """Return a cell unchanged; raise DataError if it is empty."""
     if not cell.strip():
         raise DataError(f"{row.source}: column {column!r} is empty. Fill it in, or remove the row.")
     return cell
@@ -220,6 +223,7 @@ def _example(table: Table, row: TableRow, columns: TableColumns, id: str) -> Exa
     """Return the example in a row; `id` is its id if there is no column of ids."""
 
     def string(column: str) -> str:
+        """Return the cell of a column as text."""
         return _text(table, row, column)
 
     text, label = string(columns.text), string(columns.label)

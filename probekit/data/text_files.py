@@ -59,6 +59,7 @@ def require_file(path: Path) -> None:
 
 
 def _table(path: Path, _columns: Collection[str], *, delimiter: str | None) -> Table:
+    """Return the rows of a file with a delimiter; None reads JSON Lines. All columns are read."""
     text = read_text(path)
     # The first line that is not blank is the header or the first row.
     header = text[: len(text) - len(text.lstrip())].count("\n") + 1
@@ -74,6 +75,7 @@ json_table = partial(_table, delimiter=None)
 
 
 def _delimited_rows(path: Path, text: str, delimiter: str) -> Iterator[TableRow]:
+    """Yield the rows after the header, which is the first line that is not blank."""
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
     header: list[str] = []
     line = 1
@@ -100,7 +102,8 @@ def _delimited_rows(path: Path, text: str, delimiter: str) -> Iterator[TableRow]
 
 
 def _json_rows(path: Path, text: str) -> Iterator[TableRow]:
-    # Not splitlines, which also splits at U+2028, allowed in a JSON string.
+    """Yield a row for each line that is not blank."""
+    # `splitlines` would also split at U+2028, which is allowed in a JSON string.
     for line, source in enumerate(text.split("\n"), start=1):
         if not source or source.isspace():
             continue
@@ -122,11 +125,13 @@ def _json_rows(path: Path, text: str) -> Iterator[TableRow]:
 
 
 def _object(where: str, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return a JSON object; raise DataError if it has a key twice."""
     _require_unique(where, [key for key, _ in pairs])
     return dict(pairs)
 
 
 def _require_unique(where: str, names: list[str]) -> None:
+    """Raise DataError if a name occurs twice."""
     if len(set(names)) < len(names):
-        twice = next(name for n, name in enumerate(names) if name in names[:n])
+        twice = next(name for place, name in enumerate(names) if name in names[:place])
         raise DataError(f"{where}: duplicate name {twice!r}. Make each name unique.")

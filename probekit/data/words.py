@@ -135,6 +135,7 @@ def read_sentences(path: Path) -> Iterator[Sentence]:
 
 
 def _sentence(path: Path, first_line: int, lines: list[str]) -> Sentence:
+    """Return the sentence in a block of lines that begins at line `first_line` of the file."""
     comments: dict[str, str] = {}
     words: list[Word] = []
     surfaces: list[Surface] = []
@@ -162,6 +163,7 @@ def _sentence(path: Path, first_line: int, lines: list[str]) -> Sentence:
             )
         is_empty_node, is_multiword, first = match[2] == ".", match[2] == "-", int(match[1])
         last = int(match[3]) if is_multiword else first
+        # An empty node has the number of the word before it.
         expected = n_words if is_empty_node else n_words + 1
         # A multiword token must not begin within the previous one.
         if first != expected or last < first or (is_multiword and n_covered > n_words):
@@ -173,6 +175,7 @@ def _sentence(path: Path, first_line: int, lines: list[str]) -> Sentence:
             continue
         if not is_multiword:
             words.append(word)
+        # A word within a multiword token is not a token of the text itself.
         if last > n_covered:
             space_after = "SpaceAfter=No" not in word.misc.split("|")
             surfaces.append(Surface(word.form, space_after, last - n_covered))
@@ -231,7 +234,7 @@ def read_treebank(path: Path, columns: ConlluColumns, *, name: str) -> Dataset:
                 "it. Group by sentence."
             )
         examples += _examples(path, sentence, columns.label, sentence_name, group, notes)
-        if not examples:  # for the message, if there will be none
+        if not examples:  # the features are for the message, if no sentence has an example
             features.update(feature for word in sentence.words for feature in word.features)
     if not examples:
         known = [*_LABELS, *(_FEATS + feature for feature in features)]
@@ -309,7 +312,7 @@ def _label_of(word: Word, label: str, where: str, n_words: int) -> str | None:
 # text of a sentence is its words, joined by spaces.
 
 _DOCUMENT = "-DOCSTART-"
-_MAX_DIGITS = 4  # of a column number
+_MAX_DIGITS = 4  # largest number of digits of a column number
 
 
 @dataclass(frozen=True)
@@ -391,17 +394,20 @@ def _word_lines(
     """
     document = 0
     words: list[tuple[int, str, str]] = []
-    first_line, n_columns, has_tabs = 0, 0, False  # those of the first word hold for all
+    # The line number, number of columns and kind of separator of the first word; 0 before it. All
+    # other words must have the same columns.
+    first_line, n_columns, has_tabs = 0, 0, False
     for number, line in _lines(path):
         if not line.strip() or line.startswith(_DOCUMENT):
             if words:
                 yield document, words
             words = []
-            document += line.startswith(_DOCUMENT)
+            if line.startswith(_DOCUMENT):
+                document += 1
             continue
         where = f"{path}:{number}"
         has_tabs = has_tabs if first_line else "\t" in line
-        # Not by any white space, which may be part of a word.
+        # Columns are not split at other white space, which may be part of a word.
         if has_tabs:
             cells = [cell.strip(" ") for cell in line.split("\t")]
         else:
@@ -423,7 +429,7 @@ def _word_lines(
 
 def _require_columns(where: str, columns: WordColumns, cells: list[str]) -> None:
     """Raise ConfigError if the first word has too few columns, or those of CoNLL-U."""
-    if len(cells) == len(Word._fields) and cells[0] == "1" == columns.word:
+    if len(cells) == len(Word._fields) and cells[0] == "1" and columns.word == "1":
         raise ConfigError(
             f"{where}: the first of {len(cells)} columns numbers the words. If the file is "
             "CoNLL-U, set `format: conllu`; otherwise set `columns.text` to the number of the "
@@ -439,12 +445,13 @@ def _require_columns(where: str, columns: WordColumns, cells: list[str]) -> None
 
 
 def _require_unit(group: str) -> None:
+    """Raise ConfigError unless the group is a unit of words: a sentence or a document."""
     if group not in _UNITS:
         raise ConfigError(f"Unknown group {group!r}. {nearest(group, _UNITS)}")
 
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
     """Yield number and text of each line, then of a blank one, which ends the last sentence."""
-    # Not splitlines, which also splits at U+2028.
+    # `splitlines` would also split at U+2028.
     for number, line in enumerate([*read_text(path).split("\n"), ""], start=1):
         yield number, line.rstrip("\r")

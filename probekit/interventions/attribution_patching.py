@@ -95,7 +95,7 @@ def estimated_effects(
     names = list(dict.fromkeys(one.site for one in selected))
     last = f"blocks.{model.axis_sizes['n_layers'] - 1}.hook_resid_post"
     estimates: dict[Patch, Floats] = {}
-    if measured is None:
+    if measured is None:  # the largest column that has a token
         measured = (clean.mask * torch.arange(clean.mask.shape[1])).argmax(1)
     for rows in torch.split(torch.arange(len(clean)), PAIRS_AT_ONCE):
         measured_at = measured[rows].to(model.device)
@@ -109,9 +109,11 @@ def estimated_effects(
             )
         total = {site: torch.zeros_like(base[site]) for site in names}
         for step in range(steps):
+            # Several points are the midpoints of equal steps from base (0) to source (1).
             share = (step + 0.5) / steps if steps > 1 else 0.0
             embed = base["hook_embed"] + share * (source["hook_embed"] - base["hook_embed"])
             values: dict[str, Tensor] = {}
+            # Taps that store the activations of each site in `values`, with their gradients.
             kept = [(site, remember(values, grad=True)) for site in dict.fromkeys([*names, last])]
             tap = compose(model, [("hook_embed", edits.replace(embed)), *kept])
             with torch.enable_grad():
@@ -126,6 +128,7 @@ def estimated_effects(
         change = {site: total[site] * (source[site] - base[site]) for site in names}
         mask, at_rows = clean_batch.mask, (at[rows] if isinstance(at, Tensor) else at)
         for selection in selected:
+            # Attention scores that are masked are infinite in both passes: their change is NaN.
             parts = part_features(model.sites, change[selection.site].nan_to_num(), selection)
             sums = (parts.sum(-1) * mask).double().cpu()
             for patch, texts, columns in patch_grid([selection], at_rows, mask):

@@ -97,30 +97,31 @@ def linear_entry(model: Network, selection: SiteSelection) -> StreamEntry:
     """
     entry = stream_entry(model, selection)
     if entry is None:
-        allowed = ", ".join(
-            site.name for site in model.sites.rows if _stream_after(model, site.component)
-        )
+        allowed = [site.name for site in model.sites.rows if _stream_after(model, site.component)]
         raise ConfigError(
-            f"{selection.text} is not a part of the residual stream. Allowed: {allowed}; of "
-            "hook_result a single head."
+            f"{selection.text} is not a part of the residual stream. Allowed: "
+            f"{', '.join(allowed)}; of hook_result a single head."
         )
     return entry
 
 
 def _stream_after(model: Network, component: str) -> str | None:
-    """Return the next residual stream that a component is a part of; None if it is not."""
+    """Return the next residual stream that a component is a part of.
+
+    None if it is not a part of the stream, or if a norm separates it from the stream.
+    """
     stream = _ENTERS.get(component)
-    if f"blocks.0.{_NORMS.get(component)}.hook_scale" in model.sites:
+    if component in _NORMS and f"blocks.0.{_NORMS[component]}.hook_scale" in model.sites:
         return None
     if stream == "resid_mid" and "blocks.0.hook_resid_mid" not in model.sites:
         return "resid_post"
     return stream
 
 
-# Working memory of one batch of edited passes, and tensors of d_model that a position needs.
-BATCH_BYTES = 256 << 20
-STREAM_TENSORS = 16
-# Streams, and the keys and values that attention reads; not all networks have all of them.
+BATCH_BYTES = 256 << 20  # working memory of one batch of edited passes
+STREAM_TENSORS = 16  # number of tensors as wide as d_model that a pass needs for each position
+# Streams, and the keys and values that attention reads; not all networks have all of them. Of the
+# two sites of keys, the first one that a network has is read.
 _STREAMS = ("hook_resid_pre", "hook_resid_mid")
 _KEYS, _VALUES = ("attn.hook_rot_k", "attn.hook_k"), "attn.hook_v"
 
@@ -193,7 +194,8 @@ class BasePass:
 
         `sizes` are those of the axes of the network.
         """
-        # Keys and values of each block; the output of the last block, and its measured positions.
+        # Streams, keys and values of each block, the output of the last block, and the activations
+        # at its measured positions, all in float32.
         tensors = (len(_STREAMS) + 2) * sizes["n_layers"] + 2 + n_sites
         return tensors * n_texts * n_positions * sizes["d_model"] * 4
 
@@ -222,12 +224,13 @@ class BasePass:
         """
 
         def run(passes: Tensor) -> Tensor:
-            texts, at = rows[passes], columns[passes]
-            start, end = self._extent(texts, int(at.min()))
+            """Return the final stream of passes with these numbers."""
+            texts, changed_at = rows[passes], columns[passes]
+            start, end = self._extent(texts, int(changed_at.min()))
             stream = self.stream(entry)[texts, start:end].clone()
-            inside = at < end  # later positions do not affect the measured one
+            inside = changed_at < end  # later positions do not affect the measured one
             added = change[passes][inside].to(stream)
-            stream[inside.nonzero()[:, 0], (at - start)[inside]] += added
+            stream[inside.nonzero()[:, 0], (changed_at - start)[inside]] += added
             return self._resumed(entry, stream, texts, start, end)
 
         return self._in_batches(run, len(rows))
@@ -245,6 +248,7 @@ class BasePass:
         """
 
         def run(passes: Tensor) -> Tensor:
+            """Return the final stream of passes with these numbers."""
             texts = rows[passes]
             _, end = self._extent(texts, 0)
             stream = self.stream(entry)[texts, :end]
@@ -279,13 +283,17 @@ class BasePass:
         return final[rows, self.measured] if is_last else final[:, 0]
 
     def _extent(self, rows: Tensor, first: int) -> tuple[int, int]:
-        """Return the first position that is computed, and one past the last."""
+        """Return the first position of texts that is computed, and one past the last.
+
+        `first` is the first position that changes; the last one that matters is measured.
+        """
         measured = self.measured[rows]
         return min(first, int(measured.min())), int(measured.max()) + 1
 
     def _resumed(
         self, entry: StreamEntry, stream: Tensor, rows: Tensor, start: int, end: int
     ) -> Tensor:
+        """Return the final stream of passes that start with `stream` at positions start to end."""
         before: list[KeysValues | None] | None = None
         if start:  # later blocks read the keys and values of earlier positions
             key_site, n_layers = _key_site(self.model), self.model.axis_sizes["n_layers"]
@@ -303,6 +311,7 @@ class BasePass:
         return final[:, 0]
 
     def _mask(self, rows: Tensor | slice, end: int) -> Tensor | None:
+        """Return the mask of texts up to a position; None if it has no padding."""
         mask = self.batch.mask[rows, :end]
         return None if bool(mask.all()) else mask
 

@@ -160,6 +160,7 @@ def causes_of(
     settings = settings or CauseSettings()
 
     def responder(rows: Codes) -> Responder:
+        """Return the texts in some rows, with their positions and their measure."""
         texts = torch.from_numpy(rows)
         positions = (data.at, data.measured, data.read)
         at, measured, read = (None if one is None else one[texts] for one in positions)
@@ -167,6 +168,7 @@ def causes_of(
         return Responder(model, batch, selection, at, measure, measured, read)
 
     X = responder(np.arange(len(data.batch))).features()
+    # With a single split only training rows exchange labels; with folds all rows do.
     exchanging = data.splits[0].train if len(data.splits) == 1 else None
     labels = label_sets(data.codes, data.groups, settings.draws, settings.seed, exchanging)
     folds = []
@@ -219,7 +221,7 @@ class _Test:
     folds: Sequence[_Fold]
 
     def result(self) -> CauseResult:
-        """Return the result."""
+        """Return the verdicts and all that a page shows of the direction."""
         directions = [fold.directions for fold in self.folds]
         limit = dose_limit(directions, [fold.train for fold in self.folds])
         by = allowed_doses(limit, self.settings.by)
@@ -247,18 +249,19 @@ class _Test:
             self.resamples, f"{self.data.measure.unit} per standard deviation", self.size,
         )  # fmt: skip
         doses = []
-        for n, dose in enumerate(by):
-            effect = interval_of(mean_of_rows(changes[:, 0, n], self.resamples), self.resamples)
+        for number, dose in enumerate(by):
+            observed = mean_of_rows(changes[:, 0, number], self.resamples)
+            effect = interval_of(observed, self.resamples)
             row = {"by": dose, "effect": effect.value, "low": effect.low, "high": effect.high}
-            for name, at_dose in (("null", changes[:, 1:, n]), ("matched", by_matched[..., n])):
+            at_doses = {"null": changes[:, 1:, number], "matched": by_matched[..., number]}
+            for name, at_dose in at_doses.items():
                 row[f"{name}_low"], row[f"{name}_high"] = band_of_draws(at_dose.mean(axis=0))
             row |= {"n": len(self.codes), "groups": self.resamples.n_groups}
             if self.data.other is not None and dose in (min(by), max(by)):
                 first = self.folds[0]
                 vector = dose * (first.directions.unit[0] * first.directions.spread[0])
-                loss = loss_under_steering(
-                    first.responder.model, self.data.other, self.selection, vector
-                )
+                model = first.responder.model
+                loss = loss_under_steering(model, self.data.other, self.selection, vector)
                 row |= {"other_loss": loss.value, "other_low": loss.low, "other_high": loss.high}
             doses.append(row)
         silences, null["silences"], matched["silences"] = self._silencing()
@@ -284,6 +287,7 @@ class _Test:
 
     @property
     def codes(self) -> Codes:
+        """Label of each test row, 0 or 1, (n_test,)."""
         return self.data.codes[self.data.test]
 
     @cached_property
@@ -308,14 +312,19 @@ class _Test:
         return float(np.abs(self.base).max())
 
     def _signed(self, scores: Callable[[_Fold], Floats]) -> Floats:
-        """Return scores (n_test, ...) towards class 1, over all folds."""
+        """Return scores (n_test, ...) towards class 1, over all folds.
+
+        The given scores are towards the label of each row.
+        """
         parts = []
         for fold in self.folds:
             of_rows = scores(fold)
-            parts.append(of_rows * fold.signs.reshape(-1, *[1] * (of_rows.ndim - 1)))
+            signs = np.expand_dims(fold.signs, tuple(range(1, of_rows.ndim)))  # (n_test, 1, ...)
+            parts.append(of_rows * signs)
         return np.concatenate(parts)
 
     def _detection(self) -> CausalVerdict:
+        """Return how well projections on the direction rank the labels of the test rows."""
         projected = [(fold.X - fold.directions.mean) @ fold.directions.reading[0]
                      for fold in self.folds]  # fmt: skip
         fold_of_row = np.repeat(np.arange(len(self.folds)), [len(rows) for rows in projected])
@@ -327,6 +336,7 @@ class _Test:
         )  # fmt: skip
 
     def _silencing(self) -> tuple[CausalVerdict, Floats, Floats]:
+        """Return the effect of erasure: of the direction, on permuted labels, of matched ones."""
         erased = self._signed(lambda fold: fold.responder.erased(fold.directions))
         by_matched = self._signed(lambda fold: fold.responder.erased(fold.matched))
         verdict = silence(
@@ -339,9 +349,13 @@ class _Test:
         return verdict, null, matched
 
     def _swapping(self) -> tuple[CausalVerdict, Floats, Floats]:
-        """Return the recovery by exchange along the direction, for the answer of the base text."""
+        """Return the recovery by exchange along the direction, for the answer of the base text.
+
+        The recoveries by directions on permuted labels, and by matched ones, are returned with it.
+        """
 
         def all_folds(scores: Callable[[_Fold, TokenBatch], Floats]) -> Floats:
+            """Return the scores of all folds, given those of a fold and its counterfactuals."""
             parts = [scores(fold, fold.sources) for fold in self.folds if fold.sources is not None]
             return np.concatenate(parts)
 

@@ -131,6 +131,7 @@ def directions_of(along: Along, X: Features, labels: LabelSets, *, C: float = 1.
     if along == "mean_difference":
         return DirectionSet.of_weights(differences, rows)
     unit = _units(differences)
+    # The reading vectors are u' Sigma^-1, scaled to r'u = 1, with the covariance Sigma of the rows.
     centred = rows - rows.mean(axis=0)
     variances, axes = np.linalg.eigh(centred.T @ centred / (len(rows) - 1))
     inside = variances > TOLERANCE * variances.max(initial=0.0)
@@ -216,7 +217,7 @@ def dose_limit(directions: Sequence[DirectionSet], rows: Sequence[Features]) -> 
 def allowed_doses(limit: float, by: Sequence[float]) -> tuple[float, ...]:
     """Return the doses that keep projections in the range of the training rows.
 
-    If no dose is within the range, the smallest are returned.
+    If none of them is within the range, the smallest doses other than 0 are returned.
 
     Args:
         limit: the range, in standard deviations; see `dose_limit`.
@@ -229,10 +230,12 @@ def allowed_doses(limit: float, by: Sequence[float]) -> tuple[float, ...]:
     """
     allowed = tuple(dose for dose in by if abs(dose) <= limit)
     smallest = min(abs(dose) for dose in by if dose)
+    # `any` is False if only dose 0, which changes nothing, is allowed.
     return allowed if any(allowed) else tuple(dose for dose in by if abs(dose) == smallest)
 
 
 def _units(weights: Floats) -> Floats:
+    """Return the rows scaled to length 1; rows of zeros stay zero."""
     lengths = np.linalg.norm(weights, axis=1, keepdims=True)
     found: Floats = np.divide(weights, lengths, out=np.zeros_like(weights), where=lengths > 0)
     return found
@@ -283,11 +286,13 @@ class Responder:
         return np.concatenate(parts)
 
     def steered(self, directions: DirectionSet, by: Sequence[float]) -> Floats:
-        """Return the measure after x + k s u, (n_texts, n_directions, n_doses)."""
+        """Return the measure after adding each dose k: x + k s u, (n_texts, n_directions, n_doses).
+
+        u is the direction, and s the standard deviation of the projection on it.
+        """
         doses = directions.spread[:, None] * np.asarray(by)
-        return np.concatenate(
-            [part.along(directions, doses[None]) for part in self._parts(self.batch)]
-        )
+        parts = [part.along(directions, doses[None]) for part in self._parts(self.batch)]
+        return np.concatenate(parts)
 
     def erased(self, directions: DirectionSet) -> Floats:
         """Return the measure after erasing each direction, (n_texts, n_directions)."""
@@ -310,9 +315,8 @@ class Responder:
 
     def without(self, mean: Floats) -> Floats:
         """Return the measure after the whole vector is replaced by a mean, (n_texts,)."""
-        return np.concatenate(
-            [part.whole(part.tensor(mean) - part.value) for part in self._parts(self.batch)]
-        )
+        parts = [part.whole(part.tensor(mean) - part.value) for part in self._parts(self.batch)]
+        return np.concatenate(parts)
 
     def exchanged(self, sources: TokenBatch) -> Floats:
         """Return the measure after the whole vector is replaced by the counterfactual's."""
@@ -325,6 +329,7 @@ class Responder:
         return np.concatenate([part.score(part.kept.final, part.everything) for part in parts])
 
     def _parts(self, batch: TokenBatch) -> Iterator[_Part]:
+        """Yield the texts of a batch in parts, each with its kept pass."""
         for rows in torch.split(torch.arange(len(batch)), TEXTS_AT_ONCE):
             measured = None if self.measured is None else self.measured[rows]
             kept = BasePass.keep(self.model, batch[rows], measured, [self.selection.site])
@@ -347,6 +352,7 @@ class _Part:
 
     @cached_property
     def everything(self) -> Tensor:
+        """The numbers of all texts of the part, [n_texts]."""
         return torch.arange(len(self.kept.batch), device=self.kept.final.device)
 
     @cached_property
@@ -356,9 +362,11 @@ class _Part:
         return value if self.at is None else value[self.everything, self.at]
 
     def tensor(self, values: Floats) -> Tensor:
+        """Return values as a tensor with the device and dtype of the activations."""
         return torch.from_numpy(np.asarray(values)).to(self.value)
 
     def score(self, final: Tensor, rows: Tensor) -> Floats:
+        """Return the measure for final streams [n d_model] of passes of the texts `rows` [n]."""
         scores = self.measure.score(self.kept.model, final, rows, self.kept.final)
         return scores.cpu().numpy()
 
@@ -373,7 +381,11 @@ class _Part:
         return self.score(final, rows)
 
     def along_tokens(self, directions: DirectionSet, coefficients: Tensor) -> Floats:
-        """Return the measure for coefficients [n_texts (pos) n_directions]."""
+        """Return the measure after adding each direction times its coefficient at each position.
+
+        `coefficients` have shape [n_texts n_directions] or, if all positions are edited,
+        [n_texts pos n_directions]; the measure has shape (n_texts, n_directions).
+        """
         n_directions = len(directions)
         if self.at is not None:
             return self.along(directions, coefficients.cpu().numpy()[..., None])[..., 0]
@@ -385,7 +397,11 @@ class _Part:
         return scores
 
     def along(self, directions: DirectionSet, doses: Floats) -> Floats:
-        """Return the measure for doses (n_texts or 1, n_directions, n_doses)."""
+        """Return the measure after adding doses of each direction at all edited positions.
+
+        It has shape (n_texts, n_directions, n_doses), and so have the doses, or a first axis of
+        length 1 for the same doses in all texts.
+        """
         images, n, n_doses = self._images(directions), len(self.everything), doses.shape[2]
         doses = np.broadcast_to(doses, (n, *doses.shape[1:]))
         size = max(1, _CHANGE_BYTES // (4 * n * n_doses * images.shape[1]))
@@ -400,9 +416,8 @@ class _Part:
                 continue
             change = of_block[..., None] * vectors[None, :, None]  # [text direction dose d_model]
             rows = self.everything.repeat_interleave(len(block) * n_doses)
-            final = self.kept.shifted_at(
-                self.responder.entry, change.flatten(0, 2), rows, self.at[rows]
-            )
+            entry = self.responder.entry
+            final = self.kept.shifted_at(entry, change.flatten(0, 2), rows, self.at[rows])
             scores[:, block] = self.score(final, rows).reshape(of_block.shape)
         return scores
 
@@ -413,6 +428,7 @@ class _Part:
         direction_of_pass = torch.arange(n_directions, device=rows.device).repeat(n)
 
         def change(passes: Tensor) -> Tensor:
+            """Return the changes [n_passes pos d_model] of passes with these numbers."""
             directions = direction_of_pass[passes]
             by_position = coefficients[rows[passes], :, directions]  # [n_passes pos]
             return by_position[..., None] * vectors[directions][:, None]

@@ -73,6 +73,7 @@ class Edit:
         try:
             given = flat if given is None else given.to(flat)
             flat_given = given.flatten(2) if given.ndim > 2 else given
+            # Axes are compared from the last one on, as in broadcasting.
             sizes = zip(flat_given.shape[::-1], flat.shape[::-1], strict=False)
             can_expand = all(size in (needed, 1) for size, needed in sizes)
             # One text or one feature for all would expand, too, but is a mistake.
@@ -171,7 +172,7 @@ def add(vector: Tensor, at: Tensor | None = None) -> Edit:
     """
     given = _numbers(vector, "the vector of `add`")
     given = given[:, None] if given.ndim == 2 else given  # the same at all positions of a row
-    return Edit(lambda x, given: x + given, given, at)
+    return Edit(lambda x, added: x + added, given, at)
 
 
 def orthonormal_basis(directions: NDArray[np.floating]) -> NDArray[np.float64]:
@@ -291,7 +292,7 @@ def _along(basis: Tensor, x: Tensor) -> Tensor:
     return x @ span @ span.T
 
 
-# Where and what: `("blocks.5.attn.hook_z[head=2]", zero())`.
+# A site and the tap that edits it, such as `("blocks.5.attn.hook_z[head=2]", zero())`.
 EditAt = tuple[SitePattern, Tap]
 
 

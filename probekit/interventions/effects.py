@@ -111,20 +111,20 @@ def skewed_interval(values: Floats, resamples: Resamples) -> Interval:
 
 
 def holds_zero(interval: Interval) -> bool:
-    """Return whether 0 is in an interval; one without limits contains every value but 0 itself.
+    """Return whether 0 is in an interval; without limits, whether its value is 0.
 
     >>> holds_zero(Interval(1.0, -0.5, 2.5)), holds_zero(Interval(1.0, 0.5, 1.5))
     (True, False)
     """
     if np.isnan(interval.low):
-        return not interval.value
+        return interval.value == 0
     return interval.low <= 0 <= interval.high
 
 
 def ratio_of_sums(numerators: Floats, denominators: Floats, resamples: Resamples) -> Interval:
     """Return sum(numerators) / sum(denominators) with its 95 % interval.
 
-    All are NaN if 0 is in the interval of the denominator.
+    All are NaN if 0 is in the interval of the denominator, or the denominator of a resample is 0.
 
     >>> groups = np.repeat(np.arange(8), 2)
     >>> whole = np.tile([1.0, 3.0], 8)
@@ -140,7 +140,7 @@ def ratio_of_sums(numerators: Floats, denominators: Floats, resamples: Resamples
 
 DRAWS = 9999
 _BLOCK = 1000  # draws at a time
-_HEAVY = 0.75  # quantile over tests below which their scales are raised to it
+_HEAVY = 0.75  # scales of tests below this quantile over all tests are raised to it
 
 
 def patch_p_values(tests: Sequence[Difference], deviations: Floats) -> PValues:
@@ -308,6 +308,7 @@ def effects_of(
             pairs.append((mean, np.zeros_like(mean)))
             shares = np.where(np.isnan(change), 0.0, (change - np.nanmean(change)) / len(change))
             by_group = np.bincount(resamples.group_of_row, shares, resamples.n_groups)
+            # The sum over the groups of each unit: the unit is what a resample leaves out.
             deviations.append(by_group @ (1.0 - resamples.counts[:, 1:]))
         tested = patch_p_values(paired_differences(pairs, resamples), np.stack(deviations))
         p, p_best = tested.single, tested.maximum

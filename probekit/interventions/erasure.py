@@ -77,6 +77,7 @@ class Eraser:
         left, right = torch.from_numpy(self.left), torch.from_numpy(self.right)
 
         def change(x: Tensor, centre: Tensor) -> Tensor:
+            """Return the features after erasure; `centre` is the mean of the fitted rows."""
             return x - (x - centre) @ right.T.to(x) @ left.T.to(x)
 
         return Edit(change, torch.from_numpy(self.mean), at)

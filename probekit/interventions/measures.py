@@ -224,6 +224,7 @@ def single_tokens(tokenizer: Tokenizer, words: Sequence[str]) -> Tensor:
 
 
 def _first_few(problems: Sequence[str]) -> str:
+    """Return the first problems as one text, with the number of the others."""
     more = len(problems) - _MOST_SHOWN
     return "; ".join(problems[:_MOST_SHOWN]) + (f" ({more} more)" if more > 0 else "")
 

@@ -19,7 +19,7 @@ METHODS: tuple[Along, ...] = get_args(Along)
 
 Question = Literal["detects", "steers", "silences"]
 
-Replacement = Literal["mean", "zero", "resample"]  # of an ablation
+Replacement = Literal["mean", "zero", "resample"]  # what ablations replace activations by
 # What replaces activations: the name of the edit, and the replacement in words.
 REPLACEMENTS = {
     "counterfactual": ("patches", "activations of the counterfactual text"),

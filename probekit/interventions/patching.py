@@ -124,6 +124,7 @@ def patched_values(
     check_pairs(clean, corrupt)
 
     def source_of(rows: Tensor, base: BasePass) -> BasePass:
+        """Return the pass of the counterfactuals, measured at the positions of the texts."""
         return BasePass.keep(model, corrupt[rows], base.measured, [one.site for one in selected])
 
     return _replaced_values(model, clean, measures, selected, source_of, at, measured, only)
@@ -174,8 +175,9 @@ def ablated_values(
     means: dict[str, Tensor] = {}
     if replacement == "mean":
         for selection in selected:
-            linear_entry(model, selection)  # raises if there is none
-        texts, place = averaged or (batch, at if isinstance(at, Tensor) else None)
+            linear_entry(model, selection)  # raises an error if there is none
+        edited_place = at if isinstance(at, Tensor) else None
+        texts, place = (batch, edited_place) if averaged is None else averaged
         sums: dict[str, Tensor] = {}
         n_averaged = 0
         for rows in torch.split(torch.arange(len(texts)), PAIRS_AT_ONCE):
@@ -197,7 +199,7 @@ def ablated_values(
             same = np.flatnonzero(lengths == length)
             if len(same) > 1:
                 shuffled = generator.permutation(same)
-                donors[shuffled] = np.roll(shuffled, 1)  # nobody receives its own activations
+                donors[shuffled] = np.roll(shuffled, 1)  # no text receives its own activations
         alone = np.flatnonzero(donors < 0)
         if len(alone):
             raise DataError(
@@ -208,6 +210,7 @@ def ablated_values(
             )
 
     def constant(_: Tensor, base: BasePass) -> BasePass:
+        """Return the pass with the mean of each site or, without means, with zeros."""
         values = {}
         for site, value in base.values.items():
             mean = means[site].to(value) if site in means else torch.zeros_like(value)
@@ -215,6 +218,7 @@ def ablated_values(
         return replace(base, values=values)
 
     def of_donors(rows: Tensor, base: BasePass) -> BasePass:
+        """Return the pass with the activations of the other text of each text."""
         donor_rows = torch.from_numpy(donors)[rows]
         donated = BasePass.keep(model, batch[donor_rows], None, sites).values
         if not isinstance(at, Tensor):
@@ -270,16 +274,15 @@ def _replaced_values(
         numbers = rows.numpy()
         for values, measure in zip(of_measures, measures, strict=True):
             scores = measure[rows].score(model, finals, torch.cat(texts), base.final).cpu()
-            values.base[numbers], values.source[numbers], *of_patches = (
-                part.numpy() for part in torch.split(scores, [len(part) for part in texts])
-            )
-            for runs, of_patch in zip(grid, of_patches, strict=True):
+            parts = [part.numpy() for part in torch.split(scores, [len(part) for part in texts])]
+            values.base[numbers], values.source[numbers] = parts[:2]
+            for runs, of_patch in zip(grid, parts[2:], strict=True):
                 column = values.patched.setdefault(runs.patch, np.full(n, np.nan))
                 column[numbers[runs.texts.cpu().numpy()]] = of_patch
     order = {selection: number for number, selection in enumerate(selected)}
     in_order = []
     for values in of_measures:
-        # By site; the positions of a site are in order already.
+        # Patches are sorted by site; the positions of a site are in order already.
         patches = sorted(values.patched, key=lambda patch: order[patch.selection])
         in_order.append(replace(values, patched={key: values.patched[key] for key in patches}))
     return in_order
@@ -289,7 +292,7 @@ def patch_grid(selected: Sequence[SiteSelection], at: Positions, mask: Tensor) -
     """Return all patches of texts with a mask, those at equal positions next to each other."""
     everything = torch.arange(len(mask), device=mask.device)
     if isinstance(at, Tensor):
-        position_mask(at, mask)  # raises if a position does not exist
+        position_mask(at, mask)  # raises an error if a position does not exist
         columns = at.to(mask.device).reshape(-1)
         return [Runs(Patch(one, "chosen"), everything, columns) for one in selected]
     if at == "all":
@@ -350,6 +353,7 @@ def _shifted(grid: Sequence[Runs], base: BasePass, source: BasePass) -> Tensor:
     n_texts = len(base.batch)
 
     def changes_of(passes: Tensor) -> Tensor:
+        """Return the changes by passes with these numbers; see `BasePass.shifted`."""
         patches, rows = passes // n_texts, passes % n_texts  # a patch of all texts, then the next
         in_order = torch.unique(patches).tolist()
         return torch.cat([change(which, rows[patches == which]) for which in in_order])

@@ -143,7 +143,7 @@ def verdicts(found: dict[Question, CausalVerdict]) -> tuple[CausalVerdict, ...]:
 
 
 def answer_of(found: CausalVerdict, p: float) -> Answer:
-    """Return the verdict for an effect and its adjusted p-value."""
+    """Return the answer to a question from an effect and its adjusted p-value."""
     low, high = found.low, found.high
     if np.isnan([found.effect, low, high]).any():
         return "undecided"
@@ -165,9 +165,9 @@ def detection(
 ) -> CausalVerdict:
     """Return how well projections (n_rows,) of test rows rank their labels (0 and 1).
 
-    The AUROC is averaged over the folds, whose projections have other scales. The p-value is that
-    of the probe: labels are exchanged between groups, within folds. `widening` is the factor on
-    standard errors; see `Resamples`.
+    The effect is the AUROC minus 1/2. The AUROC is averaged over the folds, because projections of
+    different folds have different scales. The p-value is that of `LabelExchange`; it is NaN if
+    there are too few groups. `widening` is the factor on standard errors; see `Resamples`.
     """
     scores = np.stack([-projections, projections], axis=1)
     predictions = ClassPredictions(codes, scores.argmax(axis=1), 2, scores, folds=fold_of_row)
@@ -215,9 +215,9 @@ def direction_effect(
     p = two_sided_p(effect.value, null) if len(null) else np.nan
     reason = "too few groups for an interval" if np.isnan(effect.low) else ""
     lead = interval_of(np.abs(own) - np.abs(whole), resamples)
-    exceeds = lead.low > 0 and lead.value > rounding
-    values = effect.value, effect.low, effect.high, p, float(whole[0])
-    return CausalVerdict(*values, exceeds, unit, rounding, reason)
+    exceeds_whole = lead.low > 0 and lead.value > rounding
+    numbers = effect.value, effect.low, effect.high, p, float(whole[0])
+    return CausalVerdict(*numbers, exceeds_whole, unit=unit, rounding=rounding, reason=reason)
 
 
 def silence(
@@ -325,6 +325,7 @@ def band_of_draws(effects: Floats) -> tuple[float, float]:
     return float(low), float(high)
 
 
+# The answers to detects, steers and silences, and their meaning.
 _USED = {
     ("yes", "yes", "yes"): "The label can be decoded here, and the direction changes the answers.",
     ("yes", "no", "no"): "The label can be decoded here, but the network does not use this "

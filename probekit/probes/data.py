@@ -127,7 +127,7 @@ class ProbeData:
         if len(self.classes) != 2:
             return None
         n_second = np.count_nonzero(self.y[self.train] == self.classes[1])
-        return int(2 * n_second <= len(self.train))
+        return 1 if 2 * n_second <= len(self.train) else 0
 
 
 def typical_rows(data: ProbeData, rows: Codes) -> Mask | None:
@@ -191,7 +191,7 @@ def check_numbers(labels: Sequence[str] | NDArray[Any], where: Sequence[str]) ->
     Raises:
         DataError: A label is not a number within the allowed range.
     """
-    invalid = [n for n, label in enumerate(labels) if as_number(label) is None]
+    invalid = [number for number, label in enumerate(labels) if as_number(label) is None]
     if invalid:
         raise DataError(
             f"{where[invalid[0]]}: the label {str(labels[invalid[0]])!r} is not a number from "
@@ -229,9 +229,10 @@ def group_folds(
     order = shuffled[np.argsort(-counts[shuffled].sum(axis=1), kind="stable")]
     fold_of_group = np.zeros(len(counts), dtype=np.int64)
     label_counts = np.zeros((folds, len(classes)), dtype=np.int64)
-    share = counts / counts.sum(axis=0)
+    share = counts / counts.sum(axis=0)  # share of each label's rows that each group holds
     for group in order:
-        # The number of rows breaks ties, so that no fold stays empty.
+        # The fold with the fewest rows of the labels that the group has a large share of. The total
+        # number of rows breaks ties, so that no fold stays empty; the last key is sorted first.
         fold = np.lexsort((label_counts.sum(axis=1), label_counts @ share[group]))[0]
         label_counts[fold] += counts[group]
         fold_of_group[group] = fold

@@ -66,6 +66,7 @@ def training_rows(data: ProbeData, settings: ProbeSettings) -> Codes:
 
 
 def _sampled(data: ProbeData, rows: Codes, settings: ProbeSettings) -> Codes:
+    """Return the rows, or with `fit_rows` a random sample of their groups."""
     if settings.fit_rows is None:
         return rows
     return rows[sample_groups(data.groups[rows], settings.fit_rows, settings.seed)]
@@ -99,7 +100,7 @@ class FittedRows:
 
     @classmethod
     def of(cls, data: ProbeData, settings: ProbeSettings, rows: Codes) -> FittedRows:
-        """Return the rows with their folds; those of classes are stratified by label."""
+        """Return the rows with their folds, which are stratified by label if labels are classes."""
         labels = data.y[rows] if settings.reads == "classes" else np.zeros(len(rows))
         folds = group_folds(labels, data.groups[rows], settings.folds, settings.seed)
         return cls(data, settings, rows, folds)
@@ -137,7 +138,7 @@ class FittedRows:
 
     def fitter(self, spec: ProbeSpec) -> Fitter:
         """Return the fitter of a kind for classification or regression."""
-        return (_LogisticFitter if spec.kind == "logistic" else Fitter)(spec, self)
+        return _LogisticFitter(spec, self) if spec.kind == "logistic" else Fitter(spec, self)
 
     def tuned(self, spec: ProbeSpec, X: Features, on_fit: OnFit) -> TunedProbeFit[FittedLayers]:
         """Return the fit of a kind on these rows, with C selected by cross-validation on them.
@@ -219,11 +220,12 @@ class FittedRows:
     def judge(self, spec: ProbeSpec) -> Judge:
         """Return a function that rates held-out outputs by the main metric; higher is better."""
 
-        def judge(truth: NDArray[Any], outputs: NDArray[Any], fold_of_row: Codes) -> float:
+        def rate(truth: NDArray[Any], outputs: NDArray[Any], fold_of_row: Codes) -> float:
+            """Return the main metric of held-out outputs; see `held_out`."""
             predictions = self.held_out(spec, truth, outputs, fold_of_row)
             return rating(self.settings.main_metric, predictions)
 
-        return judge
+        return rate
 
     def removed_prior(self, fitted: LabelColumn) -> Floats | None:
         """Return the log class frequencies (n_classes,) of the training rows of a weighted fit.
@@ -291,6 +293,7 @@ class Fitter:
                 np.stack([outputs_of(fit, X[fold_of_row == fold], n_classes) for fit in path])
                 for fold, path in enumerate(paths)
             ]
+            # They are in the order of folds; the second sort restores the order of the rows.
             row_in_fold_order = np.argsort(fold_of_row, kind="stable")
             outputs = np.concatenate(by_fold, axis=1)[:, np.argsort(row_in_fold_order)]
             best = best_rated(self.rows.judge(self.spec), column, outputs, fold_of_row)
@@ -346,8 +349,11 @@ class Fitter:
 
 
 class _LogisticFitter(Fitter):
+    """Computes the logistic fits of all label columns in one batch; see `Fitter`."""
+
     @property
     def _balanced(self) -> bool:
+        """Whether all classes have the same total weight in each fit."""
         return self.rows.settings.class_weight == "balanced"
 
     def tune(
@@ -377,7 +383,8 @@ class _LogisticFitter(Fitter):
         problems, n_masks = [], len(masks)
         for codes, C in tasks:
             assert C is not None  # logistic fits always have a penalty
-            problems += [Problem(codes, C, n, balanced=self._balanced) for n in range(n_masks)]
+            for share in range(n_masks):
+                problems.append(Problem(codes, C, share, balanced=self._balanced))
         fits = solver.solve(problems, StoppingRule(max_iter=settings.max_iter))
         return [list(fits[start : start + n_masks]) for start in range(0, len(fits), n_masks)]
 

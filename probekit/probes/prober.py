@@ -103,6 +103,7 @@ class Prober:
 
     @property
     def _requests_control(self) -> bool:
+        """Whether the settings request a control task, and some kind of probe can have one."""
         tasks = {one.task for one in self.settings.kinds} & {"classification", "regression"}
         return self.settings.control_draws > 0 and bool(tasks)
 
@@ -199,7 +200,7 @@ class Prober:
         """
         self._check(X)
         # A nested cross-validation ends with a further fit, on all rows.
-        kinds, n_steps = self.settings.kinds, len(self._splits) + self.is_nested
+        kinds, n_steps = self.settings.kinds, len(self._splits) + (1 if self.is_nested else 0)
         result = SiteResult()
         for spec, on_kind in zip(kinds, _callbacks(on_fit, len(kinds)), strict=True):
             steps = _callbacks(on_kind, n_steps)
@@ -238,15 +239,16 @@ class Prober:
                 of_kinds.append(self._read(spec, X, random=True, steps=steps))
             of_networks.append(of_kinds)
         result = SiteResult()
+        # `of_kind` holds, for each network, the scores of one kind of probe for each split.
         for of_kind in zip(*of_networks, strict=True):
             scores = [_over_splits(of_splits) for of_splits in of_kind]
-            for same in zip(*scores, strict=True):
-                result.measurements.extend(self.measure(Scored.of_draws(same)))
+            for of_draws in zip(*scores, strict=True):
+                result.measurements.extend(self.measure(Scored.of_draws(of_draws)))
             for target, of_splits, (task, *_) in zip(NETWORKS, of_kind, scores, strict=False):
-                validations = [
-                    [one.with_facts(target=target) for one in of_split if _is(one, "validation")]
-                    for of_split in of_splits
-                ]
+                validations = []
+                for of_split in of_splits:
+                    validation = [one for one in of_split if one.facts.split == "validation"]
+                    validations.append([one.with_facts(target=target) for one in validation])
                 result.measurements.extend(self._measured(validations))
                 result.predictions[Predictor(task.facts.probe, target)] = task.predictions[0]
         return result
@@ -254,7 +256,7 @@ class Prober:
     def _read(
         self, spec: ProbeSpec, X: Features, random: bool, steps: Sequence[OnFit]
     ) -> list[list[Scored]]:
-        """Return the scores of a kind of probe for each split."""
+        """Return the scores of a kind of probe for each split; `steps` may be longer."""
         pairs = zip(self._splits, steps, strict=False)
         return [split.read(spec, X, random, step) for split, step in pairs]
 
@@ -272,7 +274,8 @@ class Prober:
         task, probe = scores[0], scores[0].facts.probe
         result.predictions[Predictor(probe, task.facts.target)] = task.predictions[0]
         for scored in scores:
-            if self.is_nested and scored.facts.target == "control" and _is(scored, "test"):
+            is_control_test = scored.facts.target == "control" and scored.facts.split == "test"
+            if self.is_nested and is_control_test:
                 for number, predictions in enumerate(scored.predictions):
                     reduced = _reduced(predictions, METRICS[self.main_metric].needs)
                     result.predictions[Predictor(probe, control_draw(number))] = reduced
@@ -287,12 +290,13 @@ class Prober:
         """
         for same in zip(*of_splits, strict=True):
             yield from self.measure(Scored.of_splits(same))
-            chooses = TARGETS[same[0].facts.target].chooses
-            if self.is_nested and _is(same[0], "validation") and chooses:
+            facts = same[0].facts
+            if self.is_nested and facts.split == "validation" and TARGETS[facts.target].chooses:
                 for fold, scored in enumerate(same):
                     yield from self.measure(scored.with_facts(fold=fold))
 
     def _check(self, X: Features) -> None:
+        """Raise DataError unless X has one finite row of floats for each label."""
         if X.ndim != 2 or len(X) != len(self.data.y):
             raise DataError(
                 f"X has shape {X.shape}, but needs shape ({len(self.data.y)}, n_features), with "
@@ -306,10 +310,6 @@ class Prober:
                 f"{len(wrong)} of {len(X)} rows of X contain NaN or infinity, first row {wrong[0]}."
                 " Capture them again, in float32 if they were stored as float16."
             )
-
-
-def _is(scored: Scored, split: str) -> bool:
-    return scored.facts.split == split
 
 
 def _over_splits(of_splits: Sequence[Sequence[Scored]]) -> list[Scored]:
@@ -334,5 +334,6 @@ def _callbacks(on_fit: OnFit | None, n_parts: int) -> list[OnFit]:
 
 
 def _report(on_fit: OnFit | None, number: int, n_parts: int, done: int, total: int) -> None:
+    """Report that `done` of `total` fits of a part are done; all parts have equally many fits."""
     if on_fit is not None:
         on_fit(number * total + done, n_parts * total)

@@ -180,7 +180,8 @@ def read_probe(path: Path) -> tuple[tuple[AffineLayer, ...], tuple[str, ...], Pr
         if tensors.keys() != expected or any(t.dtype != np.float64 for t in tensors.values()):
             got = ", ".join(f"{name} {tensor.dtype}" for name, tensor in sorted(tensors.items()))
             raise DataError(f"it contains {got or 'nothing'} instead of float64 layers of a probe")
-        layers = tuple(AffineLayer(*(tensors[f"layers.{n}.{p}"] for p in _PARTS)) for n in numbers)
+        pairs = ((tensors[f"layers.{n}.weight"], tensors[f"layers.{n}.bias"]) for n in numbers)
+        layers = tuple(AffineLayer(weight, bias) for weight, bias in pairs)
     except (DataError, SafetensorError) as error:
         raise damaged_probe(tensor_path, str(error)) from error
     return layers, record.classes, record.facts
@@ -204,7 +205,8 @@ def damaged_probe(path: Path, why: str) -> DataError:
 
 
 def _with_suffix(path: Path, suffix: str) -> Path:
-    # Not `with_suffix`: site names contain dots.
+    """Return the path of a probe's file with a suffix, given the stem or one of the two paths."""
+    # `Path.with_suffix` would cut off parts of site names, which contain dots.
     name = path.name
     for known in _SUFFIXES:
         name = name.removesuffix(known)
@@ -225,12 +227,14 @@ def _suggestion(folder: Path) -> str:
 
 
 def _read_record(path: Path) -> _Record:
+    """Return the validated contents of the JSON file of a probe, whose own digest is checked."""
     content = _read_bytes(path)
     try:
         record = json.loads(content)
         if not isinstance(record, dict):
             raise TypeError("it is not a JSON object")
         is_exact = pretty_json(record).encode() == content
+        # The stored digest is that of the other keys.
         stored, version = record.pop("digest"), record["format"]
         actual = digest_json(record)
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
@@ -251,11 +255,13 @@ def _read_record(path: Path) -> _Record:
 
 
 def _read_bytes(path: Path) -> bytes:
+    """Return the content of a file of a probe; in a run, it must not link to outside of the run."""
     folders = (folder.parent for folder in path.absolute().parents if folder.name == "probes")
     run = next((folder for folder in folders if (folder / "run.json").exists()), None)
     try:
         # Links are checked only inside a run; elsewhere the user chose the path.
-        return (path if run is None else inside(path.absolute(), run)).read_bytes()
+        checked = path if run is None else inside(path.absolute(), run)
+        return checked.read_bytes()
     except FileNotFoundError as error:
         raise MissingError(
             f"There is no probe file {path}. A probe consists of NAME.json and NAME.safetensors; "

@@ -146,6 +146,7 @@ class ProbeSettings:
             raise ConfigError(
                 f"kinds is {', '.join(texts) or 'empty'}. Give at least one kind, each only once."
             )
+        # The first kind that reads each type of labels: later pairs replace earlier ones.
         kind_by_labels = {_READS[spec.task]: spec.text for spec in reversed(self.kinds)}
         if len(kind_by_labels) > 1:
             needs = [f"{kind} needs {labels}" for labels, kind in sorted(kind_by_labels.items())]

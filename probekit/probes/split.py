@@ -88,15 +88,18 @@ class SplitProber:
         self.train_tokens, self.test_tokens = (
             GroupedTokens.of(np.sort(part), data.examples) for part in (inside, data.test)
         )
-        if settings.reads == "trees":
+        if settings.reads == "trees":  # raise an error if the labels are not trees
             for tokens in (self.train_tokens, self.test_tokens):
                 read_trees(data.y[tokens.rows], tokens.example_of_row)
         self.fitted = fitters.FittedRows.of(data, settings, rows)
         if is_class:
             self.fitted.check_metric_is_defined()
+            # This raises an error if no fold can be fitted.
             fittable_insides(data.y[rows], self.fitted.fold_of_row)
+        # The labels of each draw of the control task; empty before `draw_controls`.
         self._controls: list[fitters.LabelColumn] = []
         self._test_groups = data.groups[self.scored.test]
+        # Blocks of the online code, and sizes of the samples of the learning curve.
         self._blocks = coding.blocks(self.fitted.groups, len(data.classes), settings.seed)
         steps = settings.learning_steps
         self._sizes = coding.learning_sizes(len(rows), steps) if steps else ()
@@ -139,15 +142,23 @@ class SplitProber:
     def _scored(
         self, predictions: Predictions, column: fitters.LabelColumn, facts: FitFacts, **changes: Any
     ) -> Scored:
-        """Return predictions for the test rows with those of the chance level."""
+        """Return predictions for the test rows with those of the chance level of a column."""
         chance = uninformed(column[self.scored.train], predictions)
         return Scored((predictions,), (chance,), self._test_groups, facts, **changes)
 
     def read(self, spec: ProbeSpec, X: Features, random: bool, on_fit: OnFit) -> list[Scored]:
         """Return the scores of one kind of probe at one site.
 
-        The first is the score of the task on the test rows. X (n_rows, n_features) are the
-        activations at the site. For a model with random weights only the task is scored.
+        The first is the score of the task on the test rows. For kinds that predict each row by
+        itself, the validation score of the task follows, then scores of the control task,
+        description lengths and the learning curve, as requested.
+
+        Args:
+            spec: the kind of probe.
+            X: the activations (n_rows, n_features) at the site.
+            random: whether they are those of a network with random weights, for which only the
+                task is scored, without a learning curve.
+            on_fit: called as `on_fit(done, total)` after each fit.
         """
         target = "random_weights" if random else "task"
         if spec.task in ("text", "tree"):
@@ -251,7 +262,7 @@ class SplitProber:
         for column, fits in zip(columns, fits_of_columns, strict=True):
             tables = []
             for block, solution in zip(coded[1:], fits, strict=True):
-                # By a fit on the blocks before this one.
+                # `solution` is the fit on the blocks before this one.
                 n_classes, fitted = self.fitted.n_classes, column.codes[block.fitted]
                 outputs = solution.class_scores(column.X[block.coded], n_classes)
                 removed = self.fitted.removed_prior(fitted)
@@ -320,6 +331,7 @@ class SplitProber:
         return Scored((predictions,), (chance,), data.groups[test.first], facts)
 
     def _rate_texts(self, truth: Codes, scores: Floats, fold_of_row: Codes) -> float:
+        """Return the main metric of held-out scores (n_texts, n_classes); higher is better."""
         held_out = ClassPredictions.of_scores(
             truth, scores, are_logits=False, folds=fold_of_row, positive=self.data.positive_code
         )

@@ -42,7 +42,8 @@ class Target:
     choice_of: str = ""
 
 
-NO_CONTROL_TASK = "No control task: "  # beginning of the reason, which its first clause states
+# A message that explains why there is no control task begins so; its first clause is the reason.
+NO_CONTROL_TASK = "No control task: "
 MOST_NETWORKS = 9  # maximum number of networks with random weights
 
 _ROWS = (
@@ -98,7 +99,8 @@ BASELINE_GRIDS: Mapping[Literal["class", "number"], tuple[str, tuple[float, ...]
 )
 
 BASELINES = tuple(target.name for target in _ROWS if target.is_baseline)
-# The target that combines the chosen sites of another target, by the name of the latter.
+# From the target that is scored at chosen sites to the nested choice, the target of its combined
+# score: "task" -> "chosen".
 NESTED = MappingProxyType({target.choice_of: target.name for target in _ROWS if target.choice_of})
 # The target of the main score of a nested cross-validation: the task at the chosen sites.
 HEADLINE = NESTED["task"]

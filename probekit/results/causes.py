@@ -46,11 +46,7 @@ _BANDS = (
 
 EFFECTS = (
     TableColumn("do", "type of the edit", allowed=("patch", "ablate")),
-    TableColumn(
-        "replacement",
-        "what replaces the activations",
-        allowed=tuple(REPLACEMENTS),
-    ),
+    TableColumn("replacement", "what replaces the activations", allowed=tuple(REPLACEMENTS)),
     *_SITE,
     _AT,
     TableColumn("position", "for `each`: position of the edited token, from 0", "integer"),
@@ -208,7 +204,7 @@ class CausesRecord(BaseModel):
     warnings: tuple[str, ...] = ()
 
 
-FOLDER = "causes"  # within the folder of a run
+FOLDER = "causes"  # name within the folder of a run
 RECORD = "causes.json"
 TABLES: Mapping[str, tuple[TableColumn, ...]] = MappingProxyType(
     {"effects": EFFECTS, "verdicts": VERDICTS, "doses": DOSES, "downstream": DOWNSTREAM}
@@ -265,6 +261,7 @@ class CauseTables:
 
 
 def _table(path: Path, columns: Sequence[TableColumn]) -> pd.DataFrame:
+    """Return the validated table in a file; without a file, a table without rows."""
     if not path.exists() and not path.is_symlink():
         types = {"text": "str", "boolean": "boolean", "number": "float64", "integer": "float64"}
         return make_table([], columns).astype({one.name: types[one.type] for one in columns})

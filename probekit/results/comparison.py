@@ -81,7 +81,7 @@ class RunComparison:
 
     @property
     def easier_baselines(self) -> pd.DataFrame:
-        """Baselines that differ significantly, and as much as the selected probes or more.
+        """The rows of baselines that differ significantly, at least as much as the selected probes.
 
         There are none for paired runs, or if the selected probes do not differ significantly.
         """
@@ -208,7 +208,7 @@ def _wider(n_pairs: int) -> float:
 
 
 def _transfer_verdict(row: pd.Series, lower_is_better: bool, wider: float) -> str:
-    """Return how the score of a transferred probe compares with chance and with the own probe.
+    """Return how a transferred probe compares with chance and with the probe fitted on that set.
 
     Args:
         row: a row of `Transfer.verdicts`.

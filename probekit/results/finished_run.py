@@ -20,12 +20,7 @@ from probekit.errors import DataError
 from probekit.files import inside
 from probekit.probes.score.metrics import ClassPredictions
 from probekit.probes.score.scored import Predictions, Predictor
-from probekit.results.record import (
-    RunRecord,
-    check_finished,
-    open_record,
-    reading_run_file,
-)
+from probekit.results.record import RunRecord, check_finished, open_record, reading_run_file
 from probekit.results.site_results import SavedSiteResults, read_test_rows, site_stem
 from probekit.results.table import load_table
 from probekit.results.verdict import Verdict
@@ -44,7 +39,7 @@ WITHOUT_EFFECT = (
     "attention.texts",
 )
 ABSENT = "–"
-MOST_SETTINGS = 3  # in the title of a run
+MOST_SETTINGS = 3  # settings that the title of a run names
 LONGEST_VALUE = 30  # characters of a value in a title
 
 
@@ -103,7 +98,8 @@ def differing(facts: Sequence[Mapping[str, str]]) -> dict[str, tuple[str, ...]]:
 def run_titles(runs: Sequence[tuple[RunRecord, Mapping[str, str]]]) -> list[str]:
     """Return a unique title for each run: its name, and settings in which runs of a name differ.
 
-    A name that all runs have is left out. Titles that would be equal are numbered.
+    A name that all runs have is left out. Titles that would be equal get the number of the run,
+    which is all that is left of empty ones.
 
     Args:
         runs: the record of each run, and its settings as `settings_of` returns them.
@@ -287,6 +283,7 @@ class FinishedRun(Generic[Settings]):
                 f"run, so the predictions at {site} are lost. Run the experiment again with the "
                 "same --out."
             )
+        # `truth` has all test rows; predictions for whole texts have one guess for each text.
         return {
             predictor: predictions
             for predictor, predictions in result.predictions.items()

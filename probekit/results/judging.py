@@ -56,11 +56,12 @@ from probekit.results.verdict import (
 # and the rate that the threshold allows.
 ACHIEVED = {"tpr_at_fpr_1": ("achieved_fpr_1", 0.01), "tpr_at_fpr_5": ("achieved_fpr_5", 0.05)}
 MOST_SITES = 12  # names of sites with unconverged fits that are kept
-CLOSE = 0.001  # candidates whose scores differ by more are not written alike
+CLOSE = 0.001  # largest difference of two scores that may be written with the same digits
 INTERVAL = ["value", "ci_low", "ci_high"]
-OF_LINE = ["probe", "position", "metric"]
+OF_LINE = ["probe", "position", "metric"]  # columns with equal values in one curve
 
-# Name in differences.csv -> target, or "" for neighbouring sites and other kinds; and difference.
+# From a name in differences.csv to a target, which is "" for neighbouring sites and other kinds of
+# probe, and the difference from it.
 Named = Mapping[str, tuple[str, Rival]]
 
 
@@ -75,6 +76,7 @@ def judge(table: pd.DataFrame, differences: pd.DataFrame, grid: Sequence[float] 
     nested, best, picks = is_nested(table), chosen_row(table), choices(table)
     reported = headline_row(table) if nested else best
     compared = {} if reported is None else compared_rows(reported, table)
+    # The test row of the task itself has the reported score; the others are rows of rivals.
     task = compared.pop("task", None)
     score = None if reported is None or task is None else _score(task, table, reported, picks)
     if score is None:
@@ -133,6 +135,7 @@ def compared_rows(row: pd.Series, table: pd.DataFrame) -> dict[str, pd.Series]:
     else:
         rows = placed(measured)
         joined = only(concatenated(measured), target="task", probe=row["probe"])
+        # There is no comparison with the embedding if `row` itself is there.
         embedding = rows[(rows["depth"] == EMBED_DEPTH) & (row["depth"] != EMBED_DEPTH)]
         embedding = only(embedding, target="task", line=row["line"], probe=row["probe"])
         parts = [
@@ -143,14 +146,17 @@ def compared_rows(row: pd.Series, table: pd.DataFrame) -> dict[str, pd.Series]:
             only(measured, target=NESTED["random_weights"]),
         ]
     # A nested choice has the name of the target that is scored at the chosen sites.
-    scored = {nested: target for target, nested in NESTED.items()}
-    compared = pd.concat(parts)
-    return {scored.get(str(one["target"]), one["target"]): one for _, one in compared.iterrows()}
+    target_of_choice = {choice: target for target, choice in NESTED.items()}
+    compared = {}
+    for _, one in pd.concat(parts).iterrows():
+        compared[target_of_choice.get(str(one["target"]), one["target"])] = one
+    return compared
 
 
 def _score(
     task: pd.Series, table: pd.DataFrame, reported: pd.Series, picks: Sequence[pd.Series]
 ) -> HeadlineScore:
+    """Return the reported score; `task` is its test row, `reported` the row of the choice."""
     if reported["target"] == HEADLINE:
         p_values = only(table, target=HEADLINE, metric="p_value")["value"]
     else:
@@ -183,6 +189,8 @@ def _differences(
         for name, (target, title) in named_rivals(table, best).items()
         if name in rows
     }
+    # Rivals with the numbers of the majority class guess the same label for all rows. In a run with
+    # p-values of association, such a test replaces that of the difference from a constant guess.
     if "majority" in named:
         _, majority = named["majority"]
         facts: dict[str, Any] = {"is_constant": True}
@@ -217,6 +225,7 @@ def _differences_of(differences: pd.DataFrame, reported: str) -> dict[str, pd.Se
 
 
 def _difference(row: pd.Series, name: str, *, is_named: bool = False) -> Rival:
+    """Return the difference in a row of differences.csv."""
     numbers = ("ci_low", "ci_high", "p", "p_adjusted", "adjusted_low", "adjusted_high")
     return Rival(
         name=name,
@@ -297,6 +306,7 @@ class _Places:
 
 
 def _differing(rows: pd.DataFrame, names: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the names (keys) of the columns (values) that contain several values."""
     return tuple(name for name, column in names.items() if differs(rows[column]))
 
 
@@ -313,7 +323,8 @@ def _unselected(table: pd.DataFrame, *, has_choice: bool) -> Iterator[Unselected
     pairs = task[~task["probe"].isin(selected)].merge(
         only(rows, target="random_weights"), on=[*SAME_FEATURES, "metric"], suffixes=("", "_random")
     )
-    # Undefined for some test rows, or without an interval because there are too few groups.
+    # Scores that are undefined for these test rows, or have no interval because there are too few
+    # groups, cannot be compared.
     pairs = pairs.dropna(subset=[f"{name}{of}" for name in INTERVAL for of in ("", "_random")])
     compared = dict(list(pairs.groupby(OF_LINE, sort=False)))
     for key, rows_of_line in task.dropna(subset="value").groupby(OF_LINE, sort=False):
@@ -356,6 +367,7 @@ def _against_random(pairs: pd.DataFrame) -> dict[str, Any]:
 
 
 def _edges_of_choices(picks: Sequence[pd.Series], grid: Sequence[float]) -> list[GridEdge]:
+    """Return the selected penalties at an end of their grid, with the number of folds of each."""
     counts: Counter[tuple[str, float, str]] = Counter()
     for row in picks:
         kind = kind_of(row["probe"])
@@ -401,6 +413,7 @@ def _ends(value: float, grid: Sequence[float]) -> list[str]:
 
 
 def _unconverged(table: pd.DataFrame) -> UnconvergedFits | None:
+    """Return the counts of fits that did not converge; None if all did."""
     fits = table[table["metric"].isin([*main_metrics(table), "compression"])]
     fits = fits[fits["converged"].notna()]
     stopped = fits[~fits["converged"].astype(bool)]
@@ -419,7 +432,10 @@ def _unconverged(table: pd.DataFrame) -> UnconvergedFits | None:
 
 
 def _false_positives(table: pd.DataFrame, reported: pd.Series) -> tuple[float, ...] | None:
-    """Return the false positive rate on the test rows with its interval, if it is not allowed."""
+    """Return the false positive rate on the test rows with its interval.
+
+    None if it is not above the rate that the threshold allows, or the metric has no threshold.
+    """
     metric, allowed = ACHIEVED.get(reported["metric"], ("", 1.0))
     rows = only(table, metric=metric, split="test")
     if reported["target"] == HEADLINE:
@@ -431,6 +447,7 @@ def _false_positives(table: pd.DataFrame, reported: pd.Series) -> tuple[float, .
 
 
 def _length_leads(compared: Mapping[str, pd.Series]) -> bool:
+    """Return whether the length alone scores significantly better than the bag of words."""
     if not {"length", "bag_of_words"} <= set(compared):
         return False
     length, words = compared["length"], compared["bag_of_words"]
@@ -441,10 +458,10 @@ def _length_leads(compared: Mapping[str, pd.Series]) -> bool:
 
 
 def _learns(control: pd.Series | None, selectivity: pd.Series | None) -> bool:
-    """Return whether the control task is learnt, and selectivity is not above 0."""
+    """Return whether the control task is significantly above chance, and selectivity is not."""
     if control is None or selectivity is None:
         return False
     sign = METRICS[control["metric"]].sign
     worst = control["ci_low" if sign > 0 else "ci_high"]
-    # Unknown limits are no evidence.
+    # Comparisons with unknown limits (NaN) are False.
     return bool(sign * (worst - control["chance"]) > 0 and selectivity["ci_low"] <= 0)

@@ -141,6 +141,7 @@ class AttentionPrompt:
 
 
 def _check_weights(patterns: NDArray[np.float32], layer: int, heads: tuple[int, ...]) -> None:
+    """Raise DataError unless the weights (n_heads, n, n) of a layer are attention patterns."""
     sums = patterns.sum(axis=-1, dtype=np.float64, keepdims=True)
     is_off = np.broadcast_to(abs(sums - 1) > ROW_SUM_TOLERANCE, patterns.shape)
     wrong = {
@@ -301,6 +302,7 @@ def tidy_rows(
 
 
 def _values(answer: RowPrediction | None, classes: Sequence[str]) -> dict[str, Any]:
+    """Return the label, score and scores by class of a prediction as columns."""
     if answer is None:
         return {"label": None, "score": None}
     label = {"label": answer.label} if answer.label is not None else {}

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 FINAL = "probes/final"  # the probe that a nested cross-validation fits on all rows
 STARTED = ".started"  # exists in the folder of a run while it is not finished
-FORMAT = 1  # of run.json
+FORMAT = 1  # number of the format of run.json
 # Files that pages read if they exist. Predictions and probes are in the folders sites and probes.
 RESULT_FILES = (
     "config.yaml",
@@ -294,6 +294,7 @@ def open_record(run_dir: Path, names: Collection[str] | None = None) -> RunRecor
 
 
 def _first_of(damages: Sequence[str]) -> str:
+    """Return the first damages as one text, with the number of the others."""
     n_more = len(damages) - MOST_NAMED
     more = [f"and {n_more} more"] if n_more > 0 else []
     return "; ".join([*damages[:MOST_NAMED], *more])

@@ -52,6 +52,8 @@ def main_metrics(table: pd.DataFrame) -> tuple[str, ...]:
 def main_metric(table: pd.DataFrame) -> str:
     """Return the metric by which sites are selected: the first main metric that has rows.
 
+    If none has rows, it is the first main metric.
+
     >>> main_metric(pd.DataFrame({"metric": ["spearman", "r2"], "main_metric": ["r2", "r2"]}))
     'r2'
     """
@@ -157,10 +159,10 @@ def hidden_kinds(table: pd.DataFrame) -> list[str]:
     """
     probes = table["probe"].drop_duplicates()
     family = probes.str.extract(SIZED)["family"]
-    best = list(ranked_rows(table)["probe"].unique())
+    best_to_worst = list(ranked_rows(table)["probe"].unique())
     hidden = []
     for _, members in probes.groupby(family):
-        ranked = [probe for probe in best if probe in set(members)]
+        ranked = [probe for probe in best_to_worst if probe in set(members)]
         if len(members) > MOST_SIZES and ranked:
             hidden += [probe for probe in members if probe != ranked[0]]
     return hidden
@@ -175,20 +177,24 @@ def named_rivals(table: pd.DataFrame, chosen: pd.Series) -> dict[str, tuple[str,
     """Return the rivals of the selected probe: name in differences.csv -> key and display name.
 
     The rivals are determined by cross-validation only; test rows are not used. Those of a nested
-    choice are the baselines, and the nested choices of other targets.
+    choice are the baselines, and the nested choices of other targets. The key is the target that
+    the rival predicts or is chosen for; it is "" for neighbouring sites and other kinds of probe.
     """
     named = {target: (target, TARGETS[target].title) for target in BASELINES}
     if is_nested(table):
-        nested = {name: target for target, name in NESTED.items() if name != HEADLINE}
-        return named | {name: (target, TARGETS[name].title) for name, target in nested.items()}
+        for target, choice in NESTED.items():
+            if choice != HEADLINE:
+                named[choice] = (target, TARGETS[choice].title)
+        return named
     tasks = placed(only(table, target="task", split="validation"))
     tasks = only(tasks, position=chosen["position"], run=chosen["run"])
     line = only(tasks, line=chosen["line"], probe=chosen["probe"])
     at_site = only(tasks, line=chosen["line"], site=chosen["site"])
-    networks = NESTED["random_weights"]
-    if (table["target"] == networks).any():
-        named[networks] = ("random_weights", TARGETS[networks].title)
-    else:  # networks that cannot choose, as of probes of whole texts
+    networks_choice = NESTED["random_weights"]
+    if (table["target"] == networks_choice).any():
+        named[networks_choice] = ("random_weights", TARGETS[networks_choice].title)
+    else:
+        # The networks cannot choose sites without validation scores, as for probes of whole texts.
         label = f"{TARGETS['random_weights'].title}, same site"
         named[answers_name(chosen, "random_weights")] = ("random_weights", label)
     for _, row in line.iterrows():
@@ -205,6 +211,7 @@ def named_rivals(table: pd.DataFrame, chosen: pd.Series) -> dict[str, tuple[str,
 
 
 def _neighbour(row: pd.Series, table: pd.DataFrame) -> str:
+    """Return the display name of a neighbouring site: its block or, if given, its own name."""
     if not pd.isna(row.get("order")):
         return f"neighbour: {row['site']}"
     label = tick(row["depth"], n_blocks(placed(table)))

@@ -99,6 +99,7 @@ def unpack(
 def _predictions(
     arrays: Mapping[str, NDArray[np.generic]], truth: NDArray[np.generic], n_classes: int
 ) -> Predictions:
+    """Return the predictions in arrays by kind; `truth` is used if they contain no true labels."""
     guess, truth = arrays["guess"], arrays.get("truth", truth)
     folds = arrays["fold"].astype(np.int64) if "fold" in arrays else None
     if guess.dtype.kind == "f":
@@ -116,7 +117,7 @@ def _predictions(
     )
 
 
-FORMAT = 1  # of the files of a site
+FORMAT = 1  # number of the format of a site's files
 # Exceptions that reading a truncated or changed file can raise.
 _READ_ERRORS = (ValueError, TypeError, KeyError, RecursionError, SafetensorError)
 NESTED_SITE = "chosen"  # takes the place of a site's name for the nested choice
@@ -181,11 +182,9 @@ class SavedSiteResults:
             data, answers = (inside(run_dir / name, run_dir).read_bytes() for name in names)
             content = json.loads(data)
             entries, probes = content["measurements"], content["probes"]
-            if content["digest"] != digest_json(
-                [FORMAT, origin, entries, digest([answers]), probes]
-            ):
-                return None
-            if pretty_json(content).encode() != data:  # the digest does not cover white space
+            expected = digest_json([FORMAT, origin, entries, digest([answers]), probes])
+            # The digest does not cover white space, so the text is compared, too.
+            if content["digest"] != expected or pretty_json(content).encode() != data:
                 return None
             measurements = [Measurement(**entry) for entry in entries]
             predictions = unpack(answers, self._truth_of, self._n_classes)
@@ -235,7 +234,8 @@ class SavedSiteResults:
 
 
 def _names(stem: Path) -> tuple[str, str]:
-    # Not `with_suffix`: site names contain dots.
+    """Return the names of the JSON file and of the predictions of a site."""
+    # `Path.with_suffix` would cut off parts of site names, which contain dots.
     return f"{stem.as_posix()}.json", f"{stem.as_posix()}.safetensors"
 
 

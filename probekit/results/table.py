@@ -23,6 +23,7 @@ from probekit.results.record import reading_run_file
 
 ColumnType = Literal["text", "number", "integer", "finite", "count", "boolean"]
 
+# Types of columns of integers from 0, and types of columns without empty cells.
 WHOLE, FILLED = ("integer", "count"), ("finite", "count")
 
 
@@ -203,7 +204,7 @@ def load_table(path: Path, columns: Sequence[TableColumn] = RESULTS) -> pd.DataF
 def page_table(run_dir: Path, name: str) -> pd.DataFrame | None:
     """Return one of `PAGE_TABLES` of a run; None if the run has not written it.
 
-    None also for bins without rows: no kind of probe of the run has probabilities.
+    None also for a reliability.csv without rows: no kind of probe of the run has probabilities.
 
     Raises:
         DataError: A column is missing, a cell is invalid, or there are no rows.
@@ -262,6 +263,7 @@ def check_columns(table: pd.DataFrame, names: Iterable[str], path: Path) -> None
 
 
 def _converted(cells: pd.Series[str], column: TableColumn, path: Path) -> pd.Series[Any]:
+    """Return the cells of a column converted to its type; raise DataError for an invalid cell."""
     if column.type not in ("text", "boolean"):
         numbers = pd.to_numeric(cells, errors="coerce").astype(float)
         is_whole, is_filled = column.type in WHOLE, column.type in FILLED

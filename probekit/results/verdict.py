@@ -30,10 +30,12 @@ RIVALS = (*BASELINES, "random_weights", "embedding")
 
 
 def _from_null(value: Any) -> Any:
+    """Return NaN for the null of JSON, and other values unchanged."""
     return math.nan if value is None else value
 
 
 def _to_null(value: float) -> float | None:
+    """Return None, the null of JSON, for NaN and infinity; other numbers unchanged."""
     return value if math.isfinite(value) else None
 
 
@@ -191,18 +193,23 @@ class Rival(BaseModel, frozen=True):
             return SIGNIFICANTLY_WORSE
         if self.decisive_p >= LEVEL:
             return NOT_SIGNIFICANT
+        # The predictions are associated with the labels, but the interval of leads contains 0.
         if self.is_constant and not (smallest > 0 or largest < 0):
             return NOT_BETTER
-        if not self.difference:
+        if self.difference == 0:
             return NOT_SIGNIFICANT
         is_better = METRICS[self.metric].sign * self.difference > 0
         return SIGNIFICANT if is_better else SIGNIFICANTLY_WORSE
 
     @property
     def is_doubtful(self) -> bool:
-        """Whether the difference does not show that the reported score is better."""
+        """Whether the difference does not show that the reported score is better.
+
+        Without a p-value, the interval decides; an unknown interval (NaN) shows nothing.
+        """
         if math.isnan(self.p):
-            return not self.leads[0] > 0
+            smallest, _ = self.leads
+            return not smallest > 0
         if self.is_association and math.isnan(self.ci_low):  # only the test of association is left
             return self.p >= LEVEL
         return self.verdict != SIGNIFICANT

@@ -107,6 +107,7 @@ def _frequencies(
     truth, train_codes, names = codes[data.test], codes[data.train], settings.baselines
 
     def with_scores(guess: Codes, logs: Floats) -> ClassPredictions:
+        """Return the predictions, with scores if the main metric needs any."""
         predictions = ClassPredictions(truth, guess, n_classes, positive=fitted.positive)
         if not METRICS[settings.main_metric].needs:
             return predictions
@@ -191,6 +192,7 @@ def decile_features(train: NDArray[Any]) -> FeatureExtractor:
     inner = np.quantile(train, np.linspace(0, 1, LENGTH_BINS + 1)[1:-1], axis=0)
 
     def features(lengths: NDArray[Any]) -> Floats:
+        """Return standardised lengths, and whether each length is above each decile."""
         above = [lengths > edge for edge in inner]
         return np.hstack([(lengths - mean) / scale, *above])
 
@@ -198,11 +200,12 @@ def decile_features(train: NDArray[Any]) -> FeatureExtractor:
 
 
 def _texts(data: ProbeData, rows: Codes) -> NDArray[Any] | None:
+    """Return the text (n_rows,) of each row; None if there are no texts."""
     return None if data.texts is None else data.texts[rows]
 
 
 def _lengths(data: ProbeData, rows: Codes) -> NDArray[Any] | None:
-    """Return the number of characters and words of each text, (n_rows, 2)."""
+    """Return the number of characters and words of each text, (n_rows, 2); None without texts."""
     if data.texts is None:
         return None
     lengths = [[len(text), len(text.split())] for text in data.texts[rows]]
@@ -210,7 +213,7 @@ def _lengths(data: ProbeData, rows: Codes) -> NDArray[Any] | None:
 
 
 def _words(data: ProbeData, rows: Codes) -> NDArray[Any] | None:
-    """Return the word of each row, the previous word and the next word, (n_rows, 3)."""
+    """Return the word of each row, the previous and the next word, (n_rows, 3); None if unknown."""
     if data.neighbours is None:
         return None
     return np.column_stack([data.types[rows].astype(object), data.neighbours[rows]])
@@ -276,6 +279,7 @@ def text_model(
         models = [LogisticRegression(C=C, max_iter=MAX_ITER, class_weight=weight) for C in TEXT_C]
 
     def held_out(outside: Mask) -> list[Floats]:
+        """Return the outputs of each penalty for held-out rows, with features of the other rows."""
         extract = fit_features(train[~outside])
         X_inside, X_outside = extract(train[~outside]), extract(train[outside])
         fits = [_fitted(model, X_inside, y[~outside]) for model in models]
@@ -289,12 +293,14 @@ def text_model(
 
 
 def _fitted(model: Any, X: Any, y: NDArray[Any]) -> Any:
+    """Return a fitted copy of a model, whether it has converged or not."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         return clone(model).fit(X, y)
 
 
 def _outputs(model: Any, X: Any, n_classes: int | None) -> Floats:
+    """Return log probabilities (n_samples, n_classes); without classes, predicted numbers."""
     if n_classes is None:
         found: Floats = model.predict(X)
         return found

@@ -28,7 +28,7 @@ HASH_BYTES = 8
 # Additional draws that replace those in which all types get the same label.
 SPARE_DRAWS = 100
 WORD_OF_TEXT = re.compile(r"\w+")
-FEWEST_ROWS = 30
+FEWEST_ROWS = 30  # test rows that the control task can be scored on; with fewer there is none
 FEWEST_TYPES = 10  # random labels of fewer types are too easy to learn
 FEWEST_GROUPS = 6  # with fewer there are no p-values
 
@@ -111,8 +111,9 @@ def comparable_rows(data: ProbeData, settings: ProbeSettings, fitted: Codes) -> 
         return seen & np.isin(data.words[data.test], data.words[fitted])
     if data.texts is not None:
         texts, known_texts = data.texts[data.test], set(data.texts[fitted])
+        # The words of each text; case is ignored.
         words = {text: set(WORD_OF_TEXT.findall(text.lower())) for text in {*texts, *known_texts}}
-        known = set().union(*(words[text] for text in known_texts))  # case is ignored
+        known = set().union(*(words[text] for text in known_texts))
         all_known = np.array([words[text] <= known for text in texts], dtype=bool)
         seen &= all_known
     return seen

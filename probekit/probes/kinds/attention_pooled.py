@@ -134,16 +134,19 @@ class _Objective:
         self.shape = (self.truth.shape[1], texts.tokens.shape[1])
 
     def start(self, generator: np.random.Generator) -> Floats:
+        """Return a starting point: a random query, and coefficients and intercepts of 0."""
         n_out, n_features = self.shape
         query = FIRST_QUERY / np.sqrt(n_features) * generator.normal(size=n_features)
         return np.concatenate([query, np.zeros(n_out * n_features + n_out)])
 
     def parts(self, point: Floats) -> tuple[Floats, Floats, Floats]:
+        """Return query (n_features,), coef (n_out, n_features) and intercept (n_out,)."""
         n_out, n_features = self.shape
         query, coef, intercept = np.split(point, [n_features, n_features * (n_out + 1)])
         return query, coef.reshape(self.shape), intercept
 
     def __call__(self, point: Floats) -> tuple[float, Floats]:
+        """Return the objective and its gradient at a point."""
         query, coef, intercept = self.parts(point)
         tokens, text, starts = self.texts.tokens, self.texts.text, self.texts.starts
         weights = self.texts.pool(tokens @ query)
@@ -151,7 +154,8 @@ class _Objective:
         scores = np.add.reduceat(weights[:, None] * projected, starts, axis=0) + intercept
         logs = log_softmax(with_reference(scores.T, len(self.classes)), axis=0)
         loss = -float(np.mean(logs[self.class_of_text, np.arange(len(scores))]))
-        # Gradient of the mean loss in the scores, (n_texts, n_out).
+        # Gradient of the mean loss in the scores, (n_texts, n_out). The last rows of `logs` belong
+        # to the outputs; a reference class has the row before them.
         residual = (np.exp(logs[-scores.shape[1] :]).T - self.truth) / len(scores)
         # Derivative of the loss in a token's weight, minus the weighted mean over the text.
         gain = np.sum(projected * residual[text], axis=1)
@@ -229,12 +233,13 @@ class AttentionPooledProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         texts, order = _texts(rows, base.units_of(rows, groups))
         if typical is not None:
             texts = replace(texts, typical=typical[order])
-        of_token = codes[order]
-        text_codes = of_token[texts.starts]
-        differs = np.flatnonzero(of_token != text_codes[texts.text])
+        token_codes = codes[order]
+        text_codes = token_codes[texts.starts]
+        differs = np.flatnonzero(token_codes != text_codes[texts.text])
         if len(differs):
             token = differs[0]
-            first, other = self.classes_[[text_codes[texts.text[token]], of_token[token]]]
+            first = self.classes_[text_codes[texts.text[token]]]
+            other = self.classes_[token_codes[token]]
             raise DataError(
                 f"The tokens of one text have the labels {first} and {other}. Give all tokens of a "
                 "text the same label, or use a kind of probe that predicts each token by itself."
@@ -245,9 +250,10 @@ class AttentionPooledProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         best = 0
         if len(grid) > 1:
             folds = group_folds(text_codes, text_units, self.folds, self.random_state)
-            fittable_insides(text_codes, folds)  # raises if there are none
+            fittable_insides(text_codes, folds)  # raises an error if no fold can be fitted
 
             def held_out(outside: Mask) -> list[Floats]:
+                """Return the scores of held-out texts at each C, by fits on the other texts."""
                 inside, others = texts.take(~outside), texts.take(outside)
                 fits = [self._fit_at(C, inside, text_codes[~outside]) for C in grid]
                 return [fit.by_class(fit.text_scores(others), len(self.classes_)) for fit in fits]
@@ -262,6 +268,7 @@ class AttentionPooledProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         return self
 
     def _fit_at(self, C: float, texts: TokensOfTexts, codes: Codes) -> AttentionFit:
+        """Return the fit at one C, with the other parameters of this probe."""
         return fit_attention(texts, codes, C, self.max_iter, self.random_state)
 
     def decision_function(self, X: ArrayLike, groups: ArrayLike | None = None) -> Floats:
@@ -294,12 +301,14 @@ class AttentionPooledProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         return weights
 
     def _scores(self, X: ArrayLike, groups: ArrayLike | None) -> Floats:
+        """Return the scores (n_tokens, n_out) of each token's text, in the order of X."""
         texts, order = self._validated(X, groups)
         scores = np.empty((len(order), len(self.intercept_)))
         scores[order] = self.fit_.text_scores(texts)[texts.text]
         return scores
 
     def _validated(self, X: ArrayLike, groups: ArrayLike | None) -> tuple[TokensOfTexts, Codes]:
+        """Return the validated tokens sorted by text, and the row (n_tokens,) of X of each."""
         check_is_fitted(self)
         rows = validate_data(self, X, dtype=[np.float64, np.float32], reset=False)
         return _texts(rows, base.units_of(rows, groups))

@@ -43,7 +43,8 @@ def labelled_rows(
         estimator, X, y, dtype=[np.float64, np.float32], ensure_min_samples=2
     )
     check_classification_targets(labels)
-    return rows, *class_codes(labels)
+    classes, codes = class_codes(labels)
+    return rows, classes, codes
 
 
 def class_codes(labels: NDArray[Any]) -> tuple[NDArray[Any], Codes]:
@@ -90,6 +91,7 @@ def refuse_mixed_types(y: ArrayLike, what: str = "labels") -> None:
 
 
 def _type_name(value: Any) -> str:
+    """Return the name of a value's type in messages; all numbers count as one type."""
     if isinstance(value, Number):
         return "number"
     # NumPy's str_ is a subclass of str.
@@ -140,6 +142,8 @@ def units_of(X: Features, groups: ArrayLike | None) -> NDArray[Any]:
 
 def weights_of(X: Features, sample_weight: ArrayLike | None) -> Features:
     """Return the weight (n_samples,) of each row in the dtype of X; without weights all are 1.
+
+    A single number is the weight of every row.
 
     Raises:
         DataError: The shape is not (n_samples,), a weight is negative, or all are 0.
@@ -325,6 +329,7 @@ class LayeredProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # skl
         return found
 
     def _scores(self, X: ArrayLike) -> Floats:
+        """Return the scores (n_samples, n_out) of validated rows."""
         check_is_fitted(self)
         rows = validate_data(self, X, dtype=[np.float64, np.float32], reset=False)
         return apply_layers(self.layers_, rows)
@@ -353,13 +358,14 @@ class TunedProbe(LayeredProbe):
         grid = grid[::-1] if self.penalty == "alpha" else grid  # strongest regularisation first
 
         def held_out(outside: Mask) -> list[Floats]:
+            """Return the class scores of held-out rows at each penalty, fitted on other rows."""
             path = self.path(grid, data.take(~outside))
             return [fit.class_scores(data.X[outside], int(data.codes.max()) + 1) for fit in path]
 
         best = 0
         if len(grid) > 1:
             folds = group_folds(data.codes, data.groups, self.folds, self.random_state)
-            fittable_insides(data.codes, folds)  # raises if there are none
+            fittable_insides(data.codes, folds)  # raises an error if no fold can be fitted
             best = search(rate_scores, data.codes, folds, held_out)
         setattr(self, f"{self.penalty}_", float(grid[best]))
         (solution,) = self.path(grid[best : best + 1], data)

@@ -67,7 +67,8 @@ def nearest_rule(
 ) -> tuple[Floats, Floats]:
     """Return weights (n_out, n_features) and biases (n_out,) of the nearest-mean classifier.
 
-    The nearest mean has the highest score. `directions` (n_classes, n_features) are the means,
+    The score of a class is direction . row - mean . direction / 2, plus its log prior, so that the
+    nearest mean has the highest score. `directions` (n_classes, n_features) are the means,
     multiplied by the inverse covariance for Mahalanobis distances. For two classes there is one
     row, the difference; without priors its score is 0 at the midpoint between the means.
 
@@ -110,7 +111,7 @@ class LdaProbe(LayeredProbe):
     def solve(self, data: TrainingRows) -> FittedLayers:
         """Return the fit on the training rows."""
         shrinkage = None if self.shrinkage == "auto" else self.shrinkage
-        if isinstance(shrinkage, str) or not 0 <= (shrinkage or 0) <= 1:
+        if isinstance(shrinkage, str) or (shrinkage is not None and not 0 <= shrinkage <= 1):
             raise ConfigError(
                 f'shrinkage is {shrinkage!r}, but must be "auto" or a number from 0 to 1.'
             )

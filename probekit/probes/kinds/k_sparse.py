@@ -81,6 +81,7 @@ class KSparseProbe(TunedProbe):
         return [self._wide(fit, features, width) for fit in fits]
 
     def _wide(self, fit: Fit, features: Codes, width: int) -> FittedLayers:
+        """Return a fit on the selected features as one on all features, with weights of 0."""
         weight = np.zeros((len(fit.coef), width))
         weight[:, features] = fit.coef
         layer = AffineLayer(weight, fit.intercept)

@@ -144,8 +144,8 @@ class LinearProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # skle
         """Return the weight (n_samples,) of each row, multiplied by the weight of its class."""
         if self.class_weight == "balanced":
             totals = np.bincount(codes, weights=sample_weight)
-            even = sample_weight.sum() / np.count_nonzero(totals)
-            weights: Features = sample_weight * even / totals[codes]
+            total_of_each = sample_weight.sum() / np.count_nonzero(totals)
+            weights: Features = sample_weight * total_of_each / totals[codes]
         else:
             labels = codes if self.multilabel_ else self.classes_[codes]
             weights = sample_weight * compute_sample_weight(self.class_weight, labels)
@@ -159,6 +159,7 @@ class LinearProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # skle
         weights: Features,
         grid: tuple[float, ...],
     ) -> list[Fit]:
+        """Return the fit of each label column on all rows, at the selected C of the grid."""
         stopping = StoppingRule(TOLERANCES[X.dtype.name], self.max_iter)
         if len(grid) == 1:
             problems = [Problem(codes, grid[0]) for codes in columns]
@@ -166,7 +167,7 @@ class LinearProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # skle
         # Folds are stratified by the combination of all labels of a row.
         _, labels = np.unique(np.stack(columns), axis=1, return_inverse=True)
         folds = group_folds(labels, units, self.folds, self.random_state)
-        if labels.any():  # a multilabel y may be the same in all rows
+        if labels.any():  # not if a multilabel y is the same in all rows, which is allowed
             fittable_insides(labels, folds)
         tuned = fit_columns(X, columns, folds, grid, tuning=Tuning(stopping), weights=weights)
         return [column.solution for column in tuned]
@@ -184,7 +185,7 @@ class LinearProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # skle
 
         For multilabel y, return the log probability that each label is 1.
         """
-        scores = self._scores(X)  # checks that the probe is fitted
+        scores = self._scores(X)  # this raises NotFittedError before `fit`
         if self.multilabel_:
             logs: Floats = log_expit(scores)
         else:
@@ -208,6 +209,7 @@ class LinearProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # skle
         return found
 
     def _scores(self, X: ArrayLike) -> Floats:
+        """Return the scores (n_out, n_samples) of validated rows."""
         check_is_fitted(self)
         rows = validate_data(self, X, dtype=[np.float64, np.float32], reset=False)
         found: Floats = self.coef_ @ rows.T + self.intercept_[:, None]
@@ -218,4 +220,5 @@ def _one_row(fit: Fit) -> tuple[Floats, float]:
     """Return weights and bias of a binary column; a constant column gets an infinite bias."""
     if len(fit.classes) == 2:
         return fit.coef[0], fit.intercept[0]
-    return np.zeros_like(fit.coef[0]), np.inf if fit.classes[0] == 1 else -np.inf
+    bias = np.inf if fit.classes[0] == 1 else -np.inf
+    return np.zeros_like(fit.coef[0]), bias

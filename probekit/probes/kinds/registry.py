@@ -45,6 +45,7 @@ def positive_grid(name: str, values: float | Sequence[float]) -> tuple[float, ..
 
 
 def _number(value: Any) -> float:
+    """Return a value as a float; raise TypeError or ValueError if it is no number, or a bool."""
     plain = _to_python(value)
     if isinstance(plain, bool):
         raise TypeError(f"{plain} is not a number")
@@ -171,14 +172,16 @@ class ProbeKind:
     def text(self, options: Mapping[str, Option] | None = None) -> str:
         """Return name and options as one word, for tables.
 
+        Flags are named if they are set; of other options, only the values are given.
+
         >>> KINDS["k_sparse"].text({"k": 16}), KINDS["mass_mean"].text({"covariance": True})
         ('k_sparse:16', 'mass_mean:covariance')
         """
         parts = [self.name]
         for name, value in self.complete(options or {}).items():
-            if isinstance(value, bool):
-                parts += [name] if value else []
-            else:
+            if value is True:
+                parts.append(name)
+            elif value is not False:
                 parts.append(str(value))
         return ":".join(parts)
 

@@ -60,6 +60,7 @@ class RidgeProbe(base.TunedProbe):
         return ridge_left_out(data, targets, layer, alpha, weights)
 
     def _weights(self, codes: Codes) -> Floats | None:
+        """Return the weight (n_samples,) of each row; None for equal weights."""
         return base.balanced_weights(codes) if self.balanced else None
 
 
@@ -122,10 +123,12 @@ class RidgeRegressionProbe(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         return self
 
     def _choose(self, grid: Floats, X: Features, y: Floats, groups: NDArray[np.generic]) -> float:
+        """Return the alpha with the smallest held-out squared error; the first of ties."""
         if len(grid) == 1:
             return float(grid[0])
 
         def held_out(outside: Mask) -> list[Floats]:
+            """Return the predictions of held-out rows at each alpha, fitted on other rows."""
             path = ridge_path(X[~outside], y[~outside, None], grid)
             return [apply_layers((layer,), X[outside])[:, 0] for layer in path]
 
@@ -171,6 +174,8 @@ def ridge_path(
         mean, centre = (np.average(values, axis=0, weights=weights) for values in (targets, rows))
         scale = np.sqrt(weights)[:, None]
         rows, residuals = scale * (rows - centre), scale * (targets - mean)
+    # The weight is axes (eigenvalues + alpha)^-1 axes^T rows^T residuals, with the axes of X^T X.
+    # If there are fewer rows than features, the axes of the smaller X X^T are used.
     is_tall = rows.shape[0] >= rows.shape[1]
     eigenvalues, axes = np.linalg.eigh(rows.T @ rows if is_tall else rows @ rows.T)
     eigenvalues = np.maximum(eigenvalues, 0.0)  # rounding can make 0 slightly negative

@@ -107,15 +107,17 @@ def squared_norms(tokens: Reals) -> Reals:
 
 
 def _chain_distances(positions: Reals) -> Reals:
+    """Return the distances (n_tokens, n_tokens) of words in a tree that is a linear chain."""
     return np.abs(positions[:, None] - positions)
 
 
 def fit_projection(
     sentences: Sequence[SentenceTargets], loss: SentenceLoss, rank: int, max_iter: int, seed: int
 ) -> tuple[Reals, int, bool]:
-    """Return the projection (n_features, rank) with the smallest loss on held-out sentences.
+    """Return a projection (n_features, rank), the number of epochs and whether it has converged.
 
-    The number of epochs and a convergence flag are returned with it.
+    The projection is the one with the smallest loss on held-out sentences, of those after each
+    epoch.
 
     With fewer than 10 sentences, none is held out and the loss on all of them is used. When an
     epoch brings no progress, training continues from the best weights with a ten times smaller
@@ -158,6 +160,7 @@ def fit_projection(
 
 
 def _mean_loss(sentences: Sequence[SentenceTargets], weight: Reals, loss: SentenceLoss) -> float:
+    """Return the mean over sentences of the loss of their projected tokens."""
     losses = [loss(rows @ weight, gold)[0] for rows, gold in sentences]
     return float(np.mean(losses))
 
@@ -276,6 +279,7 @@ class StructuralProbe(TransformerMixin, BaseEstimator):  # type: ignore[misc]  #
     def _metric(
         self, metric: Callable[[dependency.SentenceScores, Resamples], Floats], *data: Any
     ) -> float:
+        """Return the value of a metric over all sentences; `data` are X, y and groups."""
         scores = self.score_sentences(*data)
         return float(metric(scores, Resamples.whole(len(scores.lengths)))[0])
 
@@ -325,6 +329,7 @@ class DepthProbe(StructuralProbe):
     Source: Hewitt and Manning (2019), section 2.3. Here the projection has a bias.
     """
 
+    # In a linear chain, the depth of a word is its position, which `np.asarray` returns unchanged.
     _geometry = _Geometry("depths", depth_loss, squared_norms, np.asarray, dependency.score_depths)
 
     def predict(self, X: ArrayLike) -> Floats:
@@ -337,4 +342,5 @@ class DepthProbe(StructuralProbe):
 
 
 def _sentences(X: Features, groups: ArrayLike | None) -> NDArray[Any]:
+    """Return the sentence (n_tokens,) of each row; without groups all rows are one sentence."""
     return np.zeros(len(X), dtype=np.int64) if groups is None else units_of(X, groups)

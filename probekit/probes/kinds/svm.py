@@ -81,7 +81,7 @@ def solve_hinge(
     >>> rows, truth = np.array([[-1.0], [1.0]]), np.array([[-1.0, 1.0]])
     >>> once = np.ones((1, 2))
     >>> point, _, converged = solve_hinge(rows, truth, once, 0.25, 100, np.zeros((1, 2)))
-    >>> point.round(3).tolist(), converged  # of w^2 / 2 + (1 - w)^2 / 2
+    >>> point.round(3).tolist(), converged  # the minimum of w^2 / 2 + (1 - w)^2 / 2
     ([[0.5, 0.0]], True)
     """
     penalty = 1.0 / (C * len(rows))
@@ -89,6 +89,7 @@ def solve_hinge(
     scaling = 1.0 / np.sqrt(curvature)
 
     def objective(point: Floats) -> tuple[float, Floats]:
+        """Return the mean objective and its gradient in scaled parameters."""
         parameters = point.reshape(start.shape) * scaling
         weight, bias = parameters[:, :-1], parameters[:, -1]
         hinge = np.maximum(1.0 - truth * (weight @ rows.T + bias[:, None]), 0.0)

@@ -75,13 +75,15 @@ def read_trees(heads: ArrayLike, groups: NDArray[np.generic]) -> list[Tree]:
 
 
 def _tree(name: Any, rows: Codes, heads: Codes) -> Tree:
+    """Return the tree of a sentence; raise DataError if its heads do not form one."""
     n, n_roots = len(heads), int(np.sum(heads == -1))
     outside = heads[(heads < -1) | (heads >= n)]
     # Column j of row i is 1 if token j is token i or its ancestor. Above a root is position -1, the
     # last column and its own parent.
     ancestors, parents = np.zeros((n, n + 1), dtype=np.int64), np.append(heads, -1)
     positions = np.arange(n)
-    for _ in range(0 if len(outside) else n):  # positions outside would be no index
+    # Positions outside of the sentence cannot be followed; they are an error below.
+    for _ in range(0 if len(outside) else n):
         ancestors[np.arange(n), positions] = 1
         positions = parents[positions]
     problem = ""
@@ -98,7 +100,7 @@ def _tree(name: Any, rows: Codes, heads: Codes) -> Tree:
             "sentences that lack some of their tokens entirely."
         )
     ancestors = ancestors[:, :-1]
-    n_ancestors = ancestors.sum(axis=1)  # with the token itself
+    n_ancestors = ancestors.sum(axis=1)  # the token itself is counted, too
     # The shared ancestors of two tokens are those of their lowest common ancestor.
     distances = n_ancestors[:, None] + n_ancestors - 2 * (ancestors @ ancestors.T)
     return Tree(name, rows, heads, depths=n_ancestors - 1, distances=distances)
@@ -200,7 +202,8 @@ def score_distances(trees: Sequence[Tree], predicted: Sequence[Features]) -> Sen
     # Both matrices contain each edge twice.
     hits = [int(np.sum(tree.edges & spanning_edges(distances))) // 2 for tree, distances in pairs]
     rows = [(distances, tree.distances) for tree, distances in pairs]
-    return _scores(trees, hits, [len(tree.heads) - 1 for tree in trees], rows, "uuas")
+    n_edges = [len(tree.heads) - 1 for tree in trees]
+    return _scores(trees, hits, trials=n_edges, rows=rows, hit="uuas")
 
 
 def score_depths(trees: Sequence[Tree], predicted: Sequence[Features]) -> SentenceScores:
@@ -213,7 +216,7 @@ def score_depths(trees: Sequence[Tree], predicted: Sequence[Features]) -> Senten
     pairs = list(zip(trees, predicted, strict=True))
     hits = [int(tree.depths[np.argmin(depths)] == 0) for tree, depths in pairs]
     rows = [(depths[None], tree.depths[None]) for tree, depths in pairs]
-    return _scores(trees, hits, [1] * len(trees), rows, "root_accuracy")
+    return _scores(trees, hits, trials=[1] * len(trees), rows=rows, hit="root_accuracy")
 
 
 def rank_correlations(first: NDArray[np.generic], second: NDArray[np.generic]) -> Floats:
@@ -238,6 +241,7 @@ def _scores(
     rows: Sequence[tuple[NDArray[Any], NDArray[Any]]],
     hit: str,
 ) -> SentenceScores:
+    """Return the scores of sentences; `rows` are the predicted and the gold rows to correlate."""
     return SentenceScores(
         sentences=np.array([tree.sentence for tree in trees]),
         lengths=np.array([len(tree.heads) for tree in trees]),

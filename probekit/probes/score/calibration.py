@@ -134,6 +134,7 @@ def reliability_bins(
 
 
 def _probabilities(predictions: ClassPredictions, metric: str) -> Floats:
+    """Return the probability (n_samples, n_classes) of each class; `metric` is for the error."""
     if predictions.scores is None or not predictions.scores_are_log_probabilities:
         raise DataError(
             f"{metric} needs log probabilities, but these predictions have "

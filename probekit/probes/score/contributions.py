@@ -105,7 +105,7 @@ def of_auroc(predictions: metrics.ClassPredictions) -> RowScores:
     scores = np.zeros_like(labels)
     for rows in rows_by_fold(predictions):
         n_true = _counted(predictions.truth[rows], predictions.n_classes)
-        pairs = n_true * (len(rows) - n_true)
+        pairs = n_true * (len(rows) - n_true)  # of a row of the class and a row of another class
         ranked = [code for code in metrics.ranking_scores(predictions) if pairs[code]]
         for code in ranked:
             ranks = rankdata(metrics.ranking_scores(predictions)[code][rows])
@@ -179,7 +179,8 @@ of_tpr_at_fpr_5 = partial(_of_alarms, rate=0.05)
 def of_r2(predictions: metrics.NumberPredictions) -> RowScores:
     """Return the row scores of the covariance between true and predicted numbers.
 
-    The covariance is scaled by the variance of the true numbers, like R2.
+    The covariance is scaled by the variance of the true numbers, like R2: of the squared errors
+    (truth - guess)^2, only the term -2 truth guess depends on the assignment of the labels.
     """
     centred = predictions.truth - predictions.truth.mean()
     spread = np.square(centred).sum()
@@ -207,15 +208,18 @@ def _unit_ranks(numbers: Floats) -> Floats:
 
 
 def _weighted_hits(predictions: metrics.ClassPredictions, weights: Floats) -> RowScores:
+    """Return row scores whose sum counts each correct row with the weight of its class."""
     one_hot = np.eye(predictions.n_classes)
     return RowScores(one_hot[predictions.guess] * weights, one_hot[predictions.truth])
 
 
 def _counted(codes: Codes, n_classes: int) -> Floats:
+    """Return the number of rows (n_classes,) with each class code."""
     return np.bincount(codes, minlength=n_classes).astype(np.float64)
 
 
 def _inverse(counts: Floats) -> Floats:
+    """Return 1 / counts; 0 where a count is 0."""
     return np.divide(1.0, counts, out=np.zeros_like(counts), where=counts > 0)
 
 
@@ -266,10 +270,11 @@ def parts_of_balanced_accuracy(predictions: metrics.ClassPredictions) -> ClassPa
 
 
 def parts_of_auroc(predictions: metrics.ClassPredictions) -> ClassParts:
-    """Return the placement of each row: the share of the rows of other classes that it outranks.
+    """Return the area of each class against all others, with the placements of the rows.
 
-    For a row of another class, its placement is the share of the positive rows that outrank it.
-    With more than two classes, each row has a placement in the area of every class.
+    The placement of a positive row is the share of the other rows that it outranks; the placement
+    of another row is the share of the positive rows that outrank it. With more than two classes,
+    each row has a placement in the area of every class.
     """
     truth, ranking = predictions.truth, metrics.ranking_scores(predictions)
     rows = np.zeros(len(truth))
@@ -284,7 +289,8 @@ def parts_of_auroc(predictions: metrics.ClassPredictions) -> ClassParts:
         for code in codes:
             share = len(fold) / n_defined / len(codes)
             positive = truth[fold] == code
-            # The share (n,) of the rows of the other sort that each row is on the right side of.
+            # The rank among all rows minus the rank among rows of the same sort is the number of
+            # rows of the other sort that a row outranks.
             scores = ranking[code][fold]
             n_positive = int(positive.sum())
             overall, placements = rankdata(scores), np.empty(len(scores))
@@ -303,7 +309,10 @@ def parts_of_auroc(predictions: metrics.ClassPredictions) -> ClassParts:
 
 
 def _alarms(predictions: metrics.ClassPredictions, rate: float, of_positives: bool) -> ClassParts:
-    """Return the share of the positive rows, or of the other rows, with an alarm."""
+    """Return the share of the positive rows, or of the other rows, with an alarm as one part.
+
+    Its class codes are not those of the predictions: 1 for the rows of the share, 0 for all others.
+    """
     assert predictions.alarms is not None
     is_averaged = (predictions.truth == predictions.positive) == of_positives
     alarms = predictions.alarms[:, metrics.RATES.index(rate)]
@@ -317,7 +326,10 @@ parts_of_achieved_fpr_5 = partial(_alarms, rate=0.05, of_positives=False)
 
 
 def _means(truth: Codes, values: Floats, classes: Codes, average: bool = False) -> ClassParts:
-    """Return the parts of the sum over classes, or `average`, of the mean value of their rows."""
+    """Return the parts of a score that is the sum over classes of the mean value of their rows.
+
+    With `average`, the score is the mean over classes instead of the sum.
+    """
     weights = np.full(len(classes), 1 / len(classes) if average else 1.0)
     counts = np.maximum([(truth == code).sum() for code in classes], 1)
     totals = np.array([values[truth == code].sum() for code in classes])

@@ -71,6 +71,7 @@ def subsets(groups: NDArray[np.generic], sizes: Sequence[int], seed: int) -> Mas
     """
     names, group_of_row = np.unique(groups, return_inverse=True)
     rank = np.random.default_rng(seed).permutation(len(names))
+    # The number of rows in the first 1, 2, ... groups, then the number of groups in each sample.
     n_rows = np.cumsum(np.bincount(rank[group_of_row]))
     n_groups = np.searchsorted(n_rows, sizes, side="left") + 1
     return rank[group_of_row] < n_groups[:, None]
@@ -253,6 +254,7 @@ def tempered(scores: Floats, truth: Codes, log_prior: Floats | float = 0.0) -> f
     rows = np.arange(len(truth))
 
     def loss(log_factor: float) -> float:
+        """Return the mean cross-entropy at an inverse temperature, given its logarithm."""
         logs = log_softmax(scores * np.exp(log_factor) + log_prior, axis=1)
         return -float(logs[rows, truth].mean())
 

@@ -68,7 +68,7 @@ class Difference:
     adjusted_high: float = float("nan")
 
     def within(self, limits: Range) -> Difference:
-        """Return this difference with limits that scores in this range can have.
+        """Return this difference with its limits clipped to those of two scores in this range.
 
         >>> wide = Difference(0.9, 0.8, 0.1, -1.2, 1.4, 0.5, 0.5).within((0.0, 1.0))
         >>> wide.ci_low, wide.ci_high
@@ -102,7 +102,7 @@ class Side:
         return int(class_spread(self.parts, self.resamples).n_groups.min())
 
 
-# Values of the fields `_TESTED` of a `Difference`, of shape (6, n_tests).
+# Array (6, n_tests): its rows are the fields of a `Difference` that `_TESTED` names.
 _Tests = Floats
 _TESTED = ("p", "p_adjusted", "ci_low", "ci_high", "adjusted_low", "adjusted_high")
 
@@ -141,6 +141,7 @@ def paired_differences(
         return []
     tests: _Tests = np.full((len(_TESTED), len(pairs)), np.nan)
     values = np.array([a - b for a, b in pairs])
+    # The parts of the differences for which a class is rare, by the number of the pair.
     rare = {
         number: part
         for number, part in enumerate(parts)
@@ -151,12 +152,13 @@ def paired_differences(
     others = np.array([number not in rare for number in range(len(pairs))], dtype=bool)
     if len(resamples.weights) < FEWEST_UNITS:  # too few for p-values: only the interval
         intervals = [jackknife_interval(one, resamples) for one in values[others]]
+        # Rows 2 and 3 are `ci_low` and `ci_high`.
         tests[2:4, others] = np.array([(one.low, one.high) for one in intervals]).T
     else:
         weights = resamples.weights
         whole, without = values[:, :1], values[:, 1:]
-        # Of each unit (n_tests, n_units) to the value over all groups: exact for a mean over rows,
-        # else a first-order approximation.
+        # The contribution (n_tests, n_units) of each unit to the value over all groups. It is exact
+        # for a mean over rows, and a first-order approximation for other metrics.
         contributions = whole * weights + (1 - weights) * (whole - without)
         others &= ~np.isnan(contributions).any(axis=1)
         if others.any():
@@ -199,20 +201,23 @@ def unpaired_differences(
         p = _alpha_at_0(a, b, limits) if is_known else float("nan")
         score_a, score_b = float(a.values[0]), float(b.values[0])
         found.append(Difference(score_a, score_b, score_a - score_b, low, high, p, p_adjusted=p))
-    tested = [n for n, one in enumerate(found) if not np.isnan(one.p)]
-    p_values = holm(np.array([found[n].p for n in tested])).tolist()
-    for n, p in zip(tested, p_values, strict=True):
-        low, high = _unpaired_limits(*pairs[n], limits, LEVEL * found[n].p / p)
-        found[n] = replace(found[n], p_adjusted=p, adjusted_low=low, adjusted_high=high)
+    tested = [number for number, one in enumerate(found) if not np.isnan(one.p)]
+    all_adjusted = holm(np.array([found[number].p for number in tested])).tolist()
+    for number, adjusted in zip(tested, all_adjusted, strict=True):
+        one = found[number]
+        # The adjusted p-value is below LEVEL exactly if p is below this alpha.
+        low, high = _unpaired_limits(*pairs[number], limits, alpha=LEVEL * one.p / adjusted)
+        found[number] = replace(one, p_adjusted=adjusted, adjusted_low=low, adjusted_high=high)
     return found
 
 
 def _unpaired_limits(a: Side, b: Side, limits: Range, alpha: float) -> tuple[float, float]:
     """Return the limits of the interval of a - b, which misses the truth at a rate of alpha."""
-    of_a, of_b = (score_interval(s.values, s.resamples, limits, s.parts, alpha) for s in (a, b))
-    value = of_a.value - of_b.value
-    below = np.hypot(of_a.value - of_a.low, of_b.high - of_b.value)
-    above = np.hypot(of_a.high - of_a.value, of_b.value - of_b.low)
+    score_a = score_interval(a.values, a.resamples, limits, a.parts, alpha)
+    score_b = score_interval(b.values, b.resamples, limits, b.parts, alpha)
+    value = score_a.value - score_b.value
+    below = np.hypot(score_a.value - score_a.low, score_b.high - score_b.value)
+    above = np.hypot(score_a.high - score_a.value, score_b.value - score_b.low)
     return float(value - below), float(value + above)
 
 
@@ -224,12 +229,12 @@ def _alpha_at_0(a: Side, b: Side, limits: Range) -> float:
     sign = np.sign(a.values[0] - b.values[0])
 
     def end_nearest_0(log_alpha: float) -> float:
-        """Return this end of the interval of |a - b|; negative if the interval contains 0."""
+        """Return the lower end of the interval of |a - b|; negative if the interval contains 0."""
         low, high = _unpaired_limits(a, b, limits, float(np.exp(log_alpha)))
         return low if sign > 0 else -high
 
     smallest, largest = np.log([1e-12, 0.999])
-    if not sign or end_nearest_0(largest) <= 0:
+    if sign == 0 or end_nearest_0(largest) <= 0:
         return 1.0
     if end_nearest_0(smallest) >= 0:
         return 1e-12
@@ -239,10 +244,11 @@ def _alpha_at_0(a: Side, b: Side, limits: Range) -> float:
 def _sign_tests(contributions: Floats, resamples: Resamples) -> _Tests:
     """Return the tests of contributions (n_tests, n_units) by random signs of the units.
 
-    For a hypothetical difference, contributions are taken minus its share of each unit. A pattern
-    of signs is as extreme as the observed one for all differences between two ends; the limits of
-    the interval are those that fewer than 5 % of the patterns reach. Over outer folds, the interval
-    is widened around the difference, and p is that of the difference divided by the same factor.
+    To test a hypothetical difference, each unit's share of it is subtracted from the contribution
+    of the unit. A pattern of signs is then at least as extreme as the observed signs for all
+    hypothetical differences between two ends; see `_ends`. The interval ends where fewer than 5 %
+    of the patterns are as extreme. Over outer folds, the interval is widened around the difference,
+    and p is that of the difference divided by the same factor.
     """
     weights, widening = resamples.weights, resamples.widening
     value = contributions.sum(axis=1)
@@ -256,6 +262,7 @@ def _sign_tests(contributions: Floats, resamples: Resamples) -> _Tests:
     for signs in sign_patterns(units.shape[1], DRAWS, seed=0):
         drawn.append(np.abs(signs @ units[order].T))
         ends.append(_ends(signs @ contributions.T, (signs @ weights)[:, None], value))
+    # The |statistic| of each pattern, (n_patterns, n_tests), the largest observed one first.
     absolute = np.concatenate(drawn)
     single = (absolute >= least).mean(axis=0)
     # The step-down maximum is over this test and all with smaller observed differences.
@@ -266,11 +273,13 @@ def _sign_tests(contributions: Floats, resamples: Resamples) -> _Tests:
     # Fewer than 5 % of the sorted patterns come before this one.
     at_level = int(np.ceil(LEVEL * len(absolute) - ROUNDING)) - 1
     low, high = np.concatenate(ends, axis=1)
+    # The critical value of each step: the upper 5 % quantile of the step-down maximum.
     critical_in_order = -np.partition(-largest, at_level, axis=0)[at_level]
     # The procedure stops at the first test that is not rejected: all after it have its value.
     first_accepted = int(np.argmax(np.append(stepped, 1.0) >= LEVEL))
     critical = np.empty(len(units))
     critical[order] = critical_in_order[np.minimum(np.arange(len(units)), first_accepted)]
+    # Limits of the interval, then those of the adjusted interval.
     limits = [
         np.partition(low, at_level, axis=0)[at_level],
         -np.partition(-high, at_level, axis=0)[at_level],
@@ -283,7 +292,9 @@ def _sign_tests(contributions: Floats, resamples: Resamples) -> _Tests:
 
 
 def _ends(sums: Floats, weights: Floats, value: Floats) -> Floats:
-    """Return the differences (2, n_patterns, n_tests) between which patterns are as extreme.
+    """Return two hypothetical differences for each pattern of signs, (2, n_patterns, n_tests).
+
+    Between these two the pattern is at least as extreme as the observed signs.
 
     Args:
         sums: the sum of the contributions with the signs of each pattern, (n_patterns, n_tests).
@@ -293,13 +304,17 @@ def _ends(sums: Floats, weights: Floats, value: Floats) -> Floats:
     with np.errstate(divide="ignore", invalid="ignore"):
         ends = np.stack([(value - sums) / (1 - weights), (value + sums) / (1 + weights)])
     low, high = ends.min(axis=0), ends.max(axis=0)
-    same = np.abs(np.abs(weights) - 1)[:, 0] < ROUNDING  # as extreme for every difference
+    same = np.abs(np.abs(weights) - 1)[:, 0] < ROUNDING  # these are as extreme for every difference
     low[same], high[same] = -np.inf, np.inf
     return np.stack([low, high])
 
 
 def _quadratic_limits(contributions: Floats, weights: Floats, critical: Floats) -> Floats:
-    """Return the differences (2, n_tests) whose standardised distance is the critical value."""
+    """Return the two hypothetical differences (2, n_tests) whose statistic is critical.
+
+    They are the solutions d of (value - d)^2 = critical^2 sum((contributions - weights d)^2), the
+    quadratic equation second d^2 - 2 first d + constant = 0.
+    """
     value, square = contributions.sum(axis=1), np.square(critical)
     second = 1 - square * np.square(weights).sum()
     first = value - square * (contributions @ weights)
@@ -314,8 +329,9 @@ def _quadratic_limits(contributions: Floats, weights: Floats, critical: Floats) 
 def _class_tests(value: Floats, parts: Sequence[ClassParts], resamples: Resamples) -> _Tests:
     """Return the tests of differences (n_tests,) by Welch's t over the groups of each class.
 
-    The largest |t| of simulated groups has normal contributions with the observed covariances, and
-    variances that are estimated from as many simulated groups as there are.
+    The null distribution of the largest |t| is simulated: groups have normal contributions with
+    the observed covariances, and their variances are estimated from as many simulated groups as
+    there are, up to 50.
     """
     spreads = [class_spread(one, resamples) for one in parts]
     pairs = zip(parts, spreads, strict=True)
@@ -343,9 +359,10 @@ def _class_tests(value: Floats, parts: Sequence[ClassParts], resamples: Resample
 
 
 def _class_variances(parts: ClassParts, spread: ClassSpread) -> Floats:
-    """Return the variance (n_parts,) of each part of a difference; 0 by agreement is replaced.
+    """Return the variance (n_parts,) of each part of a difference.
 
-    If all n groups of a class agree on a difference, its t is that of random signs, p = 2^(1 - n).
+    If all n groups of a class have the same difference, its variance would be estimated as 0. It is
+    replaced by the variance whose t has the p-value of random signs, 2^(1 - n).
     """
     variances = spread.variances * spread.scale
     sums = np.array([parts.rows[parts.truth == code].sum() for code in parts.classes])
@@ -356,7 +373,7 @@ def _class_variances(parts: ClassParts, spread: ClassSpread) -> Floats:
 
 
 def _smallest_p(spreads: Sequence[ClassSpread]) -> Floats:
-    """Return the smallest p-value (n_draws,) of all differences in simulated groups."""
+    """Return the smallest p-value of all differences in each simulated data set, (n_draws,)."""
     generator, n_tests = np.random.default_rng(0), len(spreads)
     sums, estimated = np.zeros((DRAWS_OF_GROUPS, n_tests)), []
     for part in range(len(spreads[0].variances)):
@@ -383,11 +400,22 @@ def _two_sided(value: Floats, error: Floats, df: Floats) -> Floats:
 
 
 def satterthwaite(variances: Floats, df: Floats) -> Floats:
-    """Return the degrees of freedom (...) of sums of variances (..., n_parts) with these df.
+    """Return the degrees of freedom (...) of sums of estimated variances (..., n_parts).
+
+    The approximation of Welch and Satterthwaite is sum(variances)^2 / sum(variances^2 / df). If all
+    variances are 0 it is undefined, and sum(df) is returned.
+
+    Args:
+        variances: the variances that are added up.
+        df: the degrees of freedom (n_parts,) of each variance.
 
     >>> float(satterthwaite(np.array([1.0, 1.0]), np.array([5.0, 5.0])))
     10.0
+
+    Source: Satterthwaite (1946), An approximate distribution of estimates of variance components.
     """
-    total, each = np.square(variances.sum(axis=-1)), (np.square(variances) / df).sum(axis=-1)
-    found: Floats = np.divide(total, each, out=np.full_like(total, df.sum()), where=each > 0)
+    square_of_sum = np.square(variances.sum(axis=-1))
+    sum_of_squares = (np.square(variances) / df).sum(axis=-1)
+    found: Floats = np.full_like(square_of_sum, df.sum())
+    np.divide(square_of_sum, sum_of_squares, out=found, where=sum_of_squares > 0)
     return found

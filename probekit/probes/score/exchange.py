@@ -60,14 +60,14 @@ def sign_patterns(n_units: int, draws: int, seed: int) -> Iterator[NDArray[np.in
     """
     if n_units <= MOST_EXACT:
         numbers = np.arange(2**n_units)
-        for at in range(0, len(numbers), BLOCK):
-            bits = numbers[at : at + BLOCK, None] >> np.arange(n_units) & 1
+        for start in range(0, len(numbers), BLOCK):
+            bits = (numbers[start : start + BLOCK, None] >> np.arange(n_units)) & 1
             yield (1 - 2 * bits).astype(np.int8)
         return
     yield np.ones((1, n_units), dtype=np.int8)
     generator = np.random.default_rng(seed)
-    for at in range(0, draws, BLOCK):
-        size = min(BLOCK, draws - at), n_units
+    for start in range(0, draws, BLOCK):
+        size = min(BLOCK, draws - start), n_units
         yield (2 * generator.integers(2, size=size, dtype=np.int8) - 1).astype(np.int8)
 
 
@@ -159,6 +159,7 @@ class LabelExchange:
 
     @property
     def _n_folds(self) -> int:
+        """The number of outer folds."""
         return len(np.unique(self.fold_of_row))
 
     @cached_property
@@ -202,6 +203,7 @@ class LabelExchange:
         """
         of_labels = np.stack([one.scores for one in rows], axis=-1)
         parts: list[_Groups | _Rows] = [self._groups(of_labels), *self._rows(of_labels)]
+        # Arrays (3, n_draws, n_sites), the first one with the true labels as its only draw.
         sums = [np.sum([part.sums(part.labels[None]) for part in parts], axis=0)]
         rng = np.random.default_rng(self.seed)
         largest = max(len(self.labels), self.n_groups * len(rows))
@@ -221,7 +223,7 @@ class LabelExchange:
     def _groups(self, scores: Floats) -> _Groups:
         """Return the groups with a single label, each with the mean score of its rows.
 
-        The mean of a fold is subtracted, because the scores of different fits have other offsets.
+        The mean of a fold is subtracted, because the scores of different fits differ by an offset.
         """
         n_rows = np.bincount(self.group_of_row)
         totals = np.zeros((self.n_groups, *scores.shape[1:]))
@@ -232,6 +234,8 @@ class LabelExchange:
             means[part] = _rounded(means[part] - means[part].mean(axis=0), means)
             if not self._n_classes:
                 labels[part] -= labels[part].mean()
+        # The expected score of each group under exchanged labels is subtracted. For numbers it is 0
+        # already, because the labels are centred.
         if self._n_classes:
             shares = np.bincount(labels, minlength=self._n_classes) / max(1, len(labels))
             means -= np.einsum("k,gks->gs", shares, means)[:, None]
@@ -300,7 +304,10 @@ class _Rows:
         return generator.permuted(np.tile(self.labels, (draws, 1, 1)), axis=2)
 
     def sums(self, labels: NDArray[Any]) -> Floats:
-        """Return the score, its variance and the score again (3, n_draws, n_sites)."""
+        """Return the score, its variance and the score again (3, n_draws, n_sites).
+
+        The score of all rows, the third one of `_Groups.sums`, differs from it by a constant only.
+        """
         by_group = np.zeros((labels.shape[1], len(labels), self.scores.shape[3]))
         for number, weights in enumerate(_weights(labels, range(1, self.n_classes))):
             by_group += weights.swapaxes(0, 1) @ self.scores[:, :, number]
@@ -309,9 +316,9 @@ class _Rows:
 
 
 def _weights(labels: NDArray[Any], classes: Sequence[int]) -> Iterator[Floats]:
-    """Return an iterator over classes: 1 for labels of the class, else 0; or over the numbers.
+    """Return an iterator over the weights of each class: 1 for labels of the class, else 0.
 
-    Without `classes`, labels are numbers, which are the weights themselves.
+    Without `classes`, labels are numbers: the only weights are the labels themselves.
     """
     if not classes:
         return iter([labels])
@@ -319,7 +326,7 @@ def _weights(labels: NDArray[Any], classes: Sequence[int]) -> Iterator[Floats]:
 
 
 def _rounded(differences: Floats, terms: Floats) -> Floats:
-    """Return the differences; those within the rounding of the terms are 0."""
+    """Return the differences, changed in place: those within the rounding of the terms are 0."""
     differences[np.abs(differences) < ROUNDING * np.abs(terms).max(initial=0.0)] = 0.0
     return differences
 
@@ -360,6 +367,7 @@ def permuted_labels(truth: Codes, groups: NDArray[np.generic], draws: int, seed:
     permuted = np.empty((draws, len(truth)), dtype=np.int32)
     permuted[:, mixed_rows] = _shuffled(labels[mixed_rows], group_of_row[mixed_rows], draws, rng)
     label_of_group = np.empty((draws, len(first)), dtype=np.int32)
+    # All uniform groups form one block, within which they exchange their labels.
     one_block = np.zeros(int(uniform.sum()), dtype=np.int64)
     label_of_group[:, uniform] = _shuffled(labels[first][uniform], one_block, draws, rng)
     permuted[:, ~mixed_rows] = label_of_group[:, group_of_row[~mixed_rows]]
@@ -409,6 +417,7 @@ def p_values(observed: Floats, permuted: Floats) -> PValues:
     draws = permuted.shape[1]
 
     def share(scores: Floats) -> Floats:
+        """Return the share (n_sites,) of draws that score at least as high as the observation."""
         found: Floats = (1 + (scores >= least).sum(axis=1)) / (1 + draws)
         return found
 

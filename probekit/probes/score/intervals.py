@@ -99,9 +99,11 @@ def score_interval(
     If the metric has parts by class, the limits of each part are those of a share, at the effective
     sample size of its class. Their distances from the part are added in quadrature, and scaled for
     parts in the same groups; without an estimate of that scale they are simply added. The limits
-    are NaN if the rows of a class are in a single group. Parts that cancel in each group have the
-    interval of the jackknife. So have metrics of ranks without a rare class: it holds there, and is
-    shorter.
+    are NaN if the rows of a class are in a single group.
+
+    Scores without parts, and scores whose parts cancel in each group, have the interval of the
+    jackknife. So do metrics of ranks without a rare class, because its coverage is correct there
+    and it is shorter.
 
     Args:
         values: the metric over all groups, then with each unit left out, shape (1 + n_units,).
@@ -158,16 +160,19 @@ def t_quantile(df: float, level: float = LEVEL) -> float:
 
 
 def _t(values: Floats, resamples: Resamples, level: float) -> Interval:
+    """Return the jackknife t interval of values (1 + n_units,) without bounds."""
     value, n_units = float(values[0]), len(values) - 1
     error = resamples.widening * np.sqrt(jackknife_variance(values))
     # A few groups that agree do not show that all do.
-    if not error and value and n_units < FEWEST_UNITS:
+    if error == 0 and value != 0 and n_units < FEWEST_UNITS:
         return Interval(value, np.nan, np.nan)
+    # Without an error there may be no degrees of freedom for a quantile.
     margin = error * t_quantile(degrees_of_freedom(resamples), level) if error else error
     return Interval(value, value - margin, value + margin)
 
 
 def _log_t(distances: Floats, resamples: Resamples, level: float) -> Interval:
+    """Return the interval of positive distances (1 + n_units,): jackknife t on their logarithms."""
     found = _t(np.log(distances), resamples, level)
     return Interval(float(distances[0]), float(np.exp(found.low)), float(np.exp(found.high)))
 
@@ -177,7 +182,8 @@ def _korn_graubard(
 ) -> tuple[float, float]:
     """Return the limits of the confidence interval of a share between 0 and 1.
 
-    If all groups have the same share, the effective sample size is the number of groups.
+    They are those of Clopper and Pearson at the effective sample size. If all groups have the same
+    share, this size is the number of groups, divided by the squared widening.
 
     Args:
         share: the share.

@@ -281,7 +281,7 @@ _ROWS = (
 )
 METRICS: Mapping[str, Metric] = MappingProxyType({metric.name: metric for metric in _ROWS})
 
-# Scores of predictions, by which C and sites can be selected.
+# Names of the metrics by which C and sites can be selected: scores computed from predictions.
 SELECTING = tuple(
     metric.name
     for metric in _ROWS

@@ -320,6 +320,7 @@ def _by_class(predictions: ClassPredictions, resamples: Resamples) -> tuple[Floa
     """
 
     def counted(codes: Codes, groups: Codes) -> Floats:
+        """Return the number of rows with each class code in each resample."""
         table = tally(codes, groups, (predictions.n_classes, resamples.n_groups))
         found: Floats = table @ resamples.counts
         return found
@@ -669,6 +670,7 @@ def within_folds(metric: Callable[..., Floats]) -> Callable[..., Floats]:
 
     @wraps(metric)
     def averaged(predictions: Any, resamples: Resamples) -> Floats:
+        """Return the metric, averaged over folds."""
         if predictions.folds is None:
             return metric(predictions, resamples)
         total = np.zeros(resamples.counts.shape[1])

@@ -70,7 +70,7 @@ class FitFacts:
     fold: int | None = None
 
     def of_fits(self, fits: Sequence[FittedLayers | FitFacts], **changes: Any) -> FitFacts:
-        """Return these facts with those of the worst of several fits, and other changes."""
+        """Return these facts with changes, and with the worst convergence of several fits."""
         converged = [fit.converged for fit in fits if fit.converged is not None]
         return replace(
             self,
@@ -83,8 +83,7 @@ class FitFacts:
     @classmethod
     def joined(cls, several: Sequence[FitFacts]) -> FitFacts:
         """Return the facts of a score that combines several; C is None if they differ."""
-        penalties = {one.C for one in several}
-        C = penalties.pop() if len(penalties) == 1 else None
+        C = several[0].C if len({one.C for one in several}) == 1 else None
         return several[0].of_fits(several, n_train=min(one.n_train for one in several), C=C)
 
 
@@ -140,10 +139,8 @@ class Scored:
 
     def take(self, rows: NDArray[np.generic]) -> Scored:
         """Return the predictions for some rows, given by a mask or by row numbers."""
-        both = (self.predictions, self.chance)
-        predictions, chance = (
-            tuple(metrics.take(one, rows) for one in several) for several in both
-        )
+        predictions = tuple(metrics.take(one, rows) for one in self.predictions)
+        chance = tuple(metrics.take(one, rows) for one in self.chance)
         return replace(self, predictions=predictions, chance=chance, groups=self.groups[rows])
 
     def with_facts(self, **changes: Any) -> Scored:
@@ -152,7 +149,7 @@ class Scored:
 
     @classmethod
     def of_draws(cls, several: Sequence[Scored]) -> Scored:
-        """Return several predictions of the same rows; their mean score is measured."""
+        """Return one object with the predictions of all draws, for the same rows."""
         return replace(
             several[0],
             predictions=tuple(one for scored in several for one in scored.predictions),
@@ -191,10 +188,12 @@ def measure(scored: Scored, resamples: metrics.Resamples) -> list[Measurement]:
     measurements = []
     first, *others = map(metrics_of, scored.predictions)
     common = [name for name in first if all(name in other for other in others)]
-    for name in common if scored.metric is None else [scored.metric]:
+    names = common if scored.metric is None else [scored.metric]
+    for name in names:
         values = _mean_score(name, scored.predictions, resamples)
         levels = [metrics_of(one)[name](one, resamples.undrawn)[0] for one in scored.chance]
-        chance = float(np.mean(np.nan_to_num(levels)))  # undefined for some constants
+        # Some metrics are undefined for constant predictions; their chance level counts as 0.
+        chance = float(np.mean(np.nan_to_num(levels)))
         if scored.against:
             difference = values - _mean_score(name, scored.against, resamples)
             metric, parts = "selectivity", None
@@ -251,6 +250,7 @@ def rating(metric: str, predictions: metrics.ClassPredictions | metrics.NumberPr
 def _mean_score(
     metric: str, several: Sequence[Predictions], resamples: metrics.Resamples
 ) -> Floats:
+    """Return the mean (1 + n_units,) of a metric over several predictions of the same rows."""
     mean: Floats = np.mean([metrics_of(one)[metric](one, resamples) for one in several], axis=0)
     return mean
 
@@ -262,6 +262,9 @@ def _largest(values: Sequence[N | None]) -> N | None:
 
 def joined(parts: Sequence[Predictions]) -> Predictions:
     """Return the concatenated predictions for several sets of rows, each with fits of its own.
+
+    An array that one of the parts lacks is None. Single values, such as the number of classes, are
+    those of the first part.
 
     >>> both = joined([metrics.NumberPredictions(np.array([1.0]), np.array([2.0]))] * 2)
     >>> both.guess.tolist()
@@ -277,11 +280,11 @@ def joined(parts: Sequence[Predictions]) -> Predictions:
             sizes = [len(truth) for truth in columns["truth"]]
             changed[name] = metrics.joined_folds(values, sizes)
         elif name == "scores_are_log_probabilities":
-            # Folds may have chosen kinds with other scores.
+            # Outer folds may select different kinds, some of them without probabilities.
             changed[name] = all(values)
-        elif isinstance(values[0], np.ndarray):
-            is_known = all(value is not None for value in values)
-            changed[name] = np.concatenate(values) if is_known else None
+        elif any(isinstance(value, np.ndarray) for value in values):
+            is_complete = all(value is not None for value in values)
+            changed[name] = np.concatenate(values) if is_complete else None
     return replace(first, **changed)
 
 

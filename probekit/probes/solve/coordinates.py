@@ -101,7 +101,7 @@ class Factor:
         return cls(factors)
 
     def select(self, fits: Tensor) -> Factor:
-        """Return the coordinates of some of the fits."""
+        """Return the same coordinates, because all fits share their Hessians."""
         del fits
         return self
 
@@ -176,6 +176,7 @@ class Coordinates:
         return found
 
     def _each(self, tensor: Tensor, convert: Callable[[_Part, Tensor], Tensor]) -> Tensor:
+        """Return a tensor (F, ...) of all fits, converted part by part."""
         converted = torch.empty_like(tensor)
         for places, part in self.parts:
             converted[places] = convert(part, tensor[places])
@@ -192,15 +193,21 @@ def hessian_size(n_coordinates: int) -> int:
 
 
 def _is_worth_it(objectives: Objectives, n_steps: int) -> bool:
-    """Return whether the steps so far have cost enough, in products, to justify a Hessian."""
+    """Return whether the steps so far have cost enough, in multiplications, for a Hessian.
+
+    It is never worth it with more than `MOST_COORDINATES` coordinates.
+    """
     n, q = len(objectives.rows), len(objectives.variances)
-    step = 2 * n * q * max(len(objectives.group), LEAST_COLUMNS)
-    hessian = min(n, enough_rows(q)) * q**2 + q**3
-    return hessian_size(q) > 0 and n_steps * step >= WORTH * hessian
+    cost_of_step = 2 * n * q * max(len(objectives.group), LEAST_COLUMNS)
+    cost_of_hessian = min(n, enough_rows(q)) * q**2 + q**3
+    return hessian_size(q) > 0 and n_steps * cost_of_step >= WORTH * cost_of_hessian
 
 
 def _hessians(objectives: Objectives, scores: Tensor) -> Tensor:
-    """Return the approximate mean Hessian (c, q + 1, q + 1) of the fits, for each score."""
+    """Return the approximate mean Hessian (c, q + 1, q + 1) of the fits, for each score.
+
+    The last column is not filled in: a Cholesky factorisation reads the lower triangle only.
+    """
     curvature = objectives.curvature(scores).mean(dim=0)
     penalty, units = objectives.penalty.mean(), objectives.units.mean(dim=0)
     c, q = len(curvature), len(units)

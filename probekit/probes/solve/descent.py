@@ -214,7 +214,7 @@ class _Trial(NamedTuple):
     """Values at a trial step length of each fit.
 
     Attributes:
-        scores: (F, c, n).
+        scores: Scores (F, c, n) at this step length.
         losses: Mean cross-entropies (F,).
         slopes: Derivatives (F, c, n) of the losses in the scores.
         slope: Derivative (F,) of the objective along the search direction.

@@ -73,10 +73,12 @@ class DesignRows:
 
     @cached_property
     def _resident(self) -> Tensor | None:
+        """All standardised rows; None if they are too large to be stored."""
         n_bytes = self.raw.size * torch.finfo(self.dtype).bits // 8
         return self._standardised(slice(None)) if n_bytes <= RESIDENT_BYTES else None
 
     def _standardised(self, place: slice) -> Tensor:
+        """Return the standardised rows of a slice."""
         block = torch.from_numpy(np.array(self.raw[place])).to(self.device, self.dtype)
         block -= torch.as_tensor(self.mean, dtype=self.dtype, device=self.device)
         block /= torch.as_tensor(self.scale, dtype=self.dtype, device=self.device)
@@ -148,14 +150,15 @@ def shared(X: Features, weights: Sequence[Features], typical: Mask, device: str 
     """
     dtype = torch.float64 if X.dtype == np.float64 else torch.float32
     stacked = torch.as_tensor(np.stack(weights), dtype=dtype, device=device)
-    counted = stacked.any(dim=0).cpu().numpy()
-    # Rounded to the dtype, so that `fold` exactly undoes the standardisation.
+    counted = stacked.any(dim=0).cpu().numpy()  # the rows of at least one share
+    # Mean and scale are rounded to the dtype, so that `fold` exactly undoes the standardisation.
     mean, scale = (
         torch.as_tensor(v).to(dtype).double().numpy() for v in moments(X, counted, typical)
     )
     rows = DesignRows(X, mean, scale, dtype, device)
-    scaled_by = torch.as_tensor(counted & typical if np.any(counted & typical) else counted)
-    variances, axes = torch.linalg.eigh(_correlations(rows, scaled_by.to(device)))
+    is_measured = counted & typical if np.any(counted & typical) else counted
+    correlations = _correlations(rows, torch.as_tensor(is_measured).to(device))
+    variances, axes = torch.linalg.eigh(correlations)
     spread = _spread(rows, stacked, typical)
     return Design(
         rows=rows,
@@ -209,6 +212,7 @@ def dual(X: Features, weights: Features, typical: Mask, device: str = "cpu") -> 
     Z = (X[counted] - mean) / scale
     squares, vectors = np.linalg.eigh(Z @ Z.T)
     spanned = squares > squares.max(initial=0) * len(Z) * np.finfo(np.float64).eps
+    # Z = vectors diag(lengths) V^T (singular values); the coordinates of the rows are Z V.
     lengths = np.sqrt(squares[spanned])
     coordinates = vectors[:, spanned] * lengths
     n = coordinates.shape[1]
@@ -226,8 +230,8 @@ def dual(X: Features, weights: Features, typical: Mask, device: str = "cpu") -> 
 def moments(X: Features, weights: Features, typical: Mask) -> tuple[Floats, Floats]:
     """Return weighted mean and standard deviation (n_features,) of the typical rows of X.
 
-    With fewer than two typical rows, all rows are used. A constant feature has an infinite standard
-    deviation, so that dividing by it makes the feature 0.
+    All rows are used if fewer than two typical rows have a weight other than 0. A constant feature
+    has an infinite standard deviation, so that dividing by it makes the feature 0.
 
     >>> mean, spread = moments(np.array([[1.0, 5.0], [3.0, 5.0]]), np.ones(2), np.ones(2, bool))
     >>> mean.tolist(), spread.tolist()
@@ -260,7 +264,7 @@ def _spread(rows: DesignRows, weights: Tensor, typical: Mask) -> Tensor:
     squares = sum(scaled_by[:, place] @ block**2 for place, block in rows.blocks())
     variance = squares - rows.sum_of(scaled_by) ** 2
     spread = variance.clamp_min(0).sqrt()
-    # Where the difference cancels, rounding errors dominate; this is rare.
+    # If the two terms of a variance nearly cancel, rounding errors dominate it. This is rare.
     for share in torch.nonzero((variance < CANCELLED * squares).any(dim=1)).flatten():
         spread[share] = _exact_spread(rows, scaled_by[share]).to(spread)
     return spread

@@ -22,11 +22,13 @@ from probekit.probes.solve.solver import DEFAULT_STOPPING, Fit, OnFit, Problem, 
 
 # Selecting C only compares accuracies, so these fits may stop earlier than the final one.
 SEARCH_TOLERANCE = 1e-5
-# Scores (of all fits) in a batch of the path. Products with fewer columns take hardly less time.
+# Number of scores, of all fits together, in a batch of the search. Products with fewer columns take
+# hardly less time.
 PATH_SCORES = 40
 
-# Returns how good held-out outputs are. Arguments: the true labels (n_samples,), the outputs, which
-# are class scores (n_samples, n_classes) or numbers (n_samples,), and the fold of each row.
+# A function that rates held-out outputs, higher for better ones. Its arguments are the true labels
+# (n_samples,), the outputs, which are class scores (n_samples, n_classes) or numbers (n_samples,),
+# and the fold (n_samples,) of each row.
 Judge = Callable[[NDArray[Any], NDArray[Any], Codes], float]
 
 Fit_co = TypeVar("Fit_co", bound=FittedLayers, covariant=True)
@@ -112,6 +114,7 @@ def fit_columns(
     total = len(columns) * (n_folds * len(grid) + 1)  # the search, and one final fit per column
 
     def report(done: int) -> None:
+        """Report the number of fits that are done."""
         if on_fit is not None:
             on_fit(done, total)
 
@@ -120,6 +123,7 @@ def fit_columns(
     solver = Solver(X, [*shares, row_weights], typical=typical, device=device)
     paths = _paths(solver, columns, grid, tuning, report)
     held_out = _held_out(X, paths, fold_of_row)
+    # `best` holds the index in the grid of the best C of each column.
     if tuning.judge is None:
         correct = held_out == np.stack(columns)[:, None, :]
         best = (correct @ row_weights.astype(np.float64)).argmax(axis=1).tolist()
@@ -129,7 +133,8 @@ def fit_columns(
             scores = held_out_scores(X, path, fold_of_row, int(codes.max()) + 1)
             best.append(best_rated(tuning.judge, codes, scores, fold_of_row))
     searches = [tuple(path[index]) for path, index in zip(paths, best, strict=True)]
-    finals = [  # on the last share, all rows
+    # The final fits use all rows: the last share, number `n_folds`.
+    finals = [
         Problem(codes, grid[index], n_folds, _mean(codes, fits), tuning.balanced)
         for codes, index, fits in zip(columns, best, searches, strict=True)
     ]
@@ -147,7 +152,10 @@ def _paths(
     tuning: Tuning,
     report: Callable[[int], None],
 ) -> NDArray[np.object_]:
-    """Return the fits (n_columns, n_grid, n_folds) of the search; the last share is all rows."""
+    """Return the fits (n_columns, n_grid, n_folds) of the search.
+
+    The shares of the solver are the fitted rows of each fold, then all rows, which it does not use.
+    """
     stopping, tolerance = tuning.stopping, max(tuning.stopping.tolerance, SEARCH_TOLERANCE)
     stopping = replace(stopping, tolerance=tolerance, aim=tolerance)
     n_folds = len(solver.shares) - 1
@@ -156,7 +164,7 @@ def _paths(
     at_once = max(1, PATH_SCORES // n_scores)  # values of C whose fits make one batch
     if all(solver.is_dual(fold) for fold in range(n_folds)):
         at_once = len(grid)  # dual fits have no starts, so they need no previous fits
-    fits: dict[tuple[int, int, int], Fit] = {}  # by column, index in the grid, and fold
+    fits: dict[tuple[int, int, int], Fit] = {}  # the key is column, index in the grid, fold
     for first in range(0, len(grid), at_once):
         indices = range(len(grid))[first : first + at_once]
         batch = list(product(range(len(columns)), indices, range(n_folds)))
@@ -176,12 +184,13 @@ def _paths(
 def _ahead(path: Sequence[Fit], C: float) -> AffineLayer | None:
     """Return the start of a fit at C: its path so far, extrapolated linearly in log C.
 
-    The path goes from small to large C. None without a path.
+    `path` holds the fits at smaller values of C, in ascending order. None if it is empty; a single
+    fit is the start itself.
     """
     if len(path) < 2:
         return path[0].layers[0] if len(path) else None
     before, last = path[-2:]
-    if last.C == before.C:
+    if last.C == before.C:  # the grid has a value twice, which gives no slope
         return last.layers[0]
     steps = np.log(C / last.C) / np.log(last.C / before.C)
     coef = last.coef + steps * (last.coef - before.coef)

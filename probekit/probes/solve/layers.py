@@ -81,11 +81,11 @@ def with_reference(scores: Floats, n_classes: int) -> Floats:
 
 
 def direction(solution: FittedLayers) -> Floats | None:
-    """Return the weights (n_features,) of a linear fit; None for a fit with several layers.
+    """Return the direction of a linear fit: its weights (n_features,).
 
-    With more than two classes the weights of all classes are concatenated
-    (n_classes * n_features,), after subtracting their mean over the classes, which does not affect
-    the predictions.
+    None for a fit with several layers. With more than two classes the weights of all classes are
+    concatenated (n_classes * n_features,), after subtracting their mean over the classes, which
+    does not affect the predictions.
 
     >>> from probekit.probes.solve.layers import AffineLayer
     >>> layer = AffineLayer(np.array([[3.0], [4.0], [8.0]]), np.zeros(3))
@@ -146,7 +146,7 @@ def null_cosines(directions: Floats, draws: Floats) -> Floats:
 
 
 def bound_of_null(null: Floats) -> float:
-    """Return the absolute value that a new draw from the null distribution exceeds in at most 5 %.
+    """Return the absolute value that a new draw of the null exceeds with at most 5 % probability.
 
     If the absolute values of `null` (n_draws,) are sorted in ascending order, it is number
     0.95 (n_draws + 1), rounded up. With fewer than 19 draws there is no such value, and the largest
@@ -156,8 +156,8 @@ def bound_of_null(null: Floats) -> float:
     96.0
     """
     ordered = np.sort(np.abs(null))
-    place = int(np.ceil((1 - LEVEL) * (len(ordered) + 1))) - 1
-    return float(ordered[min(place, len(ordered) - 1)])
+    number = int(np.ceil((1 - LEVEL) * (len(ordered) + 1)))
+    return float(ordered[min(number, len(ordered)) - 1])
 
 
 def pooled_spread(parts: Sequence[Features]) -> Floats:

@@ -175,6 +175,7 @@ class Solver:
 
     @cached_property
     def _shared(self) -> Design:
+        """The design of all shares that are not dual."""
         return shared(self.X, self.shares, self.typical, self.device)
 
 
@@ -214,7 +215,7 @@ def _tasks(
     for number in numbers:
         problem = problems[number]
         share = problem.share if len(design.weights) > 1 else 0  # a dual design has a single share
-        labels = id(problem.codes), share  # the same for all values of C
+        labels = id(problem.codes), share  # several problems, one for each C, have the same labels
         if labels not in known:
             codes = problem.codes[rows]
             classes = np.unique(codes[design.weights[share].cpu().numpy() > 0])
@@ -224,9 +225,10 @@ def _tasks(
         classes, indices = known[labels]
         labels_key = id(problem.codes), classes.tobytes(), problem.balanced
         key = (*labels_key, problem.C, signatures[share].tobytes())
-        group = groups.setdefault(key, len(groups))  # its number, new for a new key
+        # Groups are numbered in the order in which their keys occur first.
+        group = groups.setdefault(key, len(groups))
         weights = None
-        if problem.balanced:  # all classes get the same total weight
+        if problem.balanced:  # each class gets the same total weight
             sums = np.bincount(indices, weights=design.weights[share].cpu().double().numpy())
             weights = sums.sum() / (len(sums) * sums)
         yield _Task(number, group, problem.C, share, classes, indices, weights, problem.start)
@@ -239,7 +241,8 @@ def _solved(
     for task in tasks:
         if len(task.classes) == 1:
             layer = AffineLayer(np.zeros((1, len(design.mean))), np.zeros(1))
-            fit = Fit(task.classes, (layer,), 0, gradient_norm=0.0, C=task.C, objective=0.0)
+            # A single class is predicted with certainty, so there is nothing to fit.
+            fit = Fit(task.classes, (layer,), n_iter=0, gradient_norm=0.0, C=task.C, objective=0.0)
             yield task.number, fit
     for batch in _batches(design, [task for task in tasks if len(task.classes) > 1]):
         start = torch.stack([_start(design, task) for task in batch])
@@ -259,7 +262,7 @@ def _batches(design: Design, tasks: Sequence[_Task]) -> Iterator[list[_Task]]:
         # Numbers that each score of a task needs in memory; a group shares its Hessian.
         of_hessian = hessian_size(n_coordinates) * n_groups / len(alike)
         n_numbers = SCORE_TENSORS * len(design.rows) + 2 * MEMORY * n_coordinates + of_hessian
-        n_bytes = n_scores * design.weights.itemsize
+        n_bytes = n_scores * design.weights.itemsize  # of one number for each score of a task
         most_tasks = BATCH_BYTES / (n_numbers * n_bytes)
         if design.weights.device.type == "cpu":
             most_tasks = min(most_tasks, SCORES_BYTES / (len(design.rows) * n_bytes))
@@ -284,6 +287,7 @@ def _start(design: Design, task: _Task) -> Tensor:
 
 
 def _objectives(design: Design, tasks: Sequence[_Task]) -> Objectives:
+    """Return the objectives of a batch of tasks, with row weights that sum to 1 in each."""
     shares = [task.share for task in tasks]
     weights = design.weights[shares]
     total = weights.sum(dim=1, keepdim=True)
@@ -313,6 +317,7 @@ def _of_rows(task: _Task) -> Floats:
 
 
 def _fit(design: Design, task: _Task, solution: Minimum) -> Fit:
+    """Return the fit on raw rows, from the minimum in the coordinates of the design."""
     point = solution.point.cpu().double().numpy()
     coef, intercept = design.fold(task.share, point[:, :-1], point[:, -1])
     # Adding a constant to all intercepts does not change the predictions; centre them.
