@@ -148,8 +148,7 @@ def _is_for_onednn(x: Tensor, weight: Tensor) -> bool:
 
 def is_derived(*tensors: Tensor | None) -> bool:
     """Return whether torch is differentiating any of these tensors, in any autograd mode."""
-    given = [tensor for tensor in tensors if tensor is not None]
-    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in given):
+    if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors):
         return True
     # no_grad does not end forward mode, and torch.func tensors hide that they are
     # differentiated. torch has no public API for either check.

@@ -147,8 +147,8 @@ class Interruptible:
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
             handlers = {number: signal.getsignal(number) for number in SIGNALS}
-            # Only a handler written in Python is callable, and raises exceptions. The others,
-            # SIG_IGN, SIG_DFL, and None for one written in C, stay in place.
+            # Only a handler installed from Python is callable. SIG_IGN, SIG_DFL and None, which is
+            # one that C code installed, stay in place.
             self._handlers = {n: handler for n, handler in handlers.items() if callable(handler)}
             for number in self._handlers:
                 signal.signal(number, self._handle)

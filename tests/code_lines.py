@@ -13,11 +13,11 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1] / "probekit"
 BUDGETS = {
-    "report": 7302,
-    "pipeline": 5340,
+    "report": 7305,
+    "pipeline": 5344,
     "probes": 5547,
     "model": 4330,
-    "activations": 2338,
+    "activations": 2343,
     "cli": 1891,
     "interventions": 1894,
     "experiment": 1666,
@@ -25,7 +25,7 @@ BUDGETS = {
     "results": 1896,
     "training": 854,
     "analysis": 500,
-    "": 1096,  # the files at the top
+    "": 1095,  # the files at the top
 }
 NO_CODE = (
     tokenize.COMMENT,

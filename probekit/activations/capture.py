@@ -273,7 +273,9 @@ def _derive(store: ActivationStore, root: Location, sites: Sequence[str]) -> Non
         StoreError: a cache with the rows is damaged, or the store cannot be written.
     """
     identity, n_layers = store.identity, config_of(store.identity.config).n_layers
-    unfilled = [site for site in sites if _is_at_all(site, n_layers) and store.missing(site)]
+    unfilled = [
+        site for site in sites if _is_at_all_positions(site, n_layers) and store.missing(site)
+    ]
     has_means = store.spec.sizes.positions > store.n_rows
     # Means of stored rows are exact if storing rounds no value and sums have a fixed order.
     if not unfilled or (has_means and (identity.dtype, identity.device) != ("float32", "cpu")):
@@ -296,7 +298,7 @@ def _derive(store: ActivationStore, root: Location, sites: Sequence[str]) -> Non
             unfilled = [site for site in unfilled if site not in available]
 
 
-def _is_at_all(site: str, n_layers: int) -> bool:
+def _is_at_all_positions(site: str, n_layers: int) -> bool:
     """Return whether a capture computes a site at all positions, not only at requested ones."""
     layer = layer_of(site)
     return describe(site).stage == "embedding" if layer is None else layer < n_layers - 1
@@ -395,10 +397,11 @@ def compute_shards(work: Work, seed: int) -> Iterator[ShardDone]:
 def _lock_shard(files: Files, shard: int) -> Iterator[bool]:
     """Try to lock a shard, after removing the lock of a dead worker; yield whether it succeeded."""
     name = f"{shard:05d}{SHARD_LOCK}"
-    with contextlib.ExitStack() as stack:
-        is_acquired = stack.enter_context(files.try_lock(name))
-        if not is_acquired and files.remove_abandoned(name):
-            is_acquired = stack.enter_context(files.try_lock(name))
+    with files.try_lock(name) as is_acquired:
+        if is_acquired or not files.remove_abandoned(name):
+            yield is_acquired
+            return
+    with files.try_lock(name) as is_acquired:
         yield is_acquired
 
 

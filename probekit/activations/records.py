@@ -110,9 +110,11 @@ def identify(
 
     lengths = np.array([len(ids) for ids in tokens], dtype=np.int64)
     token_bytes = (np.asarray(ids, np.int64).tobytes() for ids in tokens)
-    plan_bytes = []
-    for array in (plan.example, plan.positions, plan.offsets):
-        plan_bytes += [f"{len(array)};".encode(), np.asarray(array, np.int64).tobytes()]
+    plan_bytes = (
+        part  # generated, so that no copies are in memory while the weights are read
+        for array in (plan.example, plan.positions, plan.offsets)
+        for part in (f"{len(array)};".encode(), np.asarray(array, np.int64).tobytes())
+    )
     backend = torch.backends.cuda if model.device.type == "cuda" else torch.backends.mkldnn
     precision = backend.matmul.fp32_precision  # tf32 or bf16 if the user enabled it
     reduced = "" if precision in ("none", "ieee") else f", products in {precision}"

@@ -83,7 +83,7 @@ def is_cache(files: Files) -> bool:
     also write files of this name.
     """
     names = files.sizes().keys()
-    # Without spec.json it is none; with both files it is one.
+    # Without spec.json this is no cache; with both files it is one.
     if SPEC not in names or ROWS in names:
         return SPEC in names
     try:

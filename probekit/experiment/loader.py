@@ -71,7 +71,7 @@ def load_any_experiment(path: str | Path, overrides: Sequence[str] = ()) -> AnyE
 
 
 def _experiment_in(document: Document) -> AnyExperiment:
-    """Return the experiment in a document; its keys decide on which kind it is."""
+    """Return the experiment in a document; its keys determine its kind."""
     keys = set(map(str, document.content))
     is_misspelt = "model" not in keys and bool(get_close_matches("activations", keys))
     if "activations" in keys or is_misspelt:

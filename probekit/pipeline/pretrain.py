@@ -152,6 +152,6 @@ def _pretrain(recipe: Recipe, folder: Path, device: str, watcher: Watcher) -> Pr
         save_checkpoint(folder, model, step, dtype, tokenizer)
 
     train(recipe, tokens, d_vocab, folder, before, save=keep, device=device, watcher=watcher)
-    last = read_log(folder / LOG)[-1]
-    model, figure = checkpoint_folder(folder, last.step), write_losses(folder)
+    figure, last = write_losses(folder), read_log(folder / LOG)[-1]
+    model = checkpoint_folder(folder, last.step)
     return PretrainResult(folder, model, last, log=folder / LOG, figure=figure)

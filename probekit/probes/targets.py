@@ -42,7 +42,7 @@ class Target:
     choice_of: str = ""
 
 
-# A message that explains why there is no control task begins so; its first clause is the reason.
+# Beginning of messages that explain why there is no control task; the reason follows.
 NO_CONTROL_TASK = "No control task: "
 MOST_NETWORKS = 9  # maximum number of networks with random weights
 
@@ -99,8 +99,7 @@ BASELINE_GRIDS: Mapping[Literal["class", "number"], tuple[str, tuple[float, ...]
 )
 
 BASELINES = tuple(target.name for target in _ROWS if target.is_baseline)
-# From the target that is scored at chosen sites to the nested choice, the target of its combined
-# score: "task" -> "chosen".
+# Target -> target of the combined score at its chosen sites: "task" -> "chosen".
 NESTED = MappingProxyType({target.choice_of: target.name for target in _ROWS if target.choice_of})
 # The target of the main score of a nested cross-validation: the task at the chosen sites.
 HEADLINE = NESTED["task"]

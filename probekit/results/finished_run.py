@@ -98,8 +98,8 @@ def differing(facts: Sequence[Mapping[str, str]]) -> dict[str, tuple[str, ...]]:
 def run_titles(runs: Sequence[tuple[RunRecord, Mapping[str, str]]]) -> list[str]:
     """Return a unique title for each run: its name, and settings in which runs of a name differ.
 
-    A name that all runs have is left out. Titles that would be equal get the number of the run,
-    which is all that is left of empty ones.
+    A name that all runs have is left out. Titles that would be equal get the number of the run; an
+    empty title becomes `run N`.
 
     Args:
         runs: the record of each run, and its settings as `settings_of` returns them.

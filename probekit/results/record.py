@@ -342,7 +342,7 @@ def read_record(path: Path, kind: type[Record], *, is_sealed: bool = True) -> Re
         ]
         raise DataError(
             f"{path} is damaged, or not the record of such a run. {_first_of(problems)}. "
-            "Run the experiment again to rewrite it."
+            "Run the same command again to rewrite it."
         ) from error
     if is_sealed:
         try:

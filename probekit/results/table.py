@@ -273,7 +273,7 @@ def _converted(cells: pd.Series[str], column: TableColumn, path: Path) -> pd.Ser
             is_wrong |= is_blank | numbers.isin([math.inf, -math.inf])
         if is_whole:
             is_wrong |= numbers.notna() & ~(numbers.between(0, 2**53) & (numbers % 1 == 0))
-        kind = "an integer from 0" if is_whole else "a number"
+        kind = "an integer from 0 to 2^53" if is_whole else "a number"
         or_empty = "" if is_filled else " or an empty cell"
         raise_if(is_wrong, cells, path, f"Allowed: {kind}{or_empty}.")
         return numbers.astype(int) if is_whole and is_filled else numbers

@@ -129,9 +129,9 @@ def _content(path: Path, max_megabytes: int) -> bytes:
     if start is not None:
         limit = max_megabytes * _MEGABYTE
         try:
-            # The content of all compressed streams, at most one byte more than the limit. pigz,
-            # pbzip2 and pixz write several; Python's readers of .bz2 and .xz ignore what follows
-            # one, a damaged second one included.
+            # The content of all compressed streams, at most one byte more than the limit. A file
+            # may have several (pbzip2). Python's readers of .bz2 and .xz ignore invalid data after
+            # the first stream, such as a damaged second one.
             n_left = limit + 1
             parts = []
             while n_left:

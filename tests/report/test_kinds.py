@@ -100,7 +100,7 @@ TABLES = {
 }
 
 
-def told(table):
+def words_of(table):
     """Figures with captions, columns of the table with its first cells, and the method."""
     v = judged(table)
     rows = site_rows(table, v)
@@ -114,7 +114,7 @@ def told(table):
 
 @pytest.mark.parametrize("name", TABLES)
 def test_parts_columns_and_methods_change_with_the_results(snapshot, name):
-    assert changed(told(TABLE), told(TABLES[name])) == snapshot
+    assert changed(words_of(TABLE), words_of(TABLES[name])) == snapshot
 
 
 def test_of_many_sizes_a_curve_shows_the_best():

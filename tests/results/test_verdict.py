@@ -121,7 +121,7 @@ VERDICTS = {
 }
 
 
-def told(v, differences):
+def as_text(v, differences):
     """A verdict as text: a line for the case, each choice, the score and each rival."""
     content = v.model_dump()
     facts = ("metric", "main_metrics", "is_nested", "n_candidates", "varied", "several", "named")
@@ -145,7 +145,7 @@ def told(v, differences):
 @pytest.mark.parametrize("name", VERDICTS)
 def test_verdicts_are_those_that_are_stored(snapshot, name):
     table, differences = VERDICTS[name]
-    assert told(judged(table, differences), differences) == snapshot
+    assert as_text(judged(table, differences), differences) == snapshot
 
 
 def test_selection_by_one_split_and_by_outer_folds():

@@ -156,8 +156,8 @@ def placed_sites(names: Sequence[str]) -> tuple[SiteSelection | GivenSite, ...]:
     """
     if all(map(is_known, names)):
         n_layers = 1 + max((layer_of(name) or 0 for name in names), default=0)
-        in_order = Sites(CATALOGUE, {"n_layers": n_layers})
-        return tuple(SiteSelection(name) for name in in_order if name in names)
+        order = {site: n for n, site in enumerate(Sites(CATALOGUE, {"n_layers": n_layers}))}
+        return tuple(SiteSelection(name) for name in sorted(names, key=order.__getitem__))
     form_of = {name: re.sub(r"\d+", "#", name) for name in names}
     # The numbers of each name, by the form of the name.
     numbers: dict[str, list[list[str]]] = defaultdict(list)
@@ -411,7 +411,7 @@ def open_activations(
 
 
 def _in_memory(key: Any, values: Any) -> SiteArray:
-    """Return an array in memory as that of a site; raises DataError if the values form none."""
+    """Return an array in memory as that of a site; raises DataError if they are not an array."""
     if isinstance(values, Mapping | set | frozenset):
         raise DataError(
             f"{key}: the rows are in a {type(values).__name__}, which is not in the order of the "

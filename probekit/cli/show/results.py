@@ -75,8 +75,8 @@ def show_results(result: RunResult) -> None:
         main = metric_name(sites[0].metric)
         headings, lines = ["site"], []
         for name in filled:
-            heading = _SHORT.get(name, name)
-            headings += [heading, "[95 %]"] if name == main else [heading]
+            column = _SHORT.get(name, name)
+            headings += [column, "[95 %]"] if name == main else [column]
         for row in sites:
             line = [f"{_short(row.site)} *" if row.chosen else _short(row.site)]
             for name in filled:

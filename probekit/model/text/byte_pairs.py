@@ -283,7 +283,7 @@ def _to_bytes(path: Path, token: str) -> bytes:
 
 
 def _token_ids(path: Path, content: Any) -> dict[str, int]:
-    """Return the ids of tokens unchanged; raises CheckpointError if they are none."""
+    """Return the ids of tokens unchanged; raises CheckpointError if an id is invalid."""
     if not isinstance(content, dict) or not all(
         type(number) is int and 0 <= number < MAX_SIZE for number in content.values()
     ):

@@ -172,7 +172,7 @@ def work_at(
     """
     caches = caches_at(place)
     jobs = {str(cache): jobs_in(files_at(cache)) for cache in caches}
-    # Without a job there is nothing to do, unless a cache is incomplete.
+    # Without jobs, every cache must be complete.
     if not any(jobs.values()):
         stores = [ActivationStore.open(cache) for cache in caches]
         if any(set(store.files.folders()) != set(store.sites) for store in stores):

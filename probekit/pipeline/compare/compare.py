@@ -139,6 +139,11 @@ def compare(run_a: Path | str, run_b: Path | str, *, metric: str | None = None) 
         )
     a, b = map(_Side, runs)
     pairs = match(a, b)
+    if not pairs:
+        raise DataError(
+            "The runs have no predictions that can be compared row by row: their probes read whole "
+            "texts or trees. Compare the intervals in results.csv."
+        )
     main_metrics = [run.verdict.metric for run in runs]
     if metric is None and len(set(main_metrics)) > 1:
         raise ConfigError(
@@ -146,11 +151,6 @@ def compare(run_a: Path | str, run_b: Path | str, *, metric: str | None = None) 
             f"{titles[1]}. Choose one with --metric."
         )
     metric = metric or main_metrics[0]
-    if not pairs:
-        raise DataError(
-            "The runs have no predictions that can be compared row by row: their probes read whole "
-            "texts or trees. Compare the intervals in results.csv."
-        )
     available = [set(metrics_of(of_a)) & set(metrics_of(of_b)) for _, of_a, of_b in pairs]
     usable = [pair for pair, names in zip(pairs, available, strict=True) if metric in names]
     if not usable:

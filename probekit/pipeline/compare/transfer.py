@@ -242,7 +242,8 @@ def make_sets(
     model = load_model(plain[0].model.source, getattr(torch, plain[0].model.dtype), device)
     root = default_root() if cache_root is None else cache_root
 
-    def models(_target: str) -> Network:
+    def models(target: str) -> Network:
+        assert target == TASK
         return model
 
     sets = []
@@ -333,7 +334,7 @@ def _shared_rows(train: TransferSet, test: TransferSet) -> dict[str, int | None]
     sources = ("root", "file", "train", "test", "hub", "memory")
     is_same = all(getattr(a, key) == getattr(b, key) for key in sources)
     groups = None
-    # Groups of two sources are comparable if both are columns; those of words number sentences.
+    # Groups of two sources are comparable if both are columns. Groups of words number sentences.
     if is_same or all(data.columns.group is not None and not data.has_words for data in (a, b)):
         known_groups = train.prober.data.groups[train.prober.data.train]
         groups = int(np.isin(test.prober.data.groups[tested], known_groups).sum())

@@ -297,7 +297,7 @@ def check_examples(experiment: AnyExperiment, dataset: Dataset) -> None:
     """
     if experiment.data.columns.group is not None:
         everything = f"all {len(dataset):,} rows"
-        # By their words in the message, and by what a single group would prevent.
+        # The keys are words of the message: which rows, and what a single group would prevent.
         examples_of = {(everything, "cannot be split into train and test"): list(dataset.examples)}
         uses_sides = experiment.split.folds is None  # folds ignore the sides of the file
         for example in dataset.examples:

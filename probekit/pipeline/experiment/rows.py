@@ -357,9 +357,10 @@ def position_rows(
 
     @cache
     def word_or_token(example: int, index: int) -> str:
-        read = examples[example].text[: int(tokens[example].offsets[index, 1])]
-        word = last_word(read) if reads_text else None
-        return word or token(example, index)
+        if reads_text:
+            read = examples[example].text[: int(tokens[example].offsets[index, 1])]
+            return last_word(read) or token(example, index)
+        return token(example, index)
 
     # A row that reads its span has the labelled word as its type.
     types, neighbours = words, None
@@ -401,7 +402,7 @@ def last_word(text: str) -> str | None:
     for word in reversed(text.split()):
         # Strip only punctuation: a combining mark or joiner at the end belongs to its letter.
         is_punctuation = [unicodedata.category(character)[0] == "P" for character in word]
-        inner = [index for index, is_outer in enumerate(is_punctuation) if not is_outer]
+        inner = [index for index, is_mark in enumerate(is_punctuation) if not is_mark]
         if inner:
             return word[inner[0] : inner[-1] + 1]
     return None

@@ -207,7 +207,7 @@ class ModelSource(Source):
         last = self._last.get(network)
         if last is not None and (last.site, last.position) == (site, position):
             return last.values
-        # Neither name keeps the last site, so that two sites are never in memory at once.
+        # Drop both references to the last site, so that two sites are never in memory at once.
         self._last.pop(network, None)
         del last
         store, n_positions = self.captured[network].store, len(self.experiment.tokens.positions)

@@ -206,7 +206,7 @@ def predict_texts(
         for label, score in zip(labels, scores.tolist(), strict=True)
     ]
     of_text = dict(zip(plan.example[n_token_rows:].tolist(), answers[n_token_rows:], strict=True))
-    # The first of the token rows of each text, and one past the last of all.
+    # The first token row of each text, then the number of token rows.
     starts = np.searchsorted(plan.example[:n_token_rows], np.arange(len(indices) + 1))
     readings = []
     for number, index in enumerate(indices):
@@ -343,7 +343,9 @@ def steered_texts(
     model, tokenizer = network.model, network.tokenizer
     stop = (*stop, *tokenizer.ends_of_text)
     edit = edits.add(torch.from_numpy(by * vector))
-    tap = compose(model, [(site or network.selections[0], edit)])  # also checks site and width
+    tap = compose(
+        model, [(site or network.selections[0], edit)]
+    )  # raises for an unknown site, also if `by` is 0
     if not by:
         return continue_texts(model, tokenizer, prompts, decoding, bos=bos, stop=stop)
     return continue_texts(

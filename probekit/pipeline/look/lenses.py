@@ -41,7 +41,7 @@ _DTYPES = {
     **dict.fromkeys(("layer", "head", "position"), "Int64"),
     **dict.fromkeys(("edited", "effect", "recovery", "estimate"), "float64"),
 }
-# The columns before `patched`, the measure after the patch, is renamed to `edited`.
+# Columns as they are computed: `patched`, the measure after the patch, is then renamed to `edited`.
 _COLUMNS = ("base", "source", "patched", *(name for name in _DTYPES if name != "edited"))
 
 

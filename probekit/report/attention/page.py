@@ -235,7 +235,7 @@ def choose_reduction(
         reduction = Reduction(levels, estimated_mb=size)
         if reduction.estimated_mb * MARGIN <= allowed:
             return reduction
-    # The page fits with no quantisation; `reduction` is the coarsest one.
+    # No quantisation makes the page small enough; `reduction` is the coarsest one.
     if not strict:
         return reduction
     raise DataError(

@@ -88,7 +88,7 @@ def cause_curve(edits: findings.EditSet, layers: dict[int, str] | None = None) -
     bounds = [0.0, 1.0] if edits.shown == findings.RECOVERY else [0.0]
     bounds += rows[["value", "ci_low", "ci_high"]].to_numpy().ravel().tolist()
     low, high = finite_ends(bounds)
-    space = 0.04 * (high - low) or 0.05  # if all are equal
+    space = 0.04 * (high - low) or 0.05  # if both ends are equal
     figure.update_yaxes(title_text=edits.axis, range=[low - space, high + space])
     name_lines(figure, layer_curve.end_labels(figure.data) if len(lines) > 1 else [])
     return figure

@@ -78,7 +78,7 @@ def learning_curve(table: pd.DataFrame) -> go.Figure:
         figure.add_trace(line)
     sizes = sorted({n for _, points in lines for n in points["n_train"]})
     ends = [sizes[0] / 1.15, sizes[-1] * 1.15]
-    (_, first), *_ = lines
+    first = lines[0][1]
     metric = main_metric(first)
     # The baselines at the selected position, and those that have no position.
     baselines = only(table, metric=metric, split="test", site="")

@@ -132,7 +132,7 @@ def draw_levels(
     value_of: dict[tuple[str, str], float] = {}
     for (name, text, colour), rows in rows_of.items():
         runs = list(dict.fromkeys(row["run"] for row in rows))
-        # The ends of the names in the label: each run by its title, or "" if no run is named.
+        # What follows the name of the level in its label: " of RUN" for each run, or nothing.
         of_runs = [f" of {run}" for run in runs] if len(runs_of[name]) > 1 else [""]
         if colours:
             is_common = name == HEADLINE or len(runs) > 1

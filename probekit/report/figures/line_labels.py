@@ -208,8 +208,8 @@ def label_shifts(at: Sequence[float], n_lines: Sequence[int], height: float) -> 
     [-21.2, -10.6, 0.0]
     """
     sizes = [lines * LINE_HEIGHT for lines in n_lines]
-    # The middle of a label is above those before it by their sizes and half of its own. Labels do
-    # not overlap exactly if their middles, minus these distances, ascend.
+    # The middle of a label is above those before it by their sizes and half of its own. No two
+    # labels overlap if and only if their middles, minus these distances, ascend.
     distances = [sum(sizes[:number]) + size / 2 for number, size in enumerate(sizes)]
     lowest = -LINE_HEIGHT / 2
     highest = height + LINE_HEIGHT / 2 - sum(sizes)

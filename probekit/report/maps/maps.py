@@ -315,9 +315,11 @@ def cell_map(
         across: The same for the horizontal place.
         title: Title of the horizontal axis.
     """
-    (row_column, row_labels), (across_column, column_labels) = down, across
-    rows = pd.Index(list(row_labels)).get_indexer(cells[row_column])
-    columns = pd.Index(list(column_labels)).get_indexer(cells[across_column])
+    (_, row_labels), (_, column_labels) = down, across
+    rows, columns = (
+        cells[column].map({key: number for number, key in enumerate(labels)}).to_numpy()
+        for column, labels in (down, across)
+    )
     values = np.full((len(row_labels), len(column_labels)), np.nan)
     hover = np.full(values.shape, "", dtype=object)
     values[rows, columns], hover[rows, columns] = cells["value"], cells["hover"]

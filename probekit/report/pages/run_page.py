@@ -134,7 +134,8 @@ def report_page(run_dir: Path) -> str:
     record = open_record(run_dir)
     settings = [config.get(name) for name in ("model", "activations", "data")]
     paths = MachinePaths.of(*settings, record.model.source)
-    record, v = paths.hide_in(record), record.verdict
+    record = paths.hide_in(record)
+    v = record.verdict
     table = load_table(run_dir / "results.csv")
     causes = legible(CauseTables.open(run_dir)) if has_causes(run_dir) else None
     attention = _attention(run_dir, record) if record.attention else None

@@ -83,8 +83,8 @@ def test_1024_tokens_open_in_8_bits_and_single_weights_can_be_reached(show):
     assert page.browser.evaluate("document.querySelector('.view .pooled').hidden") is True
     page.focus(".matrix")
     page.press("ArrowDown ArrowRight")
-    told, value = page.text(".readout").rsplit(" ", 1)
-    assert told == "query[1] ␣word1 → key[1] ␣word1"
+    label, value = page.text(".readout").rsplit(" ", 1)
+    assert label == "query[1] ␣word1 → key[1] ␣word1"
     assert float(value) == pytest.approx(weights[0, 1, 1, 1], abs=explorer.reduction.error(1))
 
 
