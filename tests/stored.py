@@ -49,6 +49,7 @@ def short(value):
     if isinstance(value, str):
         return value
     if isinstance(value, float):
+        value = 0.0 if abs(value) < 1e-12 else value  # what rounding leaves of 0
         return "-" if value != value else f"{value:.4g}"
     if hasattr(value, "tolist"):
         value = value.tolist()

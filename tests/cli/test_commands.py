@@ -1,8 +1,11 @@
 """Commands: exit code, streams and new files are those that are stored; mistakes add no file."""
 
 import json
+import re
+import shlex
 import shutil
 
+import pandas as pd
 import pytest
 
 from probekit.cli.main import cli
@@ -196,6 +199,27 @@ def test_a_file_for_a_folder_and_a_folder_for_a_file_are_usage_errors(call, tmp_
     assert done.code == 2
     assert f"Error: Invalid value for '{line.split()[-2]}': {problem}\n" in done.stderr
     assert (tmp_path / "file").read_text() == "kept"
+
+
+def test_printed_numbers_are_those_that_are_written(call):
+    def shown(lines):
+        return [float(re.findall(r"[+−]?\d+\.\d\d", line)[-1].replace("−", "-")) for line in lines]
+
+    *table, _, _, path = call(*shlex.split(ATTRIBUTION), "--out", "a.csv").stdout.splitlines()
+    parts, total = shown(table[1:-1]), shown(table[-1:])
+    assert sum(parts) == pytest.approx(*total, abs=0.005 * len(table))
+    assert pd.read_csv(path)["value"].sum() == pytest.approx(*total, abs=0.006)
+    answers = "'The keys to the old door' --answer ' is' --wrong ' are' --heads --top 3 --out p.csv"
+    sites = ("--site", "blocks.*.hook_resid_mid")
+    lines = call(*shlex.split(f"{PATCH} {answers}"), *sites).stdout.splitlines()
+    header = next(n for n, line in enumerate(lines) if line.startswith("patch "))
+    effects = [float(line.split()[-2].replace("−", "-")) for line in lines[header + 1 : header + 4]]
+    rows = pd.read_csv("p.csv")
+    largest = rows.loc[rows["position"].notna(), "effect"].abs().nlargest(3)
+    assert list(map(abs, effects)) == pytest.approx(largest.tolist(), abs=0.006)
+    lines = call(*shlex.split(LENS), "--position", "1", "--top-k", "2", "--out", "l.csv").stdout
+    rows = pd.read_csv("l.csv").query("position == 1").iloc[-1]
+    assert f"{rows['probability_2']:.3f}" in lines.splitlines()[8]
 
 
 def test_json_equals_the_table_and_its_shares_sum_to_one(call):

@@ -135,6 +135,17 @@ def test_sweep_excludes_and_reports_examples_without_an_offset(
     refused(lambda: prepare(experiment("tokens.sweep=[-1, 1]")))  # none is complete
 
 
+def test_sweep_rows_are_at_their_offsets(experiment):
+    prepared = prepare(experiment("tokens.sweep=[1, -1]", "tokens.bos=true"))
+    for number, step in enumerate((1, -1)):
+        at, plan = prepared.positions[number], prepared.plan
+        for row, word in zip(range(number, 80, 2), at.types, strict=True):
+            text = prepared.dataset.examples[plan.example[row]].text.split()
+            assert plan.positions[plan.offsets[row]] == 3 + step
+            assert word.strip() == text[2 + step]
+        assert at.typical.all()
+
+
 def test_invalid_offset_is_named(experiment, tmp_path, monkeypatch, refused):
     rows = tmp_path / "rows.csv"
     rows.write_text(rows.read_text().replace("was old", "was new"))
@@ -249,7 +260,9 @@ def test_a_run_of_each_kind_has_its_own_metrics_and_is_not_fitted_again(
     assert main[layers].min() > bound
     labels = result.record["data"]["labels"]
     assert {
-        "rows of targets": result.table.groupby("target")["n_test"].unique().to_string(),
+        "rows of targets": {
+            target: sorted(set(rows)) for target, rows in result.table.groupby("target")["n_test"]
+        },
         "metrics of the task": sorted(set(task["metric"])),
         "test rows": len(pd.read_csv(result.folder / "test_rows.csv")),
         "labels": {side: sum(counts.values()) for side, counts in labels.items()},

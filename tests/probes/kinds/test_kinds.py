@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from scipy.optimize import check_grad
+from sklearn.base import clone
 from sklearn.covariance import ledoit_wolf
 from sklearn.feature_selection import f_classif
 from sklearn.linear_model import Ridge
@@ -174,15 +175,21 @@ def test_the_covariance_is_that_of_residuals_not_of_labels():
     assert coef @ theta / np.linalg.norm(coef) > 0.99
 
 
-def test_the_planted_features_are_found_best_first_and_the_probe_is_the_linear_one_on_them():
+@pytest.mark.parametrize("is_balanced", [False, True])
+def test_the_planted_features_are_found_best_first_and_the_probe_is_the_linear_one_on_them(
+    is_balanced,
+):
     generator = np.random.default_rng(0)
-    y, X = generator.integers(2, size=600), generator.normal(size=(600, 50))
+    y, X = (generator.random(600) < 0.3).astype(int), generator.normal(size=(600, 50))
     X[:, [31, 7, 20]] += np.outer(y, [3.0, 1.5, 0.8])
-    probe = KSparseProbe(k=3, C=0.1).fit(X, y)
+    probe = KSparseProbe(k=3, C=0.1, balanced=is_balanced).fit(X, y)
     assert probe.features_.tolist() == [31, 7, 20]
     assert np.flatnonzero(probe.coef_[0]).tolist() == [7, 20, 31]
-    dense = LinearProbe(C=0.1).fit(X[:, [31, 7, 20]], y).decision_function(X[:, [31, 7, 20]])
-    np.testing.assert_allclose(probe.decision_function(X), dense)
+    alone = clone(probe).fit(X[:, [31, 7, 20]], y).decision_function(X[:, [31, 7, 20]])
+    np.testing.assert_allclose(probe.decision_function(X), alone)
+    if not is_balanced:
+        dense = LinearProbe(C=0.1).fit(X[:, [31, 7, 20]], y).decision_function(X[:, [31, 7, 20]])
+        np.testing.assert_allclose(alone, dense)
 
 
 def test_features_are_ranked_as_by_f():

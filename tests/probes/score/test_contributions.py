@@ -27,16 +27,17 @@ TESTED = [
 EXACT = {"accuracy", "balanced_accuracy", "macro_f1", "spearman", "tpr_at_fpr_1", "tpr_at_fpr_5"}
 
 
-def classes(n_classes=4, seed=0, n_rows=N_ROWS, folds=None):
-    """Predictions with scores on a coarse grid, so that many tie.
+def classes(n_classes=4, seed=0, n_rows=N_ROWS, folds=None, n_true=2):
+    """Predictions with scores on a coarse grid, so that many tie; `n_true` classes occur.
 
-    Of four classes, class 2 is predicted but never true, and class 3 is neither.
+    Of four classes two of which occur, class 2 is predicted but never true, and class 3 is neither.
     """
     generator = np.random.default_rng(seed)
-    truth = np.append([0, 1], generator.integers(2, size=n_rows - 2))
+    truth = np.append([0, 1], generator.integers(n_true, size=n_rows - 2))
     scores = generator.integers(0, 4, size=(n_rows, n_classes)).astype(float)
     scores[np.arange(n_rows), truth] += 1
-    scores[:, 3:] = -1
+    if n_true < n_classes:
+        scores[:, 3:] = -1
     alarms = generator.integers(2, size=(n_rows, 2)).astype(float)
     others = {"positive": 1, "alarms": alarms, "folds": folds}
     return ClassPredictions(truth, scores.argmax(axis=1), n_classes, scores, **others)
@@ -154,7 +155,7 @@ def test_a_rank_correlation_of_folds_is_their_mean_by_rows():
 @pytest.mark.parametrize("n_classes", [2, 4])
 @pytest.mark.parametrize("metric", [name for name in METRICS if METRICS[name].parts])
 def test_the_parts_add_up_to_the_metric_and_to_the_change_of_one_class(metric, n_classes):
-    predictions = classes(n_classes, n_rows=240)
+    predictions = classes(n_classes, n_rows=240, n_true=n_classes)
     function = metrics_of(predictions)[metric]
     value = float(function(predictions, Resamples.whole(240))[0])
     parts = class_parts(metric)(predictions)
@@ -221,7 +222,7 @@ def test_alarms_have_the_part_of_their_rows_only():
 
 
 def test_parts_of_other_labels_are_not_combined():
-    a, b = (parts_of_balanced_accuracy(classes(2, seed)) for seed in (0, 1))
+    a, b = (parts_of_balanced_accuracy(classes(3, seed, n_true=3)) for seed in (0, 1))
     assert contributions.difference_of_parts(a, b) is None
     assert contributions.difference_of_parts(a, None) is None
     assert contributions.mean_parts([a, b]) is None
