@@ -176,7 +176,7 @@ def test_the_covariance_is_that_of_residuals_not_of_labels():
 
 
 @pytest.mark.parametrize("is_balanced", [False, True])
-def test_the_planted_features_are_found_best_first_and_the_probe_is_the_linear_one_on_them(
+def test_the_planted_features_are_found_best_first_and_the_rest_is_left_out(
     is_balanced,
 ):
     generator = np.random.default_rng(0)
