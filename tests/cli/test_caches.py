@@ -90,8 +90,8 @@ def test_push_pull_and_export_copy_a_cache(story, root, call):
 
 def test_caches_may_be_at_a_url(story, tmp_path):
     CONTENT.write(LocalFiles(tmp_path / KEY))
-    store, _ = copy_cache(tmp_path / KEY, "memory://caches")
-    assert store.folder == f"memory://caches/{KEY}"
+    store, _ = copy_cache(tmp_path / KEY, "memory://listed")
+    assert store.folder == f"memory://listed/{KEY}"
     remove_cache(store.folder)
-    story("ls --cache memory://caches")
+    story("ls --cache memory://listed")
     story("ls --cache nothing://x")

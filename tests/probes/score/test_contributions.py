@@ -30,7 +30,7 @@ EXACT = {"accuracy", "balanced_accuracy", "macro_f1", "spearman", "tpr_at_fpr_1"
 def classes(n_classes=4, seed=0, n_rows=N_ROWS, folds=None, n_true=2):
     """Predictions with scores on a coarse grid, so that many tie; `n_true` classes occur.
 
-    With four classes and two that occur, class 2 is predicted but never true, and class 3 is neither.
+    If two of four occur, class 2 is predicted but never true, and class 3 is neither.
     """
     generator = np.random.default_rng(seed)
     truth = np.append([0, 1], generator.integers(n_true, size=n_rows - 2))
