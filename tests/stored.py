@@ -15,7 +15,11 @@ MISTAKES = {AttributeError, NameError, SyntaxError, TypeError, UnboundLocalError
 
 
 def portable(text, tmp_path=None):
-    """Return a text in which folders of this machine have short names."""
+    """Return a text in which folders of this machine have short names.
+
+    Commands that install an extra name the package, whether it is installed or not.
+    """
+    text = text.replace(f"pip install -e '{REPOSITORY}[", "pip install 'probekit-lens[")
     for name, folder in {"TMP": tmp_path, "REPOSITORY": REPOSITORY}.items():
         if folder is not None:
             text = text.replace(str(folder), name)
