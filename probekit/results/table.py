@@ -245,7 +245,8 @@ def read_columns(path: Path, columns: Sequence[TableColumn]) -> pd.DataFrame:
     check_columns(table, [column.name for column in columns], path)
     for column in columns:
         table[column.name] = _converted(table[column.name], column, path)
-    return table
+    # A copy holds columns of one type together: each later selection of rows copies few blocks.
+    return table.copy()
 
 
 def check_columns(table: pd.DataFrame, names: Iterable[str], path: Path) -> None:
