@@ -49,8 +49,7 @@ def comparison_page(comparison: RunComparison) -> str:
     """
     sites = comparison.sites
     main = comparison.rows[comparison.rows["what"] != "site"]
-    names, metric = comparison.names, metric_name(comparison.metric)
-    figures = []
+    names, figures, metric = comparison.names, [], metric_name(comparison.metric)
     lines = difference_lines(comparison)
     if 0 < len(lines[_LINE].drop_duplicates()) <= MOST_LINES:
         part = page.FigurePart(

@@ -118,8 +118,7 @@ def _highest(scored: ScoredHeads) -> ResultTable:
         value = format_number(highest["value"])
         rows.append((name, _name(highest), value, spread, *following, median))
     names = ("score", "head", "value", "sd over texts", "next head", "value", "median of all heads")
-    title = "Highest head of each score"
-    return ResultTable(title, names, rows, has_title=True, is_sortable=True)
+    return ResultTable("Highest head of each score", names, rows, has_title=True, is_sortable=True)
 
 
 def _name(head: Mapping[Hashable, Any]) -> str:

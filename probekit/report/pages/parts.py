@@ -56,8 +56,7 @@ def _result_parts(table: pd.DataFrame, v: Verdict, control: Control) -> Iterator
 
     def of_metric(metric: str, *, is_open: bool) -> Iterator[FigurePart]:
         """Yield the layer curve of a metric, then its maps of heads and of positions."""
-        name = title(metric)
-        maps = []  # heading, figure, rows, and whether it is open
+        name, maps = title(metric), []  # of each map: heading, figure, rows, whether it is open
         if metric in measured_metrics(curve):
             yield FigurePart(
                 f"{name} by layer{f' · {position}' if position else ''}",
@@ -141,8 +140,7 @@ def map_part(
     `least` is the smallest height in rem.
     """
     height = max(7 + 1.75 * max(len(figure.data[0].z), 4), least)
-    plain = figure_json(figure)
-    return FigurePart(heading, plain, caption, description, is_open=is_open, height=height)
+    return FigurePart(heading, figure_json(figure), caption, description, is_open, height)
 
 
 def norms_part(norms: list[Norms]) -> FigurePart:

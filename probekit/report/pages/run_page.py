@@ -248,10 +248,7 @@ def _data(record: RunRecord) -> page.PageSection:
         page.Fold("Counts by label and split", [_counts(record)]),
     ]
     if data.findings:
-        checks = [
-            Cell(f"`{finding.code}` {finding.message}", lead=finding.level)
-            for finding in data.findings
-        ]
+        checks = [Cell(f"`{one.code}` {one.message}", lead=one.level) for one in data.findings]
         items.append(page.Fold("Data checks", [page.Texts(checks)]))
     if data.notes:
         items.append(page.Fold("Notes", [page.Texts(data.notes)]))
@@ -266,7 +263,6 @@ def _counts(record: RunRecord) -> ResultTable:
     """Return the table of rows by label (down) and split (across), with sums and groups below."""
     splits, groups = record.data.labels, record.data.groups
     labels = dict.fromkeys(chain.from_iterable(splits.values()))
-    group_counts = [f"{groups[split]:,}" if split in groups else "–" for split in splits]
     return ResultTable(
         "Counts by label and split",
         ("label", *splits),
@@ -277,7 +273,7 @@ def _counts(record: RunRecord) -> ResultTable:
         css="narrow",
         foot=[
             ("rows", *(f"{sum(counts.values()):,}" for counts in splits.values())),
-            ("groups", *group_counts),
+            ("groups", *(f"{groups[split]:,}" if split in groups else "–" for split in splits)),
         ],
     )
 
