@@ -86,7 +86,8 @@ def attribution_answer(attribution: AttributedLogit) -> str:
     """Return the components that carry the logit or the logit difference, as a sentence.
 
     These are the fewest that add at least half of it, at most `MOST_NAMED`, with their shares of
-    a logit difference.
+    a logit difference. If contributions nearly cancel, the sentence gives the sum of the positive
+    and of the negative ones instead.
     """
     logit, parts = attribution.logit, strongest_parts(attribution)
     token = quote(attribution.token)
@@ -101,7 +102,7 @@ def attribution_answer(attribution: AttributedLogit) -> str:
             f"{signed(parts['value'].clip(upper=0).sum())} cancel; the largest are "
             f"{largest_parts(attribution, 2)}."
         )
-    # The fewest components that reach half of the logit: those that do not, and the next one.
+    # The running sum is below half of the logit at n - 1 components, and reaches it at the n-th.
     along = parts[parts["value"] * logit > 0]
     n = int((along["value"].abs().cumsum() < HALF * abs(logit)).sum()) + 1
     named = along.head(min(n, MOST_NAMED))
@@ -110,7 +111,7 @@ def attribution_answer(attribution: AttributedLogit) -> str:
         [f"{row['name']} ({_amount(row['value'], attribution)})" for _, row in named.iterrows()]
     )
     carries = "carries" if len(named) == 1 else "carry"
-    # The difference of the numbers as written, so that a reader can add them.
+    # The difference of the rounded numbers, so that sum and rest of a logit add up as written.
     rest = round(logit, 2) - round(named_sum, 2)
     return (
         f"{names} {carries} {_amount(named_sum, attribution)} of {total}; the other "
@@ -124,7 +125,7 @@ def _amount(value: float, attribution: AttributedLogit) -> str:
 
 
 def attribution_detail(attribution: AttributedLogit) -> str:
-    """Return probability and rank of the token, as a sentence."""
+    """Return probability and rank of the token; of a logit alone, also why it has no shares."""
     probability = format_number(attribution.probability)
     chance = "below 0.001" if probability == "0.000" else f"of {probability}"
     return (
@@ -148,7 +149,7 @@ def attribution_page(attribution: AttributedLogit, *, model: str, facts: Mapping
         "Contribution of each component to the logit. “bias” is the bias of the attention output.",
         "Contribution of each head and MLP. Largest: " + largest_parts(attribution, 2 * MOST_NAMED),
         height=8 + 1.9 * n_layers,
-        width=9 + 2.9 * (n_heads + 2),
+        width=9 + 2.9 * (n_heads + len(OTHER_COLUMNS)),
     )
     steps = page.FigurePart(
         "Cumulative logit",
@@ -157,6 +158,7 @@ def attribution_page(attribution: AttributedLogit, *, model: str, facts: Mapping
         "ends; the last is the logit.",
         f"Contributions in order: {in_order}",
         height=26,
+        # Two bars for each layer, three for `NAMES`, and one for the logit.
         width=6 + 1.4 * (2 * n_layers + 4),
     )
     first = page.Group("split", [by_head, largest_table(attribution)])
@@ -190,7 +192,7 @@ def attribution_page(attribution: AttributedLogit, *, model: str, facts: Mapping
 def largest_table(attribution: AttributedLogit) -> ResultTable:
     """Return the table of the largest contributions, the sum of the others, and the logit.
 
-    Those to a logit difference have their shares of it.
+    If a logit difference is attributed, a third column has the share of each in it.
     """
     parts = strongest_parts(attribution)
     rest = parts["value"].iloc[MOST_ROWS:]
@@ -237,13 +239,14 @@ def attribution_map(rows: pd.DataFrame) -> go.Figure:
     blocks = rows[rows["layer"].notna()]
     columns = blocks["head"].astype("string").fillna(blocks["part"].map(OTHER_COLUMNS))
     across = list(dict.fromkeys(columns))
+    # The rows of each layer are in the order of these columns, so that they can be reshaped.
     down = [str(layer) for layer in blocks["layer"].unique()]
     values = blocks["value"].to_numpy().reshape(len(down), len(across))
     named = zip(blocks["part"], blocks["layer"], blocks["head"], blocks["value"], strict=True)
     figure = text_map(
         values,
         [f"<b>{part_name(*part)}</b> {signed(value)}" for *part, value in named],
-        diverging(values, 1e-9),
+        diverging(values, 1e-9),  # above 0, so that the scale has a width if all values are 0
         texts=[fixed(value, 2) for value in values.ravel()],
         across=across,
         down=down,
@@ -261,7 +264,7 @@ def attribution_steps(rows: pd.DataFrame) -> go.Figure:
     figure = go.Figure(layout={"template": TEMPLATE})
     figure.add_waterfall(
         x=[*steps.index, "logit"],
-        y=[*steps, 0.0],
+        y=[*steps, 0.0],  # plotly computes the bar of the total and ignores its 0
         measure=["relative"] * len(steps) + ["total"],
         hovertext=[*hover, f"<b>logit</b> {signed(total)}"],
         hoverinfo="text",

@@ -126,15 +126,16 @@ def causes_section(run_dir: Path, tables: CauseTables, layers: dict[int, str]) -
         DataError: a file cannot be read.
     """
     shown, folded = cause_items(tables, layers)
-    return page.PageSection("Causes", [*shown, *folded, *table_files(run_dir)], "causes", "causes")
+    items: list[page.Item] = [*shown, *folded, *table_files(run_dir)]
+    return page.PageSection("Causes", items, css="causes", anchor="causes")
 
 
 def cause_items(
     tables: CauseTables, layers: dict[int, str] | None = None
 ) -> tuple[list[page.Item], list[page.FigurePart]]:
-    """Return the verdicts, doubts and open figures of interventions, and the folded figures.
+    """Return the verdicts, cautions and open figures of interventions, and the folded figures.
 
-    Doubts are warnings, and texts that were left out.
+    Cautions are warnings, and texts that were left out.
     """
     parts = cause_parts(tables, layers)
     shown = [part for part in parts if part.is_open]
@@ -151,7 +152,11 @@ def cause_items(
 
 
 def _verdicts(tables: CauseTables) -> Iterator[page.Item]:
-    """Yield the table of verdicts with its note, other directions folded, and the summaries."""
+    """Yield the table of verdicts with its note, other directions folded, and verdicts in words.
+
+    The words of a single direction are a paragraph, those of several are folded. Nothing is
+    yielded without verdicts.
+    """
     tables_and_words = findings.verdict_tables(findings.directions_in(tables))
     if not tables_and_words:
         return
@@ -173,7 +178,7 @@ def _unbroken(table: ResultTable) -> ResultTable:
     """Return a table whose values are not broken into two lines."""
 
     def whole(cell: Cell | str) -> Cell | str:
-        if isinstance(cell, str):
+        if isinstance(cell, str):  # a dash for a question without an answer
             return cell
         small = [(page.unbroken(text), css) for text, css in cell.small]
         return replace(cell, text=page.unbroken(cell.text), small=small)
@@ -193,7 +198,7 @@ def cause_figures(run_dir: Path, layers: dict[int, str] | None = None) -> list[p
 
 
 def table_files(run_dir: Path) -> list[page.Files]:
-    """Return the links that save the tables of a run's interventions."""
+    """Return the links that save the tables of a run's interventions; [] without tables."""
     links = []
     for path in (run_dir / FOLDER / f"{name}.csv" for name in TABLES):
         if path.exists():
@@ -210,7 +215,8 @@ def cause_parts(tables: CauseTables, layers: dict[int, str] | None = None) -> li
         tables: interventions of the run.
         layers: labels of the layer axis of the run's layer curve, by depth.
     """
-    main, opened = findings.first_measure(tables), set()
+    main = findings.first_measure(tables)
+    opened: set[tuple[str, str]] = set()
     in_order: dict[str, list[page.FigurePart]] = {"curve": [], "tokens": [], "heads": []}
     for edits in findings.edit_sets(tables.effects):
         for kind, sites, part in _edit_parts(edits, tables, layers):
@@ -226,7 +232,10 @@ def cause_parts(tables: CauseTables, layers: dict[int, str] | None = None) -> li
 def _edit_parts(
     edits: findings.EditSet, tables: CauseTables, layers: dict[int, str] | None
 ) -> Iterator[tuple[str, str, page.FigurePart]]:
-    """Yield the figures of the patches or ablations of a set, each after its kind and its sites."""
+    """Yield kind, sites and figure for each figure of the patches or ablations of a set.
+
+    The kind is `curve`, `tokens` or `heads`; the one curve has all sites, written as "".
+    """
     noun, replacement = REPLACEMENTS[edits.replacement]
     # The facts that the figures of a set of edits share.
     measure = f"{findings.measure_title(edits.measure)} ({edits.unit}{_answers(tables)})"
@@ -256,13 +265,14 @@ def _edit_parts(
     title = capitalised(edits.title)
     if edits.shown == findings.RECOVERY and edits.measure != findings.first_measure(tables):
         title = f"Recovery of {findings.measure_title(edits.measure)}"
+    # Edits at each token have only maps by token; others have a curve and maps by head.
     if edits.at == "each":
         for sites, figure in token_maps(edits, tables.record):
-            rows, of_heads = edits.rows[edits.rows["line"] == sites], ""
+            rows, selection = edits.rows[edits.rows["line"] == sites], ""
             if sites.endswith(" heads"):
                 rows = edits.of_heads
-                of_heads = f" The heads with the largest values, of {rows['line'].nunique()}."
-            words = f"{caption}{of_heads}{_tokens(tables)} Framed: the largest absolute value."
+                selection = f" The heads with the largest values, of {rows['line'].nunique()}."
+            words = f"{caption}{selection}{_tokens(tables)} Framed: the largest absolute value."
             heading = f"{title} by layer and token · {sites}, {noun}"
             description = edit_description(edits, rows, f" by layer and token, {sites}")
             yield "tokens", sites, _resized(map_part(heading, figure, words, description))
@@ -287,15 +297,15 @@ def _edit_parts(
 
 
 def _resized(part: page.FigurePart) -> page.FigurePart:
-    """Return a map with lower rows if its cells have no numbers."""
-    cells = part.figure["data"][0]["z"]
-    if len(cells) * len(cells[0]) <= MOST_TEXTS:
+    """Return a map with rows of less height if it has too many cells for numbers in them."""
+    rows = part.figure["data"][0]["z"]
+    if len(rows) * len(rows[0]) <= MOST_TEXTS:
         return part
-    return replace(part, height=10 + SMALL_ROW * max(len(cells), 16))
+    return replace(part, height=10 + SMALL_ROW * max(len(rows), 16))
 
 
 def _answers(tables: CauseTables) -> str:
-    """Return the end of a measure's unit that names the answer and the wrong one; "" without."""
+    """Return the end of a measure's unit that names the answer and the wrong one, or ""."""
     named = tables.record.answers
     words = " against ".join(named[name] for name in ("answer", "wrong") if name in named)
     return f"; {words}" if "answer" in named else ""
@@ -319,7 +329,7 @@ def sizes_in_words(rows: pd.DataFrame) -> str:
 
 
 def edit_description(edits: findings.EditSet, rows: pd.DataFrame, place: str) -> str:
-    """Return the largest values of a figure as text."""
+    """Return the largest absolute values of a figure as text; `place` ends its title."""
     blocks = n_blocks(rows)
     largest = rows.reindex(rows["value"].abs().nlargest(MOST_NAMED).index)
     named = [
@@ -332,7 +342,7 @@ def edit_description(edits: findings.EditSet, rows: pd.DataFrame, place: str) ->
 
 
 def _dose_parts(tables: CauseTables) -> Iterator[page.FigurePart]:
-    """Yield the dose-response curves of each method and choice of tokens."""
+    """Yield the dose-response figure of each method and choice of tokens; the first one is open."""
     for number, ((along, at), panels) in enumerate(dose_panels(tables)):
         shown = steepest(panels)
         named = []
@@ -353,7 +363,7 @@ def _dose_parts(tables: CauseTables) -> Iterator[page.FigurePart]:
 def dose_caption(
     along: str, at: str, panels: Sequence[Panel], n_all: int, tables: CauseTables
 ) -> str:
-    """Return the caption of dose-response curves, shown for these panels of `n_all`."""
+    """Return the caption of dose-response curves; `panels` are the shown ones of `n_all`."""
     rows = pd.concat([of_panel for _, of_panel in panels])
     verdicts = only(tables.verdicts, along=along, at=at)
     verdicts = verdicts[verdicts["site"].isin(rows["site"])]
@@ -381,7 +391,7 @@ def dose_caption(
 
 
 def _refit_parts(tables: CauseTables, layers: dict[int, str] | None) -> Iterator[page.FigurePart]:
-    """Yield the accuracies of probes that were fitted again after erasure."""
+    """Yield figures of the accuracy of probes fitted again after erasure; the first one is open."""
     for number, ((along, at), panels) in enumerate(refit_panels(tables)):
         shown, named = panels[:MOST_PANELS], []
         for title, rows in shown:

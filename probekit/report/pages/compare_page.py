@@ -43,7 +43,10 @@ _STEP = 0.06  # in layers, from the error bars of one line to those of the next
 
 
 def comparison_page(comparison: RunComparison) -> str:
-    """Return a self-contained HTML page with figure, table and the settings that differ."""
+    """Return a self-contained HTML page with figure, tables and the settings that differ.
+
+    There is no figure if it would have no line, or more than `MOST_LINES`.
+    """
     sites = comparison.sites
     main = comparison.rows[comparison.rows["what"] != "site"]
     names, figures, metric = comparison.names, [], metric_name(comparison.metric)
@@ -130,12 +133,12 @@ def _table(comparison: RunComparison, rows: pd.DataFrame, title: str) -> ResultT
         ("probe", *names, DIFFERENCE, "p"),
         cells,
         css="compact stacked",
-        chosen=[n for n, what in enumerate(rows["what"]) if what == "chosen"],
+        chosen=[index for index, what in enumerate(rows["what"]) if what == "chosen"],
     )
 
 
 def _place(row: pd.Series) -> str:
-    """Return the name of the compared probes: a baseline, a site, or the selected probes."""
+    """Return the name of the compared probes: `SELECTED`, or a baseline, site or nested choice."""
     is_single = row["what"] == "chosen" and NESTED_SITE not in (row["site_a"], row["site_b"])
     return SELECTED if is_single else both_places(row)
 
@@ -143,7 +146,8 @@ def _place(row: pd.Series) -> str:
 def difference_lines(comparison: RunComparison) -> pd.DataFrame:
     """Return the rows that compare the same site in both runs, with `depth`, `line` and `probe`.
 
-    The choices of nested cross-validation are no site.
+    The probe has the names of both sides if they differ. The choices of nested cross-validation
+    are no site.
     """
     rows = comparison.rows[comparison.rows["site_a"].ne(NESTED_SITE)]
     same = rows[rows["site_a"].notna() & (rows["site_a"] == rows["site_b"])].copy()
@@ -191,6 +195,7 @@ def difference_figure(comparison: RunComparison) -> go.Figure:
 
 
 def _hover(row: pd.Series, runs: tuple[str, str]) -> str:
+    """Return the hover text of a comparison; `runs` are the titles of both runs."""
     a, b = map(plotly_text, runs)
     return "<br>".join(
         [

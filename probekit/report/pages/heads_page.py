@@ -118,8 +118,7 @@ def _highest(scored: ScoredHeads) -> ResultTable:
         value = format_number(highest["value"])
         rows.append((name, _name(highest), value, spread, *following, median))
     names = ("score", "head", "value", "sd over texts", "next head", "value", "median of all heads")
-    title = "Highest head of each score"
-    return ResultTable(title, names, rows, has_title=True, is_sortable=True)
+    return ResultTable("Highest head of each score", names, rows, has_title=True, is_sortable=True)
 
 
 def _name(head: Mapping[Hashable, Any]) -> str:
@@ -127,7 +126,7 @@ def _name(head: Mapping[Hashable, Any]) -> str:
 
 
 def heads_text(scored: ScoredHeads, score: str, n: int) -> str:
-    """Return the n heads with the highest score, as a phrase."""
+    """Return the n heads with the highest score, as a phrase; "" if it is not defined."""
     heads = scored.strongest(score, n).to_dict("records")
     return ", ".join(f"{_name(head)} {format_number(head['value'])}" for head in heads)
 
@@ -141,9 +140,9 @@ def known_heads_table(scored: ScoredHeads) -> ResultTable:
         for layer, head in known:
             value, place = "–", "undefined for all tokens"
             if (layer, head) in heads:
-                rank = heads.index((layer, head))
-                value = format_number(ranked["value"].iloc[rank])
-                place = f"{rank + 1} of {len(heads)}"
+                index = heads.index((layer, head))
+                value = format_number(ranked["value"].iloc[index])
+                place = f"{index + 1} of {len(heads)}"
             rows.append((name, f"L{layer}H{head}", value, place))
     title = "Heads of GPT-2 small described in the literature, outlined in the maps"
     columns = ("score", "head", "value", "rank")
@@ -151,7 +150,10 @@ def known_heads_table(scored: ScoredHeads) -> ResultTable:
 
 
 def heads_answer(scored: ScoredHeads) -> str:
-    """Return the number of heads of each type, the highest and the next value, as a sentence."""
+    """Return the number of heads of each type, the highest and the next value, as a sentence.
+
+    Types without a defined score are left out.
+    """
     clauses = []
     for score in HEAD_TYPES:
         ranked, kind = scored.strongest(score, len(scored.rows)), score.replace("_", "-")
@@ -231,8 +233,8 @@ def head_score_map(
         title="head",
         most_texts=MOST_TEXTS * 10,
     )
-    for layer, head in framed:
-        frame_cell(figure, head, layer)
+    for layer, head in framed:  # their numbers are indices, because all heads are in the map
+        frame_cell(figure, column=head, row=layer)
     return figure
 
 

@@ -74,7 +74,10 @@ def find_runs(root: Path) -> list[Path]:
 
 
 def index_page(root: Path, *, now: float | None = None) -> str:
-    """Return the HTML page that lists the runs of a folder; it refreshes itself when served."""
+    """Return the HTML page that lists the runs of a folder; it refreshes itself when served.
+
+    `now` is the time in seconds to which the ages of files are compared, by default the clock's.
+    """
     entries = [
         entry(root, folder, time.time() if now is None else now) for folder in find_runs(root)
     ]
@@ -92,12 +95,13 @@ def index_page(root: Path, *, now: float | None = None) -> str:
 def entry(root: Path, folder: Path, now: float) -> Entry:
     """Return the index entry of a run; `now` is the current time in seconds."""
     path = folder.relative_to(root).as_posix()
-    if (folder / STARTED).exists():
+    if (folder / STARTED).exists():  # the run has not finished
         sites = [file for file in folder.glob("sites/**/*.json") if file.stem != "baselines"]
         times = []
         for file in (folder / STARTED, *sites):
             with suppress(FileNotFoundError):  # deleted in the meantime
                 times.append(file.stat().st_mtime)
+        # The clock of a file server may be ahead, so that the age would be negative.
         seconds, state = max(0, round(now - max(times, default=now))), "running"
         summary = f"{counted(len(sites), 'site')} probed; last file written {seconds:,} s ago."
         if seconds > QUIET:
@@ -131,12 +135,13 @@ def _modified(folder: Path, names: Sequence[str]) -> tuple[int, ...]:
 
 @lru_cache(maxsize=100)
 def _progress(folder: Path, _written: tuple[int, ...]) -> tuple[str, int, int, str]:
-    """Return name, number of steps, completed steps and summary of a pretraining run.
+    """Return name, number of steps, last logged step and summary of a pretraining run.
 
     `_written` only makes the cache forget a run whose files have changed.
     """
     record = read_record(folder / "run.json", _PretrainRecord)
-    # Read before the log; only its header, because the page is requested every few seconds.
+    # The state is read before the log, which a running process writes first, so that the log covers
+    # it. Only the header of the state is read, because the page is requested every few seconds.
     progress = read_progress(folder, verify=False)
     is_logged = progress is not None or (folder / LOG).exists()
     log = read_log(folder / LOG, progress) if is_logged else ()

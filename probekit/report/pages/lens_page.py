@@ -83,7 +83,7 @@ def lens_page(rows: pd.DataFrame, *, model: str, facts: Mapping[str, str]) -> st
             f"{row['layer']}: {row['as_output']} of {row['n']}" for _, row in summary.iterrows()
         ),
         height=19,
-        width=0,
+        width=0,  # with None, analysis.css would not limit the width to 62rem
     )
     numbers = page.Group("split", [curve, _table(summary)])
     return page.Page(
@@ -93,6 +93,7 @@ def lens_page(rows: pd.DataFrame, *, model: str, facts: Mapping[str, str]) -> st
         details=[page.Paragraph(lens_accuracy(rows))],
         sections=[
             page.PageSection("", [numbers, page.Paragraph(CAVEAT, "note")], "first"),
+            # The table of a single text would repeat the one of all texts.
             *(_part(number, of_text, has_table=len(texts) > 1) for number, of_text in texts),
         ],
         method=METHOD,
@@ -170,6 +171,7 @@ def lens_summary(rows: pd.DataFrame) -> pd.DataFrame:
         entropy    mean entropy
         kl         mean Kullback-Leibler divergence
     """
+    # The token predicted at the last site, at each row of its text and position.
     output = rows.groupby(["prompt", "position"])["token_1"].transform("last")
     right, as_output = rows["next_rank"].eq(1).fillna(False), rows["token_1"].eq(output)
     by_site = rows.assign(right=right, as_output=as_output).groupby("site", sort=False)
@@ -254,7 +256,8 @@ def lens_map(rows: pd.DataFrame, measure: str = "probability") -> go.Figure:
     sites, tokens = site_labels(rows), rows.drop_duplicates("position")["token"]
     values = rows[column].to_numpy(dtype=float, na_value=np.nan)
     values = np.log10(values) if measure == "rank" else values
-    # Bright means good: a high probability, but a low rank, entropy and divergence.
+    # Bright means good: a high probability, but a low rank, entropy and divergence. Scales end at 1
+    # or above it, so that they have a width if all values are 0 or undefined.
     if measure == "probability":
         scale, high = plotly.colors.sequential.Viridis, 1.0
     else:
@@ -273,7 +276,7 @@ def lens_map(rows: pd.DataFrame, measure: str = "probability") -> go.Figure:
     place = {"x": 0, "xanchor": "left", "y": 1, "yanchor": "bottom"}
     size = {"orientation": "h", "lenmode": "pixels", "len": 320}
     colorbar = {"title": {"text": title, "side": "top"}, **size, **place}
-    if measure == "rank":
+    if measure == "rank":  # the values are logarithms, labelled with the ranks
         colorbar |= {"tickvals": [*range(7)], "ticktext": [f"{10**power:,}" for power in range(7)]}
     return thin_ticks(figure.update_traces(colorbar=colorbar, selector={"type": "heatmap"}))
 
@@ -344,9 +347,10 @@ def lens_curve(summary: pd.DataFrame) -> go.Figure:
     figure.update_xaxes(
         title_text="layer",
         tickvals=list(range(len(summary))),
+        # Names are one line below the numbers, so that they do not overlap them.
         ticktext=[text if text.isdigit() else f"<br>{text}" for text in summary["layer"]],
         tickangle=0,
-        range=[-0.3, len(summary) - 0.9],
+        range=[-0.3, len(summary) - 0.9],  # to 0.1 after the last point, at len(summary) - 1
     )
     figure.update_yaxes(title_text="share of positions", range=[-0.03, 1.05], tickformat=".0%")
     labels: list[LineLabel] = []

@@ -35,6 +35,7 @@ def write_losses(run_dir: Path) -> Path:
         MissingError: There is no log.
         DataError: The log cannot be read, or it has no step yet.
         CheckpointError: The state or the log is damaged.
+        StoreError: The file cannot be written.
     """
     path = run_dir / LOSSES
     write_atomic(path, losses_html(run_dir))
@@ -86,6 +87,7 @@ def loss_figure(log: Sequence[LogRow]) -> go.Figure:
                 x=[step for step, _ in points],
                 y=[value for _, value in points],
                 name=name,
+                # Markers of many points would cover the line.
                 mode="lines" if len(points) > POINTS_PER_DECADE else "lines+markers",
                 line={"dash": dash, "color": colour, "width": 2},
                 hovertemplate=f"{name}<br>step %{{x:,.0f}}: %{{y:.4g}}<extra></extra>",
@@ -93,6 +95,7 @@ def loss_figure(log: Sequence[LogRow]) -> go.Figure:
     figure.update_xaxes(
         title_text="step",
         type="log",
+        # In powers of ten, from step 1; up to step 2 at least, so that the axis has a length.
         range=[-0.02, math.log10(max(2, log[-1].step)) + 0.02],
         tickvals=TICKS,
         ticktext=[f"{step:,}" for step in TICKS],

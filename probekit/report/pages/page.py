@@ -62,13 +62,13 @@ class FigurePart:
 
     @property
     def changes(self) -> dict[str, dict[str, Any]]:
-        """How each view differs from the first: its trace properties, and its background colour."""
+        """The trace properties in which each view differs from the first, and its background."""
         changes = {}
         for name, view in self.views.items():
             traces = []
             for trace, first in zip(figure_json(view)["data"], self.figure["data"], strict=True):
-                other = {key: value for key, value in trace.items() if value != first.get(key)}
-                traces.append(other)
+                changed = {key: value for key, value in trace.items() if value != first.get(key)}
+                traces.append(changed)
             ground = view.layout.plot_bgcolor or TEMPLATE.layout.plot_bgcolor
             changes[name] = {"traces": traces, "ground": ground}
         return changes
@@ -213,7 +213,8 @@ class Page:
         answer: the answer as one sentence; "" if `details` contain several.
         sections: sections, in order; the first one contains the numbers of the answer.
         details: items below the answer.
-        caveats: warnings, most serious first, shown after the first section.
+        caveats: warnings, most serious first, shown after the first section, or in it if its class
+            is `screen`.
         method: how the numbers were computed, in sentences; folded.
         facts: provenance of the numbers, by heading and name; folded.
         aside: parts at the right end of the line above the title.
@@ -253,8 +254,8 @@ ANALYSIS = ("report.css", "analysis.css")  # style sheets of pages with wide map
 def render(name: str, **values: Any) -> str:
     """Return a rendered template of assets/; values are escaped unless they are Markup.
 
-    Control characters in texts, which HTML does not allow or which reverse a line, are written as
-    code points. In JSON they are escaped.
+    Control characters, which HTML does not allow or which reverse a line, are written as code
+    points in texts and escaped in JSON.
     """
     return _ENVIRONMENT.get_template(name).render(**values)
 
@@ -270,7 +271,7 @@ def _without_controls(value: Any) -> Any:
 
 
 def unbroken(text: str) -> str:
-    r"""Return a text whose values are not broken into two lines: 50 %, p < 0.001, n-grams.
+    r"""Return a text whose values are not broken into two lines: 50 %, p < 0.001, [0, 1], n-grams.
 
     >>> unbroken("50 % of n-grams, p < 0.001").split(" ")
     ['50\xa0%', 'of', 'n‑grams,', 'p\xa0<\xa00.001']

@@ -72,7 +72,10 @@ def pair_answer(pair: PatchedPair) -> str:
 
 
 def _strongest_positions(pair: PatchedPair, rows: pd.DataFrame, family: str) -> str:
-    """Return the strongest position of consecutive layers, as a sentence."""
+    """Return the position with the largest absolute recovery at each site, as a sentence.
+
+    Consecutive sites with the same position are one run.
+    """
     labels = pair_labels(pair.clean, pair.corrupt)
     strongest = [
         max(of_site.to_dict("records"), key=lambda row: abs(row["recovery"]))
@@ -107,7 +110,7 @@ def _layers(first: str, last: str = "") -> str:
 
 
 def pair_detail(pair: PatchedPair) -> str:
-    """Return the logit differences after both texts, as sentences."""
+    """Return the logit differences after both texts, and `pair_notes`, as sentences."""
     texts = [line_label("".join(tokens)) for tokens in (pair.clean, pair.corrupt)]
     clean, corrupt = (short_heading(text, keeps_end=True) for text in texts)
     detail = (
@@ -175,7 +178,7 @@ def pair_page(pair: PatchedPair, *, model: str, facts: Mapping[str, str]) -> str
             views=views,
         )
         items: list[page.Item] = [picture, strongest_patches(pair, rows)]
-        if sections:
+        if sections:  # the first family is below the answer, without a heading
             sections.append(page.PageSection(capitalised(family), [page.Group("rows", items)]))
         else:
             caveat = page.Paragraph(CAVEAT, "note")
@@ -205,7 +208,7 @@ def pair_page(pair: PatchedPair, *, model: str, facts: Mapping[str, str]) -> str
             width=20,
         )
         sections.append(page.PageSection(title, [points]))
-    # The table of all patches, folded; those that are only estimated have no effect.
+    # Patches that are only estimated have no effect, so that all are ordered by their estimate.
     key = "estimate" if pair.is_estimated else "effect"
     ordered = pair.rows.sort_values(key, key=abs, ascending=False, kind="stable")
     patches = [_row(pair, row) for row in ordered.to_dict("records")]
@@ -225,7 +228,10 @@ def pair_page(pair: PatchedPair, *, model: str, facts: Mapping[str, str]) -> str
 
 
 def _views(pair: PatchedPair) -> list[tuple[str, str]]:
-    """Return the entries of the menu of colours, each with its column; the first is open."""
+    """Return the entries of the menu of colours, each with its column; the first is open.
+
+    Recovery is left out if it is not defined, and for estimated patches.
+    """
     if pair.is_estimated:
         return [("estimated effect", "estimate"), ("verified effect", "effect")]
     names = ["recovery", "effect"] if pair.difference else ["effect"]
@@ -258,6 +264,7 @@ def site_family(site: str) -> str:
     >>> site_family("blocks.2.hook_resid_post"), site_family("blocks.2.attn.hook_z[head=1]")
     ('residual stream', 'attn.z')
     """
+    # The catalogue has sites without the choice of a head or neuron, such as [head=1].
     component = describe(site.partition("[")[0]).component
     return RESIDUAL if component.startswith("resid_") else component
 
@@ -387,6 +394,7 @@ def patch_name(site: str, labels: Sequence[str], position: Any) -> str:
 
 
 def _patch_hover(row: dict[Any, Any]) -> str:
+    """Return the hover text of a patch: its place, and its numbers as titled without the unit."""
     place = "all positions" if pd.isna(row["position"]) else f"position {row['position']}"
     lines = [f"<b>{plotly_text(row['site'])}</b> at {place}"]
     lines += [

@@ -26,7 +26,9 @@ LEAST_MAP = 24.0  # height of a map in rem, next to a table of comparisons
 
 
 def result_parts(table: pd.DataFrame, v: Verdict, control: Control = BY_WORD) -> list[FigurePart]:
-    """Return the figures of a run: main metrics first, then the other metrics, folded.
+    """Return the figures of a run: main metrics, then curves by size, then other metrics, folded.
+
+    Curves by size are those by number of features and by number of training rows, if there are any.
 
     Args:
         table: rows of results.csv.
@@ -37,7 +39,10 @@ def result_parts(table: pd.DataFrame, v: Verdict, control: Control = BY_WORD) ->
 
 
 def first_part(table: pd.DataFrame, v: Verdict, control: Control = BY_WORD) -> FigurePart | None:
-    """Return the first of `result_parts`, the layer curve of the main metric; None without any."""
+    """Return the first of `result_parts`; None without any.
+
+    It is the layer curve of the main metric, if there is one.
+    """
     return next(_result_parts(table, v, control), None)
 
 
@@ -51,7 +56,7 @@ def _result_parts(table: pd.DataFrame, v: Verdict, control: Control) -> Iterator
 
     def of_metric(metric: str, *, is_open: bool) -> Iterator[FigurePart]:
         """Yield the layer curve of a metric, then its maps of heads and of positions."""
-        name, maps = title(metric), []
+        name, maps = title(metric), []  # of each map: heading, figure, rows, whether it is open
         if metric in measured_metrics(curve):
             yield FigurePart(
                 f"{name} by layer{f' · {position}' if position else ''}",
@@ -197,7 +202,7 @@ MOST_CONFUSED = 6  # pairs named in the description of a matrix
 
 
 def chosen_parts(run_dir: Path, table: pd.DataFrame, v: Verdict) -> Iterator[FigurePart]:
-    """Yield the figures of the selected probe for which the run has saved the data.
+    """Yield the figures of the selected probe, if there is one, for which the run has saved data.
 
     Args:
         run_dir: the folder of the run.
@@ -280,7 +285,7 @@ def _neuron_part(table: pd.DataFrame, v: Verdict) -> FigurePart:
 def _cosine_part(rows: pd.DataFrame, probe: str, caveat: str) -> FigurePart:
     """Return the map of cosines between sites; `caveat` ends its caption, "" if there is none."""
     n_directions = rows["n_directions"].iloc[0]
-    pairs = rows[rows["site_a"] < rows["site_b"]]
+    pairs = rows[rows["site_a"] < rows["site_b"]]  # the rows have each pair in both orders
     bounds, null = pairs["null_high"].dropna(), NO_NULL
     if not bounds.empty:
         low, high = fixed(bounds.min(), 2), fixed(bounds.max(), 2)

@@ -92,7 +92,7 @@ def write_report(run_dir: Path) -> Path:
 
 
 def run_figures(run_dir: Path) -> list[page.FigurePart]:
-    """Return all figures of a run's page, in the order of the page.
+    """Return all figures of a run's page, open and folded, with the layer curve first if any.
 
     Raises:
         MissingError: A file of the run is missing.
@@ -149,7 +149,7 @@ def report_page(run_dir: Path) -> str:
         first += [page.Heading("Comparisons"), compared, page.Paragraph(RULE, "note")]
     warnings = caveats(v, record)
     sections: list[page.Item] = []
-    if first or warnings:
+    if first or warnings:  # the page shows the warnings in this section
         sections.append(page.PageSection("", first, "screen"))
     if causes is not None:
         sections.append(causes_section(run_dir, causes, _layers(table)))
@@ -157,6 +157,8 @@ def report_page(run_dir: Path) -> str:
     sections += _sites(run_dir, record, table, paths)
     if folded:
         sections.append(page.PageSection("More figures", folded, "folds"))
+    # A note replaces the figures that runs with many classes do not have. The offers are all that
+    # a metric of classes may need, so that only the kind of labels decides.
     n_classes, has_matrix = len(record.data.training_labels), (run_dir / "confusion.csv").exists()
     is_of_classes = METRICS[v.metric].fits("class", {"scores", "probabilities", "alarms"})
     if is_of_classes and n_classes > MOST_CLASSES and not has_matrix:
@@ -261,7 +263,6 @@ def _counts(record: RunRecord) -> ResultTable:
     """Return the table of rows by label (down) and split (across), with sums and groups below."""
     splits, groups = record.data.labels, record.data.groups
     labels = dict.fromkeys(chain.from_iterable(splits.values()))
-    n_groups = (f"{groups[split]:,}" if split in groups else "–" for split in splits)
     return ResultTable(
         "Counts by label and split",
         ("label", *splits),
@@ -272,7 +273,7 @@ def _counts(record: RunRecord) -> ResultTable:
         css="narrow",
         foot=[
             ("rows", *(f"{sum(counts.values()):,}" for counts in splits.values())),
-            ("groups", *n_groups),
+            ("groups", *(f"{groups[split]:,}" if split in groups else "–" for split in splits)),
         ],
     )
 

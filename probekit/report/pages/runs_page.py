@@ -84,7 +84,7 @@ class ShownRun:
         paths = MachinePaths.of(config, record.model.source)
         facts = run_facts(config, record)
         return cls(
-            name=record.run,
+            name=record.run,  # `load_runs` makes it unique
             folder=folder,
             record=paths.hide_in(record),
             table=table,
@@ -166,12 +166,16 @@ def runs_page(runs: Sequence[ShownRun]) -> str:
 
 
 def runs_figures(runs: Sequence[ShownRun]) -> list[page.FigurePart]:
-    """Return the layer curves of several runs and, if they share a kind of site, a heat map."""
-    # Control task and random weights are left out, because the page has them in a table.
+    """Return the layer curves of several runs and, if they share a kind of site, a heat map.
+
+    The list is empty if the main metric has no score at single sites.
+    """
+    # Columns in which runs may differ are made equal: the title of a run has its differences.
     tables = [
         curve_rows(run.table).assign(run=run.name, model="", dataset="", seed=0) for run in runs
     ]
     table, metric = pd.concat(tables, ignore_index=True), runs[0].verdict.metric
+    # The page has control task and random weights in a table.
     table = table[~table["target"].isin(["control", "random_weights"])]
     if metric not in measured_metrics(table):
         return []
@@ -184,7 +188,7 @@ def runs_figures(runs: Sequence[ShownRun]) -> list[page.FigurePart]:
     marks = [RINGS] if len(nested) < len(runs) else []
     if nested and marks:
         marks.append("Runs with a nested cross-validation have a line instead.")
-    marks += [nested_line(verdict) for verdict in nested[:1]]
+    marks += [nested_line(verdict) for verdict in nested[:1]]  # one sentence for all of them
     curve = page.FigurePart(
         f"{title(metric)} by layer and run",
         page.figure_json(drawn),
@@ -194,7 +198,7 @@ def runs_figures(runs: Sequence[ShownRun]) -> list[page.FigurePart]:
         description(named_by_run(table), metric),
         height=facets_height(named_by_run(table), metric),
     )
-    cells = _residual(table, metric)
+    cells = _cells_of_common_line(table, metric)
     if not differs(cells["run"]):  # no two runs probed the same kind of site
         return [curve]
     depths = sorted(cells["depth"].unique())
@@ -213,7 +217,7 @@ def runs_figures(runs: Sequence[ShownRun]) -> list[page.FigurePart]:
         for _, row in cells.iterrows()
     ]
     labels = ticks(cells)
-    drawn = cell_map(
+    heat_map = cell_map(
         cells.assign(hover=hover),
         map_colours(cells, metric),
         down=("run", {run: plotly_text(run).replace(" · ", "<br>") for run in cells["run"]}),
@@ -222,7 +226,7 @@ def runs_figures(runs: Sequence[ShownRun]) -> list[page.FigurePart]:
     )
     by_layer = page.FigurePart(
         f"{title(metric)}, runs by layers",
-        page.figure_json(drawn.update_yaxes(title_text=None)),
+        page.figure_json(heat_map.update_yaxes(title_text=None)),
         f"One row per run, for the kind of site that most runs probed: {cells['line'].iloc[0]}. "
         f"{probes} {colour_words(cells, metric)}",
         "; ".join(
@@ -235,7 +239,7 @@ def runs_figures(runs: Sequence[ShownRun]) -> list[page.FigurePart]:
 
 
 def named_by_run(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the table with one kind, position and view in all runs if each run has only one.
+    """Return the table with one probe, position and view in all runs if each run has only one.
 
     This is decided for each of the three columns by itself. Lines are then named by the titles of
     the runs, which contain what differs.
@@ -249,7 +253,7 @@ def named_by_run(table: pd.DataFrame) -> pd.DataFrame:
     return equal
 
 
-def _residual(table: pd.DataFrame, metric: str) -> pd.DataFrame:
+def _cells_of_common_line(table: pd.DataFrame, metric: str) -> pd.DataFrame:
     """Return one cell per run and layer, for the kind of site that most runs probed.
 
     Each run is shown with one kind of probe and position: those of its best cross-validated score

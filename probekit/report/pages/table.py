@@ -39,9 +39,10 @@ class Column:
 
     Attributes:
         name: title of the column.
-        css: class of its cells in the style sheet: `words` and `value` for texts, `site` for names.
-        form: `code` for names that break at dots, `names` for texts that do, `phrase` for texts
-            whose values do not break; `title` if `name` is free text.
+        css: class of its cells in the style sheet: `words` and `value` for texts, `site` for names,
+            "" for numbers.
+        form: `code` for names that may break after dots, `names` for other texts that may, `phrase`
+            for texts whose values do not break; `title` if `name` is free text.
         unit: smaller text below the title.
     """
 
@@ -80,6 +81,9 @@ class ResultTable:
 
     @property
     def headings(self) -> list[Column]:
-        """The columns; those given by name contain numbers. Without any, they have no names."""
+        """A heading for each column; a table without `columns` has empty ones.
+
+        Columns given by name contain numbers.
+        """
         columns = self.columns or ("",) * len(self.rows[0])
-        return [Column(one) if isinstance(one, str) else one for one in columns]
+        return [Column(column) if isinstance(column, str) else column for column in columns]

@@ -29,6 +29,7 @@ def texts_page(readings: Sequence[TextReading], classes: Sequence[str], facts: P
         "texts": [
             {
                 "reading": reading,
+                # None for a text without the position that the probe was trained at.
                 "paint": reading.answer and palette.paint(reading.answer),
                 "tokens": painted_tokens(reading, palette),
             }
@@ -38,7 +39,7 @@ def texts_page(readings: Sequence[TextReading], classes: Sequence[str], facts: P
     view = [facts.view] if facts.view != "raw" else []
     # The question that the probe answers about a text.
     which = f"{' or '.join(classes)}?" if len(classes) <= 3 else f"Which of {len(classes)} classes?"
-    # The first score on the probe's own data set, and its position, as sentences.
+    # A sentence for each score on the probe's own data set; the page shows the first one.
     tested = [f"On its own data set: {name} {score}." for name, score in _tested(facts).items()]
     elsewhere = "; never tested at other tokens" if facts.at != "all" else ""
     # The position at which the probe was trained: `last`, `word:first` or `index:3`.
@@ -78,7 +79,10 @@ def texts_answer(readings: Sequence[TextReading]) -> str:
 
 
 def _labelled(answers: Sequence[RowPrediction], unit: str) -> str:
-    """Return the counts of the predicted labels, most frequent first, or the range of numbers."""
+    """Return the counts of the predicted labels, most frequent first, or the range of numbers.
+
+    Labels after the first `MOST_LABELS` are counted together.
+    """
     if not answers:
         return "There is no prediction."
     labels = Counter(answer.label for answer in answers if answer.label is not None)
@@ -122,7 +126,10 @@ def painted_tokens(reading: TextReading, palette: Palette) -> list[dict[str, Any
 
 
 def _key(palette: Palette) -> dict[str, Sequence[Any]]:
-    """Return names with their hues, and scores at the ticks of a colour scale, if there is one."""
+    """Return `names` with their hues, and as `ends` the scores along a colour scale.
+
+    More than two classes have no scale, so that their `ends` are ().
+    """
     limit = format_number(palette.high)
     if not palette.classes:
         ends = (f"≤ {format_number(palette.low)}", f"≥ {limit}")

@@ -44,6 +44,7 @@ Wide = NDArray[np.float64]
 def overview_page(rows: pd.DataFrame, model: str) -> str:
     """Return a self-contained HTML page with a table of all tensors and their norms by block."""
     figures = []
+    # There is a figure by block only for models with at least two blocks.
     if rows["name"].str.fullmatch(r"h\.[1-9]\d*\..*").any():
         matrices = rows[rows["name"].str.match(r"h\.") & (rows["shape"].map(len) == 2)]
         norms = zip(matrices["name"], matrices["norm"], strict=True)
@@ -64,6 +65,7 @@ def overview_page(rows: pd.DataFrame, model: str) -> str:
                 hovertemplate=f"{plotly_text(kind)} of block %{{x}}: %{{y:.1f}}<extra></extra>",
             )
         last, highest = drawn["block"].max(), finite_ends(drawn["norm"])[1]
+        # The step between ticks is such that there are at most 16.
         figure.update_xaxes(title_text="block", dtick=1 + last // 16, range=[-0.3, last + 0.3])
         figure.update_yaxes(title_text="norm", range=[0, 1.04 * highest])
         name_traces(figure)
@@ -138,9 +140,10 @@ def _render(
 
 
 def weights_answer(rows: pd.DataFrame, heads: HeadWeights | None = None) -> str:
-    """Return the number, range and largest of the weights, as a sentence.
+    """Return number and range of the weights, as a sentence.
 
-    For an attention tensor, a second clause names the head with the largest singular values.
+    It names the tensor with the largest weight, or of a single tensor the standard deviation and,
+    for each attention circuit, the head with the largest singular value.
 
     >>> row = {"name": "wpe.weight", "shape": (2, 3), "least": -1.5, "most": 0.5, "std": 0.5}
     >>> weights_answer(pd.DataFrame([row]))
@@ -164,7 +167,10 @@ def weights_answer(rows: pd.DataFrame, heads: HeadWeights | None = None) -> str:
 
 
 def _strongest(name: str, spectra: Wide) -> str:
-    """Return the head with the largest singular value of a circuit, as a clause."""
+    """Return the head with the largest singular value of a circuit, as a clause.
+
+    `spectra` has the singular values of each head, largest first, shape (n_heads, d_head).
+    """
     order = np.argsort(-spectra[:, 0], kind="stable")
     first = f"head {order[0]} has the largest singular value of W_{name}"
     following = f", next {format_weight(spectra[order[1], 0])}" if len(order) > 1 else ""
@@ -282,7 +288,7 @@ def _attention_parts(heads: HeadWeights) -> Iterator[FigurePart]:
         "OV": "W_OV = W_V W_O: linear map from the attended residual stream to the head's output.",
     }
     for name, spectra in heads.spectra.items():
-        # The figure of singular values by rank, one curve per head.
+        # One curve per head. Shades above 0.9 are too light for lines.
         shades = np.linspace(0, 0.9, len(spectra)).tolist()
         colours = plotly.colors.sample_colorscale(plotly.colors.sequential.Viridis, shades)
         curves = {f"head {head}": values for head, values in enumerate(spectra.tolist())}
@@ -297,7 +303,10 @@ def _attention_parts(heads: HeadWeights) -> Iterator[FigurePart]:
 
 
 def _head_parts(weight: WeightTensor) -> Iterator[FigurePart]:
-    """Yield a heat map of each head's matrices in the tensor, cut to the first rows and columns."""
+    """Yield a heat map of each head's matrices in the tensor, cut to the first rows and columns.
+
+    The tensor is one of an attention layer.
+    """
     heads = weight.heads
     assert heads is not None
     end, corner = colour_end(weight.numbers), weight.corner

@@ -125,12 +125,12 @@ class WrongExamples(RecordPart):
 
     @property
     def has_marks(self) -> bool:
-        """Whether any token overlaps its labelled span."""
+        """Whether a token of any example overlaps the labelled span of that example."""
         return any(row.is_marked(token) for row in self.examples for token in row.tokens)
 
 
 def load_wrong(run_dir: Path) -> WrongExamples | None:
-    """Return the worst errors of the selected probe, or None if the run has no wrong.json.
+    """Return the worst errors of the probes of a run, or None if the run has no wrong.json.
 
     Raises:
         DataError: wrong.json cannot be read or has an unexpected content.
