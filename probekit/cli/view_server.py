@@ -51,7 +51,7 @@ def make_server(folder: Path, port: int) -> RunsServer:
 
 
 def find_page(folder: Path, path: str) -> str | None:
-    """Return the page for the path of a request; None if there is no such page.
+    """Return the page for the path of a request; None if there is none, as for a run in progress.
 
     Raises:
         ProbekitError: The page of a run cannot be built.
@@ -157,7 +157,7 @@ class _Handler(BaseHTTPRequestHandler):
     server: RunsServer
 
     def do_GET(self) -> None:
-        """Send a page."""
+        """Send a page, or a line with the reason why there is none."""
         if not self.server.mark_complete(self.connection):
             return
         # A request must have one Host header, with the name of this server.

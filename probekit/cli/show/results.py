@@ -112,7 +112,7 @@ def _short(site: str) -> str:
 
 
 def show_warnings(result: RunResult) -> None:
-    """Print why there is no control task, if there is none, and the warnings on stderr."""
+    """Print why there is no control task, if there is none; then the warnings, on stderr."""
     record = load_record(result.folder / "run.json")
     if record.control.why_none:
         click.echo(record.control.why_none)

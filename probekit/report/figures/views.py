@@ -93,7 +93,7 @@ def at_shown_position(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def head_tables(table: pd.DataFrame) -> Iterator[tuple[str, bool, pd.DataFrame]]:
-    """Yield each map of heads: its name, whether its position is `shown_position`, its rows."""
+    """Yield each map of heads: its name, whether it is at `shown_position` (if any), its rows."""
     sited = placed(table)
     heads = sited[_of_heads(sited) & sited["head"].notna()]
     keys = ["part", *(column for column in SERIES if column != "line")]
