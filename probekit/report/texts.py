@@ -226,7 +226,7 @@ class Palette:
     def of(cls, readings: Iterable[TextReading], classes: Sequence[str]) -> Palette:
         """Return the palette of these texts; its scale ends at a high quantile of their scores.
 
-        Without classes, which is a regression, it begins at a low quantile instead of 0.
+        Without classes, which is a regression, the scale begins at a low quantile instead of 0.
 
         The first token of a text is ignored unless it is the only one: GPT-2 uses position 0 as an
         attention sink with a large norm, and its score would make all other tokens pale.

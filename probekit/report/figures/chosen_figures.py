@@ -139,10 +139,10 @@ def direction_map(rows: pd.DataFrame) -> go.Figure:
 
 
 def ranked_neurons(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the test rows of single neurons in descending order of cross-validated score.
+    """Return the test rows of single neurons, best cross-validated score first.
 
-    The result has at most `MOST_NEURONS` rows, and none if fewer than `LEAST_NEURONS` neurons
-    were probed.
+    Each neuron has the row of its best probe and position. The result has at most `MOST_NEURONS`
+    rows, and none if fewer than `LEAST_NEURONS` neurons were probed.
     """
     metric = main_metric(table)
     ranked = ranked_rows(table)

@@ -104,7 +104,7 @@ def _log_ticks(
 
 
 def spaced(sizes: Sequence[float]) -> list[float]:
-    """Return the sizes, in ascending order, whose ticks do not overlap on a logarithmic axis.
+    """Return those of the ascending sizes whose ticks do not overlap on a logarithmic axis.
 
     The largest is always among them.
 
@@ -150,7 +150,8 @@ def norm_curve(norms: pd.DataFrame) -> go.Figure:
 def log_axis(values: pd.Series[float]) -> dict[str, Any]:
     """Return the settings of a logarithmic axis with at least two ticks around positive values.
 
-    By default plotly labels only powers of ten, and a range may contain only one of them.
+    By default plotly labels only powers of ten, and a range may contain only one of them. Without
+    positive values, the ticks are those of plotly.
 
     >>> log_axis(pd.Series([60.0, 300.0]))["ticktext"]
     ['50', '100', '200', '500']

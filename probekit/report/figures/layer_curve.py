@@ -548,8 +548,7 @@ def panel_grid(titles: Sequence[str], y_title: str) -> go.Figure:
             yref=f"{axes['yaxis']} domain",
             yanchor="bottom",
             showarrow=False,
-            # No arrow is drawn: the script of the page mixes this colour with the page's ink for the
-            # text.
+            # No arrow is drawn: the page's script mixes this colour and its own ink for the text.
             arrowcolor=SERIES_COLOURS[0],
             font={"size": SMALL, "color": label_colour(SERIES_COLOURS[0])},
         )

@@ -85,9 +85,10 @@ def chance_name(measured: pd.DataFrame) -> str:
 def value_range(figure: go.Figure, metric: str, chance: float) -> list[float]:
     """Return a y range from chance to the highest possible value, with a margin on both sides.
 
-    It also contains all lines and intervals below chance; undefined scores are ignored. Without
-    a chance level or a maximum, or if the metric is no score, is not for selection, or is better
-    when lower, the range is that of the lines. Bands of the null may be cut off at the bottom.
+    It also contains all lines and intervals below chance; undefined scores are ignored. It is
+    the range of the lines without a chance level or a maximum, and for metrics that are no scores,
+    by which nothing is selected, or whose lower values are better. Bands of the null may be cut
+    off at the bottom.
     """
     traces = [trace for trace in figure.data if trace.legendgroup != NULL_BAND]
     low, high = finite_ends(value for trace in traces for value in trace.y)

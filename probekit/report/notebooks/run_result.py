@@ -269,7 +269,11 @@ def open_run(folder: Path | str) -> RunResult | CauseTables:
 
 
 def _curve_lines(table: pd.DataFrame, v: Verdict) -> list[str]:
-    """Return the main score by layer as text, for the kind of site and probe of the chosen site."""
+    """Return the main score by layer as text, for the kind of site and probe of the chosen site.
+
+    Without a choice, these are those of the first test row. Of more than `MOST_POINTS` layers, only
+    every n-th one is written; without test rows there is no text.
+    """
     test = only(placed(figure_rows(table)), target="task", metric=v.metric, split="test")
     if v.best is not None:
         # The rows of the chosen site come first.
