@@ -132,7 +132,10 @@ def verify_model_command(model: str, texts: tuple[str, ...], dtype: str) -> None
 
 
 def _agreement_cells(row: Agreement) -> tuple[str, ...]:
-    """Return a comparison as the cells of a row; of tokens, texts are counted."""
+    """Return a comparison as the cells of a row: tensor, three numbers, and whether it differs.
+
+    Tokens are compared by counting texts.
+    """
     if row.site.endswith("tokens"):
         numbers = (f"{row.difference:.0f} texts differ", f"{row.largest:.0f} texts", "")
     else:

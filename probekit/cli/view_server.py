@@ -103,7 +103,10 @@ class RunsServer(ThreadingHTTPServer):
             self.shutdown_request(request)
 
     def _admit(self, request: socket.socket) -> bool:
-        """Register a connection; at the limit, close the oldest idle one or return False."""
+        """Register a connection; at the limit, close the oldest one whose request is not complete.
+
+        The result is False if there is none to close.
+        """
         with self._lock:
             if len(self._deadlines) >= self.most_connections:
                 idle = [other for other, end in self._deadlines.items() if end < math.inf]

@@ -32,7 +32,7 @@ TYPICAL = 0.95
 
 
 def token_label(token: str) -> str:
-    r"""Return a token with whitespace as glyphs and invisible characters as code points.
+    r"""Return a token with `GLYPHS` for whitespace, and other invisible characters as code points.
 
     >>> token_label(" the"), token_label("\n\t"), token_label("\u202e")
     ('␣the', '⏎⇥', '<U+202E>')

@@ -176,8 +176,8 @@ def log_axis(values: pd.Series[float]) -> dict[str, Any]:
 def sparse_rows(table: pd.DataFrame) -> pd.DataFrame:
     """Return the test rows of k-sparse probes at the best sites, best site first, with column `k`.
 
-    Sites are ranked by their best cross-validated score over all k. The result is empty if
-    there are fewer than `LEAST_SIZES` values of k.
+    There are at most `MOST_SITES` sites, ranked by their best cross-validated score over all k. The
+    result is empty if there are fewer than `LEAST_SIZES` values of k.
     """
     rows = placed(only(at_shown_position(table), split="test"))
     rows = rows.assign(k=rows["probe"].str.extract(SIZE)["k"].astype(float)).dropna(subset="k")

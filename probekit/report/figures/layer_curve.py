@@ -500,10 +500,10 @@ def curve_facets(table: pd.DataFrame, metric: str = "accuracy") -> go.Figure:
         for column in ("run", "model", "dataset", "position"):
             is_own &= measured[column].isin(["", first[column]]) | measured["target"].eq(HEADLINE)
         is_own &= measured["site"].eq("") | measured["probe"].eq(first["probe"])
-        of_levels = draw_levels(references, levels(measured[is_own], is_brief=True), ends)
+        level_labels = draw_levels(references, levels(measured[is_own], is_brief=True), ends)
         drawn = [*others, *references.data, *lines, *(ring(row) for row in marked)]
         draw_in_panel(figure, drawn, number)
-        named = [*end_labels(lines), *of_levels]
+        named = [*end_labels(lines), *level_labels]
         # Only one of the others is labelled: that with the largest gap to the named lines, so that
         # its label clearly belongs to it.
         gaps = [min(abs(other.value - label.value) for label in named) for other in of_others]

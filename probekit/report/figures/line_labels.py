@@ -110,7 +110,10 @@ def labels_that_fit(labels: Sequence[LineLabel], height: float) -> list[LineLabe
 
 
 def label_lines(figure: go.Figure, labels: Sequence[LineLabel], panel: int = 1) -> None:
-    """Label lines of a panel at its right edge, placed for a plot of `PLOT_HEIGHT`."""
+    """Label lines of a panel at its right edge, placed for a plot of `PLOT_HEIGHT`.
+
+    The right margin gets room for the longest label, and the legend is hidden.
+    """
     axis = str(panel) if panel > 1 else ""
     is_log = figure.layout[f"yaxis{axis}"].type == "log"
     x_axis = figure.layout[f"xaxis{axis}"]

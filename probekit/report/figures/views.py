@@ -35,7 +35,7 @@ def position_offset(positions: pd.Series[str]) -> pd.Series[float]:
 
 
 def position_words(position: str) -> str:
-    """Return a position in words; unchanged if it is no single token or span.
+    """Return a position in words; unchanged if there are no words for it.
 
     >>> position_words("word:last-1"), position_words("span+2"), position_words("word:last")
     ('1 token before the word', '2 tokens after the span', 'last token of the word')

@@ -356,7 +356,7 @@ def _texts(numbers: list[float], places: int) -> list[str]:
     """Return numbers rounded to the same number of places: the fewest that keep them apart.
 
     There are at least `places` and at most `MOST_PLACES`.
-    The first number is the score, the last is the chance level. No other number may be written like
+    The first number is a score, the last is the chance level. No other number may be written like
     the chance level, and only a score of exactly 0, 1 or 100 % like one.
     """
     while True:
