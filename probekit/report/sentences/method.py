@@ -68,9 +68,8 @@ def size_words(v: Verdict) -> str:
     measured = v.unselected if v.score is None else (v.score,)
     if not measured or (v.is_chosen and v.score is None):
         return ""
-    n_rows = max(score.n for score in measured)
-    n_groups = max(score.n_groups for score in measured)
-    unit = unit_of(score.probe for score in measured)
+    n_rows, n_groups = max(one.n for one in measured), max(one.n_groups for one in measured)
+    unit = unit_of(one.probe for one in measured)
     return f"n = {n_rows:,} test {unit} in {n_groups:,} groups"
 
 

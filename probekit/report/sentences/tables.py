@@ -86,9 +86,7 @@ def _name(target: str, v: Verdict) -> str:
 
 def differences_table(rivals: Sequence[Rival], v: Verdict) -> ResultTable:
     """Return a row for each difference, in the same format as `comparison_table`."""
-    return _table(
-        "Differences from all others", _compared(rivals, [rival.name for rival in rivals]), v
-    )
+    return _table("Differences from all others", _compared(rivals, [one.name for one in rivals]), v)
 
 
 def _table(title: str, rows: Sequence[ComparedRow], v: Verdict) -> ResultTable:
