@@ -167,7 +167,7 @@ class Interruptible:
             raise self._raised[0] from error
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        """Call the original handler of a signal, and store the exception that it raises."""
+        """Call the original handler of a signal; an exception of it is stored and raised."""
         try:
             self._handlers[signal.Signals(number)](number, frame)
         except BaseException as error:

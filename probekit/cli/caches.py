@@ -416,7 +416,7 @@ def gc(
     """Remove temporary files of killed writers from caches (default: all); committed rows stay."""
     from probekit.activations.upkeep import collect_garbage, is_older, remove_cache, summarize
 
-    removed: dict[str, Any] = {}
+    removed: dict[str, Any] = {}  # path of a cache or file -> its bytes
     for place in _find(names, cache_root):
         summary = summarize(place)
         if older_than is not None and is_older(summary, older_than):

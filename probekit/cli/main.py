@@ -48,6 +48,7 @@ def main() -> None:
         command = shlex.join([*program, *sys.argv[1:]])
         click.echo(f"\nInterrupted. Completed work is saved; continue with:\n  {command}", err=True)
         sys.exit(143 if isinstance(error, _Terminated) else 130)
+    # Below, color=True leaves escape sequences in the text to the stream, which makes them visible.
     except ProbekitError as error:
         click.echo(f"Error: {error}", err=True, color=True)
         sys.exit(error.exit_code)

@@ -75,7 +75,7 @@ def params(model: str, untied: bool, no_qkv_bias: bool, as_json: bool, **sizes: 
             rows.append(cells)
         rows.append([""] * (len(columns) + len(_BYTES)))  # a blank line
     show_table(ResultTable("", (*columns, *sizes_in_mb), rows))
-    axes = config.axis_sizes.items()
+    axes = config.axis_sizes.items()  # including the axis "1", whose size is its name
     click.echo(", ".join(f"{axis} = {size:,}" for axis, size in axes if axis != "1"))
     click.echo("MB are 2^20 bytes.")
 
@@ -132,7 +132,10 @@ def verify_model_command(model: str, texts: tuple[str, ...], dtype: str) -> None
 
 
 def _agreement_cells(row: Agreement) -> tuple[str, ...]:
-    """Return a comparison as the cells of a row; of tokens, texts are counted."""
+    """Return a comparison as the cells of a row: tensor, three numbers, and whether it differs.
+
+    Tokens are compared by counting texts.
+    """
     if row.site.endswith("tokens"):
         numbers = (f"{row.difference:.0f} texts differ", f"{row.largest:.0f} texts", "")
     else:

@@ -17,7 +17,10 @@ Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 def place_of(value: str) -> Path | str:
-    """Return a folder as a Path, and a URL as text, because a Path would collapse its slashes."""
+    """Return a folder as a Path, and a URL, whose slashes a Path would collapse, as text.
+
+    Slashes at the end of a URL are removed.
+    """
     return value.rstrip("/") if "://" in value else Path(value)
 
 

@@ -88,6 +88,7 @@ def generate_command(
         vector = steering_vector(probe, towards)
         with watching() as watcher:
             steered = load_network(probe, model, device, allow_other=False, watcher=watcher)
+        # The direction of two classes has the name of the second one, to which it leads.
         label = towards or (probe.direction_names[0] if probe.classes else "higher numbers")
         where = f"sd towards {class_label(label)} at {at_site or probe.facts.site}"
         options = {"bos": bos, "stop": stops, "site": at_site}

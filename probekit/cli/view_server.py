@@ -51,7 +51,7 @@ def make_server(folder: Path, port: int) -> RunsServer:
 
 
 def find_page(folder: Path, path: str) -> str | None:
-    """Return the page for the path of a request; None if there is no such page.
+    """Return the page for the path of a request; None if there is none, as for a run in progress.
 
     Raises:
         ProbekitError: The page of a run cannot be built.
@@ -103,7 +103,10 @@ class RunsServer(ThreadingHTTPServer):
             self.shutdown_request(request)
 
     def _admit(self, request: socket.socket) -> bool:
-        """Register a connection; at the limit, close the oldest idle one or return False."""
+        """Register a connection; at the limit, close the oldest one whose request is not complete.
+
+        The result is False if there is none to close.
+        """
         with self._lock:
             if len(self._deadlines) >= self.most_connections:
                 idle = [other for other, end in self._deadlines.items() if end < math.inf]
@@ -157,7 +160,7 @@ class _Handler(BaseHTTPRequestHandler):
     server: RunsServer
 
     def do_GET(self) -> None:
-        """Send a page."""
+        """Send a page, or a line with the reason why there is none."""
         if not self.server.mark_complete(self.connection):
             return
         # A request must have one Host header, with the name of this server.

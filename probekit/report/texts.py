@@ -32,7 +32,7 @@ TYPICAL = 0.95
 
 
 def token_label(token: str) -> str:
-    r"""Return a token with whitespace as glyphs and invisible characters as code points.
+    r"""Return a token with `GLYPHS` for whitespace, and other invisible characters as code points.
 
     >>> token_label(" the"), token_label("\n\t"), token_label("\u202e")
     ('␣the', '⏎⇥', '<U+202E>')
@@ -81,7 +81,8 @@ def class_label(label: str) -> str:
     text = line_label(label)
     if len(text) <= LONGEST_LABEL:
         return text
-    end = (LONGEST_LABEL - 1) * 2 // 5  # characters that are kept of the end
+    # One character is the …; two fifths of the others are kept of the end.
+    end = (LONGEST_LABEL - 1) * 2 // 5
     return f"{text[: LONGEST_LABEL - 1 - end]}…{text[-end:]}"
 
 
@@ -225,6 +226,8 @@ class Palette:
     def of(cls, readings: Iterable[TextReading], classes: Sequence[str]) -> Palette:
         """Return the palette of these texts; its scale ends at a high quantile of their scores.
 
+        Without classes, which is a regression, the scale begins at a low quantile instead of 0.
+
         The first token of a text is ignored unless it is the only one: GPT-2 uses position 0 as an
         attention sink with a large norm, and its score would make all other tokens pale.
 
@@ -237,7 +240,7 @@ class Palette:
             answers = reading.answers[1:] or reading.answers
             scores += [answer.score for answer in answers]
         if classes:
-            # 1 if all scores are 0, so that they can be divided by it.
+            # 1 if the quantile is 0, so that scores can be divided by it.
             high = _quantile(list(map(abs, scores)), TYPICAL) or 1.0
             return cls(tuple(classes), low=0.0, high=high)
         return cls((), low=_quantile(scores, 1 - TYPICAL), high=_quantile(scores, TYPICAL))

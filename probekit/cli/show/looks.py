@@ -165,6 +165,7 @@ def show_answers(readings: Sequence[TextReading], probe: SavedProbe, per: Per) -
 
 
 def _cell(column: str, value: object) -> str:
+    """Return a value as the text of its column; "-" without a value."""
     if value is None:
         return "-"
     if column == "token":

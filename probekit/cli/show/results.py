@@ -112,7 +112,7 @@ def _short(site: str) -> str:
 
 
 def show_warnings(result: RunResult) -> None:
-    """Print why there is no control task, if there is none, and the warnings on stderr."""
+    """Print why there is no control task, if there is none; then the warnings, on stderr."""
     record = load_record(result.folder / "run.json")
     if record.control.why_none:
         click.echo(record.control.why_none)
@@ -155,7 +155,10 @@ def show_comparison(comparison: RunComparison) -> None:
 
 
 def _difference_cells(row: pd.Series) -> tuple[str, ...]:
-    """Return a comparison as the cells of a row; n is written once if it is the same in both."""
+    """Return a comparison as the cells of a row: place, a, b, difference, both p, n and result.
+
+    n is written once if it is the same in both runs.
+    """
     return (
         both_places(row) + (" *" if row["what"] == "chosen" else ""),
         format_number(row["value_a"]),
@@ -225,7 +228,7 @@ def show_causes(tables: CauseTables) -> None:
 
 
 def _words(cell: Cell | str, between: str = " ") -> str:
-    """Return a cell as text, without remarks."""
+    """Return a cell as text: its parts joined by `between`, without remarks."""
     if isinstance(cell, str):
         return cell
     small = (text for text, css in cell.small if css != "remark")

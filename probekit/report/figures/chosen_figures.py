@@ -111,18 +111,18 @@ def direction_map(rows: pd.DataFrame) -> go.Figure:
 
     Args:
         rows: `site_a`, `site_b` and `cosine` for every pair of sites of one component; optionally
-            `null_high`, the 95 % quantile of absolute cosines on permuted labels.
+            `null_high`, the 95 % quantile of absolute cosines on permuted labels, or NaN.
     """
     order = placed(pd.DataFrame({"site": rows["site_a"].unique(), "head": np.nan}))
     sites, labels = list(order["site"]), ticks(order)
     values = rows.pivot_table("cosine", "site_a", "site_b").loc[sites, sites]
     bounds = rows["null_high"] if "null_high" in rows else [np.nan] * len(rows)
-    null = {
+    null_lines = {
         (a, b): "" if np.isnan(bound) else f"<br>95 % of permuted labels: ±{format_number(bound)}"
         for a, b, bound in zip(rows["site_a"], rows["site_b"], bounds, strict=True)
     }
     hover = [
-        f"<b>{a}</b><br><b>{b}</b><br>cosine {format_number(values.loc[a, b])}{null[a, b]}"
+        f"<b>{a}</b><br><b>{b}</b><br>cosine {format_number(values.loc[a, b])}{null_lines[a, b]}"
         for a in sites
         for b in sites
     ]
@@ -139,10 +139,10 @@ def direction_map(rows: pd.DataFrame) -> go.Figure:
 
 
 def ranked_neurons(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the test rows of single neurons in descending order of cross-validated score.
+    """Return the test rows of single neurons, best cross-validated score first.
 
-    The result has at most `MOST_NEURONS` rows, and none if fewer than `LEAST_NEURONS` neurons
-    were probed.
+    Each neuron has the row of its best probe and position. The result has at most `MOST_NEURONS`
+    rows, and none if fewer than `LEAST_NEURONS` neurons were probed.
     """
     metric = main_metric(table)
     ranked = ranked_rows(table)

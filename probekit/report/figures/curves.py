@@ -41,7 +41,8 @@ def learning_curve_lines(table: pd.DataFrame) -> Iterator[tuple[str, pd.DataFram
     """Yield name and rows of each learning curve, in ascending order of training rows.
 
     The order is: the selected probe at the selected site, the other kinds at that site, the
-    selected kind at the embedding. Yields nothing if no site was selected.
+    selected kind at the embedding. Lines without rows are left out; without a selected site there
+    is none.
     """
     rows, chosen = placed(only(table, split="learning")), chosen_row(table)
     if chosen is None:
@@ -77,8 +78,8 @@ def learning_curve(table: pd.DataFrame) -> go.Figure:
             figure.add_traces(band(points["n_train"], points, line))
         figure.add_trace(line)
     sizes = sorted({n for _, points in lines for n in points["n_train"]})
-    ends = [sizes[0] / 1.15, sizes[-1] * 1.15]
-    first = lines[0][1]
+    ends = [sizes[0] / 1.15, sizes[-1] * 1.15]  # with equal margins on the logarithmic axis
+    _, first = lines[0]
     metric = main_metric(first)
     # The baselines at the selected position, and those that have no position.
     baselines = only(table, metric=metric, split="test", site="")
@@ -91,7 +92,7 @@ def learning_curve(table: pd.DataFrame) -> go.Figure:
 def _log_ticks(
     figure: go.Figure, title: str, ticks: dict[float, str], ends: Sequence[float]
 ) -> None:
-    """Set a logarithmic horizontal axis with these ticks."""
+    """Set a logarithmic horizontal axis with ticks (text by value), from one end to the other."""
     figure.update_xaxes(
         title_text=title,
         type="log",
@@ -103,7 +104,7 @@ def _log_ticks(
 
 
 def spaced(sizes: Sequence[float]) -> list[float]:
-    """Return the sizes, in ascending order, whose ticks do not overlap on a logarithmic axis.
+    """Return those of the ascending sizes whose ticks do not overlap on a logarithmic axis.
 
     The largest is always among them.
 
@@ -149,7 +150,8 @@ def norm_curve(norms: pd.DataFrame) -> go.Figure:
 def log_axis(values: pd.Series[float]) -> dict[str, Any]:
     """Return the settings of a logarithmic axis with at least two ticks around positive values.
 
-    By default plotly labels only powers of ten, and a range may contain only one of them.
+    By default plotly labels only powers of ten, and a range may contain only one of them. Without
+    positive values, the ticks are those of plotly.
 
     >>> log_axis(pd.Series([60.0, 300.0]))["ticktext"]
     ['50', '100', '200', '500']
@@ -157,7 +159,7 @@ def log_axis(values: pd.Series[float]) -> dict[str, Any]:
     positive = values[values > 0]
     if positive.empty:
         return {"type": "log"}
-    # From the tick at or below all values to the one at or above them.
+    # From the tick at or below all values (-1 if there is none) to the one at or above them.
     first = bisect_right(LOG_TICKS, positive.min()) - 1
     last = max(bisect_left(LOG_TICKS, positive.max()), first + 1)
     around = LOG_TICKS[max(first, 0) : last + 1]
@@ -174,8 +176,8 @@ def log_axis(values: pd.Series[float]) -> dict[str, Any]:
 def sparse_rows(table: pd.DataFrame) -> pd.DataFrame:
     """Return the test rows of k-sparse probes at the best sites, best site first, with column `k`.
 
-    Sites are ranked by their best cross-validated score over all k. The result is empty if
-    there are fewer than `LEAST_SIZES` values of k.
+    There are at most `MOST_SITES` sites, ranked by their best cross-validated score over all k. The
+    result is empty if there are fewer than `LEAST_SIZES` values of k.
     """
     rows = placed(only(at_shown_position(table), split="test"))
     rows = rows.assign(k=rows["probe"].str.extract(SIZE)["k"].astype(float)).dropna(subset="k")

@@ -32,7 +32,7 @@ REM = 16  # pixels per rem, the unit of `FigurePart.height`
 
 
 def read_formats(text: str) -> tuple[str, ...]:
-    """Return the distinct formats of a comma-separated list.
+    """Return the distinct formats of a list separated by commas or spaces, in lower case.
 
     Raises:
         ConfigError: The list is empty.
@@ -114,7 +114,7 @@ def on_paper(part: FigurePart, columns: int) -> tuple[go.Figure, dict[str, int]]
     """Return the figure on a white background, and its width and height in pixels.
 
     Labels of lines are placed for that height. In maps with small cells, numbers and some labels of
-    rows are left out.
+    rows and columns are left out.
     """
     figure = go.Figure(part.figure)
     width, height = (math.floor(CENTIMETRE * size[columns]) for size in (WIDTHS, HEIGHTS))
@@ -152,6 +152,7 @@ def with_resolution(png: bytes) -> bytes:
     Source: PNG specification, section 11.3.4.3, pHYs: pixels per metre.
     """
     per_metre = round(100 * DOTS)
+    # The last 1 means that the unit is the metre; the content of the chunk has 9 bytes.
     chunk = b"pHYs" + struct.pack(">IIB", per_metre, per_metre, 1)
     header = 8 + 25  # signature and IHDR
     phys = struct.pack(">I", 9) + chunk + struct.pack(">I", zlib.crc32(chunk))

@@ -86,7 +86,7 @@ def layer_curve(table: pd.DataFrame, metric: str = "accuracy") -> go.Figure:
     lines = list(chain.from_iterable(levels(of_run, is_brief=has_runs) for of_run in of_runs))
     # The colour of each run is that of its line, or of the first one of several.
     runs = [series["run"].iloc[0] for _, series in series_of(rows)]
-    colours = {run: series_colour(runs.index(run)) for run in runs if has_runs}
+    colours = {run: series_colour(runs.index(run)) for run in runs} if has_runs else {}
     labels = draw_levels(figure, lines, layer_ends(layers), colours)
     # Draw a ring around the task's value at the selected site of each run; of one run, label it.
     marked = chosen_points(table, rows)
@@ -132,7 +132,7 @@ def finish_curve(
 
 
 def curve_lines(table: pd.DataFrame, rows: pd.DataFrame) -> list[go.Scatter]:
-    """Return the lines of task, control task and random weights, with bands of task lines.
+    """Return the lines of task, control task and random weights, with bands of task and null.
 
     Args:
         table: All rows of the run, from which the selected site is determined.
@@ -182,6 +182,7 @@ def null_band(table: pd.DataFrame, rows: pd.DataFrame) -> list[go.Scatter]:
         all_series = [series for series in all_series if not same_features(series, chosen).empty]
     if tested.empty or not all_series:
         return []
+    # The run determines the seed of the task.
     columns = [column for column in SERIES if column != "seed"]
     nulls = []
     for series in all_series if has_runs else all_series[:1]:
@@ -283,7 +284,7 @@ def series_colour(number: int) -> str:
 def end_labels(traces: Iterable[go.Scatter]) -> list[line_labels.LineLabel]:
     """Return a label for each line with markers and each band of the null, one for each name.
 
-    Labels are at the last defined point of a line.
+    Labels are at the last defined point of a line. That of a line with a band mentions the band.
     """
     banded = {trace.legendgroup for trace in traces if trace.fill}
     labels: dict[str, line_labels.LineLabel] = {}
@@ -470,7 +471,7 @@ def curve_facets(table: pd.DataFrame, metric: str = "accuracy") -> go.Figure:
         all_series = [series for _, series in series_of(of_panel)]
         highlighted = all_series[0]
         if chosen is not None:
-            selected = [one for one in all_series if not same_features(one, chosen).empty]
+            selected = [series for series in all_series if not same_features(series, chosen).empty]
             highlighted = selected[0] if selected else highlighted
         lines = curve_lines(table, highlighted)
         for line in lines:
@@ -499,10 +500,10 @@ def curve_facets(table: pd.DataFrame, metric: str = "accuracy") -> go.Figure:
         for column in ("run", "model", "dataset", "position"):
             is_own &= measured[column].isin(["", first[column]]) | measured["target"].eq(HEADLINE)
         is_own &= measured["site"].eq("") | measured["probe"].eq(first["probe"])
-        of_levels = draw_levels(references, levels(measured[is_own], is_brief=True), ends)
+        level_labels = draw_levels(references, levels(measured[is_own], is_brief=True), ends)
         drawn = [*others, *references.data, *lines, *(ring(row) for row in marked)]
         draw_in_panel(figure, drawn, number)
-        named = [*end_labels(lines), *of_levels]
+        named = [*end_labels(lines), *level_labels]
         # Only one of the others is labelled: that with the largest gap to the named lines, so that
         # its label clearly belongs to it.
         gaps = [min(abs(other.value - label.value) for label in named) for other in of_others]
@@ -547,7 +548,7 @@ def panel_grid(titles: Sequence[str], y_title: str) -> go.Figure:
             yref=f"{axes['yaxis']} domain",
             yanchor="bottom",
             showarrow=False,
-            # Not drawn: the script of the page mixes the colour of the text from it and its ink.
+            # No arrow is drawn: the page's script mixes this colour and its own ink for the text.
             arrowcolor=SERIES_COLOURS[0],
             font={"size": SMALL, "color": label_colour(SERIES_COLOURS[0])},
         )
@@ -560,6 +561,7 @@ def draw_in_panel(figure: go.Figure, traces: Sequence[go.Scatter], number: int) 
 
 
 def _axes(number: int) -> dict[str, str]:
+    """Return the axes of a panel, the first one being 1, whose axes have no number in Plotly."""
     suffix = str(number) if number > 1 else ""
     return {"xaxis": f"x{suffix}", "yaxis": f"y{suffix}"}
 
@@ -626,6 +628,7 @@ def label_panels(figure: go.Figure, labels: Sequence[Sequence[line_labels.LineLa
         named |= {label.text for label in fitting}
     unnamed = [label.text for of_panel in labels for label in of_panel if label.text not in named]
     for trace in figure.data:
+        # A label starts with the name of its line.
         name = html.unescape(trace.name or "")
         if name and name not in named and any(text.startswith(name) for text in unnamed):
             named.add(name)

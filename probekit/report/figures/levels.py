@@ -85,9 +85,10 @@ def chance_name(measured: pd.DataFrame) -> str:
 def value_range(figure: go.Figure, metric: str, chance: float) -> list[float]:
     """Return a y range from chance to the highest possible value, with a margin on both sides.
 
-    It also contains all lines and intervals below chance; undefined scores are ignored. Metrics
-    without a chance level or a maximum, and those whose lower values are better, have the range of
-    the lines. Bands of the null may be cut off at the bottom.
+    It also contains all lines and intervals below chance; undefined scores are ignored. It is
+    the range of the lines without a chance level or a maximum, and for metrics that are no scores,
+    by which nothing is selected, or whose lower values are better. Bands of the null may be cut
+    off at the bottom.
     """
     traces = [trace for trace in figure.data if trace.legendgroup != NULL_BAND]
     low, high = finite_ends(value for trace in traces for value in trace.y)
@@ -139,6 +140,7 @@ def draw_levels(
             of_runs = [""] if is_common else [f" of {short_title(runs[0], list(colours))}"]
         titles = [f"{LEVELS[name].label}{of_run}" for of_run in of_runs]
         style = replace(LEVELS[name], colour=colour)
+        # Rows of equal value share a line.
         by_value = {row["value"]: row for row in rows}
         for row in by_value.values():
             # A horizontal line between the ends, without a legend entry.

@@ -104,12 +104,16 @@ def label_at_end(
 def labels_that_fit(labels: Sequence[LineLabel], height: float) -> list[LineLabel]:
     """Return the first labels, as many as fit into a plot of this height in pixels."""
     lines_so_far = accumulate(_wrapped(label.text).count("<br>") + 1 for label in labels)
+    # Labels may exceed the plot by half a line at the top and at the bottom.
     most_lines = (height + LINE_HEIGHT) / LINE_HEIGHT
     return [label for label, n in zip(labels, lines_so_far, strict=True) if n <= most_lines]
 
 
 def label_lines(figure: go.Figure, labels: Sequence[LineLabel], panel: int = 1) -> None:
-    """Label lines of a panel at its right edge, placed for a plot of `PLOT_HEIGHT`."""
+    """Label lines of a panel at its right edge, placed for a plot of `PLOT_HEIGHT`.
+
+    The right margin gets room for the longest label, and the legend is hidden.
+    """
     axis = str(panel) if panel > 1 else ""
     is_log = figure.layout[f"yaxis{axis}"].type == "log"
     x_axis = figure.layout[f"xaxis{axis}"]

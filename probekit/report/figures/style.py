@@ -130,6 +130,7 @@ def series_marker(number: int, size: int) -> dict[str, Any]:
 def error_bars(rows: pd.DataFrame, column: str, thickness: float) -> dict[str, Any]:
     """Return error bars from `column` to `ci_low` and `ci_high`; none for unknown intervals."""
     lengths = {"array": rows["ci_high"] - rows[column], "arrayminus": rows[column] - rows["ci_low"]}
+    # A value outside its interval has no bar on that side.
     bars = {name: length.fillna(0).clip(lower=0).tolist() for name, length in lengths.items()}
     return {"type": "data", **bars, "thickness": thickness, "width": 3}
 
@@ -209,7 +210,7 @@ def fixed(value: float, places: int) -> str:
     """Return a number with this many decimals, with a minus sign; halves are rounded away from 0.
 
     The decimal number is rounded, not its binary approximation: percentages and fractions of the
-    same number agree.
+    same number agree. Infinity is `inf`, and NaN is `nan`.
 
     >>> fixed(0.175, 2), fixed(17.5, 0), fixed(-0.25, 1), fixed(-0.001, 2)
     ('0.18', '18', '−0.3', '0.00')
@@ -247,7 +248,7 @@ def decimals(numbers: Iterable[float], most: int) -> int:
 
 
 MOST_NAMES = 3  # names on the layer axis below its numbers; more are slanted
-LONGEST_TICK = 20  # characters
+LONGEST_TICK = 20  # characters, without the … of a shortened name
 
 
 def finite_ends(values: Iterable[float]) -> tuple[float, float]:
@@ -264,7 +265,7 @@ def finite_ends(values: Iterable[float]) -> tuple[float, float]:
 
 
 def with_margin(low: float, high: float) -> list[float]:
-    """Return the range of an axis with a margin of 4 % on both sides.
+    """Return the range of an axis with a margin of 4 % on both sides, and of at least 0.002.
 
     >>> with_margin(0.0, 100.0)
     [-4.0, 104.0]
@@ -346,7 +347,7 @@ def two_line_tick(label: str) -> str:
     if len(label) <= LONGEST_TICK // 2:
         return plotly_text(label)
     middle = len(label) / 2
-    # After each character that is no letter or digit, such as a dot or an underscore.
+    # The first line may end after any character that is no letter or digit, such as a dot.
     ends = [end for end in range(2, len(label)) if not label[end - 1].isalnum()]
     end = min(ends or [round(middle)], key=lambda end: abs(end - middle))
     return f"{plotly_text(label[:end])}<br>{plotly_text(label[end:])}"

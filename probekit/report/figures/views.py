@@ -35,7 +35,7 @@ def position_offset(positions: pd.Series[str]) -> pd.Series[float]:
 
 
 def position_words(position: str) -> str:
-    """Return a position in words; unchanged if it is no single token or span.
+    """Return a position in words; unchanged if there are no words for it.
 
     >>> position_words("word:last-1"), position_words("span+2"), position_words("word:last")
     ('1 token before the word', '2 tokens after the span', 'last token of the word')
@@ -93,7 +93,7 @@ def at_shown_position(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def head_tables(table: pd.DataFrame) -> Iterator[tuple[str, bool, pd.DataFrame]]:
-    """Yield each map of heads: its name, whether its position is `shown_position`, its rows."""
+    """Yield each map of heads: its name, whether it is at `shown_position` (if any), its rows."""
     sited = placed(table)
     heads = sited[_of_heads(sited) & sited["head"].notna()]
     keys = ["part", *(column for column in SERIES if column != "line")]

@@ -158,7 +158,8 @@ class RunResult:
                 matter. None for the first one, the layer curve.
 
         Raises:
-            UnknownNameError: the run has no figure of this name.
+            UnknownNameError: the run has no figure of this name, or no layer curve for None; or
+                the name is not a text.
         """
         if name is None:
             if self._curve is None:
@@ -236,6 +237,7 @@ class RunResult:
         lines += _wrapped(f"Compared with: {rivals}.") if rivals else []
         if self.warnings:
             number = len(self.warnings)
+            # About two lines together with the words before it.
             first = textwrap.shorten(self.warnings[0], 2 * TEXT_WIDTH - 20, placeholder=" …")
             lines += _wrapped(f"{number} warning{'s' if number > 1 else ''} (.warnings): {first}")
         lines += [f"Page: {self.report}" if self.report else f"Folder: {self.folder}"]
@@ -267,7 +269,11 @@ def open_run(folder: Path | str) -> RunResult | CauseTables:
 
 
 def _curve_lines(table: pd.DataFrame, v: Verdict) -> list[str]:
-    """Return the main score by layer as text, for the kind of site and probe of the chosen site."""
+    """Return the main score by layer as text, for the kind of site and probe of the chosen site.
+
+    Without a choice, these are those of the first test row. Of more than `MOST_POINTS` layers, only
+    every n-th one is written; without test rows there is no text.
+    """
     test = only(placed(figure_rows(table)), target="task", metric=v.metric, split="test")
     if v.best is not None:
         # The rows of the chosen site come first.

@@ -77,6 +77,7 @@ def answer(v: Verdict, question: str | None = None) -> str:
     metric = METRICS[v.score.metric]
     if math.isnan(v.score.value):
         return f"No answer: the {metric.title} is undefined on the test rows."
+    # The level of the opening "Worse than {level}".
     is_chance = v.is_below_chance and not metric.beats_the_mean
     level = "chance" if is_chance else rival_name("majority", metric.name)
     case, opening = v.case, OPENINGS[v.case].format(level=level)
@@ -87,7 +88,8 @@ def answer(v: Verdict, question: str | None = None) -> str:
         place = _best_place(v)
         if place:
             return f"Best at {place}{but}: {_listed([score, *facts])}."
-        opening = OPENINGS["not better"]  # "Yes" could be misread
+        # "Yes" could be misread as the answer to such a question.
+        opening = OPENINGS["not better"]
     if v.is_nested:
         return f"{opening}{but}: {_listed([score, *facts])}; {chosen_in_folds(_places(v))}."
     score += f" at {_in_words(v.choices[0], v)}"
@@ -101,7 +103,11 @@ def _listed(facts: Sequence[str]) -> str:
 
 
 def _p_in_words(v: Verdict) -> str:
-    """Return the p-value of the reported score; names its test unless it is that of association."""
+    """Return the p-value of the reported score; "" if it is unknown.
+
+    The test is named if it is not that of association; a p next to a score below chance is called
+    one-sided.
+    """
     assert v.score is not None
     if v.p is None or math.isnan(v.p):
         return ""
@@ -207,6 +213,7 @@ def _of_candidates(v: Verdict, template: str) -> str:
     if v.n_candidates < 2:
         return ""
     unit = f"combinations of {joined_names(['site', *v.varied])}" if v.varied else "sites"
+    # The first one of `close` is the best site.
     written = [(format_number(score), place) for score, place in v.close]
     ties = [place for text, place in written[1:] if text == written[0][0]]
     if len(ties) > MOST_TIED:
@@ -240,7 +247,10 @@ def chosen_in_folds(counts: Counter[str]) -> str:
 
 
 def folds_of(counts: Counter[str]) -> str:
-    """Return sites with their number of folds; numbers are omitted if no site was chosen twice."""
+    """Return sites with their number of folds; numbers are omitted if no site was chosen twice.
+
+    Sites after the first `MOST_SITES` are counted together.
+    """
     ordered = counts.most_common()
     is_one_each = len(counts) == counts.total()
     named = [site if is_one_each else f"{site} in {counted(n, 'fold')}" for site, n in ordered]
@@ -327,7 +337,7 @@ def unit_of(probes: Iterable[str]) -> str:
     >>> unit_of(["structural_depth:64"])
     'sentences'
     """
-    # If rows are classified or predicted as well, "classification" or "regression" comes first.
+    # In alphabetical order, "classification" and "regression", whose unit is the row, come first.
     tasks = {kind.task for kind in map(kind_of, probes) if kind is not None}
     return {"tree": "sentences", "text": "texts"}.get(min(tasks, default=""), "rows")
 
@@ -345,7 +355,8 @@ def p_words(p: float) -> str:
 def _texts(numbers: list[float], places: int) -> list[str]:
     """Return numbers rounded to the same number of places: the fewest that keep them apart.
 
-    The first number is the score, the last is the chance level. No other number may be written like
+    There are at least `places` and at most `MOST_PLACES`.
+    The first number is a score, the last is the chance level. No other number may be written like
     the chance level, and only a score of exactly 0, 1 or 100 % like one.
     """
     while True:
@@ -353,6 +364,7 @@ def _texts(numbers: list[float], places: int) -> list[str]:
         # Two numbers and their texts, which must differ unless the numbers are equal.
         rounded = zip(numbers, texts, strict=True)
         pairs = [(number, text, numbers[-1], texts[-1]) for number, text in rounded]
+        # As `str(end)` is written, such as 1.0 for 1.00.
         score = str(float(texts[0].replace("−", "-")))
         pairs += [(numbers[0], score, end, str(end)) for end in (0.0, 1.0, 100.0)]
         is_ambiguous = any(

@@ -60,14 +60,14 @@ def caption(
     task = only(measured, target="task")
     parts = layer_curve.panels(placed(measured))
     of_panels = [list(layer_curve.series_of(rows)) for _, rows in parts]
-    some_banded = any(
+    some_unbanded = any(
         len(layer_curve.banded_series(table, all_series)) < len(all_series)
         for all_series in of_panels
     )
     line = "the line of the best validation score" if v.is_nested else "the chosen line"
-    of_line = f", for {line} only; the table has those of the others" if some_banded else ""
+    of_line = f", for {line} only; the table has those of the others" if some_unbanded else ""
     is_ranked = not ranked_rows(table).empty
-    score = metric_name(v.metric) if is_ranked else "score"
+    score = metric_name(v.metric)
     groups = "training" if measured["split"].eq("online").all() else "test"
     # Each sentence, and whether it holds.
     sentences = {
@@ -278,6 +278,7 @@ def _scores(bins: pd.DataFrame, test: pd.DataFrame) -> str:
     first = bins.iloc[0]
     key = {name: str(first[name]) for name in ("probe", "site", "position")}
     rows = only(test, **key)
+    # Sites without heads have NaN, which equals nothing.
     is_head = rows["head"].isna() if pd.isna(first["head"]) else rows["head"] == first["head"]
     rows = rows[is_head]
     titles = {"brier": "Brier score", "ece": "calibration error"}

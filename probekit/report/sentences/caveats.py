@@ -69,7 +69,7 @@ UNTESTED = "not clearly better than"  # the interval decides
 NOT_MORE_OFTEN_CORRECT = (
     "its predictions are associated with the labels, but the interval of the difference contains 0"
 )
-# Advice that follows, by metric: those that a constant prediction does not raise.
+# Advice that follows it, by metric: other metrics, which a constant prediction does not raise.
 OTHER_METRICS = {
     "accuracy": "; probe.metric may be set to balanced_accuracy or auroc",
     "balanced_accuracy": "; probe.metric may be set to auroc",
@@ -127,9 +127,9 @@ def caveats(v: Verdict, record: RunRecord) -> list[str]:
 
     There is a warning about a baseline if the selected probe is not significantly better. Without a
     paired difference, there is one if the baseline reaches the interval of the probe's score. There
-    is a warning about the control task if its interval is above chance and that of selectivity is
-    not above 0. Probes without a selected site, such as structural probes, are compared with random
-    networks at every site.
+    is a warning about the control task if the interval of its score is above chance and that of
+    selectivity is not above 0. Probes without a selected site, such as structural probes, are
+    compared with random networks at every site.
     """
     return most_serious_first(_found(v, record))
 
@@ -142,8 +142,8 @@ def most_serious_first(found: Iterable[Caveat]) -> list[str]:
     >>> most_serious_first([Caveat("few-groups", "12 groups."), Caveat("lost", "9 rows lost.")])
     ['9 rows lost.', '12 groups.']
     """
-    ordered = sorted(found, key=lambda one: (not one.is_error, _RANK.get(one.kind, -1)))
-    return list(dict.fromkeys(one.message for one in ordered))
+    ordered = sorted(found, key=lambda caveat: (not caveat.is_error, _RANK.get(caveat.kind, -1)))
+    return list(dict.fromkeys(caveat.message for caveat in ordered))
 
 
 def _found(v: Verdict, record: RunRecord) -> Iterator[Caveat]:

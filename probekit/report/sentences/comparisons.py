@@ -189,9 +189,10 @@ def _pair(row: pd.Series, transfer: Transfer) -> str:
     limits = ""
     if not pd.isna(row["ci_low"]):
         limits = f" [{fixed(row['ci_low'], 2)}, {fixed(row['ci_high'], 2)}]"
-    of_own = row["value"] - row["difference"]  # the score of the probe trained on this data set
+    # The difference is the value minus the score of the probe that was trained on `test`.
+    own = row["value"] - row["difference"]
     numbers = [f"{name} {fixed(row['value'], 2)}{limits}", f"chance {fixed(row['chance'], 2)}"]
-    numbers.append(f"own probe of {row['test']} {fixed(of_own, 2)}")
+    numbers.append(f"own probe of {row['test']} {fixed(own, 2)}")
     return f"the probe of {row['train']} {row['verdict']} on {row['test']} ({', '.join(numbers)})"
 
 

@@ -72,12 +72,13 @@ def in_words(compared: ResultTable) -> ResultTable:
     rows = []
     for name, score, difference, p in compared.rows:
         assert isinstance(p, Cell)
-        (verdict, _), (sided, _) = p.small
+        (verdict, _), (sided, _) = p.small  # in the order of `_p_cell`
         rows.append((name, score, difference, f"{p.text} ({sided})" if sided else p.text, verdict))
     return replace(compared, columns=(*compared.columns, Column("", "words")), rows=rows)
 
 
 def _name(target: str, v: Verdict) -> str:
+    """Return the name of a rival in the table, without article."""
     name = rival_name(target, v.metric).removeprefix("the ")
     is_mean = target == "random_weights" and v.n_networks > 1
     return f"{name}, own best sites (mean of {v.n_networks})" if is_mean else name
@@ -126,8 +127,8 @@ def _compared(rivals: Sequence[Rival], names: Sequence[str]) -> list[ComparedRow
 
 def _p_cell(p: str, verdict: str, sided: str = "") -> Cell:
     """Return the cell of p, with the verdict and whether the test is one-sided in smaller texts."""
-    css, bad = "verdict long" if len(verdict) > LONG else "verdict", verdict == "worse"
-    return Cell(p, [(verdict, css), (sided, "sided")], css="bad" if bad else "")
+    css = "verdict long" if len(verdict) > LONG else "verdict"
+    return Cell(p, [(verdict, css), (sided, "sided")], css="bad" if verdict == "worse" else "")
 
 
 # Name of the site of a single head -> its block and head.
@@ -312,10 +313,10 @@ def _site_row(
 def _cell_texts(column: str, row: pd.Series) -> tuple[str, str]:
     """Return the text of a cell and the smaller text below it: an interval, or a remark on C."""
     if column == "C":
-        stopped = "" if pd.isna(row["converged"]) or row["converged"] else NOT_CONVERGED
+        remark = "" if pd.isna(row["converged"]) or row["converged"] else NOT_CONVERGED
         name = grid_name(row["probe"])
         value = f"{'' if name == 'C' else f'{name} '}{row['C']:g}"
-        return "–" if pd.isna(row["C"]) else value, stopped
+        return (NONE if pd.isna(row["C"]) else value), remark
     if column == "p":
         return format_p(row["value"]), ""
     if column == "cross-validated":
