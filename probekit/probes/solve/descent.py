@@ -130,8 +130,8 @@ def descend(
 ) -> Iterator[tuple[int, Minimum]]:
     """Yield index and result of each fit when it stops.
 
-    A fit stops when its excess is below `stopping.aim`, when rounding errors prevent further
-    progress, or after `max_iter` iterations.
+    A fit stops when its excess is below `stopping.aim`, `BEYOND` iterations after it reached its
+    tolerance, when rounding errors prevent further progress, or after `max_iter` iterations.
 
     Args:
         objectives: the F objectives to minimise.
@@ -257,6 +257,7 @@ def _line_search(
         high = torch.where(below, high, length)
         high_slope = torch.where(below, high_slope, trial.slope)
         secant = low - low_slope * (high - low) / (high_slope - low_slope)
+        # As long as the root has no upper bound, the length grows fourfold.
         length = torch.where(accepted, length, torch.where(high.isinf(), 4 * low, secant))
         others = torch.nonzero(~accepted).flatten() if accepted.any() else slice(None)
         retried = evaluate(length, others)

@@ -301,6 +301,7 @@ def _objectives(design: Design, tasks: Sequence[_Task]) -> Objectives:
         rows=design.rows,
         axes=design.axes,
         variances=design.variances,
+        # The binary loss multiplies scores by the codes; the other one uses them as indices.
         codes=codes.to(weights) if is_binary else codes.to(weights.device),
         weights=weights / total,
         units=design.units[shares],
