@@ -52,8 +52,9 @@ class Prober:
         why_no_control: why there is no control task although one is requested; "" if there is one.
 
     Raises:
-        ConfigError: A control task is requested that cannot be drawn; see `draw_controls`. Or there
-            are too few rows for the main metric or for a learning curve.
+        ConfigError: A control task is requested that cannot be drawn; see `draw_controls`. The main
+            metric needs a threshold that cannot be fixed, or there are too few rows for a learning
+            curve.
         DataError: There are fewer groups of training rows than folds, all test rows are in one
             group, or the kinds of probe cannot use the labels.
 

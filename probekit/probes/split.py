@@ -68,7 +68,8 @@ class SplitProber:
         test_tokens: the tokens of those that are scored.
 
     Raises:
-        ConfigError: There are too few rows for the main metric or for a learning curve.
+        ConfigError: The main metric needs a threshold that cannot be fixed, or there are too few
+            rows for a learning curve.
         DataError: There are fewer groups of training rows than folds, or the kinds of probe cannot
             use the labels.
     """
