@@ -151,7 +151,7 @@ class _Record(Facts):
     """The contents of the JSON file without its own digest."""
 
     format: int
-    tensors: str
+    tensors: str  # the digest of the other file
     classes: Annotated[tuple[str, ...], Field(strict=False)]
     facts: ProbeFacts
 

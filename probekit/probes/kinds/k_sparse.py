@@ -57,7 +57,7 @@ class KSparseProbe(TunedProbe):
     balanced: bool = False
 
     def solve(self, data: TrainingRows) -> FittedLayers:
-        """Return the fit on the training rows."""
+        """Return the fit on the training rows, and store the selected features."""
         solution = super().solve(data)
         self.features_ = best_features(data.X, data.codes, self.k, data.typical)
         return solution

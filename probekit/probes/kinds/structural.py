@@ -45,8 +45,8 @@ class Adam:
     """
 
     rate: float
-    first: Reals | float = 0.0
-    second: Reals | float = 0.0
+    first: Reals | float = 0.0  # running mean of the gradients
+    second: Reals | float = 0.0  # running mean of their squares
     n_steps: int = 0
 
     def step(self, gradient: Reals) -> Reals:

@@ -314,8 +314,8 @@ def parts_of_auroc(predictions: metrics.ClassPredictions) -> ClassParts:
     scored = np.flatnonzero(weights)
     shares = areas[scored] / weights[scored]
     if len(ranking) == 1:
-        # Two classes share one area, that of the second. The placements of both are its
-        # contributions, so that each class is a part with this value and the weight 1.
+        # Two classes share one area, computed for the second. Rows of both contribute to it by
+        # their placements, so that each class is a part with this area and the weight 1.
         scored, shares, weights = np.arange(2), np.full(2, areas[1]), np.ones(2)
     return ClassParts(truth, rows, shares, weights[scored], scored, are_shares=False)
 

@@ -180,6 +180,7 @@ class LabelExchange:
         logs = [self._mixed.sum() * np.log(2.0)]
         for part in self._folds:
             _, counts = np.unique(self._values[self._first[self._whole[part]]], return_counts=True)
+            # The logarithm of n! / (n_1! n_2! ...), with n_k groups of label k.
             logs.append(gammaln(counts.sum() + 1) - gammaln(counts + 1).sum())
         with np.errstate(over="ignore"):
             return float(np.rint(np.exp(sum(logs))))
@@ -322,7 +323,7 @@ class _Rows:
         both scores, which therefore differ only by a constant that no exchange changes.
         """
         by_group = np.zeros((labels.shape[1], len(labels), self.scores.shape[3]))
-        # The first of the scores is that of class 1.
+        # For classes, place 0 of the scores belongs to class 1.
         for number, weights in enumerate(_weights(labels, range(1, self.n_classes))):
             by_group += weights.swapaxes(0, 1) @ self.scores[:, :, number]
         score = by_group.sum(axis=0)

@@ -40,9 +40,9 @@ class DesignRows:
     Products are computed by blocks of rows; sums over blocks are accumulated in float64.
     """
 
-    raw: Features
-    mean: Floats
-    scale: Floats
+    raw: Features  # (n_samples, n_coordinates)
+    mean: Floats  # (n_coordinates,), to subtract
+    scale: Floats  # (n_coordinates,), to divide by
     dtype: torch.dtype
     device: str = "cpu"
 
