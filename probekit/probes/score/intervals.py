@@ -143,6 +143,7 @@ def jackknife_variance(values: Floats) -> float:
     0.3333
     """
     n_units = len(values) - 1
+    # This equals (n_units - 1) / n_units * sum((values - mean)^2).
     return float((n_units - 1) * values[1:].var())
 
 

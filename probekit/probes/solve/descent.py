@@ -201,6 +201,7 @@ def _step(
     gradient = coordinates.of_gradient(raw)
     step, change = length[:, None, None] * state.direction, gradient - state.gradient
     product = dot(step, change)
+    # A pair without positive curvature gets 0, so that the search direction does not use it.
     inverse = torch.where(product > torch.finfo(product.dtype).tiny, 1 / product, 0.0)
     pairs = [*state.pairs, (step, change, inverse)][-MEMORY:]
     after = replace(
@@ -235,6 +236,7 @@ def _line_search(
     by secants. Scores are linear in the step length, so a trial needs no product with the rows.
     """
     along, slope = objectives.scores(direction), state.slope
+    # Along the line, the derivative of the penalty is linear + length * square.
     linear = objectives.penalties(state.point, direction)
     square = objectives.penalties(direction, direction)
 

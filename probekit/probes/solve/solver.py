@@ -183,10 +183,10 @@ class Solver:
 class _Task:
     """A problem in terms of a design, with `codes` renumbered to index the `classes` of its share.
 
-    `number` is the index of the problem. `class_weights` (n_classes,) multiply the row weights, whose
-    sum stays the same; None for equal ones.
-    Tasks of a group have the same labels, classes and C, and shares of about the same size and
-    standard deviations, and therefore about the same Hessian.
+    `number` is the index of the problem. `class_weights` (n_classes,) multiply the row weights,
+    whose sum stays the same; None for equal ones. Tasks of a group have the same labels, classes
+    and C, and shares of about the same size and standard deviations, and therefore about the same
+    Hessian.
     """
 
     number: int
