@@ -222,8 +222,8 @@ class SplitProber:
     def _held_out(self, column: _Column) -> fitters.RowPredictions:
         """Return the cross-validated predictions of the training rows, with scores if needed."""
         fitted, tuned, codes = self.fitted, column.tuned, column.codes
-        folds, n_classes = fitted.fold_of_row, fitted.n_classes
-        outputs = tuned.held_out  # numbers, or label codes, which class scores replace if needed
+        # `outputs` are numbers, or label codes, which class scores replace if they are needed.
+        folds, n_classes, outputs = fitted.fold_of_row, fitted.n_classes, tuned.held_out
         if not self.settings.reads_numbers:
             if fitted.positive is None and not METRICS[self.settings.main_metric].needs:
                 return ClassPredictions(codes, outputs, n_classes, folds=folds)

@@ -105,5 +105,5 @@ def solve_hinge(
     first = (start / scaling).ravel()
     result = minimize(objective, first, jac=True, method="L-BFGS-B", options=options)
     converged = bool(np.abs(result.jac).max() <= TOLERANCE)
-    n_iter = max(int(result.nit), 1)  # scikit-learn requires at least 1
-    return result.x.reshape(start.shape) * scaling, n_iter, converged
+    # scikit-learn requires at least one iteration.
+    return result.x.reshape(start.shape) * scaling, max(int(result.nit), 1), converged

@@ -298,10 +298,9 @@ def parts_of_auroc(predictions: metrics.ClassPredictions) -> ClassParts:
         for code in codes:
             weight = len(fold) / n_defined / len(codes)
             positive = truth[fold] == code
+            scores, n_positive = ranking[code][fold], int(positive.sum())
             # The rank among all rows minus the rank among rows of the same sort is the number of
             # rows of the other sort that a row outranks.
-            scores = ranking[code][fold]
-            n_positive = int(positive.sum())
             overall, placements = rankdata(scores), np.empty(len(scores))
             wins = overall[positive] - rankdata(scores[positive])
             losses = overall[~positive] - rankdata(scores[~positive])

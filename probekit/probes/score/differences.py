@@ -261,8 +261,7 @@ def _sign_tests(contributions: Floats, resamples: Resamples) -> _Tests:
     order = np.argsort(-observed, kind="stable")  # the largest first, for the step-down maximum
     least = observed[order] - ROUNDING
     drawn, ends = [], []
-    n_tests, n_units = contributions.shape
-    for signs in sign_patterns(n_units, DRAWS, seed=0):
+    for signs in sign_patterns(len(weights), DRAWS, seed=0):
         drawn.append(np.abs(signs @ standardised[order].T))
         ends.append(_ends(signs @ contributions.T, (signs @ weights)[:, None], value))
     # The |statistic| of each pattern, (n_patterns, n_tests), the largest observed one first.
@@ -271,7 +270,7 @@ def _sign_tests(contributions: Floats, resamples: Resamples) -> _Tests:
     # The step-down maximum is over this test and all with smaller observed differences.
     largest = np.maximum.accumulate(absolute[:, ::-1], axis=1)[:, ::-1]
     stepped = np.maximum.accumulate((largest >= least).mean(axis=0))
-    p = np.empty((2, n_tests))
+    p = np.empty((2, len(value)))
     p[:, order] = single, stepped
     # Fewer than 5 % of the sorted patterns come before this one.
     at_level = int(np.ceil(LEVEL * len(absolute) - ROUNDING)) - 1
@@ -280,8 +279,8 @@ def _sign_tests(contributions: Floats, resamples: Resamples) -> _Tests:
     critical_in_order = -np.partition(-largest, at_level, axis=0)[at_level]
     # The procedure stops at the first test that is not rejected: all after it have its value.
     first_accepted = int(np.argmax(np.append(stepped, 1.0) >= LEVEL))
-    critical = np.empty(n_tests)
-    critical[order] = critical_in_order[np.minimum(np.arange(n_tests), first_accepted)]
+    critical = np.empty_like(value)
+    critical[order] = critical_in_order[np.minimum(np.arange(len(value)), first_accepted)]
     # Limits of the interval, then those of the adjusted interval.
     limits = [
         np.partition(low, at_level, axis=0)[at_level],

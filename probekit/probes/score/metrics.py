@@ -363,9 +363,8 @@ def _area(scores: Floats, positive: Mask, resamples: Resamples) -> Floats:
 def _pairs(positives: csr_array, negatives: csr_array, counts: NDArray[np.float32]) -> Floats:
     """Return pairs won and all pairs (2, n_draws) from the tables (n_levels + 1, n_groups)."""
     # The positive rows at each level, and the negative rows that each of them beats.
-    n_positive, beaten = positives @ counts, np.cumsum(negatives @ counts, axis=0)
-    won = np.einsum("ld,ld->d", n_positive, beaten)
-    return np.stack([won, n_positive.sum(axis=0) * beaten[-1]])
+    hits, beaten = positives @ counts, np.cumsum(negatives @ counts, axis=0)
+    return np.stack([np.einsum("ld,ld->d", hits, beaten), hits.sum(axis=0) * beaten[-1]])
 
 
 RATES = (0.01, 0.05)  # allowed false positive rates, in the order of the columns of `alarms`
