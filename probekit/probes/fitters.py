@@ -73,7 +73,10 @@ def _sampled(data: ProbeData, rows: Codes, settings: ProbeSettings) -> Codes:
 
 
 def label_column(data: ProbeData, labels: NDArray[np.str_], settings: ProbeSettings) -> LabelColumn:
-    """Return labels (n_rows,) of the rows of the data as codes or as numbers."""
+    """Return labels (n_rows,) of the rows of the data as codes or as numbers.
+
+    Entries of rows that are neither training nor test rows have no meaning.
+    """
     if settings.reads_numbers:
         return numbers(labels, np.concatenate([data.train, data.test]))
     # Labels that are not in train occur only in rows outside the split; any code will do for them.
@@ -316,8 +319,8 @@ class Fitter:
     ) -> Floats | None:
         """Return the scores (n_samples, n_out) of the final fit without the group of each row.
 
-        None if they have no closed form: for kinds other than logistic and ridge, and for logistic
-        fits of more than two classes.
+        None if they have no closed form: for kinds other than logistic and ridge, for logistic fits
+        of more than two classes, and for fits of a single class.
         """
         probe, classes = self.spec.build(self.rows.settings), tuned.solution.classes
         if not isinstance(probe, RidgeProbe) or len(classes) == 1:
@@ -330,6 +333,7 @@ class Fitter:
         self, penalties: Sequence[float | None], X: Features, column: LabelColumn, inside: Mask
     ) -> list[FittedLayers]:
         """Return the fit at each penalty on the rows selected by `inside`."""
+        # Without a penalty the single value is None, here NaN, which is not used below.
         values = np.array(penalties, dtype=np.float64)
         typical = None if self.rows.typical is None else self.rows.typical[inside]
         if self.rows.settings.reads_numbers:
@@ -360,7 +364,8 @@ class _LogisticFitter(Fitter):
         self, X: Features, columns: Sequence[LabelColumn], on_fit: OnFit
     ) -> list[TunedProbeFit[FittedLayers]]:
         settings = self.rows.settings
-        # Without a judge the solver selects by accuracy, the default metric, which is faster.
+        # Without a judge the solver selects by accuracy, which is faster. Accuracy is the only
+        # default metric of classes.
         is_accuracy = METRICS[settings.main_metric].is_main
         judge = None if is_accuracy else self.rows.judge(self.spec)
         tuned = fit_columns(

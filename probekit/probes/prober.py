@@ -52,9 +52,11 @@ class Prober:
         why_no_control: why there is no control task although one is requested; "" if there is one.
 
     Raises:
-        ConfigError: A control task is requested that cannot be drawn; see `draw_controls`.
-        DataError: There are fewer groups of training rows than folds, or the kinds of probe cannot
-            use the labels.
+        ConfigError: A control task is requested that cannot be drawn; see `draw_controls`. The main
+            metric needs a threshold that cannot be fixed, or there are too few rows for a learning
+            curve.
+        DataError: There are fewer groups of training rows than folds, all test rows are in one
+            group, or the kinds of probe cannot use the labels.
 
     >>> y = np.array(["no", "yes"] * 40)
     >>> row = np.arange(80).astype(str)
@@ -256,7 +258,10 @@ class Prober:
     def _read(
         self, spec: ProbeSpec, X: Features, random: bool, steps: Sequence[OnFit]
     ) -> list[list[Scored]]:
-        """Return the scores of a kind of probe for each split; `steps` may be longer."""
+        """Return the scores of a kind of probe for each split.
+
+        `steps` holds a callback for each split; a further one, for a fit on all rows, is not used.
+        """
         pairs = zip(self._splits, steps, strict=False)
         return [split.read(spec, X, random, step) for split, step in pairs]
 
@@ -318,7 +323,10 @@ def _over_splits(of_splits: Sequence[Sequence[Scored]]) -> list[Scored]:
 
 
 def _reduced(predictions: Predictions, needs: str) -> Predictions:
-    """Return class predictions without unneeded scores and alarms; others are unchanged."""
+    """Return class predictions with only the scores or alarms that a metric `needs`.
+
+    Other predictions are unchanged.
+    """
     if not isinstance(predictions, ClassPredictions):
         return predictions
     if needs != "alarms":

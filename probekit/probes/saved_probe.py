@@ -151,7 +151,7 @@ class _Record(Facts):
     """The contents of the JSON file without its own digest."""
 
     format: int
-    tensors: str
+    tensors: str  # the digest of the other file
     classes: Annotated[tuple[str, ...], Field(strict=False)]
     facts: ProbeFacts
 
@@ -164,7 +164,8 @@ def read_probe(path: Path) -> tuple[tuple[AffineLayer, ...], tuple[str, ...], Pr
 
     Raises:
         MissingError: a file does not exist.
-        DataError: a file is damaged, has another format, or is a link that leaves its run.
+        DataError: a file cannot be read, is damaged, has another format, or is a link that leaves
+            its run.
     """
     if not path.name or (path.is_dir() and not _with_suffix(path, ".json").exists()):
         raise MissingError(f"{path} is a folder. {_suggestion(path)}")
@@ -499,8 +500,10 @@ class SavedProbe:
             path: the common stem of its files, or the path of one of them.
 
         Raises:
+            ConfigError: the path is neither a string nor a path.
             MissingError: a file does not exist.
-            DataError: a file is damaged, has another format, or does not contain a probe.
+            DataError: the files do not contain a probe, or one of them cannot be used; see
+                `read_probe`.
         """
         path = path_of("path", path)
         layers, classes, facts = read_probe(path)

@@ -74,7 +74,10 @@ class ProbeSpec:
         return None if grid is None else grid[0]
 
     def penalties(self, settings: ProbeSettings) -> tuple[float, ...] | None:
-        """Return the candidate penalties: `settings.C` if the penalty is C, else the kind's own."""
+        """Return the candidate penalties: `settings.C` if the penalty is C, else the kind's own.
+
+        None for a kind without a penalty.
+        """
         grid = find_kind(self.kind).grid
         if grid is None:
             return None
@@ -83,6 +86,7 @@ class ProbeSpec:
     def build(self, settings: ProbeSettings) -> Any:
         """Return an unfitted estimator of this kind."""
         penalties = self.penalties(settings)
+        # A kind has one of `balanced` and `class_weight`, or neither; those it lacks are ignored.
         return find_kind(self.kind).build(
             dict(self.options),
             random_state=settings.seed,
@@ -119,7 +123,8 @@ class ProbeSettings:
         device: Device on which the logistic probe is fitted.
 
     Raises:
-        ConfigError: A value is out of range.
+        ConfigError: There are no kinds, one is given twice, they need different types of labels, or
+            one of them lacks the metric or class weights; or the metric has no learning curve.
 
     >>> ProbeSettings(C=(0.01, 0.1)).folds
     5

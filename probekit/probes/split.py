@@ -68,7 +68,8 @@ class SplitProber:
         test_tokens: the tokens of those that are scored.
 
     Raises:
-        ConfigError: A control task is requested that cannot be drawn; see `draw_controls`.
+        ConfigError: The main metric needs a threshold that cannot be fixed, or there are too few
+            rows for a learning curve.
         DataError: There are fewer groups of training rows than folds, or the kinds of probe cannot
             use the labels.
     """
@@ -221,6 +222,7 @@ class SplitProber:
     def _held_out(self, column: _Column) -> fitters.RowPredictions:
         """Return the cross-validated predictions of the training rows, with scores if needed."""
         fitted, tuned, codes = self.fitted, column.tuned, column.codes
+        # `outputs` are numbers, or label codes, which class scores replace if they are needed.
         folds, n_classes, outputs = fitted.fold_of_row, fitted.n_classes, tuned.held_out
         if not self.settings.reads_numbers:
             if fitted.positive is None and not METRICS[self.settings.main_metric].needs:
@@ -282,12 +284,12 @@ class SplitProber:
 
         The penalty is not selected again: it is the one selected on all training rows.
         """
-        rows = self.fitted
-        samples = list(coding.subsets(rows.groups, self._sizes, self.settings.seed))
+        fitted = self.fitted
+        samples = list(coding.subsets(fitted.groups, self._sizes, self.settings.seed))
         (fits,) = task.fitter.refit(task.X, [(task.codes, task.tuned.penalty)], samples)
         scores = []
         for sample, solution in zip(samples, fits, strict=True):
-            predictions = self._predict(task, solution, outside, rows.rows[sample])
+            predictions = self._predict(task, solution, outside, fitted.rows[sample])
             facts = task.facts.of_fits([solution], n_train=int(sample.sum()), split="learning")
             metric = self.settings.main_metric
             scores.append(self._scored(predictions, task.labels, facts, metric=metric))

@@ -122,6 +122,8 @@ def _frequencies(
         if settings.class_weight is None:
             yield "word_identity", with_scores(logs.argmax(axis=1), logs)
         else:
+            # With class weights, the predicted class ignores the frequencies of the labels; its
+            # log probabilities contain them again.
             balanced = logs - log_frequencies(train_codes, n_rows=1, n_classes=n_classes)
             predictions = fitted.predictions(LOGISTIC, truth, balanced, train_codes)
             yield "word_identity", predictions
@@ -311,7 +313,7 @@ def _outputs(model: Any, X: Any, n_classes: int | None) -> Floats:
 
 
 def quick_word_guess(train: NDArray[Any], codes: Codes, others: NDArray[Any]) -> Codes:
-    """Return labels of other texts by a bag of words with C = 1, which is not selected.
+    """Return labels of other texts by a bag of words, with balanced classes and C = 1.
 
     >>> texts, codes = np.array(["so good", "so bad"]), np.array([1, 0])
     >>> quick_word_guess(texts, codes, np.array(["a good day"])).tolist()

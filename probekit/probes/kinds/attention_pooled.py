@@ -106,6 +106,7 @@ def fit_attention(
     scaling = base.Scaling.standard(base.measured(texts.tokens, texts.typical))
     objective = _Objective(TokensOfTexts(scaling.apply(texts.tokens), texts.text), codes, C)
     start = objective.start(np.random.default_rng(seed))
+    # An iteration needs one or two evaluations, so that `maxiter` is reached before `maxfun`.
     limits = {"maxiter": max_iter, "maxfun": 4 * max_iter}
     options = limits | {"gtol": TOLERANCE, "ftol": LEAST_PROGRESS}
     result = minimize(objective, start, jac=True, method="L-BFGS-B", options=options)
@@ -113,7 +114,7 @@ def fit_attention(
     return AttentionFit(
         classes=objective.classes,
         layers=(scaling.fold(coef, intercept),),
-        n_iter=max(int(result.nit), 1),
+        n_iter=max(int(result.nit), 1),  # scikit-learn requires at least 1
         converged=bool(result.success),
         # Subtracting the mean shifts all scores of a text equally, which the softmax ignores.
         query=query / scaling.scale,

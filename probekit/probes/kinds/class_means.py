@@ -109,7 +109,11 @@ class LdaProbe(LayeredProbe):
     shrinkage: float | Literal["auto"] = "auto"
 
     def solve(self, data: TrainingRows) -> FittedLayers:
-        """Return the fit on the training rows."""
+        """Return the fit on the training rows.
+
+        Raises:
+            ConfigError: `shrinkage` is neither "auto" nor a number from 0 to 1.
+        """
         shrinkage = None if self.shrinkage == "auto" else self.shrinkage
         if isinstance(shrinkage, str) or (shrinkage is not None and not 0 <= shrinkage <= 1):
             raise ConfigError(

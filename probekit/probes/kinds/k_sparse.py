@@ -57,7 +57,7 @@ class KSparseProbe(TunedProbe):
     balanced: bool = False
 
     def solve(self, data: TrainingRows) -> FittedLayers:
-        """Return the fit on the training rows."""
+        """Return the fit on the training rows, and store the selected features."""
         solution = super().solve(data)
         self.features_ = best_features(data.X, data.codes, self.k, data.typical)
         return solution
@@ -81,11 +81,12 @@ class KSparseProbe(TunedProbe):
         return [self._wide(fit, features, width) for fit in fits]
 
     def _wide(self, fit: Fit, features: Codes, width: int) -> FittedLayers:
-        """Return a fit on the selected features as one on all features, with weights of 0."""
+        """Return a fit on the selected features as one on all; the others get a weight of 0."""
         weight = np.zeros((len(fit.coef), width))
         weight[:, features] = fit.coef
         layer = AffineLayer(weight, fit.intercept)
-        # The solver may stop before its first iteration if the features are uninformative.
+        # The solver may stop before its first iteration if the features are uninformative, but
+        # scikit-learn requires that `n_iter_` is at least 1.
         return FittedLayers(fit.classes, (layer,), max(fit.n_iter, 1), fit.converged)
 
 
@@ -116,6 +117,7 @@ def explained_shares(X: Features, codes: Codes, typical: Mask | None = None) -> 
     rows = Scaling.standard(X).apply(X)
     _, class_of_row, sizes = np.unique(codes, return_inverse=True, return_counts=True)
     members = class_of_row == np.arange(len(sizes))[:, None]
+    # Scaled rows have a mean of 0, so these are sums of squares around the overall mean.
     between = np.sum((members @ rows) ** 2 / sizes[:, None], axis=0)
     total = np.sum(rows**2, axis=0)
     share = np.divide(between, total, out=np.zeros_like(total), where=total > 0)

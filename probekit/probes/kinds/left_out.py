@@ -106,7 +106,7 @@ def _without_group(
     """
     X, scaling = data.X, Scaling.standard(data.measured)
     if len(X) < X.shape[1]:
-        # Coordinates within the span of the rows have the same inner products.
+        # Coordinates within the span of the scaled rows have the same inner products.
         X = np.linalg.qr(scaling.apply(X).T).R.T
         scaling = Scaling(np.zeros(len(X)), np.ones(len(X)))
     n_features = X.shape[1]
@@ -135,8 +135,11 @@ def _with_bias(scaling: Scaling, X: Features) -> Floats:
 def _step(B: Floats, curvature: Floats, slopes: Floats) -> Floats:
     """Return the change (n_rows, n_out) of the scores of a group that is removed.
 
+    At the solution the gradient without the group is -B^T slopes, so that the change has a plus.
     B (n_rows, n_coordinates) are the rows of the group in coordinates in which the Hessian of all
-    rows is the identity. The smaller of two equivalent systems is solved.
+    rows is the identity. Of the two equal expressions B (I - B^T D B)^-1 B^T slopes and
+    B B^T (I - D B B^T)^-1 slopes, with the curvature in the diagonal of D, the one with the smaller
+    system is computed.
     """
     step: Floats
     if len(B) <= B.shape[1]:

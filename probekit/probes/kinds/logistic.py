@@ -131,7 +131,7 @@ class LinearProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # skle
         return self
 
     def _columns(self, y: NDArray[Any]) -> list[Codes]:
-        """Set `classes_` and return the label codes of each column to be fitted."""
+        """Set `classes_` and `multilabel_`; return the label codes of each column to be fitted."""
         check_classification_targets(y)
         self.multilabel_ = type_of_target(y) == "multilabel-indicator"
         if self.multilabel_:

@@ -64,7 +64,8 @@ class MlpProbe(TunedProbe):
                 try:
                     network.fit(rows, data.codes)
                 except UserWarning as warning:
-                    # scikit-learn turns a KeyboardInterrupt into a warning, whose context it is.
+                    # scikit-learn turns a KeyboardInterrupt into this warning. The interrupt, which
+                    # is the context of the warning, is raised instead.
                     raise warning.__context__ or warning from None
             (first, last), (first_bias, last_bias) = network.coefs_, network.intercepts_
             output = AffineLayer(last.T.astype(np.float64), last_bias.astype(np.float64))

@@ -160,13 +160,13 @@ class ProbeKind:
             if name not in self.options:
                 hint = nearest(name, self.options) if self.options else "It has no options."
                 raise UnknownNameError(f"{self.name} has no option {name!r}. {hint}")
-        counts = {}
+        lower_bounds = {}
         for name, value in options.items():
             if not isinstance(self.options[name], bool):
-                counts[name] = 1
+                lower_bounds[name] = 1
             elif not isinstance(value, bool):
                 raise ConfigError(f"{name} is {value!r}, but must be true or false.")
-        at_least(SimpleNamespace(**options), **counts)
+        at_least(SimpleNamespace(**options), **lower_bounds)
         return {**self.options, **options}
 
     def text(self, options: Mapping[str, Option] | None = None) -> str:

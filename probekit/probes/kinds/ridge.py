@@ -175,7 +175,8 @@ def ridge_path(
         scale = np.sqrt(weights)[:, None]
         rows, residuals = scale * (rows - centre), scale * (targets - mean)
     # The weight is axes (eigenvalues + alpha)^-1 axes^T rows^T residuals, with the axes of X^T X.
-    # If there are fewer rows than features, the axes of the smaller X X^T are used.
+    # This equals rows^T axes (eigenvalues + alpha)^-1 axes^T residuals, with the axes of X X^T,
+    # which is the smaller matrix if there are fewer rows than features.
     is_tall = rows.shape[0] >= rows.shape[1]
     eigenvalues, axes = np.linalg.eigh(rows.T @ rows if is_tall else rows @ rows.T)
     eigenvalues = np.maximum(eigenvalues, 0.0)  # rounding can make 0 slightly negative

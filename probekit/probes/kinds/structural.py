@@ -45,8 +45,8 @@ class Adam:
     """
 
     rate: float
-    first: Reals | float = 0.0
-    second: Reals | float = 0.0
+    first: Reals | float = 0.0  # running mean of the gradients
+    second: Reals | float = 0.0  # running mean of their squares
     n_steps: int = 0
 
     def step(self, gradient: Reals) -> Reals:
@@ -71,6 +71,8 @@ def distance_loss(tokens: Reals, gold: Reals) -> tuple[float, Reals]:
     """
     error = squared_distances(tokens) - gold
     sign = np.sign(error) / error.size
+    # The gradient in token i is the sum over j of 4 sign_ij (token_i - token_j): 2 from the square,
+    # and 2 because each pair occurs as (i, j) and as (j, i).
     return float(np.abs(error).mean()), 4 * (sign.sum(axis=1)[:, None] * tokens - sign @ tokens)
 
 
@@ -133,7 +135,8 @@ def fit_projection(
     inside = [sentences[index] for index in order[n_held_out:]]
     n_batches = math.ceil(len(inside) / BATCH)
     n_features = sentences[0][0].shape[1]
-    # Projected standardised tokens have squared distances of about 4.
+    # Standardised tokens have squared distances of about 2 n_features, projected ones of
+    # 2 n_features * rank * size^2 = 4.
     size = np.sqrt(2 / (rank * n_features))
     best: Reals = (size * generator.normal(size=(n_features, rank))).astype(np.float32)
     adam = Adam(RATE * float(best.std()))

@@ -60,6 +60,7 @@ class SvmProbe(TunedProbe):
         weights = np.ones_like(truth)
         if self.balanced:
             weights = np.stack([balanced_weights(signs) for signs in truth])
+        # Each solution is the start for the next C.
         solutions, start = [], np.zeros((len(positives), rows.shape[1] + 1))
         for C in values.tolist():
             start, n_iter, converged = solve_hinge(rows, truth, weights, C, self.max_iter, start)
@@ -84,6 +85,7 @@ def solve_hinge(
     >>> point.round(3).tolist(), converged  # the minimum of w^2 / 2 + (1 - w)^2 / 2
     ([[0.5, 0.0]], True)
     """
+    # The objective is divided by C n_samples, so that it is a mean over rows plus a penalty.
     penalty = 1.0 / (C * len(rows))
     curvature = np.append(2 * np.mean(rows**2, axis=0) + penalty, 2.0)
     scaling = 1.0 / np.sqrt(curvature)
@@ -98,8 +100,10 @@ def solve_hinge(
         loss = np.sum(weights * hinge**2) / len(rows) + 0.5 * penalty * np.sum(weight**2)
         return float(loss), (gradient * scaling).ravel()
 
+    # An iteration needs one or two evaluations, so that `maxiter` is reached before `maxfun`.
     options = {"maxiter": max_iter, "maxfun": 4 * max_iter, "gtol": TOLERANCE, "ftol": 0.0}
     first = (start / scaling).ravel()
     result = minimize(objective, first, jac=True, method="L-BFGS-B", options=options)
     converged = bool(np.abs(result.jac).max() <= TOLERANCE)
+    # scikit-learn requires at least one iteration.
     return result.x.reshape(start.shape) * scaling, max(int(result.nit), 1), converged

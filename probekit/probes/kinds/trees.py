@@ -49,7 +49,8 @@ def read_trees(heads: ArrayLike, groups: NDArray[np.generic]) -> list[Tree]:
     The rows of a sentence must be in word order, but need not be contiguous.
 
     Raises:
-        DataError: The heads (n_tokens,) of a sentence do not form a tree.
+        DataError: A head is not an integer, or the heads (n_tokens,) of a sentence do not form a
+            tree.
 
     >>> (tree,) = read_trees([1, -1, 1], np.array(["s1", "s1", "s1"]))
     >>> tree.depths.tolist(), tree.distances.tolist()

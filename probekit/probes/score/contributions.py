@@ -97,7 +97,10 @@ def of_macro_f1(predictions: metrics.ClassPredictions) -> RowScores:
 
 
 def of_auroc(predictions: metrics.ClassPredictions) -> RowScores:
-    """Return the row scores of the AUROC: rank sums of each class, averaged over classes and folds.
+    """Return the row scores of the AUROC: scaled ranks, averaged over classes and folds.
+
+    The area of a class is (sum of the ranks of its n rows - n (n + 1) / 2) / number of pairs. The
+    constant n (n + 1) / 2 is left out. Folds are weighted by their rows.
 
     Source: Hanley and McNeil (1982), for the area as a rank sum.
     """
@@ -109,8 +112,8 @@ def of_auroc(predictions: metrics.ClassPredictions) -> RowScores:
         ranked = [code for code in metrics.ranking_scores(predictions) if pairs[code]]
         for code in ranked:
             ranks = rankdata(metrics.ranking_scores(predictions)[code][rows])
-            share = len(rows) / len(predictions.truth) / len(ranked)
-            scores[rows, code] = ranks / pairs[code] * share
+            weight = len(rows) / len(predictions.truth) / len(ranked)
+            scores[rows, code] = ranks / pairs[code] * weight
     return RowScores(scores, labels)
 
 
@@ -118,13 +121,14 @@ def of_auprc(predictions: metrics.ClassPredictions) -> RowScores:
     """Return the row scores of the average precision, approximated by its linear part.
 
     The linear part is the projection under the null hypothesis. Take n rows in descending order of
-    their scores, with a share p of positive rows. The expected precision at a positive row of rank
-    r is 1 / r + p (r - 1) / r: the first term counts the row itself, the second the positive rows
-    above it. The row also raises the precision at each positive row below it: at rank j there is
-    one with probability p, whose precision increases by 1 / j. Without the constant p, the score of
-    a positive row is therefore (1 - p) / r + p (1 / (r + 1) + ... + 1 / n), divided by the number
-    of positive rows. Tied rows get their mean score. Without a positive class, scores are averaged
-    over classes. Folds are averaged, too.
+    their scores, with a fraction p of positive rows. The expected precision at a positive row of
+    rank r is 1 / r + p (r - 1) / r = p + (1 - p) / r: on the left, the first term counts the row
+    itself, the second the positive rows above it. The row also raises the precision at each
+    positive row below it: at rank j there is one with probability p, whose precision increases by
+    1 / j. Without the constant p, the score of a positive row is therefore (1 - p) / r +
+    p (1 / (r + 1) + ... + 1 / n), divided by the number of positive rows. Tied rows get their mean
+    score. Without a positive class, scores are averaged over classes. Folds are averaged, weighted
+    by their rows.
 
     >>> scores = np.array([[0.0, 3.0], [0.0, 2.0], [0.0, 1.0], [0.0, 0.0]])
     >>> truth = np.array([1, 1, 0, 0])
@@ -140,17 +144,18 @@ def of_auprc(predictions: metrics.ClassPredictions) -> RowScores:
         n_true = _counted(predictions.truth[rows], predictions.n_classes)
         defined = [code for code in metrics.detected(predictions) if 0 < n_true[code] < len(rows)]
         for code in defined:
-            share = len(rows) / len(predictions.truth) / len(defined)
+            weight = len(rows) / len(predictions.truth) / len(defined)
             descending = -metrics.class_scores(predictions, code)[rows]  # the best rank is 1
             n_positive = n_true[code]
             prevalence = n_positive / len(rows)
             inverse = 1 / np.arange(1, len(rows) + 1)
             below = inverse.sum() - np.cumsum(inverse)
             by_rank = ((1 - prevalence) * inverse + prevalence * below) / n_positive
+            # Tied rows first get different ranks; then the scores of these ranks are averaged.
             _, tie, n_tied = np.unique(descending, return_inverse=True, return_counts=True)
             by_row = by_rank[rankdata(descending, method="ordinal") - 1]
             means: Floats = np.bincount(tie, weights=by_row) / n_tied
-            scores[rows, code] = means[tie] * share
+            scores[rows, code] = means[tie] * weight
     return RowScores(scores, labels)
 
 
@@ -167,6 +172,7 @@ def _of_alarms(predictions: metrics.ClassPredictions, rate: float) -> RowScores:
     assert predictions.positive is not None
     labels = np.eye(predictions.n_classes)[predictions.truth]
     scores = np.zeros_like(labels)
+    # Without positive rows the sum is 0, whatever the divisor.
     n_positive = max(1, int((predictions.truth == predictions.positive).sum()))
     scores[:, predictions.positive] = predictions.alarms[:, metrics.RATES.index(rate)] / n_positive
     return RowScores(scores, labels)
@@ -189,7 +195,7 @@ def of_r2(predictions: metrics.NumberPredictions) -> RowScores:
 
 
 def of_spearman(predictions: metrics.NumberPredictions) -> RowScores:
-    """Return the row scores of the rank correlation, averaged over folds."""
+    """Return the row scores of the rank correlation, averaged over folds, weighted by rows."""
     n_rows = len(predictions.truth)
     scores, labels = np.zeros(n_rows), np.zeros(n_rows)
     for rows in rows_by_fold(predictions):
@@ -264,7 +270,10 @@ def difference_of_parts(a: ClassParts | None, b: ClassParts | None) -> ClassPart
 
 
 def parts_of_balanced_accuracy(predictions: metrics.ClassPredictions) -> ClassParts:
-    """Return the recall of each class: a correct row of class k contributes 1 / (n_k K)."""
+    """Return the recall of each class.
+
+    A correct row contributes 1 / (rows of its class * number of true classes).
+    """
     hits = (predictions.truth == predictions.guess).astype(np.float64)
     return _means(predictions.truth, hits, np.unique(predictions.truth), average=True)
 
@@ -287,23 +296,25 @@ def parts_of_auroc(predictions: metrics.ClassPredictions) -> ClassParts:
     n_defined = sum(len(fold) for fold, codes in defined if codes)
     for fold, codes in defined:
         for code in codes:
-            share = len(fold) / n_defined / len(codes)
+            weight = len(fold) / n_defined / len(codes)
             positive = truth[fold] == code
+            scores, n_positive = ranking[code][fold], int(positive.sum())
             # The rank among all rows minus the rank among rows of the same sort is the number of
             # rows of the other sort that a row outranks.
-            scores = ranking[code][fold]
-            n_positive = int(positive.sum())
             overall, placements = rankdata(scores), np.empty(len(scores))
             wins = overall[positive] - rankdata(scores[positive])
             losses = overall[~positive] - rankdata(scores[~positive])
             placements[positive] = wins / (len(scores) - n_positive)
             placements[~positive] = 1 - losses / n_positive
-            rows[fold] += share * placements / np.where(positive, positive.sum(), (~positive).sum())
-            areas[code] += share * placements[positive].mean()
-            weights[code] += share
+            n_alike = np.where(positive, n_positive, len(scores) - n_positive)
+            rows[fold] += weight * placements / n_alike
+            areas[code] += weight * placements[positive].mean()
+            weights[code] += weight
     scored = np.flatnonzero(weights)
     shares = areas[scored] / weights[scored]
-    if len(ranking) == 1:  # two classes have the same area, computed for the second
+    if len(ranking) == 1:
+        # Two classes share one area, computed for the second. Rows of both contribute to it by
+        # their placements, so that each class is a part with this area and the weight 1.
         scored, shares, weights = np.arange(2), np.full(2, areas[1]), np.ones(2)
     return ClassParts(truth, rows, shares, weights[scored], scored, are_shares=False)
 
@@ -331,6 +342,7 @@ def _means(truth: Codes, values: Floats, classes: Codes, average: bool = False) 
     With `average`, the score is the mean over classes instead of the sum.
     """
     weights = np.full(len(classes), 1 / len(classes) if average else 1.0)
+    # The total of a class without rows is 0, and so is its mean.
     counts = np.maximum([(truth == code).sum() for code in classes], 1)
     totals = np.array([values[truth == code].sum() for code in classes])
     row_weight_of_class = np.zeros(truth.max(initial=0) + 1)
@@ -372,12 +384,14 @@ def class_spread(parts: ClassParts, resamples: metrics.Resamples) -> ClassSpread
         counts[part] = np.bincount(groups[rows], minlength=n_groups)
         by_group[part] = np.bincount(groups[rows], weights=parts.rows[rows], minlength=n_groups)
     n_rows, n_with_class = counts.sum(axis=1), (counts > 0).sum(axis=1)
+    # The contribution of a group is 0 if its rows have the mean contribution of their class.
     by_group -= counts * (by_group.sum(axis=1) / n_rows)[:, None]
     correction = np.full(len(parts.classes), np.nan)  # a single group has no variance
     np.divide(n_with_class, n_with_class - 1, out=correction, where=n_with_class > 1)
     variances = np.square(by_group).sum(axis=1) * correction * resamples.widening**2
     # Parts covary in groups with several classes only; elsewhere the variances simply add up.
     products = np.square(by_group.sum(axis=0)).sum() - np.square(by_group).sum()
+    # With a single group all variances are NaN, so that the scale is 1, whatever the divisor.
     covariances = products * n_groups / max(1, n_groups - 1) * resamples.widening**2
     total = variances.sum()
     return ClassSpread(

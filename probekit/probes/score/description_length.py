@@ -45,7 +45,7 @@ def learning_sizes(n_samples: int, steps: int, smallest: int = 32) -> tuple[int,
     Sizes that round to the same number are merged.
 
     Raises:
-        ConfigError: There are fewer than two steps, or `smallest` is not below `n_samples`.
+        ConfigError: There are fewer than two steps, or `smallest` is not from 1 to `n_samples` - 1.
 
     >>> learning_sizes(3200, steps=3)
     (32, 320, 3200)
@@ -62,8 +62,8 @@ def learning_sizes(n_samples: int, steps: int, smallest: int = 32) -> tuple[int,
 def subsets(groups: NDArray[np.generic], sizes: Sequence[int], seed: int) -> Mask:
     """Return nested samples of whole groups, one for each size, as masks (n_sizes, n_samples).
 
-    Groups are added in one random order until a sample has at least `size` rows; it may have a few
-    more.
+    Groups are added in one random order until a sample has at least as many rows as its size; it
+    may have a few more.
 
     >>> rows = subsets(np.array(["a", "a", "b", "c"]), sizes=(1, 3, 4), seed=1)
     >>> rows.astype(int).tolist()
@@ -258,4 +258,5 @@ def tempered(scores: Floats, truth: Codes, log_prior: Floats | float = 0.0) -> f
         logs = log_softmax(scores * np.exp(log_factor) + log_prior, axis=1)
         return -float(logs[rows, truth].mean())
 
+    # The bounds of the logarithm allow factors from 3e-7 to 3e6.
     return float(np.exp(minimize_scalar(loss, bounds=(-15, 15), method="bounded").x))

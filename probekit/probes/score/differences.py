@@ -116,9 +116,10 @@ def paired_differences(
 
     The p-values come from random signs of the units' contributions, with the same sign patterns for
     all pairs. Up to 14 units, all patterns are used; with more, 10,000 random ones. The p-values
-    are adjusted by the step-down maximum of the standardised differences. If a class is rare, both
-    come from Welch's t by class instead; they are adjusted by the larger of Bonferroni's p-value
-    and that of the largest |t| of simulated groups.
+    are adjusted by the step-down maximum of the standardised differences. If a class is rare, the
+    p-value comes from Welch's t by class instead; its adjusted value is the larger of Bonferroni's
+    p-value and that of the largest |t| of simulated groups. With fewer than 6 units there are only
+    unadjusted intervals.
 
     Args:
         pairs: the values of a and of b.
@@ -157,8 +158,9 @@ def paired_differences(
     else:
         weights = resamples.weights
         whole, without = values[:, :1], values[:, 1:]
-        # The contribution (n_tests, n_units) of each unit to the value over all groups. It is exact
-        # for a mean over rows, and a first-order approximation for other metrics.
+        # The contribution (n_tests, n_units) of each unit to the value over all groups; it equals
+        # whole - (1 - weights) * without. It is exact for a mean over rows, and a first-order
+        # approximation for other metrics.
         contributions = whole * weights + (1 - weights) * (whole - without)
         others &= ~np.isnan(contributions).any(axis=1)
         if others.any():
@@ -254,13 +256,13 @@ def _sign_tests(contributions: Floats, resamples: Resamples) -> _Tests:
     value = contributions.sum(axis=1)
     shrunk = contributions - weights * (value * (1 - 1 / widening))[:, None]
     spread = np.sqrt(np.square(shrunk).sum(axis=1, keepdims=True))
-    units = np.divide(shrunk, spread, out=np.zeros_like(shrunk), where=spread > 0)
-    observed = np.abs(units.sum(axis=1))
+    standardised = np.divide(shrunk, spread, out=np.zeros_like(shrunk), where=spread > 0)
+    observed = np.abs(standardised.sum(axis=1))
     order = np.argsort(-observed, kind="stable")  # the largest first, for the step-down maximum
     least = observed[order] - ROUNDING
     drawn, ends = [], []
-    for signs in sign_patterns(units.shape[1], DRAWS, seed=0):
-        drawn.append(np.abs(signs @ units[order].T))
+    for signs in sign_patterns(len(weights), DRAWS, seed=0):
+        drawn.append(np.abs(signs @ standardised[order].T))
         ends.append(_ends(signs @ contributions.T, (signs @ weights)[:, None], value))
     # The |statistic| of each pattern, (n_patterns, n_tests), the largest observed one first.
     absolute = np.concatenate(drawn)
@@ -268,7 +270,7 @@ def _sign_tests(contributions: Floats, resamples: Resamples) -> _Tests:
     # The step-down maximum is over this test and all with smaller observed differences.
     largest = np.maximum.accumulate(absolute[:, ::-1], axis=1)[:, ::-1]
     stepped = np.maximum.accumulate((largest >= least).mean(axis=0))
-    p = np.empty((2, len(units)))
+    p = np.empty((2, len(value)))
     p[:, order] = single, stepped
     # Fewer than 5 % of the sorted patterns come before this one.
     at_level = int(np.ceil(LEVEL * len(absolute) - ROUNDING)) - 1
@@ -277,8 +279,8 @@ def _sign_tests(contributions: Floats, resamples: Resamples) -> _Tests:
     critical_in_order = -np.partition(-largest, at_level, axis=0)[at_level]
     # The procedure stops at the first test that is not rejected: all after it have its value.
     first_accepted = int(np.argmax(np.append(stepped, 1.0) >= LEVEL))
-    critical = np.empty(len(units))
-    critical[order] = critical_in_order[np.minimum(np.arange(len(units)), first_accepted)]
+    critical = np.empty_like(value)
+    critical[order] = critical_in_order[np.minimum(np.arange(len(value)), first_accepted)]
     # Limits of the interval, then those of the adjusted interval.
     limits = [
         np.partition(low, at_level, axis=0)[at_level],
@@ -286,6 +288,7 @@ def _sign_tests(contributions: Floats, resamples: Resamples) -> _Tests:
         *_quadratic_limits(contributions, weights, critical),
     ]
     widened = value + widening * (np.array(limits) - value)
+    # The adjusted interval contains the other one; limits that are only rounding errors are 0.
     widened[2:] = np.minimum(widened[0], widened[2]), np.maximum(widened[1], widened[3])
     widened[np.abs(widened) < ROUNDING * spread[:, 0]] = 0.0
     return np.concatenate([p, widened])
@@ -294,7 +297,8 @@ def _sign_tests(contributions: Floats, resamples: Resamples) -> _Tests:
 def _ends(sums: Floats, weights: Floats, value: Floats) -> Floats:
     """Return two hypothetical differences for each pattern of signs, (2, n_patterns, n_tests).
 
-    Between these two the pattern is at least as extreme as the observed signs.
+    Between these two the pattern is at least as extreme as the observed signs. They solve
+    sums - weights d = value - d and sums - weights d = -(value - d) for d.
 
     Args:
         sums: the sum of the contributions with the signs of each pattern, (n_patterns, n_tests).
@@ -304,7 +308,8 @@ def _ends(sums: Floats, weights: Floats, value: Floats) -> Floats:
     with np.errstate(divide="ignore", invalid="ignore"):
         ends = np.stack([(value - sums) / (1 - weights), (value + sums) / (1 + weights)])
     low, high = ends.min(axis=0), ends.max(axis=0)
-    same = np.abs(np.abs(weights) - 1)[:, 0] < ROUNDING  # these are as extreme for every difference
+    # If all units have the same sign, the pattern is as extreme for every difference.
+    same = np.abs(np.abs(weights) - 1)[:, 0] < ROUNDING
     low[same], high[same] = -np.inf, np.inf
     return np.stack([low, high])
 
@@ -322,6 +327,7 @@ def _quadratic_limits(contributions: Floats, weights: Floats, critical: Floats) 
     root = np.sqrt(np.maximum(np.square(first) - second * constant, 0.0))
     with np.errstate(divide="ignore", invalid="ignore"):
         limits = np.where(second > ROUNDING, np.stack([first - root, first + root]) / second, 0.0)
+    # Without a positive coefficient of d^2, even the largest differences are not rejected.
     limits[:, second <= ROUNDING] = [[-np.inf], [np.inf]]
     return limits
 
@@ -362,12 +368,12 @@ def _class_variances(parts: ClassParts, spread: ClassSpread) -> Floats:
     """Return the variance (n_parts,) of each part of a difference.
 
     If all n groups of a class have the same difference, its variance would be estimated as 0. It is
-    replaced by the variance whose t has the p-value of random signs, 2^(1 - n).
+    replaced by the variance whose t has the two-sided p-value of random signs, 2 * 0.5^n.
     """
     variances = spread.variances * spread.scale
     sums = np.array([parts.rows[parts.truth == code].sum() for code in parts.classes])
     agree = (variances < ROUNDING**2) & (np.abs(sums) > ROUNDING)
-    df = np.maximum(spread.n_effective[agree] - 1, 1)
+    df = np.maximum(spread.n_effective[agree] - 1, 1)  # the quantile is huge or undefined below 1
     variances[agree] = np.square(sums[agree] / t.isf(0.5 ** spread.n_groups[agree], df))
     return variances
 
@@ -381,6 +387,7 @@ def _smallest_p(spreads: Sequence[ClassSpread]) -> Floats:
         _, singular, vectors = np.linalg.svd(by_group.T, full_matrices=False)
         factor = singular[:, None] * vectors  # the covariance of the tests is factor.T @ factor
         sums += generator.normal(size=(DRAWS_OF_GROUPS, len(factor))) @ factor
+        # At least 1, because the squares are divided by it.
         df_of_class = max(1, min(MOST_SIMULATED, int(np.count_nonzero(by_group.any(axis=0))) - 1))
         squares = np.zeros_like(sums)
         for _ in range(df_of_class):

@@ -47,13 +47,14 @@ from probekit.probes.solve.design import Codes, Floats, Mask
 FEWEST_ARRANGEMENTS = 20
 MOST_EXACT = 14  # up to 2^14 sign patterns are all computed
 BLOCK = 1000  # number of sign patterns computed at a time
-MOST_ENTRIES = 5_000_000  # largest number of exchanged labels at a time
+MOST_ENTRIES = 5_000_000  # largest number of exchanged labels, or of their scores, at a time
 
 
 def sign_patterns(n_units: int, draws: int, seed: int) -> Iterator[NDArray[np.int8]]:
     """Yield sign patterns (n_patterns, n_units) in blocks, the observed pattern of only +1 first.
 
-    All patterns are yielded if there are at most 2^14 of them, otherwise `draws` random ones.
+    All patterns are yielded if there are at most 2^14 of them, otherwise the observed one and
+    `draws` random ones.
 
     >>> np.concatenate(list(sign_patterns(2, draws=100, seed=0))).tolist()
     [[1, 1], [-1, 1], [1, -1], [-1, -1]]
@@ -179,6 +180,7 @@ class LabelExchange:
         logs = [self._mixed.sum() * np.log(2.0)]
         for part in self._folds:
             _, counts = np.unique(self._values[self._first[self._whole[part]]], return_counts=True)
+            # The logarithm of n! / (n_1! n_2! ...), with n_k groups of label k.
             logs.append(gammaln(counts.sum() + 1) - gammaln(counts + 1).sum())
         with np.errstate(over="ignore"):
             return float(np.rint(np.exp(sum(logs))))
@@ -201,11 +203,12 @@ class LabelExchange:
         >>> null.t.shape, int(null.t.argmax()), int(null.scores.argmax())
         ((1, 100), 0, 0)
         """
-        of_labels = np.stack([one.scores for one in rows], axis=-1)
-        parts: list[_Groups | _Rows] = [self._groups(of_labels), *self._rows(of_labels)]
+        scores_of_rows = np.stack([one.scores for one in rows], axis=-1)
+        parts: list[_Groups | _Rows] = [self._groups(scores_of_rows), *self._rows(scores_of_rows)]
         # Arrays (3, n_draws, n_sites), the first one with the true labels as its only draw.
         sums = [np.sum([part.sums(part.labels[None]) for part in parts], axis=0)]
         rng = np.random.default_rng(self.seed)
+        # The largest array holds, for each draw, a label per row or a number per group and site.
         largest = max(len(self.labels), self.n_groups * len(rows))
         block = max(1, MOST_ENTRIES // largest)
         for start in range(0, self.draws, block):
@@ -222,6 +225,8 @@ class LabelExchange:
 
     def _groups(self, scores: Floats) -> _Groups:
         """Return the groups with a single label, each with the mean score of its rows.
+
+        `scores` (n_samples, n_labels, n_sites) are those of all rows.
 
         The mean of a fold is subtracted, because the scores of different fits differ by an offset.
         """
@@ -244,15 +249,20 @@ class LabelExchange:
         return _Groups(labels, means * size, totals[self._whole], self._folds, self._n_classes)
 
     def _rows(self, scores: Floats) -> Iterator[_Rows]:
-        """Yield the groups with several labels, those of the same size together."""
+        """Yield the groups with several labels, those of the same size together.
+
+        `scores` (n_samples, n_labels, n_sites) are those of all rows.
+        """
         n_rows = np.bincount(self.group_of_row)
         by_group = np.argsort(self.group_of_row, kind="stable")
         starts = np.cumsum(n_rows) - n_rows
-        # The label counts of a group are fixed, so the first label follows from the others.
+        # The score of a group is sum(scores for the first label), which no exchange changes, plus
+        # sum(gains) of its rows with other labels.
         gain = scores[:, 1:] - scores[:, :1] if self._n_classes else scores
         for size in np.unique(n_rows[self._mixed]):
             groups = np.flatnonzero(self._mixed & (n_rows == size))
             rows = by_group[starts[groups, None] + np.arange(size)]
+            # The label counts of a group are fixed, so this subtracts its expected score.
             centred = gain[rows] - gain[rows].mean(axis=1, keepdims=True)
             yield _Rows(self._values[rows], _rounded(centred, gain), self._n_classes)
 
@@ -296,7 +306,10 @@ class _Rows:
     """Groups of the same size that exchange the labels (n_groups, n_rows) of their rows."""
 
     labels: NDArray[Any]
-    scores: Floats  # (n_groups, n_rows, n_labels, n_sites), with a mean of 0 over the rows
+    # For classes, the gain in score of each label except the first over the first label, shape
+    # (n_groups, n_rows, n_classes - 1, n_sites); for numbers, the score (n_groups, n_rows, 1,
+    # n_sites). The mean over the rows of a group is 0.
+    scores: Floats
     n_classes: int
 
     def exchanged(self, draws: int, generator: np.random.Generator) -> NDArray[Any]:
@@ -306,9 +319,11 @@ class _Rows:
     def sums(self, labels: NDArray[Any]) -> Floats:
         """Return the score, its variance and the score again (3, n_draws, n_sites).
 
-        The score of all rows, the third one of `_Groups.sums`, differs from it by a constant only.
+        The third is the score of all rows, as in `_Groups.sums`. Here all rows count equally in
+        both scores, which therefore differ only by a constant that no exchange changes.
         """
         by_group = np.zeros((labels.shape[1], len(labels), self.scores.shape[3]))
+        # For classes, place 0 of the scores belongs to class 1.
         for number, weights in enumerate(_weights(labels, range(1, self.n_classes))):
             by_group += weights.swapaxes(0, 1) @ self.scores[:, :, number]
         score = by_group.sum(axis=0)
@@ -417,7 +432,10 @@ def p_values(observed: Floats, permuted: Floats) -> PValues:
     draws = permuted.shape[1]
 
     def share(scores: Floats) -> Floats:
-        """Return the share (n_sites,) of draws that score at least as high as the observation."""
+        """Return the share (n_sites,) of draws at least as high as the observed score.
+
+        The observed labels are one of the draws. `scores` has one row, or one per site.
+        """
         found: Floats = (1 + (scores >= least).sum(axis=1)) / (1 + draws)
         return found
 

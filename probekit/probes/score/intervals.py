@@ -82,7 +82,7 @@ def jackknife_interval(
     if np.isfinite(top) and (values < top).all():
         distance = _log_t(top - values, resamples, level)
         return Interval(value, top - distance.high, top - distance.low)
-    # At the end of the range there is no logarithm.
+    # There are no bounds, or a value is at the end of the range, where there is no logarithm.
     found = _t(values, resamples, level)
     return Interval(value, max(found.low, bottom), min(found.high, top))
 
@@ -130,6 +130,7 @@ def score_interval(
     below, above = np.sqrt(spread.scale * np.square(distances).sum(axis=0))
     if spread.is_shared and not spread.variances.any():  # no estimate of how parts vary together
         below, above = distances.sum(axis=0)
+    # All metrics with parts are shares, so the limits are between 0 and 1.
     return Interval(value, max(0.0, value - below), min(1.0, value + above))
 
 
@@ -142,6 +143,7 @@ def jackknife_variance(values: Floats) -> float:
     0.3333
     """
     n_units = len(values) - 1
+    # This equals (n_units - 1) / n_units * sum((values - mean)^2).
     return float((n_units - 1) * values[1:].var())
 
 

@@ -71,8 +71,8 @@ class ClassPredictions:
         """Return predictions of the class with the highest of `scores` (n_samples, n_classes).
 
         `log_prior` holds the log class frequencies that class weights have removed from logits,
-        (n_classes,) or one row for each prediction. They are added to the log probabilities; the
-        predicted classes do not change.
+        (n_classes,) or one row for each prediction. They are added to the logits before the
+        softmax; the predicted classes do not change. Other scores are not changed.
 
         >>> ClassPredictions.of_scores(np.array([1]), np.array([[0.5, 2.0]]), are_logits=False)
         ... # doctest: +ELLIPSIS
@@ -351,7 +351,7 @@ def _area(scores: Floats, positive: Mask, resamples: Resamples) -> Floats:
     """
     groups = resamples.group_of_row
     levels, level_of_positive = np.unique(scores[positive], return_inverse=True)
-    shape = (len(levels) + 1, resamples.n_groups)
+    shape = (len(levels) + 1, resamples.n_groups)  # the last place is above all levels
     positives = tally(level_of_positive, groups[positive], shape)
     negatives = sum(
         tally(np.searchsorted(levels, scores[~positive], side=side), groups[~positive], shape, 0.5)
@@ -362,8 +362,9 @@ def _area(scores: Floats, positive: Mask, resamples: Resamples) -> Floats:
 
 def _pairs(positives: csr_array, negatives: csr_array, counts: NDArray[np.float32]) -> Floats:
     """Return pairs won and all pairs (2, n_draws) from the tables (n_levels + 1, n_groups)."""
-    won, beaten = positives @ counts, np.cumsum(negatives @ counts, axis=0)
-    return np.stack([np.einsum("ld,ld->d", won, beaten), won.sum(axis=0) * beaten[-1]])
+    # The positive rows at each level, and the negative rows that each of them beats.
+    hits, beaten = positives @ counts, np.cumsum(negatives @ counts, axis=0)
+    return np.stack([np.einsum("ld,ld->d", hits, beaten), hits.sum(axis=0) * beaten[-1]])
 
 
 RATES = (0.01, 0.05)  # allowed false positive rates, in the order of the columns of `alarms`
@@ -431,6 +432,7 @@ def _precision_of(
 ) -> Floats:
     """Return summed precision and number of positives (2, n_draws) in the resamples `counts`."""
     hits = positives @ counts.astype(np.float64)
+    # A level accepts the rows at this level and at all higher ones.
     accepted_hits = np.cumsum(hits[::-1], axis=0)[::-1]
     accepted = accepted_hits + np.cumsum((negatives @ counts)[::-1], axis=0)[::-1]
     shape = accepted.shape
@@ -489,6 +491,9 @@ def _alarm_rate(
     """Return the share of positive rows, or of negative rows, with an alarm.
 
     Shape (1 + n_units,): the value over all groups, then with each unit left out; see `Resamples`.
+
+    Raises:
+        DataError: The predictions have no alarms.
     """
     if predictions.alarms is None:
         raise DataError("These predictions have no alarms. Give them with `with_alarms`.")
@@ -552,7 +557,7 @@ def r2(predictions: NumberPredictions, resamples: Resamples) -> Floats:
     >>> r2(predictions, Resamples.whole(3)).tolist()
     [0.5]
     """
-    # Centring by the overall mean, close to that of any draw, avoids cancellation.
+    # Centring by the overall mean, close to that of any resample, avoids cancellation.
     centred = predictions.truth - predictions.truth.mean()
     squared_errors = (predictions.truth - predictions.guess) ** 2
     summed = (_summed(values, resamples) for values in (None, centred, centred**2, squared_errors))
@@ -611,7 +616,8 @@ def _correlation(
 def _centred_ranks(n_rows: Floats) -> Floats:
     """Return the mean rank (n_levels, n_draws) of each level with so many rows, minus the mean."""
     last = np.cumsum(n_rows, axis=0)
-    # The ranks of a level are last - n_rows + 1 to last; all ranks are 1 to last[-1].
+    # The ranks of a level are last - n_rows + 1 to last, with the mean last - (n_rows - 1) / 2. All
+    # ranks are 1 to last[-1], with the mean (last[-1] + 1) / 2.
     centred: Floats = last - (n_rows + last[-1]) / 2
     return centred
 

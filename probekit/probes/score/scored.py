@@ -138,7 +138,10 @@ class Scored:
     fit: FittedLayers | None = None
 
     def take(self, rows: NDArray[np.generic]) -> Scored:
-        """Return the predictions for some rows, given by a mask or by row numbers."""
+        """Return the predictions for some rows, given by a mask or by row numbers.
+
+        `against` must be for the same rows already: it is not changed.
+        """
         predictions = tuple(metrics.take(one, rows) for one in self.predictions)
         chance = tuple(metrics.take(one, rows) for one in self.chance)
         return replace(self, predictions=predictions, chance=chance, groups=self.groups[rows])
@@ -164,9 +167,9 @@ class Scored:
         if len(several) == 1:
             return several[0]
 
-        def over_splits(draws: Sequence[tuple[Predictions, ...]]) -> tuple[Predictions, ...]:
+        def over_splits(of_splits: Sequence[tuple[Predictions, ...]]) -> tuple[Predictions, ...]:
             """Return each draw, joined over the splits, given the draws of each split."""
-            return tuple(joined(of_splits) for of_splits in zip(*draws, strict=True))
+            return tuple(joined(of_draw) for of_draw in zip(*of_splits, strict=True))
 
         return replace(
             several[0],
@@ -292,7 +295,8 @@ def uninformed(train_labels: NDArray[Any], predictions: Predictions) -> Predicti
     """Return the chance level predictions for the same rows: the majority class or the mean.
 
     Scores, if the given predictions have any, are the log frequencies of the training labels
-    (n_train,). The alarm of every row is the false positive rate that the threshold allows.
+    (n_train,). The alarm of every row, if there are any, is the false positive rate that the
+    threshold allows.
 
     >>> predictions = metrics.ClassPredictions(np.array([0, 1]), np.array([0, 1]), n_classes=2)
     >>> uninformed(np.array([1, 1, 0]), predictions).guess.tolist()

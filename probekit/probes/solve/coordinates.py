@@ -57,7 +57,8 @@ class Product:
         curvature, classes = torch.linalg.eigh(covariance)
         curvature = curvature.clamp_min(0)[..., None]
         along_axes = curvature * objectives.variances + objectives.penalty[:, None, None]
-        # The intercept direction (1, ..., 1) does not change the predictions, so no step uses it.
+        # The intercepts have no curvature along (1, ..., 1). The lower bound does no harm there: no
+        # step uses this direction, because it does not change the predictions.
         intercept = curvature.clamp_min(LEAST_CURVATURE)
         scaling = torch.cat([along_axes, intercept], dim=2).rsqrt()
         return cls(objectives.axes, classes, scaling)
@@ -94,7 +95,8 @@ class Factor:
         None if rounding errors make a Hessian that is not positive definite.
         """
         factors = _hessians(objectives, scores)
-        for score in range(len(factors)):  # one at a time, to save memory
+        # Each Hessian is replaced by its factor, one at a time, to save memory.
+        for score in range(len(factors)):
             factors[score], failed = torch.linalg.cholesky_ex(factors[score])
             if failed:
                 return None
@@ -235,13 +237,14 @@ def _hessians(objectives: Objectives, scores: Tensor) -> Tensor:
     rounding = torch.finfo(hessians.dtype).eps * diagonal.sum(dim=1, keepdim=True)
     diagonal[:, :-1] += penalty
     diagonal[:, -1] = curvature.sum(dim=1).clamp_min(LEAST_CURVATURE)
-    diagonal += rounding
+    diagonal += rounding  # so that rounding errors do not make it indefinite
     return hessians
 
 
 def centred(values: Tensor) -> Tensor:
     """Return values (F, c, q + 1) minus their mean over the classes.
 
-    The mean does not affect the predictions, but increases the penalty.
+    The mean does not affect the predictions, but increases the penalty. The single score of two
+    classes is unchanged.
     """
     return values - values.mean(dim=1, keepdim=True) if values.shape[1] > 1 else values

@@ -130,8 +130,8 @@ def descend(
 ) -> Iterator[tuple[int, Minimum]]:
     """Yield index and result of each fit when it stops.
 
-    A fit stops when its excess is below `stopping.aim`, when rounding errors prevent further
-    progress, or after `max_iter` iterations.
+    A fit stops when its excess is below `stopping.aim`, `BEYOND` iterations after it reached its
+    tolerance, when rounding errors prevent further progress, or after `max_iter` iterations.
 
     Args:
         objectives: the F objectives to minimise.
@@ -201,6 +201,7 @@ def _step(
     gradient = coordinates.of_gradient(raw)
     step, change = length[:, None, None] * state.direction, gradient - state.gradient
     product = dot(step, change)
+    # A pair without positive curvature gets 0, so that the search direction does not use it.
     inverse = torch.where(product > torch.finfo(product.dtype).tiny, 1 / product, 0.0)
     pairs = [*state.pairs, (step, change, inverse)][-MEMORY:]
     after = replace(
@@ -235,6 +236,7 @@ def _line_search(
     by secants. Scores are linear in the step length, so a trial needs no product with the rows.
     """
     along, slope = objectives.scores(direction), state.slope
+    # Along the line, the derivative of the penalty is linear + length * square.
     linear = objectives.penalties(state.point, direction)
     square = objectives.penalties(direction, direction)
 
@@ -257,6 +259,7 @@ def _line_search(
         high = torch.where(below, high, length)
         high_slope = torch.where(below, high_slope, trial.slope)
         secant = low - low_slope * (high - low) / (high_slope - low_slope)
+        # As long as the root has no upper bound, the length grows fourfold.
         length = torch.where(accepted, length, torch.where(high.isinf(), 4 * low, secant))
         others = torch.nonzero(~accepted).flatten() if accepted.any() else slice(None)
         retried = evaluate(length, others)

@@ -40,9 +40,9 @@ class DesignRows:
     Products are computed by blocks of rows; sums over blocks are accumulated in float64.
     """
 
-    raw: Features
-    mean: Floats
-    scale: Floats
+    raw: Features  # (n_samples, n_coordinates)
+    mean: Floats  # (n_coordinates,), to subtract
+    scale: Floats  # (n_coordinates,), to divide by
     dtype: torch.dtype
     device: str = "cpu"
 
@@ -212,7 +212,8 @@ def dual(X: Features, weights: Features, typical: Mask, device: str = "cpu") -> 
     Z = (X[counted] - mean) / scale
     squares, vectors = np.linalg.eigh(Z @ Z.T)
     spanned = squares > squares.max(initial=0) * len(Z) * np.finfo(np.float64).eps
-    # Z = vectors diag(lengths) V^T (singular values); the coordinates of the rows are Z V.
+    # Z = vectors diag(lengths) V^T (singular values). The coordinates of the rows are
+    # Z V = vectors diag(lengths), and V = Z^T vectors diag(1 / lengths) leads back to features.
     lengths = np.sqrt(squares[spanned])
     coordinates = vectors[:, spanned] * lengths
     n = coordinates.shape[1]
@@ -256,26 +257,32 @@ def _rounding(X: Features) -> float:
 
 
 def _spread(rows: DesignRows, weights: Tensor, typical: Mask) -> Tensor:
-    """Return the standard deviation (n_shares, n_features) of `rows` within each share."""
-    scaled_by = weights * torch.as_tensor(typical, device=weights.device)
-    few = (scaled_by > 0).sum(dim=1, keepdim=True) < 2
-    scaled_by = torch.where(few, weights, scaled_by)
-    scaled_by = scaled_by / scaled_by.sum(dim=1, keepdim=True)
-    squares = sum(scaled_by[:, place] @ block**2 for place, block in rows.blocks())
-    variance = squares - rows.sum_of(scaled_by) ** 2
+    """Return the standard deviation (n_shares, n_features) of `rows` within each share.
+
+    It is that of the typical rows, or of all rows of a share with fewer than two typical ones.
+    """
+    used = weights * torch.as_tensor(typical, device=weights.device)
+    few = (used > 0).sum(dim=1, keepdim=True) < 2
+    used = torch.where(few, weights, used)
+    used = used / used.sum(dim=1, keepdim=True)  # weights that sum to 1 in each share
+    squares = sum(used[:, place] @ block**2 for place, block in rows.blocks())
+    variance = squares - rows.sum_of(used) ** 2
     spread = variance.clamp_min(0).sqrt()
     # If the two terms of a variance nearly cancel, rounding errors dominate it. This is rare.
     for share in torch.nonzero((variance < CANCELLED * squares).any(dim=1)).flatten():
-        spread[share] = _exact_spread(rows, scaled_by[share]).to(spread)
+        spread[share] = _exact_spread(rows, used[share]).to(spread)
     return spread
 
 
-def _exact_spread(rows: DesignRows, share: Tensor) -> Tensor:
-    """Return the standard deviation (n_features,) in float64; 0 if it is only a rounding error."""
-    share = share.double()
-    sums = [share[place] @ block.double() for place, block in rows.blocks()]
+def _exact_spread(rows: DesignRows, weights: Tensor) -> Tensor:
+    """Return the standard deviation (n_features,) in float64; 0 if it is only a rounding error.
+
+    `weights` (n_samples,) sum to 1.
+    """
+    weights = weights.double()
+    sums = [weights[place] @ block.double() for place, block in rows.blocks()]
     mean = torch.stack(sums).sum(dim=0)
-    squares = [share[place] @ (block.double() - mean) ** 2 for place, block in rows.blocks()]
+    squares = [weights[place] @ (block.double() - mean) ** 2 for place, block in rows.blocks()]
     spread = torch.stack(squares).sum(dim=0).sqrt()
     raw_mean = mean + torch.as_tensor(rows.mean / rows.scale, device=mean.device)
     rounding = _rounding(rows.raw) * (mean.abs() + raw_mean.abs())
@@ -321,6 +328,7 @@ class Objectives:
         """Return the mean cross-entropy (F,) in float64, and its gradient (F, c, n) in scores."""
         if scores.shape[1] == 1:
             score, is_second = scores[:, 0], self.codes
+            # Above 40, softplus(x) rounds to x in float64; the default threshold is too low for it.
             loss = softplus(score, threshold=40) - score * is_second
             slopes = (torch.sigmoid(score) - is_second)[:, None]
         else:

@@ -89,8 +89,8 @@ def fit_columns(
 ) -> list[TunedProbeFit[Fit]]:
     """Return the tuned fit of each label column (n_samples,) on X (n_samples, n_features).
 
-    The C with the highest held-out accuracy is selected, or the one that the judge rates highest;
-    ties go to the smallest C, the strongest regularisation.
+    The C with the highest held-out accuracy, weighted like the rows, is selected, or the one that
+    the judge rates highest; ties go to the smallest C, the strongest regularisation.
 
     Args:
         X: the rows.
@@ -217,7 +217,8 @@ def search(
     """Return the index of the model whose held-out outputs are rated best; ties go to the first.
 
     `held_out` takes the mask (n_samples,) of the rows of a fold and returns their outputs of each
-    model, fitted on all other rows. Folds whose other rows have a single label are left out.
+    model, fitted on all other rows. Folds whose other rows have a single label are left out; if no
+    fold is left, the first model is returned.
 
     >>> truth, folds = np.array([1.0, 2.0, 3.0, 4.0]), np.array([0, 0, 1, 1])
     >>> search(rate_numbers, truth, folds, lambda outside: [0 * truth[outside], truth[outside]])
@@ -273,8 +274,7 @@ def _held_out(X: Features, paths: NDArray[np.object_], fold_of_row: Codes) -> Co
 def _blocks(X: Features, fold_of_row: Codes) -> Iterator[tuple[int, Codes, Floats]]:
     """Yield each fold with the numbers of its held-out rows and the rows in float64.
 
-    They are read in blocks, because they may be a memory-mapped file that is larger than the
-    memory.
+    X is read in blocks, because it may be a memory-mapped file that is larger than the memory.
     """
     for fold in range(int(fold_of_row.max()) + 1):
         outside = np.flatnonzero(fold_of_row == fold)
@@ -284,7 +284,10 @@ def _blocks(X: Features, fold_of_row: Codes) -> Iterator[tuple[int, Codes, Float
 
 
 def _mean(codes: Codes, fits: Sequence[Fit]) -> AffineLayer | None:
-    """Return the mean of the fits whose training rows contained all classes of the labels."""
+    """Return the mean of the fits whose training rows contained all classes of the labels.
+
+    None if there is no such fit.
+    """
     n_classes = len(np.unique(codes))
     layers = [fit.layers[0] for fit in fits if len(fit.classes) == n_classes]
     if not layers:

@@ -102,7 +102,7 @@ def cosine(a: Floats, b: Floats, spread: Floats | None = None) -> float:
     """Return the cosine similarity of two directions; NaN if one of them is zero.
 
     Args:
-        a: a direction in raw features.
+        a: a direction in raw features; see `direction`.
         b: another direction in raw features.
         spread: the standard deviation (n_features,) of each feature. If given, the cosine is
             computed for the same two probes as functions of standardised features. Raw weights are
@@ -114,6 +114,7 @@ def cosine(a: Floats, b: Floats, spread: Floats | None = None) -> float:
     (-1.0, 0.98)
     """
     if spread is not None:
+        # Directions of several classes are concatenated, so that the spread is repeated for each.
         a, b = (x * np.tile(spread, len(x) // len(spread)) for x in (a, b))
     lengths = float(np.linalg.norm(a) * np.linalg.norm(b))
     return float(a @ b) / lengths if lengths else float("nan")

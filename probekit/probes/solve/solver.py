@@ -183,9 +183,10 @@ class Solver:
 class _Task:
     """A problem in terms of a design, with `codes` renumbered to index the `classes` of its share.
 
-    `class_weights` (n_classes,) multiply the row weights, or None; they leave their sum as it is.
-    Tasks of a group have the same labels, classes and C, and shares of about the same size and
-    standard deviations, and therefore about the same Hessian.
+    `number` is the index of the problem. `class_weights` (n_classes,) multiply the row weights,
+    whose sum stays the same; None for equal ones. Tasks of a group have the same labels, classes
+    and C, and shares of about the same size and standard deviations, and therefore about the same
+    Hessian.
     """
 
     number: int
@@ -301,6 +302,7 @@ def _objectives(design: Design, tasks: Sequence[_Task]) -> Objectives:
         rows=design.rows,
         axes=design.axes,
         variances=design.variances,
+        # The binary loss multiplies scores by the codes; the other one uses them as indices.
         codes=codes.to(weights) if is_binary else codes.to(weights.device),
         weights=weights / total,
         units=design.units[shares],
