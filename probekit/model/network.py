@@ -355,9 +355,9 @@ class Network(nn.Module):
                 block.
             mask: True at tokens, False at padding, for the positions in `before` and then for
                 `resid`, shape [batch key_pos].
-            before: keys and values of all earlier positions, by block; None if there are none. The
-                keys are those that attention reads: `attn.hook_rot_k` where the network has that
-                site.
+            before: keys and values of all earlier positions, by block; None if there are none, and
+                for the blocks before `layer`. The keys are those that attention reads:
+                `attn.hook_rot_k` where the network has that site.
             at: positions in `resid` that are returned, shape [batch n_at]; None means all.
             tap: function called at each requested site.
             sites: names of the requested sites; empty for none.
@@ -380,7 +380,7 @@ class Network(nn.Module):
             )
         taps, last = Taps(tap, set(sites)), len(self.blocks) - 1
         first = layer + 1 if after_attention else layer  # the first block that is run as a whole
-        if at is not None and first > last:  # otherwise the last block selects them
+        if at is not None and first > last:  # otherwise the last block selects the positions
             resid = select_positions(resid, at.to(resid.device))
         if after_attention:
             block = cast(Any, self.blocks[layer])

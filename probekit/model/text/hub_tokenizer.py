@@ -241,7 +241,7 @@ def _encoder(path: Path, content: Mapping[str, Any]) -> Encoder:
 
 @contextmanager
 def _library(failure: Callable[[], str]) -> Iterator[None]:
-    """Convert errors of the library `tokenizers` to CheckpointErrors that begin with `failure()`."""
+    """Turn errors of the library `tokenizers` to a CheckpointError: `failure()`, then the error."""
     try:
         yield
     except BaseException as error:
