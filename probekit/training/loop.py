@@ -281,10 +281,8 @@ def train(
         if row.step in save_steps:
             save(model, row.step)
         if row.step % recipe.checkpoints.resume_every == 0 or is_last:
-            log_digest = run_files.write_log(folder / run_files.LOG, log)
-            progress = run_files.Progress.of(
-                row.step, recipe, corpus=tokens.corpus, tokens=tokens.digest, log=log_digest
-            )
+            digest = run_files.write_log(folder / run_files.LOG, log)
+            progress = run_files.Progress.of(row.step, recipe, tokens.corpus, tokens.digest, digest)
             learners.write_state(folder / run_files.STATE, learner.tensors(), progress)
         watcher.progress("pretrain", row.step, training.steps)
     return model.eval()

@@ -79,8 +79,7 @@ class ChatTemplate:
             )
         start, places = len(before), []
         for turn, after in zip(turns, parts, strict=True):
-            forms = (turn, turn.strip())
-            written = [form for form in forms if text.startswith(form + after, start)]
+            written = [one for one in (turn, turn.strip()) if text.startswith(one + after, start)]
             if not written or not text.startswith(before):
                 raise DataError(
                     f"{self._where}: the chat template changes the text {turn[:60]!r}, so that its "
