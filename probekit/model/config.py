@@ -277,7 +277,8 @@ class ModelConfig(ABC):
 
         Raises:
             MissingError: there is no config.json.
-            CheckpointError: the file describes a network that the family's code does not compute.
+            CheckpointError: the file is damaged, or describes a network that the family's code does
+                not compute.
         """
         return cls.from_hub(read_entries(folder), folder / "config.json")
 
@@ -376,7 +377,10 @@ def count_sums(config: ModelConfig) -> tuple[ParameterCount, ...]:
 def _sum(
     name: str, components: Sequence[Component], config: ModelConfig, formula: str = ""
 ) -> ParameterCount:
-    """Return the parameter count of several components of a block together."""
+    """Return the parameter count of several components of a block together.
+
+    The default of the formula is the sum of the names of the components.
+    """
     names = (component.name.rpartition(".")[2] for component in components)
     number = sum(_count(component, config).number for component in components)
     return ParameterCount(name, formula or " + ".join(names), number, times=config.n_layers)
@@ -406,7 +410,7 @@ def _count(component: Component, config: ModelConfig) -> ParameterCount:
 def _size(axis: str, config: ModelConfig) -> int:
     """Return the size of an axis, which may be a product such as `3 d_model`."""
     sizes = config.axis_sizes
-    return math.prod(int(n) if n.isdecimal() else sizes[n] for n in axis.split())
+    return math.prod(int(part) if part.isdecimal() else sizes[part] for part in axis.split())
 
 
 def check_keys(
@@ -462,6 +466,8 @@ def check_required(
 ) -> None:
     """Raise CheckpointError if a key has a value that the family's code does not compute.
 
+    An absent key counts as the first of the allowed values.
+
     Raises:
         CheckpointError: a value is not one of those allowed.
     """
@@ -478,7 +484,7 @@ def read_entries(folder: Path) -> dict[str, Any]:
 
     Raises:
         MissingError: there is no config.json.
-        CheckpointError: the file is not a JSON object.
+        CheckpointError: the file is damaged or not a JSON object.
     """
     path = folder / "config.json"
     if not path.exists():
@@ -499,6 +505,8 @@ def check_sizes_and_switches(config: ModelConfig) -> None:
         ConfigError: a size or a switch is invalid.
     """
     for entry in fields(config):
+        # The type as written in the class. That of special tokens, `int | list[int] | None`, is not
+        # among those below.
         name, value, type_ = entry.name, getattr(config, entry.name), str(entry.type)
         if value is None and type_.endswith("| None"):
             continue
@@ -511,7 +519,7 @@ def check_sizes_and_switches(config: ModelConfig) -> None:
 
 
 def check_between_0_and_1(config: ModelConfig, names: Iterable[str]) -> None:
-    """Raise ConfigError if one of the named fields is not a number between 0 and 1.
+    """Raise ConfigError if one of the named fields is not a number between 0 and 1, both excluded.
 
     Raises:
         ConfigError: a number is invalid.
@@ -529,7 +537,7 @@ def check_layer_types(types: object, allowed: Sequence[str], n_layers: int) -> N
         ConfigError: it is something else.
     """
     is_list = isinstance(types, list | tuple) and len(types) == n_layers
-    if not is_list or not all(one in allowed for one in cast(Sequence[object], types)):
+    if not is_list or not all(type_ in allowed for type_ in cast(Sequence[object], types)):
         raise ConfigError(
             f"layer_types must be a list of {' or '.join(allowed)} for each of {n_layers} layers, "
             f"not {types!r}."

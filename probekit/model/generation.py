@@ -79,6 +79,7 @@ class Decoding:
         Raises:
             DataError: there are more tokens than the context, and `slide` is false.
         """
+        # The last new token is not counted, because no pass reads it.
         if self.slide or n_prompt + self.max_new_tokens - 1 <= config.n_ctx:
             return
         room = config.n_ctx - n_prompt + 1
@@ -89,7 +90,7 @@ class Decoding:
         )
 
     def generators(self, prompts: Sequence[Sequence[int]]) -> list[np.random.Generator]:
-        """Return the random generator of each row; none for greedy decoding.
+        """Return the random generator of each row; an empty list for greedy decoding.
 
         The samples of a prompt are consecutive rows.
 
@@ -110,7 +111,7 @@ class Decoding:
 
         Args:
             logits: shape [batch d_vocab].
-            draws: uniform in [0, 1), shape [batch]; unused if temperature is 0.
+            draws: uniform in [0, 1), shape [batch]; unused, and may be empty, if temperature is 0.
 
         >>> logits = torch.tensor([[0.0, 3.0, 2.9, 0.0]])
         >>> Decoding(1, temperature=1, top_k=2).choose(logits, torch.tensor([0.99]))
@@ -139,7 +140,8 @@ class Decoding:
         if self.top_p is not None:
             scaled = keep_top_p(scaled, self.top_p)
         sums = scaled.softmax(-1).cumsum(-1)
-        # The first token whose cumulative sum exceeds the draw; never one of probability 0.
+        # The first token whose cumulative sum exceeds the draw; never one of probability 0. The
+        # draw is scaled to stay below the last sum, which is 1 up to rounding.
         return torch.searchsorted(sums, (draws * sums[:, -1])[:, None], right=True)[:, 0]
 
 
@@ -164,7 +166,7 @@ def keep_top_p(logits: Tensor, p: float) -> Tensor:
     tensor([[0.5000, 0.0000, 0.3000]])
     """
     ordered, order = logits.softmax(-1).sort(descending=True, stable=True)
-    outside = ordered.cumsum(-1) - ordered >= p  # the more probable tokens reach p
+    outside = ordered.cumsum(-1) - ordered >= p  # the more probable tokens sum to p or more
     return logits.masked_fill(outside.scatter(1, order, outside), -torch.inf)
 
 
@@ -226,7 +228,9 @@ def generate(
     torch.Size([2, 3])
 
     Raises:
-        ConfigError: a decoding parameter is out of range, or the model is in training mode.
+        UnknownNameError: a pattern matches no site.
+        ConfigError: a decoding parameter is out of range, `sites` are given without a tap, or the
+            model is in training mode.
         DataError: the prompts are invalid, or exceed the context together with the new tokens; the
             logits are not finite; or `slide` is used with a `Recording`.
     """
@@ -287,7 +291,7 @@ def new_tokens(
     new_ids: list[list[int]] = [[] for _ in ids]  # of each row, for the stopping criterion
     ended = torch.zeros(len(ids), dtype=torch.bool, device=ids.device)
     for _ in range(decoding.max_new_tokens):
-        if ids.shape[1] > n_ctx:
+        if ids.shape[1] > n_ctx:  # only with `slide`; cached keys have the earlier positions
             past, ids, mask = KeyValueCache(), ids[:, -n_ctx:], mask[:, -n_ctx:]
         unread, unread_mask = ids[:, past.length :], mask[:, past.length :]
         attended = None if bool(unread_mask.all()) else unread_mask
@@ -340,10 +344,10 @@ class StopStrings:
             raise ConfigError(f"Stop strings must be a list of non-empty strings, not {strings!r}.")
         self.strings = tuple(strings)
         self._tokenizer = tokenizer
-        self._longest = max((len(text.encode()) for text in strings), default=0)
+        self._longest = max((len(text.encode()) for text in strings), default=0)  # in bytes
 
     def __call__(self, ids: Sequence[int]) -> bool:
-        """Return whether the last of the ids completes a stop string."""
+        """Return whether one of the last ids completes a stop string."""
         # A token has at least one byte, so this many tokens contain the longest stop string.
         tail = self._tokenizer.bytes_of(ids[-self._longest :])
         return any(text.encode() in tail for text in self.strings)
@@ -394,8 +398,10 @@ def continue_texts(
     (3, False)
 
     Raises:
-        ConfigError: a stop string is empty.
-        DataError: a prompt is empty, or exceeds the context together with the new tokens.
+        ConfigError: a stop string is empty, `bos` is true and there is no such token, or as in
+            `generate`.
+        DataError: a prompt is empty, or exceeds the context together with the new tokens, or the
+            logits are not finite.
     """
     stopping = StopStrings(tokenizer, tokenizer.ends_of_text if stop is None else stop)
     batch = _encode(model, tokenizer, prompts, bos=bos)
@@ -404,7 +410,7 @@ def continue_texts(
     for row in torch.stack(steps, 1).tolist():
         ids = [token for token in row if token != ENDED]
         found.append(Continuation(stopping.cut(tokenizer.decode(ids)), tuple(ids), stopping(ids)))
-    n_samples = decoding.num_samples
+    n_samples = decoding.num_samples  # of each prompt, in consecutive rows
     return [found[first : first + n_samples] for first in range(0, len(found), n_samples)]
 
 

@@ -33,10 +33,11 @@ from probekit.products import linear
 class Network(nn.Module):
     """A decoder-only transformer with a tap at every site; each family derives its network.
 
-    A family defines `CONFIG`, its modules, and `residual_stream`; its blocks may need more than
-    `block_inputs` gives them. Modules are found by the names in `config.WEIGHTS`.
+    A family defines `CONFIG`, its modules, and `residual_stream`, and overrides `block_inputs` if
+    its blocks rotate or have windows. Modules are found by the names in `config.WEIGHTS`.
 
     Attributes:
+        CONFIG: class of the config.
         VERSION: version of the numbers that the family computes. Raise it when they change, and run
             `make golden`.
         config: sizes and switches, under the names of the hub's config.json.
@@ -201,7 +202,8 @@ class Network(nn.Module):
             revision: commit, tag or branch of a model on the hub; the same as `org/name@revision`.
 
         Raises:
-            ConfigError: a revision of a folder is given.
+            ConfigError: the dtype is not supported, the name is not valid, or a revision of a
+                folder is given.
             MissingError: no model has this name, or it has no such revision.
             CheckpointError: a file is damaged, or its tensors are not those of this network.
         """
@@ -218,6 +220,7 @@ class Network(nn.Module):
 
         Raises:
             StoreError: a file cannot be written.
+            CheckpointError: the folder has a damaged digests.json.
         """
         write_checkpoint(Path(folder), self.config, self.state_dict())
 
@@ -253,7 +256,8 @@ class Network(nn.Module):
 
         Raises:
             UnknownNameError: a pattern matches no site.
-            ConfigError: `sites` without a tap, or neither logits nor a site is requested.
+            ConfigError: `sites` without a tap; neither logits nor a site is requested; or the tap
+                returns a tensor of another shape or dtype.
             DataError: ids outside the vocabulary; padding without a mask; more tokens than the
                 context; a mask with another shape or an empty row; or a `past` of another model or
                 batch size.
@@ -346,17 +350,17 @@ class Network(nn.Module):
         Args:
             resid: residual stream before block `layer`, at the positions that are computed, shape
                 [batch pos d_model].
-            layer: block to start at; the number of blocks returns `resid` itself.
+            layer: block to start at; the number of blocks means that no block is run.
             after_attention: whether `resid` is the residual stream after the attention of that
                 block.
             mask: True at tokens, False at padding, for the positions in `before` and then for
                 `resid`, shape [batch key_pos].
-            before: keys and values of all earlier positions, by block; None if there are none. The
-                keys are those that attention reads: `attn.hook_rot_k` where the network has that
-                site.
+            before: keys and values of all earlier positions, by block; None if there are none, and
+                for the blocks before `layer`. The keys are those that attention reads:
+                `attn.hook_rot_k` where the network has that site.
             at: positions in `resid` that are returned, shape [batch n_at]; None means all.
             tap: function called at each requested site.
-            sites: names of the requested sites.
+            sites: names of the requested sites; empty for none.
 
         >>> from probekit import GPT2
         >>> model, tokens = GPT2.from_pretrained("mini"), torch.tensor([[5, 6, 7]])
@@ -376,12 +380,13 @@ class Network(nn.Module):
             )
         taps, last = Taps(tap, set(sites)), len(self.blocks) - 1
         first = layer + 1 if after_attention else layer  # the first block that is run as a whole
-        if at is not None and first > last:  # otherwise the last block selects them
+        if at is not None and first > last:  # otherwise the last block selects the positions
             resid = select_positions(resid, at.to(resid.device))
         if after_attention:
             block = cast(Any, self.blocks[layer])
             resid = block.after_attention(resid, taps.within(f"blocks.{layer}"))
         if first <= last:
+            # `resid[..., 0]` has the shape of the tokens; their ids are not read.
             context = Context.of(resid[..., 0], mask, at, resid.device, before=before)
             resid = self.run_blocks(resid, context, taps, first)
         if taps.pending:

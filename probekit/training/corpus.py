@@ -125,17 +125,18 @@ def _content(path: Path, max_megabytes: int) -> bytes:
         data = path.read_bytes()
     except OSError as error:
         raise MissingError(f"{path} cannot be read: {error.strerror or error}.") from error
-    start = _DECOMPRESSORS.get(path.suffix.lower())
-    if start is not None:
+    new_stream = _DECOMPRESSORS.get(path.suffix.lower())
+    if new_stream is not None:
         limit = max_megabytes * _MEGABYTE
         try:
-            # The content of all compressed streams, at most one byte more than the limit. A file
-            # may have several (pbzip2). Python's readers of .bz2 and .xz ignore invalid data after
-            # the first stream, such as a damaged second one.
+            # The content of all compressed streams, at most one byte more than the limit, which
+            # shows that it is exceeded. A file may have several streams (pbzip2), and zeros after
+            # one. Python's readers of .bz2 and .xz ignore invalid data after the first stream, such
+            # as a damaged second one.
             n_left = limit + 1
             parts = []
             while n_left:
-                stream = start()
+                stream = new_stream()
                 parts.append(stream.decompress(data, n_left))
                 n_left -= len(parts[-1])
                 if n_left and not stream.eof:
@@ -211,6 +212,7 @@ def train_vocabulary(texts: Iterable[str], size: int, folder: Path) -> None:
         )
     with TemporaryDirectory() as draft:
         trained.model.save(draft)
+        # Our tokenizer verifies the files, and writes their digests.
         Tokenizer.from_pretrained(Path(draft)).save_pretrained(folder)
 
 
@@ -251,13 +253,13 @@ def make_token_file(
     try:
         arrays = _load(folder)
         record = json.loads((folder / RECORD).read_text("utf-8"))
-        is_valid = record == origin | {"tokens": _digest(arrays)}
+        is_valid = record == (origin | {"tokens": _digest(arrays)})
     except (OSError, EOFError, ValueError, TokenError):  # the last is of numpy's reader of headers
         is_valid = False
     if not is_valid:
         for name in PARTS:
-            rows = _encode([getattr(text, name) for text in texts], tokenizer, name, watcher)
-            write_atomic(folder / f"{name}.npy", rows)
+            content = _encode([getattr(text, name) for text in texts], tokenizer, name, watcher)
+            write_atomic(folder / f"{name}.npy", content)
         arrays = _load(folder)
         write_atomic(folder / RECORD, pretty_json(origin | {"tokens": _digest(arrays)}))
     n_characters = sum(len(text.held_out) for text in texts)
@@ -266,7 +268,7 @@ def make_token_file(
 
 
 def _load(folder: Path) -> list[TokenArray]:
-    """Return the training and the held-out tokens in a folder, memory-mapped."""
+    """Return the training and the held-out tokens in a folder, in this order, memory-mapped."""
     return [np.load(folder / f"{name}.npy", mmap_mode="r") for name in PARTS]
 
 
@@ -277,10 +279,10 @@ def _digest(arrays: Sequence[TokenArray]) -> str:
 def _encode(parts: Sequence[str], tokenizer: Tokenizer, name: str, watcher: Watcher) -> bytes:
     """Return the tokens of texts, each after <|endoftext|>, as the bytes of a .npy file."""
     dtype = np.uint16 if tokenizer.n_ids <= 2**16 else np.uint32
-    rows = []
+    encoded = []
     for number, part in enumerate(parts, start=1):
-        rows.append(tokenizer.encode(part, bos=True).ids.astype(dtype))
+        encoded.append(tokenizer.encode(part, bos=True).ids.astype(dtype))
         watcher.progress(f"tokens ({name})", number, len(parts))
     out = BytesIO()
-    np.save(out, np.concatenate(rows))
+    np.save(out, np.concatenate(encoded))
     return out.getvalue()

@@ -34,8 +34,8 @@ def initial_model(recipe: Recipe, d_vocab: int) -> GPT2:
 def sinusoids(n_positions: int, d_model: int) -> Tensor:
     """Return sinusoidal position embeddings with mean square 1, shape [n_ctx d_model].
 
-    Wavelengths range from 2 pi tokens to 2 pi n_ctx. A shift by one token is then the same rotation
-    at every position, so a head that attends to the previous token has to learn only one.
+    Wavelengths range from 2 pi tokens to nearly 2 pi n_ctx. A shift by one token is then the same
+    rotation at every position, so a head that attends to the previous token has to learn only one.
 
     Source: Vaswani et al. 2017, section 3.5; there the longest wavelength is 2 pi times 10,000.
 
@@ -44,8 +44,9 @@ def sinusoids(n_positions: int, d_model: int) -> Tensor:
     """
     pairs = torch.arange(d_model, dtype=torch.float64) // 2
     phase = torch.arange(d_model) % 2 * (math.pi / 2)  # cos(x) = sin(x + pi / 2)
-    frequency = n_positions ** (-pairs / max(1, d_model // 2))
+    frequency = n_positions ** (-pairs / max(1, d_model // 2))  # d_model may be 1
     position = torch.arange(n_positions, dtype=torch.float64)[:, None]
+    # The mean square of a sine is 1 / 2.
     return (math.sqrt(2) * torch.sin(position * frequency + phase)).float()
 
 
@@ -66,12 +67,12 @@ def make_optimizers(model: GPT2, training: TrainingSection) -> tuple[Optimizer, 
     """
     named = dict(model.named_parameters())
     matrices = {name: parameter for name, parameter in named.items() if parameter.ndim > 1}
-    in_blocks = {name: one for name, one in matrices.items() if name.startswith("h.")}
+    in_blocks = {name: matrix for name, matrix in matrices.items() if name.startswith("h.")}
     of_muon = in_blocks if training.optimizer == "muon" else {}
-    others = [one for name, one in matrices.items() if name not in of_muon]
+    others = [matrix for name, matrix in matrices.items() if name not in of_muon]
     groups = [
         {"params": others, "weight_decay": training.weight_decay},
-        {"params": [one for one in named.values() if one.ndim == 1], "weight_decay": 0.0},
+        {"params": [vector for vector in named.values() if vector.ndim == 1], "weight_decay": 0.0},
     ]
     adamw = AdamW(groups, lr=training.learning_rate, betas=training.betas, fused=True)
     return (_muon(of_muon, training), adamw) if of_muon else (adamw,)
@@ -113,7 +114,7 @@ class Learner:
     optimizers: tuple[Optimizer, ...]
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return all parameters and optimizer states, by name."""
+        """Return parameters as model.NAME and optimizer states as optimizer.NUMBER.INDEX.KEY."""
         named = {f"model.{name}": p.detach() for name, p in self.model.named_parameters()}
         for number, optimizer in enumerate(self.optimizers):
             for index, values in optimizer.state_dict()["state"].items():
@@ -143,7 +144,7 @@ def load_state(path: Path, learner: Learner) -> None:
             named = {name: file.get_tensor(name) for name in list(file.keys())}
         names = [name for name, _ in learner.model.named_parameters()]
         learner.model.load_state_dict({name: named.pop(f"model.{name}") for name in names})
-        # The other tensors are states of the optimizers: optimizer.NUMBER.INDEX.KEY.
+        # The other tensors are optimizer.NUMBER.INDEX.KEY; see `Learner.tensors`.
         states: list[dict[int, dict[str, Tensor]]] = [{} for _ in learner.optimizers]
         for name, tensor in named.items():
             _, number, index, key = name.split(".")

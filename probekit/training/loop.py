@@ -79,7 +79,8 @@ class Batches:
     def n_windows(self) -> int:
         """Number of windows, of n_ctx tokens each, that one pass over the text reads.
 
-        A pass begins at a random offset below n_ctx; this number of windows fits for every offset.
+        A pass begins at a random offset below n_ctx. For every offset this number of windows fits,
+        and one token more, the target of the last.
         """
         return (len(self.tokens) - self.n_ctx) // self.n_ctx
 
@@ -96,15 +97,16 @@ class Batches:
             if self._repeats_before(number + 1) > before:
                 piece = self._piece(rng, step)
                 rows.append(np.resize(piece, self.n_ctx + 1))
-                uncounted.append(len(piece) - 1)
+                uncounted.append(len(piece) - 1)  # its first token is no target
             else:
+                # `number - before` windows were read before this one.
                 epoch, place = divmod(number - before, self.n_windows)
                 order, offset = _order(self.seed, epoch, self.n_windows, self.n_ctx)
                 start = offset + int(order[place]) * self.n_ctx
                 # One token more than a row: the target of the last one.
                 rows.append(self.tokens[start : start + self.n_ctx + 1].astype(np.int64))
                 uncounted.append(0)
-        ids = torch.from_numpy(np.stack(rows))
+        ids = torch.from_numpy(np.stack(rows))  # [batch n_ctx + 1]
         targets = ids[:, 1:].clone()
         for row, count in enumerate(uncounted):
             targets[row, :count] = NOT_COUNTED
@@ -115,15 +117,15 @@ class Batches:
         first, last = self.repeats.share
         n_growing = self.repeats.grow_steps * self.n_rows
         grown = min(number, n_growing)
-        # In the first `n_growing` rows the share changes linearly from `first` to `last`. This is
-        # the area of the triangle above `last`, up to the row `grown`.
+        # The share at row n is last + (first - last) (1 - n / n_growing), and `last` from n_growing
+        # on. Its integral up to `number` is last * number + falling. Without growth `grown` is 0.
         falling = (first - last) * grown * (1 - grown / max(1, 2 * n_growing))
         return math.floor(last * number + falling)
 
     def _piece(self, rng: np.random.Generator, step: int) -> IntArray:
-        """Return the tokens that a row repeats: random ids, a part of the text, or one shuffled."""
+        """Return the tokens that a row repeats: random ids, text or, as often, shuffled text."""
         shortest, longest = self.repeats.period
-        grown = min(1.0, (step + 1) / max(1, self.repeats.grow_steps))
+        grown = min(1.0, (step + 1) / max(1, self.repeats.grow_steps))  # 1 without growth
         size = int(rng.integers(shortest, shortest + round((longest - shortest) * grown) + 1))
         if rng.random() < self.repeats.uniform:
             return rng.integers(self.d_vocab, size=size)
@@ -204,7 +206,8 @@ def repeat_losses(model: GPT2, seed: int = 0) -> tuple[float, float]:
     ids = half.repeat(1, 2).to(model.device)
     targets = next_tokens(ids, None)
     halves: list[Tensor] = []
-    # Each position predicts the next token, so that a half is predicted from the position before.
+    # Position i predicts token i + 1. The second half begins at the token `length`; the first token
+    # of all is not predicted.
     for part in (slice(0, length - 1), slice(length - 1, 2 * length - 1)):
         counted = torch.full_like(targets, NOT_COUNTED)
         counted[:, part] = targets[:, part]
@@ -278,8 +281,8 @@ def train(
         if row.step in save_steps:
             save(model, row.step)
         if row.step % recipe.checkpoints.resume_every == 0 or is_last:
-            logged = run_files.write_log(folder / run_files.LOG, log)
-            progress = run_files.Progress.of(row.step, recipe, tokens.corpus, tokens.digest, logged)
+            digest = run_files.write_log(folder / run_files.LOG, log)
+            progress = run_files.Progress.of(row.step, recipe, tokens.corpus, tokens.digest, digest)
             learners.write_state(folder / run_files.STATE, learner.tensors(), progress)
         watcher.progress("pretrain", row.step, training.steps)
     return model.eval()
@@ -308,7 +311,7 @@ def _update(
     for optimizer in learner.optimizers:
         for group in optimizer.param_groups:
             group["lr"] = rate
-    # Dropout is seeded by run and step; the global generators are restored.
+    # Dropout is seeded by run and step, which is below 2^31; the global generators are restored.
     with torch.random.fork_rng([model.device] if model.device.type == "cuda" else []):
         torch.manual_seed((recipe.seed << 31) + step)
         model.train()
@@ -332,7 +335,7 @@ def _gradients(model: GPT2, ids: Tensor, targets: Tensor, training: TrainingSect
     """Accumulate the gradients of a batch part by part; return the loss of the whole batch."""
     device = model.device
     n_counted = (targets != NOT_COUNTED).sum()
-    rows = training.batch // training.accumulate
+    rows = training.batch // training.accumulate  # in each part
     total = 0.0
     for part, target in zip(torch.split(ids, rows), torch.split(targets, rows), strict=True):
         # The loss averages over counted targets, and parts may have different numbers of them.
@@ -358,6 +361,7 @@ def _summary(rows: Sequence[run_files.LogRow]) -> str:
     """Return a one-line summary of the rows since the last summary."""
     last, n = rows[-1], len(rows)
     loss = sum(row.loss for row in rows) / n
+    # The harmonic mean, because all steps have the same number of tokens.
     speed = n / sum(1 / row.tokens_per_second for row in rows)
     summary = f"step {last.step:,}: loss {loss:.3f}, {speed:,.0f} tokens/s"
     if math.isnan(last.held_out_loss):

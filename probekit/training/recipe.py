@@ -226,7 +226,8 @@ class Recipe(SettingsFile):
 def learning_rate(step: int, training: TrainingSection) -> float:
     """Return the learning rate of a step, counted from 0.
 
-    It rises linearly during the warm-up, then is constant, and decays over the last steps.
+    It rises linearly during the warm-up, then is constant, and decays over the last `decay_steps`,
+    or over all steps after the warm-up if that is None.
 
     >>> training = TrainingSection(
     ...     steps=100, batch=1, learning_rate=1.0, warm_up=10, decay_steps=50
@@ -234,6 +235,7 @@ def learning_rate(step: int, training: TrainingSection) -> float:
     >>> [round(learning_rate(step, training), 3) for step in (0, 9, 49, 75, 99)]
     [0.1, 1.0, 1.0, 0.55, 0.101]
     """
+    # Without warm-up the rise is over at step 0; without decay, `done` is always 0.
     rise = min(1.0, (step + 1) / max(1, training.warm_up))
     after_warm_up = training.steps - training.warm_up
     length = after_warm_up if training.decay_steps is None else training.decay_steps
@@ -253,8 +255,9 @@ def checkpoint_steps(checkpoints: CheckpointsSection, steps: int) -> tuple[int, 
     >>> checkpoint_steps(CheckpointsSection(every=400), 1000)
     (400, 800, 1000)
     """
-    count = checkpoints.log_spaced
+    count = checkpoints.log_spaced  # from 1 to `steps`; a single one is step 1
     spaced = (round(steps ** (number / max(1, count - 1))) for number in range(count))
+    # Empty if `every` is None: the range begins at its end.
     each = range(checkpoints.every or steps, steps, checkpoints.every or steps)
     return tuple(sorted({*checkpoints.at, *spaced, *each, steps}))
 
@@ -271,6 +274,7 @@ _MAY_CHANGE = {
 def fixed_settings(recipe: Recipe) -> dict[str, Any]:
     """Return the settings that must be equal when a run is resumed, by `section.key`."""
     sections = recipe.model_dump(mode="json")
+    # `name` and `seed` belong to no section.
     sections["general"] = {key: sections.pop(key) for key in ("name", "seed")}
     return {
         f"{section}.{key}": value

@@ -194,6 +194,7 @@ class Progress:
 
 def sealed(content: bytes) -> tuple[bytes, memoryview]:
     """Replace the placeholder in a state by its digest; return the header and the tensor bytes."""
+    # The first 8 bytes are the size of the rest of the header.
     end = 8 + struct.unpack("<Q", content[:8])[0]
     header, tensors = content[:end], memoryview(content)[end:]
     assert header.count(_entry(_BLANK)) == 1
@@ -201,6 +202,7 @@ def sealed(content: bytes) -> tuple[bytes, memoryview]:
 
 
 def _entry(value: str) -> bytes:
+    """Return the entry of the digest as it is written in the header."""
     return f'"{_SEAL}":"{value}"'.encode()
 
 
@@ -227,6 +229,7 @@ def read_progress(folder: Path, *, verify: bool = True) -> Progress | None:
             size = file.read(8)
             if len(size) < 8:
                 raise ValueError("it is truncated")
+            # A damaged size must not fill the memory.
             header = size + file.read(min(struct.unpack("<Q", size)[0], 10**8))
             metadata: dict[str, Any] = json.loads(header[8:])["__metadata__"]
             written = metadata.pop(_SEAL, None)

@@ -86,8 +86,8 @@ class GemmaConfig(shared.GatedConfig):
     (8, 4, 256, (4096, None))
 
     Raises:
-        ConfigError: a size is not a positive integer, the heads cannot be grouped, or a switch is
-            invalid or belongs to another `model_type`.
+        ConfigError: a size is not a positive integer, the heads cannot be grouped, or another
+            number or a switch is invalid or belongs to another `model_type`.
     """
 
     TITLE: ClassVar[str] = "Gemma"
@@ -143,7 +143,7 @@ class GemmaConfig(shared.GatedConfig):
             is_absent = value is None and name.endswith("softcapping")
             if not is_absent and (not base.is_number(value) or not value > 0):
                 raise ConfigError(f"{name} must be a positive number, not {value!r}.")
-        if self.has_norms_of_heads and self.attn_logit_softcapping is not None:
+        if self.model_type == "gemma3_text" and self.attn_logit_softcapping is not None:
             raise ConfigError(
                 f"attn_logit_softcapping is {self.attn_logit_softcapping!r}. Allowed for "
                 "gemma3_text: null, because the published code of Gemma 3 has no such cap."
@@ -188,7 +188,7 @@ class GemmaConfig(shared.GatedConfig):
         """Type of the attention of each block: `full_attention` or `sliding_attention`."""
         if self.layer_types is not None:
             return self.layer_types
-        period = 6 if self.has_norms_of_heads else 2  # of the published Gemma 3 and Gemma 2
+        period = 6 if self.model_type == "gemma3_text" else 2  # as in the published models
         return _pattern(self.num_hidden_layers, period)
 
     @property
@@ -197,7 +197,7 @@ class GemmaConfig(shared.GatedConfig):
         return tuple(self.sliding_window if t == _SLIDING else None for t in self.types_of_layers)
 
     def rotary_in(self, window: int | None) -> shared.RotaryPositions:
-        """Return the rotary positions of the blocks with a window."""
+        """Return the rotary positions of the blocks with this window, or without one if None."""
         return self.rotary if window is None else self.rotary_in_windows
 
     @property
@@ -238,6 +238,7 @@ def _types_of_layers(entries: Mapping[str, Any]) -> tuple[str, ...] | None:
     """
     types, period = entries.get("layer_types"), entries.get("sliding_window_pattern")
     if types is not None:
+        # Anything but a list is reported when the config is made.
         return tuple(types) if isinstance(types, list) else types
     if period is None:
         return None
@@ -270,6 +271,7 @@ def _rotary(entries: Mapping[str, Any]) -> tuple[shared.RotaryPositions, shared.
     given = {"rope_parameters": full, "rope_theta": entries.get("rope_theta")}
     sliding = sections.get(_SLIDING)
     local = {"rope_parameters": sliding, "rope_theta": entries.get("rope_local_base_freq")}
+    # The hub's default bases for Gemma 3 are 1e6 and, in a window, 1e4.
     return shared.RotaryPositions.from_hub(given, theta=1e6), shared.RotaryPositions.from_hub(local)
 
 
@@ -346,7 +348,7 @@ class Gemma(shared.RotaryNetwork):
     config: GemmaConfig
 
     def capped(self, logits: Tensor) -> Tensor:
-        """Return logits after the softcap."""
+        """Return logits after the softcap; unchanged if the config has none."""
         cap = self.config.final_logit_softcapping
         return logits if cap is None else cap * (logits / cap).tanh()
 

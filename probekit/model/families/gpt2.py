@@ -126,7 +126,8 @@ class GPT2Config(ModelConfig):
 
     Raises:
         ConfigError: a size is not a positive integer, n_head does not divide n_embd, a dropout
-            rate is outside [0, 1), or a switch is not a boolean.
+            rate is outside [0, 1), another number is not between 0 and 1, or a switch is not a
+            boolean.
     """
 
     TITLE: ClassVar[str] = "GPT-2"
@@ -241,7 +242,8 @@ def read_hparams(folder: Path) -> GPT2Config:
 
     Raises:
         MissingError: there is no hparams.json.
-        CheckpointError: a size is missing or invalid, or there is an unknown key.
+        CheckpointError: the file is damaged, a size is missing or invalid, or there is an unknown
+            key.
     """
     path = folder / HPARAMS
     sizes = read_json(path)

@@ -70,8 +70,8 @@ class LlamaConfig(shared.GatedConfig):
     True
 
     Raises:
-        ConfigError: a size is not a positive integer, the heads cannot be grouped, or a switch is
-            invalid or belongs to another `model_type`.
+        ConfigError: a size is not a positive integer, the heads cannot be grouped, or another
+            number or a switch is invalid.
     """
 
     TITLE: ClassVar[str] = "Llama"
@@ -107,7 +107,7 @@ class LlamaConfig(shared.GatedConfig):
 
     @classmethod
     def computed(cls, entries: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the rotary positions, and the types of the blocks as a tuple."""
+        """Return the rotary positions, and a list of types of blocks as a tuple."""
         found, types = super().computed(entries), entries.get("layer_types")
         return (found | {"layer_types": tuple(types)}) if isinstance(types, list) else found
 
@@ -116,6 +116,7 @@ class LlamaConfig(shared.GatedConfig):
         entries = super().to_hub()
         if self.head_dim is None:  # transformers computes it from an absent key, not from null
             del entries["head_dim"]
+            # For Qwen3, an absent key means 128.
             if "head_dim" in self.KINDS[self.model_type].defaults:
                 entries["head_dim"] = self.d_head
         return entries

@@ -114,7 +114,7 @@ class NeoXConfig(shared.RotaryConfig):
 
     Raises:
         ConfigError: a size is not a positive integer, the number of heads does not divide the
-            width, or a switch is invalid.
+            width, or another number or a switch is invalid.
     """
 
     TITLE: ClassVar[str] = "GPT-NeoX"
@@ -160,7 +160,7 @@ class NeoXConfig(shared.RotaryConfig):
 
     @classmethod
     def computed(cls, entries: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the rotary positions; old keys have other names."""
+        """Return the rotary positions; old names of keys are read if there are no new ones."""
         renamed = {new: entries[old] for old, new in _RENAMED.items() if old in entries}
         return {"rotary": shared.RotaryPositions.from_hub({**renamed, **entries}, share=_SHARE)}
 

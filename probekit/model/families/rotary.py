@@ -50,8 +50,9 @@ class RotaryPositions:
             wavelengths are multiplied by `factor`, with a smooth transition).
         partial_rotary_factor: share of the features of a head that is rotated.
         factor: how much longer the texts are than those of the first training.
-        low_freq_factor: tokens of the first training per longest wavelength that is interpolated.
-        high_freq_factor: tokens of the first training per shortest wavelength that is.
+        low_freq_factor: pairs with at most this number of turns over a text of the first training
+            have their wavelength multiplied by `factor`.
+        high_freq_factor: pairs with at least this number of turns keep their wavelength.
         original_max_position_embeddings: number of tokens of a text in the first training.
 
     Raises:
@@ -103,7 +104,8 @@ class RotaryPositions:
         500000.0
 
         Raises:
-            ConfigError: the type of scaling or one of its keys is unknown, or a number is invalid.
+            ConfigError: the section is not an object, the type of scaling or one of its keys is
+                unknown, or a number is invalid.
         """
         scaling = entries.get("rope_parameters") or entries.get("rope_scaling") or {}
         if not isinstance(scaling, Mapping):
@@ -140,7 +142,7 @@ def frequencies(rotary: RotaryPositions, d_head: int) -> Tensor:
     plain = 1.0 / rotary.rope_theta**exponent
     if rotary.rope_type == "linear":
         assert rotary.factor is not None
-        return plain / rotary.factor
+        return plain / rotary.factor  # the same angles as with positions / factor
     return _of_llama3(plain, rotary) if rotary.rope_type == "llama3" else plain
 
 
@@ -152,7 +154,7 @@ def _of_llama3(plain: Tensor, rotary: RotaryPositions) -> Tensor:
     factor, low, high, trained = (cast(float, getattr(rotary, key)) for key in _KINDS["llama3"])
     wavelength = 2 * math.pi / plain  # in tokens
     turns = trained / wavelength  # of each pair over a text of the first training
-    unchanged = ((turns - low) / (high - low)).clamp(0, 1)  # 0: stretched
+    unchanged = ((turns - low) / (high - low)).clamp(0, 1)  # weight of `plain`; 0 is stretched
     return (1 - unchanged) * plain / factor + unchanged * plain
 
 
@@ -261,6 +263,7 @@ def components(
         attention("q_proj", "d_model", queries, bias=qkv_bias),
         attention("k_proj", "d_model", keys, bias=qkv_bias),
         attention("v_proj", "d_model", keys, bias=qkv_bias),
+        # q_norm and k_norm; neither if `of_heads` is empty.
         *(attention(f"{of}_norm", axis) for of, axis in zip("qk", of_heads, strict=False)),
         attention("o_proj", queries, "d_model", bias=output_bias),
         *norms(between),
@@ -279,7 +282,7 @@ class RotaryConfig(ModelConfig):
 
     Raises:
         ConfigError: a size is not a positive integer, the number of heads does not divide the
-            width, or a switch is invalid.
+            width, or a switch or the `model_type` is invalid.
     """
 
     OTHER_KEYS: ClassVar[frozenset[str]] = frozenset(
@@ -304,11 +307,11 @@ class RotaryConfig(ModelConfig):
             raise ConfigError(
                 f"model_type is {self.model_type!r}. Allowed: {', '.join(self.KINDS)}."
             )
-        if getattr(self, "head_dim", None) is None:
+        if getattr(self, "head_dim", None) is None:  # d_head is d_model / n_heads
             self.check_divides("num_attention_heads", "hidden_size")
 
     def check_divides(self, part: str, whole: str) -> None:
-        """Raise ConfigError if one size is not a multiple of another.
+        """Raise ConfigError if the size named `whole` is not a multiple of that named `part`.
 
         Raises:
             ConfigError: there is a remainder.
@@ -333,7 +336,7 @@ class RotaryConfig(ModelConfig):
         return (None,) * self.num_hidden_layers
 
     def rotary_in(self, window: int | None) -> RotaryPositions:  # noqa: ARG002
-        """Return the rotary positions of the blocks with a window."""
+        """Return the rotary positions of the blocks with this window, or without one if None."""
         return self.rotary
 
     @property
@@ -357,7 +360,8 @@ class GatedConfig(RotaryConfig):
     """What the families with RMS norms, grouped heads and gated MLPs have in addition.
 
     Raises:
-        ConfigError: the heads cannot be grouped, or as in `RotaryConfig`.
+        ConfigError: the heads cannot be grouped, `rms_norm_eps` is not between 0 and 1, or as in
+            `RotaryConfig`.
     """
 
     WEIGHTS: ClassVar[WeightNames] = GATED_WEIGHTS
@@ -378,7 +382,7 @@ class GatedConfig(RotaryConfig):
         """Size of each axis that does not depend on the input."""
         sizes, n_kv_heads = super().axis_sizes, self.num_key_value_heads or self.num_attention_heads
         d_model, n_heads = sizes["d_model"], sizes["n_heads"]
-        # `n_kv_heads` comes after `n_heads` where the sizes are listed.
+        # The first dict fixes the order: `n_kv_heads` is listed after `n_heads`.
         return {"d_model": d_model, "n_heads": n_heads, "n_kv_heads": n_kv_heads} | sizes
 
     @property
@@ -460,7 +464,8 @@ class RotaryNetwork(Network):
 
     def __init__(self, config: RotaryConfig, seed: int | None = 0) -> None:
         super().__init__(config)
-        self.frequencies = {  # neither parameters nor buffers
+        # By window. They are neither parameters nor buffers, so they stay in float32.
+        self.frequencies = {
             window: frequencies(config.rotary_in(window), config.d_head)
             for window in set(config.windows)
         }

@@ -65,6 +65,8 @@ def family_of(entries: Mapping[str, Any], path: Path | str) -> NetworkFamily:
     >>> family_of({"model_type": "gpt2"}, "config.json").title
     'GPT-2'
 
+    Without the key `model_type` it is GPT-2.
+
     Raises:
         CheckpointError: no family has its architecture.
     """
@@ -98,7 +100,7 @@ def model_config(folder: Path) -> ModelConfig:
         CheckpointError: the folder contains a model that no family computes.
     """
     if (folder / HPARAMS).is_file() and not (folder / "config.json").is_file():
-        return FAMILIES[0].config.from_folder(folder)
+        return FAMILIES[0].config.from_folder(folder)  # GPT-2's
     return config_of(read_entries(folder), folder / "config.json")
 
 
@@ -138,6 +140,7 @@ def network_class(config: ModelConfig) -> type[Network]:
     >>> network_class(GPT2Config()).__name__
     'GPT2'
     """
+    # The config and the network of a family are in the same module.
     family = next(one for one in FAMILIES if one.network.startswith(f"{type(config).__module__}:"))
     return cast("type[Network]", resolve_name(family.network))
 
@@ -164,7 +167,8 @@ def load_model(
     ('GPT2', torch.float32)
 
     Raises:
-        ConfigError: a revision of a folder is given.
+        ConfigError: the dtype is not supported, the name is not valid, or a revision of a folder is
+            given.
         MissingError: no model has this name, or it has no such revision.
         CheckpointError: a file is damaged, no family has the architecture, or the tensors are not
             those that the config describes.
@@ -177,8 +181,8 @@ def load_model(
 def from_transformers(model: Any) -> Network:
     """Return the network of a loaded model of transformers, such as a LlamaForCausalLM.
 
-    The network uses the model's own tensors: nothing is copied, and a change of one changes the
-    other.
+    The network uses the model's own tensors: nothing is copied, and a change of a tensor changes
+    both.
 
     Raises:
         CheckpointError: no family has the architecture, or the tensors are not those that the

@@ -23,7 +23,8 @@ def cross_entropy(
 ) -> Tensor:
     """Return the mean cross-entropy in nats over all targets other than -100, a scalar.
 
-    Equals `F.cross_entropy(x @ unembedding.T, targets)`; only first-order gradients exist.
+    Without a softcap it equals `F.cross_entropy(x @ unembedding.T, targets)`. Only first-order
+    gradients exist.
 
     Args:
         x: output of the final norm, shape [n_tokens d_model].
@@ -48,15 +49,15 @@ class _CrossEntropy(torch.autograd.Function):
         """Return the loss; keep the gradients of `x` and `unembedding` for the backward pass."""
         counted = targets != NOT_COUNTED
         loss_dtype = torch.promote_types(x.dtype, torch.float32)
-        weight = counted.to(loss_dtype) / counted.sum()  # share of each token in the mean
-        targets = targets.clamp(min=0)  # excluded ones become a valid id, with the weight 0
+        shares = counted.to(loss_dtype) / counted.sum()  # of each token in the mean, [n_tokens]
+        targets = targets.clamp(min=0)  # excluded ones become a valid id, with the share 0
         loss = torch.zeros((), dtype=loss_dtype, device=x.device)
         differentiated = (x, unembedding) if any(ctx.needs_input_grad) else ()
         grads = [torch.zeros_like(tensor) for tensor in differentiated]
         x_cast, unembedding_cast = _autocast(x), _autocast(unembedding)
         for start in range(0, len(x), CHUNK):
             chunk = slice(start, start + CHUNK)
-            part, share, target = x_cast[chunk], weight[chunk, None], targets[chunk, None]
+            part, share, target = x_cast[chunk], shares[chunk, None], targets[chunk, None]
             logits = linear(part, unembedding_cast).to(loss_dtype)  # [chunk d_vocab]
             if softcap is not None:
                 logits = softcap * (logits / softcap).tanh()
@@ -67,7 +68,8 @@ class _CrossEntropy(torch.autograd.Function):
                 # Probabilities minus the one-hot target, computed in place of `log_p`.
                 error = log_p.exp_().scatter_add_(1, target, -torch.ones_like(share))
                 if softcap is not None:
-                    error.mul_(1 - (logits / softcap).square())  # derivative of the cap
+                    # The derivative of c tanh(l / c), where `logits` are capped already.
+                    error.mul_(1 - (logits / softcap).square())
                 error = error.mul_(share).to(part.dtype)
                 x_grad[chunk] = error @ unembedding_cast
                 unembedding_grad.add_(error.T @ part)

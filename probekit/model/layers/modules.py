@@ -30,7 +30,8 @@ class Linear(nn.Linear):
             tapped = tap("hook_pre", pre.clone())
             if is_derived(tapped) or not torch.equal(tapped, pre):
                 return activation(tapped)
-            # Reading the site must not change a bit of the output; `activation` rounds differently.
+            # A tap that only reads must not change a bit of the output, so the fused product below
+            # is computed as without a tap; `activation(pre)` rounds differently.
         return linear(x, self.weight, self.bias, activation)
 
 
@@ -43,7 +44,7 @@ class Norm(nn.Module):
         bias: whether there is a bias.
     """
 
-    weight_of_gain_1 = 1.0
+    weight_of_gain_1 = 1.0  # value of `weight` for which `gain` is 1
 
     def __init__(self, width: int, eps: float, *, bias: bool = False) -> None:
         super().__init__()
@@ -134,6 +135,8 @@ def attend_heads(
 ) -> Tensor:
     """Return the weighted sums of the values, shape [batch pos n_heads d_head].
 
+    With `context.at` the axis n_at is in place of pos.
+
     Attention is fused unless scores or patterns are requested, or scores are capped. If there are
     fewer key-value heads than heads, consecutive heads share one.
 
@@ -155,7 +158,7 @@ def attend_heads(
     n_queries, n_keys, group = q.shape[1], k.shape[1], q.shape[2] // k.shape[2]
     if group > 1:
         k, v = k.repeat_interleave(group, 2), v.repeat_interleave(group, 2)
-    q, k, v = (x.transpose(1, 2) for x in (q, k, v))  # [batch n_heads pos d_head]
+    q, k, v = (x.transpose(1, 2) for x in (q, k, v))  # [batch n_heads pos d_head], or key_pos
     if is_read or softcap is not None:
         if visible is None:
             visible = causal(n_queries, n_keys, q.device)
@@ -165,6 +168,7 @@ def attend_heads(
         scores = tap("hook_attn_scores", scores.masked_fill_(~visible, -math.inf))
         pattern = tap("hook_pattern", scores.softmax(-1))
         return (F.dropout(pattern, pdrop) @ v).transpose(1, 2)
+    # `is_causal` lets the first query attend to the first key only: wrong after cached keys.
     if visible is None and 1 < n_queries < n_keys:
         visible = causal(n_queries, n_keys, q.device)
     is_causal = visible is None and n_queries == n_keys  # a single query attends to every key

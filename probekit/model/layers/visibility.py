@@ -60,7 +60,7 @@ def in_window(
         visible: attention mask without a window; None means the causal mask.
         mask: True at tokens, False at padding, shape [batch key]; None means no padding.
         n_new: number of queries, at the last columns.
-        n_keys: number of columns.
+        n_keys: number of columns, including cached ones.
         window: number of tokens.
         like: tensor on the device of the result.
 

@@ -99,7 +99,8 @@ class ActivationCache(Mapping[str, Tensor]):
         """Return the activation at one site.
 
         Raises:
-            UnknownNameError: no site has this name, or the cache does not contain it.
+            UnknownNameError: no site has this name, the cache does not contain it, or several sites
+                match.
         """
         values = self._matching(site)
         if len(values) > 1:
@@ -120,7 +121,7 @@ class ActivationCache(Mapping[str, Tensor]):
         return torch.stack(self._matching(sites))
 
     def _matching(self, site: SitePattern) -> list[Tensor]:
-        """Return the activations that match; heads and neurons also of sites stored whole."""
+        """Return the stored activations that match; heads and neurons also from whole sites."""
         requested = self._sites.select([site])
         values = []
         for part in requested:

@@ -24,7 +24,7 @@ class BlockContext:
         visible: True where a query attends to a key, shape [batch 1 pos key_pos]; None means a
             causal mask.
         angles: cosine and sine of the angles of every position, in a block that rotates its queries
-            and keys.
+            and keys; empty in others.
         extend: function that puts the keys and values of earlier tokens before the new ones.
         at: positions of the queries, shape [batch n_at]; None means all.
     """
@@ -78,6 +78,8 @@ class KeyValueCache:
     def join_mask(self, model: nn.Module, tokens: Tensor, mask: Tensor | None) -> Tensor | None:
         """Return the mask of cached and new columns, or None if none of them is padding.
 
+        The first pass also binds the cache to its model.
+
         Raises:
             DataError: the cache belongs to another model or has another batch size.
         """
@@ -109,6 +111,7 @@ class KeyValueCache:
             v: values of the new columns, shape [batch pos n_heads d_head].
         """
         end = self.length + k.shape[1]
+        # While the length is 0, storage can only be left from a failed pass and is not reused.
         previous = self._storage[layer] if self.length else None
         self._storage[layer] = self._with_capacity(previous, end, k)
         keys, values = self._storage[layer]  # [batch n_heads capacity d_head] each

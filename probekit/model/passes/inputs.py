@@ -76,8 +76,9 @@ def check_tokens(config: ModelConfig, tokens: Tensor, mask: Tensor | None = None
     """Validate token ids and mask; ids at padding positions may have any value.
 
     Raises:
-        DataError: the tokens are not ids of shape [batch pos] in the vocabulary, there is padding
-            without a mask, or the mask has another shape or an empty row.
+        DataError: the tokens are not ids of shape [batch pos] in the vocabulary; the mask is not a
+            tensor of True and False of the same shape, or a row of it is empty; or there is padding
+            without a mask or where the mask is True.
 
     >>> from probekit.model.families.gpt2 import GPT2Config
     >>> check_tokens(GPT2Config(vocab_size=97), torch.tensor([[96, 97]]))
@@ -154,7 +155,7 @@ def warn_of_padding(config: ModelConfig, tokens: Tensor) -> None:
             "given, so these are read as tokens. If they are padding, pass the mask: without it, "
             "left padding changes every activation. If they are tokens, pass "
             "mask=torch.ones_like(tokens).",
-            stacklevel=5,
+            stacklevel=5,  # the line that calls the network, behind `forward` and torch's calls
         )
 
 
@@ -190,8 +191,8 @@ def check_targets(config: ModelConfig, tokens: Tensor, targets: Tensor) -> None:
     """Validate the targets of a loss.
 
     Raises:
-        DataError: the targets differ in shape from the tokens, lie outside the vocabulary, or are
-            all excluded.
+        DataError: the targets are not int64, differ in shape from the tokens, lie outside the
+            vocabulary, or are all excluded.
     """
     if targets.shape != tokens.shape or targets.dtype != torch.int64:
         raise DataError(

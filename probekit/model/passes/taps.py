@@ -47,7 +47,7 @@ class Taps:
         return Taps(self.tap, self.pending, self.stop_when_done, f"{self.prefix}{prefix}.")
 
     def wants(self, *names: str) -> bool:
-        """Return whether any of these sites of the module is requested."""
+        """Return whether any of these sites of the module is requested and not reached yet."""
         return any(self.prefix + name in self.pending for name in names)
 
     def __call__(self, name: str, value: Tensor) -> Tensor:
@@ -55,6 +55,7 @@ class Taps:
 
         Raises:
             ConfigError: the tap did not return a tensor of the same shape and dtype.
+            ForwardStoppedError: this was the last requested site, and `stop_when_done` is set.
         """
         site = self.prefix + name
         if self.tap is None or site not in self.pending:
@@ -106,6 +107,7 @@ def part_features(sites: Sites, value: Tensor, part: SiteSelection) -> Tensor:
     torch.Size([2, 5, 15])
     """
     part_value, axes = head_or_neuron(sites, value, part), sites.axes_of(part.text)
+    # In all other sites the axis `pos` is axis 1.
     position_axis = axes.index("query_pos") if "query_pos" in axes else 1
     moved = part_value.movedim(position_axis, 1)
     return moved.reshape(*moved.shape[:2], -1)
@@ -130,8 +132,8 @@ def tap_parts(sites: Sites, tap: Tap, parts: Iterable[SiteSelection]) -> Tap:
         before = head_or_neuron(sites, value, part)
         returned = tap(part.text, before.clone())  # the tap may change its argument
         check_returned(returned, before, part.text)
-        # Reading a part must not change a bit of what follows, and a copy may be computed
-        # otherwise.
+        # A tap that only reads must not change a bit of what follows. A copy may have another
+        # memory layout, for which products round differently.
         if not is_derived(returned) and torch.equal(returned, before):
             return value
         axis, index = _axis(sites, part), torch.tensor([part.index], device=value.device)

@@ -232,14 +232,14 @@ class Sites(Sequence[str]):
             return
         match = _SELECTOR.match(pattern) if isinstance(pattern, str) else None
         if match is None and isinstance(pattern, str):
-            # A bracket that is not complete is a mistake: the message has the nearest right form.
+            # Incomplete brackets with the name of a selector are a mistake, not those of a glob.
             site, bracket, choice = pattern.partition("[")
-            candidates = self._by_short_name(site.replace("hook_", ""))
-            if candidates:
-                site = candidates[0].name.format(l="*")
             selectors = (name for name in SELECTED_AXES if choice.strip().startswith(name))
             selector = next(selectors, None)
             if bracket and selector:
+                candidates = self._by_short_name(site.replace("hook_", ""))
+                if candidates:
+                    site = candidates[0].name.format(l="*")
                 digits = "".join(filter(str.isdecimal, choice.partition(",")[0]))
                 raise ConfigError(
                     f"{pattern!r}: write [{selector}=3] to select one {selector}, [{selector}=0,3] "
@@ -317,7 +317,11 @@ class Sites(Sequence[str]):
         ]
 
     def _indices(self, site: str, match: re.Match[str]) -> list[dict[str, int]]:
-        """Return each head or neuron in the brackets of a pattern, such as {"head": 3}."""
+        """Return each head or neuron in the brackets of a pattern, such as {"head": 3}.
+
+        Raises:
+            ConfigError: the site does not have the axis, or an index is out of range.
+        """
         selector, axes = match["selector"], self.describe(site).axes
         known = {name: axis for name, axis in SELECTED_AXES.items() if axis in self.axis_sizes}
         if selector not in known:

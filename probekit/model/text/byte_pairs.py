@@ -114,6 +114,7 @@ class BytePairTokenizer(Tokenizer):
 
     @cached_property
     def _lengths(self) -> IntArray:
+        """Number of bytes of each token, by rank."""
         return np.array([len(token) for token in self.vocabulary.ranked], dtype=np.int64)
 
 
@@ -214,7 +215,10 @@ _OTHER_SETTINGS = "byte_fallback continuing_subword_prefix end_of_word_suffix ig
 
 
 def _read_pair(vocabulary: Path, merges: Path, ids: bytes, lines: bytes) -> _Parts:
-    """Read vocab.json + merges.txt, or encoder.json + vocab.bpe, which have the same format."""
+    """Return the parts of vocab.json + merges.txt, or of encoder.json + vocab.bpe.
+
+    The formats are the same. They do not list special tokens.
+    """
     try:
         text = lines.decode()
     except UnicodeDecodeError as error:
@@ -233,7 +237,11 @@ def _read_pair(vocabulary: Path, merges: Path, ids: bytes, lines: bytes) -> _Par
 
 
 def _read_tokenizer_json(path: Path, text: bytes) -> _Parts:
-    """Read a tokenizer.json; raises CheckpointError unless its settings are those of GPT-2."""
+    """Return the parts of a tokenizer.json.
+
+    Raises:
+        CheckpointError: the file is damaged, or its settings are not those of GPT-2.
+    """
     content = json_object(path, text)
     model, splitter = content.get("model"), content.get("pre_tokenizer")
     if not (
@@ -263,6 +271,7 @@ def _read_tokenizer_json(path: Path, text: bytes) -> _Parts:
                     f"{path}: the added token {name!r} is not special, so it would be matched "
                     "before the merges. Such vocabularies are not supported."
                 )
+            # The vocabulary may already contain the token.
             if ids.setdefault(name, number) != number:
                 raise CheckpointError(f"{path} assigns two ids to the token {name!r}.")
         return _token_ids(path, ids), merges, {token["content"] for token in added}

@@ -195,7 +195,8 @@ class Sandbox(ImmutableSandboxedEnvironment):
         )
         self._budget, self._step = math.inf, _STEP
         listed = {name: self.filters[name] for name in _FILTERS.split()} | {"tojson": _to_json}
-        self.filters = {name: self._limited(name, one) for name, one in listed.items()}
+        self.filters = {name: self._limited(name, entry) for name, entry in listed.items()}
+        # Names that `_Measuring` puts into the tree of a template.
         self.filters |= {"_measured": self._measured, "_steps": self._steps}
         others = self.tests.keys() - _TESTS_OF_FUNCTIONS
         self.tests |= {name: self._limited(name, self.tests[name]) for name in others}
@@ -206,18 +207,21 @@ class Sandbox(ImmutableSandboxedEnvironment):
         """Return a template.
 
         Raises:
-            Exception: Jinja or Python cannot compile it; it may be of any class.
+            Exception: it is too long, or Jinja or Python cannot compile it; of any class.
         """
         if len(text) > MAX_TEMPLATE:
             raise ValueError(f"it has {len(text):,} characters. Allowed: {MAX_TEMPLATE:,}")
         self._step = max(_STEP, len(text))
         tree = _Measuring().visit(self.parse(text))
         tree.set_environment(self)
-        self.begin(())
+        self.begin(())  # Jinja computes constant expressions already when it compiles
         return self.from_string(tree)
 
     def begin(self, messages: Sequence[str]) -> None:
-        """Begin a render of messages: give it its budget, which grows with them."""
+        """Begin a render of messages: give it its budget, which grows with them.
+
+        In a short template a message pays for 1,000 more steps, and each of its characters for one.
+        """
         self._budget = BUDGET + _STEP * sum(_STEP + len(message) for message in messages)
 
     def _spend(self, cost: float) -> None:
@@ -329,7 +333,7 @@ def _has_wide_field(text: str) -> bool:
 def _size(value: Any, most: float) -> float:
     """Return the number of characters of a text, the magnitude of a number, or the sum of a list.
 
-    Above `most` it is not complete.
+    The result is at least 1, and incomplete above `most`.
 
     Raises:
         TypeError: the value has no text that is always the same.

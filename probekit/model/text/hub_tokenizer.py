@@ -91,7 +91,7 @@ class HubTokenizer(Tokenizer):
         """
         digests = {}
         for name, content in self._files.items():
-            if name != CONFIG:  # that of the network
+            if name != CONFIG:  # the network saves its config.json
                 digests[name] = write_atomic(Path(folder) / name, content)
         write_digests(Path(folder), digests)
 
@@ -189,8 +189,8 @@ class HubTokenizer(Tokenizer):
                 )
         written, places = self._template.render(turn_texts)
         tokens = _encoded(self._where / TOKENIZER, self._chat_encoder, written)
-        # From characters of the written text to those of `text`, turn by turn: each overwrites all
-        # tokens from its first on.
+        # Convert offsets in `written` to offsets in `text`, turn by turn. Each turn sets its tokens
+        # and all that follow; the next turn overwrites the latter from its first token on.
         offsets = np.zeros_like(tokens.offsets)
         for (start, end), (first, stop), turn in zip(spans, places, turn_texts, strict=True):
             from_turn = tokens.offsets[:, 1] > first
@@ -241,7 +241,7 @@ def _encoder(path: Path, content: Mapping[str, Any]) -> Encoder:
 
 @contextmanager
 def _library(failure: Callable[[], str]) -> Iterator[None]:
-    """Convert all errors of the library `tokenizers` to a CheckpointError with a sentence."""
+    """Turn errors of the library `tokenizers` to a CheckpointError: `failure()`, then the error."""
     try:
         yield
     except BaseException as error:
@@ -252,7 +252,7 @@ def _library(failure: Callable[[], str]) -> Iterator[None]:
 
 
 def _wrong_key(content: Mapping[str, Any]) -> str:
-    """Return the key of a tokenizer.json that the library refuses: the first of them."""
+    """Return the first key that the library refuses in a tokenizer.json; `model` if no other is."""
     plain_model = {"type": "BPE", "vocab": {}, "merges": []}
     for key in [key for key in content if key != "model"]:
         try:
@@ -265,7 +265,7 @@ def _wrong_key(content: Mapping[str, Any]) -> str:
 
 def _encoded(path: Path, encoder: Encoder, text: str) -> TokenizedText:
     """Return the tokens of a text without special tokens."""
-    utf8(text)
+    utf8(text)  # raises DataError at a lone surrogate
     with _library(lambda: f"{path} cannot tokenize the text {text[:60]!r}"):
         encoding = encoder.encode(text, add_special_tokens=False)
     offsets = np.array(encoding.offsets, dtype=np.int64).reshape(-1, 2)
@@ -281,7 +281,7 @@ def _check_model(path: Path, model: Any) -> None:
     """Raise CheckpointError unless the tokenizer is byte-level or SentencePiece's BPE.
 
     Raises:
-        CheckpointError: it is of another kind, or tokenizes at random.
+        CheckpointError: it is of another kind, has no vocabulary, or tokenizes at random.
     """
     if not isinstance(model, dict):
         raise CheckpointError(f"{path}: model is {model!r}. Allowed: an object.")
@@ -314,7 +314,7 @@ def _check_growth(path: Path, content: Mapping[str, Any]) -> None:
             rest += step.values()
             kind, inserted = step.get("type"), [step.get(key) for key in ("content", "prepend")]
             lengths = [len(text) for text in inserted if isinstance(text, str)]
-            # At worst, a step doubles a text, or inserts its own at each character.
+            # At worst, ByteLevel doubles a text, and others insert their own at each character.
             growth *= 2 if kind == "ByteLevel" else max([1, *lengths])
             if kind == "Precompiled":
                 raise CheckpointError(

@@ -168,8 +168,9 @@ class Tokenizer(ABC):
         first. It is needed only if the texts have different numbers of tokens.
 
         Raises:
-            ConfigError: the side is unknown, or texts differ in length and no side is given.
-            DataError: there is no text, or one cannot be encoded.
+            ConfigError: the side is unknown, texts differ in length and no side is given, or `bos`
+                is true and there is no such token.
+            DataError: there is no text, one cannot be encoded, or `texts` is a single string.
 
         >>> tokenizer = Tokenizer.from_pretrained("mini")
         >>> batch = tokenizer.batch(["A key", "Keys"], bos=False, side="left")
@@ -188,7 +189,7 @@ class Tokenizer(ABC):
         'Größe ✓'
 
         Raises:
-            DataError: `ids` is a string.
+            DataError: `ids` is a string, or no token has one of the ids.
         """
         if hasattr(ids, "encode"):  # a string
             raise DataError(f"ids is the text {ids!r}. Give token ids, such as encode(...).ids.")
@@ -252,6 +253,7 @@ class Tokenizer(ABC):
         token_starts, token_ends = tokens.offsets.T
         is_text = token_ends > 0  # beginning-of-text has the offsets (0, 0)
         start, end = starts[0], starts[0] + len(part)
+        # Tokens that share a character all cover it, so several may begin or end there.
         first = np.flatnonzero((token_starts == start) & is_text)
         last = np.flatnonzero((token_ends == end) & is_text)
         for matches, edge, verb in ((first, start, "begins"), (last, end, "ends")):
@@ -315,4 +317,5 @@ def batch_of(encoded: Sequence[TokenizedText], side: PaddingSide | None = None) 
 
 
 def _hexadecimal(byte: re.Match[str]) -> str:
+    """Return a byte as <0xE2>; `surrogateescape` represents it by U+DC00 plus its value."""
     return f"<0x{ord(byte[0]) - 0xDC00:02X}>"

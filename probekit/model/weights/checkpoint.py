@@ -176,6 +176,7 @@ def open_safetensors(path: Path) -> dict[str, StoredTensor]:
         with safe_open(path, "pt") as file:
             names, metadata = file.keys(), file.metadata() or {}
             shapes = {name: tuple(file.get_slice(name).get_shape()) for name in names}
+        # The digest in the header is used if the file has none elsewhere.
         if not verify(path) and DIGEST in metadata and digest(_chunks(path)) != metadata[DIGEST]:
             raise CheckpointError(
                 f"{path} is damaged: its tensors do not match the digest in its header. Copy or "
@@ -206,6 +207,7 @@ def has_own_checksum(path: Path) -> bool:
     True
     """
     if path.suffix != ".safetensors":
+        # A zip archive has a checksum of each member.
         return path.suffix == ".bin" and zipfile.is_zipfile(path)
     with reading_tensor(path), safe_open(path, "pt") as file:
         return DIGEST in (file.metadata() or {})
@@ -248,8 +250,8 @@ def open_pytorch(path: Path) -> dict[str, StoredTensor]:
 
     # Tensors that cannot be mapped stay in memory.
     return {
-        name: StoredTensor(tuple(one.shape), partial(read, name) if is_mapped else one.detach)
-        for name, one in load().items()
+        name: StoredTensor(tuple(tensor.shape), partial(read, name) if is_mapped else tensor.detach)
+        for name, tensor in load().items()
     }
 
 
@@ -265,10 +267,10 @@ def open_shards(index: Path) -> dict[str, StoredTensor]:
     if absent:
         raise MissingError(f"{index} lists shards that are not in its folder: {', '.join(absent)}.")
     stored: dict[str, StoredTensor] = {}
-    actual: list[tuple[str, str]] = []
-    for name in sorted(set(shards.values())):
-        tensors = open_weights(index.parent / name)
-        actual += [(tensor, name) for tensor in tensors]
+    actual: list[tuple[str, str]] = []  # names of a tensor and of its shard, as in `shards`
+    for shard in sorted(set(shards.values())):
+        tensors = open_weights(index.parent / shard)
+        actual += [(tensor, shard) for tensor in tensors]
         stored |= tensors
     if differing := sorted({tensor for tensor, _ in set(actual) ^ set(shards.items())}):
         raise CheckpointError(
@@ -302,6 +304,7 @@ def hub_name(variable: str) -> str:
     >>> hub_name("model/h11/attn/c_attn/w"), hub_name("model/ln_f/g"), hub_name("model/wpe")
     ('h.11.attn.c_attn.weight', 'ln_f.weight', 'wpe.weight')
     """
+    # model/h11/... becomes h/11/..., and model/wpe becomes wpe.
     *parts, last = re.sub(r"^model/(h(?=\d))?", r"\1/", variable).strip("/").split("/")
     return ".".join([*parts, _ENDINGS[last]] if last in _ENDINGS else [*parts, last, "weight"])
 
@@ -355,5 +358,5 @@ def open_openai(hparams: Path) -> dict[str, StoredTensor]:
 
 
 def _linear_shape(shape: list[int]) -> tuple[int, ...]:
-    """Return the shape of a linear map, stored as a convolution of width 1, as [in, out]."""
+    """Return [in, out] for a linear map stored as [1, in, out]; other shapes unchanged."""
     return tuple(shape[1:] if len(shape) == 3 and shape[0] == 1 else shape)

@@ -70,6 +70,7 @@ def write_digests(folder: Path, digests: Mapping[str, str]) -> None:
 
 
 def _pack(files: dict[str, str]) -> bytes:
+    """Return the contents of digests.json, with a digest of the digests."""
     return pretty_json({"digest": digest_json(files), "files": files}).encode()
 
 
@@ -146,6 +147,7 @@ def _chunks(path: Path) -> Iterator[bytes]:
 
 def _compare(path: Path, chunks: Iterable[bytes], size: int) -> bool:
     """Raise if the content of a file does not match its digest; return whether it has one."""
+    # In the hub's cache a file is a link to a blob, whose name is the digest.
     digests, blob = read_digests(path.parent), path.resolve()
     if path.name in digests:
         if digest(chunks) != digests[path.name]:
@@ -157,6 +159,7 @@ def _compare(path: Path, chunks: Iterable[bytes], size: int) -> bool:
     if _SHA256.fullmatch(blob.name):
         hasher = hashlib.sha256()
     elif _GIT.fullmatch(blob.name):
+        # git hashes this header and then the content.
         hasher = hashlib.sha1(b"blob %d\0" % size, usedforsecurity=False)
     else:
         return False
@@ -209,8 +212,8 @@ def json_object(path: Path, content: bytes) -> dict[str, Any]:
         content: its bytes.
 
     Raises:
-        CheckpointError: it is not a JSON object in UTF-8, or has a number, a character or a nesting
-            that other programs cannot read.
+        CheckpointError: it is not a JSON object in UTF-8, or has an integer of thousands of digits,
+            half a surrogate pair, or more than `_MAX_DEPTH` levels of lists and objects.
     """
     try:
         value = json.loads(content.decode())
@@ -234,6 +237,7 @@ def shard_of_tensors(index: Path) -> dict[str, str]:
     """Return the file name of each tensor from the index of a sharded model.
 
     Raises:
+        MissingError: the index does not exist or cannot be read.
         CheckpointError: the index is damaged, or a shard is not a weight file in its folder.
     """
     shards = read_json(index).get("weight_map")

@@ -61,7 +61,7 @@ def find_model(
     ['README.md', 'config.json', 'digests.json', 'merges.txt', 'model.safetensors', 'vocab.json']
 
     Raises:
-        MissingError: no local folder or model of the hub has this name.
+        MissingError: there is no such folder or model, it lacks a file, or the download fails.
         ConfigError: the name is neither a path nor a valid hub name.
         CheckpointError: the hub's local cache is damaged.
     """
@@ -141,7 +141,7 @@ def at_revision(source: str | Path, revision: str | None) -> str | Path:
 
 
 def vocabulary_files(folder: Path) -> list[Path]:
-    """Return the vocabulary files of a folder; empty if it has none."""
+    """Return the first complete set of `VOCABULARY_FILES` in a folder; empty if there is none."""
     formats = ([folder / name for name in files] for files in VOCABULARY_FILES)
     return next((paths for paths in formats if all(path.is_file() for path in paths)), [])
 

@@ -59,6 +59,7 @@ def read_checkpoint(
     is_extra = names.unembedding not in like
     if is_extra and unembedding and embedding and torch.equal(unembedding.read(), embedding.read()):
         del tensors[names.unembedding]
+    # Shapes as in the file.
     expected = {name: tuple(transposed(names, name, one).shape) for name, one in like.items()}
     shapes = {name: tensor.shape for name, tensor in tensors.items()}
     if faults := _faults(shapes, expected, names):
@@ -137,7 +138,11 @@ def as_dtype(dtype: str | torch.dtype) -> torch.dtype:
 def _converted(
     path: Path, names: WeightNames, dtype: torch.dtype, name: str, stored: Tensor
 ) -> Tensor:
-    """Return a copy of a stored tensor as the network needs it; raises if it is not finite."""
+    """Return a copy of a stored tensor as the network needs it.
+
+    Raises:
+        CheckpointError: the stored dtype is not supported, or a value is not finite.
+    """
     if stored.dtype not in DTYPES.values():
         stored_dtype = str(stored.dtype).removeprefix("torch.")
         raise CheckpointError(
@@ -185,6 +190,7 @@ def _remedies(extra: Collection[str], expected: Collection[str], names: WeightNa
     if not all(name == names.unembedding or _is_bias(name, expected) for name in extra):
         return []
     entries = [entry for end, entry in names.switches if all(name.endswith(end) for name in extra)]
+    # The first entry is the most specific.
     return [f"To load the extra tensors, set in config.json: {entry}." for entry in entries[:1]]
 
 
@@ -204,6 +210,7 @@ def _described(shapes: Mapping[str, TensorShape], names: WeightNames) -> str:
     inner = (name.removeprefix(names.layers) for name in shapes if name.startswith(names.layers))
     sizes = {names.n_layers: len({name.partition(".")[0] for name in inner})}
     for name, keys in names.sizes:
+        # The tensor may be absent, or have more axes than keys.
         sizes |= dict(zip(keys, shapes.get(name, ()), strict=False))
     return ", ".join(f"{key}={size}" for key, size in sizes.items())
 
