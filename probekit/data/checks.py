@@ -118,6 +118,7 @@ def check_dataset(
         ((train, test),) = parts
         examples = train + test
     else:
+        # Each example is a test example of one fold.
         tested = np.sort(np.concatenate([split.test for split in splits]))
         examples = dataset.select(tested).examples
     checked = _Splits(parts, examples, whole=dataset.examples)
@@ -126,7 +127,7 @@ def check_dataset(
         "numbers": not has_classes,
         "texts": has_texts,
         "groups": dataset.has_groups,
-        "spans": not dataset.marks_words,
+        "spans": not dataset.marks_words,  # words of a treebank may be parts of words of the text
     }
     findings = [Finding("info", "reader", f"{note}.") for note in dataset.notes]
     if not dataset.has_groups:
@@ -156,7 +157,7 @@ def _counts(splits: _Splits) -> Iterator[Finding]:
 
 
 def _imbalance(splits: _Splits) -> Iterator[Finding]:
-    """Yield a note if the most frequent training label is much more frequent than others."""
+    """Yield a note if one label dominates the training rows, or those of all folds together."""
     (side, examples), *_ = splits.named()
     labels = Counter(example.label for example in examples).most_common()
     (frequent, n_frequent), (rare, n_rare) = labels[0], labels[-1]
@@ -234,7 +235,7 @@ def _few_groups(splits: _Splits) -> Iterator[Finding]:
 
 
 def _few_groups_of_label(splits: _Splits) -> Iterator[Finding]:
-    """Yield a warning on the labels that only few of the test groups have."""
+    """Yield a warning on the labels that only few of many test groups have."""
     pairs = {(example.label, example.group) for example in splits.tested}
     n_groups = Counter(label for label, _ in pairs)
     few = sorted((n, label) for label, n in n_groups.items() if n < FEWEST_UNITS)
@@ -340,8 +341,8 @@ def _predictive_length(splits: _Splits) -> Iterator[Finding]:
 def _guesses_from_length(train: _Examples, test: _Examples) -> list[str | None]:
     """Return the label that the length of each test example predicts.
 
-    In each bin of text or span lengths, it is the label with the largest share of its rows; None if
-    the bin has no training example.
+    In each bin of text or span lengths, it is the label that has the largest share of its own
+    training rows in the bin; None if the bin has no training example.
     """
     train_lengths, test_lengths = (
         [len(one.text) if one.span is None else one.span[1] - one.span[0] for one in examples]

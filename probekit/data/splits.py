@@ -58,7 +58,7 @@ def grouped_split(labels: Strings, groups: Strings, *, test: float, seed: int) -
 
     Raises:
         DataError: there is only one label, a label cannot be on both sides, or test would have
-            fewer than two groups.
+            fewer than two of at least four groups.
 
     >>> split = grouped_split("xyxyxyxyxyxy", "aabbccddeeff", test=0.3, seed=0)
     >>> split.train.size, split.test.size
@@ -335,7 +335,8 @@ def _choose_groups(
         moved = False
         for group in order:
             # The rows of each label that a move of the group adds to test; negative if it leaves
-            # test. The gain is the decrease of the sum of missing^2 / target.
+            # test. The gain is the decrease of the sum of missing^2 / target, with
+            # missing^2 - (missing - n)^2 = n (2 missing - n).
             sign = -1 if group in chosen else 1
             added = {label: sign * n for label, n in counts[group].items()}
             gain = sum(n * (2 * missing[label] - n) / targets[label] for label, n in added.items())
