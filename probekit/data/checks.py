@@ -281,7 +281,7 @@ def _texts_on_both_sides(splits: _Splits) -> Iterator[Finding]:
     repeated = [example for fold in of_folds for example in fold]
     if repeated:
         verb = "occurs" if len(repeated) == 1 else "occur"
-        n_of = f"{len(repeated):,} of {len(splits.tested):,} examples in test"
+        how_many = f"{len(repeated):,} of {len(splits.tested):,} examples in test"
         # A repeated sentence counts twice, but the words of a sentence share one text.
         n_texts = len({(one.group, one.text) for one in repeated})
         n_all = len({(one.group, one.text) for one in splits.tested})
@@ -295,7 +295,7 @@ def _texts_on_both_sides(splits: _Splits) -> Iterator[Finding]:
         yield Finding(
             "warning",
             "duplicates-across",
-            f"{n_of} ({n_texts:,} of {n_all:,} texts) also {verb} in {where}, so that memorised "
+            f"{how_many} ({n_texts:,} of {n_all:,} texts) also {verb} in {where}, so that memorised "
             f"texts raise the score; {remedy}.",
         )
 
@@ -326,7 +326,8 @@ def _predictive_length(splits: _Splits) -> Iterator[Finding]:
             hits[example.label].append(guess == example.label)
     accuracy = fmean(fmean(of_label) for of_label in hits.values())
     chance, inverse_sizes = 1 / len(hits), sum(1 / len(of_label) for of_label in hits.values())
-    # The standard error of the balanced accuracy of random guesses: a mean of shares of labels.
+    # The standard error of the balanced accuracy of random guesses. It is a mean over the labels, and
+    # the share of a label with n rows has the variance chance (1 - chance) / n.
     error = math.sqrt(chance * (1 - chance) * inverse_sizes) / len(hits)
     beats_chance = accuracy > chance + max(_LENGTH_MARGIN, 3 * error)
     lead = "Length is associated with the label: the" if beats_chance else "The"

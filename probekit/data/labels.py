@@ -111,7 +111,7 @@ def _rows_by(field: _Field, examples: Sequence[Example]) -> dict[str, list[Examp
 
 
 def missing_groups(examples: Sequence[Example]) -> Iterator[Finding]:
-    """Yield a warning for each group of several rows that is named like a missing value: nan.
+    """Yield a warning for each group of several rows with the name of a missing value, such as nan.
 
     >>> groups = ["a", "nan", "nan"]
     >>> examples = [Example("a", "x", group, f"row {n}") for n, group in enumerate(groups)]

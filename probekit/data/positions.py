@@ -246,7 +246,7 @@ def _shift(tokens: _Tokens, span: _TokenRanges, rule: PositionRule) -> _TokenRan
     edge = span.first[aligned] if offset < 0 else span.stop[aligned] - 1
     text = tokens.text_of_example[aligned]
     first, stop = tokens.bounds[text], tokens.bounds[text + 1]
-    # `edge` counts no whitespace tokens, but the offset does: `target` is an index among all tokens.
+    # `edge` counts no whitespace tokens, but the offset does: `target` counts all tokens.
     target = first + span.position[edge] - tokens.position[first] + offset
     inside = (first <= target) & (target < stop)
 

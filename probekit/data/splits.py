@@ -229,8 +229,8 @@ def joined_groups(labels: Strings, groups: Strings, words: Strings) -> StringArr
     # A graph with a node for each group and for each word; each row links its group to its word.
     size = len(names) + word_of_row.max() + 1
     links = (np.ones(len(group_of_row)), (group_of_row, len(names) + word_of_row))
-    _, number = connected_components(csr_array(links, shape=(size, size)), directed=False)
-    merged = number[group_of_row].astype(str).astype(object)
+    _, component = connected_components(csr_array(links, shape=(size, size)), directed=False)
+    merged = component[group_of_row].astype(str).astype(object)
     n_groups_of_label = Counter(label for label, _ in set(zip(labels, merged, strict=True)))
     largest = max(Counter(merged).values())
     can_be_split = largest <= len(merged) / 2 and min(n_groups_of_label.values()) > 1
