@@ -295,8 +295,8 @@ def _texts_on_both_sides(splits: _Splits) -> Iterator[Finding]:
         yield Finding(
             "warning",
             "duplicates-across",
-            f"{how_many} ({n_texts:,} of {n_all:,} texts) also {verb} in {where}, so that memorised "
-            f"texts raise the score; {remedy}.",
+            f"{how_many} ({n_texts:,} of {n_all:,} texts) also {verb} in {where}, so that "
+            f"memorised texts raise the score; {remedy}.",
         )
 
 
@@ -326,8 +326,8 @@ def _predictive_length(splits: _Splits) -> Iterator[Finding]:
             hits[example.label].append(guess == example.label)
     accuracy = fmean(fmean(of_label) for of_label in hits.values())
     chance, inverse_sizes = 1 / len(hits), sum(1 / len(of_label) for of_label in hits.values())
-    # The standard error of the balanced accuracy of random guesses. It is a mean over the labels, and
-    # the share of a label with n rows has the variance chance (1 - chance) / n.
+    # The standard error of the balanced accuracy of random guesses: a mean over labels of shares with
+    # the variance chance (1 - chance) / n_rows.
     error = math.sqrt(chance * (1 - chance) * inverse_sizes) / len(hits)
     beats_chance = accuracy > chance + max(_LENGTH_MARGIN, 3 * error)
     lead = "Length is associated with the label: the" if beats_chance else "The"

@@ -82,7 +82,7 @@ def similar_groups(examples: Sequence[Example]) -> Iterator[Finding]:
 def _similar(field: _Field, effect: str, examples: Sequence[Example]) -> Iterator[Finding]:
     """Yield a warning for each set of similar names of a field; `effect` ends its first clause.
 
-    After _MAX_SETS of them, one warning gives the number of the others.
+    After `_MAX_SETS` of them, one warning gives the number of the others.
     """
     rows = _rows_by(field, examples)
     # Numbers are compared by their value, other names by their appearance.
@@ -183,7 +183,7 @@ def _peculiar(label: str, everywhere: set[str]) -> str:
 def misspelt_labels(examples: Sequence[Example]) -> Iterator[Finding]:
     """Yield a warning for each rare label that is probably a typo of a frequent one.
 
-    Yields nothing if there are more than _MAX_LABELS labels: they are words then.
+    Yields nothing if there are more than `_MAX_LABELS` labels: they are words then.
     """
     rows = _rows_by("label", examples)
     by_size = sorted(rows, key=lambda label: len(rows[label]), reverse=True)

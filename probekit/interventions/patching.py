@@ -83,7 +83,7 @@ def patch(
     Raises:
         DataError: pairs of unequal numbers of tokens, or of equal texts (see `check_pairs`), or
             groups or answers of another number of texts.
-        ConfigError: `at` is another word.
+        ConfigError: `at` is a word other than `all` and `each`.
         UnknownNameError: a pattern matches no site.
 
     >>> from probekit import GPT2, Tokenizer

@@ -184,7 +184,7 @@ def _numbered(name: str, index: int | None) -> GivenSite:
     """Return a site, not placed yet, with the layer that is the number of this index in its name.
 
     Without an index, it is the first number without adjacent letters or digits: the 3 of layer_3. A
-    number with more digits than MAX_LAYERS counts no layers.
+    number with more digits than `MAX_LAYERS` counts no layers.
     """
     match = re.search(_SEPARATE, name) if index is None else [*re.finditer(r"\d+", name)][index]
     if match is None or len(match[0]) > len(str(MAX_LAYERS)):
