@@ -211,6 +211,7 @@ def ranges(starts: IntArray, counts: IntArray) -> IntArray:
     array([5, 6, 0, 1, 2])
     """
     first_indices = np.cumsum(counts) - counts
+    # Number i of the result is start + i - first_index of its range.
     indices: IntArray = np.arange(int(counts.sum())) + np.repeat(starts - first_indices, counts)
     return indices
 

@@ -326,8 +326,8 @@ def _predictive_length(splits: _Splits) -> Iterator[Finding]:
             hits[example.label].append(guess == example.label)
     accuracy = fmean(fmean(of_label) for of_label in hits.values())
     chance, inverse_sizes = 1 / len(hits), sum(1 / len(of_label) for of_label in hits.values())
-    # The standard error of the balanced accuracy of random guesses: a mean over labels of shares with
-    # the variance chance (1 - chance) / n_rows.
+    # The standard error of the balanced accuracy of random guesses: a mean over labels of shares,
+    # each with the variance chance (1 - chance) / n_rows.
     error = math.sqrt(chance * (1 - chance) * inverse_sizes) / len(hits)
     beats_chance = accuracy > chance + max(_LENGTH_MARGIN, 3 * error)
     lead = "Length is associated with the label: the" if beats_chance else "The"

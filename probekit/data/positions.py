@@ -101,7 +101,7 @@ class _TokenRanges(NamedTuple):
 
     Attributes:
         position: position of each token in the model's input, shape (n_tokens,).
-        first: first token of each example, shape (n_examples,).
+        first: first token of each example, as an index of `position`, shape (n_examples,).
         stop: one past the last token, shape (n_examples,).
         fault: reason why an example has no token, "" if it has some, shape (n_examples,).
     """

@@ -164,9 +164,8 @@ class NpyArray(SiteArray):
                     "np.save(path, array)."
                 )
         mapped: Any = np.lib.format.open_memmap(self._path, mode="r")
-        # NumPy writes one byte after an empty array, so that it can be mapped.
         n_more = self._path.stat().st_size - mapped.offset - mapped.nbytes
-        if n_more > 0 and mapped.size:
+        if n_more > 0 and mapped.size:  # an empty array is refused later, with its shape
             raise DataError(
                 f"{self._path} has {counted(n_more, 'byte')} after its array of shape "
                 f"{mapped.shape}. Save one array in each file."
