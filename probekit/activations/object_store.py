@@ -263,10 +263,9 @@ class ObjectFiles:
         if self.is_exclusive or self._is_held:
             yield
             return
-        mark = self._mark.encode()
         # Creation is not exclusive: several writers may succeed, and the one whose mark remains has
         # the lock. It is therefore read back.
-        if not self.create(LOCK, mark) or self.read(LOCK) != mark:
+        if not self.create(LOCK, self._mark.encode()) or self.read(LOCK) != self._mark.encode():
             raise StoreError(
                 f"Another writer has locked {self.place}, which allows only one. Wait for it; if "
                 f"it was killed, remove its lock with `probekit cache repair {self.place}`."
