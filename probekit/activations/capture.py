@@ -179,7 +179,7 @@ def in_background(function: Callable[[Item], object]) -> Iterator[Callable[[Item
 
     def call(previous: Future[None] | None, item: Item) -> None:
         if previous is not None:
-            previous.result()  # re-raises an exception of an earlier call
+            previous.result()  # raises if an earlier call failed, so that this one is not run
         function(item)
 
     def submit(item: Item) -> None:
@@ -237,7 +237,7 @@ def fill(
         watcher: receives progress in rows, and messages.
 
     Raises:
-        StoreError: the store cannot be written, or a value is not finite.
+        StoreError: a stored file is damaged, the store cannot be written, or a value is not finite.
     """
     store = work.store
     n_shards = len(work.shards) * len(work.sites)  # summed over the sites
@@ -299,7 +299,7 @@ def _derive(store: ActivationStore, root: Location, sites: Sequence[str]) -> Non
 
 
 def _is_at_all_positions(site: str, n_layers: int) -> bool:
-    """Return whether a capture computes a site at all positions, not only at requested ones."""
+    """Return whether a capture computes a site at all positions: only before the last block."""
     layer = layer_of(site)
     return describe(site).stage == "embedding" if layer is None else layer < n_layers - 1
 
@@ -314,7 +314,8 @@ def _source_rows(source: RowPlan, plan: RowPlan) -> IntArray | None:
     source_keys = source.example[single] * stride + source.positions[source.offsets[single]]
     wanted_keys = np.repeat(plan.example, np.diff(plan.offsets)) * stride + plan.positions
     order = np.argsort(source_keys, kind="stable")
-    # The first source key that is not below each wanted key; equal if the source has that key.
+    # The first source key that is not below each wanted key; equal if the source has that key. If
+    # all source keys are below, the last one is compared, which differs.
     ranks = np.searchsorted(source_keys, wanted_keys, sorter=order)
     matches = order[np.minimum(ranks, len(order) - 1)]
     return single[matches] if np.array_equal(source_keys[matches], wanted_keys) else None
@@ -390,7 +391,7 @@ def compute_shards(work: Work, seed: int) -> Iterator[ShardDone]:
         if todo:
             time.sleep(_PAUSE)
         else:
-            todo = dict(work.missing_sites())  # a shard of another worker may be damaged since
+            todo = dict(work.missing_sites())  # a committed shard may have been damaged since
 
 
 @contextlib.contextmanager
@@ -416,7 +417,7 @@ def stream_rows(
 ) -> Iterator[tuple[IntArray, dict[str, FloatArray]]]:
     """Yield the rows of one batch after another: row indices, and values of these rows by site.
 
-    The values equal those that `capture` would store, but nothing is written. Rows of one example
+    The values equal those that a capture would store, but nothing is written. Rows of one example
     need not be adjacent in the plan. `on_batch` is called with the number of rows of each batch.
 
     Raises:
@@ -438,7 +439,8 @@ def estimate_seconds(
     The weights may be random. The estimate includes rows that are already cached.
     """
     batches = list(forward.make_batches(tokens, plan, batch_tokens(model.device.type)))
-    batch = batches[(len(batches) - 1) // 2]  # of median length, and never the last, smaller one
+    # Of median length, and not the last, smaller one, unless it is the only one.
+    batch = batches[(len(batches) - 1) // 2]
     times = []
     for _ in range(3):  # the first is a warm-up
         start = time.perf_counter()

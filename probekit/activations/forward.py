@@ -147,7 +147,7 @@ def run_batch(
     counts = plan.offsets[batch.rows + 1] - plan.offsets[batch.rows]
     row_of_place = np.repeat(np.arange(len(counts)), counts)
     places_of_width, at = _plan_gathers(batch, plan, ids.shape[1], row_of_place, counts)
-    # The same on the device.
+    # The places, rows and counts on the device.
     gathers = {width: torch.from_numpy(n).to(device) for width, n in places_of_width.items()}
     row, count = torch.from_numpy(row_of_place).to(device), torch.from_numpy(counts).to(device)
     values: dict[str, Tensor] = {}
@@ -178,8 +178,9 @@ def _plan_gathers(
     Places are flat indices into the axes [batch pos] of a site, one row after the other. They are
     given by the size of the pos axis: `width` for sites computed at all positions, the number of
     requested positions for the others. The second result has these positions for each sequence,
-    shape [batch n_at]. It is None if a sequence has so many of them that the model computes all.
-    This does not depend on the sites, so that a row has the same bits whichever sites are captured.
+    shape [batch n_at]. It is None if a sequence has more than `width // 2` of them: the model then
+    computes all. This does not depend on the sites, so that a row has the same bits whichever sites
+    are captured.
 
     Args:
         batch: sequences to run, and the rows to extract from them.
@@ -210,6 +211,7 @@ def ranges(starts: IntArray, counts: IntArray) -> IntArray:
     array([5, 6, 0, 1, 2])
     """
     first_indices = np.cumsum(counts) - counts
+    # Number i of the result is start + i - first_index of its range.
     indices: IntArray = np.arange(int(counts.sum())) + np.repeat(starts - first_indices, counts)
     return indices
 

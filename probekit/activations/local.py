@@ -58,6 +58,7 @@ class LocalFiles:
         needed = [path] if is_site else [*reversed(path.parents), path]
         with as_store_error("write", path):
             for each in needed:
+                # A folder that cannot be created may exist; if it does not, the first write fails.
                 with contextlib.suppress(FileExistsError, PermissionError):
                     # Parents are tested first: making an existing "/" can raise other errors.
                     if is_site or not self.disk.is_folder(each):
@@ -114,6 +115,7 @@ class LocalFiles:
             return parse_array(self.read(name), header, array_header, self._path(name))
         with self._opened(name) as descriptor:
             size = self.disk.size(descriptor)
+            # An empty file cannot be mapped.
             content = self.disk.map(descriptor, size) if size else b""
             return parse_array(content, header, array_header, self._path(name))
 
@@ -136,7 +138,7 @@ class LocalFiles:
                 self.disk.close(descriptor)
 
     def sizes(self, folder: str = "") -> dict[str, int]:
-        """Return the sizes of the regular files directly in a folder, without temporary ones."""
+        """Return the sizes of a folder's regular, not temporary files, by path in the cache."""
         return {
             _joined(folder, name): status.st_size
             for name, status in self._list(folder).items()
@@ -214,7 +216,7 @@ class LocalFiles:
         return True
 
     def changed(self, name: str) -> float | None:
-        """Return the modification time of a file in seconds since 1970; None if it is missing."""
+        """Return when a file of the top folder changed, in seconds since 1970; None if missing."""
         status = self._list("").get(name)
         return None if status is None else status.st_mtime
 

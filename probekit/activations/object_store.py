@@ -75,6 +75,8 @@ class ObjectFiles:
     def begin(self, folder: str = "") -> None:
         """Check that writing is safe; folders need not be created in an object store.
 
+        The cache itself ("") is not checked, because all writers write the same layout and spec.
+
         Raises:
             StoreError: the store cannot create objects exclusively, and this process has no lock.
         """
@@ -96,7 +98,10 @@ class ObjectFiles:
             self._system.put_file(str(draft.temporary), self._key(name))
 
     def create(self, name: str, content: bytes) -> bool:
-        """Create an object with this content; return False if the name exists."""
+        """Create an object with this content; return False if the name exists.
+
+        If the store is not exclusive, several writers that create it at the same time may succeed.
+        """
         if self.is_exclusive:
             return self._create(name, content)
         if self.read_all([name]):
@@ -155,7 +160,7 @@ class ObjectFiles:
         return parse_array(self.read(name), header, array_header, f"{self.place}/{name}")
 
     def sizes(self, folder: str = "") -> dict[str, int]:
-        """Return the sizes of the objects directly in a folder, by name."""
+        """Return the sizes of the objects directly in a folder, by path in the cache."""
         prefix = f"{folder}/" if folder else ""
         return {
             prefix + name: entry["size"]
@@ -196,7 +201,8 @@ class ObjectFiles:
         """Remove an object if it is unused and older than a day; return whether it was removed.
 
         Live and dead writers cannot be distinguished here, but no live one takes a day between
-        writing a shard's rows and its record.
+        writing a shard's rows and its record. The default of `is_in_use`, `bool`,
+        returns False.
         """
         changed = self.changed(name)
         if changed is None or time.time() - changed < _DAY or is_in_use():
@@ -244,13 +250,21 @@ class ObjectFiles:
     def lock(self, tell: Callable[[str], None] | None, *, name: str = LOCK) -> Iterator[None]:
         """Lock the cache for one writer if the store cannot create objects exclusively.
 
+        Has no effect if it can, or within a block in which this process holds the lock.
+
+        Args:
+            tell: not used: a writer that waits for the lock of a killed one would wait for ever.
+            name: not used: one lock protects the whole cache.
+
         Raises:
             StoreError: the lock is held, by a live writer or by a killed one.
         """
-        del tell, name  # never waits: the lock of a dead writer would never be released
+        del tell, name
         if self.is_exclusive or self._is_held:
             yield
             return
+        # Creation is not exclusive: several writers may succeed, and the one whose mark remains has
+        # the lock. It is therefore read back.
         if not self.create(LOCK, self._mark.encode()) or self.read(LOCK) != self._mark.encode():
             raise StoreError(
                 f"Another writer has locked {self.place}, which allows only one. Wait for it; if "
@@ -293,6 +307,7 @@ def creates_atomically(system: AbstractFileSystem) -> bool:
     False
     """
     kind = type(system)
+    # Asynchronous file systems override `_pipe_file`, the others `pipe_file`.
     write: Any = getattr(kind, "_pipe_file", None) if system.async_impl else kind.pipe_file
     is_overridden = write not in (None, AbstractFileSystem.pipe_file)
     return is_overridden and "mode" in inspect.signature(write).parameters

@@ -129,6 +129,7 @@ class ActivationStore:
 
         Raises:
             StoreMismatchError: the files belong to another store.
+            DamagedError: the chunks are not the layout of the spec.
             StoreError: the files cannot be written.
         """
         existing = files.sizes()
@@ -208,6 +209,7 @@ class ActivationStore:
         """
         if not self.layout_is_intact():
             raise damaged(f"{self.folder}/{ROWS}", "it is missing, or not the layout of these rows")
+        # All arrays are int64, so that the file is read as one array and split.
         headers = self.spec.sizes.headers
         ends = np.cumsum([array.shape[0] for array in headers.values()])
         content = self.files.array(ROWS, header(headers), ArrayHeader("I64", (int(ends[-1]),)))
@@ -452,7 +454,7 @@ class ActivationStore:
 
         Raises:
             UnknownNameError: the site is not finished, or with `partial`, a requested row is
-                missing.
+                missing or no row is stored.
             ConfigError: `rows` are not valid row indices.
             StoreError: a file is damaged or missing.
         """
@@ -492,7 +494,7 @@ class ActivationStore:
         return np.sort(np.concatenate([none, *(self.shards[shard] for shard in records)]))
 
     def _records_to_read(self, site: str) -> Mapping[int, ShardRecord]:
-        """Return the records of a site; those of a complete site are read once."""
+        """Return the checked records of a site; those of a complete site are read once."""
         if site in self._complete:
             return self._complete[site]
         records = self.records(site)
@@ -619,7 +621,7 @@ def row_numbers(rows: IntArray | Sequence[int], n_rows: int) -> IntArray:
         wanted = np.asarray(rows)
     except ValueError:  # nested lists of different lengths
         wanted = np.asarray(rows, dtype=object)
-    if not wanted.size:
+    if not wanted.size:  # an empty list has no integer type
         return np.empty(0, dtype=np.int64)
     in_range = wanted.dtype.kind in "iu" and 0 <= wanted.min() <= wanted.max() < n_rows
     if wanted.ndim != 1 or not in_range:

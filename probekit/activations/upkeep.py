@@ -168,7 +168,7 @@ def summarize(place: Location) -> Summary:
 
 
 def find_damage(store: ActivationStore, *, digests: bool = True) -> list[Damage]:
-    """Return all damaged files of a store.
+    """Return all damaged files of a store; with a damaged layout, records are not checked.
 
     Args:
         store: the store.
@@ -266,7 +266,8 @@ def shard_locks(files: Files) -> list[str]:
 def remove_dead_locks(files: Files) -> list[str]:
     """Remove the shard locks of killed workers, which are empty files; return their names.
 
-    Does nothing if the file system cannot detect such workers.
+    Does nothing if a local file system cannot detect such workers. In an object store, a lock that
+    is older than a day counts as that of a killed worker.
     """
     return [name for name in shard_locks(files) if files.remove_abandoned(name)]
 
@@ -277,7 +278,7 @@ def is_older(summary: Summary, days: float) -> bool:
 
 
 def remove_cache(place: Location) -> list[str]:
-    """Remove a cache; return the files in its folder that were kept because they are not its own.
+    """Remove a cache; return the files and folders in it that were kept: they are not its own.
 
     Raises:
         MissingError: the folder is not a cache; nothing was removed.
@@ -324,7 +325,8 @@ def copy_cache(
         watcher: receives progress in shards.
 
     Raises:
-        DamagedError: the source contains links, or missing or damaged files; nothing is copied.
+        DamagedError: the source contains links, or missing or damaged files; nothing is copied,
+            except the shards before one that only its digest shows to be damaged.
         StoreError: the source does not match the pin, or the target cannot be written.
     """
     source_store = ActivationStore.open(source, root=pin)

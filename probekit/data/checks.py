@@ -118,6 +118,7 @@ def check_dataset(
         ((train, test),) = parts
         examples = train + test
     else:
+        # Each example is a test example of one fold.
         tested = np.sort(np.concatenate([split.test for split in splits]))
         examples = dataset.select(tested).examples
     checked = _Splits(parts, examples, whole=dataset.examples)
@@ -126,7 +127,7 @@ def check_dataset(
         "numbers": not has_classes,
         "texts": has_texts,
         "groups": dataset.has_groups,
-        "spans": not dataset.marks_words,
+        "spans": not dataset.marks_words,  # words of a treebank may be parts of words of the text
     }
     findings = [Finding("info", "reader", f"{note}.") for note in dataset.notes]
     if not dataset.has_groups:
@@ -156,7 +157,7 @@ def _counts(splits: _Splits) -> Iterator[Finding]:
 
 
 def _imbalance(splits: _Splits) -> Iterator[Finding]:
-    """Yield a note if the most frequent training label is much more frequent than others."""
+    """Yield a note if one label dominates the training rows, or those of all folds together."""
     (side, examples), *_ = splits.named()
     labels = Counter(example.label for example in examples).most_common()
     (frequent, n_frequent), (rare, n_rare) = labels[0], labels[-1]
@@ -234,7 +235,7 @@ def _few_groups(splits: _Splits) -> Iterator[Finding]:
 
 
 def _few_groups_of_label(splits: _Splits) -> Iterator[Finding]:
-    """Yield a warning on the labels that only few of the test groups have."""
+    """Yield a warning on the labels that only few of many test groups have."""
     pairs = {(example.label, example.group) for example in splits.tested}
     n_groups = Counter(label for label, _ in pairs)
     few = sorted((n, label) for label, n in n_groups.items() if n < FEWEST_UNITS)
@@ -280,7 +281,7 @@ def _texts_on_both_sides(splits: _Splits) -> Iterator[Finding]:
     repeated = [example for fold in of_folds for example in fold]
     if repeated:
         verb = "occurs" if len(repeated) == 1 else "occur"
-        n_of = f"{len(repeated):,} of {len(splits.tested):,} examples in test"
+        how_many = f"{len(repeated):,} of {len(splits.tested):,} examples in test"
         # A repeated sentence counts twice, but the words of a sentence share one text.
         n_texts = len({(one.group, one.text) for one in repeated})
         n_all = len({(one.group, one.text) for one in splits.tested})
@@ -294,8 +295,8 @@ def _texts_on_both_sides(splits: _Splits) -> Iterator[Finding]:
         yield Finding(
             "warning",
             "duplicates-across",
-            f"{n_of} ({n_texts:,} of {n_all:,} texts) also {verb} in {where}, so that memorised "
-            f"texts raise the score; {remedy}.",
+            f"{how_many} ({n_texts:,} of {n_all:,} texts) also {verb} in {where}, so that "
+            f"memorised texts raise the score; {remedy}.",
         )
 
 
@@ -325,7 +326,8 @@ def _predictive_length(splits: _Splits) -> Iterator[Finding]:
             hits[example.label].append(guess == example.label)
     accuracy = fmean(fmean(of_label) for of_label in hits.values())
     chance, inverse_sizes = 1 / len(hits), sum(1 / len(of_label) for of_label in hits.values())
-    # The standard error of the balanced accuracy of random guesses: a mean of shares of labels.
+    # The standard error of the balanced accuracy of random guesses: a mean over labels of shares,
+    # each with the variance chance (1 - chance) / n_rows.
     error = math.sqrt(chance * (1 - chance) * inverse_sizes) / len(hits)
     beats_chance = accuracy > chance + max(_LENGTH_MARGIN, 3 * error)
     lead = "Length is associated with the label: the" if beats_chance else "The"
@@ -340,8 +342,8 @@ def _predictive_length(splits: _Splits) -> Iterator[Finding]:
 def _guesses_from_length(train: _Examples, test: _Examples) -> list[str | None]:
     """Return the label that the length of each test example predicts.
 
-    In each bin of text or span lengths, it is the label with the largest share of its rows; None if
-    the bin has no training example.
+    In each bin of text or span lengths, it is the label that has the largest share of its own
+    training rows in the bin; None if the bin has no training example.
     """
     train_lengths, test_lengths = (
         [len(one.text) if one.span is None else one.span[1] - one.span[0] for one in examples]

@@ -82,7 +82,8 @@ class Example:
         source: where it was read from, for messages; None if unknown. It is not part of the data.
 
     Raises:
-        DataError: a field is empty or is not valid Unicode, or the span is not within the text.
+        DataError: a field is empty or not valid Unicode, one other than the text contains a NUL
+            character, or the span is not within the text.
 
     >>> example = Example("The keys", "plural", group="key", id="row 1", span=(4, 8))
     >>> example.text[slice(*example.span)]

@@ -74,7 +74,7 @@ def tables_in(data: Any) -> tuple[MemoryData, ...]:
     for table in tables:
         kind = type(table.rows)
         is_lazy = kind.__name__ in ("LazyFrame", "IterableDataset")
-        # Duplicate names are reported with the table, when it is read.
+        # Not `from_native`: duplicate names are reported when the table is read.
         is_frame = not is_lazy and nw.dependencies.is_into_dataframe(table.rows)
         if not (is_frame or _is_list(table.rows) or _is_dataset(table.rows)):
             name = f"data[{table.side!r}]" if table.side else "data"
@@ -102,7 +102,7 @@ def parquet_table(path: Path, columns: Collection[str]) -> Table:
     """Return the rows of a Parquet file; only the given columns are read.
 
     Raises:
-        ConfigError: pyarrow is not installed.
+        ConfigError: pyarrow is not installed, or two of the columns have the same name.
         MissingError: the file does not exist.
         DataError: the file is not valid Parquet.
     """
@@ -154,9 +154,9 @@ def frame_table(
 
     Args:
         frame: a data frame that narwhals reads.
-        columns: the columns to read; others are left out, and may be missing.
+        columns: the columns to read, as far as they exist.
         name: name in messages.
-        class_names: names of the classes of a column whose cells are numbers of classes.
+        class_names: names of the classes, by column, for columns of numbers of classes.
 
     Raises:
         ConfigError: two columns have the same name.

@@ -40,7 +40,8 @@ def hub_table(data: HubData, columns: Collection[str]) -> Table:
     Numbers of classes are replaced by the names of the classes.
 
     Raises:
-        ConfigError: the library `datasets` is not installed, or there is no such split.
+        ConfigError: the library `datasets` is not installed, the name is invalid, or the split does
+            not exist or is not given.
         MissingError: there is no such data set or folder, or the hub cannot be reached.
         DataError: the data set cannot be read.
     """
@@ -113,7 +114,7 @@ def _load(data: HubData, folder: Path) -> Any:
 
 
 def _split_of(loaded: Any, data: HubData) -> Any:
-    """Return the split of a loaded data set; raise ConfigError if it does not exist."""
+    """Return the split of a loaded data set; raise ConfigError if it is missing or not given."""
     if not isinstance(loaded, Mapping):
         only_split = str(loaded.split) if loaded.split is not None else None
         if data.split not in (None, only_split):

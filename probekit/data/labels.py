@@ -80,16 +80,19 @@ def similar_groups(examples: Sequence[Example]) -> Iterator[Finding]:
 
 
 def _similar(field: _Field, effect: str, examples: Sequence[Example]) -> Iterator[Finding]:
-    """Yield a warning for each set of similar names of a field; `effect` ends its first clause."""
+    """Yield a warning for each set of similar names of a field; `effect` ends its first clause.
+
+    After `_MAX_SETS` of them, one warning gives the number of the others.
+    """
     rows = _rows_by(field, examples)
     # Numbers are compared by their value, other names by their appearance.
     spellings: dict[str, list[str]] = defaultdict(list)
     for name in rows:
         spellings[_number(name) or appearance(name)].append(name)
-    case_counts = len(rows) > _MAX_LABELS
+    case_matters = len(rows) > _MAX_LABELS
     messages = []
     for names in spellings.values():
-        if len(names) > 1 and not (case_counts and _differ_in_case(names)):
+        if len(names) > 1 and not (case_matters and _differ_in_case(names)):
             messages.append(f"The {field}s {_similar_message(names, rows, effect)}")
     n_more = len(messages) - _MAX_SETS
     if n_more > 0:
@@ -108,7 +111,7 @@ def _rows_by(field: _Field, examples: Sequence[Example]) -> dict[str, list[Examp
 
 
 def missing_groups(examples: Sequence[Example]) -> Iterator[Finding]:
-    """Yield a warning for each group whose name is that of a missing value, such as nan.
+    """Yield a warning for each group of several rows with the name of a missing value, such as nan.
 
     >>> groups = ["a", "nan", "nan"]
     >>> examples = [Example("a", "x", group, f"row {n}") for n, group in enumerate(groups)]
@@ -148,7 +151,7 @@ def _differ_in_case(names: Sequence[str]) -> bool:
 def _similar_message(names: Sequence[str], rows: dict[str, list[Example]], effect: str) -> str:
     """Return the message on similar names, the most frequent one first."""
     ordered = sorted(names, key=lambda name: (-len(rows[name]), name))
-    everywhere = set(ordered[0]).intersection(*ordered[1:])
+    everywhere = set(ordered[0]).intersection(*ordered[1:])  # characters that all names contain
     shown = []
     for name in ordered:
         where = "" if name == ordered[0] else f": {rows_of(rows[name])}"
@@ -178,7 +181,10 @@ def _peculiar(label: str, everywhere: set[str]) -> str:
 
 
 def misspelt_labels(examples: Sequence[Example]) -> Iterator[Finding]:
-    """Yield a warning for each rare label that is probably a typo of a frequent one."""
+    """Yield a warning for each rare label that is probably a typo of a frequent one.
+
+    Yields nothing if there are more than `_MAX_LABELS` labels: they are words then.
+    """
     rows = _rows_by("label", examples)
     by_size = sorted(rows, key=lambda label: len(rows[label]), reverse=True)
     if len(rows) > _MAX_LABELS:
@@ -287,7 +293,8 @@ def is_typo(label: str, other: str) -> bool:
     """Return whether two labels differ by one typo after the first letter.
 
     A typo is a letter dropped, added or replaced, or two adjacent letters swapped. A changed
-    digit is not a typo, and neither is another tag in capitals of fewer than six letters.
+    digit is not a typo, and labels of fewer than four letters, or of fewer than six if both are in
+    capitals, count as different tags.
 
     >>> is_typo("pats", "past"), is_typo("plurale", "plural"), is_typo("nsubj", "csubj")
     (True, True, False)

@@ -101,7 +101,7 @@ class _TokenRanges(NamedTuple):
 
     Attributes:
         position: position of each token in the model's input, shape (n_tokens,).
-        first: first token of each example, shape (n_examples,).
+        first: first token of each example, as an index of `position`, shape (n_examples,).
         stop: one past the last token, shape (n_examples,).
         fault: reason why an example has no token, "" if it has some, shape (n_examples,).
     """
@@ -216,6 +216,8 @@ def _select_span(tokens: _Tokens, spans: Sequence[tuple[int, int] | None]) -> _T
     inside = (in_text[:, 0] >= 0) & (in_text[:, 1] <= np.diff(tokens.start)[text])
     in_joined = np.where(inside[:, None], in_text, 0) + tokens.start[text, None]
     span_begin, span_end = n_before[in_joined].T
+    # The first token that ends after the begin of the span, and one past the last that begins
+    # before its end.
     first = np.searchsorted(end, span_begin, side="right")
     stop = np.searchsorted(begin, span_end, side="left")
     # The tokens cover a span if the first one begins at or before it, and the last one ends at or
@@ -244,7 +246,7 @@ def _shift(tokens: _Tokens, span: _TokenRanges, rule: PositionRule) -> _TokenRan
     edge = span.first[aligned] if offset < 0 else span.stop[aligned] - 1
     text = tokens.text_of_example[aligned]
     first, stop = tokens.bounds[text], tokens.bounds[text + 1]
-    # Whitespace tokens belong to no span, but count for the offset.
+    # `edge` counts no whitespace tokens, but the offset does: `target` counts all tokens.
     target = first + span.position[edge] - tokens.position[first] + offset
     inside = (first <= target) & (target < stop)
 

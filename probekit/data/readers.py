@@ -71,7 +71,8 @@ def read_dataset(
         format: name in `FORMATS`, such as "csv" or "conllu".
         columns: columns of the fields: `TableColumns`, or the columns of the format; None means its
             defaults.
-        name: name shown in reports; None means the file name without extension.
+        name: name shown in reports; None means the file name without extension, so that a source
+            other than a file needs a name.
 
     Raises:
         ConfigError: a column is not in the file.

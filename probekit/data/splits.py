@@ -58,7 +58,7 @@ def grouped_split(labels: Strings, groups: Strings, *, test: float, seed: int) -
 
     Raises:
         DataError: there is only one label, a label cannot be on both sides, or test would have
-            fewer than two groups.
+            fewer than two of at least four groups.
 
     >>> split = grouped_split("xyxyxyxyxyxy", "aabbccddeeff", test=0.3, seed=0)
     >>> split.train.size, split.test.size
@@ -229,8 +229,8 @@ def joined_groups(labels: Strings, groups: Strings, words: Strings) -> StringArr
     # A graph with a node for each group and for each word; each row links its group to its word.
     size = len(names) + word_of_row.max() + 1
     links = (np.ones(len(group_of_row)), (group_of_row, len(names) + word_of_row))
-    _, number = connected_components(csr_array(links, shape=(size, size)), directed=False)
-    merged = number[group_of_row].astype(str).astype(object)
+    _, component = connected_components(csr_array(links, shape=(size, size)), directed=False)
+    merged = component[group_of_row].astype(str).astype(object)
     n_groups_of_label = Counter(label for label, _ in set(zip(labels, merged, strict=True)))
     largest = max(Counter(merged).values())
     can_be_split = largest <= len(merged) / 2 and min(n_groups_of_label.values()) > 1
@@ -335,7 +335,8 @@ def _choose_groups(
         moved = False
         for group in order:
             # The rows of each label that a move of the group adds to test; negative if it leaves
-            # test. The gain is the decrease of the sum of missing^2 / target.
+            # test. The gain is the decrease of the sum of missing^2 / target, with
+            # missing^2 - (missing - n)^2 = n (2 missing - n).
             sign = -1 if group in chosen else 1
             added = {label: sign * n for label, n in counts[group].items()}
             gain = sum(n * (2 * missing[label] - n) / targets[label] for label, n in added.items())

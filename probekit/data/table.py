@@ -186,7 +186,7 @@ def _rows_with(
 def _require(
     where: str, columns: Sequence[str], present: Iterable[str], defaults: Collection[str]
 ) -> None:
-    """Raise UnknownNameError if a column is missing."""
+    """Raise UnknownNameError if a column is missing; `defaults` were not chosen by the user."""
     names = tuple(present)
     missing = [column for column in columns if column not in names]
     if not missing:

@@ -78,7 +78,7 @@ def _delimited_rows(path: Path, text: str, delimiter: str) -> Iterator[TableRow]
     """Yield the rows after the header, which is the first line that is not blank."""
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
     header: list[str] = []
-    line = 1
+    line = 1  # where the next row begins: cells in quotes may contain line breaks
     try:
         for cells in reader:
             if not header:

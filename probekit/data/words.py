@@ -194,8 +194,9 @@ def read_treebank(path: Path, columns: ConlluColumns, *, name: str) -> Dataset:
 
     Raises:
         MissingError: the file does not exist.
-        DataError: the file is not valid CoNLL-U, or no word has the label; the message gives the
-            line.
+        DataError: the file is not valid CoNLL-U, a sent_id occurs twice, no word has the label, or
+            a sentence belongs to no document although documents are the groups; the message gives
+            the line.
 
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "tiny.conllu"
@@ -269,6 +270,7 @@ def _examples(
         else:
             notes[_NOT_SPELLED] += len(forms)
             spans += [(start, end)] * len(forms)
+        # The next token begins after the white space, if there is any.
         start = len(text) - len(text[end:].lstrip()) if surface.space_after else end
     spans += [None] * (len(sentence.words) - len(spans))
     values = [_label_of(word, label, str(source), len(spans)) for word in sentence.words]
@@ -349,8 +351,9 @@ def read_word_columns(path: Path, columns: WordColumns, *, name: str) -> Dataset
     Raises:
         ConfigError: the file has fewer columns.
         MissingError: the file does not exist.
-        DataError: a line has another number of columns, or the file has no words; the message
-            gives the line.
+        DataError: a line has another number of columns or an empty one, the file has no words, or
+            a sentence belongs to no document although documents are the groups; the message gives
+            the line.
 
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "tiny.txt"

@@ -76,6 +76,8 @@ def estimated_effects(
 
     Raises:
         ConfigError: the measure has no gradient.
+        DataError: pairs of unequal numbers of tokens, or of equal texts; see `check_pairs`.
+        UnknownNameError: a pattern matches no site.
 
     >>> from probekit import GPT2, Tokenizer
     >>> model, tokenizer = GPT2.from_pretrained("mini"), Tokenizer.from_pretrained("mini")
@@ -123,7 +125,7 @@ def estimated_effects(
                 tensors = [values[site] for site in names]
                 gradients = torch.autograd.grad(scores.sum(), tensors, allow_unused=True)
             for site, gradient in zip(names, gradients, strict=True):
-                if gradient is not None:
+                if gradient is not None:  # the prediction depends on the site
                     total[site] += gradient.detach() / steps
         change = {site: total[site] * (source[site] - base[site]) for site in names}
         mask, at_rows = clean_batch.mask, (at[rows] if isinstance(at, Tensor) else at)

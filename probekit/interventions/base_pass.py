@@ -37,7 +37,7 @@ _ENTERS = {
     "mlp_out": "resid_post",
     "resid_post": "resid_post",
 }
-_PER_HEAD_ONLY = "attn.result"
+_PER_HEAD_ONLY = "attn.result"  # each of its heads is as wide as the stream, which adds them
 # Components that a norm, if the network has it, separates from the residual stream.
 _NORMS = {"attn.z": "ln1_post", "attn.result": "ln1_post", "mlp.post": "ln2_post"}
 
@@ -63,7 +63,7 @@ class StreamEntry:
 
 
 def stream_entry(model: Network, selection: SiteSelection) -> StreamEntry | None:
-    """Return where a site, head or neuron enters the residual stream; None if it is not linear.
+    """Return where a site, head or neuron enters the residual stream; None if not linearly.
 
     >>> from probekit import GPT2
     >>> entry = stream_entry(
@@ -204,7 +204,7 @@ class BasePass:
         return part_features(self.model.sites, self.values[selection.site], selection)
 
     def stream(self, entry: StreamEntry) -> Tensor:
-        """Return the residual stream [batch pos d_model] at a place."""
+        """Return the residual stream [batch pos d_model] that an entry would change."""
         n_layers = self.model.axis_sizes["n_layers"]
         if entry.layer == n_layers:
             return self.values[f"blocks.{n_layers - 1}.hook_resid_post"]
@@ -271,7 +271,7 @@ class BasePass:
             )
         composed = compose(self.model, [(selection, tap)])
         stream = self.values[f"blocks.{layer}.hook_resid_pre"]
-        # An edit in the last block needs all positions of its sites.
+        # `at` restricts the last block to these positions, but an edit in it needs all of them.
         is_last = layer == self.model.axis_sizes["n_layers"] - 1
         at = None if is_last else self.measured[:, None]
         with torch.no_grad():

@@ -257,6 +257,7 @@ class _Test:
             for name, at_dose in at_doses.items():
                 row[f"{name}_low"], row[f"{name}_high"] = band_of_draws(at_dose.mean(axis=0))
             row |= {"n": len(self.codes), "groups": self.resamples.n_groups}
+            # The loss on other texts is measured with the direction of the first fold.
             if self.data.other is not None and dose in (min(by), max(by)):
                 first = self.folds[0]
                 vector = dose * (first.directions.unit[0] * first.directions.spread[0])
@@ -308,7 +309,7 @@ class _Test:
 
     @property
     def size(self) -> float:
-        """Largest measure, by which rounding errors are recognised."""
+        """Largest absolute measure, by which rounding errors are recognised."""
         return float(np.abs(self.base).max())
 
     def _signed(self, scores: Callable[[_Fold], Floats]) -> Floats:
@@ -329,6 +330,7 @@ class _Test:
                      for fold in self.folds]  # fmt: skip
         fold_of_row = np.repeat(np.arange(len(self.folds)), [len(rows) for rows in projected])
         groups = self.data.groups[self.data.test]
+        # Draws need no forward passes here, so that there are at least 999 of them.
         return detection(
             np.concatenate(projected), self.codes, groups, fold_of_row,
             draws=max(self.settings.draws, 999), seed=self.settings.seed,
@@ -411,5 +413,5 @@ def loss_under_steering(
         changes.append(torch.stack([change.sum(1), counted.sum(1).double()], 1))
     sums, n_tokens = torch.cat(changes).cpu().numpy().T
     resamples = resamples_of(np.arange(len(sums)))
-    total = mean_of_rows(n_tokens, resamples)
-    return interval_of(mean_of_rows(sums, resamples) / total, resamples)
+    tokens_per_text = mean_of_rows(n_tokens, resamples)
+    return interval_of(mean_of_rows(sums, resamples) / tokens_per_text, resamples)

@@ -63,9 +63,9 @@ class DirectionSet:
 
     @classmethod
     def of_weights(cls, weights: Floats, X: Features) -> DirectionSet:
-        """Return orthogonal directions along weights (n_directions, n_features) on raw features.
+        """Return directions along weights (n_directions, n_features), with orthogonal projections.
 
-        X (n_rows, n_features) are the training rows.
+        The weights are those of raw features; X (n_rows, n_features) are the training rows.
 
         >>> X = np.array([[0.0, 1.0], [6.0, 1.0]])
         >>> found = DirectionSet.of_weights(np.array([[2.0, 0.0]]), X)
@@ -169,6 +169,7 @@ def matched_directions(X: Features, draws: int, seed: int) -> DirectionSet:
     """
     rows = np.asarray(X, np.float64)
     noise = np.random.default_rng(seed).normal(size=(draws, len(rows)))
+    # Random combinations of centred rows have the covariance of the rows.
     return DirectionSet.of_weights(noise @ (rows - rows.mean(axis=0)), rows)
 
 
@@ -189,15 +190,15 @@ def kernel_share(direction: Features, matrix: Features) -> float:
     Source: Makelov et al. (2023), Is this the subspace you are looking for?
     """
     _, sizes, rows = np.linalg.svd(np.asarray(matrix, np.float64), full_matrices=False)
-    image = rows[sizes > LEAST_SIZE * sizes.max(initial=0.0)]
+    row_space = rows[sizes > LEAST_SIZE * sizes.max(initial=0.0)]  # orthogonal to the kernel
     vector = np.asarray(direction, np.float64)
-    return float(1 - np.square(image @ vector).sum() / np.square(vector).sum())
+    return float(1 - np.square(row_space @ vector).sum() / np.square(vector).sum())
 
 
 def dose_limit(directions: Sequence[DirectionSet], rows: Sequence[Features]) -> float:
     """Return the range of the training rows along directions, in standard deviations.
 
-    It is the 99 % quantile of |u'(x - mean)| / s, the median over all directions. It depends
+    It is the median, over all directions, of the 99 % quantile of |u'(x - mean)| / s. It depends
     neither on the measure nor on which direction is the observed one, so that the test keeps its
     size.
 
@@ -437,5 +438,5 @@ class _Part:
         return self.score(final, rows).reshape(n, n_directions)
 
     def _images(self, directions: DirectionSet) -> Tensor:
-        """Return the changes of the residual stream along each direction, [n d_model]."""
+        """Return the change of the residual stream along each direction, [n_directions d_model]."""
         return self.responder.entry.in_stream(self.tensor(directions.unit))

@@ -345,7 +345,8 @@ def compose(model: Network, edits: Sequence[EditAt]) -> ComposedTap:
 
     Raises:
         UnknownNameError: a pattern matches no site.
-        ConfigError: there are no edits, or the site has no such head or neuron.
+        ConfigError: there are no edits, one is not a pair of a site and a tap, or the site has no
+            such head or neuron.
 
     >>> from probekit import GPT2
     >>> model = GPT2.from_pretrained("mini")
@@ -392,7 +393,7 @@ def run_edited(
     False
 
     Raises:
-        ConfigError: a site was not reached.
+        ConfigError: a site was not reached; see also `compose`.
     """
     tap = compose(model, edits)
     logits: Tensor = model(tokens, mask, tap, tap.sites, at=at)

@@ -96,6 +96,7 @@ def skewed_interval(values: Floats, resamples: Resamples) -> Interval:
     value = symmetric.value
     if np.isnan(symmetric.low) or symmetric.low == symmetric.high:
         return symmetric
+    # For a mean these are w (m - mean), with share w of the rows and mean m of each unit.
     deviations = (1 - resamples.weights) * (values[0] - values[1:])
     deviations -= deviations.mean()
     a = float((deviations**3).sum() / np.square(deviations).sum() ** 1.5)
@@ -103,7 +104,7 @@ def skewed_interval(values: Floats, resamples: Resamples) -> Interval:
         return symmetric
     error = resamples.widening * np.sqrt(jackknife_variance(values))
     quantile = t_quantile(degrees_of_freedom(resamples))
-    # The inverse of the transformation of t at both quantiles.
+    # The transformed t equals q if (1 + a t / 3)^3 = 1 + a (q - a / 6), which is solved for t.
     low, high = (
         value - error * 3 / a * (np.cbrt(1 + a * (q - a / 6)) - 1) for q in (quantile, -quantile)
     )
@@ -191,7 +192,7 @@ def bootstrap_p_values(values: Floats, deviations: Floats) -> PValues:
         counts = np.bincount(drawn.ravel(), minlength=size * n).reshape(size, n).astype(np.float64)
         first, second, third = (counts @ power.T for power in powers)
         mean = first / n
-        # Sums of the squares and cubes of the drawn units around their own mean.
+        # Sums of (x - mean)^2 and (x - mean)^3 over the drawn units; the sum of x is n mean.
         central_squares = second - n * mean**2
         central_cubes = third - 3 * mean * second + 2 * n * mean**3
         agree = central_squares <= ROUNDING * squares

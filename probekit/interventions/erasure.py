@@ -100,7 +100,7 @@ def leace(
             errors.
 
     Raises:
-        DataError: there is only one class, or fewer than two rows.
+        DataError: there is only one class, or not one row for each label.
 
     >>> X = np.array([[0.0, 1.0], [1.0, 0.0], [3.0, 3.0], [4.0, 5.0]])
     >>> eraser = leace(X, np.array([0, 0, 1, 1]))
@@ -232,7 +232,7 @@ def _features(
     at: Tensor,
     erasures: Sequence[tuple[SiteSelection, Eraser]],
 ) -> dict[SiteSelection, Floats]:
-    """Return the activations (n_rows, n_features) of each selection at the positions."""
+    """Return the activations (n_rows, n_features) of each selection, at `at`, after erasures."""
     parts: dict[SiteSelection, list[Floats]] = {one: [] for one in selected}
     names = list(dict.fromkeys(one.site for one in selected))
     for rows in torch.split(torch.arange(len(batch)), TEXTS_AT_ONCE):

@@ -40,9 +40,9 @@ class AnswerMeasure:
         name: one of `MEASURES`.
 
     Raises:
-        UnknownNameError: no measure has this name.
-        ConfigError: a logit difference without wrong tokens.
-        DataError: answer and wrong token of a text are equal, or the shapes differ.
+        ConfigError: no measure has this name, or a logit difference has no wrong tokens.
+        DataError: the tokens are not tensors of integers, their shapes differ, or answer and wrong
+            token of a text are equal.
 
     >>> measure = AnswerMeasure(torch.tensor([8, 9]), torch.tensor([9, 8]))
     >>> measure.name, measure.unit
@@ -239,4 +239,5 @@ def lacks_space(tokenizer: Tokenizer, text: str, answer: str) -> bool:
     """
     if not answer[:1].isalpha() or text[-1:].isspace():
         return False
+    # A new word was probably meant if it is one token with a leading space.
     return len(tokenizer.encode(f" {answer}", bos=False).ids) == 1

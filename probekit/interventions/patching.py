@@ -81,7 +81,9 @@ def patch(
         One row for each site, head and position, in the order of the forward pass.
 
     Raises:
-        DataError: pairs of unequal numbers of tokens, or of equal texts; see `check_pairs`.
+        DataError: pairs of unequal numbers of tokens, or of equal texts (see `check_pairs`), or
+            groups or answers of another number of texts.
+        ConfigError: `at` is a word other than `all` and `each`.
         UnknownNameError: a pattern matches no site.
 
     >>> from probekit import GPT2, Tokenizer
@@ -194,7 +196,7 @@ def ablated_values(
     if replacement == "resample":
         generator, lengths = np.random.default_rng(seed), batch.mask.sum(1).numpy()
         if isinstance(at, Tensor):
-            lengths = np.zeros_like(lengths)
+            lengths = np.zeros_like(lengths)  # at one position, a text of any length can replace it
         for length in np.unique(lengths):
             same = np.flatnonzero(lengths == length)
             if len(same) > 1:

@@ -199,22 +199,22 @@ def slopes(changes: Floats, by: Sequence[float]) -> Floats:
 
 
 def direction_effect(
-    own: Floats, null: Floats, whole: Floats, resamples: Resamples, unit: str, size: float
+    observed: Floats, null: Floats, whole: Floats, resamples: Resamples, unit: str, size: float
 ) -> CausalVerdict:
     """Return the effect of a direction, compared with directions on permuted labels.
 
     Args:
-        own: the effect of all groups, then without each unit, (1 + n_units,).
+        observed: the effect of all groups, then without each unit, (1 + n_units,).
         null: effect of each direction on permuted labels, (draws,).
         whole: effect of the whole vector, (1 + n_units,).
         resamples: jackknife resamples of the rows.
         unit: unit of the effect.
         size: typical size of the measure, by which rounding errors are recognised.
     """
-    effect, rounding = interval_of(own, resamples), _PASS_ROUNDING * size
+    effect, rounding = interval_of(observed, resamples), _PASS_ROUNDING * size
     p = two_sided_p(effect.value, null) if len(null) else np.nan
     reason = "too few groups for an interval" if np.isnan(effect.low) else ""
-    lead = interval_of(np.abs(own) - np.abs(whole), resamples)
+    lead = interval_of(np.abs(observed) - np.abs(whole), resamples)
     exceeds_whole = lead.low > 0 and lead.value > rounding
     numbers = effect.value, effect.low, effect.high, p, float(whole[0])
     return CausalVerdict(*numbers, exceeds_whole, unit=unit, rounding=rounding, reason=reason)
@@ -387,7 +387,7 @@ def verdict_numbers(verdicts: tuple[CausalVerdict, ...]) -> str:
 
 
 def why_undecided(verdict: CausalVerdict) -> str:
-    """Return why a verdict is undecided or lacks a test; "" for a verdict of yes or no.
+    """Return why a verdict is undecided or lacks a test; "" for a tested yes or no.
 
     >>> wide = CausalVerdict(0.2, -0.2, 0.6, 0.6, 2.0, False, "logits")
     >>> why_undecided(verdicts({"steers": wide})[0])

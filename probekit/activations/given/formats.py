@@ -116,7 +116,7 @@ class SiteArray:
         """Shape of the array; the first axis is that of the rows."""
         with reading(self.place, self.remedy):
             shape = self._shape()
-            if min(shape, default=0) < 0:
+            if min(shape, default=0) < 0:  # a damaged header can contain any number
                 raise ValueError(f"its shape is {shape}")
             return shape
 
@@ -165,7 +165,7 @@ class NpyArray(SiteArray):
                 )
         mapped: Any = np.lib.format.open_memmap(self._path, mode="r")
         n_more = self._path.stat().st_size - mapped.offset - mapped.nbytes
-        if n_more > 0 and mapped.size:
+        if n_more > 0 and mapped.size:  # an empty array is refused later, with its shape
             raise DataError(
                 f"{self._path} has {counted(n_more, 'byte')} after its array of shape "
                 f"{mapped.shape}. Save one array in each file."
@@ -217,11 +217,12 @@ class ZarrArray(SiteArray):
         array = self._open()
         files = [path for path in self._folder.rglob("*") if path.is_file()]
         files = [path for path in files if path.name[0] != "." and path.name not in _ZARR_FILES]
-        sizes = array.shards or array.chunks
+        sizes = array.shards or array.chunks  # shape of the part of the array in one file
         # Number of chunks along each axis, rounded up.
         grid = [-(-n // size) for n, size in zip(array.shape, sizes, strict=True)]
         n_chunks, n_stored = math.prod(grid), len(files)
-        if n_stored >= n_chunks:  # otherwise the names may be too many to list
+        # With fewer files, some chunks are missing, and their names may be too many to list.
+        if n_stored >= n_chunks:
             names = map(array.metadata.encode_chunk_key, np.ndindex(*grid))
             n_stored = sum((self._folder / name).is_file() for name in names)
         if n_stored < n_chunks:
@@ -235,7 +236,7 @@ class ZarrArray(SiteArray):
 
     def _parts(self, n_rows: int) -> Iterator[FloatArray]:
         array = self._open()
-        if array.shards:  # a shard may lack chunks, which are read as the fill value
+        if array.shards:  # chunks that a shard lacks are read as the fill value: NaN shows them
             object.__setattr__(array.metadata, "fill_value", array.dtype.type(np.nan))
         for rows in slices(array, self.shape[0], n_rows):
             if array.shards and np.isnan(rows).any():
@@ -320,7 +321,7 @@ class ParquetArray(SiteArray):
                 start += len(lengths)
 
     def _lengths(self, column: Any, start: int) -> IntArray:
-        """Return the lengths of the lists in rows from number `start`."""
+        """Return the lengths of the lists in a part of the column that begins at row `start`."""
         from pyarrow import compute
 
         if column.null_count:
@@ -402,7 +403,7 @@ def natural(name: str) -> list[tuple[int, int, str]]:
 
 
 def row_ids(folder: Path) -> list[str] | None:
-    """Return the column `id` of rows.csv in a folder; None if there is no such column."""
+    """Return the column `id` of rows.csv in a folder; None if there is no such file or column."""
     path = folder / ROWS
     if not path.is_file():
         return None

@@ -147,7 +147,8 @@ def placed_sites(names: Sequence[str]) -> tuple[SiteSelection | GivenSite, ...]:
 
     If all names are those of probekit's sites, the places are those of a run, in forward order.
     Otherwise the sites keep their order, and the number that differs between names of the same form
-    counts the layers. Names without a number share the line of the only other component.
+    counts the layers. Names without a number share the line of the only other component; if no name
+    has a number, the line is called `sites`.
 
     >>> placed_sites(["blocks.0.hook_resid_post"])
     (SiteSelection(site='blocks.0.hook_resid_post', head=None, neuron=None, kv_head=None),)
@@ -182,7 +183,8 @@ def _first_difference(rows: Sequence[Sequence[str]]) -> int | None:
 def _numbered(name: str, index: int | None) -> GivenSite:
     """Return a site, not placed yet, with the layer that is the number of this index in its name.
 
-    Without an index, it is the first number without adjacent letters or digits: the 3 of layer_3.
+    Without an index, it is the first number without adjacent letters or digits: the 3 of layer_3. A
+    number with more digits than `MAX_LAYERS` counts no layers.
     """
     match = re.search(_SEPARATE, name) if index is None else [*re.finditer(r"\d+", name)][index]
     if match is None or len(match[0]) > len(str(MAX_LAYERS)):
@@ -197,9 +199,10 @@ def _place(site: GivenSite) -> int | str:
 
 
 def _axis(sites: Sequence[GivenSite]) -> list[int | str]:
-    """Return the places of the layer axis: as given, with layers that ascend in each line sorted.
+    """Return the places of the layer axis, in the order of the sites.
 
-    Lines may have different layers: without sorting, those of the second would follow the first.
+    If the layers of every line ascend, those of all lines are sorted together. Lines may have
+    different layers: without sorting, those of the second would follow the first.
     """
     layers_of_line: dict[str, list[int]] = defaultdict(list)
     for site in sites:
@@ -323,7 +326,7 @@ class GivenActivations:
 
     @property
     def axis_sizes(self) -> dict[str, int]:
-        """Number of heads and of features of each, if an array has an axis of heads."""
+        """Number of heads and of features of each; empty if no array has an axis of heads."""
         shapes = [array.shape[1:] for array in self.arrays.values() if len(array.shape) == 3]
         return dict(zip(("n_heads", "d_head"), shapes[0], strict=True)) if shapes else {}
 
@@ -462,7 +465,7 @@ def _at_position(name: str, array: SiteArray, position: Position | None) -> Site
 def _parts(array: SiteArray) -> Iterator[FloatArray]:
     """Yield all rows as float32, in parts of bounded size."""
     width = math.prod(array.shape[1:])
-    step = max(1, _NUMBERS_AT_ONCE // width)
+    step = max(1, _NUMBERS_AT_ONCE // width)  # rows; a single one may have more numbers
     for rows in array.parts(step):
         yield np.ascontiguousarray(rows.reshape(len(rows), width))
 
@@ -480,6 +483,7 @@ def _contents(name: str, array: SiteArray) -> tuple[Contents, npt.NDArray[np.uin
         DataError: a number is NaN or infinite, or cannot be stored as float32.
     """
     width = math.prod(array.shape[1:])
+    # Odd weights: the product with an even one would lose bits of a number.
     weights = np.random.default_rng(0).integers(2**64, size=width, dtype=np.uint64) | np.uint64(1)
     keys, n_before = [], 0
     low, high = np.full(width, np.inf, np.float32), np.full(width, -np.inf, np.float32)
