@@ -200,8 +200,7 @@ class NotebookBars:
             self._handle.update(self)
 
     def __repr__(self) -> str:
-        steps = self.steps.items()
-        counts = (f"{step} {_done(done)} of {total:,}" for step, (done, total) in steps)
+        counts = (f"{step} {_done(n)} of {total:,}" for step, (n, total) in self.steps.items())
         seconds = time.monotonic() - self._start
         return "\n".join([f"{', '.join(counts)}; {seconds:,.0f} s", *self.messages])
 

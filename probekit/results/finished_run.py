@@ -107,9 +107,8 @@ def run_titles(runs: Sequence[tuple[RunRecord, Mapping[str, str]]]) -> list[str]
     has_names = len(runs) == 1 or len({record.run for record, _ in runs}) > 1
     titles = []
     for record, settings in runs:
-        of_name = [others for other_record, others in runs if other_record.run == record.run]
-        names = list(differing(of_name))[:MOST_SETTINGS]
-        parts = [f"{name} {_short(settings.get(name, ABSENT))}" for name in names]
+        differ = differing([facts for other, facts in runs if other.run == record.run])
+        parts = [f"{key} {_short(settings.get(key, ABSENT))}" for key in differ][:MOST_SETTINGS]
         titles.append(" · ".join([record.run, *parts] if has_names else parts))
     return [
         title if titles.count(title) == 1 else f"{title} · run {number}".removeprefix(" · ")

@@ -446,7 +446,7 @@ def _false_positives(table: pd.DataFrame, reported: pd.Series) -> tuple[float, .
 
     None if it is not above the rate that the threshold allows, or the metric has no threshold.
     """
-    # A metric without a threshold gets the name "", of which there are no rows.
+    # A metric without a threshold gets the name "", which no row has.
     metric, allowed = ACHIEVED.get(reported["metric"], ("", 1.0))
     rows = only(table, metric=metric, split="test")
     if reported["target"] == HEADLINE:
@@ -471,8 +471,7 @@ def _length_leads(compared: Mapping[str, pd.Series]) -> bool:
 def _learns(control: pd.Series | None, selectivity: pd.Series | None) -> bool:
     """Return whether the control task is significantly above chance, without clear selectivity.
 
-    Selectivity is not clear if the lower end of its interval is at most 0.
-    False if one of them was not measured.
+    Selectivity is clear if its whole interval is above 0. False if one of them was not measured.
     """
     if control is None or selectivity is None:
         return False
