@@ -76,7 +76,7 @@ class StoreMismatchError(StoreError):
 
 
 def nearest(name: str, allowed: Iterable[str], count: int = 3) -> str:
-    """Return a sentence that lists the allowed names nearest to `name`, or all if none is near.
+    """Return a sentence that lists the allowed names nearest to `name`; if none is near, up to 20.
 
     >>> nearest("hook_resid_prr", ["hook_resid_pre", "hook_resid_post", "hook_z"])
     'Nearest: hook_resid_pre, hook_resid_post.'

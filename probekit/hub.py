@@ -23,8 +23,8 @@ _PORTS = {"http": 80, "https": 443, "socks4": 1080, "socks5": 1080, "socks5h": 1
 def is_hub_reachable() -> bool:
     """Return whether the hub, or the proxy configured in the environment, accepts a connection.
 
-    Only the connection is tested, so a slow network counts as reachable; the hub's client then
-    applies its own timeouts and retries.
+    False if the hub's client is set to work offline. Only the connection is tested, so a slow
+    network counts as reachable; the hub's client then applies its own timeouts and retries.
     """
     if constants.HF_HUB_OFFLINE:
         return False

@@ -92,7 +92,7 @@ def gram(rows: Tensor) -> Tensor:
     """
     rows = rows.detach().contiguous()  # oneDNN refuses views that skip columns
     if rows.device.type != "cpu" or torch.get_num_threads() > 1:
-        return linear(rows.T, rows.T)
+        return linear(rows.T, rows.T)  # linear(x, w) is x w^T
     array = rows.numpy()
     return torch.from_numpy(array.T @ array)
 

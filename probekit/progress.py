@@ -65,8 +65,8 @@ def shown_progress(watcher: Watcher | None = None, *, progress: bool = True) -> 
     and every ten seconds.
 
     Args:
-        watcher: receives the progress instead.
-        progress: False shows nothing.
+        watcher: receives the progress instead, whatever `progress` is.
+        progress: False shows nothing if no watcher is given.
 
     Raises:
         ConfigError: the watcher has no method `progress`.
@@ -142,7 +142,10 @@ class ProgressLines:
         self._line = ""
 
     def progress(self, step: str, done: float, total: int) -> None:
-        """Write a line if the step is complete or the last line is ten seconds old."""
+        """Write a line if the step is complete or the last line is ten seconds old.
+
+        A line is not written again if nothing has changed.
+        """
         line = f"{step}: {_done(done)} of {total:,}"
         is_due = done == total or time.monotonic() - self._last > SECONDS_BETWEEN_LINES
         if is_due and line != self._line:
@@ -166,8 +169,8 @@ class NotebookBars:
         self.messages: list[str] = []
         self.is_over = False
         self._start = time.monotonic()
-        self._drawn = -SECONDS_BETWEEN_PICTURES  # time of the last picture
-        self._handle: Any = None
+        self._drawn = -SECONDS_BETWEEN_PICTURES  # time of the last picture; the first one is due
+        self._handle: Any = None  # of IPython, for the picture; None before the first one
 
     def progress(self, step: str, done: float, total: int) -> None:
         """Show that `done` of `total` units of a step are complete."""
@@ -204,6 +207,7 @@ class NotebookBars:
     def _repr_html_(self) -> str:
         messages = "".join(f"<div>{html.escape(visible(text))}</div>" for text in self.messages)
         if self.is_over:
+            # After the first line, `repr` has the messages.
             summary = html.escape(visible(repr(self).partition("\n")[0]))
             return f'<div style="opacity:.7">{summary}{messages}</div>'
         rows = "".join(

@@ -79,10 +79,11 @@ def parallel_map(
     first = run_job(items[0])
     serial_seconds = (time.perf_counter() - start) * (len(items) - 1)
     yield first
+    # Worker processes must save clearly more time than their start takes.
     if n_parallel == 1 or serial_seconds < 2 * START_UP or ProcessPoolExecutor is None:
         yield from map(run_job, items[1:])
     else:
-        yield from _in_parallel(run_job, items[1:], n_parallel - 1)
+        yield from _in_parallel(run_job, items[1:], n_parallel - 1)  # and this process
 
 
 def check_workers(workers: int | None) -> None:
@@ -127,7 +128,7 @@ def _in_parallel(
             while number not in own and not (number in futures and futures[number].done()):
                 with lock:
                     last = pending.pop() if pending else None
-                if last is None:
+                if last is None:  # a worker has begun the next result, so wait for it
                     break
                 own[last] = job(items[last])
             yield own.pop(number) if number in own else futures.pop(number).result()

@@ -36,7 +36,7 @@ HEAD_SCORES = {
     "entropy": "entropy of a row, in nats",
     "distance": "mean distance to the attended token, in tokens",
 }
-KNOWN_HEADS = {
+KNOWN_HEADS = {  # (layer, head) by score
     "previous_token": ((4, 11),),
     "induction": ((5, 5), (5, 1), (6, 9), (7, 2), (7, 10)),
     "duplicate_token": ((3, 0), (0, 1)),
@@ -182,7 +182,8 @@ def score_heads(
     for name in per_text[0]:
         values = torch.stack([scores[name] for scores in per_text]).double().cpu().numpy()
         layer, head = np.indices(values.shape[1:]).reshape(2, -1)
-        frame = pd.DataFrame(values.reshape(len(per_text), -1))  # leaves out NaN values
+        # A row for each text, a column for each head; the statistics leave out NaN.
+        frame = pd.DataFrame(values.reshape(len(per_text), -1))
         of_texts = {"value": frame.mean(), "sd": frame.std(), "n": frame.count()}
         tables.append(pd.DataFrame({"score": name, "layer": layer, "head": head, **of_texts}))
     return pd.concat(tables, ignore_index=True)
@@ -219,6 +220,7 @@ def summarise(tensors: Iterable[tuple[str, Tensor]]) -> pd.DataFrame:
         mean = float(wide.mean(dtype=torch.float64))
         norm, n = float(torch.linalg.vector_norm(wide, dtype=torch.float64)), tensor.numel()
         least, most = map(float, torch.aminmax(wide)) if n else (math.nan, math.nan)
+        # Mean square minus squared mean, which rounding can make negative.
         std = math.sqrt(max(norm**2 / n - mean**2, 0.0)) if n else math.nan
         dtype = str(tensor.dtype).removeprefix("torch.")
         rows.append((name, tuple(tensor.shape), dtype, mean, std, norm, least, most))
@@ -241,6 +243,7 @@ def query_key_value(c_attn: Floats, n_head: int) -> dict[str, Floats]:
         DataError: the shape is not (d_model, 3 d_model), or `n_head` does not divide d_model.
     """
     _check(c_attn, (len(c_attn), 3 * len(c_attn)), "c_attn.weight", n_head)
+    # From (d_model, 3, n_heads, d_head) to (3, n_heads, d_model, d_head).
     parts = c_attn.reshape(len(c_attn), 3, n_head, -1).transpose(1, 2, 0, 3)
     return dict(zip(("query", "key", "value"), parts, strict=True))
 
@@ -275,14 +278,15 @@ def circuits(parts: dict[str, Floats], w_o: Floats) -> dict[str, Wide]:
     """
     return {
         "QK": product_spectra(parts["query"], parts["key"]),
-        "OV": product_spectra(parts["value"], w_o.transpose(0, 2, 1)),
+        "OV": product_spectra(parts["value"], w_o.transpose(0, 2, 1)),  # W_V (W_O^T)^T
     }
 
 
 def product_spectra(a: Floats, b: Floats) -> Wide:
     """Return the singular values of a b^T for stacks of tall matrices, shape (n, columns).
 
-    With QR decompositions a = Q R and b = P S, they are the singular values of the small R S^T.
+    With QR decompositions a = Q R and b = P S, a b^T = Q (R S^T) P^T has the singular values of
+    the small R S^T.
 
     >>> a = np.array([[[3.0], [4.0]]], np.float32)
     >>> product_spectra(a, a)

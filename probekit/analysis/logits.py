@@ -112,9 +112,9 @@ def logit_attribution(
     if minus is not None and minus_mean:
         raise ConfigError("Give either `minus` or `minus_mean`, not both.")
     with torch.inference_mode():
-        # Later tokens do not affect this position.
         has_norms = model.attention_norm_gain(0) is not None
         sites = (*_ATTRIBUTED, _POST_SCALES) if has_norms else _ATTRIBUTED
+        # Later tokens do not affect this position, so it is the last one of the pass.
         _, cache = model.run_with_cache(ids[None, : index + 1], sites, logits=False)
         logits = model.uncapped_logits(model.final_norm(cache["resid_post", -1][0, -1:]))
         logit = _difference(logits[0], token, minus, minus_mean)
@@ -169,6 +169,7 @@ def _parts(model: Network, cache: ActivationCache, direction: Tensor) -> Iterato
         if gain is not None:
             scale = cache[f"blocks.{layer}.ln1_post.hook_scale"][0, -1]
             into_stream = along * gain.double() / scale.double()
+        # Of each head: (w_o z) @ into_stream = sum(z * (into_stream @ w_o)).
         for head, value in enumerate((z * (into_stream @ w_o.double()).view_as(z)).sum(-1)):
             yield part("head", value, layer, head)
         if b_o is not None:
@@ -245,7 +246,7 @@ def logit_lens(
     output = f"blocks.{model.config.n_layers - 1}.hook_resid_post"
     with torch.inference_mode():
         _, cache = model.run_with_cache(ids[None], [*names, output], logits=False)
-        next_ids = F.pad(ids[1:], (0, 1), value=-1)
+        next_ids = F.pad(ids[1:], (0, 1), value=-1)  # -1: the last token has no next one
         chunks = []
         for start in range(0, len(ids), _CHUNK):
             chunk = slice(start, start + _CHUNK)

@@ -103,7 +103,7 @@ def verify_model(
     tokenizer, batch = _batch(source, texts)
     ours, reference = load_model(source, dtype), _Reference(find_model(source), dtype)
     compared = [] if tokenizer is None else list(_tokens(reference, tokenizer, texts))
-    measured: dict[str, list[list[float]]] = defaultdict(list)
+    measured: dict[str, list[list[float]]] = defaultdict(list)  # `_compared` of each text, by site
     with torch.inference_mode():
         expected: dict[int, Mapping[str, Tensor]] = {}  # the reference of the current text only
         # Our pass comes first, because it raises an error if a text is too long.
@@ -121,6 +121,7 @@ def _compared(value: Tensor, theirs: Tensor) -> list[float]:
     Positions are all axes but the last.
     """
     difference, largest = (value - theirs).abs().amax(-1), theirs.abs().amax(-1)
+    # The least positive number in place of 0, for positions at which all values are 0.
     relative = difference / largest.clamp(min=torch.finfo(largest.dtype).tiny)
     return [of_positions.max().item() for of_positions in (difference, largest, relative)]
 
@@ -145,6 +146,7 @@ def _batch(source: str | Path, texts: Sequence[str]) -> tuple[Tokenizer | None, 
         n_vocab = model_config(find_model(source, "config")).axis_sizes["d_vocab"]
         ids = torch.randint(n_vocab, _RANDOM, generator=torch.Generator().manual_seed(0))
         n_texts, n_tokens = _RANDOM
+        # The first text has all tokens, the last one 2 of them, after padding on the left.
         lengths = torch.linspace(n_tokens, 2, n_texts).round()
         mask = torch.arange(n_tokens, 0, -1) <= lengths[:, None]
         return None, TokenBatch(ids, mask, torch.zeros(*_RANDOM, 2, dtype=torch.int64))
@@ -176,6 +178,7 @@ class _Reference:
             out = self.model(
                 ids[None], output_hidden_states=True, output_attentions=True, labels=ids[None]
             )
+        # The residual stream before the first block and after each, the last one after the norm.
         *before, normed = out.hidden_states
         named = {"blocks.0.hook_resid_pre": before[0]}
         for layer, hidden in enumerate(before[1:]):
@@ -252,7 +255,7 @@ def _quiet() -> Iterator[None]:
 def _tokens(
     reference: _Reference, tokenizer: Tokenizer, texts: Sequence[str]
 ) -> Iterator[Agreement]:
-    """Yield the comparison of the tokens: the number of texts with other ids."""
+    """Yield the comparison of the tokens, alone and in the chat template, as far as both exist."""
     if reference.tokenizer is None:
         return
     n_different = sum(

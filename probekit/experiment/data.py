@@ -128,7 +128,7 @@ class HubSection(Section):
     @model_validator(mode="after")
     def _is_consistent(self) -> HubSection:
         is_folder, commit = Path(self.name).is_absolute(), self.revision or ""
-        key = "revision" if commit else ""
+        key = "revision" if commit else ""  # an absent key has no line, so the section is located
         if URL.match(self.name):
             raise rule_error("give a name such as org/name, not a URL", "name")
         if is_folder and commit:
@@ -248,7 +248,7 @@ class DataSection(Section):
         excluded = [key for key, section in other.items() if section and self.format != key]
         if is_file and files not in (["file"], ["train", "test"]):
             raise rule_error("give either `file`, or both `train` and `test`")
-        # The name of a file is no mistake, so the format must be one.
+        # A file is named on purpose, so the format is the mistake.
         if not is_file and files:
             raise rule_error(
                 f"the format is {self.format}, which has no files; set that of the file", files[0]
@@ -333,13 +333,20 @@ def read_tables(
 
 
 def _read(data: DataSection, sources: Mapping[str, Any], values: Sequence[str]) -> Dataset:
-    """Return the examples of all sources; those of a side are assigned to it."""
+    """Return the examples of all sources, each assigned to the side of its source.
+
+    Args:
+        data: the section `data`.
+        sources: the tables by side, "train" and "test"; a single table has the side "".
+        values: columns whose cells the examples keep, as far as they exist.
+    """
     named = data.columns
     group_of_words = cast(Any, named.group or "sentence")
     columns: TableColumns | ConlluColumns | WordColumns
     if data.format == "conllu":
         columns = ConlluColumns(named.label, group_of_words)
     elif data.format == "columns":
+        # The default is a name, and the columns of this format have numbers: use the first one.
         is_default = named.text == type(named).model_fields["text"].default
         columns = WordColumns(named.label, "1" if is_default else named.text, group_of_words)
     else:
@@ -370,4 +377,5 @@ def _read(data: DataSection, sources: Mapping[str, Any], values: Sequence[str]) 
             group = f"{side} {example.group}" if own_group else example.group
             examples.append(replace(example, id=f"{side} {example.id}", group=group, split=side))
         notes += [f"{side}: {note}" for note in part.notes]
+    # Everything else is the same in both parts.
     return replace(part, examples=tuple(examples), notes=tuple(notes))

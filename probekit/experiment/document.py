@@ -85,7 +85,8 @@ class Document(KeyLocation):
             inside = [key for key in self.overridden if key[: len(keys)] == keys]
             below = sorted(".".join(map(str, key)) for key in inside)
             or_there = f" or --set {', '.join(below)}" if below else ""
-            # The line of the innermost of the keys that the file has.
+            # The line of the innermost of the keys that the file has. A key that an override has
+            # created is in the contents, but has no line.
             node: Any = self.content
             line = 0
             for key in keys:
@@ -108,7 +109,8 @@ class Document(KeyLocation):
     def absolute(self, keys: KeyPath, text: str) -> Path:
         """Return the absolute path for the text at these keys.
 
-        A relative path starts from the folder of the file, or for an override from the current one.
+        A relative path starts from the folder of the file. In an override, or in settings in
+        memory, it starts from the current folder.
 
         Raises:
             ConfigError: the text is not a valid path.
@@ -120,7 +122,7 @@ class Document(KeyLocation):
             path.is_dir()  # raises for a path that is invalid on this file system
         except (OSError, RuntimeError, ValueError) as error:
             dotted = ".".join(map(str, keys))
-            message = f"{dotted} is {text[:80]!r}, which is not a valid path ({error})."
+            message = f"{dotted} is {text[:_LONGEST_VALUE]!r}, which is not a valid path ({error})."
             raise ConfigError(self.put(keys, message)) from error
         return path
 
@@ -243,7 +245,7 @@ def read_document(path: Path, overrides: Sequence[str] = ()) -> Document:
 class _PlainComposer(Composer):
     """Composer that rejects YAML that expands (aliases, deep nesting) or creates objects (tags)."""
 
-    levels = 0
+    levels = 0  # number of the nodes that contain the next one
 
     def compose_document(self) -> Any:
         """Compose a document of YAML 1.2."""
@@ -330,6 +332,7 @@ def explain(fault: ErrorDetails, kind: type[BaseModel]) -> tuple[KeyPath, str]:
     tokens.bos is 'no'. It must be true or false.
     """
     context = fault.get("ctx", {})
+    # A rule belongs to a section, and its error names the key within it.
     keys = (*fault["loc"], *context.get("keys", ()))
     dotted = ".".join(map(str, keys))
     value = fault["input"]
@@ -359,14 +362,14 @@ def explain(fault: ErrorDetails, kind: type[BaseModel]) -> tuple[KeyPath, str]:
 
 
 def _section_of(annotation: Any) -> type[BaseModel] | None:
-    """Return the data model of a section, which may be optional or in a list."""
+    """Return the data model of a section, which may be optional or in a list; None for a value."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     return next(filter(None, map(_section_of, get_args(annotation))), None)
 
 
 def _section_at(kind: type[BaseModel], keys: KeyPath) -> type[BaseModel]:
-    """Return the data model of the section at these keys."""
+    """Return the data model of the section at these keys; of a value, that of its section."""
     for key in keys:
         if isinstance(key, str):  # all items of a list have the same data model
             kind = _section_of(_field_at(kind, (key,)).annotation) or kind

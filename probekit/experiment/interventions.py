@@ -31,6 +31,7 @@ def _one_or_several(given: Any) -> Any:
 
 def _strings_or_one(schema: dict[str, Any]) -> None:
     """Allow a single item in place of a list in the JSON schema."""
+    # An optional list has the schema `anyOf` of the list and null.
     listed = schema.pop("anyOf", None) or [
         {key: schema.pop(key) for key in ("type", "items", "minItems") if key in schema}
     ]
@@ -115,7 +116,7 @@ class InterventionSection(Section):
                 raise rule_error(f"`{key}` is not a key of `do: {do}`; it is for {others}", key)
         for key in _REQUIRED.get(do, ()):
             problem = f"`do: {do}` requires `{key}`"
-            if given.get(key) is None:
+            if given.get(key) is None:  # an absent key has no line, so the edit is located
                 raise rule_error(problem, key if key in given else "")
         return given
 
@@ -125,7 +126,7 @@ class InterventionSection(Section):
         return items and unique_items(items)
 
     @model_validator(mode="after")
-    def _positions_fit_the_edit(self) -> InterventionSection:
+    def _positions_and_doses_fit(self) -> InterventionSection:
         if self.has_direction and "each" in self.at:
             raise rule_error("`at: each` is for patch and ablate; use `probed` or `all`", "at")
         if any(abs(dose) < _LEAST_DOSE for dose in self.by or ()):
@@ -218,8 +219,9 @@ def check_interventions(
     """Validate what the sections require of each other.
 
     Raises:
-        PydanticCustomError: a patch without counterfactuals, interventions without a measure, a
-            measure without interventions, or a sweep of positions.
+        PydanticCustomError: a patch or swap without counterfactuals, interventions without a
+            measure, a measure without interventions, a sweep of positions, an answer that is
+            missing, or edits along a direction whose first measure has no sign.
     """
     if measures and not interventions:
         raise rule_error("`measure` is for `interventions`, but there are none", "measure")
@@ -228,7 +230,7 @@ def check_interventions(
             "`interventions` require `measure`, such as [{logit_difference: {answer: verb}}]",
             "interventions",
         )
-    if not measures:
+    if not measures:  # nor interventions
         return
     first = measures[0]
     needs_sign = any(one.has_direction for one in interventions)
@@ -247,6 +249,7 @@ def check_interventions(
         raise rule_error(
             "the first measure needs `answer`: a column, or a token such as ' is'", "measure"
         )
+    # A measure without `wrong` has that of the first one.
     if first.wrong is None and any(
         one.name == "logit_difference" and one.wrong is None for one in measures
     ):

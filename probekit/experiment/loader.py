@@ -73,6 +73,7 @@ def load_any_experiment(path: str | Path, overrides: Sequence[str] = ()) -> AnyE
 def _experiment_in(document: Document) -> AnyExperiment:
     """Return the experiment in a document; its keys determine its kind."""
     keys = set(map(str, document.content))
+    # With a misspelt `activations`, the errors of that kind of file help more.
     is_misspelt = "model" not in keys and bool(get_close_matches("activations", keys))
     if "activations" in keys or is_misspelt:
         return document.settings(ActivationExperiment, resolve_activations)
@@ -102,6 +103,7 @@ def make_experiment(
         data: rows in memory; see `Experiment.with_data`.
 
     Raises:
+        MissingError: the file does not exist.
         ConfigError: the description is invalid, or there are rows for given activations.
         DataError: the rows are invalid.
     """
@@ -129,6 +131,7 @@ def make_text_experiment(given: Experiment | Mapping[str, Any] | str | Path) -> 
     """Return an experiment on texts from any description of it.
 
     Raises:
+        MissingError: the file does not exist.
         ConfigError: the description is invalid, or that of an experiment on given activations.
     """
     experiment = load_experiment(given) if isinstance(given, str | Path) else make_experiment(given)
@@ -188,14 +191,15 @@ def bundled_experiments() -> list[BundledExperiment]:
 def write_example(place: Path) -> list[Path]:
     """Write an experiment file, sample data and the schema; return the paths of the files.
 
-    No existing file is changed. A schema from an earlier example in the same folder is reused.
+    No existing file is changed. If the folder has the same schema from an earlier example, it is
+    reused.
 
     Args:
         place: path of the experiment file, with or without the ending .yaml.
 
     Raises:
-        ConfigError: a file exists, or the name is not a valid name of an experiment.
-        StoreError: the folder cannot be written.
+        ConfigError: another file exists already, or the name is not valid for an experiment.
+        StoreError: the folder cannot be read or written.
     """
     place = place.with_name(re.sub(r"\.ya?ml$", "", place.name))
     name = place.name
@@ -245,7 +249,7 @@ def sample_rows() -> str:
     lines = bundled_data("subject_number").read_text(encoding="utf-8").splitlines()
     header, *rows = [line.rpartition(",")[0] for line in lines]
     of_subject: dict[str, list[str]] = defaultdict(list)
-    for row in rows:
+    for row in rows:  # the last column left is the group, which is the subject
         of_subject[row.rpartition(",")[2]].append(row)
     chosen = list(of_subject.values())[::_EVERY]
     sample = [row for rows_of_one in chosen for row in rows_of_one[:_ROWS]]

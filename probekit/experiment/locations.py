@@ -56,13 +56,14 @@ def bundled_files() -> dict[str, Path]:
 def find_file(given: str | Path) -> Path:
     """Return the file of an experiment or recipe, given by path or by name.
 
-    A local file has precedence: the name `a` refers to the file `a`, else to `a.yaml`, else to the
-    bundled experiment `a`.
+    A local file has precedence: the name `a` refers to the file `a`, else to `a.yaml` or `a.yml`,
+    else to the bundled experiment `a`. An existing folder is returned as it is.
 
     >>> find_file("quickstart").name
     'quickstart.yaml'
 
     Raises:
+        ConfigError: `given` is neither text nor a path.
         MissingError: there is no such file and no bundled experiment of this name.
     """
     path = path_of("path", given, "Give the path of a file, or the name of a bundled one.")
@@ -139,6 +140,7 @@ def resolve_experiment(values: dict[str, Any], document: Document) -> None:
             steps = ", ".join(map(str, folders))
             text = f"{model['path']} has no checkpoint of step {absent[0]}; it has {steps}."
             raise MissingError(document.put(("model", "checkpoints"), text))
+        # `source` is filled in with the folder of the last checkpoint to probe.
         last = str(folders[max(listed or folders)])
         source = model.setdefault("source", last)
         if source != last:
@@ -200,8 +202,8 @@ def _resolve(
         values: the contents of the file; changed in place.
         keys: location of the path.
         document: the file.
-        names: None for a path. Otherwise the text may be a name, and is a path only if there is
-            such a folder; those in `names` never are.
+        names: None for a path. Otherwise the text may be a name, and is a path only if it begins
+            with `.` or `~`, or there is such a folder; those in `names` never are.
     """
     section: Any = values
     for key in keys[:-1]:

@@ -103,7 +103,7 @@ class ModelSection(Section):
         """Append the revision, or that of the last checkpoint, to a `source` on the hub."""
         if not isinstance(values, dict) or not isinstance(values.get("source"), str):
             return values  # reported later
-        key, revision = "revision", values.get("revision")
+        key, revision = "revision", values.get("revision")  # the key is for the error message
         steps = values.get("checkpoints")
         if revision is None and steps is not None and values.get("path") is None:
             key, revision = "checkpoints", _last_revision(steps)
@@ -130,6 +130,7 @@ class ModelSection(Section):
         >>> model.steps_on_hub
         {0: 'EleutherAI/pythia-70m@step0', 512: 'EleutherAI/pythia-70m@step512'}
         """
+        # For steps on the hub, `_join_revision` has appended the revision of the last one.
         name, _, revision = self.source.partition("@")
         if self.path is not None or revision != _last_revision(self.checkpoints):
             return {}
@@ -172,6 +173,8 @@ class PositionSection(Section):
     def text(self) -> str:
         """The position as named in results: `last`, `index:3`, `word:last`, `word:last-1`.
 
+        `+first` at the end means that position 0 is not skipped.
+
         >>> PositionSection(at="word", offset=-1).text
         'word:last-1'
         """
@@ -197,7 +200,7 @@ class PositionSection(Section):
         return self
 
     def check_offsets(self, key: str) -> None:
-        """Raise an error, blamed on `key`, if the position does not support offsets."""
+        """Raise an error, located at `key`, if the position does not support offsets."""
         if self.at not in ("span", "word", *TURNS):
             raise rule_error(
                 f"`{key}` is counted from a span, word or turn, not from `at: {self.at}`", key
@@ -250,6 +253,7 @@ class TokensSection(Section):
     @model_validator(mode="before")
     @classmethod
     def _a_chat_template_writes_bos(cls, given: Any) -> Any:
+        """Fill in `bos: false` for a chat, unless `bos` is given."""
         is_chat = isinstance(given, Mapping) and given.get("chat") is True
         return {"bos": False, **given} if is_chat else given
 

@@ -172,6 +172,7 @@ class ProbeSection(Section):
 
     @model_validator(mode="after")
     def _is_consistent(self) -> ProbeSection:
+        # The smallest p-value is 1 / (permutations + 1), which must be below LEVEL.
         fewest = math.floor(1 / LEVEL)
         if self.learning_steps == 1:
             raise rule_error("a learning curve has at least 2 steps; 0 for none", "learning_steps")

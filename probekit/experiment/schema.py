@@ -189,7 +189,7 @@ class Experiment(SettingsFile):
         try:
             examples, facts = read_tables(self.data, data, self.answer_columns)
         except UnknownNameError:
-            with self.at("data", "columns"):
+            with self.at("data", "columns"):  # puts the location before the message
                 raise
         known = self.data.memory
         if known is not None and known.digest != facts["digest"]:

@@ -246,7 +246,8 @@ class CauseTables:
 
         Raises:
             MissingError: there is no causes/causes.json.
-            DataError: a file cannot be read, a column is missing or a cell is invalid.
+            DataError: a file cannot be read, a column is missing, a cell is invalid, or a
+                direction has two rows for one question.
         """
         folder = run_dir / FOLDER
         record = read_record(folder / RECORD, CausesRecord, is_sealed=False)
@@ -262,7 +263,8 @@ class CauseTables:
 
 def _table(path: Path, columns: Sequence[TableColumn]) -> pd.DataFrame:
     """Return the validated table in a file; without a file, a table without rows."""
-    if not path.exists() and not path.is_symlink():
+    if not path.exists() and not path.is_symlink():  # reading a broken link raises an error
+        # Columns of integers may have empty cells, which are NaN.
         types = {"text": "str", "boolean": "boolean", "number": "float64", "integer": "float64"}
         return make_table([], columns).astype({one.name: types[one.type] for one in columns})
     table = read_columns(path, columns)

@@ -83,7 +83,8 @@ class RunComparison:
     def easier_baselines(self) -> pd.DataFrame:
         """The rows of baselines that differ significantly, at least as much as the selected probes.
 
-        There are none for paired runs, or if the selected probes do not differ significantly.
+        They differ in the same direction as the probes. There are none for paired runs, or if the
+        selected probes do not differ significantly.
         """
         rows, chosen = self.rows, self.chosen
         if self.is_paired or chosen is None or not chosen["holds"]:
@@ -204,6 +205,7 @@ class Transfer:
 def _wider(n_pairs: int) -> float:
     """Return the factor that widens 95 % intervals to hold for all pairs at once (Bonferroni)."""
     normal, tail = NormalDist(), LEVEL / 2
+    # Without pairs, when no interval is widened, `max` avoids a division by 0.
     return normal.inv_cdf(1 - tail / max(n_pairs, 1)) / normal.inv_cdf(1 - tail)
 
 

@@ -98,8 +98,8 @@ def differing(facts: Sequence[Mapping[str, str]]) -> dict[str, tuple[str, ...]]:
 def run_titles(runs: Sequence[tuple[RunRecord, Mapping[str, str]]]) -> list[str]:
     """Return a unique title for each run: its name, and settings in which runs of a name differ.
 
-    A name that all runs have is left out. Titles that would be equal get the number of the run; an
-    empty title becomes `run N`.
+    The name is left out if there are several runs and all have the same. Equal titles get the
+    number of the run. If they are empty, because no setting differs, the title is `run N` alone.
 
     Args:
         runs: the record of each run, and its settings as `settings_of` returns them.
@@ -107,7 +107,7 @@ def run_titles(runs: Sequence[tuple[RunRecord, Mapping[str, str]]]) -> list[str]
     has_names = len(runs) == 1 or len({record.run for record, _ in runs}) > 1
     titles = []
     for record, settings in runs:
-        differ = differing([other for one, other in runs if one.run == record.run])
+        differ = differing([facts for other, facts in runs if other.run == record.run])
         parts = [f"{key} {_short(settings.get(key, ABSENT))}" for key in differ][:MOST_SETTINGS]
         titles.append(" · ".join([record.run, *parts] if has_names else parts))
     return [
@@ -117,8 +117,9 @@ def run_titles(runs: Sequence[tuple[RunRecord, Mapping[str, str]]]) -> list[str]
 
 
 def _short(text: str) -> str:
-    """Return the end of a value; of an absolute path, its last part."""
+    """Return a value, or its end if it is long; an absolute path is reduced to its last part."""
     text = PurePosixPath(text).name if text.startswith("/") else text
+    # The ellipsis is one of the `LONGEST_VALUE` characters.
     return text if len(text) <= LONGEST_VALUE else f"…{text[1 - LONGEST_VALUE :]}"
 
 
@@ -146,6 +147,10 @@ def flat(value: Any) -> dict[str, str]:
 
 def leaves(value: Any, prefix: str = "") -> dict[str, Any]:
     """Return the leaves of nested mappings by their dotted keys; lists are leaves.
+
+    Args:
+        value: nested mappings, or a leaf.
+        prefix: the dotted key of `value`; "" for the outermost mapping.
 
     >>> leaves({"probe": {"seed": 0, "C": [0.1, 1]}})
     {'probe.seed': 0, 'probe.C': [0.1, 1]}
@@ -283,7 +288,8 @@ class FinishedRun(Generic[Settings]):
                 f"run, so the predictions at {site} are lost. Run the experiment again with the "
                 "same --out."
             )
-        # `truth` has all test rows; predictions for whole texts have one guess for each text.
+        # Predictions for trees are not saved. Those for whole texts have one guess for each text,
+        # but `truth` has a label for each test row.
         return {
             predictor: predictions
             for predictor, predictions in result.predictions.items()

@@ -79,7 +79,7 @@ def judge(table: pd.DataFrame, differences: pd.DataFrame, grid: Sequence[float] 
     # The test row of the task itself has the reported score; the others are rows of rivals.
     task = compared.pop("task", None)
     score = None if reported is None or task is None else _score(task, table, reported, picks)
-    if score is None:
+    if score is None:  # without a reported score nothing is compared with it
         compared = {}
     named, others = _differences(table, differences, best, score)
     selectivity = None if task is None else _selectivity(table, task)
@@ -101,7 +101,7 @@ def judge(table: pd.DataFrame, differences: pd.DataFrame, grid: Sequence[float] 
             for target in COMPARED
             if target in compared
         },
-        neighbours=tuple(one for target, one in named.values() if not target),
+        neighbours=tuple(rival for target, rival in named.values() if not target),
         named=tuple(named),
         n_networks=len(set(NETWORKS) & set(table["target"])),
         unselected=tuple(_unselected(table, has_choice=reported is not None)),
@@ -148,8 +148,10 @@ def compared_rows(row: pd.Series, table: pd.DataFrame) -> dict[str, pd.Series]:
     # A nested choice has the name of the target that is scored at the chosen sites.
     target_of_choice = {choice: target for target, choice in NESTED.items()}
     compared = {}
-    for _, one in pd.concat(parts).iterrows():
-        compared[target_of_choice.get(str(one["target"]), one["target"])] = one
+    # A later row replaces an earlier one of its target: the random networks at their own chosen
+    # sites replace those at the site of `row`.
+    for _, other in pd.concat(parts).iterrows():
+        compared[target_of_choice.get(str(other["target"]), other["target"])] = other
     return compared
 
 
@@ -219,13 +221,13 @@ def other_rivals(differences: pd.DataFrame, verdict: Verdict) -> list[Rival]:
 
 
 def _differences_of(differences: pd.DataFrame, reported: str) -> dict[str, pd.Series]:
-    """Return the rows of the reported probe, by the name of the other probe."""
+    """Return the rows with a difference of the reported probe, by the name of the other probe."""
     rows = only(differences, a=reported).dropna(subset="difference")
     return {str(row["b"]): row for _, row in rows.iterrows()}
 
 
 def _difference(row: pd.Series, name: str, *, is_named: bool = False) -> Rival:
-    """Return the difference in a row of differences.csv."""
+    """Return a row of differences.csv as a rival with this display name."""
     numbers = ("ci_low", "ci_high", "p", "p_adjusted", "adjusted_low", "adjusted_high")
     return Rival(
         name=name,
@@ -244,7 +246,10 @@ def _rival(
     others: Mapping[str, Rival],
     selectivity: pd.Series | None,
 ) -> Rival:
-    """Return the difference from a compared row; for the control task it may be the selectivity."""
+    """Return the score of a compared row, with the difference from it if there is one.
+
+    Without a row in differences.csv, the difference from the control task is the selectivity.
+    """
     for target_of_named, rival in named.values():
         # The score is compared, because several rows may be at the embedding.
         if target_of_named == target and np.isclose(rival.value, row["value"]):
@@ -260,6 +265,7 @@ def _selectivity(table: pd.DataFrame, task: pd.Series) -> pd.Series | None:
     """Return the row with the selectivity of the probe of a test row; None if not measured."""
     place = {name: task[name] for name in ("run", "target", "site", "position", "probe")}
     rows = only(table, metric="selectivity", split="test", **place)
+    # -1 replaces the NaN of sites without a head, because NaN does not equal NaN.
     rows = rows[rows["head"].fillna(-1) == (-1 if pd.isna(task["head"]) else task["head"])]
     return next((row for _, row in rows.iterrows()), None)
 
@@ -311,10 +317,10 @@ def _differing(rows: pd.DataFrame, names: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _unselected(table: pd.DataFrame, *, has_choice: bool) -> Iterator[UnselectedScores]:
-    """Yield the scores of each probe without validation scores; without a choice, of all probes.
+    """Yield the scores of each probe that is compared with random networks at every site.
 
-    Only probes without validation scores are compared with random networks at every site, such as
-    structural probes: for others, the selected site is compared.
+    These are probes without validation scores, such as structural probes; for others, the selected
+    site is compared. Without a choice, the scores of all probes are yielded.
     """
     rows = placed(only(table, split="test"))
     rows = rows[rows["metric"].isin(main_metrics(table))]
@@ -342,7 +348,7 @@ def _unselected(table: pd.DataFrame, *, has_choice: bool) -> Iterator[Unselected
 
 
 def _against_random(pairs: pd.DataFrame) -> dict[str, Any]:
-    """Return the number of sites that are significantly better than random weights, and the best.
+    """Return the number of sites significantly better than random weights, and the largest lead.
 
     The limit of a difference combines the intervals of both scores as if they were independent,
     which is conservative, and is adjusted for the number of sites (Bonferroni).
@@ -352,9 +358,11 @@ def _against_random(pairs: pd.DataFrame) -> dict[str, Any]:
     metric = METRICS[pairs["metric"].iloc[0]]
     worst, best = ("ci_high", "ci_low") if metric.lower_is_better else ("ci_low", "ci_high")
     lead = metric.sign * (pairs["value"] - pairs["value_random"])
-    # The distance of the limit of a lead: of the worst task score from the best random one.
+    # Distance of a lead from its lower limit:
+    # sqrt((score - its worst limit)^2 + (random score - its best limit)^2).
     half = np.hypot(pairs["value"] - pairs[worst], pairs["value_random"] - pairs[f"{best}_random"])
     normal, tail = NormalDist(), LEVEL / 2
+    # Factor of this distance for which the limits of all sites hold at once.
     wider = normal.inv_cdf(1 - tail / len(pairs)) / normal.inv_cdf(1 - tail)
     largest = pairs.iloc[int(np.argmax(lead))]
     return {
@@ -372,6 +380,7 @@ def _edges_of_choices(picks: Sequence[pd.Series], grid: Sequence[float]) -> list
     for row in picks:
         kind = kind_of(row["probe"])
         parameter, values = "C", grid
+        # Kinds with another penalty than C have their own grid.
         if kind is not None and kind.grid is not None and kind.grid[0] != "C":
             parameter, values = kind.grid
         counts.update((parameter, row["C"], end) for end in _ends(row["C"], values))
@@ -393,7 +402,8 @@ def _edges_of_baselines(
         return
     metric = METRICS[task["metric"]]
     parameter, values = BASELINE_GRIDS["number" if metric.beats_the_mean else "class"]
-    strongest = "smallest" if parameter == "C" else "largest"
+    strongest = "smallest" if parameter == "C" else "largest"  # C is an inverse strength
+    # The best possible score, signed so that larger values are better.
     lowest, highest = metric.range
     best = -lowest if metric.lower_is_better else highest
     majority = compared["majority"]["value"] if "majority" in compared else task["chance"]
@@ -436,6 +446,7 @@ def _false_positives(table: pd.DataFrame, reported: pd.Series) -> tuple[float, .
 
     None if it is not above the rate that the threshold allows, or the metric has no threshold.
     """
+    # A metric without a threshold gets the name "", which no row has.
     metric, allowed = ACHIEVED.get(reported["metric"], ("", 1.0))
     rows = only(table, metric=metric, split="test")
     if reported["target"] == HEADLINE:
@@ -458,7 +469,10 @@ def _length_leads(compared: Mapping[str, pd.Series]) -> bool:
 
 
 def _learns(control: pd.Series | None, selectivity: pd.Series | None) -> bool:
-    """Return whether the control task is significantly above chance, and selectivity is not."""
+    """Return whether the control task is significantly above chance, without clear selectivity.
+
+    Selectivity is clear if its whole interval is above 0. False if one of them was not measured.
+    """
     if control is None or selectivity is None:
         return False
     sign = METRICS[control["metric"]].sign

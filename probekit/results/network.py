@@ -302,7 +302,10 @@ def tidy_rows(
 
 
 def _values(answer: RowPrediction | None, classes: Sequence[str]) -> dict[str, Any]:
-    """Return the label, score and scores by class of a prediction as columns."""
+    """Return the label, score and scores by class of a prediction as columns.
+
+    A predicted number has no label. Without a prediction, label and score are None.
+    """
     if answer is None:
         return {"label": None, "score": None}
     label = {"label": answer.label} if answer.label is not None else {}

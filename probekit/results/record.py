@@ -301,7 +301,15 @@ def _first_of(damages: Sequence[str]) -> str:
 
 
 def changed_files(run_dir: Path, digests: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Yield the name of each file whose digest differs, and a description of the change."""
+    """Yield the name and the damage of each file that differs, is missing or outside the folder.
+
+    Args:
+        run_dir: the folder of the run.
+        digests: the recorded digest of each file, by its name within the folder.
+
+    Raises:
+        DataError: a file cannot be read.
+    """
     for name, written in digests.items():
         if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
             yield name, "is outside the folder"
@@ -367,6 +375,7 @@ def load_probe(path: Path) -> SavedProbe:
     from probekit.probes.saved_probe import SavedProbe, probe_files  # imports SciPy
 
     probe = SavedProbe.load(path)
+    # Probes of a run are in its folder `probes`; other probes have no run.
     folders = (one.parent for one in path.absolute().parents if one.name == "probes")
     run_dir = next(folders, None)
     if run_dir is not None and any((run_dir / name).exists() for name in (STARTED, "run.json")):

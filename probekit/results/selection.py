@@ -52,7 +52,7 @@ def main_metrics(table: pd.DataFrame) -> tuple[str, ...]:
 def main_metric(table: pd.DataFrame) -> str:
     """Return the metric by which sites are selected: the first main metric that has rows.
 
-    If none has rows, it is the first main metric.
+    If none has rows, it is the first main metric. A table that records none has `MAIN_METRICS`.
 
     >>> main_metric(pd.DataFrame({"metric": ["spearman", "r2"], "main_metric": ["r2", "r2"]}))
     'r2'
@@ -117,17 +117,23 @@ def fold_ranks(table: pd.DataFrame, target: str = "task") -> list[pd.DataFrame]:
 
 
 def headline_row(table: pd.DataFrame) -> pd.Series | None:
-    """Return the test row of the nested choice, the pooled score of all outer folds; else None."""
+    """Return the test row of the nested choice, the pooled score of all outer folds.
+
+    None for a single split, or if there is no such row.
+    """
     rows = only(table, target=HEADLINE, split="test", metric=main_metric(table))
     return next((row for _, row in rows.iterrows()), None)
 
 
 def choices(table: pd.DataFrame) -> list[pd.Series]:
-    """Return the validation row that each outer fold selected; a single split is one fold."""
-    chosen = chosen_row(table)
-    if is_nested(table) or chosen is None:
+    """Return the validation row that each outer fold selected; a single split is one fold.
+
+    The list is empty without validation scores.
+    """
+    if is_nested(table):
         return fold_choices(table)
-    return [chosen]
+    chosen = chosen_row(table)
+    return [] if chosen is None else [chosen]
 
 
 def site_with_head(site: str, head: float | None) -> str:
@@ -161,6 +167,7 @@ def hidden_kinds(table: pd.DataFrame) -> list[str]:
     family = probes.str.extract(SIZED)["family"]
     best_to_worst = list(ranked_rows(table)["probe"].unique())
     hidden = []
+    # Probes without a size have the family NaN, which `groupby` leaves out.
     for _, members in probes.groupby(family):
         ranked = [probe for probe in best_to_worst if probe in set(members)]
         if len(members) > MOST_SIZES and ranked:
@@ -211,7 +218,7 @@ def named_rivals(table: pd.DataFrame, chosen: pd.Series) -> dict[str, tuple[str,
 
 
 def _neighbour(row: pd.Series, table: pd.DataFrame) -> str:
-    """Return the display name of a neighbouring site: its block or, if given, its own name."""
+    """Return the display name of a neighbouring site: its block; of given activations, its name."""
     if not pd.isna(row.get("order")):
         return f"neighbour: {row['site']}"
     label = tick(row["depth"], n_blocks(placed(table)))

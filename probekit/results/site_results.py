@@ -135,7 +135,7 @@ def site_stem(site: str, offset: int = 0) -> Path:
 
 
 def file_name(text: str) -> str:
-    """Return the text, or a name with its digest if it is not valid or too long for a file name.
+    """Return a text as a file name: with a digest if it is not valid, only a digest if too long.
 
     Names of many concatenated sites are too long, and those of given sites may have any characters.
 
@@ -175,7 +175,8 @@ class SavedSiteResults:
             origin: the run, position and site that the result must have.
 
         Raises:
-            StoreError: The operating system denies access to a file.
+            StoreError: The operating system denies access to a file of the site.
+            DataError: A file of a saved probe exists but cannot be read.
         """
         run_dir, names = self._run_dir, _names(stem)
         try:
@@ -194,6 +195,7 @@ class SavedSiteResults:
             raise StoreError(f"{run_dir / stem} cannot be read: {error.strerror}.") from error
         if any(changed_files(run_dir, probes)):
             return None
+        # `probes` has digests of the weights only, so the JSON file of each probe is read as well.
         try:
             for weights in probes:
                 read_probe(run_dir / weights)
@@ -218,6 +220,7 @@ class SavedSiteResults:
         }
         data = pretty_json(content).encode()
         json_name, answers_name = _names(stem)
+        # The JSON file is last, so that it exists only together with the file it has a digest of.
         write_atomic(self._run_dir / answers_name, answers)
         write_atomic(self._run_dir / json_name, data)
         files = {json_name: digest([data]), answers_name: digest([answers])}

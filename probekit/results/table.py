@@ -197,6 +197,7 @@ def load_table(path: Path, columns: Sequence[TableColumn] = RESULTS) -> pd.DataF
     table = read_columns(path, columns)
     if table.empty:
         raise DataError(f"{path} has a header but no rows. Run the experiment again.")
+    # Sites of given activations, which have an order, may have any name.
     check_layers(table["site"].mask(table["order"].notna(), ""), path)
     return table
 
@@ -272,7 +273,7 @@ def _converted(cells: pd.Series[str], column: TableColumn, path: Path) -> pd.Ser
         is_wrong = numbers.isna() & ~is_blank
         if is_filled:
             is_wrong |= is_blank | numbers.isin([math.inf, -math.inf])
-        if is_whole:
+        if is_whole:  # up to 2^53, float64 represents every integer
             is_wrong |= numbers.notna() & ~(numbers.between(0, 2**53) & (numbers % 1 == 0))
         kind = "an integer from 0 to 2^53" if is_whole else "a number"
         or_empty = "" if is_filled else " or an empty cell"
@@ -290,11 +291,17 @@ def _converted(cells: pd.Series[str], column: TableColumn, path: Path) -> pd.Ser
 def raise_if(invalid: pd.Series[bool], cells: pd.Series[Any], path: Path, allowed: str) -> None:
     """Raise DataError for the first invalid cell of a column read from `path`, if there is one.
 
+    Args:
+        invalid: whether each cell is invalid.
+        cells: the column.
+        path: the file.
+        allowed: the last sentence of the message.
+
     Raises:
         DataError: A cell is invalid.
     """
     if invalid.any():
-        row = int(np.flatnonzero(invalid)[0])
+        row = int(np.flatnonzero(invalid)[0])  # row 0 is in line 2, after the header
         raise DataError(
             f"{path}, line {row + 2}, column {cells.name!r}: {cells.iloc[row]!r} cannot be read. "
             f"{allowed}"
@@ -340,6 +347,7 @@ def placed(table: pd.DataFrame) -> pd.DataFrame:
         of_neuron = "" if neuron is None else f" neuron {neuron}"
         places.append((depth, part, f"{part}{of_head}{of_neuron}"))
     columns = ("depth", "part", "line")
+    # With `dtype`, the columns of a table without rows have the same types.
     added = pd.DataFrame(places, index=rows.index, columns=columns, dtype="str")
     return rows.assign(**added.astype({"depth": int})).sort_values("depth", kind="stable")
 
@@ -366,7 +374,7 @@ def concatenated(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def n_blocks(rows: pd.DataFrame) -> int:
-    """Return the number of blocks, taken from the deepest block that occurs in the rows."""
+    """Return the number of blocks, taken from the deepest block that occurs in the rows, or 0."""
     layers = [layer for layer, *_ in map(_parts, rows["site"]) if layer is not None]
     return max(layers, default=-1) + 1
 
@@ -391,7 +399,9 @@ def ticks(rows: pd.DataFrame) -> dict[int, str]:
 
 
 def row_tick(row: pd.Series, blocks: int) -> str:
-    """Return the label of a placed row on the layer axis: of given activations layer or site.
+    """Return the label of a placed row on the layer axis.
+
+    That of given activations is their layer, or without one the name of the site.
 
     >>> row_tick(pd.Series({"site": "layer_4", "layer": 4.0, "order": 1.0, "depth": 1}), blocks=0)
     '4'

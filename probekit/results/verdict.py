@@ -378,7 +378,7 @@ class Verdict(BaseModel, frozen=True):
         """
         if rival.is_named:
             return rival.is_doubtful
-        assert self.score is not None
+        assert self.score is not None  # rivals exist only with a reported score
         if METRICS[self.score.metric].lower_is_better:
             return not rival.value > self.score.ci_high
         return not rival.value < self.score.ci_low
@@ -388,6 +388,7 @@ class Verdict(BaseModel, frozen=True):
         """The verdict in one word or phrase."""
         if self.p is not None and math.isnan(self.p):
             return "too few groups"
+        # Without exchanges of labels, `p` is that of a difference and shows no association.
         is_tested = self.score is not None and self.score.p is not None
         is_associated = is_tested and self.p is not None and self.p < LEVEL
         if not is_associated and (self.is_below_chance or self.is_below_majority):
