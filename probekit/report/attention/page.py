@@ -211,7 +211,7 @@ class Reduction:
     def error(self, weight: float) -> float:
         """Return the largest quantisation error of a weight of this size, to one digit."""
         # The root r of a weight is stored with an error of at most h = 0.5 / levels, so the weight
-        # has an error of at most (r + h)² - r² = 2 h (r + h / 2).
+        # has an error of at most (r + h)² - r² = 2 h (r + h / 2) = (r + 0.25 / levels) / levels.
         largest = (np.sqrt(weight) + 0.25 / self.levels) / self.levels
         return float(f"{largest:.1g}")
 
@@ -261,7 +261,7 @@ def _estimate(prompt: AttentionPrompt, levels: int) -> float:
     weights_size = sum(len(text) for text in packed_heads(sample, levels)) / len(sample)
     side = min(len(prompt.tokens), SIDE)
     # For each head two thumbnails, triangles of side * (side + 1) / 2 codes, and a tile of the
-    # static image of about side * (side + 1) pixels.
+    # static image of about side * (side + 1) pixels: 2 * side * (side + 1) bytes in all.
     thumbnails_size = BASE64 * 2 * side * (side + 1)
     return len(heads) * (weights_size + thumbnails_size) / 1e6
 
@@ -431,6 +431,7 @@ def scores_beyond_distance(patterns: NDArray[np.float32]) -> NDArray[np.float32]
             # distance * side + i * (side + 1). A view: subtraction in place changes `excess`.
             diagonal = flat[:, distance * side :: side + 1]
             total = diagonal.sum(1, dtype=np.float64, keepdims=True)
+            # At the largest distance there is no other query, and the sum of the others is 0.
             n_others = max(side - distance - 1, 1)
             diagonal -= (total - diagonal) / n_others
         # The first query is not in `excess`.

@@ -256,6 +256,7 @@ def _below(label: LineLabel, high: float, lines: Sequence[go.Scatter]) -> LineLa
     if label.value <= high:
         return label
     line = next(line for line in lines if line.name == label.text and line.y[-1] == label.value)
+    # From this point on, the line is above the figure.
     outside = next(start for start in range(len(line.y)) if min(line.y[start:]) > high)
     around = slice(outside - 1, outside + 1)  # the last point inside, and the first one outside
     end = float(np.interp(high, line.y[around], line.x[around]))
@@ -282,10 +283,10 @@ def _dose_hover(row: pd.Series[Any], unit: str) -> str:
 
 
 def refit_figure(panels: Sequence[Panel], layers: dict[int, str] | None = None) -> go.Figure:
-    """Return the accuracy of probes at later sites before and after erasure, one panel per site.
+    """Return the balanced accuracy of probes at later sites before and after erasure, in panels.
 
     Args:
-        panels: placed rows of downstream.csv for each erased site.
+        panels: placed rows of downstream.csv for each erased site and kind of later sites.
         layers: labels of the layer axis by depth; by default those of the refitted sites.
     """
     rows = pd.concat([of_panel for _, of_panel in panels])

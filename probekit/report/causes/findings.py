@@ -265,9 +265,9 @@ def directions_in(tables: CauseTables) -> list[Direction]:
     rows, blocks = placed(tables.verdicts), blocks_of(tables)
     return [
         Direction(
-            place_in_words(questions.iloc[0], blocks),
-            questions.iloc[0],
-            {str(row["question"]): row for _, row in questions.iterrows()},
+            place=place_in_words(questions.iloc[0], blocks),
+            row=questions.iloc[0],
+            found={str(row["question"]): row for _, row in questions.iterrows()},
         )
         for _, questions in rows.groupby(["site", "at", "along"], sort=False)
     ]
@@ -431,8 +431,8 @@ def _the(place: str) -> str:
 
 def _used(best: Direction, directions: Sequence[Direction]) -> str:
     """Return the effects of a direction that is used, as a clause."""
-    same_method = [one for one in directions if one.row["along"] == best.row["along"]]
-    n_sites = len({direction.row["site"] for direction in same_method})
+    along = best.row["along"]
+    n_sites = len({other.row["site"] for other in directions if other.row["along"] == along})
     best_of = f", best of {n_sites} sites" if n_sites > 1 else ""
     effects, tests = [], []
     for use in filter(best.is_certain, USES):

@@ -46,7 +46,8 @@ _SPLIT = 0.179
 def layer_map(table: pd.DataFrame, metric: str = "accuracy", across: str = "head") -> go.Figure:
     """Return the map of a test metric by layer (down) and head, offset or training step (across).
 
-    The cell with the best cross-validated score among those drawn is framed.
+    The cell with the best cross-validated score among those drawn is framed, unless each outer fold
+    chose its own.
 
     Args:
         table: Rows of results.csv; for training steps with a column `step`.
@@ -63,7 +64,8 @@ def layer_map(table: pd.DataFrame, metric: str = "accuracy", across: str = "head
 def head_maps(tables: Mapping[str, pd.DataFrame], metric: str = "accuracy") -> go.Figure:
     """Return the maps of a test metric by layer and head in a row, on one colour scale.
 
-    The head with the best cross-validated score among all that are drawn is framed.
+    The head with the best cross-validated score among all that are drawn is framed, unless each
+    outer fold chose its own.
 
     Args:
         tables: Rows of each map, by title.
