@@ -63,6 +63,7 @@ class _Pick:
         if not isinstance(predictions, ClassPredictions | NumberPredictions):
             return None
         prober = self.prober
+        # Single draws and networks have no test score: `target` is then that of their mean score.
         groups = prober.data.groups[prober.rows_of(probe)]
         if draw is not None:  # the control task is scored on comparable rows only
             groups, target = groups[prober.comparable()], "control"
@@ -151,8 +152,8 @@ def chosen_sites(results: Sequence[SiteResult], probers: Mapping[str, Prober]) -
             only(ranked, depth=EMBED_DEPTH, **{name: row[name] for name in same})["site"]
             for row, ranked in zip(of_task, fold_ranks(table), strict=True)
         ]
-        is_chosen = all(row["depth"] == EMBED_DEPTH for row in of_task)
-        if not is_chosen and not any(of_fold.empty for of_fold in sites):
+        chose_embedding = all(row["depth"] == EMBED_DEPTH for row in of_task)
+        if not chose_embedding and not any(of_fold.empty for of_fold in sites):
             changes = [{"site": of_fold.iloc[0], "C": None} for of_fold in sites]
             rows = [dict(row) | change for row, change in zip(of_task, changes, strict=True)]
             add(NESTED["embedding"], [pick(row, "task") for row in rows], controls=None)
@@ -198,7 +199,10 @@ def _network_choices(table: pd.DataFrame, prober: Prober) -> dict[str, list[pd.S
 
 
 def _pooled(picks: Sequence[_Pick], draw: int | None = None) -> Scored | None:
-    """Return the predictions of the picks, one after the other; None if one has none."""
+    """Return the predictions of the picks, one after the other; None if one has none.
+
+    With a number of a draw, they are those of this draw of the control task.
+    """
     scored = [pick.scored(draw) for pick in picks]
     known = [one for one in scored if one is not None]
     return Scored.of_splits(known) if known and len(known) == len(picks) else None
