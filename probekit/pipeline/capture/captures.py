@@ -139,7 +139,7 @@ def plan_experiment(experiment: Experiment, device: str = "cpu") -> dict[str, An
 def plan_tokens(
     model: str, tokens: int, *, sites: Sequence[str], dtype: str = "float16", device: str = "cuda"
 ) -> dict[str, Any]:
-    """Return the size of a capture of every token of distinct sequences of the whole context.
+    """Return the size of a capture of all tokens of sequences that fill the context.
 
     Args:
         model: name or folder of the model.

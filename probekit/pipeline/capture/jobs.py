@@ -201,7 +201,7 @@ def put_job(job: Job, work: Work) -> None:
             "or write the rows to a file."
         )
     files = files_at(work.store.folder)  # opened again without this process's lock
-    files.begin(work.sites[0])
+    files.begin(work.sites[0])  # raises if the store does not support several writers
     files.create(job.name, seal(job.content, FORMAT))
 
 
@@ -300,6 +300,7 @@ class _Worker(NamedTuple):
             return f"killed by signal {-code} ({signal.strsignal(-code)})."
         self.errors.seek(0)
         message = self.errors.read().decode(errors="replace").strip()
+        # A command that fails prints its message after "Error: ".
         return message.rpartition("Error: ")[2] or f"exit code {code}."
 
 

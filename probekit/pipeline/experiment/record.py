@@ -191,7 +191,7 @@ def _shown_examples(dataset: Dataset, indices: IntArray, prober: Prober) -> Iter
     """Yield the first examples of each label, or of some numbers or tree heads, one per group."""
     labels = sorted(set(dataset.labels))
     if prober.settings.reads in ("numbers", "trees"):
-        # At most N_RANGES of them, evenly spaced; a step of 0 is an error, also without labels.
+        # At most N_RANGES of them, evenly spaced; without any labels the step would be 0.
         labels = sorted(labels, key=float)[:: max(1, math.ceil(len(labels) / N_RANGES))]
     for label in labels:
         of_label = [dataset.examples[n] for n in indices if dataset.labels[n] == label]

@@ -105,6 +105,7 @@ def validate(
         more = (*report.findings, *words, *cause_findings(experiment, rows))
     except DataError as error:
         return ValidationReport((Finding("error", "data", str(error)),))
+    # The plan has the rows of all positions.
     n_models, n_rows = 1 + experiment.model.random_weights, len(rows.plan.example)
     bytes_of_number = np.dtype(experiment.capture.dtype).itemsize
     features = sum(n_features(site, rows.config) for site in rows.sites)

@@ -220,7 +220,7 @@ def _cells(name: str, values: Iterable[Any]) -> list[Any]:
     """Return values as plain Python objects, missing values as None.
 
     Raises:
-        ConfigError: the values have no order or cannot be iterated.
+        ConfigError: the values have no order, are one text, or cannot be iterated.
         DataError: an array has several axes.
     """
     has_no_order = isinstance(values, Mapping | set | frozenset)

@@ -59,7 +59,7 @@ class Part:
     Attributes:
         title: name in progress messages.
         identity: settings of the edit, as JSON; its digest names the file.
-        compute: returns the numbers, as JSON.
+        compute: returns the numbers; `plain` turns its arrays and NaN into JSON.
     """
 
     title: str
@@ -129,7 +129,7 @@ class EffectStep:
         return self.step.from_ or self.step.with_ or ""
 
     def parts(self, model: Network) -> Iterator[Part]:
-        """Return the parts: one for each site, with all of its heads."""
+        """Yield the parts: one for each site, with all of its heads."""
         by_site: dict[str, list[SiteSelection]] = defaultdict(list)
         for one in self.selected:
             by_site[one.site].append(one)
@@ -260,7 +260,7 @@ class VerdictStep:
     has_downstream: bool
 
     def parts(self, model: Network) -> Iterator[Part]:
-        """Return the parts: one for each site."""
+        """Yield the parts: one for each site."""
         for selection in self.selected:
             linear_entry(model, selection)  # raises unless it is a part of the residual stream
             yield Part(
@@ -345,9 +345,9 @@ class VerdictStep:
         return found
 
     def rows(self, found: Found) -> Iterator[tuple[str, Row]]:
-        """Yield the name of the table and a row: verdicts, doses or downstream.
+        """Yield a row with the name of its table before it: verdicts, doses or downstream.
 
-        The numbers of the parts are given in the order of `selected`.
+        The parts are in the order of `selected`.
         """
         best: dict[tuple[int, str], float] = {}  # p-values by number of the site and question
         # Each question is tested at all sites together.
@@ -397,8 +397,8 @@ class VerdictStep:
 def strength_of(strengths: Sequence[float]) -> float:
     """Return the inverse regularisation strength of the directions of probes.
 
-    If the experiment lists one strength, it is this one, otherwise 1. A choice by the true
-    labels would differ from that by permuted labels, whose directions are the null distribution.
+    It is that of the experiment if it lists only one, otherwise 1. A choice by the true labels would
+    differ from that by permuted labels, whose directions are the null distribution.
 
     >>> strength_of([0.01]), strength_of([0.01, 0.1])
     (0.01, 1.0)

@@ -347,9 +347,8 @@ def steered_texts(
     model, tokenizer = network.model, network.tokenizer
     stop = (*stop, *tokenizer.ends_of_text)
     edit = edits.add(torch.from_numpy(by * vector))
-    tap = compose(
-        model, [(site or network.selections[0], edit)]
-    )  # raises for an unknown site, also if `by` is 0
+    # This raises for an unknown site, and therefore precedes the case of a dose of 0.
+    tap = compose(model, [(site or network.selections[0], edit)])
     if not by:
         return continue_texts(model, tokenizer, prompts, decoding, bos=bos, stop=stop)
     return continue_texts(

@@ -49,7 +49,7 @@ def make_probers(experiment: AnyExperiment, rows: Rows, device: str = "cpu") -> 
     """
     with experiment.at("probe", "kinds"):
         settings = experiment.probe.settings(device)
-    if not rows.has_types:  # without words or tokens, neither can be computed
+    if not rows.has_types:  # no lookup of words, and no control labels by word
         baselines = tuple(name for name in settings.baselines if name != "word_identity")
         draws = 0 if settings.control_by == "word" else settings.control_draws
         settings = replace(settings, baselines=baselines, control_draws=draws)
