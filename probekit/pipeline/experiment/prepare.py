@@ -339,7 +339,7 @@ def read_card(data: DataSection | RowsSection) -> str | None:
 def _tokenize(
     experiment: Experiment, dataset: Dataset, encoder: TextEncoder, context: int
 ) -> tuple[Dataset, tuple[TokenizedText, ...]]:
-    """Return the examples that the policy for long texts keeps, and their first `context` tokens."""
+    """Return the examples that the rule for long texts keeps, and their first `context` tokens."""
     encoded: dict[tuple[str, Turns], TokenizedText] = {}  # each text is encoded once
     for example in dataset.examples:
         if (example.text, example.turns) not in encoded:

@@ -397,8 +397,8 @@ class VerdictStep:
 def strength_of(strengths: Sequence[float]) -> float:
     """Return the inverse regularisation strength of the directions of probes.
 
-    It is that of the experiment if it lists only one, otherwise 1. A choice by the true labels would
-    differ from that by permuted labels, whose directions are the null distribution.
+    It is that of the experiment if it lists only one, otherwise 1. A choice by the true labels
+    would differ from that by permuted labels, whose directions are the null distribution.
 
     >>> strength_of([0.01]), strength_of([0.01, 0.1])
     (0.01, 1.0)
