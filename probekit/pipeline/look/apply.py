@@ -49,7 +49,9 @@ OF_ANY_TEXT = ("last", "first", "mean", "index", "user_last")
 
 
 def choose_per(probe: SavedProbe, per: Per | None) -> Per:
-    """Return whether to predict per text or per token; None uses the default of the probe.
+    """Return whether to predict per text or per token.
+
+    None means per text if the position that the probe reads exists in any text, else per token.
 
     Raises:
         ConfigError: the probe cannot predict per text.

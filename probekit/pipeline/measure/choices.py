@@ -118,13 +118,14 @@ def chosen_sites(results: Sequence[SiteResult], probers: Mapping[str, Prober]) -
     def add(
         target: str, picks: Sequence[_Pick], controls: Scored | None, probe: str = NESTED_PROBE
     ) -> None:
-        # Adds the pooled picks to `chosen`, with their selectivity if there are controls.
+        """Add the pooled picks to `chosen`, with their selectivity if there are controls."""
         pooled = _pooled(picks)
         if pooled is None:
             return
         prober, scored = picks[0].prober, pooled.with_facts(probe=probe, target=target)
         chosen.measurements.extend(prober.measure(scored))
         if controls is not None:
+            # The control task is scored on comparable rows only, and so is the task here.
             comparable = np.concatenate([one.prober.comparable(one.fold) for one in picks])
             selectivity = replace(
                 scored.take(comparable), metric=prober.main_metric, against=controls.predictions
@@ -146,7 +147,8 @@ def chosen_sites(results: Sequence[SiteResult], probers: Mapping[str, Prober]) -
         if controls is not None:
             facts = {"probe": NESTED_PROBE, "target": NESTED["control"]}
             chosen.measurements.extend(task[0].prober.measure(controls.with_facts(**facts)))
-        # The embedding of the same line of the layer curve; see `placed`.
+        # The same kinds of probe at the embedding, the start of the line of the chosen site; see
+        # `placed`. There is no score of it if all folds chose it, or if a line has no embedding.
         same = ("line", "probe", "position")
         sites = [
             only(ranked, depth=EMBED_DEPTH, **{name: row[name] for name in same})["site"]
@@ -169,6 +171,7 @@ def chosen_sites(results: Sequence[SiteResult], probers: Mapping[str, Prober]) -
         mean = Scored.of_draws([*known_networks.values()]).with_facts(
             probe=NESTED_PROBE, target=NESTED["random_weights"]
         )
+        # The groups of the rows, and thus the intervals, are the same at all positions.
         first_choice = next(iter(choices.values()))[0]
         chosen.measurements.extend(probers[first_choice["position"]].measure(mean))
         for name, pooled in known_networks.items():

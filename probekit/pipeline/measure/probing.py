@@ -205,6 +205,7 @@ class _Job:
         else:
             site = self._measure(selection, Path("probes") / stem.relative_to("sites"))
         site = self.saved.write(stem, origin, site)
+        # There is nothing to read if the file was deleted meanwhile, which is reported later.
         return self.saved.read(stem, origin) or site
 
     def _measure(self, selection: Probed, folder: Path) -> SiteResult:
