@@ -390,7 +390,7 @@ def _scores(fits: Sequence[_Fitted], X: Sequence[Features]) -> Iterator[dict[str
     for test, x in zip(fits, X, strict=True):
         prober = test.data.prober
         rows = x[prober.test_rows].astype(np.float64)
-        # The predictions of the probe that was trained on the same set as it is tested on.
+        # The predictions of the probe that was trained on this set itself.
         own = _predict(test.spec, test.fit, rows, prober)
         resamples = prober.resamples_of(test.spec.text)
         for train in fits:

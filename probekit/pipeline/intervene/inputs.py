@@ -185,11 +185,11 @@ def cause_inputs(experiment: Experiment, prepared: TextRows) -> CauseInputs:
         if example.counterfactual == "":
             return _MISSING
         if example.counterfactual is not None:  # it is None for all rows of data without pairs
-            own = ids(example.text, example.turns)
-            other = ids(example.counterfactual, example.counterfactual_turns)
-            if len(own) != len(other):
+            text_ids = ids(example.text, example.turns)
+            other_ids = ids(example.counterfactual, example.counterfactual_turns)
+            if len(text_ids) != len(other_ids):
                 return _UNEQUAL
-            if np.array_equal(own, other):
+            if np.array_equal(text_ids, other_ids):
                 return _EQUAL
         for name in experiment.answer_columns:
             if n_tokens(_word(example, name)) != 1:

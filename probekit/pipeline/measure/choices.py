@@ -118,7 +118,7 @@ def chosen_sites(results: Sequence[SiteResult], probers: Mapping[str, Prober]) -
     def add(
         target: str, picks: Sequence[_Pick], controls: Scored | None, probe: str = NESTED_PROBE
     ) -> None:
-        """Add the pooled picks to `chosen`, with their selectivity if there are controls."""
+        # Adds the pooled picks to `chosen`, with their selectivity if there are controls.
         pooled = _pooled(picks)
         if pooled is None:
             return
