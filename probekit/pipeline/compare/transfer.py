@@ -389,12 +389,12 @@ def _scores(fits: Sequence[_Fitted], X: Sequence[Features]) -> Iterator[dict[str
     """Yield a row of `Transfer.scores` for each training set, test set and metric."""
     for test, x in zip(fits, X, strict=True):
         prober = test.data.prober
-        rows = x[prober.test_rows].astype(np.float64)
-        # The predictions of the probe that was trained on this set itself.
-        own = _predict(test.spec, test.fit, rows, prober)
+        X_test = x[prober.test_rows].astype(np.float64)
+        # The predictions of the probe trained on this set itself, to which all are compared.
+        own = _predict(test.spec, test.fit, X_test, prober)
         resamples = prober.resamples_of(test.spec.text)
         for train in fits:
-            predictions = _predict(train.spec, train.fit, rows, prober)
+            predictions = _predict(train.spec, train.fit, X_test, prober)
             facts, uninformed = train.measurements[0], _uninformed(train.data.prober, predictions)
             for metric, function in metrics_of(uninformed).items():
                 values = function(predictions, resamples)
