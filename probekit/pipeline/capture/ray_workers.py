@@ -124,7 +124,11 @@ class _Crew:
         self.deaths: list[str] = []
 
     def run(self, lacking: MissingSites, n_actors: int, on_rows: OnRows) -> None:
-        """Compute all shards with a number of actors; shards of dead actors are queued again."""
+        """Compute all shards with a number of actors; shards of dead actors are queued again.
+
+        Raises:
+            StoreError: too many actors died in a row, or an actor cannot write the cache.
+        """
         todo = deque(lacking)
         for _ in range(n_actors):
             self._begin()

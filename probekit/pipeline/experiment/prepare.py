@@ -133,6 +133,7 @@ def prepare(experiment: Experiment) -> TextRows:
 
     Raises:
         MissingError: a data file, the model's config or its vocabulary does not exist.
+        CheckpointError: the vocabulary has more tokens than the model.
         ConfigError: a site or a column does not exist.
         DataError: the data cannot be read, tokenized, aligned or split.
     """
