@@ -74,7 +74,7 @@ def pretrain(
         device: compute device of the model.
         watcher: receives progress and measurements; None shows them in the notebook, on the
             terminal or on stderr.
-        progress: False shows no progress.
+        progress: False shows no progress, unless a watcher is given.
 
     Raises:
         ConfigError: the folder contains a run of another recipe, another process is training in it,

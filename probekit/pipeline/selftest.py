@@ -114,10 +114,11 @@ def padding() -> Iterator[CheckResult]:
 
 
 def planted_signal() -> Iterator[CheckResult]:
-    """Check that a signal is decoded from the block that writes it on, and by each kind of probe.
+    """Check that a signal is decoded at the sites that have it, and by each kind of probe.
 
-    Before that block, the accuracy is 0.5. A kind of probe reaches the best possible accuracy, and
-    its direction is the planted one.
+    The first letter of a text is decoded at the block that writes it and later; before, the
+    accuracy is 0.5. For rows with a planted direction, each kind of probe reaches the best possible
+    accuracy, and its direction, if it has a single one, is the planted one.
     """
     with TemporaryDirectory() as name:
         folder = Path(name)
@@ -138,7 +139,7 @@ def planted_signal() -> Iterator[CheckResult]:
         expected = "over 0.95" if has_signal else "within 0.1 of 0.5"
         yield CheckResult("planted layer", site, expected, f"{accuracy:.3f}", ok)
     X, data, direction = planted_direction(3000, seed=0)
-    best = float(norm.cdf(1))  # the class means are two standard deviations apart
+    best = float(norm.cdf(1))  # the boundary is one standard deviation from each mean
     for spec in KIND_SPECS:
         result = _probed(spec, X, data)
         accuracy, _, _ = _test_accuracy(result)
@@ -155,6 +156,7 @@ def planted_signal() -> Iterator[CheckResult]:
 
 def pure_noise(n_samples: int) -> Iterator[CheckResult]:
     """Check that the confidence intervals of each kind contain 0.5 in most samples of noise."""
+    # Fewer have a probability below ALARM, if each interval contains 0.5 with probability COVERAGE.
     least = int(binom.ppf(ALARM, n_samples, COVERAGE))
     for spec in KIND_SPECS:
         scores = []
@@ -235,8 +237,9 @@ def first_letter(folder: Path) -> Experiment:
         weights[f"h.{layer}.mlp.c_proj.weight"][:2] = 0
     qkv = weights[f"h.{SIGNAL_LAYER}.attn.c_attn.weight"]
     qkv.zero_()  # queries and keys of 0 give all keys the same weight
-    qkv[2 * model.config.n_embd, 0] = 1  # the first feature of the values
-    weights[f"h.{SIGNAL_LAYER}.attn.c_proj.weight"][1, 0] = 50
+    # The rows are queries, keys and values: the first value reads feature 0.
+    qkv[2 * model.config.n_embd, 0] = 1
+    weights[f"h.{SIGNAL_LAYER}.attn.c_proj.weight"][1, 0] = 50  # it is written to feature 1
     model.save_pretrained(folder)
     pairs = product(_random_words(60), FIRST_LETTERS)
     rows = [{"text": letter + word, "label": letter, "group": word} for word, letter in pairs]
@@ -259,6 +262,7 @@ def first_letter(folder: Path) -> Experiment:
 def _tiny_model() -> GPT2:
     """Return a GPT-2 with large random weights, so that all of its sites depend on the tokens."""
     sizes: dict[str, Any] = {"n_embd": 21, "n_head": 3, "n_inner": 11, "n_positions": 16}
+    # A model may have more tokens than its vocabulary has ids.
     config = GPT2Config(n_layer=4, vocab_size=N_IDS + 1, initializer_range=0.5, **sizes)
     return GPT2(config, seed=0).requires_grad_(False)
 

@@ -139,7 +139,7 @@ def plan_experiment(experiment: Experiment, device: str = "cpu") -> dict[str, An
 def plan_tokens(
     model: str, tokens: int, *, sites: Sequence[str], dtype: str = "float16", device: str = "cuda"
 ) -> dict[str, Any]:
-    """Return the size of a capture of every token of distinct sequences of the whole context.
+    """Return the size of a capture of all tokens of sequences that fill the context.
 
     Args:
         model: name or folder of the model.
@@ -155,9 +155,10 @@ def plan_tokens(
     config = find_config(model)
     names = config.sites.expand(list(sites))
     check_storable(names)
+    # A batch has at least one sequence, and a shard at least one batch.
     tokens_of_batch = max(1, batch_tokens(device) // config.n_ctx) * config.n_ctx
     tokens_of_shard = tokens_of_batch * max(1, SHARD_ROWS // tokens_of_batch)
-    n_tokens = math.ceil(tokens / config.n_ctx) * config.n_ctx  # each is a row
+    n_tokens = math.ceil(tokens / config.n_ctx) * config.n_ctx  # each token is a row
     n_shards = math.ceil(n_tokens / tokens_of_shard)
     return _planned(
         config, names, dtype, n_tokens=n_tokens, n_rows=n_tokens, n_shards=n_shards, n_caches=1
@@ -175,7 +176,8 @@ def _planned(
     n_caches: int,
 ) -> dict[str, Any]:
     """Return the size of a capture, given its tokens, rows, shards and caches."""
-    n_files = 2 * n_shards * len(sites) + 3  # rows and record; layout, specification and manifest
+    # Rows and record of each shard and site; layout, specification and manifest of the cache.
+    n_files = 2 * n_shards * len(sites) + 3
     width = sum(n_features(site, config) for site in sites)
     bytes_of_row = width * np.dtype(dtype).itemsize + _LAYOUT_BYTES
     return {

@@ -175,6 +175,7 @@ def work_at(
     # Without jobs, every cache must be complete.
     if not any(jobs.values()):
         stores = [ActivationStore.open(cache) for cache in caches]
+        # A cache is complete if each site with a folder is one of its finished sites.
         if any(set(store.files.folders()) != set(store.sites) for store in stores):
             raise MissingError(f"{place} is incomplete and has no job. {HOW_TO_CREATE}")
     for cache in caches:
@@ -200,7 +201,7 @@ def put_job(job: Job, work: Work) -> None:
             "or write the rows to a file."
         )
     files = files_at(work.store.folder)  # opened again without this process's lock
-    files.begin(work.sites[0])
+    files.begin(work.sites[0])  # raises if the store does not support several writers
     files.create(job.name, seal(job.content, FORMAT))
 
 
@@ -279,7 +280,7 @@ def by_processes(
             for line in lines:
                 on_rows(json.loads(line)["rows"])
             reasons = [worker.wait() for worker in workers]
-    finally:  # a signal may kill a worker before it releases its lock
+    finally:  # a worker that was killed by a signal has not removed its lock
         remove_dead_locks(work.store.files)
     close_job(job, work, [reason for reason in reasons if reason], n_processes, watcher)
 
@@ -299,6 +300,7 @@ class _Worker(NamedTuple):
             return f"killed by signal {-code} ({signal.strsignal(-code)})."
         self.errors.seek(0)
         message = self.errors.read().decode(errors="replace").strip()
+        # A command that fails prints its message after "Error: ".
         return message.rpartition("Error: ")[2] or f"exit code {code}."
 
 
@@ -306,7 +308,11 @@ class _Worker(NamedTuple):
 def _start_workers(
     job: Job, work: Work, n_processes: int, device: str, threads: int
 ) -> Iterator[tuple[list[_Worker], Iterator[str]]]:
-    """Start worker processes; yield them and the lines of their output until all have ended."""
+    """Start worker processes; yield them and the lines of their joint output.
+
+    The lines end when all workers have ended. Workers that still run on exit are stopped.
+    """
+    # With -P, workers import no modules from the current folder.
     command = [sys.executable, "-P", "-m", "probekit", "worker", str(work.store.folder), "--json"]
     command += ["--job", job.name, "--device", device, "--threads", str(threads)]
     command += ["--parent", str(os.getpid())]
@@ -318,11 +324,13 @@ def _start_workers(
         lines = stack.enter_context(os.fdopen(reading))
         workers: list[_Worker] = []
         stack.callback(_stop, workers)
+        # Each worker shuffles the shards by its own seed, so that two rarely want the same shard.
         for seed in range(n_processes):
             errors = stack.enter_context(tempfile.TemporaryFile())
             process = subprocess.Popen(
                 [*command, "--seed", str(seed)],
                 env=environment,
+                # Ctrl-C on a terminal then interrupts only this process, which stops the workers.
                 start_new_session=True,
                 creationflags=_OWN_GROUP,
                 stdin=subprocess.DEVNULL,
@@ -337,7 +345,7 @@ def _start_workers(
 def _stop(workers: Sequence[_Worker]) -> None:
     """Interrupt running workers so that they clean up; kill those that do not exit in time."""
     for worker in workers:
-        worker.process.send_signal(_INTERRUPT)
+        worker.process.send_signal(_INTERRUPT)  # no effect if the process has ended
     for worker in workers:
         try:
             worker.process.wait(_SECONDS_TO_LEAVE)

@@ -47,7 +47,7 @@ class ShardActor:
             self._work = self._open()
 
     def compute(self, shard: int, sites: Sequence[str]) -> int:
-        """Compute and commit a shard at the sites; return its number of rows."""
+        """Compute and commit a shard at the sites that still lack it; return its number of rows."""
         work = self._work
         assert work is not None
         lacking = work.store.missing_sites(sites, shard)
@@ -78,7 +78,8 @@ def by_ray(
         work: the capture.
         lacking: missing sites of each shard.
         on_rows: called with the number of newly computed rows.
-        n_workers: number of actors; None for as many as the cluster has resources for.
+        n_workers: number of actors; None for as many as the cluster has resources for. At most one
+            per shard is started.
         device: compute device of each actor; `cuda` reserves one GPU per actor.
         watcher: receives a message about actors that die.
         n_threads: threads, and reserved CPUs, per actor; None for 1.
@@ -123,7 +124,11 @@ class _Crew:
         self.deaths: list[str] = []
 
     def run(self, lacking: MissingSites, n_actors: int, on_rows: OnRows) -> None:
-        """Compute all shards with a number of actors; shards of dead actors are queued again."""
+        """Compute all shards with a number of actors; shards of dead actors are queued again.
+
+        Raises:
+            StoreError: too many actors died in a row, or an actor cannot write the cache.
+        """
         todo = deque(lacking)
         for _ in range(n_actors):
             self._begin()

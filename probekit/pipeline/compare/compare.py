@@ -244,15 +244,17 @@ class _Side:
         self.resamples = Resamples.leave_one_out(groups, widening=widening)
 
     def predictions(self, place: ProbeAddress) -> Predictions | None:
+        """Return the predictions of a probe; None if they were not stored row by row."""
         target = HEADLINE if place.probe == NESTED_PROBE else "task"
         by_predictor = self.run.predictions(place.site, place.position)
         return by_predictor.get(Predictor(place.probe, target))
 
 
 def match(a: _Side, b: _Side) -> list[Pair]:
-    """Return the pairs of selected probes (if their addresses differ), baselines and shared sites.
+    """Return the pair of selected probes, those of baselines, and those of shared sites.
 
-    Pairs without predictions by row are skipped.
+    If the selected probes are a pair of a shared site, they are only there, marked as chosen. Pairs
+    without predictions by row are skipped.
 
     Raises:
         ConfigError: The runs have no site in common.
@@ -290,11 +292,12 @@ def match(a: _Side, b: _Side) -> list[Pair]:
         )
     sites = [pair for place_a, place_b in common for pair in _pair(a, b, place_a, place_b)]
     chosen = []
-    # A pair in `common` is one of `sites`, where `_pair` marks it as chosen.
+    # If this pair is in `common`, it is already one of `sites`, where `_pair` marks it as chosen.
     if a.chosen and b.chosen and (a.chosen, b.chosen) not in common:
         chosen = _pair(a, b, a.chosen, b.chosen)
     # Baselines that both runs have, at positions that both have, or at the only one of each.
     baselines: list[Pair] = []
+    # The names of the positions are the keys of `offsets`.
     positions_a, positions_b = list(a.run.experiment.offsets), list(b.run.experiment.offsets)
     matched = [(position, position) for position in positions_a if position in positions_b]
     if len(positions_a) == len(positions_b) == 1:
@@ -356,12 +359,12 @@ def differences(
     """
     resamples_a, resamples_b = resamples
     _, first_of_a, _ = pairs[0]
-    values = metrics_of(first_of_a)[metric]
+    values_of = metrics_of(first_of_a)[metric]  # the same function for all of these predictions
     if indices_in_b is None:
         sides = [
             (
-                Side(values(of_a, resamples_a), resamples_a, parts_of(metric, [of_a])),
-                Side(values(of_b, resamples_b), resamples_b, parts_of(metric, [of_b])),
+                Side(values_of(of_a, resamples_a), resamples_a, parts_of(metric, [of_a])),
+                Side(values_of(of_b, resamples_b), resamples_b, parts_of(metric, [of_b])),
             )
             for _, of_a, of_b in pairs
         ]
@@ -370,7 +373,7 @@ def differences(
     for _, of_a, of_b in pairs:
         assert isinstance(of_b, ClassPredictions | NumberPredictions)
         same_rows_of_b = take(of_b, indices_in_b)
-        paired_values.append((values(of_a, resamples_a), values(same_rows_of_b, resamples_a)))
+        paired_values.append((values_of(of_a, resamples_a), values_of(same_rows_of_b, resamples_a)))
         parts_a, parts_b = parts_of(metric, [of_a]), parts_of(metric, [same_rows_of_b])
         parts.append(difference_of_parts(parts_a, parts_b))
     widening = max(resamples_a.widening, resamples_b.widening)

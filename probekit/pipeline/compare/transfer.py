@@ -93,7 +93,16 @@ class TransferSet:
 
 @dataclass(frozen=True, eq=False)
 class _Fitted:
-    """One kind of probe fitted on a set at a site, with its direction and null directions."""
+    """One kind of probe fitted on a set at a site.
+
+    Attributes:
+        data: the set.
+        spec: the kind of probe.
+        measurements: its scores on the rows of the set; first those of the task on the test rows.
+        fit: the fit on the training rows.
+        direction: its direction; None if it has none.
+        null: directions of the same kind of probe on permuted labels; empty without a direction.
+    """
 
     data: TransferSet
     spec: ProbeSpec
@@ -160,6 +169,7 @@ def transfer(
                 "probe": fits[0].spec.text,
             }
             measured = [one for fit in fits for one in fit.measurements]
+            # Validation scores are of the main metric only.
             values = [m.value for m in measured if m.split == "validation" and m.target == "task"]
             # NaN if the metric is undefined for all sets.
             mean = float(np.mean(values)) if values else math.nan
@@ -334,7 +344,8 @@ def _shared_rows(train: TransferSet, test: TransferSet) -> dict[str, int | None]
     sources = ("root", "file", "train", "test", "hub", "memory")
     is_same = all(getattr(a, key) == getattr(b, key) for key in sources)
     groups = None
-    # Groups of two sources are comparable if both are columns. Groups of words number sentences.
+    # Groups of two sources are comparable if both are columns. Data of words have sentence numbers
+    # as groups, which mean nothing in another source.
     if is_same or all(data.columns.group is not None and not data.has_words for data in (a, b)):
         known_groups = train.prober.data.groups[train.prober.data.train]
         groups = int(np.isin(test.prober.data.groups[tested], known_groups).sum())
@@ -351,7 +362,7 @@ def _fit(
         for one, x, result in zip(sets, X, results, strict=True):
             fit, measurements = result.fits[spec.text], result.of_kind(spec.text)
             data, settings = one.prober.data, one.prober.settings
-            own_direction, penalty = direction(fit), measurements[0].C
+            own_direction, penalty = direction(fit), measurements[0].C  # that of the task
             null_settings = replace(
                 settings,
                 kinds=(spec,),
@@ -378,11 +389,12 @@ def _scores(fits: Sequence[_Fitted], X: Sequence[Features]) -> Iterator[dict[str
     """Yield a row of `Transfer.scores` for each training set, test set and metric."""
     for test, x in zip(fits, X, strict=True):
         prober = test.data.prober
-        rows = x[prober.test_rows].astype(np.float64)
-        own = _predict(test.spec, test.fit, rows, prober)
+        X_test = x[prober.test_rows].astype(np.float64)
+        # The predictions of the probe trained on this set itself, to which all are compared.
+        own = _predict(test.spec, test.fit, X_test, prober)
         resamples = prober.resamples_of(test.spec.text)
         for train in fits:
-            predictions = _predict(train.spec, train.fit, rows, prober)
+            predictions = _predict(train.spec, train.fit, X_test, prober)
             facts, uninformed = train.measurements[0], _uninformed(train.data.prober, predictions)
             for metric, function in metrics_of(uninformed).items():
                 values = function(predictions, resamples)
@@ -453,6 +465,7 @@ def _cosines(fits: Sequence[_Fitted], spread: Floats) -> Iterator[dict[str, Any]
         if a.direction is None or b.direction is None:
             return
         value = cosine(a.direction, b.direction, scale)
+        # Directions on permuted labels of one set, each with the direction of the other set.
         null = [cosine(drawn, b.direction, scale) for drawn in a.null]
         if a is not b:
             null += [cosine(a.direction, drawn, scale) for drawn in b.null]

@@ -133,6 +133,7 @@ def prepare(experiment: Experiment) -> TextRows:
 
     Raises:
         MissingError: a data file, the model's config or its vocabulary does not exist.
+        CheckpointError: the vocabulary has more tokens than the model.
         ConfigError: a site or a column does not exist.
         DataError: the data cannot be read, tokenized, aligned or split.
     """
@@ -151,7 +152,7 @@ def prepare(experiment: Experiment) -> TextRows:
         dataset = read_examples(data, experiment.answer_columns)
     except (ConfigError, MissingError) as error:  # a DataError names the row already
         key = "columns" if isinstance(error, ConfigError) else "file"
-        if data.format == "memory":
+        if data.format == "memory":  # without the key `memory`, the whole section is at fault
             key = "memory" if data.memory else ""
         elif data.hub is not None:
             key = "hub"
@@ -225,7 +226,7 @@ def find_features(
     with experiment.at("capture", "sites"):
         single = config.sites.select(settings.sites)
         check_storable(selection.site for selection in single)
-    joined: dict[SiteConcatenation, None] = {}  # an ordered set
+    joined: dict[SiteConcatenation, None] = {}  # a set that keeps the order
     for number, patterns in enumerate(settings.concatenate):
         with experiment.at("capture", "concatenate", number):
             parts = config.sites.select(patterns)
@@ -339,7 +340,7 @@ def read_card(data: DataSection | RowsSection) -> str | None:
 def _tokenize(
     experiment: Experiment, dataset: Dataset, encoder: TextEncoder, context: int
 ) -> tuple[Dataset, tuple[TokenizedText, ...]]:
-    """Return the examples that the policy for long texts keeps, and their tokens."""
+    """Return the examples that the rule for long texts keeps, and their first `context` tokens."""
     encoded: dict[tuple[str, Turns], TokenizedText] = {}  # each text is encoded once
     for example in dataset.examples:
         if (example.text, example.turns) not in encoded:

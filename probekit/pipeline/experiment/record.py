@@ -103,7 +103,7 @@ def data_facts(rows: Rows, probers: Sequence[Prober], card: str | None) -> DataF
         n_examples=len(dataset),
         n_rows=len(rows.labels),
         labels=_label_counts(rows, probers[0]),
-        groups={side: len(np.unique(rows.groups[own])) for side, own in sides.items()},
+        groups={side: len(np.unique(rows.groups[indices])) for side, indices in sides.items()},
         examples=[
             ExampleRecord(text=e.text, span=e.span, label=e.label, split="" if is_nested else side)
             for side, indices in _sides(rows.examples).items()
@@ -119,7 +119,7 @@ def data_facts(rows: Rows, probers: Sequence[Prober], card: str | None) -> DataF
 
 
 def _sides(splits: Sequence[Split]) -> dict[str, IntArray]:
-    """Return the indices of both sides of a split, or all indices of the folds, by name."""
+    """Return the indices by side: train and test of one split, or all test indices of the folds."""
     if len(splits) == 1:
         return {"train": splits[0].train, "test": splits[0].test}
     return {ALL_FOLDS: np.sort(np.concatenate([split.test for split in splits]))}
@@ -153,6 +153,7 @@ def _few_arrangements(prober: Prober) -> list[Finding]:
         return []
     probe = prober.settings.kinds[0].text
     truth = prober.truth_of(probe)
+    # Numbers, or one-hot classes, shape (n_rows, n_labels).
     labels = truth[:, None] if prober.settings.reads_numbers else np.eye(truth.max() + 1)[truth]
     exchange = label_exchange(labels, probe, prober, draws=0)
     if exchange.is_enough:
@@ -167,7 +168,10 @@ def _few_arrangements(prober: Prober) -> list[Finding]:
 
 
 def _label_counts(rows: Rows, prober: Prober) -> dict[str, dict[str, int]]:
-    """Return the number of rows by split and label; if labels are many numbers, by range."""
+    """Return the number of rows by split and label.
+
+    Many numbers are counted by range; tree heads as roots and other words.
+    """
     labels, names = rows.labels, None  # names: those of ranges, in ascending order
     if prober.settings.reads == "trees":
         labels = np.where(labels == ROOT, "roots", "other words")
@@ -177,8 +181,8 @@ def _label_counts(rows: Rows, prober: Prober) -> dict[str, dict[str, int]]:
         names = [f"{low:g} to {high:g}" for low, high in pairwise(ends)]
         labels = np.array(names)[np.searchsorted(ends[1:-1], numbers, side="left")]
     shown = {}
-    for side, own in _sides(rows.splits).items():
-        counts = Counter(labels[own].tolist())
+    for side, indices in _sides(rows.splits).items():
+        counts = Counter(labels[indices].tolist())
         shown[side] = {name: counts[name] for name in (names or sorted(counts)) if counts[name]}
     return shown
 
@@ -187,6 +191,7 @@ def _shown_examples(dataset: Dataset, indices: IntArray, prober: Prober) -> Iter
     """Yield the first examples of each label, or of some numbers or tree heads, one per group."""
     labels = sorted(set(dataset.labels))
     if prober.settings.reads in ("numbers", "trees"):
+        # At most N_RANGES of them, evenly spaced; without any labels the step would be 0.
         labels = sorted(labels, key=float)[:: max(1, math.ceil(len(labels) / N_RANGES))]
     for label in labels:
         of_label = [dataset.examples[n] for n in indices if dataset.labels[n] == label]

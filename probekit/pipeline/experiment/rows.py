@@ -181,6 +181,7 @@ def hold_out(
         split = given_split(dataset, has_classes=has_classes)
     else:
         if settings.word_disjoint:
+            # All rows of an example have one group before, and therefore also after the merge.
             groups = groups.copy()
             groups[example] = joined_groups(dataset.labels[example], groups[example], words)
         if has_classes:
@@ -191,7 +192,7 @@ def hold_out(
         n_test = len(split.test)
         split = without_repeated(split, dataset)
         n_dropped = n_test - len(split.test)
-        dataset = _without(dataset, n_dropped, "removed from test: {} also in train")
+        dataset = _noting_removed(dataset, n_dropped, "removed from test: {} also in train")
     is_train, is_test = np.isin(example, split.train), np.isin(example, split.test)
     rows = Split(np.flatnonzero(is_train), np.flatnonzero(is_test))
     if settings.word_disjoint:
@@ -213,13 +214,17 @@ def hold_out(
 def _nested(
     experiment: AnyExperiment, dataset: Dataset, example: IntArray, n_folds: int
 ) -> tuple[Dataset, tuple[Split, ...], tuple[Split, ...]]:
-    """Return the results of `hold_out` for a nested cross-validation: each fold is tested once."""
+    """Return the data with notes, the splits of examples and those of rows, one for each fold.
+
+    A split tests one fold of a nested cross-validation and trains on the others. Repeated examples
+    are in no split if the experiment drops them. `example` is the index of the example of each row.
+    """
     has_classes, tested = experiment.probe.reads == "classes", np.arange(len(dataset))
     if experiment.split.drop_repeated:
         tested = in_one_group(dataset)
         n_dropped = len(dataset) - len(tested)
         template = "removed: {} whose text and span also occur in an earlier group"
-        dataset = _without(dataset, n_dropped, template)
+        dataset = _noting_removed(dataset, n_dropped, template)
     labels, groups = dataset.labels[tested], dataset.groups[tested]
     if has_classes:
         labels_of_groups(labels, groups)  # raises if a fold would lack a label
@@ -229,11 +234,11 @@ def _nested(
     fold_of_example[tested] = group_folds(strata, groups, n_folds, experiment.split.seed)
 
     def splits_by(fold: IntArray) -> tuple[Split, ...]:
-        """Return the split of each fold, given the fold of each example or row."""
+        """Return the split that tests each fold, given the fold of each example or row."""
         splits = []
-        for test in range(n_folds):
-            train = np.flatnonzero((fold != test) & (fold >= 0))
-            splits.append(Split(train, np.flatnonzero(fold == test)))
+        for number in range(n_folds):
+            train = np.flatnonzero((fold != number) & (fold >= 0))
+            splits.append(Split(train, np.flatnonzero(fold == number)))
         return tuple(splits)
 
     note = (
@@ -244,8 +249,8 @@ def _nested(
     return noted, splits_by(fold_of_example), splits_by(fold_of_example[example])
 
 
-def _without(dataset: Dataset, n_dropped: int, template: str) -> Dataset:
-    """Return the data with a note on the number of examples that were left out, if any were."""
+def _noting_removed(dataset: Dataset, n_dropped: int, template: str) -> Dataset:
+    """Return the same data with a note on the number of removed examples, if any were removed."""
     if not n_dropped:
         return dataset
     note = template.format(counted(n_dropped, "example"))
@@ -333,7 +338,15 @@ def position_rows(
     tokens: tuple[TokenizedText, ...],
     tokenizer: Tokenizer,
 ) -> PositionRows:
-    """Return the words of the rows at a position, from which a lookup could predict the label."""
+    """Return the words of the rows at a position, from which a lookup could predict the label.
+
+    Args:
+        position: the position.
+        plan: the tokens that each row reads.
+        dataset: the examples.
+        tokens: tokens of each example.
+        tokenizer: tokenizer of the model.
+    """
     examples = dataset.examples
     reads_span = position.at in ("span", "word") and not position.offset
     # At the end of a text use the last word, because the last token is mostly a full stop.
@@ -358,11 +371,11 @@ def position_rows(
     @cache
     def word_or_token(example: int, index: int) -> str:
         if reads_text:
-            read = examples[example].text[: int(tokens[example].offsets[index, 1])]
-            return last_word(read) or token(example, index)
+            text_to_here = examples[example].text[: int(tokens[example].offsets[index, 1])]
+            return last_word(text_to_here) or token(example, index)
         return token(example, index)
 
-    # A row that reads its span has the labelled word as its type.
+    # A row that reads its span has the labelled word as its type; other types are words or tokens.
     types, neighbours = words, None
     if not reads_span or types is None:
         types = np.array([word_or_token(*end) for end in ends], dtype=str)
@@ -418,7 +431,7 @@ def part_of(values: FloatArray, part: SiteSelection) -> FloatArray:
     >>> part_of(np.zeros((5, 3, 7)), SiteSelection("blocks.0.attn.hook_z", head=2)).shape
     (5, 7)
     """
-    if part.index is not None:  # the first axis of every site after the rows
+    if part.index is not None:  # heads, or neurons, are the first axis after the rows
         values = values[:, part.index]
     return np.ascontiguousarray(values.reshape(len(values), -1), dtype=np.float32)
 

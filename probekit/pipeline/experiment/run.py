@@ -102,11 +102,12 @@ def run(
             "train" and "test".
         out: results folder; the run is written to `<out>/<name>/<key>`.
         cache_root: folder of the activation caches; None for the user's default.
-        device: device that the model runs on.
+        device: device that the model runs on and probes are fitted on.
         workers: number of sites probed in parallel, in worker processes where that is faster;
-            None for one per core. Results do not depend on it.
+            None for one per core. Other devices than the CPU probe one site at a time. Results do
+            not depend on it.
         watcher: receives progress; None shows it in the notebook, on the terminal or on stderr.
-        progress: False shows no progress.
+        progress: False shows no progress, unless a watcher is given.
         page: whether to write report.html.
 
     Raises:
@@ -198,6 +199,7 @@ def run_source(
             norms = source.norms()
         with step("intervene"):
             intervene(source, table, folder, watcher)
+        # The verdict is that of the saved numbers, so that it can be repeated from the files.
         verdict = judge(
             load_table(folder.path / "results.csv"),
             read_columns(folder.path / "differences.csv", DIFFERENCES),
@@ -231,6 +233,7 @@ def _write_scores(
     """Write settings, scores, differences, calibration and test rows; return results.csv."""
     rows = [row for site in results for row in site.rows]
     table = make_table(rows, RESULTS)
+    # The probe that the others are compared with; the p-values of its score are added below.
     chosen = headline_row(table) if prober.is_nested else chosen_row(table)
     predictions = scored(results, prober.main_metric)
     draws = source.experiment.probe.permutations
@@ -296,6 +299,7 @@ def _over_training(
         sources: Mapping[int, str | Path] = model.steps_on_hub
         if model.path is not None:
             sources = find_checkpoints(Path(model.path))
+    # An empty list of checkpoints means all.
     *earlier, latest = sorted(model.checkpoints or sources)
     tables = []
     for step in earlier:

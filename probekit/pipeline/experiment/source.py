@@ -95,7 +95,7 @@ class Source(ABC):
         """Return the identity of the activations, as JSON, for the run key."""
 
     def open(self, _capture: Capture) -> Source:
-        """Return the source, ready to be read; `capture` computes the activations of a model."""
+        """Return the source, ready to be read; `capture` computes activations that it lacks."""
         return self
 
     @abstractmethod
@@ -282,7 +282,8 @@ def model_source(experiment: Experiment, device: str) -> ModelSource:
 def residual_norms(model: Network, rows: TextRows) -> list[Norms]:
     """Return the mean norm at position 0 and at all other positions, for each site along d_model.
 
-    They are those of distinct sequences of at least two tokens, evenly spaced over the data.
+    They are those of at most `SAMPLE` distinct sequences of at least two tokens, evenly spaced over
+    the data. Without such sites or sequences the list is empty.
 
     Source: Xiao et al. 2023, "Efficient Streaming Language Models with Attention Sinks".
     """

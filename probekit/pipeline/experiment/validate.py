@@ -25,9 +25,9 @@ from probekit.pipeline.intervene.inputs import cause_findings
 from probekit.pipeline.measure.probing import make_probers
 from probekit.probes.controls.baselines import quick_word_guess, word_identity_log_frequencies
 
-_MOST_ROWS = 1000  # of each side that the check of words reads, so that it takes a moment
+_MOST_ROWS = 1000  # of each side that the check of words reads, so that it is fast
 _MOST_CHARACTERS = 2000  # of each of their texts
-_SEPARATED = 0.95  # balanced accuracy of words that is a warning
+_SEPARATED = 0.95  # balanced accuracy of words from which there is a warning
 
 
 @dataclass(frozen=True, repr=False)
@@ -64,9 +64,11 @@ class ValidationReport:
         if self.n_rows:
             cost = "nothing to capture"
             if self.minutes is not None:
-                n, duration = round(60 * self.minutes), f"about {self.minutes:.1f} minutes"
-                if n < 120:  # seconds
-                    duration = f"about {counted(n, 'second')}" if n else "less than a second"
+                duration, seconds = f"about {self.minutes:.1f} minutes", round(60 * self.minutes)
+                if seconds == 0:
+                    duration = "less than a second"
+                elif seconds < 120:
+                    duration = f"about {counted(seconds, 'second')}"
                 cost = f"{duration} to capture on this machine, plus probing"
             lines.append(
                 f"{counted(self.n_examples, 'example')}, {counted(self.n_rows, 'row')} at each of "
@@ -103,6 +105,7 @@ def validate(
         more = (*report.findings, *words, *cause_findings(experiment, rows))
     except DataError as error:
         return ValidationReport((Finding("error", "data", str(error)),))
+    # The plan has the rows of all positions.
     n_models, n_rows = 1 + experiment.model.random_weights, len(rows.plan.example)
     bytes_of_number = np.dtype(experiment.capture.dtype).itemsize
     features = sum(n_features(site, rows.config) for site in rows.sites)
@@ -119,18 +122,22 @@ def validate(
 
 
 def _report(experiment: AnyExperiment, rows: Rows, bytes: int = 0) -> ValidationReport:
-    """Return the findings on rows; raises DataError if they cannot be probed."""
+    """Return a report on rows, without the cost of a capture.
+
+    Raises:
+        DataError: the rows cannot be probed.
+    """
     probers = make_probers(experiment, rows)
     n_examples, n_rows, n_sites = len(rows.dataset), len(rows.example), len(rows.selections)
     return ValidationReport(findings(rows, probers), n_examples, n_rows, n_sites, bytes)
 
 
-def _separating_words(of_run: TextRows) -> list[Finding]:
+def _separating_words(rows: TextRows) -> list[Finding]:
     """Return a warning if words alone give the labels of held-out groups, in a sample of rows."""
-    texts = np.array([text[:_MOST_CHARACTERS] for text in of_run.texts], dtype=object)
-    types = of_run.positions[0].types
-    classes, codes = np.unique(of_run.labels, return_inverse=True)
-    split = of_run.splits[0]
+    texts = np.array([text[:_MOST_CHARACTERS] for text in rows.texts], dtype=object)
+    types = rows.positions[0].types
+    classes, codes = np.unique(rows.labels, return_inverse=True)
+    split = rows.splits[0]
     train = np.random.default_rng(0).permutation(split.train)[:_MOST_ROWS]
     test = np.random.default_rng(0).permutation(split.test)[:_MOST_ROWS]
     if len(np.unique(codes[train])) < 2:

@@ -76,7 +76,7 @@ def probe(  # noqa: PLR0913  # one call, whose options have defaults
         device: device that probes are fitted on.
         workers: number of sites probed in parallel; None for one per core.
         watcher: receives progress; None shows it in the notebook, on the terminal or on stderr.
-        progress: False shows no progress.
+        progress: False shows no progress, unless a watcher is given.
         page: whether to write report.html.
 
     Raises:
@@ -163,8 +163,8 @@ def label_texts(labels: Iterable[Any], *, reads_classes: bool) -> list[str]:
     (['0', '1'], ['0.5'])
 
     Raises:
-        DataError: a label is missing, or a number with decimals where classes are needed, or
-            labels of different types would be confused, such as 1 and "1".
+        DataError: a label is missing, or is a float where classes are needed, or labels of
+            different types would be confused, such as 1 and "1".
     """
     cells = _cells("labels", labels)
     for row, label in enumerate(cells):
@@ -217,7 +217,12 @@ def plain_texts(name: str, values: Iterable[Any], *, distinct: bool = False) -> 
 
 
 def _cells(name: str, values: Iterable[Any]) -> list[Any]:
-    """Return values as plain Python objects."""
+    """Return values as plain Python objects, missing values as None.
+
+    Raises:
+        ConfigError: the values have no order, are one text, or cannot be iterated.
+        DataError: an array has several axes.
+    """
     has_no_order = isinstance(values, Mapping | set | frozenset)
     if has_no_order or isinstance(values, str | bytes) or not hasattr(values, "__iter__"):
         raise ConfigError(

@@ -118,6 +118,7 @@ def read_given(experiment: ActivationExperiment) -> GivenSource:
         key = "columns" if isinstance(error, ConfigError) else "file"
         with experiment.at("data", key):
             raise
+    # Without tokens, the text that was read is the label; the id names the row instead.
     tokens = None if columns.token is None else [one.text for one in dataset.examples]
     if tokens is None:
         examples = tuple(replace(one, text=one.id) for one in dataset.examples)

@@ -133,6 +133,7 @@ class CauseInputs:
             return torch.tensor([int(ids[word][0]) for word in words])
 
         for measure in self.experiment.measure:
+            # A measure without answers has those of the first measure.
             answer, wrong = measure.answer or first.answer, measure.wrong or first.wrong
             assert answer is not None
             wrong_tokens = None if wrong is None else tokens(wrong)
@@ -147,15 +148,17 @@ class CauseInputs:
 def cause_inputs(experiment: Experiment, prepared: TextRows) -> CauseInputs:
     """Return the inputs of the interventions of an experiment.
 
-    Rows that cannot be compared are left out: texts with another number of tokens than their
-    counterfactual, or with the same tokens, and answers that are not a single token.
+    Rows that cannot be compared are left out: texts without their counterfactual, with another
+    number of tokens than it has, or with the same tokens; answers that are not a single token, or
+    that equal the wrong answer.
 
     Raises:
         ConfigError: the probed position is not a single token.
-        DataError: no training or no test row is left.
+        DataError: a fold has no training or no test row left.
     """
     plan, tokenizer = prepared.plan, prepared.tokenizer
     examples = [prepared.dataset.examples[row] for row in prepared.example]
+    # Each row must read one token, and each example must have one row.
     has_several = (np.diff(plan.offsets) != 1).any()
     if has_several or len(set(prepared.example.tolist())) < len(examples):
         with experiment.at("tokens", "position"):
@@ -181,12 +184,12 @@ def cause_inputs(experiment: Experiment, prepared: TextRows) -> CauseInputs:
         """Return why a row is left out; "" if it is not."""
         if example.counterfactual == "":
             return _MISSING
-        if example.counterfactual is not None:
-            own = ids(example.text, example.turns)
-            other = ids(example.counterfactual, example.counterfactual_turns)
-            if len(own) != len(other):
+        if example.counterfactual is not None:  # it is None for all rows of data without pairs
+            text_ids = ids(example.text, example.turns)
+            other_ids = ids(example.counterfactual, example.counterfactual_turns)
+            if len(text_ids) != len(other_ids):
                 return _UNEQUAL
-            if np.array_equal(own, other):
+            if np.array_equal(text_ids, other_ids):
                 return _EQUAL
         for name in experiment.answer_columns:
             if n_tokens(_word(example, name)) != 1:
@@ -225,7 +228,9 @@ def cause_inputs(experiment: Experiment, prepared: TextRows) -> CauseInputs:
 
 
 def cause_findings(experiment: Experiment, prepared: TextRows) -> tuple[Finding, ...]:
-    """Return warnings about rows that are left out, and the cost of the interventions.
+    """Return warnings about rows and answers of the interventions, then their cost.
+
+    There are no findings without interventions.
 
     Raises:
         ConfigError: a site does not exist, or the probed position is not a single token.
@@ -249,7 +254,7 @@ def cause_findings(experiment: Experiment, prepared: TextRows) -> tuple[Finding,
     n_texts, n_positions = inputs.batch.ids.shape
     at_once = min(TEXTS_AT_ONCE, n_texts)
     n_bytes = BasePass.bytes_kept(prepared.config.axis_sizes, at_once, n_positions, n_sites=1)
-    memory = BATCH_BYTES + 2 * n_bytes  # texts and their counterfactuals
+    memory = BATCH_BYTES + 2 * n_bytes  # activations of texts and counterfactuals
     message = (
         f"Interventions: {counted(n_passes, 'edit')} of each of {len(inputs.test):,} texts, "
         f"{memory / 1e6:,.0f} MB for the activations of "
@@ -257,7 +262,8 @@ def cause_findings(experiment: Experiment, prepared: TextRows) -> tuple[Finding,
     )
     warnings = [f"Interventions leave out {one.reason}" for one in inputs.left_out]
     findings = [Finding("warning", "interventions", warning) for warning in warnings]
-    # Answers that continue a word, where a new one may be meant; in a chat they begin the turn.
+    # Warn of answers that continue a word, where a new word may be meant. In a chat, an answer
+    # begins the turn and needs no space.
     tokenizer, examples = inputs.tokenizer, inputs.examples
     names = () if experiment.tokens.chat else experiment.answer_columns
     for name in names:
@@ -275,7 +281,7 @@ def cause_findings(experiment: Experiment, prepared: TextRows) -> tuple[Finding,
 
 
 def _word(example: Example, name: str) -> str:
-    """Return the cell of a column, or the name itself as a literal token."""
+    """Return the cell of a column; if there is no such column, the name itself is the token."""
     return dict(example.values).get(name, name)
 
 

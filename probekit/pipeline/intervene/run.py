@@ -39,7 +39,7 @@ from probekit.terminal import Watcher
 
 _BUSY = "Another process is running this experiment in {}. Wait for it to end, or give another out."
 _OF_PAIRS = ("patch", "swap")  # edits that write values of the counterfactual
-_MOSTLY = 0.75  # share of right answers, below which they are a warning
+_MOSTLY = 0.75  # share of preferred right answers, below which there is a warning
 Step = EffectStep | VerdictStep
 
 
@@ -58,7 +58,8 @@ def intervene(
 
     Raises:
         ConfigError: a site cannot be edited, or no chosen site is in the residual stream.
-        DataError: no rows are left.
+        DataError: no rows are left, or all rows have the same right answer.
+        StoreError: a file of the run cannot be read or written.
     """
     if not isinstance(source, ModelSource) or not source.experiment.interventions:
         return
@@ -153,7 +154,7 @@ def cause(
         out: results folder; the tables are written to `<out>/<name>/<key>/causes`.
         device: device that the model runs on.
         watcher: receives progress; None shows it in the notebook, on the terminal or on stderr.
-        progress: False shows no progress.
+        progress: False shows no progress, unless a watcher is given.
 
     Raises:
         ConfigError: the experiment has no interventions, or edits the site that probes choose.
@@ -241,6 +242,7 @@ def _chosen(model: Network, table: pd.DataFrame | None) -> dict[SiteSelection, t
     """
     assert table is not None, "`cause` refuses a chosen site"
     chosen: dict[SiteSelection, tuple[int, ...]] = {}
+    # A single split has no ranks of folds; it is fold 0.
     for fold, rows in enumerate(fold_ranks(table) or [ranked_rows(table)]):
         texts = (site_with_head(row["site"], row["head"]) for _, row in rows.iterrows())
         single = (model.sites.select([text])[0] for text in texts if JOINT not in text)
@@ -255,7 +257,10 @@ def _chosen(model: Network, table: pd.DataFrame | None) -> dict[SiteSelection, t
 
 
 def _preferred(inputs: CauseInputs, model: Network, folder: RunFolder) -> float | None:
-    """Return the share of the test texts whose right answer is preferred; None without pairs."""
+    """Return the share of the test texts whose right answer the network prefers without edits.
+
+    None if there is no wrong answer, or if no edit writes values of counterfactuals.
+    """
     first, experiment = inputs.measures[0], inputs.experiment
     if first.wrong is None or not any(one.do in _OF_PAIRS for one in experiment.interventions):
         return None

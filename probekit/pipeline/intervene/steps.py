@@ -59,7 +59,7 @@ class Part:
     Attributes:
         title: name in progress messages.
         identity: settings of the edit, as JSON; its digest names the file.
-        compute: returns the numbers, as JSON.
+        compute: returns the numbers; `plain` turns its arrays and NaN into JSON.
     """
 
     title: str
@@ -129,7 +129,7 @@ class EffectStep:
         return self.step.from_ or self.step.with_ or ""
 
     def parts(self, model: Network) -> Iterator[Part]:
-        """Return the parts: one for each site, with all of its heads."""
+        """Yield the parts: one for each site, with all of its heads."""
         by_site: dict[str, list[SiteSelection]] = defaultdict(list)
         for one in self.selected:
             by_site[one.site].append(one)
@@ -153,11 +153,11 @@ class EffectStep:
         An entry of `patched` has the index in `selected`, the position, and the scores.
         """
         inputs = self.inputs
-        # The rows that are averaged, if any, and the rows that are edited.
+        # The rows that are averaged, which only `mean` uses, and the rows that are edited.
         folds = [(inputs.test, inputs.test)]
-        if self.step.with_ == "mean":  # that of the training rows of the fold
+        if self.step.with_ == "mean":  # the mean is that of the training rows of the fold
             folds = [(split.train, split.test) for split in inputs.splits]
-        by_fold = []
+        by_fold = []  # for each fold, the values of each measure
         for averaged_rows, edited_rows in folds:
             rows, averaged = torch.from_numpy(edited_rows), torch.from_numpy(averaged_rows)
             batch, measures = inputs.batch[rows], [one[rows] for one in inputs.measures]
@@ -174,6 +174,7 @@ class EffectStep:
                     seed=inputs.experiment.probe.seed,
                 )  # fmt: skip
             by_fold.append(values)
+        # The rows of all folds in ascending order, as in `inputs.test`.
         order = np.argsort(np.concatenate([edited_rows for _, edited_rows in folds]))
 
         def joined(columns: Sequence[Floats]) -> Floats:
@@ -195,7 +196,7 @@ class EffectStep:
         return {"measures": joined_measures}
 
     def rows(self, found: Found) -> Iterator[tuple[str, Row]]:
-        """Yield the rows of effects.csv, given the numbers of all parts."""
+        """Yield the name "effects" with each row of effects.csv, given the numbers of all parts."""
         test = self.inputs.test
         selection = {one.text: one for one in self.selected}
         is_ablation = self.step.do == "ablate"
@@ -205,7 +206,7 @@ class EffectStep:
                 texts, of_site = part.identity["sites"], numbers["measures"][number]
                 for index, position, values in of_site["patched"]:
                     patched[Patch(selection[texts[index]], position)] = _floats(values)
-            _, first = found[0]  # without edits, all parts have the same scores
+            _, first = found[0]  # the scores without edits are the same in all parts
             unedited = first["measures"][number]
             base, source = _floats(unedited["base"]), _floats(unedited["source"])
             scored = PatchedValues(base, source, patched)
@@ -234,7 +235,7 @@ class EffectStep:
 
 @dataclass(frozen=True, eq=False)
 class VerdictStep:
-    """The directions of one method at some sites, with all that the steps ask of them.
+    """The directions of one method at some sites, for the edits erase, swap and steer together.
 
     Attributes:
         along: method of the directions.
@@ -259,7 +260,7 @@ class VerdictStep:
     has_downstream: bool
 
     def parts(self, model: Network) -> Iterator[Part]:
-        """Return the parts: one for each site."""
+        """Yield the parts: one for each site."""
         for selection in self.selected:
             linear_entry(model, selection)  # raises unless it is a part of the residual stream
             yield Part(
@@ -314,6 +315,7 @@ class VerdictStep:
             row = asdict(verdict) | facts | {"reason": why_undecided(verdict)}
             row["wrong_way"] = result.wrong_way if verdict.question == "steers" else None
             for name, effects in (("null", result.null), ("matched", result.matched)):
+                # Without draws, both ends are NaN.
                 ends = band_of_draws(effects.get(verdict.question, np.zeros(0)))
                 row[f"{name}_low"], row[f"{name}_high"] = ends
             rows.append(row)
@@ -325,11 +327,15 @@ class VerdictStep:
             "unit": result.unit,
         }
         if self.has_downstream and self.at == "probed":
+            # Of several folds, only the first is used here.
             split, codes = inputs.splits[0], inputs.codes
             X = Responder(model, inputs.batch, selection, position, measure).features()
             eraser = eraser_of(self.along, X[split.train], codes[split.train], C)
+            # Probes are fitted again after the erased block and every later one; the embedding
+            # counts as block 0.
             first, n_layers = layer_of(selection.site) or 0, model.axis_sizes["n_layers"]
             later = [SiteSelection(f"blocks.{n}.hook_resid_post") for n in range(first, n_layers)]
+            # The rows of this fold, and the indices of its training rows among them.
             used = np.sort(np.r_[split.train, split.test])
             rows_used, train = torch.from_numpy(used), np.flatnonzero(np.isin(used, split.train))
             found["downstream"] = downstream_scores(
@@ -339,7 +345,10 @@ class VerdictStep:
         return found
 
     def rows(self, found: Found) -> Iterator[tuple[str, Row]]:
-        """Yield the rows of verdicts.csv, doses.csv and downstream.csv, each with its table."""
+        """Yield a row with the name of its table before it: verdicts, doses or downstream.
+
+        The parts are in the order of `selected`.
+        """
         best: dict[tuple[int, str], float] = {}  # p-values by number of the site and question
         # Each question is tested at all sites together.
         for question in ("steers", "silences", "swap"):
@@ -388,8 +397,8 @@ class VerdictStep:
 def strength_of(strengths: Sequence[float]) -> float:
     """Return the inverse regularisation strength of the directions of probes.
 
-    It is the only one of the experiment, or else 1: a choice by the true labels would give the
-    directions on permuted labels another strength than their own choice.
+    It is that of the experiment if it lists only one, otherwise 1. A choice by the true labels
+    would differ from that by permuted labels, whose directions are the null distribution.
 
     >>> strength_of([0.01]), strength_of([0.01, 0.1])
     (0.01, 1.0)

@@ -49,7 +49,9 @@ OF_ANY_TEXT = ("last", "first", "mean", "index", "user_last")
 
 
 def choose_per(probe: SavedProbe, per: Per | None) -> Per:
-    """Return whether to predict per text or per token; None uses the default of the probe.
+    """Return whether to predict per text or per token.
+
+    None means per text if the position that the probe reads exists in any text, else per token.
 
     Raises:
         ConfigError: the probe cannot predict per text.
@@ -107,7 +109,8 @@ def apply_probe(
         model: source of the model, if it differs from the one in the probe's file.
         device: compute device of the model.
         allow_other_model: warn instead of raising if weights or vocabulary are not the probe's.
-        too_long: handling of texts longer than the context; a warning gives their number.
+        too_long: handling of texts longer than the context: an error, or a warning with their
+            number; `skip` returns nothing for them.
         watcher: receives progress and warnings.
 
     Raises:
@@ -232,7 +235,8 @@ def load_network(
 
     Raises:
         MissingError: the model does not exist.
-        ConfigError: it is not the probe's model, and `allow_other` is False.
+        ConfigError: the probe was fitted on given activations; the model has another width; or it
+            is not the probe's model, and `allow_other` is False.
     """
     facts = probe.facts
     if not facts.weights:
@@ -278,7 +282,8 @@ def steering_vector(probe: SavedProbe, towards: str | None = None) -> Floats:
 
     Raises:
         ConfigError: the probe has no direction on the raw activations of one site, no standard
-            deviation, or more than two labels and `towards` is None.
+            deviation, more than two labels and `towards` is None, or no labels and `towards` is
+            given.
         UnknownNameError: the probe has no such label.
     """
     facts, unit = probe.facts, probe.unit_directions
@@ -292,6 +297,7 @@ def steering_vector(probe: SavedProbe, towards: str | None = None) -> Floats:
             "This probe was saved without the standard deviation of its projection, which is the "
             "unit of the dose. Run its experiment again; cached activations are used again."
         )
+    # Two labels share one direction, towards the second; more have a direction each.
     row, sign, classes = 0, 1, probe.classes
     if towards is None:
         if len(classes) > 2:
@@ -343,9 +349,8 @@ def steered_texts(
     model, tokenizer = network.model, network.tokenizer
     stop = (*stop, *tokenizer.ends_of_text)
     edit = edits.add(torch.from_numpy(by * vector))
-    tap = compose(
-        model, [(site or network.selections[0], edit)]
-    )  # raises for an unknown site, also if `by` is 0
+    # This raises for an unknown site, and therefore precedes the case of a dose of 0.
+    tap = compose(model, [(site or network.selections[0], edit)])
     if not by:
         return continue_texts(model, tokenizer, prompts, decoding, bos=bos, stop=stop)
     return continue_texts(

@@ -129,7 +129,8 @@ def write_attention_page(
 ) -> Path:
     """Write the page of `explore_attention` for a model on disk or on the hub; return its path.
 
-    The watcher receives the estimated size before the page is written.
+    The watcher receives the estimated size and the head that the page opens on, before the page is
+    written.
 
     Raises:
         ConfigError: as `explore_attention`, or the device is not available.

@@ -58,8 +58,9 @@ def write_page_or_rows(path: Path, page: Callable[[], str], rows: pd.DataFrame) 
 def write_answers(path: Path, readings: Sequence[TextReading], probe: SavedProbe, per: Per) -> Path:
     """Write predictions as a page (.html) or as rows per text or token (.csv, .jsonl).
 
+    Rows per text have no label and no score if the probe cannot predict per text; see `choose_per`.
+
     Raises:
-        ConfigError: the probe cannot predict per text.
         StoreError: the file cannot be written.
     """
     import pandas as pd

@@ -317,6 +317,7 @@ def patch_pair(
             place = {"site": site.text, "layer": layer_of(site.site), "head": site.head}
             effect = {} if top.verified is None else asdict(top.verified)
             rows.append(effect | place | {"position": top.patch.position, "estimate": top.estimate})
+    # Rows that are only estimated have no `base` and no `source`.
     table = pd.DataFrame(rows, columns=_COLUMNS)
     # Patches of all positions have no number of a position: "all" becomes a missing value.
     table["position"] = pd.to_numeric(table["position"], errors="coerce")

@@ -46,7 +46,8 @@ def write_weights_page(
         out: output page.
         tensor: name of the tensor to plot; None for an overview of all.
         columns: columns of a matrix to plot as curves; COLUMNS for the position embeddings.
-        corner: number of rows and columns shown of a large matrix; by default CORNER.
+        corner: number of rows and columns shown of a large matrix; by default CORNER. Position
+            embeddings are shown completely, unless they have more than MOST_CELLS cells.
         n_head: number of heads, if there is no config.json next to the weights.
 
     Raises:
@@ -97,7 +98,11 @@ def write_weights_page(
 
 
 def _open(source: str) -> tuple[Checkpoint, WeightNames]:
-    """Return the tensors of a folder or file, which may contain only some weights of a model."""
+    """Return the tensors of a folder or file, and how their architecture names tensors.
+
+    The folder or file may contain only some weights of a model. A single .safetensors file in a
+    folder may have any name.
+    """
     path = Path(source).expanduser()
     if path.is_file():
         return open_checkpoint(path, WEIGHTS), WEIGHTS
@@ -149,6 +154,7 @@ def _heads(checkpoint: Checkpoint, block: str, drawn: str, n_head: int | None) -
             )
         n_head = configured
     if n_head is None:
+        # Both maps have d_model rows, which identify a published GPT-2.
         published = {config.n_embd: config.n_head for config in PUBLISHED.values()}
         n_head = published.get(stored[drawn].shape[0])
     if n_head is None:

@@ -63,6 +63,7 @@ class _Pick:
         if not isinstance(predictions, ClassPredictions | NumberPredictions):
             return None
         prober = self.prober
+        # Single draws and networks have no test score: `target` is then that of their mean score.
         groups = prober.data.groups[prober.rows_of(probe)]
         if draw is not None:  # the control task is scored on comparable rows only
             groups, target = groups[prober.comparable()], "control"
@@ -124,6 +125,7 @@ def chosen_sites(results: Sequence[SiteResult], probers: Mapping[str, Prober]) -
         prober, scored = picks[0].prober, pooled.with_facts(probe=probe, target=target)
         chosen.measurements.extend(prober.measure(scored))
         if controls is not None:
+            # The control task is scored on comparable rows only, and so is the task here.
             comparable = np.concatenate([one.prober.comparable(one.fold) for one in picks])
             selectivity = replace(
                 scored.take(comparable), metric=prober.main_metric, against=controls.predictions
@@ -145,14 +147,15 @@ def chosen_sites(results: Sequence[SiteResult], probers: Mapping[str, Prober]) -
         if controls is not None:
             facts = {"probe": NESTED_PROBE, "target": NESTED["control"]}
             chosen.measurements.extend(task[0].prober.measure(controls.with_facts(**facts)))
-        # The embedding of the same line of the layer curve; see `placed`.
+        # The same kinds of probe at the embedding, the start of the line of the chosen site; see
+        # `placed`. There is no score of it if all folds chose it, or if a line has no embedding.
         same = ("line", "probe", "position")
         sites = [
             only(ranked, depth=EMBED_DEPTH, **{name: row[name] for name in same})["site"]
             for row, ranked in zip(of_task, fold_ranks(table), strict=True)
         ]
-        is_chosen = all(row["depth"] == EMBED_DEPTH for row in of_task)
-        if not is_chosen and not any(of_fold.empty for of_fold in sites):
+        chose_embedding = all(row["depth"] == EMBED_DEPTH for row in of_task)
+        if not chose_embedding and not any(of_fold.empty for of_fold in sites):
             changes = [{"site": of_fold.iloc[0], "C": None} for of_fold in sites]
             rows = [dict(row) | change for row, change in zip(of_task, changes, strict=True)]
             add(NESTED["embedding"], [pick(row, "task") for row in rows], controls=None)
@@ -168,6 +171,7 @@ def chosen_sites(results: Sequence[SiteResult], probers: Mapping[str, Prober]) -
         mean = Scored.of_draws([*known_networks.values()]).with_facts(
             probe=NESTED_PROBE, target=NESTED["random_weights"]
         )
+        # The groups of the rows, and thus the intervals, are the same at all positions.
         first_choice = next(iter(choices.values()))[0]
         chosen.measurements.extend(probers[first_choice["position"]].measure(mean))
         for name, pooled in known_networks.items():
@@ -198,7 +202,10 @@ def _network_choices(table: pd.DataFrame, prober: Prober) -> dict[str, list[pd.S
 
 
 def _pooled(picks: Sequence[_Pick], draw: int | None = None) -> Scored | None:
-    """Return the predictions of the picks, one after the other; None if one has none."""
+    """Return the predictions of the picks, one after the other; None if one has none.
+
+    With a number of a draw, they are those of this draw of the control task.
+    """
     scored = [pick.scored(draw) for pick in picks]
     known = [one for one in scored if one is not None]
     return Scored.of_splits(known) if known and len(known) == len(picks) else None

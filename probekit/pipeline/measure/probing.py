@@ -45,15 +45,16 @@ def make_probers(experiment: AnyExperiment, rows: Rows, device: str = "cpu") -> 
 
     Raises:
         DataError: the labels, groups or split cannot be probed. Raised before the model runs.
+        ConfigError: a requested control task cannot be drawn.
     """
     with experiment.at("probe", "kinds"):
         settings = experiment.probe.settings(device)
-    if not rows.has_types:
+    if not rows.has_types:  # no lookup of words, and no control labels by word
         baselines = tuple(name for name in settings.baselines if name != "word_identity")
         draws = 0 if settings.control_by == "word" else settings.control_draws
         settings = replace(settings, baselines=baselines, control_draws=draws)
     probers = []
-    for position, at in enumerate(rows.positions):
+    for position, at_position in enumerate(rows.positions):
         try:
             data = rows.data(position, experiment.data.positive)
             if settings.reads == "classes":
@@ -70,7 +71,7 @@ def make_probers(experiment: AnyExperiment, rows: Rows, device: str = "cpu") -> 
                     raise
         except ProbekitError as error:
             is_sweep = len(rows.positions) > 1
-            error.args = (f"At {at.text}: {error}" if is_sweep else str(error),)
+            error.args = (f"At {at_position.text}: {error}" if is_sweep else str(error),)
             raise
     return tuple(probers)
 
@@ -175,7 +176,10 @@ class _Progress:
         self.watcher.progress("probe", self.reported, self.n_sites)
 
     def on_fit(self, number: int, n_parts: int, done: int, total: int) -> None:
-        """Report the fits of one target, which is `number` of the `n_parts` of a site."""
+        """Report that `done` of `total` fits of a part of the current site are done.
+
+        The part is `number`, from 0, of `n_parts`: the trained model, then untrained ones if any.
+        """
         self.report((number + done / total) / n_parts)
 
 
@@ -201,6 +205,7 @@ class _Job:
         else:
             site = self._measure(selection, Path("probes") / stem.relative_to("sites"))
         site = self.saved.write(stem, origin, site)
+        # There is nothing to read if the file was deleted meanwhile, which is reported later.
         return self.saved.read(stem, origin) or site
 
     def _measure(self, selection: Probed, folder: Path) -> SiteResult:

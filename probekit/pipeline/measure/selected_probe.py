@@ -144,7 +144,8 @@ def write_selected_probe(
                 folder.note({file.as_posix(): digest([(folder.path / file).read_bytes()])})
     if prober.is_nested:
         predictor = Predictor(NESTED_PROBE, HEADLINE)
-    # Those of a nested choice are in a result of their own, the others in that of the site.
+    # The predictions of a nested choice are in a result of their own, those of another probe in
+    # the result of its site.
     predictions = None
     for result in results:
         place = result.place["position"], _site_name(result.place)
@@ -199,7 +200,8 @@ def scatter_rows(chosen: SelectedProbe) -> pd.DataFrame:
     """Return the coordinates of test rows in a PCA plane and in an LDA plane.
 
     PCA and LDA are fitted on training rows only. With two classes LDA has one axis; the second axis
-    is the first principal component. There is no LDA plane if LDA has no axis. For a nested
+    is the first principal component. There is no LDA plane if LDA has no axis, and no row if there
+    are fewer than two components, or all features are constant on the fitted rows. For a nested
     cross-validation only the first split is used, because the test rows of the other splits are
     training rows of this one.
     """
@@ -252,10 +254,11 @@ def _sample(rows: NDArray[Any], most: int, generator: np.random.Generator) -> ND
 
 
 def cosine_rows(chosen: SelectedProbe, watcher: Watcher = SILENT) -> pd.DataFrame:
-    """Return the cosine similarity between probe directions at each two sites of one curve line.
+    """Return the cosine similarity between probe directions at all pairs of sites.
 
-    With one direction per class, the cosine is the mean over classes. Only sites along d_model have
-    rows, because others do not share a basis.
+    The sites are those on the line of the selected probe in the figure of the scores. With one
+    direction per class, the cosine is the mean over classes. Only sites along d_model have rows,
+    because others do not share a basis.
 
     The null distribution compares the probe at one site with probes fitted on permuted labels at
     the other site, with the same penalty. `null_high` is the 95 % quantile of its `n_null` absolute
@@ -320,6 +323,7 @@ def wrong_of_probes(
     alike: list[tuple[dict[str, Any], ClassPredictions]] = []  # of the selected kind and position
     others: list[tuple[dict[str, Any], ClassPredictions]] = []
     for result in results:
+        # One row of each probe, for the place, which is the same in all of its rows.
         rows = {row["probe"]: row for row in result.rows if row["site"] is not None}
         for probe, row in rows.items():
             predictions = result.predictions.get(Predictor(probe, "task"))
@@ -422,7 +426,7 @@ def wrong_examples(chosen: SelectedProbe) -> list[dict[str, Any]]:
     examples = [_example(chosen, number) for number in worst]
     texts, probe = [example.text for example in examples], chosen.saved(chosen.site.text)
     readings: Sequence[TextReading | None] = [None] * len(texts)
-    if probe is not None and texts and all(texts):
+    if probe is not None and texts and all(texts):  # an empty text has no tokens to predict at
         readings = chosen.source.readings(probe, chosen.site, texts)
     errors = []
     for number, example, reading in zip(worst, examples, readings, strict=True):

@@ -98,26 +98,27 @@ def p_value_rows(
                 key = prober.rows_of(one.row["probe"]).tobytes()
                 by_rows.setdefault(key, []).append((one.row, found))
     rows = []
-    for tasks in by_rows.values():
-        n_draws = max(draws, min(DRAWS_A_SITE * len(tasks), MOST_DRAWS))
-        first_row, first_scores = tasks[0]
+    for entries in by_rows.values():
+        n_draws = max(draws, min(DRAWS_A_SITE * len(entries), MOST_DRAWS))
+        first_row, first_scores = entries[0]
         exchange = label_exchange(first_scores.labels, first_row["probe"], prober, n_draws)
         if not exchange.is_enough:
             continue
-        null = exchange.null([found for _, found in tasks])
+        # Of the columns, the first is of the true labels, the others are of exchanged labels.
+        null = exchange.null([found for _, found in entries])
         p = p_values(null.t[:, 0], null.t[:, 1:])
         columns = zip(P_VALUES, (p.single, holm(p.single), p.maximum), strict=True)
         facts = {"ci_low": None, "ci_high": None, "chance": None, "null": exchange.name}
-        own_rows = []
-        # The first score is that of the true labels, the others are under exchanged labels.
-        for (row, _), scores in zip(tasks, null.scores, strict=True):
+        null_rows = []
+        for (row, _), scores in zip(entries, null.scores, strict=True):
             low, high = np.nan, np.nan  # of 95 % of the scores under exchanged labels
+            # The scores of a linear metric differ from its value by a constant.
             if METRICS[row["metric"]].is_linear:
                 ends = np.quantile(scores[1:], [LEVEL / 2, 1 - LEVEL / 2])
                 low, high = row["value"] - scores[0] + ends
-            own_rows.append({**row, **facts, "null_low": float(low), "null_high": float(high)})
+            null_rows.append({**row, **facts, "null_low": float(low), "null_high": float(high)})
         for metric, values in columns:
-            for row, value in zip(own_rows, values, strict=True):
+            for row, value in zip(null_rows, values, strict=True):
                 rows.append(row | {"metric": metric, "value": float(value)})
     return sorted(rows, key=lambda row: P_VALUES.index(row["metric"]))
 
@@ -154,10 +155,11 @@ def difference_rows(
 
     Only predictions on the same rows are compared. P-values of rivals named in advance are adjusted
     for these rivals only; the other p-values are adjusted for all comparisons. The difference from
-    the majority class gets the p-value of the selected probe in `table`. Its limits are those of
-    the score if that class scores the same on any rows, else t limits: where groups have one label,
-    half of the differences are 0, and random signs have too few patterns. A baseline that scores as
-    this class does is the same comparison.
+    the majority class gets the p-value of the selected probe in `table`. If that class has the same
+    score on any rows, the limits are those of the probe's score minus this constant. Otherwise they
+    are t limits: where groups have one label, half of the differences are 0, and random signs have
+    too few patterns. A baseline with the scores of this class is the same comparison. The list is
+    empty without predictions of the selected probe, or without others to compare.
 
     Args:
         all_scored: the predictions of the run.
@@ -178,6 +180,7 @@ def difference_rows(
     if len(predictions) < 2 or name not in predictions:
         return []
     resamples = prober.resamples_of(chosen["probe"])
+    # The first value of each is that of all rows, the others are those of the resamples.
     values = {
         other: np.mean([metrics_of(one)[metric](one, resamples) for one in several], axis=0)
         for other, several in predictions.items()
@@ -199,15 +202,16 @@ def difference_rows(
     named = [other for other in found if other in named_rivals(table, chosen)]
     has_p_values = has_p_values and bool(METRICS[metric].associations)
     if has_p_values and "majority" in found:
-        # That of the page: the choice of a nested cross-validation did not use the test rows.
+        # The p-value that the page shows. That of a nested choice is not adjusted for the choice,
+        # which did not use the test rows.
         which = "p_value" if chosen["target"] == HEADLINE else "p_best"
         tested = only(table, metric=which, target=chosen["target"])
         p_of_name = [row["value"] for _, row in tested.iterrows() if _name(row) == name]
         p = float(p_of_name[0]) if p_of_name else float("nan")
         of_majority = values["majority"]
         interval = score_interval(values[name], resamples, METRICS[metric].range, parts[name])
-        # If the majority class scores the same on any rows, the interval is that of the score; also
-        # if the score has no interval.
+        # If the majority class scores the same on any rows, its score is subtracted from the limits
+        # of the score. If the score has no interval, the limits stay NaN.
         if np.ptp(of_majority) < ROUNDING or np.isnan(interval.low):
             low, high = interval.low - of_majority[0], interval.high - of_majority[0]
         else:
