@@ -92,7 +92,9 @@ def kill_before_each_call(tmp_path):
 
 
 @pytest.mark.parametrize("for_good", [False, True], ids=["once", "for good"])
-@pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC, errno.EACCES])
+@pytest.mark.parametrize(
+    "code", [errno.EIO, errno.ENOSPC, pytest.param(errno.EACCES, marks=pytest.mark.nightly)]
+)
 def test_an_error_at_each_call(tmp_path, expected, code, for_good):
     n_errors = 0
     for at in range(n_calls(tmp_path / "counted")):

@@ -46,14 +46,11 @@ def on_terminal(arguments, folder, **variables):
     return written.decode()
 
 
-FORCED = {"NO_COLOR": "0", "FORCE_COLOR": "1"}
-
-
 @pytest.mark.parametrize(
-    ("name", "variables"), [*((name, FORCED) for name in COMMANDS), ("tokens", {"NO_COLOR": "1"})]
+    "name", [pytest.param("table", marks=pytest.mark.nightly), "tokens", "error"]
 )
-def test_no_color_removes_all_colours(tmp_path, name, variables):
-    output = on_terminal(COMMANDS[name], tmp_path, **variables)
+def test_no_color_removes_all_colours(tmp_path, name):
+    output = on_terminal(COMMANDS[name], tmp_path, NO_COLOR="0", FORCE_COLOR="1")
     assert output.strip()
     assert not COLOUR.findall(output)
 

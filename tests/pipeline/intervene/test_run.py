@@ -137,8 +137,10 @@ def test_a_run_writes_the_same_tables_and_the_chosen_site_is_in_the_stream(done,
     assert "causes/effects.csv" in (result.folder / "run.json").read_text()
 
 
-def test_doses_beyond_the_range_of_the_data_are_reported(go):
-    tables = go(with_steps(f"{STEER}, by: [-9, -1, 1, 9], sites: {FIRST}, draws: 59"))
+def test_doses_beyond_the_range_of_the_data_are_reported(tmp_path):
+    text = with_steps(f"{STEER}, by: [-9, -1, 1, 9], sites: {FIRST}, draws: 59")
+    path = write_experiment(tmp_path, text, n_rows=32)
+    tables = cause(path, out=tmp_path / "runs", progress=False)
     assert tables.doses["by"].tolist() == [-1, 1]
     (warning,) = tables.record.warnings
     assert "Doses -9 and 9 along mean_difference are left out at 1 site" in warning
@@ -224,7 +226,7 @@ def test_each_fold_edits_its_own_test_rows_at_the_site_that_it_chose(tmp_path):
     text = text.replace("split: {test: 0.5}", "split: {folds: 2}")
     two = "sites: [blocks.0.hook_resid_post, blocks.2.hook_resid_post, ln_"
     text = text.replace(f"sites: [{FIRST}, ln_", two)
-    experiment = load_experiment(write_experiment(tmp_path, text))
+    experiment = load_experiment(write_experiment(tmp_path, text, n_rows=32))
     result = run(experiment, out=tmp_path / "runs", progress=False)
     assert result.report.is_file()
     table, inputs = result.table.copy(), cause_inputs(experiment, prepare(experiment))

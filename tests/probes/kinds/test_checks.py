@@ -51,10 +51,15 @@ class ChainDepthProbe(DepthProbe):
         return super().fit(X, as_chain(y), groups)
 
 
-CLASSIFIERS = [
+# What is slow, and has the parts of others: at night scikit-learn's checks run on it.
+AT_NIGHT = [
+    LinearProbe(C=0.1, class_weight="balanced"),
+    KSparseProbe(k=2, folds=2),
+    AttentionPooledProbe(folds=2),
+]
+BY_DAY = [
     LinearProbe(C=0.1),
     LinearProbe(folds=2),
-    LinearProbe(C=0.1, class_weight="balanced"),
     MassMeanProbe(),
     MassMeanProbe(covariance=True),
     NearestMeanProbe(),
@@ -64,11 +69,10 @@ CLASSIFIERS = [
     SvmProbe(C=0.1),
     SvmProbe(folds=2),
     KSparseProbe(k=2, C=0.1),
-    KSparseProbe(k=2, folds=2),
     MlpProbe(hidden=16, alpha=1.0),
     AttentionPooledProbe(C=0.1),
-    AttentionPooledProbe(folds=2),
 ]
+CLASSIFIERS = [*BY_DAY, *AT_NIGHT]
 TUNED_MLP = MlpProbe(hidden=16, alpha=(0.1, 1.0), folds=2)
 REGRESSORS = [RidgeRegressionProbe(alpha=1.0), RidgeRegressionProbe(folds=2)]
 STRUCTURAL = [ChainDistanceProbe(rank=2, max_iter=2), ChainDepthProbe(rank=2, max_iter=2)]
@@ -82,19 +86,22 @@ def expected_failures(estimator):
     return {"check_sample_weight_equivalence_on_dense_data": reason}
 
 
-@parametrize_with_checks([*ROWWISE, *STRUCTURAL], expected_failed_checks=expected_failures)
+@parametrize_with_checks(
+    [*BY_DAY, *REGRESSORS, *STRUCTURAL], expected_failed_checks=expected_failures
+)
 def test_scikit_learns_own_checks(estimator, check):
     check(estimator)
 
 
 @pytest.mark.nightly
-@parametrize_with_checks([TUNED_MLP])
-def test_scikit_learns_own_checks_of_a_slow_kind(estimator, check):
+@parametrize_with_checks([*AT_NIGHT, TUNED_MLP])
+def test_scikit_learns_own_checks_at_night(estimator, check):
     check(estimator)
 
 
 def test_every_kind_of_the_registry_is_checked():
-    checked = {type(estimator).__mro__[i] for estimator in [*ROWWISE, *STRUCTURAL] for i in (0, 1)}
+    by_day = [*BY_DAY, *REGRESSORS, *STRUCTURAL]
+    checked = {type(estimator).__mro__[i] for estimator in by_day for i in (0, 1)}
     assert {kind.estimator for kind in KINDS.values()} <= checked
 
 
