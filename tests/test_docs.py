@@ -70,7 +70,8 @@ def workplace(tmp_path_factory):
     for name in ("experiments", "data"):
         (folder / name).symlink_to(ROOT / name)
     settings = folder / "my_question.yaml"
-    experiments = load_experiment(settings), load_experiment(settings, ["tokens.position.at=mean"])
+    other = ["tokens.position.at=mean", "model.random_weights=false", "probe.control_draws=0"]
+    experiments = load_experiment(settings), load_experiment(settings, other)
     a, b = (
         run(one, out=folder / "runs", cache_root=folder / "cache", page=False).folder
         for one in experiments
