@@ -175,7 +175,7 @@ def patch_top(
     names = np.arange(len(clean)) if groups is None else np.asarray(groups)
     rows = effects_of(values, measure, names)
     verified = {
-        patch: replace(row, p_best=min(1.0, row.p * len(means)))
+        patch: replace(row, p_best=float(np.minimum(1.0, row.p * len(means))))  # NaN stays NaN
         for patch, row in zip(values.patched, rows, strict=True)
     }
     return [AttributedPatch(patch, mean, verified.get(patch)) for patch, mean in means.items()]

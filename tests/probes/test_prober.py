@@ -87,6 +87,14 @@ def test_every_target_split_and_metric_occurs_once(snapshot):
     assert found == snapshot
 
 
+@pytest.mark.parametrize("label", ["no", "yes"])
+def test_test_rows_of_one_class_have_no_score_that_ranks_rows_of_both(label):
+    test = [row for row in DATA.test if DATA.y[row] == label]
+    measured = probed(signal(5), make_data(test=np.array(test)))
+    assert pick(measured).n_test == len(test)
+    assert not {"auroc", "auprc"} & {m.metric for m in measured if m.split == "test"}
+
+
 def test_pure_noise_gives_an_interval_that_covers_chance():
     aurocs = [pick(probed(signal(0, seed)), metric="auroc") for seed in range(20)]
     assert sum(auroc.ci_low <= 0.5 <= auroc.ci_high for auroc in aurocs) >= 16

@@ -345,7 +345,8 @@ def _means(truth: Codes, values: Floats, classes: Codes, average: bool = False) 
     # The total of a class without rows is 0, and so is its mean.
     counts = np.maximum([(truth == code).sum() for code in classes], 1)
     totals = np.array([values[truth == code].sum() for code in classes])
-    row_weight_of_class = np.zeros(truth.max(initial=0) + 1)
+    # Rows may be of one class only, below or above those that are averaged.
+    row_weight_of_class = np.zeros(max(truth.max(initial=0), classes.max(initial=0)) + 1)
     row_weight_of_class[classes] = weights / counts
     return ClassParts(truth, values * row_weight_of_class[truth], totals / counts, weights, classes)
 
