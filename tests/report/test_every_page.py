@@ -164,7 +164,7 @@ def test_every_colouring_is_legible_and_its_masked_cells_are_grey(browser, page_
     assert browser.trouble == []
 
 
-# The weights of the last two are random.
+# The weights on pages of weights are random.
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if not kind.startswith("weight")])
 def test_the_text_of_a_page_is_the_stored_one(page_of, snapshot, kind):
     assert text_of(page_of(kind).read_text("utf-8")) == snapshot

@@ -98,7 +98,6 @@ def test_other_workers_compute_the_shards_of_a_killed_worker(tmp_path, alone, ch
     assert files(left.store.folder) == files(alone.store.folder)
 
 
-@pytest.mark.nightly
 def test_capture_fails_if_all_workers_are_killed_and_resumes_later(tmp_path, alone, children):
     heard = Heard(lambda done: [child.kill() for child in children if done])
     experiment = load(tmp_path)
