@@ -193,7 +193,10 @@ def _while_alive(parent: int, job: Callable[[Item], Result], item: Item) -> Resu
 
 
 def exit_with_parent(parent: int) -> None:
-    """Start a thread that exits this process when its parent ends, even if the parent is killed."""
+    """Start a thread that exits this process when its parent ends, even if the parent is killed.
+
+    Nothing is done if this process has such a thread already.
+    """
     if not any(thread.name == _GUARD for thread in threading.enumerate()):
         threading.Thread(target=_exit_after, args=[parent], name=_GUARD, daemon=True).start()
 
@@ -205,7 +208,7 @@ def _exit_after(parent: int) -> None:
         kernel.OpenProcess.restype = ctypes.c_void_p
         kernel.WaitForSingleObject.argtypes = (ctypes.c_void_p, ctypes.c_uint32)
         process = kernel.OpenProcess(_SYNCHRONIZE, False, parent)
-        if process:
+        if process:  # else the parent has ended already
             kernel.WaitForSingleObject(process, _INFINITE)
     else:
         while os.getppid() == parent:
