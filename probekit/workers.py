@@ -79,7 +79,7 @@ def parallel_map(
     first = run_job(items[0])
     serial_seconds = (time.perf_counter() - start) * (len(items) - 1)
     yield first
-    # Worker processes must save clearly more time than their start takes.
+    # Worker processes must save more time than their start takes. Two processes save half.
     if n_parallel == 1 or serial_seconds < 2 * START_UP or ProcessPoolExecutor is None:
         yield from map(run_job, items[1:])
     else:

@@ -146,7 +146,8 @@ def _batch(source: str | Path, texts: Sequence[str]) -> tuple[Tokenizer | None, 
         n_vocab = model_config(find_model(source, "config")).axis_sizes["d_vocab"]
         ids = torch.randint(n_vocab, _RANDOM, generator=torch.Generator().manual_seed(0))
         n_texts, n_tokens = _RANDOM
-        # The first text has all tokens, the last one 2 of them, after padding on the left.
+        # The first text has all tokens, the last one 2 of them, the fewest with a loss, after
+        # padding on the left.
         lengths = torch.linspace(n_tokens, 2, n_texts).round()
         mask = torch.arange(n_tokens, 0, -1) <= lengths[:, None]
         return None, TokenBatch(ids, mask, torch.zeros(*_RANDOM, 2, dtype=torch.int64))

@@ -285,6 +285,7 @@ class FinishedRun(Generic[Settings]):
             DataError: The predictions are missing or were changed after the run.
             StoreError: The operating system denies access to their files.
         """
+        # The nested choice of a sweep has the position "", which is not among `offsets`.
         stem = site_stem(site, self.experiment.offsets.get(position, 0))
         origin = {"run": self.record.key, "position": position, "site": site}
         saved = SavedSiteResults(self.folder, lambda _: self.truth, len(self.classes))

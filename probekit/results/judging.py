@@ -342,6 +342,7 @@ def _unselected(table: pd.DataFrame, *, has_choice: bool) -> Iterator[Unselected
     # Scores that are undefined for these test rows, or have no interval because there are too few
     # groups, cannot be compared.
     pairs = pairs.dropna(subset=[f"{name}{of}" for name in INTERVAL for of in ("", "_random")])
+    # The pairs of each line; a key is a tuple of the cells in `OF_LINE`.
     compared = dict(list(pairs.groupby(OF_LINE, sort=False)))
     for key, rows_of_line in task.dropna(subset="value").groupby(OF_LINE, sort=False):
         if key in compared or not has_choice:

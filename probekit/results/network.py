@@ -217,7 +217,7 @@ class PatchedPair:
         return self.rows[self.rows["position"].isna()]
 
     def strongest(self, rows: pd.DataFrame, n: int) -> pd.DataFrame:
-        """Return the n rows with the largest absolute effects, without patches only estimated."""
+        """Return the n rows of measured patches, among these, with the largest absolute effects."""
         known = rows.dropna(subset="effect")
         order = np.argsort(-known["effect"].abs().to_numpy(), kind="stable")
         return known.iloc[order[:n]]

@@ -228,6 +228,7 @@ def check_finished(folder: Path) -> None:
             "resume it."
         )
     if not (folder / "run.json").exists():
+        # The folder may be OUT/NAME, or OUT.
         records = (*folder.glob("*/run.json"), *folder.glob("*/*/run.json"))
         runs = sorted(str(path.parent.relative_to(folder)) for path in records)[:MOST_RUNS]
         remedy = "`probekit run` writes runs to OUT/NAME/KEY; `probekit cause` runs no probes."
