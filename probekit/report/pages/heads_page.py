@@ -216,7 +216,7 @@ def head_score_map(
     """Return the map of a head score by layer (down) and head (across).
 
     Args:
-        rows: Rows of `probekit.analysis.heads.score_heads`.
+        rows: Rows of `probekit.analysis.heads.score_heads`: those of all heads of all layers.
         score: A key of `SCORES`.
         framed: Heads to frame, as (layer, head).
         end: Upper end of the colour scale, which starts at 0; by default `scale_end`.
@@ -231,6 +231,8 @@ def head_score_map(
         across=[str(head) for head in heads],
         down=[str(layer) for layer in layers],
         title="head",
+        # The page scrolls a wide map, so that numbers are readable in more cells than usual. With
+        # too many, a browser would draw them slowly.
         most_texts=MOST_TEXTS * 10,
     )
     for layer, head in framed:  # their numbers are indices, because all heads are in the map
