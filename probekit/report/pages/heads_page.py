@@ -198,13 +198,13 @@ def head_figures(scored: ScoredHeads) -> list[page.FigurePart]:
 
 def _picture(scored: ScoredHeads, score: str) -> page.FigurePart:
     """Return the map of a score that is no attention weight, on a colour scale of its own."""
-    title, meaning, known = SCORES[score].title, SCORES[score].meaning, scored.known.get(score, ())
+    text, known = SCORES[score], scored.known.get(score, ())
     n_layers, n_heads = (int(scored.rows[name].max()) + 1 for name in ("layer", "head"))
     return page.FigurePart(
-        title,
+        text.title,
         page.figure_json(head_score_map(scored.rows, score, known)),
-        f"{capitalised(meaning)}{'; outlined: known heads' if known else ''}.",
-        f"{title}, {meaning}. Highest: {heads_text(scored, score, 10) or 'none'}.",
+        f"{capitalised(text.meaning)}{'; outlined: known heads' if known else ''}.",
+        f"{text.title}, {text.meaning}. Highest: {heads_text(scored, score, 10) or 'none'}.",
         height=8 + 1.9 * n_layers,
         width=9 + 2.6 * n_heads,
     )
