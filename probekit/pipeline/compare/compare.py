@@ -110,7 +110,8 @@ def compare(run_a: Path | str, run_b: Path | str, *, metric: str | None = None) 
 
     Raises:
         MissingError: A folder contains no finished run.
-        DataError: A file was changed, the labels differ, or there are no predictions to compare.
+        DataError: A file was changed, the labels differ, one run predicts numbers and the other
+            classes, or there are no predictions to compare.
         ConfigError: Both folders are the same, the runs have no site in common, or different main
             metrics and `metric` is None.
         UnknownNameError: No predictions have this metric.
@@ -171,7 +172,7 @@ def compare(run_a: Path | str, run_b: Path | str, *, metric: str | None = None) 
     }
     table = []
     for (columns, _, _), difference in zip(usable, results, strict=True):
-        holds = {"holds": bool(difference.p_adjusted < LEVEL)}
+        holds = {"holds": bool(difference.p_adjusted < LEVEL)}  # False without a p-value (NaN)
         table.append(columns | difference_columns(difference, metric) | holds | common)
     notes = list(_notes_on_rows(runs, titles, common, results))
     n_skipped = len(pairs) - len(usable)
@@ -253,8 +254,8 @@ class _Side:
 def match(a: _Side, b: _Side) -> list[Pair]:
     """Return the pair of selected probes, those of baselines, and those of shared sites.
 
-    If the selected probes are a pair of a shared site, they are only there, marked as chosen. Pairs
-    without predictions by row are skipped.
+    If the selected probes are a pair of a shared site, that pair is listed once, marked as chosen.
+    Pairs without predictions by row are skipped.
 
     Raises:
         ConfigError: The runs have no site in common.

@@ -269,7 +269,8 @@ def patch_pair(
         sites: sites that are patched at each position.
         heads: whether to patch each attention head at all positions, too.
         verify: number of patches of positions, and of heads, with the largest effects estimated
-            from gradients, that are verified by patching; None patches all without estimates.
+            from gradients, that are verified by patching, at least 1; None patches all without
+            estimates.
 
     >>> mini = ModelAndTokenizer.load("mini")
     >>> pair = patch_pair(mini, "The old key", "The old keys", " is", " are", bos=False)
