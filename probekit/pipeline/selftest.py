@@ -130,7 +130,7 @@ def planted_signal() -> Iterator[CheckResult]:
     for site, accuracy in zip(rows["site"], rows["value"], strict=True):
         layer = layer_of(site)
         assert layer is not None
-        if site.endswith("attn_out"):
+        if site.endswith("attn_out"):  # attention of the other blocks writes 0
             has_signal = layer == SIGNAL_LAYER
         else:
             n_before = layer if site.endswith("resid_pre") else layer + 1  # blocks before the site

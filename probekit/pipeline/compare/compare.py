@@ -229,6 +229,7 @@ class _Side:
         headline = only(run.table, target=HEADLINE, split="test")
 
         def place(row: pd.Series) -> ProbeAddress:
+            # The row of a nested choice has no site.
             site = site_with_head(row["site"] or NESTED_SITE, row["head"])
             return ProbeAddress(site, row["position"], row["view"], row["probe"])
 
@@ -265,6 +266,7 @@ def match(a: _Side, b: _Side) -> list[Pair]:
     def varies(name: str) -> bool:
         return any(len({getattr(place, name) for place in side.places}) > 1 for side in (a, b))
 
+    # Columns that have several values in one of the runs must be equal in a pair, like the site.
     fixed = [name for name in _MAY_DIFFER if varies(name)]
 
     def key(place: ProbeAddress) -> tuple[str, ...]:
@@ -346,7 +348,7 @@ def differences(
     The p-values are adjusted for all pairs.
 
     Args:
-        pairs: predictions of a and of b, each in the order of its own test rows.
+        pairs: at least one pair of predictions, each in the order of the test rows of its run.
         resamples: jackknife resamples of the test rows of a and of b.
         indices_in_b: index in b of each test row of a; None if the rows differ.
         metric: the name of the metric.

@@ -153,7 +153,8 @@ def transfer(
     for done, selection in enumerate(selections):
         watcher.progress("transfer", done, len(selections))
         X = [one.source.block(selection) for one in sets]
-        scaling = []  # the rows that scale the features
+        # Training rows that scale the features: those at position 0 do not, if there are others.
+        scaling = []
         for one, x in zip(sets, X, strict=True):
             data, rows = one.prober.data, one.prober.data.train
             if data.typical is not None and data.typical[rows].any():

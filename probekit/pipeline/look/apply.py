@@ -217,6 +217,7 @@ def predict_texts(
     readings = []
     for number, index in enumerate(indices):
         text_tokens, of_tokens = encoded[index], answers[starts[number] : starts[number + 1]]
+        # The tokens with a row: beginning-of-text has none, nor have tokens beyond the context.
         shown = slice(int(text_tokens.has_bos), int(text_tokens.has_bos) + len(of_tokens))
         readings.append(
             TextReading(

@@ -140,7 +140,8 @@ def attribute(
     (39, 3)
 
     Raises:
-        ConfigError: there is no such position, or a token text is not a single token.
+        ConfigError: there is no such position, a token text is not a single token, or both `minus`
+            and `minus_mean` are given.
         DataError: the text is empty, or longer than the context.
     """
     ids = network.ids(text, bos=bos)

@@ -479,6 +479,7 @@ def feature_rows(source: Source, probers: Sequence[Prober], table: pd.DataFrame)
     best = np.argsort(-shares, kind="stable")[: min(sizes[-1], MOST_FEATURES)]
     y = prober.data.y[rows]
     labels = np.unique(y)
+    # The mean of each feature over the rows of each label, shape (n_labels, n_best).
     means = np.stack([X[rows][y == label][:, best].mean(axis=0) for label in labels])
     return pd.DataFrame(
         {
