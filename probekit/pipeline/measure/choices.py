@@ -86,8 +86,8 @@ def chosen_sites(results: Sequence[SiteResult], probers: Mapping[str, Prober]) -
     """Return measurements and predictions at chosen sites; None if there are none.
 
     Only a nested cross-validation has the task, the control task at the same sites, the embedding
-    and, for a sweep of positions, the baselines. Every run with networks of random weights has their
-    mean score, each at its own chosen sites.
+    and, for a sweep of positions, the baselines. Every run that has networks with random weights
+    has their mean score, each at its own chosen sites.
 
     Args:
         results: the results of all sites and of the baselines, at every position.
