@@ -311,7 +311,7 @@ def as_store_error(action: str, path: Path | str, advice: str = "") -> Iterator[
     """
     try:
         yield
-    except ProbekitError:
+    except ProbekitError:  # such as a StoreError, which is an OSError with a complete message
         raise
     except OSError as error:
         raise StoreError(f"Cannot {action} {path}: {error.strerror or error}.{advice}") from error

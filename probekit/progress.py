@@ -131,6 +131,7 @@ def _done(done: float) -> str:
     >>> _done(4320), _done(1.4375)
     ('4,320', '1.4')
     """
+    # An integer has up to 12 digits and no decimal point, also if its type is float.
     return f"{done:,.12g}" if done == int(done) else f"{done:,.1f}"
 
 

@@ -49,7 +49,7 @@ class KeyLocation:
 
     @contextmanager
     def at(self, *keys: str | int) -> Iterator[None]:
-        """Put the location of a key before the message of errors raised in the block."""
+        """Put the location of a key before the message of a ProbekitError raised in the block."""
         try:
             yield
         except ProbekitError as error:
@@ -97,7 +97,7 @@ def rule_error(problem: str, *keys: str | int) -> PydanticCustomError:
     Args:
         problem: the message.
         keys: path of the one key whose location the message gives, below the validated section;
-            names may be dotted.
+            names may be dotted. Without keys, or with "", it is the section itself.
     """
     path: list[str | int] = []
     for key in keys:

@@ -79,7 +79,7 @@ def parallel_map(
     first = run_job(items[0])
     serial_seconds = (time.perf_counter() - start) * (len(items) - 1)
     yield first
-    # Worker processes must save clearly more time than their start takes.
+    # Worker processes must save more time than their start takes. Two processes save half.
     if n_parallel == 1 or serial_seconds < 2 * START_UP or ProcessPoolExecutor is None:
         yield from map(run_job, items[1:])
     else:
@@ -193,7 +193,10 @@ def _while_alive(parent: int, job: Callable[[Item], Result], item: Item) -> Resu
 
 
 def exit_with_parent(parent: int) -> None:
-    """Start a thread that exits this process when its parent ends, even if the parent is killed."""
+    """Start a thread that exits this process when its parent ends, even if the parent is killed.
+
+    Nothing is done if this process has such a thread already.
+    """
     if not any(thread.name == _GUARD for thread in threading.enumerate()):
         threading.Thread(target=_exit_after, args=[parent], name=_GUARD, daemon=True).start()
 
@@ -205,7 +208,7 @@ def _exit_after(parent: int) -> None:
         kernel.OpenProcess.restype = ctypes.c_void_p
         kernel.WaitForSingleObject.argtypes = (ctypes.c_void_p, ctypes.c_uint32)
         process = kernel.OpenProcess(_SYNCHRONIZE, False, parent)
-        if process:
+        if process:  # else the parent has ended already
             kernel.WaitForSingleObject(process, _INFINITE)
     else:
         while os.getppid() == parent:

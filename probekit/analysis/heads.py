@@ -97,7 +97,8 @@ def head_scores(patterns: Tensor, ids: Tensor) -> dict[str, Tensor]:
         "first_token": _mean_over_rows((position == 0) & after_first),
         "distance": _mean_over_rows(back > 0) * back,
     }
-    # Every score except the entropy is the sum of a pattern times a template.
+    # Every score except the entropy is the sum of a pattern times a template. `summed` has a row
+    # for each template and a column for each head (of all leading axes).
     columns = torch.stack([*templates.values()]).to(patterns.dtype).reshape(-1, n * n)
     summed = columns @ patterns.reshape(-1, n * n).T
     scores = dict(zip(templates, summed.reshape(-1, *heads).unbind(), strict=True))
@@ -132,7 +133,7 @@ def random_repeats(
     """Return n sequences of `length` distinct random tokens, each repeated once.
 
     Args:
-        pool: ids to sample from.
+        pool: distinct ids to sample from.
         n: number of sequences.
         length: length of the repeated part.
         seed: random seed.
@@ -161,8 +162,8 @@ def score_heads(
 ) -> pd.DataFrame:
     """Return the mean of each score over the sequences, one row per score, layer and head.
 
-    The columns are `score`, `layer`, `head`, `value` (mean), `sd` (standard deviation over
-    sequences) and `n` (number of sequences for which the score is defined).
+    The columns are `score`, `layer`, `head`, `value` (mean), `sd` (sample standard deviation over
+    sequences; NaN for a single one) and `n` (number of sequences for which the score is defined).
 
     >>> from probekit import GPT2
     >>> rows = score_heads(GPT2.from_pretrained("mini"), random_repeats(range(1, 100), 2, 5))
@@ -182,7 +183,8 @@ def score_heads(
     for name in per_text[0]:
         values = torch.stack([scores[name] for scores in per_text]).double().cpu().numpy()
         layer, head = np.indices(values.shape[1:]).reshape(2, -1)
-        # A row for each text, a column for each head; the statistics leave out NaN.
+        # A row for each text, a column for each head, in the order of `layer` and `head`. The
+        # statistics leave out NaN.
         frame = pd.DataFrame(values.reshape(len(per_text), -1))
         of_texts = {"value": frame.mean(), "sd": frame.std(), "n": frame.count()}
         tables.append(pd.DataFrame({"score": name, "layer": layer, "head": head, **of_texts}))

@@ -141,7 +141,10 @@ def position_from_start(position: int, n_tokens: int) -> int:
 
 
 def _difference(values: Tensor, token: int, minus: int | None, minus_mean: bool) -> Tensor:
-    """Return the entry of a token minus that of `minus` or the mean over tokens, in float64."""
+    """Return the entry of a token in float64, minus that of `minus` or the mean over tokens.
+
+    Without `minus` and `minus_mean`, nothing is subtracted.
+    """
     mean = values.mean(0, dtype=torch.float64) if minus_mean else 0.0
     return values[token].double() - (mean if minus is None else values[minus].double())
 
@@ -256,6 +259,7 @@ def logit_lens(
                 log_p = logits_of(model, cache[name][0, chunk]).float().log_softmax(-1)
                 # `final` and `log_p` are log probabilities of the chunk, (n_tokens, d_vocab).
                 top, top_ids = log_p.topk(top_k)
+                # For the last token, id 0 replaces -1; `where` then sets its results to NaN.
                 next_log_p = log_p.gather(-1, next_ids[chunk].clamp(min=0)[:, None])
                 rank = (log_p > next_log_p).sum(-1) + 1
                 has_next = next_ids[chunk] >= 0
@@ -281,6 +285,12 @@ def lens_rows(
     """Return a table of measures, one row per site and position.
 
     The most probable tokens are in the columns token_1, probability_1, token_2, ...
+
+    Args:
+        measures: the result of `logit_lens`.
+        sites: the names of its sites, in the same order.
+        ids: the token ids of the text.
+        tokenizer: tokenizer of the network.
 
     >>> from probekit import GPT2
     >>> model, tokenizer = GPT2.from_pretrained("mini"), Tokenizer.from_pretrained("mini")

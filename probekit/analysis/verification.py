@@ -106,7 +106,7 @@ def verify_model(
     measured: dict[str, list[list[float]]] = defaultdict(list)  # `_compared` of each text, by site
     with torch.inference_mode():
         expected: dict[int, Mapping[str, Tensor]] = {}  # the reference of the current text only
-        # Our pass comes first, because it raises an error if a text is too long.
+        # Our pass of all texts is first, because it raises an error if a text is too long.
         for site, text, value in _tensors(ours, batch):
             if text not in expected:
                 expected = {text: reference.tensors(batch.ids[text][batch.mask[text]])}
@@ -146,7 +146,8 @@ def _batch(source: str | Path, texts: Sequence[str]) -> tuple[Tokenizer | None, 
         n_vocab = model_config(find_model(source, "config")).axis_sizes["d_vocab"]
         ids = torch.randint(n_vocab, _RANDOM, generator=torch.Generator().manual_seed(0))
         n_texts, n_tokens = _RANDOM
-        # The first text has all tokens, the last one 2 of them, after padding on the left.
+        # The first text has all tokens, the last one 2 of them, the fewest with a loss, after
+        # padding on the left.
         lengths = torch.linspace(n_tokens, 2, n_texts).round()
         mask = torch.arange(n_tokens, 0, -1) <= lengths[:, None]
         return None, TokenBatch(ids, mask, torch.zeros(*_RANDOM, 2, dtype=torch.int64))
@@ -281,7 +282,10 @@ def _unless_refused(ids: Callable[[str], list[int]], text: str) -> list[int] | N
 
 
 def _tensors(model: Network, batch: TokenBatch) -> Iterator[tuple[str, int, Tensor]]:
-    """Yield our tensors: name, number of the text, and value without padding, in forward order."""
+    """Yield our tensors of one text after the other: name, number of the text, and value.
+
+    Those of a text are in forward order and without padding.
+    """
     last = model.axis_sizes["n_layers"] - 1
     sites = [f"blocks.*.{_RESID}", f"blocks.*.{_PATTERN}", "blocks.0.hook_resid_pre"]
     logits, cache = model.run_with_cache(batch, sites)

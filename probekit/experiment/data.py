@@ -277,10 +277,12 @@ def read_examples(data: DataSection, values: Sequence[str] = ()) -> Dataset:
 
     Args:
         data: section of the experiment.
-        values: columns whose cells the examples keep as `values`, as far as they exist.
+        values: columns whose cells the examples keep as `values`, as far as they exist. Examples
+            in memory are returned as `read_tables` made them.
 
     Raises:
-        ConfigError: a column does not exist, or the rows were in the memory of another process.
+        ConfigError: a column does not exist, `train` and `test` are the same file, or the rows
+            were in the memory of another process.
         MissingError: a file does not exist.
         DataError: the contents are invalid.
     """
@@ -333,7 +335,7 @@ def read_tables(
 
 
 def _read(data: DataSection, sources: Mapping[str, Any], values: Sequence[str]) -> Dataset:
-    """Return the examples of all sources, each assigned to the side of its source.
+    """Return the examples of all sources, each assigned to the side of its source, if it has one.
 
     Args:
         data: the section `data`.

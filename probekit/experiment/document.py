@@ -165,6 +165,7 @@ class Document(KeyLocation):
 
         Raises:
             ConfigError: a value is invalid; the message lists every error with its location.
+            MissingError: `resolve` does not find a checkpoint.
         """
         values = self.values()
         resolve(values, self)
@@ -287,18 +288,19 @@ def parse_yaml(text: str, name: str) -> Any:
     except MarkedYAMLError as error:
         problem, mark = error.problem.partition("\n")[0], error.problem_mark or error.context_mark
         lines = [_NO_CONTENT.sub("", line.strip()).strip() for line in text.splitlines()]
-        has_no_colon, line = True, mark.line  # the parser often fails after a line without colon
+        # The parser often fails after a line without a colon.
+        may_lack_colon, line = True, mark.line
         if problem.startswith("could not find expected ':'"):
             line = error.context_mark.line
         elif problem.startswith(_AFTER_NO_COLON):
             # The nearest line before it that has content.
             line = next((number for number in range(line - 1, -1, -1) if lines[number]), line)
         else:
-            has_no_colon = False
+            may_lack_colon = False
         # If the line has a colon after all, the fault is where the parser reports it.
-        if has_no_colon and _COLON.search(lines[line]):
+        if may_lack_colon and _COLON.search(lines[line]):
             line = mark.line
-        elif has_no_colon:
+        elif may_lack_colon:
             problem = f"`{lines[line]}` is not `key: value`"
         raise ConfigError(f"{name}, line {line + 1}: {problem}. {_ADVICE}.") from error
     except (YAMLError, ValueError, RecursionError) as error:
@@ -342,7 +344,7 @@ def explain(fault: ErrorDetails, kind: type[BaseModel]) -> tuple[KeyPath, str]:
     given = f"{dotted} is {shown[:_LONGEST_VALUE]}{more}"
     if fault["type"] == "rule":
         text = f"{context['problem']}."
-        return keys, KeyLocation().put(keys, text) if keys else text
+        return keys, (KeyLocation().put(keys, text) if keys else text)
     if fault["type"] == "extra_forbidden":
         near = nearest(str(keys[-1]), _section_at(kind, keys[:-1]).model_fields)
         return keys, f"unknown key {dotted!r}. {near}"
@@ -394,7 +396,7 @@ def _allowed(field: FieldInfo) -> str:
 
 
 def _choices(annotation: Any) -> tuple[str, ...]:
-    """Return the values that a Literal, or a list of it, allows; () for other annotations."""
+    """Return the values that a Literal allows, also in a list or with None; else ()."""
     arguments = get_args(annotation)
     if get_origin(annotation) in (tuple, Annotated) or type(None) in arguments:
         return _choices(arguments[0])

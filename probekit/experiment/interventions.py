@@ -160,6 +160,7 @@ class MeasureSection(Section):
     @model_validator(mode="before")
     @classmethod
     def _short_forms(cls, given: Any) -> Any:
+        """Write a name, or a mapping from a name to its answers, with the keys of the section."""
         if isinstance(given, str):
             return {"name": given}
         if isinstance(given, Mapping) and "name" not in given and len(given) == 1:
@@ -221,7 +222,8 @@ def check_interventions(
     Raises:
         PydanticCustomError: a patch or swap without counterfactuals, interventions without a
             measure, a measure without interventions, a sweep of positions, an answer that is
-            missing, or edits along a direction whose first measure has no sign.
+            missing, a logit difference without `wrong`, or edits along a direction whose first
+            measure has no sign.
     """
     if measures and not interventions:
         raise rule_error("`measure` is for `interventions`, but there are none", "measure")

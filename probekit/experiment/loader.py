@@ -50,7 +50,7 @@ def load_experiment(path: str | Path, overrides: Sequence[str] = ()) -> Experime
     3
 
     Raises:
-        MissingError: the file does not exist.
+        MissingError: the file, or a checkpoint that it names, does not exist.
         ConfigError: the file is invalid; the message lists every error with its line.
     """
     return Experiment.from_file(path, overrides)
@@ -64,7 +64,7 @@ def load_any_experiment(path: str | Path, overrides: Sequence[str] = ()) -> AnyE
         overrides: `section.key=value`; each replaces a value of the file.
 
     Raises:
-        MissingError: the file does not exist.
+        MissingError: the file, or a checkpoint that it names, does not exist.
         ConfigError: the file is invalid; the message lists every error with its line.
     """
     return _experiment_in(read_document(find_file(path), overrides))
@@ -103,7 +103,7 @@ def make_experiment(
         data: rows in memory; see `Experiment.with_data`.
 
     Raises:
-        MissingError: the file does not exist.
+        MissingError: the file, or a checkpoint that it names, does not exist.
         ConfigError: the description is invalid, or there are rows for given activations.
         DataError: the rows are invalid.
     """
@@ -131,7 +131,7 @@ def make_text_experiment(given: Experiment | Mapping[str, Any] | str | Path) -> 
     """Return an experiment on texts from any description of it.
 
     Raises:
-        MissingError: the file does not exist.
+        MissingError: the file, or a checkpoint that it names, does not exist.
         ConfigError: the description is invalid, or that of an experiment on given activations.
     """
     experiment = load_experiment(given) if isinstance(given, str | Path) else make_experiment(given)

@@ -118,7 +118,8 @@ def resolve_experiment(values: dict[str, Any], document: Document) -> None:
         document: the file.
 
     Raises:
-        ConfigError: the file is of another kind, or a path is invalid.
+        ConfigError: the file is of another kind, a path is invalid, or the model has both `path`
+            and another `source`.
         MissingError: a checkpoint does not exist.
     """
     _check_kind(values, "tokens", document)

@@ -127,7 +127,7 @@ class Experiment(SettingsFile):
             overrides: `section.key=value`; each replaces a value of the file.
 
         Raises:
-            MissingError: the file does not exist.
+            MissingError: the file, or a checkpoint that it names, does not exist.
             ConfigError: the file is invalid; the message lists every error with its line.
         """
         return read_document(find_file(path), overrides).settings(cls, resolve_experiment)
@@ -140,6 +140,7 @@ class Experiment(SettingsFile):
 
         Raises:
             ConfigError: a value is invalid; the message lists every error with its key.
+            MissingError: a checkpoint of the model does not exist.
 
         >>> Experiment.from_dict({
         ...     "name": "tense",
@@ -166,7 +167,7 @@ class Experiment(SettingsFile):
 
         Raises:
             ConfigError: the type of `data` is not supported, a column is missing, the experiment
-                names a file, or it is that of a run on other rows.
+                names a file or a data set of the hub, or it is that of a run on other rows.
             DataError: the rows are invalid; the message names the index of the row.
 
         >>> experiment = Experiment.from_dict({

@@ -130,7 +130,7 @@ def planted_signal() -> Iterator[CheckResult]:
     for site, accuracy in zip(rows["site"], rows["value"], strict=True):
         layer = layer_of(site)
         assert layer is not None
-        if site.endswith("attn_out"):
+        if site.endswith("attn_out"):  # attention of the other blocks writes 0
             has_signal = layer == SIGNAL_LAYER
         else:
             n_before = layer if site.endswith("resid_pre") else layer + 1  # blocks before the site
@@ -234,7 +234,7 @@ def first_letter(folder: Path) -> Experiment:
         weights["wte.weight"][int(tokenizer.encode(letter, bos=False).ids[0]), 0] = value
     for layer in range(model.config.n_layer):
         weights[f"h.{layer}.attn.c_proj.weight"].zero_()
-        weights[f"h.{layer}.mlp.c_proj.weight"][:2] = 0
+        weights[f"h.{layer}.mlp.c_proj.weight"][:2] = 0  # no MLP writes to features 0 and 1
     qkv = weights[f"h.{SIGNAL_LAYER}.attn.c_attn.weight"]
     qkv.zero_()  # queries and keys of 0 give all keys the same weight
     # The rows are queries, keys and values: the first value reads feature 0.

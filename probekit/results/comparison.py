@@ -84,7 +84,7 @@ class RunComparison:
         """The rows of baselines that differ significantly, at least as much as the selected probes.
 
         They differ in the same direction as the probes. There are none for paired runs, or if the
-        selected probes do not differ significantly.
+        selected probes have no common score or do not differ significantly.
         """
         rows, chosen = self.rows, self.chosen
         if self.is_paired or chosen is None or not chosen["holds"]:
@@ -112,7 +112,8 @@ class RunComparison:
 def place_name(row: pd.Series, side: Literal["a", "b"]) -> str:
     """Return the name of one side of a row: a baseline, or site, position and probe.
 
-    Views other than "raw" are appended.
+    Views other than "raw" are appended. The nested choice, whose folds have sites of their own, is
+    the `fold choice`.
 
     >>> place_name(pd.Series({"what": "baseline", "target": "n_grams"}), "a")
     'n-grams'
@@ -189,7 +190,10 @@ class Transfer:
 
     @cached_property
     def verdicts(self) -> pd.DataFrame:
-        """The scores of the selected probes on other data sets, each with its `verdict`."""
+        """The scores of the selected probes on other data sets, each with its `verdict`.
+
+        They are in the order of `names`, by training set and then by test set.
+        """
         site, probe = self.chosen
         rows = only(self.scores, metric=self.metric, site=site, probe=probe)
         others = rows[rows["train"] != rows["test"]]
@@ -210,10 +214,10 @@ def _wider(n_pairs: int) -> float:
 
 
 def _transfer_verdict(row: pd.Series, lower_is_better: bool, wider: float) -> str:
-    """Return how a transferred probe compares with chance and with the probe fitted on that set.
+    """Return how a transferred probe compares with chance and with the test set's own probe.
 
     Args:
-        row: a row of `Transfer.verdicts`.
+        row: a row of `Transfer.scores` with two different data sets.
         lower_is_better: whether lower scores are better.
         wider: factor of the distances from values to the limits of their intervals.
     """
@@ -231,6 +235,7 @@ def _transfer_verdict(row: pd.Series, lower_is_better: bool, wider: float) -> st
         return BELOW
     if not lowest > 0:
         return AT_CHANCE
+    # The upper limit is NaN, which is not below 0, if the test set's own probe has no score.
     _, best_difference = sorted(
         sign * (row["difference"] + wider * (row[end] - row["difference"]))
         for end in ("difference_low", "difference_high")
@@ -240,6 +245,11 @@ def _transfer_verdict(row: pd.Series, lower_is_better: bool, wider: float) -> st
 
 def matrix(rows: pd.DataFrame, names: tuple[str, ...], column: str) -> pd.DataFrame:
     """Return a column as a matrix with training sets as rows and test sets as columns.
+
+    Args:
+        rows: at most one row for each pair of sets; pairs without a row become NaN.
+        names: the names of the sets, in the order of the matrix.
+        column: the column.
 
     >>> rows = pd.DataFrame({"train": ["x", "y"], "test": ["y", "x"], "value": [0.5, 0.7]})
     >>> matrix(rows, ("x", "y"), "value").to_numpy().tolist()

@@ -98,6 +98,7 @@ def differing(facts: Sequence[Mapping[str, str]]) -> dict[str, tuple[str, ...]]:
 def run_titles(runs: Sequence[tuple[RunRecord, Mapping[str, str]]]) -> list[str]:
     """Return a unique title for each run: its name, and settings in which runs of a name differ.
 
+    There are at most `MOST_SETTINGS` settings, the first ones.
     The name is left out if there are several runs and all have the same. Equal titles get the
     number of the run. If they are empty, because no setting differs, the title is `run N` alone.
 
@@ -124,7 +125,11 @@ def _short(text: str) -> str:
 
 
 def date_text(created: str, time: str = "") -> str:
-    """Return the date of a time in ISO 8601, with its time in this format; other text unchanged.
+    """Return the date of a time in ISO 8601; other text unchanged.
+
+    Args:
+        created: the time.
+        time: format of the time that follows the date; "" for the date alone.
 
     >>> date_text("2026-11-02T01:39:33+00:00"), date_text("2026-11-02T01:39:33+00:00", " %H:%M")
     ('2 Nov 2026', '2 Nov 2026 01:39')
@@ -264,6 +269,7 @@ class FinishedRun(Generic[Settings]):
                 f"{self.folder / 'test_rows.csv'} has the label {unknown[0]!r}, which is not among "
                 f"the labels in run.json: {', '.join(self.classes)}. Run the experiment again."
             )
+        # The classes are sorted and contain every label, so this is the index of each label.
         return np.searchsorted(np.array(self.classes), labels)
 
     def predictions(self, site: str, position: str) -> Mapping[Predictor, Predictions]:
@@ -277,7 +283,9 @@ class FinishedRun(Generic[Settings]):
 
         Raises:
             DataError: The predictions are missing or were changed after the run.
+            StoreError: The operating system denies access to their files.
         """
+        # The nested choice of a sweep has the position "", which is not among `offsets`.
         stem = site_stem(site, self.experiment.offsets.get(position, 0))
         origin = {"run": self.record.key, "position": position, "site": site}
         saved = SavedSiteResults(self.folder, lambda _: self.truth, len(self.classes))

@@ -119,12 +119,14 @@ def judge(table: pd.DataFrame, differences: pd.DataFrame, grid: Sequence[float] 
 def compared_rows(row: pd.Series, table: pd.DataFrame) -> dict[str, pd.Series]:
     """Return the test rows that a row is compared with, by target, for the same metric.
 
+    The target `task` is the test row of `row` itself.
     The row of a nested choice is compared with other nested choices and with the baselines. A
     placed row is compared with other targets at the same site, with the baselines, and with:
 
         embedding       the task at the embedding of the same line, unless `row` is there
         concatenated    the best row of concatenated sites
-        random_weights  the mean score of these networks, each at its own chosen sites
+        random_weights  the mean score of these networks, each at its own chosen sites; at the
+                        site of `row` if they have chosen none
     """
     of_run = {"run": row["run"], "dataset": row["dataset"]}
     measured = only(table, metric=row["metric"], split="test", **of_run)
@@ -192,12 +194,14 @@ def _differences(
         if name in rows
     }
     # Rivals with the numbers of the majority class guess the same label for all rows. In a run with
-    # p-values of association, such a test replaces that of the difference from a constant guess.
+    # p-values of association, their p-value in differences.csv is that of the reported score, and
+    # it is not adjusted.
     if "majority" in named:
         _, majority = named["majority"]
         facts: dict[str, Any] = {"is_constant": True}
         if table["metric"].isin(P_VALUES).any():
             is_below = score is not None and score.is_below_chance
+            # With too few groups, p is NaN, and `is_opposite` is False.
             facts |= {"is_association": True, "is_opposite": is_below and majority.p >= LEVEL}
             facts["p_adjusted"] = NAN
         numbers = ["value_b", "ci_low", "ci_high", "p", "p_adjusted"]
@@ -248,7 +252,8 @@ def _rival(
 ) -> Rival:
     """Return the score of a compared row, with the difference from it if there is one.
 
-    Without a row in differences.csv, the difference from the control task is the selectivity.
+    The difference from the control task is the selectivity, unless the control task was named in
+    advance.
     """
     for target_of_named, rival in named.values():
         # The score is compared, because several rows may be at the embedding.
@@ -258,6 +263,7 @@ def _rival(
     if target == "control" and selectivity is not None:
         limits = {"ci_low": selectivity["ci_low"], "ci_high": selectivity["ci_high"]}
         return rival.model_copy(update={"difference": selectivity["value"], **limits})
+    # Other probes of the task are at the embedding, or read concatenated sites.
     return others.get(answers_name(row), rival) if row["site"] else rival
 
 
@@ -291,7 +297,11 @@ class _Places:
         )
 
     def _words(self, row: pd.Series) -> str:
-        """Return the block of a site in words, with component and probe if they differ."""
+        """Return a site in words, with its kind of probe if kinds differ.
+
+        The block alone is the residual stream if no other component is ranked. Given activations
+        have the name of their site.
+        """
         depth = row_tick(row, self._blocks)
         ends = {"embed": "the embedding", "final norm": "the final norm"}
         name = ends.get(depth, f"block {depth}")
@@ -332,6 +342,7 @@ def _unselected(table: pd.DataFrame, *, has_choice: bool) -> Iterator[Unselected
     # Scores that are undefined for these test rows, or have no interval because there are too few
     # groups, cannot be compared.
     pairs = pairs.dropna(subset=[f"{name}{of}" for name in INTERVAL for of in ("", "_random")])
+    # The pairs of each line; a key is a tuple of the cells in `OF_LINE`.
     compared = dict(list(pairs.groupby(OF_LINE, sort=False)))
     for key, rows_of_line in task.dropna(subset="value").groupby(OF_LINE, sort=False):
         if key in compared or not has_choice:
@@ -395,8 +406,8 @@ def _edges_of_baselines(
 ) -> Iterator[GridEdge]:
     """Yield the baselines whose selected penalty is at an end of its grid.
 
-    Baselines are left out if all their predictions are correct, or if the penalty is the strongest
-    one and they score at most as high as the majority class.
+    Baselines are left out if their score is the best possible one, or if the penalty is the
+    strongest one and they are no better than the majority class (without it, than chance).
     """
     if task is None:
         return
@@ -415,7 +426,10 @@ def _edges_of_baselines(
 
 
 def _ends(value: float, grid: Sequence[float]) -> list[str]:
-    """Return "smallest" or "largest" if the value is at that end of a grid of several values."""
+    """Return ["smallest"] or ["largest"] if the value is at that end of a grid, else [].
+
+    The only value of a grid is at no end.
+    """
     if len(grid) < 2:
         return []
     ends = {"smallest": min(grid), "largest": max(grid)}

@@ -144,13 +144,13 @@ def _check_weights(patterns: NDArray[np.float32], layer: int, heads: tuple[int, 
     """Raise DataError unless the weights (n_heads, n, n) of a layer are attention patterns."""
     sums = patterns.sum(axis=-1, dtype=np.float64, keepdims=True)
     is_off = np.broadcast_to(abs(sums - 1) > ROW_SUM_TOLERANCE, patterns.shape)
-    wrong = {
-        "is not finite": ~np.isfinite(patterns),
-        "is negative": patterns < 0,
-        "is on a later token": np.triu(patterns, k=1) != 0,
-        f"is in a row that does not sum to 1 within {ROW_SUM_TOLERANCE}": is_off,
-    }
-    for problem, where in wrong.items():
+    problems = [
+        ("is not finite", ~np.isfinite(patterns)),
+        ("is negative", patterns < 0),
+        ("is on a later token", np.triu(patterns, k=1) != 0),
+        (f"is in a row that does not sum to 1 within {ROW_SUM_TOLERANCE}", is_off),
+    ]
+    for problem, where in problems:
         if where.any():
             head, destination, source = np.argwhere(where)[0].tolist()
             raise DataError(
@@ -217,7 +217,7 @@ class PatchedPair:
         return self.rows[self.rows["position"].isna()]
 
     def strongest(self, rows: pd.DataFrame, n: int) -> pd.DataFrame:
-        """Return the n rows with the largest absolute effects, without patches only estimated."""
+        """Return the n rows of measured patches, among these, with the largest absolute effects."""
         known = rows.dropna(subset="effect")
         order = np.argsort(-known["effect"].abs().to_numpy(), kind="stable")
         return known.iloc[order[:n]]

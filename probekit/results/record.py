@@ -228,6 +228,7 @@ def check_finished(folder: Path) -> None:
             "resume it."
         )
     if not (folder / "run.json").exists():
+        # The folder may be OUT/NAME, or OUT.
         records = (*folder.glob("*/run.json"), *folder.glob("*/*/run.json"))
         runs = sorted(str(path.parent.relative_to(folder)) for path in records)[:MOST_RUNS]
         remedy = "`probekit run` writes runs to OUT/NAME/KEY; `probekit cause` runs no probes."
@@ -332,12 +333,16 @@ def load_record(path: Path) -> RunRecord:
 def read_record(path: Path, kind: type[Record], *, is_sealed: bool = True) -> Record:
     """Return the validated contents of a record in JSON, such as run.json.
 
-    A sealed record contains a digest of itself.
+    Args:
+        path: the file.
+        kind: the data model of its contents.
+        is_sealed: whether the record contains a format number and a digest of itself, which are
+            then compared.
 
     Raises:
         MissingError: The file does not exist.
-        DataError: The file is not JSON, a key is missing or has the wrong type, the file was
-            changed after the run, or a newer release wrote it.
+        DataError: The file is not JSON, or a key is missing or has the wrong type; if it is
+            sealed, also: it was changed after the run, or has another format.
     """
     with reading_run_file(path):
         content = inside(path).read_bytes()

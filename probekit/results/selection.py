@@ -186,6 +186,7 @@ def named_rivals(table: pd.DataFrame, chosen: pd.Series) -> dict[str, tuple[str,
     The rivals are determined by cross-validation only; test rows are not used. Those of a nested
     choice are the baselines, and the nested choices of other targets. The key is the target that
     the rival predicts or is chosen for; it is "" for neighbouring sites and other kinds of probe.
+    Baselines and networks that the run lacks are included.
     """
     named = {target: (target, TARGETS[target].title) for target in BASELINES}
     if is_nested(table):

@@ -9,7 +9,7 @@ without refitting.
     sites/<site>.json         measurements, digests of the fitted probes' weights, and a digest of
                               both files; written last
     sites/chosen.*            the same for the nested choice
-    baselines.*               the same for the baselines
+    sites/baselines.*         the same for the baselines
 """
 
 from __future__ import annotations
@@ -128,6 +128,8 @@ LONGEST_NAME = 100  # characters of a file name; file systems allow 255 bytes
 def site_stem(site: str, offset: int = 0) -> Path:
     """Return the path of a site's files relative to the run's folder, without suffix.
 
+    Each offset other than 0 has a folder of its own.
+
     >>> site_stem("blocks.0.hook_resid_pre", -1).as_posix()
     'sites/-1/blocks.0.hook_resid_pre'
     """
@@ -176,7 +178,7 @@ class SavedSiteResults:
 
         Raises:
             StoreError: The operating system denies access to a file of the site.
-            DataError: A file of a saved probe exists but cannot be read.
+            DataError: The weights of a saved probe exist but cannot be read.
         """
         run_dir, names = self._run_dir, _names(stem)
         try:

@@ -235,6 +235,7 @@ def check_layers(sites: pd.Series[str], path: Path) -> None:
 def read_columns(path: Path, columns: Sequence[TableColumn]) -> pd.DataFrame:
     """Return a CSV file as a table, with the declared columns validated and converted.
 
+    Other columns stay text.
     Empty cells are "" in text columns, NaN in number columns and NA in boolean columns.
 
     Raises:
@@ -246,7 +247,8 @@ def read_columns(path: Path, columns: Sequence[TableColumn]) -> pd.DataFrame:
     check_columns(table, [column.name for column in columns], path)
     for column in columns:
         table[column.name] = _converted(table[column.name], column, path)
-    # A copy holds columns of one type together: each later selection of rows copies few blocks.
+    # A copy holds numeric columns of one type together: each later selection of rows copies few
+    # blocks.
     return table.copy()
 
 
@@ -278,6 +280,7 @@ def _converted(cells: pd.Series[str], column: TableColumn, path: Path) -> pd.Ser
         kind = "an integer from 0 to 2^53" if is_whole else "a number"
         or_empty = "" if is_filled else " or an empty cell"
         raise_if(is_wrong, cells, path, f"Allowed: {kind}{or_empty}.")
+        # Integers with empty cells stay floats, so that NaN can stand for these cells.
         return numbers.astype(int) if is_whole and is_filled else numbers
     allowed = ("True", "False", "") if column.type == "boolean" else column.allowed
     if allowed:
@@ -389,7 +392,11 @@ def tick(depth: int, blocks: int) -> str:
 
 
 def ticks(rows: pd.DataFrame) -> dict[int, str]:
-    """Return the label of each depth from the shallowest to the deepest of the placed rows."""
+    """Return the label of each depth from the shallowest to the deepest of the placed rows.
+
+    There must be at least one row. If all rows are of given activations, depths without a row have
+    the label "".
+    """
     blocks = n_blocks(rows)
     depths = range(int(rows["depth"].min()), int(rows["depth"].max()) + 1)
     if "order" not in rows or rows["order"].isna().any():

@@ -182,9 +182,9 @@ class Rival(BaseModel, frozen=True):
     def verdict(self) -> str:
         """Whether the reported score is better or worse, by the adjusted p-value.
 
-        The p-value of the majority class tests an association of predictions and labels. With an
+        If `is_association`, the p-value tests an association of predictions and labels. With an
         association, the interval of the difference decides whether the probe is better or worse.
-        Without one, the probe is worse if its score is below chance.
+        Without one, the probe is worse if its score is below chance (`is_opposite`).
         """
         smallest, largest = self.leads
         if math.isnan(self.p) or (self.is_association and math.isnan(self.ci_low)):
@@ -193,7 +193,7 @@ class Rival(BaseModel, frozen=True):
             return SIGNIFICANTLY_WORSE
         if self.decisive_p >= LEVEL:
             return NOT_SIGNIFICANT
-        # The predictions are associated with the labels, but the interval of leads contains 0.
+        # The p-value is significant, but the interval of leads contains 0.
         if self.is_constant and not (smallest > 0 or largest < 0):
             return NOT_BETTER
         if self.difference == 0:
@@ -365,8 +365,8 @@ class Verdict(BaseModel, frozen=True):
     def doubts(self) -> dict[str, Rival]:
         """The rivals that the probe is not clearly better than.
 
-        Without a paired difference, that is decided by whether the rival reaches the interval of
-        the reported score.
+        A rival that was not named before the test rows were used is one of them if its score
+        reaches the interval of the reported score.
         """
         rivals = {name: self.rivals[name] for name in RIVALS if name in self.rivals}
         return {name: rival for name, rival in rivals.items() if self._is_doubt(rival)}

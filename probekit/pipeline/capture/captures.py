@@ -93,7 +93,9 @@ def capture_models(
 def lay_out(
     experiment: Experiment, *, cache_root: Location | None = None, device: str = "cpu"
 ) -> Mapping[str, ActivationStore]:
-    """Create empty caches with job files for workers and return them; nothing is computed.
+    """Create caches with job files for workers and return them by target; nothing is computed.
+
+    Existing caches are kept, and complete ones get no job file.
 
     Args:
         experiment: the experiment.

@@ -166,7 +166,7 @@ def work_at(
         seed: random seed for the order of shards; should differ between workers.
 
     Raises:
-        MissingError: there is no cache, or an incomplete cache has no job.
+        MissingError: there is no cache, or no cache has a job and one is incomplete.
         StoreMismatchError: data or model differ from those of the cache; the message lists how.
         StoreError: a cache cannot be written, or a value is not finite.
     """
@@ -261,7 +261,7 @@ def by_processes(
     Args:
         job: job of the cache.
         work: the capture.
-        lacking: missing sites of each shard.
+        lacking: missing sites of each shard that lacks some; not empty.
         on_rows: called with the number of newly computed rows.
         n_workers: maximum number of processes; at most one per shard is started.
         device: compute device.

@@ -23,7 +23,7 @@ from probekit.terminal import Watcher
 from probekit.workers import threads
 
 _DEATHS_IN_A_ROW = 3  # per actor, without a finished shard in between; then the driver gives up
-_SECONDS_TO_PLACE = 20  # waiting time for resources before the user is informed
+_SECONDS_TO_PLACE = 20  # waiting time for resources before a message, and for a connection
 
 
 class ShardActor:
@@ -71,12 +71,13 @@ def by_ray(
 ) -> None:
     """Compute the missing shards with the actors of a Ray cluster.
 
-    An actor that dies, alone or with its node, is replaced, and its shard is queued again.
+    An actor that dies, alone or with its node, is replaced, and its shard is queued again, unless
+    too many died in a row.
 
     Args:
         job: job of the cache.
         work: the capture.
-        lacking: missing sites of each shard.
+        lacking: missing sites of each shard that lacks some; not empty.
         on_rows: called with the number of newly computed rows.
         n_workers: number of actors; None for as many as the cluster has resources for. At most one
             per shard is started.

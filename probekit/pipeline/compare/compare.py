@@ -110,7 +110,8 @@ def compare(run_a: Path | str, run_b: Path | str, *, metric: str | None = None) 
 
     Raises:
         MissingError: A folder contains no finished run.
-        DataError: A file was changed, the labels differ, or there are no predictions to compare.
+        DataError: A file was changed, the labels differ, one run predicts numbers and the other
+            classes, or there are no predictions to compare.
         ConfigError: Both folders are the same, the runs have no site in common, or different main
             metrics and `metric` is None.
         UnknownNameError: No predictions have this metric.
@@ -171,7 +172,7 @@ def compare(run_a: Path | str, run_b: Path | str, *, metric: str | None = None) 
     }
     table = []
     for (columns, _, _), difference in zip(usable, results, strict=True):
-        holds = {"holds": bool(difference.p_adjusted < LEVEL)}
+        holds = {"holds": bool(difference.p_adjusted < LEVEL)}  # False without a p-value (NaN)
         table.append(columns | difference_columns(difference, metric) | holds | common)
     notes = list(_notes_on_rows(runs, titles, common, results))
     n_skipped = len(pairs) - len(usable)
@@ -228,6 +229,7 @@ class _Side:
         headline = only(run.table, target=HEADLINE, split="test")
 
         def place(row: pd.Series) -> ProbeAddress:
+            # The row of a nested choice has no site.
             site = site_with_head(row["site"] or NESTED_SITE, row["head"])
             return ProbeAddress(site, row["position"], row["view"], row["probe"])
 
@@ -253,8 +255,8 @@ class _Side:
 def match(a: _Side, b: _Side) -> list[Pair]:
     """Return the pair of selected probes, those of baselines, and those of shared sites.
 
-    If the selected probes are a pair of a shared site, they are only there, marked as chosen. Pairs
-    without predictions by row are skipped.
+    If the selected probes are a pair of a shared site, that pair is listed once, marked as chosen.
+    Pairs without predictions by row are skipped.
 
     Raises:
         ConfigError: The runs have no site in common.
@@ -264,6 +266,7 @@ def match(a: _Side, b: _Side) -> list[Pair]:
     def varies(name: str) -> bool:
         return any(len({getattr(place, name) for place in side.places}) > 1 for side in (a, b))
 
+    # Columns that have several values in one of the runs must be equal in a pair, like the site.
     fixed = [name for name in _MAY_DIFFER if varies(name)]
 
     def key(place: ProbeAddress) -> tuple[str, ...]:
@@ -345,7 +348,7 @@ def differences(
     The p-values are adjusted for all pairs.
 
     Args:
-        pairs: predictions of a and of b, each in the order of its own test rows.
+        pairs: at least one pair of predictions, each in the order of the test rows of its run.
         resamples: jackknife resamples of the test rows of a and of b.
         indices_in_b: index in b of each test row of a; None if the rows differ.
         metric: the name of the metric.

@@ -135,7 +135,7 @@ def transfer(
         watcher: receives progress.
 
     Raises:
-        ConfigError: The experiments differ in more than their data.
+        ConfigError: The experiments differ in more than their data, or cannot be transferred.
         DataError: The data sets have different labels, or cannot be read.
         StoreError: A file cannot be written.
     """
@@ -153,7 +153,8 @@ def transfer(
     for done, selection in enumerate(selections):
         watcher.progress("transfer", done, len(selections))
         X = [one.source.block(selection) for one in sets]
-        scaling = []  # the rows that scale the features
+        # Training rows that scale the features: those at position 0 do not, if there are others.
+        scaling = []
         for one, x in zip(sets, X, strict=True):
             data, rows = one.prober.data, one.prober.data.train
             if data.typical is not None and data.typical[rows].any():
@@ -217,8 +218,8 @@ def make_sets(
     """Return the data sets of experiments with their activations, captured if not cached.
 
     Raises:
-        ConfigError: There are fewer than two experiments, two have the same name, or they differ in
-            model, tokens, sites or probes.
+        ConfigError: There are fewer than two experiments, two have the same name, they differ in
+            model, tokens, sites or probes, or one cannot be transferred; see `_check_alike`.
         DataError: Their labels differ, or the data cannot be read.
     """
     _check_alike(experiments)
@@ -400,7 +401,7 @@ def _scores(fits: Sequence[_Fitted], X: Sequence[Features]) -> Iterator[dict[str
                 values = function(predictions, resamples)
                 parts, own_parts = parts_of(metric, [predictions]), parts_of(metric, [own])
                 interval = score_interval(values, resamples, METRICS[metric].range, parts)
-                pair = values, function(own, resamples)
+                pair = (values, function(own, resamples))
                 part_differences = [difference_of_parts(parts, own_parts)]
                 (difference,) = paired_differences([pair], resamples, part_differences)
                 limited = difference.within(METRICS[metric].range)
@@ -444,7 +445,7 @@ def _uninformed(prober: Prober, predictions: Predictions) -> Predictions:
         mean = labels.astype(np.float64).mean()
         return NumberPredictions(predictions.truth, np.full(len(predictions.truth), mean))
     assert isinstance(predictions, ClassPredictions)
-    codes = np.searchsorted(prober.data.classes, labels)
+    codes = np.searchsorted(prober.data.classes, labels)  # the classes are sorted
     guess = majority_guess(codes, len(predictions.truth))
     scores = np.zeros((len(guess), predictions.n_classes))
     uninformed = ClassPredictions(

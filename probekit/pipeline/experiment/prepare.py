@@ -57,7 +57,8 @@ class TextEncoder:
 
         Args:
             text: any text.
-            turns: turns of a conversation; empty means that all of it is the user's.
+            turns: turns of a conversation, used only for a chat; empty means that all of it is the
+                user's.
 
         Raises:
             MissingError: the model has no chat template.
@@ -109,7 +110,7 @@ class TextRows(Rows):
             if example.span is None:
                 return example.id
             # Each word of a sentence is an example of its own; their ids share the part before the
-            # colon. The text too, because ids of other files have no such part.
+            # colon. Ids of other files may have no colon: the text then identifies the sentence.
             return f"{example.id.rpartition(':')[0]}\0{example.text}"
 
         names = np.array([name_of(example) for example in self.dataset.examples], dtype=str)
@@ -156,7 +157,7 @@ def prepare(experiment: Experiment) -> TextRows:
             key = "memory" if data.memory else ""
         elif data.hub is not None:
             key = "hub"
-        if isinstance(error, UnknownNameError):
+        if isinstance(error, UnknownNameError):  # a column that does not exist, of any source
             key = "columns"
         with experiment.at("data", *([key] if key else [])):
             raise
@@ -220,7 +221,8 @@ def find_features(
 
     Raises:
         UnknownNameError: a pattern matches no site.
-        ConfigError: a site cannot be stored row by row, or does not support the requested view.
+        ConfigError: a site cannot be stored row by row, does not support the requested view, or has
+            fewer features than a k-sparse probe selects; or a concatenation has a single site.
     """
     settings = experiment.capture
     with experiment.at("capture", "sites"):
@@ -267,6 +269,7 @@ def check_sparse(experiment: AnyExperiment, widths: Mapping[str, int]) -> None:
     narrowest = min(widths, key=lambda site: widths[site])
     width = widths[narrowest]
     for number, kind in enumerate(experiment.probe.kinds):
+        # A kind without `k` counts as 0, which is never too large.
         wide = [spec for spec in kind.specs if dict(spec.options).get("k", 0) > width]
         if wide:
             with experiment.at("probe", "kinds", number):
@@ -293,19 +296,20 @@ def check_examples(experiment: AnyExperiment, dataset: Dataset) -> None:
     """Check that groups, where the file has them, can be split, and that numbers are numbers.
 
     Raises:
-        DataError: all rows, or all of a side that the file assigns, are in one group; or a label is
-            not a number, which the kinds of probe need.
+        DataError: all rows, or without folds all of a side that the file assigns, are in one group;
+            or a label is not a number, which the kinds of probe need.
     """
     if experiment.data.columns.group is not None:
-        everything = f"all {len(dataset):,} rows"
-        # The keys are words of the message: which rows, and what a single group would prevent.
-        examples_of = {(everything, "cannot be split into train and test"): list(dataset.examples)}
-        uses_sides = experiment.split.folds is None  # folds ignore the sides of the file
-        for example in dataset.examples:
-            if uses_sides and example.split in ("train", "test"):  # the split reports other values
-                side = f"all rows of {example.split}", "is too few for folds and intervals"
-                examples_of.setdefault(side, []).append(example)
-        for (rows, reason), examples in examples_of.items():
+        everything, name = list(dataset.examples), f"all {len(dataset):,} rows"
+        # Rows that need several groups; for the message, their name and what one group prevents.
+        parts = [(everything, name, "cannot be split into train and test")]
+        # Other values than these two are reported when the data are split.
+        sides = dict.fromkeys(one.split for one in everything if one.split in ("train", "test"))
+        if experiment.split.folds is None:  # folds ignore the sides of the file
+            for side in sides:
+                of_side = [example for example in everything if example.split == side]
+                parts.append((of_side, f"all rows of {side}", "is too few for folds and intervals"))
+        for examples, rows, reason in parts:
             if len({example.group for example in examples}) == 1:
                 with experiment.at("data", "columns", "group"):
                     raise DataError(
@@ -340,7 +344,12 @@ def read_card(data: DataSection | RowsSection) -> str | None:
 def _tokenize(
     experiment: Experiment, dataset: Dataset, encoder: TextEncoder, context: int
 ) -> tuple[Dataset, tuple[TokenizedText, ...]]:
-    """Return the examples that the rule for long texts keeps, and their first `context` tokens."""
+    """Return the examples that the rule for long texts keeps, and their first `context` tokens.
+
+    Raises:
+        DataError: a text cannot be encoded, or is too long and the rule is `error`.
+        MissingError: the model has no chat template.
+    """
     encoded: dict[tuple[str, Turns], TokenizedText] = {}  # each text is encoded once
     for example in dataset.examples:
         if (example.text, example.turns) not in encoded:

@@ -179,6 +179,7 @@ def _label_counts(rows: Rows, prober: Prober) -> dict[str, dict[str, int]]:
         numbers = labels.astype(np.float64)
         ends = np.unique(np.quantile(numbers, np.linspace(0, 1, N_RANGES + 1)))
         names = [f"{low:g} to {high:g}" for low, high in pairwise(ends)]
+        # A range contains its upper end, the first one also its lower end.
         labels = np.array(names)[np.searchsorted(ends[1:-1], numbers, side="left")]
     shown = {}
     for side, indices in _sides(rows.splits).items():

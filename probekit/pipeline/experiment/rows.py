@@ -267,7 +267,8 @@ def plan_positions(
     Raises:
         DataError: no example has all positions.
     """
-    texts, offsets = [one.text for one in dataset.examples], [part.offsets for part in tokens]
+    # Characters of each token, as `TokenizedText.offsets`; not the `offsets` of a plan or a sweep.
+    texts, characters = [one.text for one in dataset.examples], [part.offsets for part in tokens]
     words = [one.span for one in dataset.examples]
     last_turns = [one.turns[-1] if one.turns else (0, len(one.text)) for one in dataset.examples]
     plans = []
@@ -276,7 +277,7 @@ def plan_positions(
         spans = last_turns if position.at in TURNS else words
         with experiment.at("tokens", "position"):
             rule = PositionRule(**position.model_dump())
-            plan, unaligned = plan_rows(offsets, spans, texts, rule, bos=tokens[0].has_bos)
+            plan, unaligned = plan_rows(characters, spans, texts, rule, bos=tokens[0].has_bos)
         plans.append(plan)
         for fault in unaligned:
             reasons.setdefault(fault.example, fault.reason)
@@ -297,6 +298,7 @@ def plan_positions(
     new_index[kept] = np.arange(len(kept))
     kept_plans = []
     for plan in plans:
+        # For each row, whether its example is kept, and how many tokens it reads.
         is_kept, lengths = new_index[plan.example] >= 0, np.diff(plan.offsets)
         kept_plan = RowPlan(
             example=new_index[plan.example][is_kept],
@@ -312,6 +314,9 @@ def interleave(plans: Sequence[RowPlan]) -> RowPlan:
     """Merge plans into one: the first row of each plan, then the second row of each, ...
 
     Row i of plan k is therefore row i * len(plans) + k of all captured rows.
+
+    Args:
+        plans: the plans, whose rows are of the same examples in the same order.
 
     >>> left = RowPlan(np.array([0, 1]), np.array([4, 5]), np.array([0, 1, 2]))
     >>> right = RowPlan(np.array([0, 1]), np.array([6, 7, 8]), np.array([0, 2, 3]))
@@ -355,8 +360,9 @@ def position_rows(
     if any(one.span for one in examples):
         marked = [one.text[slice(*one.span)] if one.span else "" for one in examples]
         words = np.array(marked, dtype=str)[plan.example]
+    # `offsets` of a plan delimit the tokens of each row in `positions`: the last token of each row.
     last = plan.positions[plan.offsets[1:] - 1]
-    # Index of the example, and index of its last token that the row reads.
+    # For each row, the index of its example and the index of that token in the example.
     ends = list(zip(plan.example.tolist(), last.tolist(), strict=True))
 
     @cache
@@ -385,7 +391,8 @@ def position_rows(
     elif not reads_text:
         pairs = [(token(example, end - 1), token(example, end + 1)) for example, end in ends]
         neighbours = np.array(pairs, dtype=object)
-    # The norm at position 0 is so large that it would dominate the scaling.
+    # Whether the first token of each row is not at position 0, whose norm is so large that it would
+    # dominate the scaling.
     typical = plan.positions[plan.offsets[:-1]] > 0 if position.skip_first else None
     return PositionRows(position.text, position.offset, types, words, neighbours, typical)
 

@@ -72,7 +72,7 @@ _LEFT_OUT: Mapping[str, Any] = {
 
 @contextmanager
 def _timed(seconds: dict[str, float], step: str) -> Iterator[None]:
-    """Add the duration of the block to `seconds`."""
+    """Set the duration of the block in `seconds`, under the name of the step."""
     start = time.perf_counter()
     yield
     seconds[step] = round(time.perf_counter() - start, 3)

@@ -34,6 +34,8 @@ _SEPARATED = 0.95  # balanced accuracy of words from which there is a warning
 class ValidationReport:
     """Findings of the data checks and the estimated cost of the capture.
 
+    If the data cannot be read or split, there is one finding, and the numbers keep their defaults.
+
     Attributes:
         findings: findings of the data checks, errors first.
         n_examples: examples that have rows.
@@ -133,7 +135,10 @@ def _report(experiment: AnyExperiment, rows: Rows, bytes: int = 0) -> Validation
 
 
 def _separating_words(rows: TextRows) -> list[Finding]:
-    """Return a warning if words alone give the labels of held-out groups, in a sample of rows."""
+    """Return a warning if words alone give the labels of held-out groups, in a sample of rows.
+
+    Of several splits, only the first is used.
+    """
     texts = np.array([text[:_MOST_CHARACTERS] for text in rows.texts], dtype=object)
     types = rows.positions[0].types
     classes, codes = np.unique(rows.labels, return_inverse=True)

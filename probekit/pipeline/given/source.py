@@ -165,7 +165,8 @@ def given_source(
     has_ids = experiment.data.columns.id is not None
     exported = row_ids(Path(folder)) if folder is not None and has_ids else None
     if exported is not None and exported != ids:
-        row = 0  # the first whose ids differ, or which only one of the two has
+        # The first row whose ids differ, or which only one of the two has: a slice may be empty.
+        row = 0
         while ids[row : row + 1] == exported[row : row + 1]:
             row += 1
         own_id = repr(ids[row]) if row < len(ids) else "nothing"

@@ -100,7 +100,7 @@ class CauseInputs:
 
     @cached_property
     def classes(self) -> tuple[str, str]:
-        """The two labels, the one that directions point to last.
+        """The two labels, sorted, but `data.positive` last: directions point to the last one.
 
         Raises:
             DataError: there are not two labels.
@@ -127,7 +127,10 @@ class CauseInputs:
         first, measures = self.experiment.measure[0], []
 
         def tokens(name: str) -> Tensor:
-            """Return the token of each row in a column, or that of a literal text."""
+            """Return the token of each row in a column, or that of a literal text.
+
+            It is the only one: `cause_inputs` leaves out rows with several tokens.
+            """
             words = [_word(example, name) for example in self.examples]
             ids = {word: self.tokenizer.encode(word, bos=False).ids for word in set(words)}
             return torch.tensor([int(ids[word][0]) for word in words])
@@ -141,7 +144,7 @@ class CauseInputs:
         return tuple(measures)
 
     def of_folds(self, folds: Sequence[int]) -> CauseInputs:
-        """Return the same inputs with the training and test rows of some folds only."""
+        """Return the same inputs with the splits of some folds only; all examples are kept."""
         return replace(self, splits=tuple(self.splits[fold] for fold in folds))
 
 
@@ -167,8 +170,8 @@ def cause_inputs(experiment: Experiment, prepared: TextRows) -> CauseInputs:
                 f"{prepared.positions[0].text}. Probe a single token, such as "
                 "{at: last}."
             )
-    # The plan has a row for each offset of a sweep: take the first.
-    position = plan.positions[plan.offsets[:-1]][:: len(prepared.positions)]
+    # Interventions exclude a sweep, and each row reads one token: row r reads `plan.positions[r]`.
+    position = plan.positions
     used = np.unique(np.concatenate([np.r_[one.train, one.test] for one in prepared.splits]))
     encoder = text_encoder(experiment, tokenizer)
 
@@ -234,7 +237,7 @@ def cause_findings(experiment: Experiment, prepared: TextRows) -> tuple[Finding,
 
     Raises:
         ConfigError: a site does not exist, or the probed position is not a single token.
-        DataError: no rows are left.
+        DataError: a fold has no training or no test row left.
     """
     if not experiment.interventions:
         return ()
@@ -245,6 +248,7 @@ def cause_findings(experiment: Experiment, prepared: TextRows) -> tuple[Finding,
         with experiment.at("interventions", number, "sites"):
             selected = prepared.config.sites.select(named) if named else ()
         n_sites = len(selected) + (1 if CHOSEN in step.sites else 0)
+        # An edit at each position needs a pass for each; directions need other numbers, below.
         passes_of_site = sum(inputs.batch.ids.shape[1] if at == "each" else 1 for at in step.at)
         if step.has_direction:
             doses = len(step.by or CauseSettings.by) if step.do == "steer" else 1
@@ -299,5 +303,6 @@ def other_texts(own: Collection[str]) -> list[str]:
         rows = read_dataset(bundled_data(name), format="csv").examples
         texts = list(dict.fromkeys(row.text for row in rows))
         if not set(texts) & set(own):
+            # Evenly spaced; each set has at least `_PER_SET` texts.
             found += texts[:: len(texts) // _PER_SET][:_PER_SET]
     return found

@@ -46,9 +46,10 @@ Step = EffectStep | VerdictStep
 def intervene(
     source: Source, table: pd.DataFrame | None, folder: RunFolder, watcher: Watcher
 ) -> None:
-    """Compute the interventions of a run and write their tables; nothing without interventions.
+    """Compute the interventions of a run and write their tables.
 
-    Parts that an earlier run saved are not computed again.
+    Does nothing without interventions, or for given activations, which have no model. Parts that an
+    earlier run saved are not computed again.
 
     Args:
         source: experiment, rows and network.
@@ -102,6 +103,7 @@ def intervene(
         ids = batch.ids[:, : int(lengths[0])]
         tokens, same = inputs.tokenizer.strings(ids[0].tolist()), (ids == ids[0]).all(0).tolist()
     verdicts = [step for step in steps if isinstance(step, VerdictStep)]
+    # The sites of all directions; `select` below puts them into forward order.
     used = list(dict.fromkeys(one for step in verdicts for one in step.selected))
     experiment, columns = source.experiment, dict(inputs.examples[0].values)
     first = experiment.measure[0]

@@ -91,7 +91,7 @@ def read_or_compute(part: Part, folder: Path) -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    """Return a value with arrays as lists and NaN as null.
+    """Return a value as JSON: arrays and tuples are lists, keys are texts, and NaN is null.
 
     >>> plain({"a": np.array([1.5, np.nan])})
     {'a': [1.5, None]}
@@ -150,7 +150,8 @@ class EffectStep:
     def _numbers(self, model: Network, selected: Sequence[SiteSelection]) -> dict[str, Any]:
         """Return the scores of each test row by each measure, without the edit and with it.
 
-        An entry of `patched` has the index in `selected`, the position, and the scores.
+        The scores without it are `base`, and `source` for the counterfactual texts. An entry of
+        `patched` has the index in `selected`, the position, and the scores.
         """
         inputs = self.inputs
         # The rows that are averaged, which only `mean` uses, and the rows that are edited.
@@ -218,6 +219,7 @@ class EffectStep:
                     "recovery_low": effect.low,
                     "recovery_high": effect.high,
                 }
+                # An ablation has no source, and thus no share of its effect.
                 row = {
                     **asdict(effect),
                     **(dict.fromkeys(of_source) if is_ablation else of_source),
@@ -246,7 +248,7 @@ class VerdictStep:
         draws: number of permutations.
         by: doses of steering.
         has_swap: whether directions are exchanged with counterfactuals.
-        has_downstream: whether probes are fitted again after the erasure.
+        has_downstream: whether probes are fitted again after an erasure at the probed token.
     """
 
     along: Along
@@ -279,7 +281,9 @@ class VerdictStep:
             )
 
     def _numbers(self, model: Network, selection: SiteSelection) -> dict[str, Any]:
-        """Return verdicts, null distributions and doses at a site, and scores after the erasure.
+        """Return verdicts, null distributions and doses at a site.
+
+        With `has_downstream`, and only at the probed token, also the scores after the erasure.
 
         Raises:
             DataError: all rows have the same right answer.
@@ -352,16 +356,15 @@ class VerdictStep:
         best: dict[tuple[int, str], float] = {}  # p-values by number of the site and question
         # Each question is tested at all sites together.
         for question in ("steers", "silences", "swap"):
-            tested, effects, null = [], [], []
+            tested = []  # number of the site, its effect and its null distribution
             for number, (_, of_site) in enumerate(found):
                 for row in of_site["verdicts"]:
                     if row["question"] == question and row["effect"] is not None:
-                        tested.append((number, question))
-                        effects.append(row["effect"])
-                        null.append(_floats(of_site["null"][question]))
+                        tested.append((number, row["effect"], _floats(of_site["null"][question])))
             if tested:
+                numbers, effects, null = zip(*tested, strict=True)
                 adjusted = best_p_values(np.array(effects), np.stack(null)).tolist()
-                best |= dict(zip(tested, adjusted, strict=True))
+                best |= {(number, question): p for number, p in zip(numbers, adjusted, strict=True)}
         for number, (selection, (_, of_site)) in enumerate(zip(self.selected, found, strict=True)):
             method = {"at": self.at, "along": self.along}
             place = method | {

@@ -100,8 +100,9 @@ def apply_probe(
 ) -> list[TextReading]:
     """Return a probe's predictions for each text: at every token and at its training position.
 
-    The model runs only up to the probe's site, in batches of texts of similar length; batch and
-    order change scores at most in the last bits.
+    There is no prediction at the position if only the data set marks it, such as a word. The model
+    runs only up to the probe's site, in batches of texts of similar length; batch and order change
+    scores at most in the last bits.
 
     Args:
         probe: a saved probe.
@@ -110,7 +111,7 @@ def apply_probe(
         device: compute device of the model.
         allow_other_model: warn instead of raising if weights or vocabulary are not the probe's.
         too_long: handling of texts longer than the context: an error, or a warning with their
-            number; `skip` returns nothing for them.
+            number; `skip` returns nothing for them, and is an error if no text is left.
         watcher: receives progress and warnings.
 
     Raises:
@@ -172,6 +173,7 @@ def predict_texts(
     plan, _ = plan_rows(offsets, turns, texts_read, PositionRule("all"), bos=tokens[0].has_bos)
     n_token_rows = len(plan.example)
     if facts.at in OF_ANY_TEXT:
+        # All settings of a position except `pieces`, which only words have.
         known = facts.position.keys() & ("at", "index", "skip_first", "offset")
         rule: dict[str, Any] = {name: facts.position[name] for name in known}
         whole, _ = plan_rows(
@@ -209,11 +211,13 @@ def predict_texts(
         for label, score in zip(labels, scores.tolist(), strict=True)
     ]
     of_text = dict(zip(plan.example[n_token_rows:].tolist(), answers[n_token_rows:], strict=True))
-    # The first token row of each text, then the number of token rows.
+    # The first token row of each text, then the number of token rows; the rows of a text are next
+    # to each other, in the order of the texts.
     starts = np.searchsorted(plan.example[:n_token_rows], np.arange(len(indices) + 1))
     readings = []
     for number, index in enumerate(indices):
         text_tokens, of_tokens = encoded[index], answers[starts[number] : starts[number + 1]]
+        # The tokens with a row: beginning-of-text has none, nor have tokens beyond the context.
         shown = slice(int(text_tokens.has_bos), int(text_tokens.has_bos) + len(of_tokens))
         readings.append(
             TextReading(

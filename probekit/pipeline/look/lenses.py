@@ -140,7 +140,8 @@ def attribute(
     (39, 3)
 
     Raises:
-        ConfigError: there is no such position, or a token text is not a single token.
+        ConfigError: there is no such position, a token text is not a single token, or both `minus`
+            and `minus_mean` are given.
         DataError: the text is empty, or longer than the context.
     """
     ids = network.ids(text, bos=bos)
@@ -269,7 +270,8 @@ def patch_pair(
         sites: sites that are patched at each position.
         heads: whether to patch each attention head at all positions, too.
         verify: number of patches of positions, and of heads, with the largest effects estimated
-            from gradients, that are verified by patching; None patches all without estimates.
+            from gradients, that are verified by patching, at least 1; None patches all without
+            estimates.
 
     >>> mini = ModelAndTokenizer.load("mini")
     >>> pair = patch_pair(mini, "The old key", "The old keys", " is", " are", bos=False)

@@ -45,7 +45,8 @@ def write_weights_page(
         source: `mini`, a hub name, a folder, or a file of weights, which may be incomplete.
         out: output page.
         tensor: name of the tensor to plot; None for an overview of all.
-        columns: columns of a matrix to plot as curves; COLUMNS for the position embeddings.
+        columns: columns of a matrix to plot as curves; by default COLUMNS for the position
+            embeddings, and none for other matrices.
         corner: number of rows and columns shown of a large matrix; by default CORNER. Position
             embeddings are shown completely, unless they have more than MOST_CELLS cells.
         n_head: number of heads, if there is no config.json next to the weights.

@@ -86,8 +86,8 @@ def chosen_sites(results: Sequence[SiteResult], probers: Mapping[str, Prober]) -
     """Return measurements and predictions at chosen sites; None if there are none.
 
     Only a nested cross-validation has the task, the control task at the same sites, the embedding
-    and, for a sweep of positions, the baselines. Every run has the mean score of its networks with
-    random weights, each at its own chosen sites.
+    and, for a sweep of positions, the baselines. Every run that has networks with random weights
+    has their mean score, each at its own chosen sites.
 
     Args:
         results: the results of all sites and of the baselines, at every position.
@@ -118,7 +118,8 @@ def chosen_sites(results: Sequence[SiteResult], probers: Mapping[str, Prober]) -
     def add(
         target: str, picks: Sequence[_Pick], controls: Scored | None, probe: str = NESTED_PROBE
     ) -> None:
-        # Adds the pooled picks to `chosen`, with their selectivity if there are controls.
+        # Adds the pooled picks to `chosen`, with their selectivity if there are controls. Adds
+        # nothing if one of them has no predictions.
         pooled = _pooled(picks)
         if pooled is None:
             return

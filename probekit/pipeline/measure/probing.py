@@ -105,7 +105,7 @@ def probe_sites(
         origin = {"run": folder.path.name, "position": of_rows.text, "site": name}
         tasks.append((selection, site_stem(name, of_rows.offset), origin))
     sites = [saved.read(stem, origin) for _, stem, origin in tasks]
-    n_saved = sum(site is not None for site in sites[1:])
+    n_saved = sum(site is not None for site in sites[1:])  # without the baselines, the first entry
     progress = _Progress(watcher, n_saved, len(selections))
     job = _Job(source, position, prober, saved, folder.path, progress)
     if sites[0] is None:  # not part of the progress: baselines take a different time than a site
@@ -113,7 +113,8 @@ def probe_sites(
     for site in filter(None, sites):
         folder.note(site.files)
     missing = [number for number, site in enumerate(sites) if site is None]
-    # The same for any number of workers and missing sites: it may change the last bits of results.
+    # It must not depend on the number of workers or of missing sites, because the number of threads
+    # may change the last bits of results. At least 1, also with more sites than cores.
     n_threads = max(1, cpu_count() // len(selections))
     found = parallel_map(job, [tasks[number] for number in missing], workers, n_threads)
     for done, site in enumerate(found):
@@ -139,7 +140,7 @@ def probe_sites(
 
 
 def _site_columns(selection: Probed | None, view: str) -> dict[str, Any]:
-    """Return the columns for the site; a concatenation has no layer and no head."""
+    """Return the columns for the site; those that it lacks are None, for the baselines all."""
     place: dict[str, Any] = dict.fromkeys(("site", "layer", "component", "head", "order", "view"))
     if selection is None:
         return place
@@ -209,7 +210,10 @@ class _Job:
         return self.saved.read(stem, origin) or site
 
     def _measure(self, selection: Probed, folder: Path) -> SiteResult:
-        """Return the results at a site; save the probes of the trained model in the folder."""
+        """Return the results at a site; save the probes of the trained model.
+
+        They are saved in `folder`, which is relative to the folder of the run.
+        """
         prober, untrained = self.prober, self.source.networks[1:]  # the first is the trained one
         on_fit, n_parts = self.progress.on_fit, 2 if untrained else 1
         settings, X = prober.settings, self.source.block(selection, self.position)

@@ -262,8 +262,9 @@ def cosine_rows(chosen: SelectedProbe, watcher: Watcher = SILENT) -> pd.DataFram
 
     The null distribution compares the probe at one site with probes fitted on permuted labels at
     the other site, with the same penalty. `null_high` is the 95 % quantile of its `n_null` absolute
-    cosines. Random directions would be a wrong null: features are correlated, so probes of
-    unrelated labels are more similar than random directions.
+    cosines; None if one of these probes has a direction of length 0. Random directions would be a
+    wrong null: features are correlated, so probes of unrelated labels are more similar than random
+    directions.
     """
     if not isinstance(chosen.site, SiteSelection) or not _is_whole_stream(chosen.site):
         return pd.DataFrame()
@@ -420,7 +421,8 @@ def excerpt(text: str, span: tuple[int, int] | None) -> tuple[str, tuple[int, in
 def wrong_examples(chosen: SelectedProbe) -> list[dict[str, Any]]:
     """Return the worst errors of the selected probe.
 
-    If the probe was saved, each error has its tokens, with the probe's prediction at each token.
+    Each error has its tokens, with the probe's prediction at each. They are empty if the probe was
+    not saved, if there is no model, or if the text of one of these errors is empty.
     """
     worst = worst_errors(chosen, chosen.predictions, MOST_WRONG) or {}
     examples = [_example(chosen, number) for number in worst]
@@ -459,7 +461,8 @@ def feature_rows(source: Source, probers: Sequence[Prober], table: pd.DataFrame)
         label  the label with the highest mean of the feature
 
     For a nested cross-validation, each split selects its own features; these are the features of
-    the saved probes, fitted on all rows. There are no rows without k-sparse probes.
+    the saved probes, fitted on all rows. There are at most `MOST_FEATURES` rows, and none without
+    k-sparse probes or if the best site is a concatenation.
     """
     ranked = ranked_rows(table)
     ranked = ranked[ranked["probe"].str.fullmatch(_SPARSE)]
@@ -476,6 +479,7 @@ def feature_rows(source: Source, probers: Sequence[Prober], table: pd.DataFrame)
     best = np.argsort(-shares, kind="stable")[: min(sizes[-1], MOST_FEATURES)]
     y = prober.data.y[rows]
     labels = np.unique(y)
+    # The mean of each feature over the rows of each label, shape (n_labels, n_best).
     means = np.stack([X[rows][y == label][:, best].mean(axis=0) for label in labels])
     return pd.DataFrame(
         {
@@ -483,6 +487,7 @@ def feature_rows(source: Source, probers: Sequence[Prober], table: pd.DataFrame)
             "position": source.rows.positions[position].text,
             "rank": np.arange(len(best)) + 1,
             "feature": [feature_name(site, int(feature), sizes_of_axes) for feature in best],
+            # The smallest size that is at least the rank, which counts from 1.
             "k": sizes[np.searchsorted(sizes, np.arange(len(best)) + 1)],
             "share": shares[best].round(6),
             "label": labels[means.argmax(axis=0)],

@@ -57,7 +57,10 @@ class ScoredPredictions:
 
 
 def scored(results: Sequence[SiteResult], metric: str) -> list[ScoredPredictions]:
-    """Return the test predictions of every probe and baseline that has a score of the metric."""
+    """Return the test predictions of every probe and baseline that has a score of the metric.
+
+    Scores without saved predictions are left out.
+    """
     found = []
     for site in results:
         for row in site.rows:
@@ -85,7 +88,14 @@ def p_value_rows(
     The null hypothesis is that predictions and labels are not associated; see `LabelExchange`.
     `p_value` applies to a site named in advance, `p_holm` is adjusted for all sites and kinds, and
     `p_best` compares the score of the site with the best score over all sites in each exchange of
-    labels. There are no rows if there are too few groups.
+    labels. There are no rows if `draws` is 0, if the metric has no p-value, or if there are too few
+    groups.
+
+    Args:
+        all_scored: the predictions of the run.
+        prober: holds groups and rows.
+        draws: least number of exchanges; there are more for many sites, see `DRAWS_A_SITE`.
+        target: the target.
     """
     if draws == 0:
         return []
@@ -104,7 +114,7 @@ def p_value_rows(
         exchange = label_exchange(first_scores.labels, first_row["probe"], prober, n_draws)
         if not exchange.is_enough:
             continue
-        # Of the columns, the first is of the true labels, the others are of exchanged labels.
+        # The first column is that of the true labels, the others are those of exchanged labels.
         null = exchange.null([found for _, found in entries])
         p = p_values(null.t[:, 0], null.t[:, 1:])
         columns = zip(P_VALUES, (p.single, holm(p.single), p.maximum), strict=True)
@@ -112,7 +122,8 @@ def p_value_rows(
         null_rows = []
         for (row, _), scores in zip(entries, null.scores, strict=True):
             low, high = np.nan, np.nan  # of 95 % of the scores under exchanged labels
-            # The scores of a linear metric differ from its value by a constant.
+            # The scores of a linear metric differ from its value by a constant: the difference for
+            # the true labels, which are first, is that for all.
             if METRICS[row["metric"]].is_linear:
                 ends = np.quantile(scores[1:], [LEVEL / 2, 1 - LEVEL / 2])
                 low, high = row["value"] - scores[0] + ends

@@ -239,7 +239,8 @@ def attribution_map(rows: pd.DataFrame) -> go.Figure:
     blocks = rows[rows["layer"].notna()]
     columns = blocks["head"].astype("string").fillna(blocks["part"].map(OTHER_COLUMNS))
     across = list(dict.fromkeys(columns))
-    # The rows of each layer are in the order of these columns, so that they can be reshaped.
+    # Each layer has one row for each of these columns, in this order, so that a reshape gives the
+    # map.
     down = [str(layer) for layer in blocks["layer"].unique()]
     values = blocks["value"].to_numpy().reshape(len(down), len(across))
     named = zip(blocks["part"], blocks["layer"], blocks["head"], blocks["value"], strict=True)
@@ -251,6 +252,8 @@ def attribution_map(rows: pd.DataFrame) -> go.Figure:
         across=across,
         down=down,
         title="head",
+        # The page scrolls a wide map, so that numbers are readable in more cells than usual. With
+        # too many, a browser would draw them slowly.
         most_texts=MOST_TEXTS * 4,
     )
     return name_colours(figure, "added to the logit")

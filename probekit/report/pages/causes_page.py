@@ -213,7 +213,8 @@ def cause_parts(tables: CauseTables, layers: dict[int, str] | None = None) -> li
 
     Args:
         tables: interventions of the run.
-        layers: labels of the layer axis of the run's layer curve, by depth.
+        layers: labels of the layer axis of the run's layer curve, by depth; without them the axis
+            has those of the edited sites.
     """
     main = findings.first_measure(tables)
     opened: set[tuple[str, str]] = set()
@@ -250,7 +251,7 @@ def _edit_parts(
             " Recovery is undefined, because the interval of the difference between counterfactual "
             "and unedited text contains 0."
         )
-    p, test = edits.rows["p_best"].min(), "Not tested."
+    p, test = edits.rows["p_best"].min(), "Not tested."  # p is NaN if no edit was tested
     if not pd.isna(p):
         few = f" {FEW_GROUPS}" if edits.rows["groups"].min() < ENOUGH_GROUPS else ""
         test = (
@@ -269,7 +270,7 @@ def _edit_parts(
     if edits.at == "each":
         for sites, figure in token_maps(edits, tables.record):
             rows, selection = edits.rows[edits.rows["line"] == sites], ""
-            if sites.endswith(" heads"):
+            if sites.endswith(" heads"):  # a map of heads, which has only some of them
                 rows = edits.of_heads
                 selection = f" The heads with the largest values, of {rows['line'].nunique()}."
             words = f"{caption}{selection}{_tokens(tables)} Framed: the largest absolute value."
@@ -301,6 +302,7 @@ def _resized(part: page.FigurePart) -> page.FigurePart:
     rows = part.figure["data"][0]["z"]
     if len(rows) * len(rows[0]) <= MOST_TEXTS:
         return part
+    # 10 rem are for titles and tick labels. A map of few rows is as high as one of 16.
     return replace(part, height=10 + SMALL_ROW * max(len(rows), 16))
 
 
@@ -342,7 +344,10 @@ def edit_description(edits: findings.EditSet, rows: pd.DataFrame, place: str) ->
 
 
 def _dose_parts(tables: CauseTables) -> Iterator[page.FigurePart]:
-    """Yield the dose-response figure of each method and choice of tokens; the first one is open."""
+    """Yield the dose-response figure of each method and choice of tokens; the first one is open.
+
+    A figure has at most `MOST_PANELS` sites, those with the largest effects.
+    """
     for number, ((along, at), panels) in enumerate(dose_panels(tables)):
         shown = steepest(panels)
         named = []
@@ -356,6 +361,7 @@ def _dose_parts(tables: CauseTables) -> Iterator[page.FigurePart]:
             dose_caption(along, at, shown, n_all=len(panels), tables=tables),
             f"Change of the measure by dose. {'; '.join(named)}.",
             is_open=number == 0,
+            # One or two panels are one row, for which the default height is enough.
             height=panels_height(len(shown)) if len(shown) > 2 else None,
         )
 
@@ -391,7 +397,10 @@ def dose_caption(
 
 
 def _refit_parts(tables: CauseTables, layers: dict[int, str] | None) -> Iterator[page.FigurePart]:
-    """Yield figures of the accuracy of probes fitted again after erasure; the first one is open."""
+    """Yield figures of the accuracy of probes fitted again after erasure; the first one is open.
+
+    There is a figure for each method and choice of tokens, with its first `MOST_PANELS` panels.
+    """
     for number, ((along, at), panels) in enumerate(refit_panels(tables)):
         shown, named = panels[:MOST_PANELS], []
         for title, rows in shown:
@@ -411,5 +420,6 @@ def _refit_parts(tables: CauseTables, layers: dict[int, str] | None) -> Iterator
             f"{size}. Controls: the same probes without erasure, and chance.",
             f"Balanced accuracy before and after erasure. {'; '.join(named)}.",
             is_open=number == 0,
+            # One or two panels are one row, for which the default height is enough.
             height=panels_height(len(shown)) if len(shown) > 2 else None,
         )

@@ -49,7 +49,8 @@ def comparison_page(comparison: RunComparison) -> str:
     """
     sites = comparison.sites
     main = comparison.rows[comparison.rows["what"] != "site"]
-    names, figures, metric = comparison.names, [], metric_name(comparison.metric)
+    names, metric = comparison.names, metric_name(comparison.metric)
+    figures = []
     lines = difference_lines(comparison)
     if 0 < len(lines[_LINE].drop_duplicates()) <= MOST_LINES:
         part = page.FigurePart(
@@ -159,7 +160,10 @@ def difference_lines(comparison: RunComparison) -> pd.DataFrame:
 
 
 def difference_figure(comparison: RunComparison) -> go.Figure:
-    """Return the figure of differences by depth, with a line per kind of site and probe."""
+    """Return the figure of differences by depth, with a line per kind of site, probe and position.
+
+    The comparison must have a row of `difference_lines`.
+    """
     rows = difference_lines(comparison)
     figure = go.Figure(layout={"template": TEMPLATE})
     figure.add_hline(y=0, line={"color": "#7A7F87", "width": 1.5, "dash": "longdash"})

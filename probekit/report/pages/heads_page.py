@@ -198,13 +198,13 @@ def head_figures(scored: ScoredHeads) -> list[page.FigurePart]:
 
 def _picture(scored: ScoredHeads, score: str) -> page.FigurePart:
     """Return the map of a score that is no attention weight, on a colour scale of its own."""
-    title, meaning, known = SCORES[score].title, SCORES[score].meaning, scored.known.get(score, ())
+    text, known = SCORES[score], scored.known.get(score, ())
     n_layers, n_heads = (int(scored.rows[name].max()) + 1 for name in ("layer", "head"))
     return page.FigurePart(
-        title,
+        text.title,
         page.figure_json(head_score_map(scored.rows, score, known)),
-        f"{capitalised(meaning)}{'; outlined: known heads' if known else ''}.",
-        f"{title}, {meaning}. Highest: {heads_text(scored, score, 10) or 'none'}.",
+        f"{capitalised(text.meaning)}{'; outlined: known heads' if known else ''}.",
+        f"{text.title}, {text.meaning}. Highest: {heads_text(scored, score, 10) or 'none'}.",
         height=8 + 1.9 * n_layers,
         width=9 + 2.6 * n_heads,
     )
@@ -216,7 +216,7 @@ def head_score_map(
     """Return the map of a head score by layer (down) and head (across).
 
     Args:
-        rows: Rows of `probekit.analysis.heads.score_heads`.
+        rows: Rows of `probekit.analysis.heads.score_heads`: those of all heads of all layers.
         score: A key of `SCORES`.
         framed: Heads to frame, as (layer, head).
         end: Upper end of the colour scale, which starts at 0; by default `scale_end`.
@@ -231,6 +231,8 @@ def head_score_map(
         across=[str(head) for head in heads],
         down=[str(layer) for layer in layers],
         title="head",
+        # The page scrolls a wide map, so that numbers are readable in more cells than usual. With
+        # too many, a browser would draw them slowly.
         most_texts=MOST_TEXTS * 10,
     )
     for layer, head in framed:  # their numbers are indices, because all heads are in the map

@@ -96,6 +96,7 @@ def entry(root: Path, folder: Path, now: float) -> Entry:
     """Return the index entry of a run; `now` is the current time in seconds."""
     path = folder.relative_to(root).as_posix()
     if (folder / STARTED).exists():  # the run has not finished
+        # One file for each probed site; a file baselines.json belongs to no site.
         sites = [file for file in folder.glob("sites/**/*.json") if file.stem != "baselines"]
         times = []
         for file in (folder / STARTED, *sites):
@@ -140,9 +141,11 @@ def _progress(folder: Path, _written: tuple[int, ...]) -> tuple[str, int, int, s
     `_written` only makes the cache forget a run whose files have changed.
     """
     record = read_record(folder / "run.json", _PretrainRecord)
-    # The state is read before the log, which a running process writes first, so that the log covers
-    # it. Only the header of the state is read, because the page is requested every few seconds.
+    # A running process writes the log before the state. Reading the state first ensures that the
+    # log covers it. Only the header of the state is read, because the page is requested every few
+    # seconds.
     progress = read_progress(folder, verify=False)
+    # A missing log is an error only if there is a state; else no step has been logged yet.
     is_logged = progress is not None or (folder / LOG).exists()
     log = read_log(folder / LOG, progress) if is_logged else ()
     if not log:

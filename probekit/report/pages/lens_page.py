@@ -163,15 +163,16 @@ def lens_summary(rows: pd.DataFrame) -> pd.DataFrame:
     The columns are:
 
         layer      label of the site
-        n          number of positions
-        n_next     number of positions that have a next token in the text
-        right      number of these at which the most likely token is the next token
+        n          number of positions, the same at each site
+        n_next     number of these that have a next token in the text
+        right      number of positions at which the most likely token is the next token
         as_output  number of positions at which it is the token predicted at the last site
         rank       median rank of the next token
         entropy    mean entropy
         kl         mean Kullback-Leibler divergence
     """
-    # The token predicted at the last site, at each row of its text and position.
+    # For each row the token predicted at the last site, at its text and position. The rows of a
+    # position are in forward order.
     output = rows.groupby(["prompt", "position"])["token_1"].transform("last")
     right, as_output = rows["next_rank"].eq(1).fillna(False), rows["token_1"].eq(output)
     by_site = rows.assign(right=right, as_output=as_output).groupby("site", sort=False)
@@ -238,7 +239,8 @@ def lens_map(rows: pd.DataFrame, measure: str = "probability") -> go.Figure:
     A token is bold if it is the one that follows in the text.
 
     Args:
-        rows: Rows of one text, from `probekit.analysis.logits.lens_rows`.
+        rows: Rows of one text, from `probekit.analysis.logits.lens_rows`: one for each site and
+            position, all positions of the first site first.
         measure: A key of `MEASURES`, shown as colour.
 
     Raises:

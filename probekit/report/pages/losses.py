@@ -50,9 +50,9 @@ def losses_html(run_dir: Path) -> str:
         DataError: The log cannot be read, or it has no step yet.
         CheckpointError: The state or the log is damaged.
     """
-    # The log of a pretraining run, verified up to its training state if there is one.
     path = inside(run_dir / LOG)
-    # Read before the log: a running process writes the log first, so it covers this progress.
+    # A running process writes the log before the state. Reading the state first ensures that the
+    # log covers it. The log is verified up to this state, if there is one.
     progress = read_progress(run_dir)
     with reading_run_file(path):
         log = read_log(path, progress)

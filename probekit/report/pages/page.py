@@ -62,7 +62,7 @@ class FigurePart:
 
     @property
     def changes(self) -> dict[str, dict[str, Any]]:
-        """The trace properties in which each view differs from the first, and its background."""
+        """Background of each view, and its trace properties that differ from the first one's."""
         changes = {}
         for name, view in self.views.items():
             traces = []

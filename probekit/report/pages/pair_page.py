@@ -54,7 +54,12 @@ LEAST_REACH = 0.05  # smallest end of a colour scale, so that rounding errors lo
 
 
 def pair_answer(pair: PatchedPair) -> str:
-    """Return where patches have the strongest effects, as sentences."""
+    """Return where patches have the strongest effects, as sentences.
+
+    Positions are those of one family of sites: of the residual stream, or without it of the first
+    family. Heads are named if they were patched. If the logit difference is the same after both
+    texts, the sentence states only that.
+    """
     if not pair.difference:
         return "The logit difference is the same after both texts, so there is nothing to recover."
     rows = pair.of_positions
@@ -74,7 +79,8 @@ def pair_answer(pair: PatchedPair) -> str:
 def _strongest_positions(pair: PatchedPair, rows: pd.DataFrame, family: str) -> str:
     """Return the position with the largest absolute recovery at each site, as a sentence.
 
-    Consecutive sites with the same position are one run.
+    Consecutive sites with the same position are one run; runs after the first `MOST_RUNS` are only
+    counted.
     """
     labels = pair_labels(pair.clean, pair.corrupt)
     strongest = [
@@ -136,7 +142,10 @@ def pair_notes(pair: PatchedPair) -> list[str]:
 
 
 def strongest_patches(pair: PatchedPair, rows: pd.DataFrame, n: int = MOST_ROWS) -> ResultTable:
-    """Return the table of the n strongest patches among these rows, strongest first."""
+    """Return the table of the n strongest patches among these rows, strongest first.
+
+    Patches that are only estimated are left out.
+    """
     strongest = [_row(pair, row) for row in pair.strongest(rows, n).to_dict("records")]
     title = "Strongest patches"
     return ResultTable(title, _columns(pair), strongest, has_title=True, is_sortable=True)
@@ -307,7 +316,7 @@ def patch_position_map(
     If patches are estimated, those that are verified are framed.
 
     Args:
-        rows: rows of `PatchedPair.of_positions` of one family.
+        rows: rows of `PatchedPair.of_positions`: all those of one family.
         labels: label of each position, from `pair_labels`.
         shown: column that colours show; a key of `SHOWN`.
     """
@@ -319,8 +328,10 @@ def patch_position_map(
 def patch_head_map(rows: pd.DataFrame, shown: str = "recovery") -> go.Figure:
     """Return the map of patches of heads at all positions: layers down, heads across.
 
+    If patches are estimated, those that are verified are framed.
+
     Args:
-        rows: rows of `PatchedPair.of_heads`.
+        rows: rows of `PatchedPair.of_heads`: those of all heads of each patched layer.
         shown: column that colours show; a key of `SHOWN`.
     """
     across = [str(head) for head in range(int(rows["head"].max()) + 1)]
@@ -328,9 +339,18 @@ def patch_head_map(rows: pd.DataFrame, shown: str = "recovery") -> go.Figure:
 
 
 def _patch_map(
-    rows: pd.DataFrame, down: list[str], across: list[str], title: str, shown: str
+    rows: pd.DataFrame, down: list[str], across: list[str], across_title: str, shown: str
 ) -> go.Figure:
-    """Return the map of patches in forward order, with verified ones framed among estimated."""
+    """Return a map of patches; among estimated ones, those that are verified are framed.
+
+    Args:
+        rows: one row for each cell: all cells of the first row of the map from left to right, then
+            those of the next row.
+        down: labels of the rows of the map.
+        across: labels of the columns of the map.
+        across_title: title of the horizontal axis.
+        shown: column that colours show; a key of `SHOWN`.
+    """
     values = rows[shown].to_numpy(dtype=float, na_value=np.nan).reshape(len(down), len(across))
     figure = maps.text_map(
         values,
@@ -338,7 +358,9 @@ def _patch_map(
         maps.diverging(values, LEAST_REACH),
         across=across,
         down=down,
-        title=title,
+        title=across_title,
+        # The page scrolls a wide map, so that numbers are readable in more cells than usual. With
+        # too many, a browser would draw them slowly.
         most_texts=maps.MOST_TEXTS * 5,
     )
     if rows["estimate"].notna().any():
@@ -357,6 +379,7 @@ def estimate_scatter(rows: pd.DataFrame) -> go.Figure:
     known = rows.dropna(subset="effect")
     both = known[["estimate", "effect"]].to_numpy()
     low, high = float(both.min(initial=0.0)), float(both.max(initial=0.0))
+    # If all values are 0, the axes still have a length.
     margin = 0.05 * max(high - low, LEAST_REACH)
     ends = [low - margin, high + margin]
     figure = go.Figure(layout={"template": TEMPLATE, "showlegend": False})
@@ -377,7 +400,7 @@ def estimate_scatter(rows: pd.DataFrame) -> go.Figure:
 
 
 def patch_name(site: str, labels: Sequence[str], position: Any) -> str:
-    """Return the name of a patch: site label, and token with its position unless it is missing.
+    """Return the name of a patch: its site and, unless the position is missing, the token there.
 
     >>> patch_name("blocks.3.attn.hook_z[head=2]", [], pd.NA)
     'L3H2'
@@ -394,9 +417,10 @@ def patch_name(site: str, labels: Sequence[str], position: Any) -> str:
 
 
 def _patch_hover(row: dict[Any, Any]) -> str:
-    """Return the hover text of a patch: its place, and its numbers as titled without the unit."""
+    """Return the hover text of a patch: its place, and those numbers of `SHOWN` that it has."""
     place = "all positions" if pd.isna(row["position"]) else f"position {row['position']}"
     lines = [f"<b>{plotly_text(row['site'])}</b> at {place}"]
+    # Titles are written without the unit after the comma.
     lines += [
         f"{title.partition(',')[0]}: {format_number(row[name])}"
         for name, title in SHOWN.items()

@@ -137,7 +137,7 @@ def map_part(
 ) -> FigurePart:
     """Return a heat map as a part of the page, with a height that fits its number of rows.
 
-    `least` is the smallest height in rem.
+    The height is at least `least` rem, and at least that of a map with four rows.
     """
     height = max(7 + 1.75 * max(len(figure.data[0].z), 4), least)
     return FigurePart(heading, figure_json(figure), caption, description, is_open, height)
@@ -169,9 +169,10 @@ def load_training(path: Path) -> pd.DataFrame | None:
 
 
 def step_parts(table: pd.DataFrame | None, v: Verdict) -> Iterator[FigurePart]:
-    """Yield a map of the main metric by layer and step for each series of the layer curve.
+    """Yield a map of the main metric by layer and step for each series that has this metric.
 
-    The table is that of `load_training`; without one there is no map.
+    The table is that of `load_training`; without one there is no map. A series is a line of the
+    layer curve.
     """
     if table is None:
         return
@@ -179,7 +180,7 @@ def step_parts(table: pd.DataFrame | None, v: Verdict) -> Iterator[FigurePart]:
     for name, rows in views.step_tables(table):
         if metric in measured_metrics(rows):
             cells = map_cells(rows, metric).sort_values("value", kind="stable")
-            best = cells.iloc[-1]
+            highest = cells.iloc[-1]
             yield map_part(
                 f"{title(metric)} by layer and step of training · {name}",
                 layer_map(rows, metric, "step"),
@@ -187,8 +188,8 @@ def step_parts(table: pd.DataFrame | None, v: Verdict) -> Iterator[FigurePart]:
                 + captions.map_caption(rows, v, metric),
                 f"{metric_name(metric)} by layer and step of training, {cells['step'].nunique()} "
                 f"checkpoints, from {format_number(cells['value'].min())} to "
-                f"{format_number(best['value'])}; the highest is at {best['site']} after "
-                f"{best['step']:,} steps.",
+                f"{format_number(highest['value'])}; the highest is at {highest['site']} after "
+                f"{highest['step']:,} steps.",
             )
 
 

@@ -157,8 +157,8 @@ def report_page(run_dir: Path) -> str:
     sections += _sites(run_dir, record, table, paths)
     if folded:
         sections.append(page.PageSection("More figures", folded, "folds"))
-    # A note replaces the figures that runs with many classes do not have. The offers are all that
-    # a metric of classes may need, so that only the kind of labels decides.
+    # A note replaces the figures that runs with many classes do not have. `fits` gets every kind of
+    # prediction that a metric of classes may need, so that only the kind of labels decides.
     n_classes, has_matrix = len(record.data.training_labels), (run_dir / "confusion.csv").exists()
     is_of_classes = METRICS[v.metric].fits("class", {"scores", "probabilities", "alarms"})
     if is_of_classes and n_classes > MOST_CLASSES and not has_matrix:
@@ -195,7 +195,7 @@ def report_page(run_dir: Path) -> str:
 def _sites(
     run_dir: Path, record: RunRecord, table: pd.DataFrame, paths: MachinePaths
 ) -> Iterator[page.PageSection]:
-    """Yield the section with all sites, and with all differences; none without a site."""
+    """Yield one section, with all sites and with all differences, or none without a site."""
     v = record.verdict
     tables = site_tables(table, v)
     if not tables:

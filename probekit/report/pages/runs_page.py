@@ -180,9 +180,8 @@ def runs_figures(runs: Sequence[ShownRun]) -> list[page.FigurePart]:
     if metric not in measured_metrics(table):
         return []
     drawn = curve_figure(named_by_run(table), metric)
-    has_null = any(trace.legendgroup == NULL_BAND for trace in drawn.data)
     null = ""
-    if has_null:
+    if any(trace.legendgroup == NULL_BAND for trace in drawn.data):
         null = "Grey band: 95 % of the scores under exchanged labels, over all runs of a panel. "
     nested = [run.verdict for run in runs if run.verdict.is_nested]
     marks = [RINGS] if len(nested) < len(runs) else []
@@ -255,6 +254,8 @@ def named_by_run(table: pd.DataFrame) -> pd.DataFrame:
 
 def _cells_of_common_line(table: pd.DataFrame, metric: str) -> pd.DataFrame:
     """Return one cell per run and layer, for the kind of site that most runs probed.
+
+    Runs that did not probe it have no cell.
 
     Each run is shown with one kind of probe and position: those of its best cross-validated score
     at these sites, or the first ones if it has no such score.

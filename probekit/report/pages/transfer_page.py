@@ -202,7 +202,10 @@ def _map(
 
 
 def _cell(n_columns: int, value: float, low: float, high: float) -> str:
-    """Return a value and, below it, its interval, which takes two lines in narrow columns."""
+    """Return a value and, below it, its interval, which takes two lines in narrow columns.
+
+    Without an interval it is the value alone, and "" if the value is undefined.
+    """
     if np.isnan(value):
         return ""
     text = style.format_number(value)

@@ -206,7 +206,11 @@ def format_weight(value: float) -> str:
 
 
 def _weight_parts(weight: WeightTensor) -> Iterator[FigurePart]:
-    """Yield the scatter plot of a vector, or the heat map of a matrix and curves of its columns."""
+    """Yield the scatter plot of a vector, or the heat map of a matrix and curves of its columns.
+
+    The heat map has the first `corner` rows and columns. The curves are left out for most matrices,
+    which have no `columns`.
+    """
     values, name = weight.numbers, weight.row["name"].iloc[0]
     if values.ndim == 1:
         # The scatter plot of a vector by index.
@@ -221,7 +225,7 @@ def _weight_parts(weight: WeightTensor) -> Iterator[FigurePart]:
     # The names of the row and column axes of a matrix.
     embeddings = {"wpe.weight": "position", "wte.weight": "token", "lm_head.weight": "token"}
     down, across = (embeddings[name], "dimension") if name in embeddings else ("input", "output")
-    shown = values[: weight.corner, : weight.corner]
+    shown = values[: weight.corner, : weight.corner]  # all values if `corner` is None
     size = _size(shown)
     is_whole = shown.shape == values.shape
     # The heat map of a matrix, rows down, with diverging colours centred on 0.
@@ -303,9 +307,9 @@ def _attention_parts(heads: HeadWeights) -> Iterator[FigurePart]:
 
 
 def _head_parts(weight: WeightTensor) -> Iterator[FigurePart]:
-    """Yield a heat map of each head's matrices in the tensor, cut to the first rows and columns.
+    """Yield for each head a figure of its matrices in the tensor, as heat maps next to each other.
 
-    The tensor is one of an attention layer.
+    The tensor must have heads. The first `corner` rows and columns of a matrix are shown, or all.
     """
     heads = weight.heads
     assert heads is not None
