@@ -21,7 +21,12 @@ from probekit.files import inside
 from probekit.probes.score.metrics import ClassPredictions
 from probekit.probes.score.scored import Predictions, Predictor
 from probekit.results.record import RunRecord, check_finished, open_record, reading_run_file
-from probekit.results.site_results import SavedSiteResults, read_test_rows, site_stem
+from probekit.results.site_results import (
+    NESTED_SITE,
+    SavedSiteResults,
+    read_test_rows,
+    site_stem,
+)
 from probekit.results.table import load_table
 from probekit.results.verdict import Verdict
 
@@ -286,7 +291,9 @@ class FinishedRun(Generic[Settings]):
             StoreError: The operating system denies access to their files.
         """
         # The nested choice of a sweep has the position "", which is not among `offsets`.
-        stem = site_stem(site, self.experiment.offsets.get(position, 0))
+        # The nested choice has one file, whatever position its folds chose.
+        offset = 0 if site == NESTED_SITE else self.experiment.offsets.get(position, 0)
+        stem = site_stem(site, offset)
         origin = {"run": self.record.key, "position": position, "site": site}
         saved = SavedSiteResults(self.folder, lambda _: self.truth, len(self.classes))
         result = saved.read(stem, origin)

@@ -6,6 +6,7 @@ import pytest
 
 from probekit.cli.show.results import show_results
 from probekit.errors import ConfigError
+from probekit.experiment.loader import load_experiment
 from probekit.pipeline.compare.compare import compare
 from probekit.pipeline.experiment.prepare import prepare
 from probekit.pipeline.experiment.record import data_facts, findings
@@ -14,6 +15,7 @@ from probekit.pipeline.measure.probing import make_probers
 from probekit.probes.saved_probe import SavedProbe
 from probekit.report.pages.parts import result_parts
 from probekit.report.sentences.answer import p_words
+from probekit.results.finished_run import FinishedRun
 from probekit.results.selection import chosen_row, fold_choices, main_metric
 from probekit.results.table import DIFFERENCES, load_table, only, read_columns
 from tests.pipeline.planted import FAST, Planted
@@ -111,6 +113,24 @@ def test_the_chosen_probe_of_a_comparison_is_the_nested_choice(nested, table, go
         curve = rows[rows["what"] == "site"].set_index("site_a")["value_a"]
         own = only(table, target="task", split="test", metric=metric).set_index("site")["value"]
         assert curve.to_dict() == pytest.approx(own.to_dict(), rel=1e-6)
+
+
+def test_the_nested_choice_at_an_offset_is_read(planted, go):
+    rows = pd.read_csv(planted.folder / "mixed.csv")
+    ends = rows["text"].str.len()
+    verbs = rows.assign(start=ends - rows["text"].str.split().str[-1].str.len(), end=ends)
+    verbs.to_csv(planted.folder / "verbs.csv", index=False)
+    run = go(
+        "data.file=verbs.csv",
+        "data.columns={group: group, start: start, end: end}",
+        "tokens.position={at: span, offset: -1}",
+        "capture.sites=[blocks.3.hook_resid_post]",
+        "model.random_weights=false",
+        page=False,
+    ).folder
+    (row,) = only(load_table(run / "results.csv"), target="chosen", metric="accuracy").iloc
+    found = FinishedRun.open(run, load_experiment).predictions("chosen", row["position"])
+    assert [predictor.target for predictor in found] == ["chosen"]
 
 
 def test_page_and_terminal_have_the_nested_choice(nested, capsys):
