@@ -127,14 +127,14 @@ def plan_rows(
 
     Args:
         offsets: for each example, the first character and one past the last of each token of the
-            model's input, in order, shape (n_tokens, 2).
+            model's input, in order, shape (n_tokens, 2); not related to `RowPlan.offsets`.
         spans: labelled span of each text.
         texts: text of each example.
         rule: rule that selects positions.
         bos: whether token 0 is BOS, which is never selected.
 
     Raises:
-        DataError: no example has a row; the message gives the first reason.
+        DataError: there are no examples, or none has a row; the message gives the first reason.
 
     >>> offsets = np.array([[0, 0], [0, 3], [3, 7], [7, 8]])  # BOS The| key|s
     >>> rule = PositionRule("span")
