@@ -229,6 +229,8 @@ def fill(
 ) -> Captured:
     """Compute the missing rows of `work`, seal its store and return the result.
 
+    A complete and sealed store is verified only.
+
     Args:
         work: the rows, sites and store.
         root: folder or URL that contains caches.
@@ -299,7 +301,7 @@ def _derive(store: ActivationStore, root: Location, sites: Sequence[str]) -> Non
 
 
 def _is_at_all_positions(site: str, n_layers: int) -> bool:
-    """Return whether a capture computes a site at all positions: only before the last block."""
+    """Return whether a capture computes a site at all positions: true before the last block."""
     layer = layer_of(site)
     return describe(site).stage == "embedding" if layer is None else layer < n_layers - 1
 

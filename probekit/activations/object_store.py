@@ -201,8 +201,7 @@ class ObjectFiles:
         """Remove an object if it is unused and older than a day; return whether it was removed.
 
         Live and dead writers cannot be distinguished here, but no live one takes a day between
-        writing a shard's rows and its record. The default of `is_in_use`, `bool`,
-        returns False.
+        writing a shard's rows and its record. The default of `is_in_use`, `bool`, returns False.
         """
         changed = self.changed(name)
         if changed is None or time.time() - changed < _DAY or is_in_use():

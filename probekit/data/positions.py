@@ -43,8 +43,8 @@ class PositionRule:
         index: token index for `at="index"`: from 0 after BOS, or from the end if negative.
         skip_first: exclude position 0 of the model's input from a mean with other tokens. GPT-2
             uses it as an attention sink, and its norm would dominate the mean.
-        offset: for a span or word: 0 selects it, -1 the token before its first one, 1 the token
-            after its last one, and so on.
+        offset: for a span, word or turn: 0 selects as above, -1 the token before its first one, 1
+            the token after its last one, and so on.
     """
 
     at: At
