@@ -112,7 +112,7 @@ def check_distinct(names: Sequence[str]) -> None:
     seen: dict[str, str] = {}
     for name in names:
         other = seen.setdefault(name.casefold(), name)
-        # Each name of a mapping is a string of its own: `other` is `name` itself at its first place.
+        # The first of similar names finds itself. Two names of a mapping are never one object.
         if other is not name:
             problem = "occurs twice" if other == name else f"differs from {other!r} only in case"
             raise ConfigError(f"The site name {name!r} {problem}. Rename one of the sites.")
