@@ -376,7 +376,8 @@ def compute_shards(work: Work, seed: int) -> Iterator[ShardDone]:
     slowest = 0.0  # seconds for a shard computed here
     while todo:
         for shard in [shard for shard in order if shard in todo]:
-            waited = time.monotonic() - first_seen_locked.get(shard, np.inf)  # -inf if not seen
+            # A shard that is seen for the first time has waited -inf, which is below any patience.
+            waited = time.monotonic() - first_seen_locked.get(shard, np.inf)
             with _lock_shard(store.files, shard) as is_acquired:
                 if not is_acquired and waited < max(PATIENCE, 2 * slowest):
                     first_seen_locked.setdefault(shard, time.monotonic())

@@ -235,7 +235,7 @@ class ObjectFiles:
         return None
 
     def break_lock(self) -> None:
-        """Remove the lock of a dead writer."""
+        """Remove the lock, which must be that of a dead writer."""
         self.remove(LOCK)
 
     def sweep(self) -> dict[str, int]:

@@ -220,7 +220,7 @@ def _damage_of(store: ActivationStore, site: str, *, digests: bool) -> Iterator[
 def repair_cache(store: ActivationStore) -> list[Damage]:
     """Remove damaged files, so that the next run computes them again, and return them.
 
-    In an object store, the lock of a writer is removed first: it must have been killed.
+    In an object store no writer may be alive, because the lock is removed first.
 
     Raises:
         StoreError: another run is writing, or the folder cannot be written.

@@ -349,6 +349,7 @@ def _guesses_from_length(train: _Examples, test: _Examples) -> list[str | None]:
         [len(one.text) if one.span is None else one.span[1] - one.span[0] for one in examples]
         for examples in (train, test)
     )
+    # Inner edges of bins with about equally many training rows.
     edges = np.quantile(train_lengths, np.linspace(0, 1, _LENGTH_BINS + 1)[1:-1])
     n_rows = Counter(example.label for example in train)
     by_bin: dict[int, Counter[str]] = defaultdict(Counter)

@@ -221,7 +221,7 @@ def _select_span(tokens: _Tokens, spans: Sequence[tuple[int, int] | None]) -> _T
     first = np.searchsorted(end, span_begin, side="right")
     stop = np.searchsorted(begin, span_end, side="left")
     # The tokens cover a span if the first one begins at or before it, and the last one ends at or
-    # after its end.
+    # after its end. Only those with a first and a last token are compared.
     covered = first < stop
     begins_in = begin[first[covered]] <= span_begin[covered]
     covered[covered] = begins_in & (end[stop[covered] - 1] >= span_end[covered])

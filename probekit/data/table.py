@@ -89,7 +89,7 @@ class Table:
     Attributes:
         where: location of the column names in messages, or name of the object.
         rows: the rows in order.
-        names: names of all columns; None if each row has its own.
+        names: names of all columns; None if they are known only from the cells of each row.
         text: function that converts a cell to text, given its location and its value.
     """
 

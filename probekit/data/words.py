@@ -161,7 +161,7 @@ def _sentence(path: Path, first_line: int, lines: list[str]) -> Sentence:
                 f"{where}: {word.id!r} is not an id. Allowed: 3, 3-4 (multiword token), 3.1 (empty "
                 "node)."
             )
-        is_empty_node, is_multiword, first = match[2] == ".", match[2] == "-", int(match[1])
+        is_empty_node, is_multiword, first = (match[2] == "."), (match[2] == "-"), int(match[1])
         last = int(match[3]) if is_multiword else first
         # An empty node has the number of the word before it.
         expected = n_words if is_empty_node else n_words + 1

@@ -206,7 +206,7 @@ def bootstrap_p_values(values: Floats, deviations: Floats) -> PValues:
     scale = np.maximum(scale, np.quantile(scale, _HEAVY))
     scale[scale == 0] = 1.0  # nearly all draws of these tests are 0; avoids 0 / 0
     maximum = p_values(observed / scale, null / scale[:, None]).maximum
-    return PValues(single, np.maximum(single, maximum))
+    return PValues(single, np.maximum(single, maximum))  # an adjusted one is never smaller
 
 
 def _transformed(totals: Floats, squares: Floats, cubes: Floats) -> Floats:
@@ -307,7 +307,7 @@ def effects_of(
             change = patched - values.base
             # A pair without the position has no effect there.
             mean = mean_of_rows(np.where(np.isnan(change), 0.0, change), resamples)
-            pairs.append((mean, np.zeros_like(mean)))
+            pairs.append((mean, np.zeros_like(mean)))  # the effect is compared with 0
             shares = np.where(np.isnan(change), 0.0, (change - np.nanmean(change)) / len(change))
             by_group = np.bincount(resamples.group_of_row, shares, resamples.n_groups)
             # The sum over the groups of each unit: the unit is what a resample leaves out.

@@ -173,7 +173,7 @@ def detection(
     different folds have different scales. The p-value is that of `LabelExchange`; it is NaN if
     there are too few groups. `widening` is the factor on standard errors; see `Resamples`.
     """
-    scores = np.stack([-projections, projections], axis=1)
+    scores = np.stack([-projections, projections], axis=1)  # of class 0 and of class 1
     predictions = ClassPredictions(codes, scores.argmax(axis=1), 2, scores, folds=fold_of_row)
     resamples = resamples_of(groups, widening)
     values = within_folds(auroc)(predictions, resamples)
