@@ -229,6 +229,8 @@ def fill(
 ) -> Captured:
     """Compute the missing rows of `work`, seal its store and return the result.
 
+    A complete and sealed store is verified only.
+
     Args:
         work: the rows, sites and store.
         root: folder or URL that contains caches.
@@ -299,7 +301,7 @@ def _derive(store: ActivationStore, root: Location, sites: Sequence[str]) -> Non
 
 
 def _is_at_all_positions(site: str, n_layers: int) -> bool:
-    """Return whether a capture computes a site at all positions: only before the last block."""
+    """Return whether a capture computes a site at all positions: true before the last block."""
     layer = layer_of(site)
     return describe(site).stage == "embedding" if layer is None else layer < n_layers - 1
 
@@ -374,7 +376,8 @@ def compute_shards(work: Work, seed: int) -> Iterator[ShardDone]:
     slowest = 0.0  # seconds for a shard computed here
     while todo:
         for shard in [shard for shard in order if shard in todo]:
-            waited = time.monotonic() - first_seen_locked.get(shard, np.inf)  # -inf if not seen
+            # A shard that is seen for the first time has waited -inf, which is below any patience.
+            waited = time.monotonic() - first_seen_locked.get(shard, np.inf)
             with _lock_shard(store.files, shard) as is_acquired:
                 if not is_acquired and waited < max(PATIENCE, 2 * slowest):
                     first_seen_locked.setdefault(shard, time.monotonic())

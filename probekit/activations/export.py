@@ -34,8 +34,10 @@ def export_cache(
 
     Raises:
         UnknownNameError: the format is unknown, or the store does not contain a site.
-        ConfigError: a required package is not installed, or an output file exists.
-        DamagedError: a shard is damaged; nothing is exported.
+        ConfigError: a required package is not installed, the output file of a site exists, or no
+            site is finished.
+        DamagedError: a shard is damaged. Nothing is exported, unless the store does not verify
+            digests.
         StoreError: the folder cannot be written.
     """
     if format not in FORMATS:

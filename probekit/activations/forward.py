@@ -76,7 +76,7 @@ def make_batches(tokens: Sequence[IntArray], plan: RowPlan, batch_tokens: int) -
 
 
 def _is_valid(plan: RowPlan, lengths: IntArray) -> bool:
-    """Return whether each row has at least one position, and all of them in its example."""
+    """Return whether a plan has rows, and each has at least one position, all in its example."""
     example, offsets, counts = plan.example, plan.offsets, np.diff(plan.offsets)
     has_rows = 0 < len(example) == len(counts)
     if not has_rows or offsets[0] != 0 or offsets[-1] != len(plan.positions):
@@ -198,6 +198,7 @@ def _plan_gathers(
     n_requested = int(slot.max()) + 1
     if n_requested > width // 2:
         return {width: places}, None
+    # No place refers to the free slots of sequences with fewer positions, which remain 0.
     at = np.zeros((len(batch.sequences), n_requested), dtype=np.int64)
     at[member, slot] = position
     places_in_requested = (member * n_requested + slot)[inverse]

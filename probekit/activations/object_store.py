@@ -201,8 +201,7 @@ class ObjectFiles:
         """Remove an object if it is unused and older than a day; return whether it was removed.
 
         Live and dead writers cannot be distinguished here, but no live one takes a day between
-        writing a shard's rows and its record. The default of `is_in_use`, `bool`,
-        returns False.
+        writing a shard's rows and its record. The default of `is_in_use`, `bool`, returns False.
         """
         changed = self.changed(name)
         if changed is None or time.time() - changed < _DAY or is_in_use():
@@ -236,7 +235,7 @@ class ObjectFiles:
         return None
 
     def break_lock(self) -> None:
-        """Remove the lock of a dead writer."""
+        """Remove the lock, which must be that of a dead writer."""
         self.remove(LOCK)
 
     def sweep(self) -> dict[str, int]:

@@ -396,6 +396,7 @@ class Manifest:
         if not isinstance(sites, dict) or not all(isinstance(one, list) for one in sites.values()):
             raise DamagedError(f"{path} does not list the sites of a store.")
         manifest = cls.of(spec, sites)
+        # The root follows from the spec and the sites, so that equal bytes have the right one.
         if manifest.pack() != data:
             raise DamagedError(f"{path} is the manifest of another store.")
         return manifest

@@ -248,7 +248,7 @@ class ActivationStore:
         return {record.shard: record for record in self._committed(names, sizes.get)}
 
     def missing_sites(self, sites: Sequence[str], shard: int) -> list[str]:
-        """Return those of the given sites that lack a shard; only its records are read."""
+        """Return those of the given sites that lack a shard; only records of it are read."""
         names = {record_name(site, shard): (site, shard) for site in sites}
         present = {record.site for record in self._committed(names, self.files.size)}
         return [site for site in sites if site not in present]
@@ -364,7 +364,7 @@ class ActivationStore:
                     self.files.remove(record.name)
 
     def seal(self) -> None:
-        """Write the manifest of all finished sites.
+        """Write the manifest of all finished sites, unless it is current.
 
         Raises:
             StoreError: the disk cannot be written, or the manifest has another format version.
@@ -419,7 +419,7 @@ class ActivationStore:
         """Verify the layout and every committed shard of the given sites (default: all) by digest.
 
         Raises:
-            DamagedError: a file is damaged; the message lists all of them.
+            DamagedError: a file is damaged; the message lists all of them, or the layout alone.
         """
         bad = [] if self.layout_is_intact() else [ROWS]
         if not bad:  # without the layout no record can be attributed to rows

@@ -220,6 +220,8 @@ def _damage_of(store: ActivationStore, site: str, *, digests: bool) -> Iterator[
 def repair_cache(store: ActivationStore) -> list[Damage]:
     """Remove damaged files, so that the next run computes them again, and return them.
 
+    In an object store no writer may be alive, because the lock is removed first.
+
     Raises:
         StoreError: another run is writing, or the folder cannot be written.
     """
@@ -273,7 +275,7 @@ def remove_dead_locks(files: Files) -> list[str]:
 
 
 def is_older(summary: Summary, days: float) -> bool:
-    """Return whether a cache was last written more than `days` days ago."""
+    """Return whether a cache was last written more than `days` days ago; False if unknown."""
     return summary.age is not None and summary.age > days * _DAY
 
 
@@ -325,8 +327,8 @@ def copy_cache(
         watcher: receives progress in shards.
 
     Raises:
-        DamagedError: the source contains links, or missing or damaged files; nothing is copied,
-            except the shards before one that only its digest shows to be damaged.
+        DamagedError: the source contains links, or missing or damaged files. Shards before the
+            damaged one may be copied already if the damage is found while copying.
         StoreError: the source does not match the pin, or the target cannot be written.
     """
     source_store = ActivationStore.open(source, root=pin)

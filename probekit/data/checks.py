@@ -118,7 +118,7 @@ def check_dataset(
         ((train, test),) = parts
         examples = train + test
     else:
-        # Each example is a test example of one fold.
+        # Each example is a test example of at most one fold; repeated ones may be dropped.
         tested = np.sort(np.concatenate([split.test for split in splits]))
         examples = dataset.select(tested).examples
     checked = _Splits(parts, examples, whole=dataset.examples)
@@ -142,7 +142,7 @@ def check_dataset(
 
 
 def _counts(splits: _Splits) -> Iterator[Finding]:
-    """Yield the numbers of examples, groups and labels of each side."""
+    """Yield the numbers of examples, groups and labels of each side, or of all folds together."""
     for side, examples in splits.named():
         labels = Counter(example.label for example in examples).most_common()
         groups = {example.group for example in examples}
@@ -175,7 +175,7 @@ def _imbalance(splits: _Splits) -> Iterator[Finding]:
 
 
 def _rare_labels(splits: _Splits) -> Iterator[Finding]:
-    """Yield a warning on labels with few training examples in some fold."""
+    """Yield a warning on labels with few training examples in at least one split."""
     of_folds = []  # the rare labels of each fold
     for train, _ in splits.parts:
         labels = Counter(example.label for example in train)
@@ -349,6 +349,7 @@ def _guesses_from_length(train: _Examples, test: _Examples) -> list[str | None]:
         [len(one.text) if one.span is None else one.span[1] - one.span[0] for one in examples]
         for examples in (train, test)
     )
+    # Inner edges of bins with about equally many training rows.
     edges = np.quantile(train_lengths, np.linspace(0, 1, _LENGTH_BINS + 1)[1:-1])
     n_rows = Counter(example.label for example in train)
     by_bin: dict[int, Counter[str]] = defaultdict(Counter)

@@ -82,8 +82,8 @@ class Example:
         source: where it was read from, for messages; None if unknown. It is not part of the data.
 
     Raises:
-        DataError: a field is empty or not valid Unicode, one other than the text contains a NUL
-            character, or the span is not within the text.
+        DataError: text, label, group or id is empty or not valid Unicode, one of them other than
+            the text contains a NUL character, or the span is empty or not within the text.
 
     >>> example = Example("The keys", "plural", group="key", id="row 1", span=(4, 8))
     >>> example.text[slice(*example.span)]
@@ -133,7 +133,7 @@ class Example:
 
     @property
     def counterfactual_turns(self) -> Turns:
-        """The turns of the counterfactual, which differs in the first turn."""
+        """The turns of the counterfactual, which must exist and differs in the first turn only."""
         shift = len(self.counterfactual or "") - len(self.text)
         # The first turn, if there are turns, begins at the same character.
         first = [(start, end + shift) for start, end in self.turns[:1]]
@@ -188,8 +188,8 @@ class Dataset:
     @cached_property
     def digest(self) -> str:
         """BLAKE3 digest of the contents of all examples in order, in hexadecimal."""
-        # Fields that no example has are left out, so that the digest of data without them does not
-        # depend on which optional fields exist.
+        # If no example has an optional field, all of them are left out, so that the digest of such
+        # data does not depend on which optional fields exist.
         has_more = any(one.counterfactual or one.turns or one.values for one in self.examples)
         contents_of = attrgetter(*_REQUIRED, *(_OPTIONAL if has_more else ()))
         content = json.dumps([contents_of(example) for example in self.examples])

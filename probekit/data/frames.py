@@ -187,14 +187,14 @@ def frame_table(
             elif narrow.schema[key] == nw.Float32:  # written in their shortest form
                 cells = [None if cell is None else str(np.float32(cell)) for cell in cells]
             cells_of[column] = cells
-    keys = [str(position) for position in range(len(narrow))]
+    row_keys = [str(position) for position in range(len(narrow))]
     if narrow.implementation.is_pandas_like():
-        keys = [repr(_plain(label)) for label in frame.index]
+        row_keys = [repr(_plain(label)) for label in frame.index]
         if not frame.index.is_unique:
-            keys = [f"{key} (position {position})" for position, key in enumerate(keys)]
+            row_keys = [f"{key} (position {position})" for position, key in enumerate(row_keys)]
     rows = (
         TableRow(RowSource(name, key=row_key), {column: cells_of[column][n] for column in cells_of})
-        for n, row_key in enumerate(keys)
+        for n, row_key in enumerate(row_keys)
     )
     return Table(name, rows, names=key_of_name, text=number_text)
 
@@ -254,7 +254,7 @@ def _is_dataset(rows: Any) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """Return a scalar of NumPy as a Python object, and a missing value as None."""
+    """Return a NumPy scalar as a Python object, a missing value as None, all else unchanged."""
     if value is None or type(value) in (str, int, bool):
         return value
     if type(value).__name__ in ("NAType", "NaTType"):

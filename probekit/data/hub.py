@@ -114,7 +114,11 @@ def _load(data: HubData, folder: Path) -> Any:
 
 
 def _split_of(loaded: Any, data: HubData) -> Any:
-    """Return the split of a loaded data set; raise ConfigError if it is missing or not given."""
+    """Return the split of a loaded data set.
+
+    Raises:
+        ConfigError: there is no such split, or several and none is given.
+    """
     if not isinstance(loaded, Mapping):
         only_split = str(loaded.split) if loaded.split is not None else None
         if data.split not in (None, only_split):

@@ -58,7 +58,9 @@ _LAST_FORMAT = 0xFFFF  # later format characters are tags, which distinguish fla
 def similar_labels(examples: Sequence[Example]) -> Iterator[Finding]:
     r"""Return a warning for each set of labels that differ only in case, spaces or encoding.
 
-    Spellings of one number, such as 1 and 01, are similar, too.
+    Spellings of one number, such as 1 and 01, are similar, too. Among more than `_MAX_LABELS`
+    labels, those that differ only in case or spaces are not. After `_MAX_SETS` sets, one warning
+    gives the number of the others.
 
     >>> labels = ["past", "past", "p\u0430st"]
     >>> examples = [Example("a", label, "g", f"row {n}") for n, label in enumerate(labels)]
@@ -71,6 +73,8 @@ def similar_labels(examples: Sequence[Example]) -> Iterator[Finding]:
 def similar_groups(examples: Sequence[Example]) -> Iterator[Finding]:
     """Return a warning for each set of groups that differ only in case, spaces or encoding.
 
+    The exceptions are those of `similar_labels`.
+
     >>> examples = [Example("a", "x", group, f"row {group}") for group in ("7", "7.0")]
     >>> print(next(similar_groups(examples)).message)  # doctest: +ELLIPSIS
     The groups '7' (1 row) and '7.0' (1 row: row 7.0) are the same number, and count as different...
@@ -80,9 +84,9 @@ def similar_groups(examples: Sequence[Example]) -> Iterator[Finding]:
 
 
 def _similar(field: _Field, effect: str, examples: Sequence[Example]) -> Iterator[Finding]:
-    """Yield a warning for each set of similar names of a field; `effect` ends its first clause.
+    """Yield a warning for each set of similar names of a field; see `similar_labels`.
 
-    After `_MAX_SETS` of them, one warning gives the number of the others.
+    `effect` follows the names in the message.
     """
     rows = _rows_by(field, examples)
     # Numbers are compared by their value, other names by their appearance.
@@ -169,6 +173,8 @@ def _similar_message(names: Sequence[str], rows: dict[str, list[Example]], effec
 def _peculiar(label: str, everywhere: set[str]) -> str:
     """Return ", with CHARACTER NAMES" for the non-ASCII characters peculiar to this spelling.
 
+    At most `_SHOWN_CHARACTERS` are named; "" if there are none.
+
     Args:
         label: one spelling of a label.
         everywhere: characters that all its spellings contain.
@@ -226,7 +232,7 @@ def rounded_numbers(examples: Sequence[Example]) -> Iterator[Finding]:
 
 
 def other_digits(examples: Sequence[Example]) -> Iterator[Finding]:
-    r"""Yield a warning if number labels have digits other than 0 to 9.
+    r"""Yield a warning if labels, which must be numbers, have digits other than 0 to 9.
 
     >>> examples = [Example("a", "\u0663", "g", "row 1")]
     >>> print(next(other_digits(examples)).message)  # doctest: +ELLIPSIS

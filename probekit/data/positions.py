@@ -43,8 +43,8 @@ class PositionRule:
         index: token index for `at="index"`: from 0 after BOS, or from the end if negative.
         skip_first: exclude position 0 of the model's input from a mean with other tokens. GPT-2
             uses it as an attention sink, and its norm would dominate the mean.
-        offset: for a span or word: 0 selects it, -1 the token before its first one, 1 the token
-            after its last one, and so on.
+        offset: for a span, word or turn: 0 selects as above, -1 the token before its first one, 1
+            the token after its last one, and so on.
     """
 
     at: At
@@ -127,14 +127,14 @@ def plan_rows(
 
     Args:
         offsets: for each example, the first character and one past the last of each token of the
-            model's input, in order, shape (n_tokens, 2).
+            model's input, in order, shape (n_tokens, 2); not related to `RowPlan.offsets`.
         spans: labelled span of each text.
         texts: text of each example.
         rule: rule that selects positions.
         bos: whether token 0 is BOS, which is never selected.
 
     Raises:
-        DataError: no example has a row; the message gives the first reason.
+        DataError: there are no examples, or none has a row; the message gives the first reason.
 
     >>> offsets = np.array([[0, 0], [0, 3], [3, 7], [7, 8]])  # BOS The| key|s
     >>> rule = PositionRule("span")
@@ -221,7 +221,7 @@ def _select_span(tokens: _Tokens, spans: Sequence[tuple[int, int] | None]) -> _T
     first = np.searchsorted(end, span_begin, side="right")
     stop = np.searchsorted(begin, span_end, side="left")
     # The tokens cover a span if the first one begins at or before it, and the last one ends at or
-    # after its end.
+    # after its end. Only those with a first and a last token are compared.
     covered = first < stop
     begins_in = begin[first[covered]] <= span_begin[covered]
     covered[covered] = begins_in & (end[stop[covered] - 1] >= span_end[covered])

@@ -90,7 +90,7 @@ def read_dataset(
     chosen = FORMATS[format]
     columns = chosen.columns() if columns is None else columns
     name = Path(source).stem if name is None else name
-    if not isinstance(columns, TableColumns):
+    if not isinstance(columns, TableColumns):  # a format of words, whose reader makes the examples
         words: Dataset = chosen.read(source, columns, name=name)
         return words
     return examples_of(chosen.read(source, (*columns.names, *columns.values)), columns, name)

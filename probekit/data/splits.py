@@ -110,7 +110,7 @@ def unlabelled_split(groups: Strings, *, test: float, seed: int) -> Split:
     """Return a random split by groups, for labels that are not classes.
 
     Groups are added to test in random order until it has a share `test` of the rows and at least
-    two groups.
+    two groups; one group remains in train in any case.
 
     Raises:
         DataError: there are fewer than three groups.
@@ -127,6 +127,7 @@ def unlabelled_split(groups: Strings, *, test: float, seed: int) -> Split:
     names = sorted(sizes)
     order = [names[n] for n in np.random.default_rng(seed).permutation(len(names))]
     n_rows = np.cumsum([sizes[name] for name in order])
+    # The fewest first groups that have the share of the rows.
     n_groups = int(np.searchsorted(n_rows, test * n_rows[-1])) + 1
     # Test has at least two groups, and train at least one.
     chosen = set(order[: min(max(n_groups, _MIN_TEST_GROUPS), len(order) - 1)])
@@ -194,7 +195,7 @@ def without_repeated(split: Split, dataset: Dataset) -> Split:
 
 
 def in_one_group(dataset: Dataset) -> IntArray:
-    """Return the examples whose text and span do not occur in an earlier group, ascending.
+    """Return the indices of the examples whose text and span occur in no earlier group, ascending.
 
     Folds of groups then share no text, and no text counts as several independent groups.
 
@@ -349,7 +350,7 @@ def _choose_groups(
 
 
 def _require_two(labels: Collection[str], what: str) -> None:
-    """Raise DataError if there are fewer than two labels; `what` has them, in the message."""
+    """Raise DataError if there are fewer than two labels; `what` begins the message."""
     if len(labels) < 2:
         raise DataError(
             f"{what} has only one label: {_listed(labels)}. A probe needs at least two."

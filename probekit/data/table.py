@@ -89,7 +89,7 @@ class Table:
     Attributes:
         where: location of the column names in messages, or name of the object.
         rows: the rows in order.
-        names: names of all columns; None if each row has its own.
+        names: names of all columns; None if they are known only from the cells of each row.
         text: function that converts a cell to text, given its location and its value.
     """
 
@@ -163,7 +163,10 @@ def shown(value: object) -> str:
 def _rows_with(
     table: Table, columns: Sequence[str], defaults: Collection[str]
 ) -> Iterator[TableRow]:
-    """Yield the rows of a table, which must have some columns and at least one row."""
+    """Yield the rows of a table, which must have the given columns and at least one row.
+
+    For `defaults` see `_require`.
+    """
     if table.names is not None:
         _require(table.where, columns, table.names, defaults)
     is_first = True
@@ -186,7 +189,10 @@ def _rows_with(
 def _require(
     where: str, columns: Sequence[str], present: Iterable[str], defaults: Collection[str]
 ) -> None:
-    """Raise UnknownNameError if a column is missing; `defaults` were not chosen by the user."""
+    """Raise UnknownNameError if a column is missing.
+
+    `defaults` are columns that the user did not choose: the message may advise to name others.
+    """
     names = tuple(present)
     missing = [column for column in columns if column not in names]
     if not missing:
@@ -199,7 +205,7 @@ def _require(
     unnamed = [f"{column}: NAME" for column in missing if column in defaults]
     if used:
         message += f" The name of the only column contains a {used[0]}. Check the format."
-    elif unnamed and "Nearest" not in message:
+    elif unnamed and "Nearest" not in message:  # no column has a similar name
         message += f" Set the columns to read: `columns: {{{', '.join(unnamed)}}}`."
     raise UnknownNameError(message)
 
@@ -233,7 +239,7 @@ def _example(table: Table, row: TableRow, columns: TableColumns, id: str) -> Exa
     span = None
     if columns.span is not None:
         start, end = (_position(row, name, string(name)) for name in columns.span)
-        span = start, end
+        span = (start, end)
     if label in _MISSING_VALUES:
         raise DataError(
             f"{row.source}: the label {label!r} is a common spelling of a missing value. Remove "

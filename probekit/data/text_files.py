@@ -59,7 +59,10 @@ def require_file(path: Path) -> None:
 
 
 def _table(path: Path, _columns: Collection[str], *, delimiter: str | None) -> Table:
-    """Return the rows of a file with a delimiter; None reads JSON Lines. All columns are read."""
+    """Return the rows of a file with a delimiter; None reads JSON Lines.
+
+    `_columns` is not used: all columns are read.
+    """
     text = read_text(path)
     # The first line that is not blank is the header or the first row.
     header = text[: len(text) - len(text.lstrip())].count("\n") + 1

@@ -161,7 +161,7 @@ def _sentence(path: Path, first_line: int, lines: list[str]) -> Sentence:
                 f"{where}: {word.id!r} is not an id. Allowed: 3, 3-4 (multiword token), 3.1 (empty "
                 "node)."
             )
-        is_empty_node, is_multiword, first = match[2] == ".", match[2] == "-", int(match[1])
+        is_empty_node, is_multiword, first = (match[2] == "."), (match[2] == "-"), int(match[1])
         last = int(match[3]) if is_multiword else first
         # An empty node has the number of the word before it.
         expected = n_words if is_empty_node else n_words + 1
@@ -187,10 +187,10 @@ def _sentence(path: Path, first_line: int, lines: list[str]) -> Sentence:
 
 
 def read_treebank(path: Path, columns: ConlluColumns, *, name: str) -> Dataset:
-    r"""Read a CoNLL-U file: one example for each word that has the label, in file order.
+    r"""Read a CoNLL-U file: one example for each word with the label that occurs in the text.
 
-    Spans are located by matching word forms with the text. The notes of the data set count the
-    words that were skipped or repaired.
+    Examples are in file order. Spans are located by matching word forms with the text. The notes of
+    the data set count the words that were skipped or repaired.
 
     Raises:
         MissingError: the file does not exist.
@@ -250,7 +250,7 @@ def read_treebank(path: Path, columns: ConlluColumns, *, name: str) -> Dataset:
 def _examples(
     path: Path, sentence: Sentence, label: str, name: str, group: str, notes: Counter[str]
 ) -> Iterator[Example]:
-    """Yield the examples of a sentence, and count skipped words in `notes`."""
+    """Yield the examples of a sentence, and count skipped and repaired words in `notes`."""
     source = RowSource(str(path), sentence.line)
     text = sentence.comments.get("text")
     notes.update({_NO_TEXT: int(not text), _EMPTY: sentence.n_empty_nodes})
@@ -292,7 +292,10 @@ def _examples(
 
 
 def _label_of(word: Word, label: str, where: str, n_words: int) -> str | None:
-    """Return the label of a word; for HEAD the index of its head from 0, "-1" for the root."""
+    """Return the label of a word, None without one.
+
+    The label HEAD is the index of the word's head from 0, "-1" for the root.
+    """
     if label not in _LABELS:
         return word.features.get(label.removeprefix(_FEATS))
     value = str(getattr(word, label.lower()))
@@ -349,7 +352,7 @@ def read_word_columns(path: Path, columns: WordColumns, *, name: str) -> Dataset
     r"""Read a file of words in columns: one example for each word, in file order.
 
     Raises:
-        ConfigError: the file has fewer columns.
+        ConfigError: the file has fewer columns, or its columns seem to be those of CoNLL-U.
         MissingError: the file does not exist.
         DataError: a line has another number of columns or an empty one, the file has no words, or
             a sentence belongs to no document although documents are the groups; the message gives

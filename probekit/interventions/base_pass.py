@@ -76,13 +76,13 @@ def stream_entry(model: Network, selection: SiteSelection) -> StreamEntry | None
     stream = _stream_after(model, component)
     if stream is None or (component == _PER_HEAD_ONLY and selection.head is None):
         return None
-    layer = layer_of(selection.site) or 0
+    layer = layer_of(selection.site) or 0  # embeddings enter block 0
     matrix: Tensor | None = None
     if component == "mlp.post":
         matrix, neuron = model.mlp_output(layer), selection.neuron
         matrix = matrix if neuron is None else matrix[:, neuron : neuron + 1]
     elif component == "attn.z":
-        (matrix, _), head = model.head_output(layer), selection.head
+        (matrix, _), head = model.head_output(layer), selection.head  # without the bias
         size = model.axis_sizes["d_head"]
         matrix = matrix if head is None else matrix[:, head * size : (head + 1) * size]
     reader = layer + 1 if stream == "resid_post" else layer
@@ -242,8 +242,8 @@ class BasePass:
 
         Args:
             entry: where the residual stream changes.
-            change: function of the numbers of some passes that returns their changes, shape
-                [n_passes pos d_model].
+            change: function of the ascending numbers of some passes that returns their changes,
+                shape [n_passes pos d_model].
             rows: text of each pass, shape [n].
         """
 

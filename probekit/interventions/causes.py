@@ -154,7 +154,7 @@ def causes_of(
 
     Raises:
         ConfigError: the site is not a part of the residual stream.
-        DataError: there are not exactly two classes.
+        DataError: directions are fitted, and training rows do not have exactly two classes.
     """
     linear_entry(model, selection)
     settings = settings or CauseSettings()
@@ -375,7 +375,7 @@ class _Test:
         return verdict, null, matched
 
 
-_OTHERS_AT_ONCE = 16
+_OTHERS_AT_ONCE = 16  # texts in one pass
 
 
 def loss_under_steering(
@@ -405,7 +405,7 @@ def loss_under_steering(
             plain = model(batch)
         targets = next_tokens(batch.ids, batch.mask)
         counted = targets != NOT_COUNTED
-        ids = targets.clamp(min=0)[..., None]
+        ids = targets.clamp(min=0)[..., None]  # NOT_COUNTED is negative, which is no index
         steered_loss, plain_loss = (
             -logits.double().log_softmax(-1).gather(-1, ids)[..., 0] for logits in (steered, plain)
         )

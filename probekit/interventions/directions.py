@@ -131,7 +131,8 @@ def directions_of(along: Along, X: Features, labels: LabelSets, *, C: float = 1.
     if along == "mean_difference":
         return DirectionSet.of_weights(differences, rows)
     unit = _units(differences)
-    # The reading vectors are u' Sigma^-1, scaled to r'u = 1, with the covariance Sigma of the rows.
+    # For leace the reading vectors are u' Sigma^-1, scaled to r'u = 1, with the covariance Sigma of
+    # the rows.
     centred = rows - rows.mean(axis=0)
     variances, axes = np.linalg.eigh(centred.T @ centred / (len(rows) - 1))
     inside = variances > TOLERANCE * variances.max(initial=0.0)
@@ -181,7 +182,7 @@ def kernel_share(direction: Features, matrix: Features) -> float:
     them off the distribution that later layers were trained on.
 
     Args:
-        direction: shape (n_features,).
+        direction: shape (n_features,), not all zeros.
         matrix: output matrix of the site, shape (d_model, n_features).
 
     >>> round(kernel_share(np.array([3.0, 4.0]), np.array([[1.0, 0.0]])), 2)
@@ -200,7 +201,7 @@ def dose_limit(directions: Sequence[DirectionSet], rows: Sequence[Features]) -> 
 
     It is the median, over all directions, of the 99 % quantile of |u'(x - mean)| / s. It depends
     neither on the measure nor on which direction is the observed one, so that the test keeps its
-    size.
+    size. It is 0 if no projection varies.
 
     Args:
         directions: directions of each fold.
@@ -218,11 +219,11 @@ def dose_limit(directions: Sequence[DirectionSet], rows: Sequence[Features]) -> 
 def allowed_doses(limit: float, by: Sequence[float]) -> tuple[float, ...]:
     """Return the doses that keep projections in the range of the training rows.
 
-    If none of them is within the range, the smallest doses other than 0 are returned.
+    If no dose other than 0 is within the range, the smallest such doses are returned.
 
     Args:
         limit: the range, in standard deviations; see `dose_limit`.
-        by: candidate doses, in standard deviations of the projection.
+        by: candidate doses, in standard deviations of the projection; not only 0.
 
     >>> X = np.random.default_rng(0).normal(size=(500, 3))
     >>> limit = dose_limit([DirectionSet.of_weights(np.eye(3), X)], [X])
@@ -415,6 +416,7 @@ class _Part:
                     everywhere = of_block[..., dose][:, None].expand(n, n_columns, len(block))
                     scores[:, block, dose] = self._everywhere(everywhere, vectors)
                 continue
+            # One pass for each text, direction and dose, in this order of axes, the last fastest.
             change = of_block[..., None] * vectors[None, :, None]  # [text direction dose d_model]
             rows = self.everything.repeat_interleave(len(block) * n_doses)
             entry = self.responder.entry
@@ -425,6 +427,7 @@ class _Part:
     def _everywhere(self, coefficients: Tensor, vectors: Tensor) -> Floats:
         """Return scores (n_texts, n_directions) for coefficients [n_texts pos n_directions]."""
         n, _, n_directions = coefficients.shape
+        # One pass for each text and direction: all directions of a text, then the next text.
         rows = self.everything.repeat_interleave(n_directions)
         direction_of_pass = torch.arange(n_directions, device=rows.device).repeat(n)
 

@@ -71,6 +71,7 @@ class Edit:
             given = given.transpose(1, 2) if by_query else given
             given = given.reshape(*given.shape[:2], -1)
         try:
+            # A change that uses no given activations ignores them.
             given = flat if given is None else given.to(flat)
             flat_given = given.flatten(2) if given.ndim > 2 else given
             # Axes are compared from the last one on, as in broadcasting.

@@ -96,11 +96,12 @@ def skewed_interval(values: Floats, resamples: Resamples) -> Interval:
     value = symmetric.value
     if np.isnan(symmetric.low) or symmetric.low == symmetric.high:
         return symmetric
-    # For a mean these are w (m - mean), with share w of the rows and mean m of each unit.
+    # For a unit with share w of the rows and mean m, a mean without it differs by
+    # values[0] - values[1:] = w (m - mean) / (1 - w), so that these are w (m - mean).
     deviations = (1 - resamples.weights) * (values[0] - values[1:])
     deviations -= deviations.mean()
     a = float((deviations**3).sum() / np.square(deviations).sum() ** 1.5)
-    if abs(a) < 1e-6:  # the limits tend to those of the t statistic
+    if abs(a) < 1e-6:  # division by it is inexact, and the limits tend to those of t
         return symmetric
     error = resamples.widening * np.sqrt(jackknife_variance(values))
     quantile = t_quantile(degrees_of_freedom(resamples))
@@ -203,9 +204,9 @@ def bootstrap_p_values(values: Floats, deviations: Floats) -> PValues:
     single = p_values(observed, null).single
     scale = np.quantile(null, 1 - LEVEL, axis=1)
     scale = np.maximum(scale, np.quantile(scale, _HEAVY))
-    scale[scale == 0] = 1.0
+    scale[scale == 0] = 1.0  # nearly all draws of these tests are 0; avoids 0 / 0
     maximum = p_values(observed / scale, null / scale[:, None]).maximum
-    return PValues(single, np.maximum(single, maximum))
+    return PValues(single, np.maximum(single, maximum))  # an adjusted one is never smaller
 
 
 def _transformed(totals: Floats, squares: Floats, cubes: Floats) -> Floats:
@@ -306,7 +307,7 @@ def effects_of(
             change = patched - values.base
             # A pair without the position has no effect there.
             mean = mean_of_rows(np.where(np.isnan(change), 0.0, change), resamples)
-            pairs.append((mean, np.zeros_like(mean)))
+            pairs.append((mean, np.zeros_like(mean)))  # the effect is compared with 0
             shares = np.where(np.isnan(change), 0.0, (change - np.nanmean(change)) / len(change))
             by_group = np.bincount(resamples.group_of_row, shares, resamples.n_groups)
             # The sum over the groups of each unit: the unit is what a resample leaves out.

@@ -100,7 +100,7 @@ def leace(
             errors.
 
     Raises:
-        DataError: there is only one class, or not one row for each label.
+        DataError: there is only one class, or X does not have one row of features for each label.
 
     >>> X = np.array([[0.0, 1.0], [1.0, 0.0], [3.0, 3.0], [4.0, 5.0]])
     >>> eraser = leace(X, np.array([0, 0, 1, 1]))
@@ -130,6 +130,9 @@ def leace(
 def mean_projection(X: Features, codes: Codes) -> Eraser:
     """Return the orthogonal projection that removes the differences of the class means.
 
+    Raises:
+        DataError: as for `leace`, or all class means are equal.
+
     >>> X = np.array([[0.0, 1.0], [2.0, 1.0]])
     >>> mean_projection(X, np.array([0, 1]))(X).round(6).tolist()
     [[1.0, 1.0], [1.0, 1.0]]
@@ -141,6 +144,9 @@ def mean_projection(X: Features, codes: Codes) -> Eraser:
 
 def probe_projection(directions: Features, mean: Features) -> Eraser:
     """Return the orthogonal projection that removes directions (n, n_features).
+
+    Raises:
+        DataError: all directions are zero, or they are not a matrix of finite numbers.
 
     >>> eraser = probe_projection(np.array([[0.0, 2.0]]), np.array([7.0, 8.0]))
     >>> eraser(np.array([[1.0, 1.0]])).tolist()
@@ -164,7 +170,7 @@ def _centred(X: Features, codes: Codes) -> tuple[Floats, Floats]:
     return rows - mean, mean
 
 
-TEXTS_AT_ONCE = 64
+TEXTS_AT_ONCE = 64  # texts in one pass
 
 
 def downstream_scores(
@@ -239,6 +245,7 @@ def _features(
         values: dict[str, Tensor] = {}
         place = at[rows].to(model.device)
         edits: list[EditAt] = [(where, eraser.tap(place)) for where, eraser in erasures]
+        # Taps run in this order: the activations are remembered after the erasure.
         tap = compose(model, [*edits, *((name, remember(values)) for name in names)])
         with torch.no_grad():
             model(batch[rows], tap=tap, sites=tap.sites, logits=False)

@@ -81,8 +81,8 @@ def patch(
         One row for each site, head and position, in the order of the forward pass.
 
     Raises:
-        DataError: pairs of unequal numbers of tokens, or of equal texts (see `check_pairs`), or
-            groups or answers of another number of texts.
+        DataError: pairs of unequal numbers of tokens, or of equal texts (see `check_pairs`), groups
+            or answers of another number of texts, or a position that does not exist.
         ConfigError: `at` is a word other than `all` and `each`.
         UnknownNameError: a pattern matches no site.
 
@@ -145,6 +145,8 @@ def ablated_values(
     seed: int = 0,
 ) -> list[PatchedValues]:
     """Return each measure of every text after ablation of each site, head or neuron.
+
+    There are no counterfactuals: the attribute `source` of the values equals `base`.
 
     Args:
         model: the network.
@@ -356,7 +358,8 @@ def _shifted(grid: Sequence[Runs], base: BasePass, source: BasePass) -> Tensor:
 
     def changes_of(passes: Tensor) -> Tensor:
         """Return the changes by passes with these numbers; see `BasePass.shifted`."""
-        patches, rows = passes // n_texts, passes % n_texts  # a patch of all texts, then the next
+        # Passes ascend, and each patch has one of every text: a patch of all texts, then the next.
+        patches, rows = passes // n_texts, passes % n_texts
         in_order = torch.unique(patches).tolist()
         return torch.cat([change(which, rows[patches == which]) for which in in_order])
 

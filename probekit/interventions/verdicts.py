@@ -90,13 +90,13 @@ class CauseResult:
             steering; None without counterfactuals.
         doses: the dose-response curve within the range of doses, a row for each dose with the
             columns of doses.csv: the effect with its interval, 95 % of the directions on permuted
-            labels and of random directions with the features' covariance, and, at the largest dose
-            of each sign, the change of the loss on other texts.
+            labels and of random directions with the features' covariance, and, at the smallest and
+            the largest dose, the change of the loss on other texts, if there are any.
         dose_limit: largest dose within the range of the data; larger ones are left out, unless
             there is no smaller one.
         wrong_way: share of the test rows whose measure moves against the direction.
         kernel_share: largest share of the direction in the kernel of the output matrix, over the
-            folds; NaN where the site is the residual stream itself.
+            folds; NaN where the site has no output matrix, such as the residual stream itself.
         null: effect of each direction on permuted labels, (draws,), by question, and of `swap`.
         matched: effect of random directions with the features' covariance, by question.
         unit: unit of the measure.
@@ -143,7 +143,11 @@ def verdicts(found: dict[Question, CausalVerdict]) -> tuple[CausalVerdict, ...]:
 
 
 def answer_of(found: CausalVerdict, p: float) -> Answer:
-    """Return the answer to a question from an effect and its adjusted p-value."""
+    """Return the answer to a question from an effect and its adjusted p-value.
+
+    Comparisons with NaN are false: without a p-value the answer is never `yes`, and without an
+    effect of the whole vector never `no`.
+    """
     low, high = found.low, found.high
     if np.isnan([found.effect, low, high]).any():
         return "undecided"
@@ -169,7 +173,7 @@ def detection(
     different folds have different scales. The p-value is that of `LabelExchange`; it is NaN if
     there are too few groups. `widening` is the factor on standard errors; see `Resamples`.
     """
-    scores = np.stack([-projections, projections], axis=1)
+    scores = np.stack([-projections, projections], axis=1)  # of class 0 and of class 1
     predictions = ClassPredictions(codes, scores.argmax(axis=1), 2, scores, folds=fold_of_row)
     resamples = resamples_of(groups, widening)
     values = within_folds(auroc)(predictions, resamples)
@@ -185,7 +189,7 @@ def detection(
 
 
 def slopes(changes: Floats, by: Sequence[float]) -> Floats:
-    """Return the least-squares slope (...) on the doses of changes (..., n_doses) by them.
+    """Return the least-squares slopes (...) of changes (..., n_doses) on the doses `by`.
 
     Dose 0, which changes nothing, is one of the points.
 
@@ -204,19 +208,19 @@ def direction_effect(
     """Return the effect of a direction, compared with directions on permuted labels.
 
     Args:
-        observed: the effect of all groups, then without each unit, (1 + n_units,).
+        observed: the effect of all groups, then without each jackknife unit, (1 + n_units,).
         null: effect of each direction on permuted labels, (draws,).
         whole: effect of the whole vector, (1 + n_units,).
         resamples: jackknife resamples of the rows.
-        unit: unit of the effect.
+        unit: unit of measurement of the effect.
         size: typical size of the measure, by which rounding errors are recognised.
     """
     effect, rounding = interval_of(observed, resamples), _PASS_ROUNDING * size
     p = two_sided_p(effect.value, null) if len(null) else np.nan
     reason = "too few groups for an interval" if np.isnan(effect.low) else ""
     lead = interval_of(np.abs(observed) - np.abs(whole), resamples)
-    exceeds_whole = lead.low > 0 and lead.value > rounding
-    numbers = effect.value, effect.low, effect.high, p, float(whole[0])
+    exceeds_whole = lead.low > 0 and lead.value > rounding  # false without an interval
+    numbers = (effect.value, effect.low, effect.high, p, float(whole[0]))
     return CausalVerdict(*numbers, exceeds_whole, unit=unit, rounding=rounding, reason=reason)
 
 
@@ -224,6 +228,8 @@ def silence(
     base: Floats, erased: Floats, null: Floats, whole: Floats, codes: Codes, resamples: Resamples
 ) -> CausalVerdict:
     """Return the share of the class difference that erasure removes, 1 - after / before.
+
+    It is undefined if 0 is in the interval of the difference before.
 
     Args:
         base: measure of each test row towards class 1, (n_rows,).
@@ -253,6 +259,8 @@ def ratio_effect(
     size: float,
 ) -> CausalVerdict:
     """Return the recovery by exchange, a ratio of sums over test rows.
+
+    It is undefined if 0 is in the interval of the denominator.
 
     Args:
         rows: change of the measure of each test row, (n_rows,).
@@ -340,7 +348,7 @@ _USED = {
 
 
 def summary(result: CauseResult) -> str:
-    """Return the verdicts as a sentence, followed by their numbers."""
+    """Return the verdicts as sentences, followed by their numbers."""
     detects, steers, silences = result.verdicts
     undecided = [one for one in result.verdicts if one.answer == "undecided"]
     if undecided:

@@ -281,6 +281,7 @@ class ParquetArray(SiteArray):
             paths = [file.metadata.schema.column(n).path for n in range(file.metadata.num_columns)]
             # A column of lists is stored as one or more columns of numbers.
             stored = [n for n, path in enumerate(paths) if path.startswith(f"{self._column}.")]
+            # Without a fixed size, the width is that of the first list.
             width, n_bytes, n_stored = self._width, 0, 0
             for group in range(file.metadata.num_row_groups):
                 # Reading a row, if the group has any, raises for a damaged chunk, whose description

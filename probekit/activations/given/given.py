@@ -88,14 +88,14 @@ def site_name(key: Any) -> str:
             f"The site {key!r} has a name of type {type(key).__name__}. Allowed: a text, or the "
             "number of a layer."
         )
-    problems = {
-        "is empty": not key.strip(),
-        f"has more than {LONGEST_SITE} characters": len(key) > LONGEST_SITE,
-        "contains a character that cannot be printed": not key.isprintable(),
-        f"contains {JOINT!r}, which joins the names of concatenated sites": JOINT in key,
-        f"is reserved; also reserved: {', '.join(RESERVED)}": key.casefold() in RESERVED,
-    }
-    for problem, holds in problems.items():
+    problems = (
+        (not key.strip(), "is empty"),
+        (len(key) > LONGEST_SITE, f"has more than {LONGEST_SITE} characters"),
+        (not key.isprintable(), "contains a character that cannot be printed"),
+        (JOINT in key, f"contains {JOINT!r}, which joins the names of concatenated sites"),
+        (key.casefold() in RESERVED, f"is reserved; also reserved: {', '.join(RESERVED)}"),
+    )
+    for holds, problem in problems:
         if holds:
             raise ConfigError(f"The site name {key[:LONGEST_SITE]!r} {problem}. Rename the site.")
     return key
@@ -107,11 +107,12 @@ def check_distinct(names: Sequence[str]) -> None:
     Files of a run are named after sites, and some file systems ignore case.
 
     Raises:
-        ConfigError: two names are equal.
+        ConfigError: two names are equal, or differ only in case.
     """
     seen: dict[str, str] = {}
     for name in names:
         other = seen.setdefault(name.casefold(), name)
+        # The first of similar names finds itself. Two names of a mapping are never one object.
         if other is not name:
             problem = "occurs twice" if other == name else f"differs from {other!r} only in case"
             raise ConfigError(f"The site name {name!r} {problem}. Rename one of the sites.")
@@ -326,7 +327,7 @@ class GivenActivations:
 
     @property
     def axis_sizes(self) -> dict[str, int]:
-        """Number of heads and of features of each; empty if no array has an axis of heads."""
+        """Number of heads and features of each, in the first array with heads; empty without."""
         shapes = [array.shape[1:] for array in self.arrays.values() if len(array.shape) == 3]
         return dict(zip(("n_heads", "d_head"), shapes[0], strict=True)) if shapes else {}
 
@@ -359,7 +360,8 @@ def open_activations(
 
     Raises:
         MissingError: the folder does not exist, or contains no array.
-        ConfigError: a name is invalid, or `position` is missing.
+        ConfigError: the type of `activations` or a name is invalid, there is no site, `sites`
+            match none, or `position` is missing, invalid or of no use.
         DataError: an array cannot be used; the message names the site and the row.
 
     >>> given = open_activations({"layer_0": np.eye(3), "layer_1": np.eye(3)[:, :2]})
@@ -414,7 +416,7 @@ def open_activations(
 
 
 def _in_memory(key: Any, values: Any) -> SiteArray:
-    """Return an array in memory as that of a site; raises DataError if they are not an array."""
+    """Return values in memory as the array of a site; raise DataError if they form no array."""
     if isinstance(values, Mapping | set | frozenset):
         raise DataError(
             f"{key}: the rows are in a {type(values).__name__}, which is not in the order of the "
