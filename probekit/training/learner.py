@@ -173,6 +173,7 @@ def save_checkpoint(
 
     Raises:
         StoreError: the folder cannot be written.
+        CheckpointError: the folder has a damaged digests.json.
     """
     folder = checkpoint_folder(run, step)
     tokenizer.save_pretrained(folder)

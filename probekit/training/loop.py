@@ -40,7 +40,7 @@ SaveCheckpoint = Callable[[GPT2, int], None]  # called with the network and the 
 SECONDS_BETWEEN_REPORTS = 30
 ROWS_AT_ONCE = 16  # held-out rows in one forward pass
 N_REPEATS = 32  # rows of repeated random tokens
-LONGEST_HALF = 64  # tokens
+LONGEST_HALF = 64  # tokens of such a row before their repetition, at most
 
 
 @dataclass(frozen=True)
@@ -92,6 +92,7 @@ class Batches:
         """
         rng = np.random.default_rng([self.seed, step])
         rows, uncounted = [], []
+        # Rows are numbered over the whole run. One that adds to the count of repeats is a repeat.
         for number in range(step * self.n_rows, (step + 1) * self.n_rows):
             before = self._repeats_before(number)
             if self._repeats_before(number + 1) > before:

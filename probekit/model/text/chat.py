@@ -71,6 +71,7 @@ class ChatTemplate:
         """
         text = self._text(turns)
         # A render of marks in place of the turns shows what the template writes around each turn.
+        # `parts[n]` is the text after turn n, up to the next turn or the end.
         marks = [f"\ue000{number}\ue001" for number in range(len(turns))]
         before, *parts = re.split("|".join(marks), self._text(marks))
         if len(parts) != len(turns):
@@ -308,6 +309,7 @@ class _Measuring(NodeTransformer):
             for operand in node.ops:
                 operand.expr = _filtered(operand.expr, "_measured")
         elif isinstance(node, nodes.Concat):
+            # a ~ b becomes [a, b] | join.
             return _filtered(nodes.List(node.nodes, lineno=node.lineno), "join")
         # A new list, dict, tuple or slice of one is paid for when it is made.
         is_value = isinstance(node, nodes.List | nodes.Dict)
