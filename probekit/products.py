@@ -109,7 +109,8 @@ def attend(
 ) -> Tensor:
     """Return softmax(scale q k^T) v, shape [batch n_heads query_pos d_head].
 
-    On a CPU the result is bit-identical for any number of threads.
+    On a CPU, without dropout and with a mask or causality, the result is bit-identical for any
+    number of threads.
 
     Args:
         q: shape [batch n_heads query_pos d_head].
@@ -126,9 +127,9 @@ def attend(
             [1.5000, 2.5000, 3.5000]])
     """
     n_queries = q.shape[2]
-    # A generation step has neither a mask nor causality, and padding would cost it time.
-    is_full_sequence = is_causal or visible is not None
-    if q.device.type == "cpu" and is_full_sequence and not pdrop:
+    # Without either there is a single query, as in generation; padding would cost it time.
+    is_masked = is_causal or visible is not None
+    if q.device.type == "cpu" and is_masked and not pdrop:
         # torch gives each thread a slice of a buffer whose length is the number of queries. A
         # slice that is not aligned to 16 bytes is summed in another order, so we pad.
         n_more = -n_queries % _QUERIES_AT_ONCE
@@ -171,7 +172,7 @@ def with_gradient(value: Tensor, of: Tensor) -> Tensor:
     >>> y.item(), torch.autograd.grad(y, x)[0].item()
     (4.0, 4.0)
     """
-    return value.detach() + (of - of.detach())
+    return value.detach() + (of - of.detach())  # the difference is 0, with the gradient of `of`
 
 
 def check_device(device: str, use: Callable[[str], object] | None = None) -> None:
@@ -195,7 +196,7 @@ def check_device(device: str, use: Callable[[str], object] | None = None) -> Non
 
 
 def check_device_name(device: str) -> None:
-    """Raise ConfigError if a device name is invalid on any machine.
+    """Raise ConfigError if no machine can have a device of this name.
 
     Raises:
         ConfigError: the name is invalid.

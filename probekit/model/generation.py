@@ -167,6 +167,7 @@ def keep_top_p(logits: Tensor, p: float) -> Tensor:
     """
     ordered, order = logits.softmax(-1).sort(descending=True, stable=True)
     outside = ordered.cumsum(-1) - ordered >= p  # the more probable tokens sum to p or more
+    # Place i of a row is for the token `order[i]`; scatter replaces all entries.
     return logits.masked_fill(outside.scatter(1, order, outside), -torch.inf)
 
 
@@ -297,6 +298,7 @@ def new_tokens(
         attended = None if bool(unread_mask.all()) else unread_mask
         # Only the last position of a prompt is needed, unless a tap reads all of them.
         only_last = unread.shape[1] > 1 and tap is None
+        # Shape [batch 1].
         last = torch.full_like(unread[:, :1], unread.shape[1] - 1) if only_last else None
         logits: Tensor = model(unread, attended, tap, sites, past=past, at=last)[:, -1]
         draws = torch.tensor([generator.random() for generator in generators], dtype=torch.float64)
@@ -344,7 +346,8 @@ class StopStrings:
             raise ConfigError(f"Stop strings must be a list of non-empty strings, not {strings!r}.")
         self.strings = tuple(strings)
         self._tokenizer = tokenizer
-        self._longest = max((len(text.encode()) for text in strings), default=0)  # in bytes
+        # In bytes; without strings no tail contains one, so that its length does not matter.
+        self._longest = max((len(text.encode()) for text in strings), default=0)
 
     def __call__(self, ids: Sequence[int]) -> bool:
         """Return whether one of the last ids completes a stop string."""
@@ -389,7 +392,7 @@ def continue_texts(
         bos: whether to put the beginning-of-text token before each prompt.
         stop: strings that end a continuation; None means the tokenizer's ends of text.
         tap: called at each site in each pass; see `generate`.
-        sites: names of the sites at which the tap is called; None means all.
+        sites: names of the sites at which the tap is called; None as in `generate`.
 
     >>> from probekit import GPT2
     >>> model, tokenizer = GPT2.from_pretrained("mini"), Tokenizer.from_pretrained("mini")
@@ -400,8 +403,9 @@ def continue_texts(
     Raises:
         ConfigError: a stop string is empty, `bos` is true and there is no such token, or as in
             `generate`.
-        DataError: a prompt is empty, or exceeds the context together with the new tokens, or the
-            logits are not finite.
+        DataError: there is no prompt, one is empty or exceeds the context together with the new
+            tokens, or the logits are not finite.
+        UnknownNameError: no site has one of the names.
     """
     stopping = StopStrings(tokenizer, tokenizer.ends_of_text if stop is None else stop)
     batch = _encode(model, tokenizer, prompts, bos=bos)

@@ -412,8 +412,8 @@ class Network(nn.Module):
                 None means the next token.
 
         Raises:
-            DataError: the targets differ in shape from the tokens, lie outside the vocabulary, or
-                are all excluded.
+            DataError: the tokens are invalid as in `forward`; or the targets are not int64, differ
+                in shape from the tokens, lie outside the vocabulary, or are all excluded.
 
         >>> from probekit import GPT2
         >>> model = GPT2.from_pretrained("mini")

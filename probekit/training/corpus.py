@@ -118,8 +118,8 @@ def corpus_digest(texts: Sequence[Text]) -> str:
 def _content(path: Path, max_megabytes: int) -> bytes:
     """Return the content of a file; a compressed one is read to its end, with every checksum.
 
-    .gz and .bz2 store a CRC-32 of their contents; .xz stores a CRC-64 unless it was written with
-    another check.
+    An archive is refused, and so is compressed content above `max_megabytes`. .gz and .bz2 store a
+    CRC-32 of their contents; .xz stores a CRC-64 unless it was written with another check.
     """
     try:
         data = path.read_bytes()
@@ -195,6 +195,7 @@ def train_vocabulary(texts: Iterable[str], size: int, folder: Path) -> None:
 
     Raises:
         DataError: the texts are too short for this vocabulary size.
+        StoreError: the folder cannot be written.
     """
     trained = Trained(BPE())
     trained.pre_tokenizer = ByteLevel(add_prefix_space=False)

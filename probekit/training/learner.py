@@ -22,7 +22,10 @@ from probekit.training.run_files import Progress, checkpoint_folder, damaged_sta
 
 
 def initial_model(recipe: Recipe, d_vocab: int) -> GPT2:
-    """Return the network before training, initialised with the seed of the recipe."""
+    """Return the network before training, initialised with the seed of the recipe.
+
+    With `position_waves` its position embeddings are sinusoids instead of random numbers.
+    """
     model = GPT2(recipe.model.config(d_vocab), seed=recipe.seed)
     if recipe.model.position_waves:
         with torch.no_grad():
@@ -170,6 +173,7 @@ def save_checkpoint(
 
     Raises:
         StoreError: the folder cannot be written.
+        CheckpointError: the folder has a damaged digests.json.
     """
     folder = checkpoint_folder(run, step)
     tokenizer.save_pretrained(folder)

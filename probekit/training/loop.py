@@ -40,7 +40,7 @@ SaveCheckpoint = Callable[[GPT2, int], None]  # called with the network and the 
 SECONDS_BETWEEN_REPORTS = 30
 ROWS_AT_ONCE = 16  # held-out rows in one forward pass
 N_REPEATS = 32  # rows of repeated random tokens
-LONGEST_HALF = 64  # tokens
+LONGEST_HALF = 64  # tokens of such a row before their repetition, at most
 
 
 @dataclass(frozen=True)
@@ -92,11 +92,12 @@ class Batches:
         """
         rng = np.random.default_rng([self.seed, step])
         rows, uncounted = [], []
+        # Rows are numbered over the whole run. One that adds to the count of repeats is a repeat.
         for number in range(step * self.n_rows, (step + 1) * self.n_rows):
             before = self._repeats_before(number)
             if self._repeats_before(number + 1) > before:
                 piece = self._piece(rng, step)
-                rows.append(np.resize(piece, self.n_ctx + 1))
+                rows.append(np.resize(piece, self.n_ctx + 1))  # repeats the piece
                 uncounted.append(len(piece) - 1)  # its first token is no target
             else:
                 # `number - before` windows were read before this one.
@@ -123,7 +124,10 @@ class Batches:
         return math.floor(last * number + falling)
 
     def _piece(self, rng: np.random.Generator, step: int) -> IntArray:
-        """Return the tokens that a row repeats: random ids, text or, as often, shuffled text."""
+        """Return the tokens that a row repeats: random ids with the probability `uniform`.
+
+        Otherwise a piece of the text or, as often, its tokens in random order.
+        """
         shortest, longest = self.repeats.period
         grown = min(1.0, (step + 1) / max(1, self.repeats.grow_steps))  # 1 without growth
         size = int(rng.integers(shortest, shortest + round((longest - shortest) * grown) + 1))
@@ -137,13 +141,14 @@ class Batches:
 @lru_cache(maxsize=2)
 def _order(seed: int, epoch: int, n_windows: int, n_ctx: int) -> tuple[IntArray, int]:
     """Return the order of the windows in one pass, and the token at which the first one begins."""
+    # NumPy pads short seeds with zeros, so that the 0 changes nothing.
     rng = np.random.default_rng([seed, epoch, 0])
     return rng.permutation(n_windows), int(rng.integers(n_ctx))
 
 
 @torch.no_grad()
 def held_out_loss(model: GPT2, tokens: TokenArray, rows: int | None = None) -> float:
-    """Return the mean loss in nats per token over windows of held-out text, in float32.
+    """Return the mean loss in nats per token over windows of held-out text, without autocast.
 
     Windows have the length of the context and do not overlap. The first token of each is not
     predicted, and an incomplete window at the end is dropped.
@@ -151,7 +156,7 @@ def held_out_loss(model: GPT2, tokens: TokenArray, rows: int | None = None) -> f
     Args:
         model: any GPT-2.
         tokens: token ids of held-out text, shape (n_tokens,).
-        rows: number of windows, evenly spaced; None for all.
+        rows: number of windows, evenly spaced; None for all, and all if there are fewer.
 
     >>> model = GPT2.from_pretrained("mini")
     >>> bool(8 < held_out_loss(model, np.arange(2048, dtype=np.uint16)) < 30)
@@ -169,7 +174,7 @@ def held_out_loss(model: GPT2, tokens: TokenArray, rows: int | None = None) -> f
 
 
 def held_out_windows(tokens: TokenArray, n_ctx: int) -> TokenArray:
-    """Split held-out text into windows, shape [n_windows n_ctx].
+    """Split held-out text into windows, shape [n_windows n_ctx]; an incomplete one is dropped.
 
     >>> held_out_windows(np.arange(10, dtype=np.uint16), 4).tolist()
     [[0, 1, 2, 3], [4, 5, 6, 7]]
@@ -306,7 +311,8 @@ def _update(
     learner: learners.Learner, batches: Batches, recipe: Recipe, step: int
 ) -> run_files.LogRow:
     """Run one training step and return its log row."""
-    started, training, model = time.perf_counter(), recipe.training, learner.model
+    started = time.perf_counter()
+    training, model = recipe.training, learner.model
     rate = learning_rate(step, training)
     for optimizer in learner.optimizers:
         for group in optimizer.param_groups:
@@ -358,7 +364,10 @@ def _uses_bfloat16(training: TrainingSection, device: torch.device) -> bool:
 
 
 def _summary(rows: Sequence[run_files.LogRow]) -> str:
-    """Return a one-line summary of the rows since the last summary."""
+    """Return a one-line summary of the rows since the last summary.
+
+    It ends with the measurements of the last row, unless this row has none (NaN).
+    """
     last, n = rows[-1], len(rows)
     loss = sum(row.loss for row in rows) / n
     # The harmonic mean, because all steps have the same number of tokens.

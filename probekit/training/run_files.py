@@ -229,7 +229,7 @@ def read_progress(folder: Path, *, verify: bool = True) -> Progress | None:
             size = file.read(8)
             if len(size) < 8:
                 raise ValueError("it is truncated")
-            # A damaged size must not fill the memory.
+            # A damaged size must not fill the memory. No header has 10**8 bytes.
             header = size + file.read(min(struct.unpack("<Q", size)[0], 10**8))
             metadata: dict[str, Any] = json.loads(header[8:])["__metadata__"]
             written = metadata.pop(_SEAL, None)

@@ -271,7 +271,7 @@ def _rotary(entries: Mapping[str, Any]) -> tuple[shared.RotaryPositions, shared.
     given = {"rope_parameters": full, "rope_theta": entries.get("rope_theta")}
     sliding = sections.get(_SLIDING)
     local = {"rope_parameters": sliding, "rope_theta": entries.get("rope_local_base_freq")}
-    # The hub's default bases for Gemma 3 are 1e6 and, in a window, 1e4.
+    # The hub's default bases for Gemma 3 are 1e6 and, in a window, 1e4, that of `from_hub`.
     return shared.RotaryPositions.from_hub(given, theta=1e6), shared.RotaryPositions.from_hub(local)
 
 
@@ -291,9 +291,10 @@ class GemmaBlock(nn.Module):
 
     def __init__(self, config: GemmaConfig) -> None:
         super().__init__()
-        width, eps, norms = config.d_model, config.rms_norm_eps, None
+        width, eps = config.d_model, config.rms_norm_eps
+        norms = None
         if config.has_norms_of_heads:
-            norms = GemmaNorm(config.d_head, eps), GemmaNorm(config.d_head, eps)
+            norms = (GemmaNorm(config.d_head, eps), GemmaNorm(config.d_head, eps))
         self.input_layernorm = GemmaNorm(width, eps)
         self.self_attn = shared.GroupedAttention(
             config,

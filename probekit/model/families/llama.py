@@ -170,7 +170,7 @@ class LlamaBlock(nn.Module):
         super().__init__()
         eps, norms = config.rms_norm_eps, None
         if config.has_norms_of_heads:
-            norms = RMSNorm(config.d_head, eps), RMSNorm(config.d_head, eps)
+            norms = (RMSNorm(config.d_head, eps), RMSNorm(config.d_head, eps))
         self.input_layernorm = RMSNorm(config.d_model, eps)
         self.self_attn = shared.GroupedAttention(config, norms, qkv_bias=config.qkv_bias)
         self.post_attention_layernorm = RMSNorm(config.d_model, eps)

@@ -105,7 +105,7 @@ class OLMo2Block(nn.Module):
         super().__init__()
         eps = config.rms_norm_eps
         q_norm = NormOfAllHeads(config.n_heads * config.d_head, eps)
-        norms = q_norm, NormOfAllHeads(config.n_kv_heads * config.d_head, eps)
+        norms = (q_norm, NormOfAllHeads(config.n_kv_heads * config.d_head, eps))
         self.self_attn = shared.GroupedAttention(config, norms, qkv_bias=config.attention_bias)
         self.post_attention_layernorm = RMSNorm(config.d_model, eps)
         self.mlp = GatedMLP(config.d_model, config.d_mlp, SILU, bias=False)

@@ -151,6 +151,7 @@ def _of_llama3(plain: Tensor, rotary: RotaryPositions) -> Tensor:
 
     Source: the code published with Llama 3.1 (models/llama3/reference_impl/model.py).
     """
+    # In the order of `_LLAMA3`.
     factor, low, high, trained = (cast(float, getattr(rotary, key)) for key in _KINDS["llama3"])
     wavelength = 2 * math.pi / plain  # in tokens
     turns = trained / wavelength  # of each pair over a text of the first training

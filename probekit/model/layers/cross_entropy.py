@@ -29,7 +29,8 @@ def cross_entropy(
     Args:
         x: output of the final norm, shape [n_tokens d_model].
         unembedding: shape [d_vocab d_model].
-        targets: id to predict at each token, -100 to exclude it, shape [n_tokens].
+        targets: id to predict at each token, -100 to exclude it, shape [n_tokens]; at least one is
+            not excluded.
         softcap: cap c of the logits l, which become c tanh(l / c); None for none.
 
     >>> x, unembedding = torch.eye(2), torch.tensor([[9.0, 0.0], [0.0, 9.0], [0.0, 0.0]])
@@ -57,6 +58,7 @@ class _CrossEntropy(torch.autograd.Function):
         x_cast, unembedding_cast = _autocast(x), _autocast(unembedding)
         for start in range(0, len(x), CHUNK):
             chunk = slice(start, start + CHUNK)
+            # Shapes [chunk d_model], [chunk 1] and [chunk 1].
             part, share, target = x_cast[chunk], shares[chunk, None], targets[chunk, None]
             logits = linear(part, unembedding_cast).to(loss_dtype)  # [chunk d_vocab]
             if softcap is not None:

@@ -155,7 +155,8 @@ def attend_heads(
         visible = visible_at(context.at, visible, q.shape[1], k.shape[1])
         q = context.selected(q)
     is_read = tap.wants("hook_attn_scores", "hook_pattern")
-    n_queries, n_keys, group = q.shape[1], k.shape[1], q.shape[2] // k.shape[2]
+    n_queries, n_keys = q.shape[1], k.shape[1]
+    group = q.shape[2] // k.shape[2]  # heads that share a key and a value
     if group > 1:
         k, v = k.repeat_interleave(group, 2), v.repeat_interleave(group, 2)
     q, k, v = (x.transpose(1, 2) for x in (q, k, v))  # [batch n_heads pos d_head], or key_pos

@@ -40,7 +40,7 @@ def positions_and_visible(
     if mask is None:
         return torch.arange(n_before, n_keys, device=tokens.device).expand_as(tokens), None
     mask = mask.to(device=tokens.device, dtype=torch.bool)
-    positions = (mask.cumsum(-1) - 1).clamp(min=0)[:, n_before:]
+    positions = (mask.cumsum(-1) - 1).clamp(min=0)[:, n_before:]  # padding on the left has 0
     # If no token follows padding, all padding is on the right.
     if not bool((mask[:, 1:] & ~mask[:, :-1]).any()):
         return positions, None
@@ -54,7 +54,8 @@ def in_window(
 ) -> Tensor | None:
     """Return the attention mask of a sliding window, shape [batch 1 query key].
 
-    A query attends to the last `window` real tokens, its own included.
+    A query attends to the last `window` real tokens, its own included. If there are no more columns
+    than that, the result is `visible`.
 
     Args:
         visible: attention mask without a window; None means the causal mask.

@@ -69,7 +69,9 @@ class Recording:
                 joined[site] = torch.cat(parts, dim=axes.index("pos"))
                 continue
             # Earlier passes lack the later keys; a single pass would mask them.
-            n_keys, masked = parts[-1].shape[-1], sites.describe(site.partition("[")[0]).masked
+            n_keys = parts[-1].shape[-1]
+            # The table has sites without the choice of a head, such as [head=1] in `site`.
+            masked = sites.describe(site.partition("[")[0]).masked
             padded = [F.pad(part, (0, n_keys - part.shape[-1]), value=masked) for part in parts]
             joined[site] = torch.cat(padded, dim=axes.index("query_pos"))
         return ActivationCache(joined, sites)

@@ -72,11 +72,11 @@ class KeyValueCache:
     def __init__(self) -> None:
         self.length = 0  # columns read, including padding
         self._model: weakref.ref[nn.Module] | None = None
-        self._mask: Tensor | None = None  # [batch length]; None until there is padding
+        self._mask: Tensor | None = None  # [batch length]; None until a pass has a mask
         self._storage: dict[int, Tensor] = {}  # by block, [kv batch n_heads capacity d_head]
 
     def join_mask(self, model: nn.Module, tokens: Tensor, mask: Tensor | None) -> Tensor | None:
-        """Return the mask of cached and new columns, or None if none of them is padding.
+        """Return the mask of cached and new columns, or None if no pass had a mask.
 
         The first pass also binds the cache to its model.
 
@@ -125,7 +125,13 @@ class KeyValueCache:
         self._mask = mask
 
     def _with_capacity(self, storage: Tensor | None, end: int, like: Tensor) -> Tensor:
-        """Return storage for `end` columns; doubling it when full keeps the copies few."""
+        """Return storage for `end` columns; doubling it when full keeps the copies few.
+
+        Args:
+            storage: shape [kv batch n_heads capacity d_head]; None for new storage.
+            end: number of columns.
+            like: keys of new columns, shape [batch pos n_heads d_head]; their values are not read.
+        """
         if storage is not None and storage.shape[3] >= end:
             return storage
         batch, _, n_heads, d_head = like.shape
@@ -148,7 +154,8 @@ class Context:
         at: positions at which the last block computes its queries, shape [batch n_at]; None means
             all.
         past: cache with the keys and values of earlier tokens.
-        before: keys, rotated if the network rotates them, and values of earlier tokens, by block.
+        before: keys, rotated if the network rotates them, and values of earlier tokens, by block;
+            empty if there are none.
     """
 
     positions: Tensor
@@ -167,7 +174,7 @@ class Context:
         """Return the context of a pass that reads `tokens` after those in `past` or `before`.
 
         Positions and visibility are computed on the device of the tokens, so that host tokens cause
-        no GPU synchronisation.
+        no GPU synchronisation. `visible` and `at` are then moved to `device`.
         """
         lengths = [keys.shape[1] for keys, _ in filter(None, before or ())]  # all are equal
         n_before = past.length if past is not None else max(lengths, default=0)
@@ -177,7 +184,7 @@ class Context:
         return cls(positions, visible, mask, n_before, at, past, before or ())
 
     def visible_in(self, window: int | None) -> Tensor | None:
-        """Return the attention mask of a sliding window; `visible` without one.
+        """Return the attention mask of a sliding window; `visible` if `window` is None.
 
         A query attends to the last `window` tokens, its own included.
         """
@@ -191,7 +198,7 @@ class Context:
     def of_block(
         self, layer: int, visible: Tensor | None, angles: tuple[Tensor, ...], *, is_last: bool
     ) -> BlockContext:
-        """Return the context of a block; only the last one leaves out positions."""
+        """Return the context of a block; only in the last one `at` selects the queries."""
         earlier = self.before[layer] if self.before else None
         extend = partial(_join, earlier) if self.past is None else partial(self.past.extend, layer)
         return BlockContext(visible, angles, extend, self.at if is_last else None)

@@ -56,6 +56,8 @@ def prepare_tokens(
 ) -> tuple[Tensor, Tensor | None]:
     """Return validated token ids, 0 at padding, and their mask, shape [batch pos] each.
 
+    The mask is None if none is given.
+
     >>> batch = TokenBatch(torch.tensor([[-1, 5]]), torch.tensor([[False, True]]), torch.empty(0))
     >>> from probekit.model.families.gpt2 import GPT2Config
     >>> prepare_tokens(GPT2Config(), batch, None)
@@ -138,6 +140,7 @@ def warn_of_padding(config: ModelConfig, tokens: Tensor) -> None:
 
     Some tokenizers pad GPT-2's texts in this way. One `<|endoftext|>` at the beginning of every row
     is a beginning-of-text token; several of them, or only some rows with one, are likely padding.
+    For a config with no end-of-text id, or with several, there is no warning.
 
     >>> from probekit.model.families.gpt2 import GPT2Config
     >>> warn_of_padding(GPT2Config(eos_token_id=50256), torch.tensor([[50256, 5], [50256, 6]]))
@@ -145,7 +148,7 @@ def warn_of_padding(config: ModelConfig, tokens: Tensor) -> None:
     end = config.eos_token_id
     if not isinstance(end, int) or tokens.shape[1] < 2 or not bool((tokens[:, 0] == end).any()):
         return
-    n_leading = (tokens == end).cumprod(-1).sum(-1)  # [batch]
+    n_leading = (tokens == end).cumprod(-1).sum(-1)  # `end` before any other token, [batch]
     # A row that has nothing but <|endoftext|> may be either.
     counts = set(n_leading[n_leading < tokens.shape[1]].tolist())
     most = max(counts, default=0)
@@ -212,7 +215,8 @@ def check_targets(config: ModelConfig, tokens: Tensor, targets: Tensor) -> None:
 def pad(sequences: Sequence[npt.NDArray[np.int64]], side: PaddingSide) -> tuple[Tensor, Tensor]:
     """Return padded token ids, -1 at padding, and their mask, shape [batch pos] each.
 
-    The padding id is not a token, so that a forgotten mask raises an error.
+    There is at least one sequence. The padding id is not a token, so that a forgotten mask raises
+    an error.
 
     >>> ids, mask = pad([np.array([5, 6, 7]), np.array([8])], "left")
     >>> ids.tolist()

@@ -176,6 +176,7 @@ class Sites(Sequence[str]):
         ('batch', 'query_pos', 'key_pos')
         """
         site, _, choice = part.partition("[")
+        # None for a whole site: no axis equals it, so that all remain.
         selected = SELECTED_AXES.get(choice.partition("=")[0])
         return tuple(axis for axis in self.describe(site).axes if axis != selected)
 
@@ -237,6 +238,7 @@ class Sites(Sequence[str]):
             selectors = (name for name in SELECTED_AXES if choice.strip().startswith(name))
             selector = next(selectors, None)
             if bracket and selector:
+                # For the message: the full name if `site` is a short one, and the first number.
                 candidates = self._by_short_name(site.replace("hook_", ""))
                 if candidates:
                     site = candidates[0].name.format(l="*")
@@ -247,6 +249,7 @@ class Sites(Sequence[str]):
                     f"{site}[{selector}={digits or 0}]."
                 )
         for site in self.expand([match["site"] if match else pattern]):
+            # {} selects the whole site.
             indices: list[dict[str, int]] = self._indices(site, match) if match else [{}]
             for index in indices:
                 yield SiteSelection(site, **index)

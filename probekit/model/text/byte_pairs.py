@@ -54,11 +54,13 @@ class BytePairTokenizer(Tokenizer):
 
         Raises:
             ConfigError: the folder has a vocabulary of another format, which takes precedence.
+            CheckpointError: the folder has a damaged digests.json.
             StoreError: the folder cannot be written.
         """
         folder, files = Path(folder), self.vocabulary.files
         existing = {path.name for path in vocabulary_files(folder)}
         after_writing = existing | files.keys()
+        # The set of files that `from_folder` would read after this call.
         read_first = next(names for names in VOCABULARY_FILES if after_writing.issuperset(names))
         if files.keys() != set(read_first):
             raise ConfigError(
@@ -99,7 +101,7 @@ class BytePairTokenizer(Tokenizer):
     def _ordinary(self, text: str) -> TokenizedText:
         encoded = np.frombuffer(utf8(text), dtype=np.uint8)
         ranks = np.array(self._encoding.encode_ordinary(text), dtype=np.int64)
-        ends = np.cumsum(self._lengths[ranks])  # in bytes
+        ends = np.cumsum(self._lengths[ranks])  # in bytes; the tokens have no gaps between them
         # In UTF-8, bytes 0b10xxxxxx continue a character; all others begin one.
         character_of_byte = np.cumsum((encoded & 0xC0) != 0x80) - 1
         starts = character_of_byte[ends - self._lengths[ranks]]
@@ -274,6 +276,7 @@ def _read_tokenizer_json(path: Path, text: bytes) -> _Parts:
             # The vocabulary may already contain the token.
             if ids.setdefault(name, number) != number:
                 raise CheckpointError(f"{path} assigns two ids to the token {name!r}.")
+        # The ids are checked again, now with those of the added tokens.
         return _token_ids(path, ids), merges, {token["content"] for token in added}
     except (TypeError, KeyError, AttributeError) as error:
         raise CheckpointError(

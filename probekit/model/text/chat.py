@@ -58,11 +58,12 @@ class ChatTemplate:
     def render(self, turns: Sequence[str]) -> tuple[str, list[tuple[int, int]]]:
         """Return the text of a conversation, with the place of each turn.
 
-        A place is the first and one past the last character of a turn. A template may strip a turn.
+        A place is the first and one past the last character of a turn. A template may strip a turn;
+        the place is then that of the stripped text.
 
         Args:
-            turns: what user and assistant say in turn; the user begins. After a turn of the user
-                the text ends where the assistant's begins.
+            turns: what user and assistant say in turn, at least one; the user begins. After a turn
+                of the user the text ends where the assistant's begins.
 
         Raises:
             CheckpointError: the template cannot be computed, or not within the limits.
@@ -70,6 +71,7 @@ class ChatTemplate:
         """
         text = self._text(turns)
         # A render of marks in place of the turns shows what the template writes around each turn.
+        # `parts[n]` is the text after turn n, up to the next turn or the end.
         marks = [f"\ue000{number}\ue001" for number in range(len(turns))]
         before, *parts = re.split("|".join(marks), self._text(marks))
         if len(parts) != len(turns):
@@ -94,11 +96,9 @@ class ChatTemplate:
         messages = [{"role": ROLES[n % 2], "content": turn} for n, turn in enumerate(turns)]
         self._sandbox.begin(turns)
         try:
-            options = {
-                "tools": None,
-                "documents": None,
-                "add_generation_prompt": len(turns) % 2 == 1,
-            }
+            # After a turn of the user, the template also writes the beginning of the assistant's.
+            ends_with_user = len(turns) % 2 == 1
+            options = {"tools": None, "documents": None, "add_generation_prompt": ends_with_user}
             return self._template.render(messages=messages, **options, **self._special)
         except _RefusedError as error:
             raise DataError(
@@ -220,12 +220,13 @@ class Sandbox(ImmutableSandboxedEnvironment):
     def begin(self, messages: Sequence[str]) -> None:
         """Begin a render of messages: give it its budget, which grows with them.
 
-        In a short template a message pays for 1,000 more steps, and each of its characters for one.
+        The budget is in characters. Each message adds 1,000 steps of `_STEP` characters to it, and
+        each character of a message adds one such step.
         """
         self._budget = BUDGET + _STEP * sum(_STEP + len(message) for message in messages)
 
     def _spend(self, cost: float) -> None:
-        """Pay for a step and its cost in characters; raises ValueError if the budget is spent."""
+        """Pay for a step, and `cost` characters more; raises ValueError if the budget is spent."""
         self._budget -= self._step + cost
         if self._budget < 0:
             raise ValueError("its loops or texts are too long")
@@ -234,7 +235,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         """Pay for an operation: the sum of the sizes of its operands, or their product.
 
         `operation` is an operator, or the name of a filter, test, method or function. "format" is
-        the method `str.format`.
+        the method `str.format`. A power and a format with a wide field raise ValueError.
         """
         if operation == "**":
             raise ValueError("it computes a power")
@@ -308,6 +309,7 @@ class _Measuring(NodeTransformer):
             for operand in node.ops:
                 operand.expr = _filtered(operand.expr, "_measured")
         elif isinstance(node, nodes.Concat):
+            # a ~ b becomes [a, b] | join.
             return _filtered(nodes.List(node.nodes, lineno=node.lineno), "join")
         # A new list, dict, tuple or slice of one is paid for when it is made.
         is_value = isinstance(node, nodes.List | nodes.Dict)
@@ -333,7 +335,8 @@ def _has_wide_field(text: str) -> bool:
 def _size(value: Any, most: float) -> float:
     """Return the number of characters of a text, the magnitude of a number, or the sum of a list.
 
-    The result is at least 1, and incomplete above `most`.
+    Each item of a list counts `_ITEM` in addition, and all other values nothing. The result is at
+    least 1, and incomplete above `most`.
 
     Raises:
         TypeError: the value has no text that is always the same.

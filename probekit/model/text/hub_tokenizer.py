@@ -53,9 +53,9 @@ class HubTokenizer(Tokenizer):
         _check_model(path, content.get("model"))
         _check_growth(path, content)
         check_token_ids(self._config, self._where / CONFIG)
-        # The post-processor would shorten offsets and add special tokens.
-        unused = dict.fromkeys(("post_processor", "truncation", "padding"))
-        self._content = content | unused
+        # Null in place of the unused steps: the post-processor would shorten offsets and add
+        # special tokens, and the length of a text is up to the caller.
+        self._content = content | dict.fromkeys(("post_processor", "truncation", "padding"))
         self._encoder = _encoder(path, self._content)
         self._encoder.encode_special_tokens = True  # their text in a text is ordinary text
         # Whether tokens are written in GPT-2's characters of bytes.
@@ -87,6 +87,7 @@ class HubTokenizer(Tokenizer):
         """Write tokenizer.json, tokenizer_config.json and a chat template, and their digests.
 
         Raises:
+            CheckpointError: the folder has a damaged digests.json.
             StoreError: the folder cannot be written.
         """
         digests = {}
@@ -108,7 +109,7 @@ class HubTokenizer(Tokenizer):
 
     @cached_property
     def _bos(self) -> int | None:
-        """Id of the beginning-of-text token; None if the model has none.
+        """Id of the beginning-of-text token; None if there is none, or config.json lists several.
 
         Qwen's config.json has a bos_token_id, but its tokenizer has no such token, and its models
         were trained without: tokenizer_config.json takes precedence.
@@ -120,7 +121,7 @@ class HubTokenizer(Tokenizer):
         return number if isinstance(number, int) else None
 
     def _setting(self, key: str) -> str | None:
-        """Return a text of tokenizer_config.json; a token may be an object with its `content`.
+        """Return a text of tokenizer_config.json, or None; a token may be an object with `content`.
 
         Raises:
             CheckpointError: it is something else.
@@ -241,7 +242,7 @@ def _encoder(path: Path, content: Mapping[str, Any]) -> Encoder:
 
 @contextmanager
 def _library(failure: Callable[[], str]) -> Iterator[None]:
-    """Turn errors of the library `tokenizers` to a CheckpointError: `failure()`, then the error."""
+    """Convert errors of `tokenizers` to a CheckpointError: the text `failure()`, then theirs."""
     try:
         yield
     except BaseException as error:
@@ -278,7 +279,7 @@ def _content(token: Any) -> Any:
 
 
 def _check_model(path: Path, model: Any) -> None:
-    """Raise CheckpointError unless the tokenizer is byte-level or SentencePiece's BPE.
+    """Raise CheckpointError unless the model is a BPE with a vocabulary and without dropout.
 
     Raises:
         CheckpointError: it is of another kind, has no vocabulary, or tokenizes at random.

@@ -71,6 +71,7 @@ class Tokenizer(ABC):
 
         Raises:
             ConfigError: the folder has a vocabulary of another format, which takes precedence.
+            CheckpointError: the folder has a damaged digests.json.
             StoreError: the folder cannot be written.
         """
 
@@ -152,6 +153,7 @@ class Tokenizer(ABC):
             MissingError: the model has no chat template.
             DataError: a turn contains a special token, or the template refuses the turns or changes
                 their text.
+            CheckpointError: the template is damaged, or cannot be computed within its limits.
         """
         raise MissingError(
             "This model has no chat template: it was not trained on conversations. Name a model "
@@ -227,9 +229,9 @@ class Tokenizer(ABC):
                 read the whole part.
 
         Raises:
-            DataError: the part is not in the text, occurs more than once, or begins or ends inside
-                a token.
-            ConfigError: the piece is unknown.
+            DataError: the text is not a str; or the part is empty, not in the text, occurs more
+                than once, or begins or ends inside a token.
+            ConfigError: the piece is unknown, or `bos` is true and there is no such token.
 
         >>> tokenizer = Tokenizer.from_pretrained("mini")
         >>> tokenizer.position_of("The keys to the old cabinet", " keys", bos=False)
@@ -312,6 +314,7 @@ def batch_of(encoded: Sequence[TokenizedText], side: PaddingSide | None = None) 
     side = side or "right"  # the same as left without padding
     ids, mask = pad([tokens.ids for tokens in encoded], side)
     offsets = torch.zeros(*ids.shape, 2, dtype=torch.int64)
+    # Row by row, the tokens in the mask are those of the texts in order.
     offsets[mask] = torch.from_numpy(np.concatenate([tokens.offsets for tokens in encoded]))
     return TokenBatch(ids, mask, offsets)
 

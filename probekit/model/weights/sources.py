@@ -53,8 +53,8 @@ def find_model(
     Args:
         source: name or path.
         files: files of a model on the hub to download.
-        check: called with the folder as soon as it has config.json; raises before the download of
-            weights that cannot be used.
+        check: called, for a model on the hub, with the folder as soon as it has config.json; raises
+            before the download of weights that cannot be used.
         vocabulary: sets of files of the vocabulary; the first that is complete is downloaded.
 
     >>> sorted(path.name for path in find_model("mini").iterdir())
@@ -62,7 +62,7 @@ def find_model(
 
     Raises:
         MissingError: there is no such folder or model, it lacks a file, or the download fails.
-        ConfigError: the name is neither a path nor a valid hub name.
+        ConfigError: the name is empty, that of a file, or neither a path nor a valid hub name.
         CheckpointError: the hub's local cache is damaged.
     """
     folder = local_folder(source)
@@ -155,7 +155,7 @@ def local_folder(source: str | Path) -> Path | None:
 
     Raises:
         MissingError: there is no such folder, or no model of that name.
-        ConfigError: the name is empty, or that of a file.
+        ConfigError: the name is empty, that of a file, or not a valid path.
     """
     text = str(source)
     if isinstance(source, str) and text in PUBLISHED_NAMES:
