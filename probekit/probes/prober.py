@@ -246,6 +246,7 @@ class Prober:
             scores = [_over_splits(of_splits) for of_splits in of_kind]
             for of_draws in zip(*scores, strict=True):
                 result.measurements.extend(self.measure(Scored.of_draws(of_draws)))
+            # There may be fewer networks than `NETWORKS` has targets.
             for target, of_splits, (task, *_) in zip(NETWORKS, of_kind, scores, strict=False):
                 validations = []
                 for of_split in of_splits:

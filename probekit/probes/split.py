@@ -11,8 +11,8 @@ import numpy as np
 from scipy.special import log_softmax
 
 from probekit.probes import fitters
+from probekit.probes.controls import control_task
 from probekit.probes.controls.baselines import predict_baselines
-from probekit.probes.controls.control_task import comparable_rows, draw_controls
 from probekit.probes.data import (
     GroupedTokens,
     ProbeData,
@@ -108,15 +108,15 @@ class SplitProber:
     @cached_property
     def comparable(self) -> Mask:
         """Mask (n_test,) of the test rows that the control task is scored on."""
-        return comparable_rows(self.data, self.settings, self.fitted.rows)
+        return control_task.comparable_rows(self.data, self.settings, self.fitted.rows)
 
     def draw_controls(self) -> None:
         """Draw the labels of the control task, so that `read` scores it, too.
 
         Raises:
-            ConfigError: A control task cannot be drawn; see `draw_controls`.
+            ConfigError: A control task cannot be drawn; see `control_task.draw_controls`.
         """
-        drawn = draw_controls(self.data, self.settings, self.fitted.rows)
+        drawn = control_task.draw_controls(self.data, self.settings, self.fitted.rows)
         self._controls = [fitters.label_column(self.data, one, self.settings) for one in drawn]
 
     def chance(self, predictions: Predictions, draw: int | None = None) -> Predictions:
@@ -151,8 +151,9 @@ class SplitProber:
         """Return the scores of one kind of probe at one site.
 
         The first is the score of the task on the test rows. For kinds that predict each row by
-        itself, the validation score of the task follows, then scores of the control task,
-        description lengths and the learning curve, as requested.
+        itself, the validation score of the task follows. Then, if requested, follow test score,
+        validation score and selectivity of the control task, description lengths (not for numbers)
+        and the learning curve.
 
         Args:
             spec: the kind of probe.
@@ -187,6 +188,7 @@ class SplitProber:
             pairs = [self._test_and_validation(column, outside) for column in controls]
             tests, validations = zip(*pairs, strict=True)
             control = Scored.of_draws(tests).take(self.comparable)
+            # Selectivity is the score of the task minus that of the control task on the same rows.
             comparable, metric = test.take(self.comparable), self.settings.main_metric
             selectivity = replace(comparable, metric=metric, against=control.predictions)
             scores += [control, Scored.of_draws(validations), selectivity]
@@ -317,6 +319,7 @@ class SplitProber:
         else:
             scores = probe.class_scores(X[test.rows], test.example_of_row, self.fitted.n_classes)
             truth, positive = self.task[test.first], data.positive_code
+            # Kinds that read texts offer scores only, so no probabilities are computed from logits.
             predictions = ClassPredictions.of_scores(
                 truth, scores, are_logits=False, positive=positive
             )
