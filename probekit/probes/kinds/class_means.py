@@ -36,7 +36,8 @@ def within_covariance(
     """Return the shrunk within-class covariance (n_features, n_features).
 
     It equals (1 - s) S + s tr(S) / n_features I, where s is `shrinkage` or, if that is None, the
-    Ledoit-Wolf estimate, but at least 1e-6. If all rows equal their class mean, as with one row per class, it is the identity.
+    Ledoit-Wolf estimate, but at least 1e-6. If all rows equal their class mean, as with one row per
+    class, it is the identity.
 
     >>> X, codes = np.array([[0.0, 0.0], [2.0, 0.0]]), np.array([0, 0])
     >>> within_covariance(X, np.array([[1.0, 0.0]]), codes, shrinkage=0.5).tolist()

@@ -174,9 +174,9 @@ def ridge_path(
         mean, centre = (np.average(values, axis=0, weights=weights) for values in (targets, rows))
         scale = np.sqrt(weights)[:, None]
         rows, residuals = scale * (rows - centre), scale * (targets - mean)
-    # The coefficients are axes (eigenvalues + alpha)^-1 axes^T rows^T residuals, with the axes of X^T X.
-    # They equal rows^T axes (eigenvalues + alpha)^-1 axes^T residuals, with the axes of X X^T,
-    # which is the smaller matrix if there are fewer rows than features.
+    # The coefficients are axes (eigenvalues + alpha)^-1 axes^T rows^T residuals, with the axes of
+    # X^T X. They equal rows^T axes (eigenvalues + alpha)^-1 axes^T residuals, with the axes of
+    # X X^T, which is the smaller matrix if there are fewer rows than features.
     is_tall = rows.shape[0] >= rows.shape[1]
     eigenvalues, axes = np.linalg.eigh(rows.T @ rows if is_tall else rows @ rows.T)
     eigenvalues = np.maximum(eigenvalues, 0.0)  # rounding can make 0 slightly negative

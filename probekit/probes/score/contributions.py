@@ -90,9 +90,8 @@ def of_macro_f1(predictions: metrics.ClassPredictions) -> RowScores:
     A correct row of class k contributes 2 / (true rows + predicted rows of k), divided by the
     number of such classes.
     """
-    both = (predictions.truth, predictions.guess)
-    n_true, n_guessed = (_counted(codes, predictions.n_classes) for codes in both)
-    total = n_true + n_guessed
+    n_classes = predictions.n_classes
+    total = _counted(predictions.truth, n_classes) + _counted(predictions.guess, n_classes)
     return _weighted_hits(predictions, 2 * _inverse(total) / (total > 0).sum())
 
 
@@ -344,7 +343,7 @@ parts_of_achieved_fpr_5 = partial(_alarms, rate=0.05, of_positives=False)
 
 
 def _means(truth: Codes, values: Floats, classes: Codes, average: bool = False) -> ClassParts:
-    """Return one part for each class: the mean of `values` over its rows, 0 for a class without.
+    """Return one part for each class: the mean of `values` over its rows.
 
     The score is the sum of the parts or, with `average`, their mean. Rows of other classes do not
     contribute.
@@ -353,7 +352,7 @@ def _means(truth: Codes, values: Floats, classes: Codes, average: bool = False) 
     # The total of a class without rows is 0, and so is its mean.
     counts = np.maximum([(truth == code).sum() for code in classes], 1)
     totals = np.array([values[truth == code].sum() for code in classes])
-    # The largest code may be one of the rows or, if that class has no rows, one of `classes`.
+    # The largest code may occur in `truth` only or, if its class has no rows, in `classes` only.
     row_weight_of_class = np.zeros(max(truth.max(initial=0), classes.max(initial=0)) + 1)
     row_weight_of_class[classes] = weights / counts
     return ClassParts(truth, values * row_weight_of_class[truth], totals / counts, weights, classes)

@@ -52,8 +52,9 @@ def jackknife_interval(
     """Return the value of a metric with its confidence interval, of 95 % unless `level` differs.
 
     The limits are NaN if the metric is undefined when some unit is left out; the AUROC, for
-    example, if all positive rows are in one group. For a metric without bounds they are also NaN
-    if all units give the same value, which is not 0, and there are fewer than 6 groups.
+    example, if all positive rows are in one group. If the range has an infinite end, they are also
+    NaN if leaving out a unit never changes the value and there are fewer than 6 units. They equal
+    the value instead if it is 0 or, on the logarithmic scale, if its distance from the end is 1.
 
     Args:
         values: the metric over all groups, then with each unit left out, shape (1 + n_units,).
@@ -82,7 +83,8 @@ def jackknife_interval(
     if np.isfinite(top) and (values < top).all():
         distance = _log_t(top - values, resamples, level)
         return Interval(value, top - distance.high, top - distance.low)
-    # There are no bounds, or a value is at the end of the range, where there is no logarithm.
+    # There are no bounds, or a value is at the end of the range, where there is no logarithm. A NaN
+    # limit stays NaN, because `max` and `min` keep their first argument then.
     found = _t(values, resamples, level)
     return Interval(value, max(found.low, bottom), min(found.high, top))
 
@@ -123,6 +125,7 @@ def score_interval(
         return Interval(value, np.nan, np.nan)
     distances = np.empty((len(parts.weights), 2))
     for part, weight in enumerate(parts.weights):
+        # The variance is that of the weighted part.
         share, variance = float(parts.shares[part]), float(spread.variances[part]) / weight**2
         n_units, n_rows = float(spread.n_effective[part]), int(spread.n_rows[part])
         ends = _korn_graubard(share, variance, n_units, n_rows, resamples.widening, level)

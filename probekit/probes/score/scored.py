@@ -267,7 +267,8 @@ def joined(parts: Sequence[Predictions]) -> Predictions:
     """Return the concatenated predictions for several sets of rows, each with fits of its own.
 
     An array that one of the parts lacks is None. Single values, such as the number of classes, are
-    those of the first part.
+    those of the first part. Scores are log probabilities only if those of all parts are, and
+    `n_codes` is the number of parts.
 
     >>> both = joined([metrics.NumberPredictions(np.array([1.0]), np.array([2.0]))] * 2)
     >>> both.guess.tolist()
