@@ -200,7 +200,7 @@ class SplitProber:
 
     def _test_and_validation(self, column: _Column, outside: Floats) -> tuple[Scored, Scored]:
         """Return the score on the test rows X `outside` and the cross-validation score."""
-        fitted, tuned, metric = self.fitted, column.tuned, self.settings.main_metric
+        fitted, tuned = self.fitted, column.tuned
         held_out = self._held_out(column)
         predictions = self._predict(column, tuned.solution, outside, fitted.rows)
         if fitted.positive is not None and isinstance(predictions, ClassPredictions):
@@ -209,7 +209,7 @@ class SplitProber:
         fewest_fitted = len(fitted.rows) - int(np.bincount(fitted.fold_of_row).max())
         facts = column.facts.of_fits(tuned.search, n_train=fewest_fitted, split="validation")
         chance = uninformed(column.codes, held_out)
-        validation = Scored((held_out,), (chance,), fitted.groups, facts, metric)
+        validation = Scored((held_out,), (chance,), fitted.groups, facts, self.settings.main_metric)
         return self._scored(predictions, column.labels, column.facts), validation
 
     def _predict(
@@ -223,15 +223,15 @@ class SplitProber:
 
     def _held_out(self, column: _Column) -> fitters.RowPredictions:
         """Return the cross-validated predictions of the training rows, with scores if needed."""
-        fitted, tuned, codes = self.fitted, column.tuned, column.codes
+        folds, n_classes = self.fitted.fold_of_row, self.fitted.n_classes
         # `outputs` are numbers, or label codes, which class scores replace if they are needed.
-        folds, n_classes, outputs = fitted.fold_of_row, fitted.n_classes, tuned.held_out
+        codes, outputs = column.codes, column.tuned.held_out
         if not self.settings.reads_numbers:
-            if fitted.positive is None and not METRICS[self.settings.main_metric].needs:
+            if self.fitted.positive is None and not METRICS[self.settings.main_metric].needs:
                 return ClassPredictions(codes, outputs, n_classes, folds=folds)
-            paths = np.array([tuned.search], dtype=object)  # (1, n_folds): a single penalty
+            paths = np.array([column.tuned.search], dtype=object)  # (1, n_folds): a single penalty
             (outputs,) = held_out_scores(column.X, paths, folds, n_classes)
-        return fitted.held_out(column.fitter.spec, codes, outputs, folds)
+        return self.fitted.held_out(column.fitter.spec, codes, outputs, folds)
 
     def _left_out(self, column: _Column, held_out: fitters.RowPredictions) -> ClassPredictions:
         """Return the predictions of the training rows that thresholds of the final fit need.

@@ -91,10 +91,10 @@ def _mean_numbers(
 
     Only the requested ones of these two baselines are computed.
     """
-    truth, train_y, names = y[data.test], y[data.train], fitted.settings.baselines
-    if "majority" in names:
+    truth, train_y = y[data.test], y[data.train]
+    if "majority" in fitted.settings.baselines:
         yield "majority", NumberPredictions(truth, np.full(len(truth), train_y.mean()))
-    if "word_identity" in names:
+    if "word_identity" in fitted.settings.baselines:
         guess = word_mean_numbers(data.types[data.train], train_y, data.types[data.test])
         yield "word_identity", NumberPredictions(truth, guess)
 
@@ -109,7 +109,7 @@ def _frequencies(
     word type does not count the frequencies of the labels, and always has scores.
     """
     settings, n_classes = fitted.settings, fitted.n_classes
-    truth, train_codes, names = codes[data.test], codes[data.train], settings.baselines
+    truth, train_codes = codes[data.test], codes[data.train]
 
     def with_scores(guess: Codes, logs: Floats) -> ClassPredictions:
         """Return the predictions, with scores if the main metric needs any."""
@@ -118,10 +118,10 @@ def _frequencies(
             return predictions
         return replace(predictions, scores=logs, scores_are_log_probabilities=True)
 
-    if "majority" in names:
+    if "majority" in settings.baselines:
         logs = log_frequencies(train_codes, len(truth), n_classes)
         yield "majority", with_scores(majority_guess(train_codes, len(truth)), logs)
-    if "word_identity" in names:
+    if "word_identity" in settings.baselines:
         train_types, types = data.types[data.train], data.types[data.test]
         logs = word_identity_log_frequencies(train_types, train_codes, types, n_classes)
         if settings.class_weight is None:

@@ -34,7 +34,7 @@ class TokensOfTexts:
 
     Attributes:
         tokens: The tokens (n_tokens, n_features); those of a text are contiguous.
-        text: The number (n_tokens,) of each token's text, from 0.
+        text: The number (n_tokens,) of each token's text, in ascending order: 0, 1, 2, ...
         typical: Which tokens (n_tokens,) feature scaling is estimated from; None means all.
 
     >>> TokensOfTexts(np.zeros((3, 1)), np.array([0, 0, 1])).starts.tolist()

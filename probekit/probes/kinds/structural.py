@@ -139,8 +139,8 @@ def fit_projection(
     # 2 n_features * rank * size^2 = 4.
     size = np.sqrt(2 / (rank * n_features))
     best: Reals = (size * generator.normal(size=(n_features, rank))).astype(np.float32)
-    adam = Adam(RATE * float(best.std()))
-    weight, best_loss, drops = best, _mean_loss(held_out, best, loss), 0
+    weight, adam = best, Adam(RATE * float(best.std()))
+    best_loss, drops = _mean_loss(held_out, best, loss), 0
     for epoch in range(1, max_iter + 1):
         for _ in range(math.ceil(LEAST_STEPS / n_batches)):  # repeats sentences if they are few
             for batch in np.array_split(generator.permutation(len(inside)), n_batches):

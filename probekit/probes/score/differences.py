@@ -324,6 +324,8 @@ def _quadratic_limits(contributions: Floats, weights: Floats, critical: Floats) 
     second = 1 - square * np.square(weights).sum()
     first = value - square * (contributions @ weights)
     constant = np.square(value) - square * np.square(contributions).sum(axis=1)
+    # If second > 0 there are real solutions, because second d^2 - 2 first d + constant is at most 0
+    # at d = value.
     root = np.sqrt(np.maximum(np.square(first) - second * constant, 0.0))
     with np.errstate(divide="ignore", invalid="ignore"):
         limits = np.where(second > ROUNDING, np.stack([first - root, first + root]) / second, 0.0)
