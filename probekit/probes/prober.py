@@ -176,7 +176,7 @@ class Prober:
 
     def measure(self, scored: Scored) -> list[Measurement]:
         """Return the measurements of predictions, with the resamples that all sites share."""
-        return measure(scored, self._resampled(scored.groups))
+        return measure(scored, self._resampled(scored.groups))  # the imported function
 
     def resamples_of(self, probe: str) -> Resamples:
         """Return the resamples that the intervals of a kind are computed from."""

@@ -168,6 +168,7 @@ def read_probe(path: Path) -> tuple[tuple[AffineLayer, ...], tuple[str, ...], Pr
         DataError: a file cannot be read, is damaged, has another format, or is a link that leaves
             its run.
     """
+    # A path without a name, such as `.`, is a folder.
     if not path.name or (path.is_dir() and not _with_suffix(path, ".json").exists()):
         raise MissingError(f"{path} is a folder. {_suggestion(path)}")
     json_path, tensor_path = probe_files(path)

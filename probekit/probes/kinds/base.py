@@ -219,6 +219,7 @@ class Scaling:
         >>> layer.weight.tolist(), layer.bias.tolist()
         ([[2.0]], [-2.0])
         """
+        # weight @ ((x - mean) / scale) + bias = raw @ x + (bias - raw @ mean), for a row x.
         raw = weight / self.scale
         return AffineLayer(raw, bias - raw @ self.mean)
 

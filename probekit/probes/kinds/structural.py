@@ -32,7 +32,7 @@ LEAST_STEPS = 50
 RATE = 0.1
 # If the loss decreases by a smaller fraction in an epoch, the learning rate is reduced.
 LEAST_PROGRESS = 1e-3
-RATE_DROPS = 3
+RATE_DROPS = 3  # at the last of so many epochs without progress, a fit has converged
 # One in this many sentences is held out for early stopping, if there are enough sentences.
 HELD_OUT = 10
 

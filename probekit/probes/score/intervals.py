@@ -198,13 +198,14 @@ def _korn_graubard(
         widening: the factor that the variance contains; see `Resamples`.
         level: the rate at which the interval may miss the true share.
     """
-    if variance * n_rows < 1e-12:
+    if variance * n_rows < 1e-12:  # all groups have the same share, up to rounding
         n_effective = n_units / widening**2
     else:
         # Fewer degrees of freedom: the t quantile of the units is wider than that of the rows.
         t_ratio = t_quantile(n_rows - 1, level) / t_quantile(n_units - 1, level)
         n_effective = min(n_rows, share * (1 - share) / variance * t_ratio**2)
     hits, misses = n_effective * share, n_effective * (1 - share)
+    # A beta distribution needs positive parameters; a share of 0 or 1 has 0 hits or misses.
     low = 0.0 if hits < 1e-9 else float(beta.ppf(level / 2, hits, misses + 1))
     high = 1.0 if misses < 1e-9 else float(beta.isf(level / 2, hits + 1, misses))
     return low, high
