@@ -176,7 +176,7 @@ def as_number(label: str) -> float | None:
     (-1.5, None, None, None)
     """
     try:
-        # Python parses 1_000 as a number; in a label it is a name.
+        # Python parses 1_000 as a number; in a label it is a name. NaN is not in the range below.
         number = math.nan if "_" in label else float(label)
     except ValueError:
         return None
@@ -299,6 +299,8 @@ class GroupedTokens:
     @classmethod
     def of(cls, rows: Codes, examples: Codes | None) -> GroupedTokens:
         """Return the rows grouped by example; without `examples` each row is its own example.
+
+        The first row of an example is the one that comes first in `rows`.
 
         >>> GroupedTokens.of(np.array([3, 4, 5]), np.array([0, 0, 0, 7, 7, 8])).first.tolist()
         [3, 5]

@@ -52,7 +52,8 @@ def training_rows(data: ProbeData, settings: ProbeSettings) -> Codes:
     With `fit_rows` they are a random sample of whole groups, with at most that many rows.
 
     Raises:
-        DataError: The sample contains no row of some training label.
+        DataError: The first sampled group has more than `fit_rows` rows; or labels are classes, and
+            the sample contains no row of some training label.
     """
     sampled = _sampled(data, data.train, settings)
     lost = sorted(set(data.classes) - set(data.y[sampled]))

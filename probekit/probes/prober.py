@@ -176,7 +176,7 @@ class Prober:
 
     def measure(self, scored: Scored) -> list[Measurement]:
         """Return the measurements of predictions, with the resamples that all sites share."""
-        return measure(scored, self._resampled(scored.groups))
+        return measure(scored, self._resampled(scored.groups))  # the imported function
 
     def resamples_of(self, probe: str) -> Resamples:
         """Return the resamples that the intervals of a kind are computed from."""
@@ -246,6 +246,7 @@ class Prober:
             scores = [_over_splits(of_splits) for of_splits in of_kind]
             for of_draws in zip(*scores, strict=True):
                 result.measurements.extend(self.measure(Scored.of_draws(of_draws)))
+            # There may be fewer networks than `NETWORKS` has targets.
             for target, of_splits, (task, *_) in zip(NETWORKS, of_kind, scores, strict=False):
                 validations = []
                 for of_split in of_splits:

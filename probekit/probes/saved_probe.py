@@ -132,19 +132,20 @@ FORMAT = 1
 _SUFFIXES = (".json", ".safetensors")
 _PARTS = ("weight", "bias")
 _MOST_NAMED = 10  # probes listed in a message
-# What a folder may contain instead of a probe, with glob patterns; a sweep adds a folder level.
-_IN_FOLDERS = {
-    "Give one of its probes": ("*.safetensors", "*/*.safetensors"),
-    "It is the folder of a run. Give one of its probes": (
-        "probes/*.safetensors",
-        "probes/*/*.safetensors",
-        "probes/*/*/*.safetensors",
+# Advice by the contents of a folder that is no probe, with the glob patterns of these contents; a
+# sweep adds a folder level.
+_IN_FOLDERS = (
+    ("Give one of its probes", ("*.safetensors", "*/*.safetensors")),
+    (
+        "It is the folder of a run. Give one of its probes",
+        ("probes/*.safetensors", "probes/*/*.safetensors", "probes/*/*/*.safetensors"),
     ),
-    "It contains runs. Give a probe of one of them, as RUN/probes/SITE/KIND or RUN/probes/final": (
-        "*/probes",
-        "*/*/probes",
+    (
+        "It contains runs. Give a probe of one of them, as RUN/probes/SITE/KIND or "
+        "RUN/probes/final",
+        ("*/probes", "*/*/probes"),
     ),
-}
+)
 
 
 class _Record(Facts):
@@ -167,6 +168,7 @@ def read_probe(path: Path) -> tuple[tuple[AffineLayer, ...], tuple[str, ...], Pr
         DataError: a file cannot be read, is damaged, has another format, or is a link that leaves
             its run.
     """
+    # A path without a name, such as `.`, is a folder.
     if not path.name or (path.is_dir() and not _with_suffix(path, ".json").exists()):
         raise MissingError(f"{path} is a folder. {_suggestion(path)}")
     json_path, tensor_path = probe_files(path)
@@ -216,7 +218,7 @@ def _with_suffix(path: Path, suffix: str) -> Path:
 
 def _suggestion(folder: Path) -> str:
     """Return a sentence that lists the probes, or the runs with probes, in a folder."""
-    for advice, patterns in _IN_FOLDERS.items():
+    for advice, patterns in _IN_FOLDERS:
         paths = sorted(path for pattern in patterns for path in folder.glob(pattern))
         # A run is found by its folder of probes, a probe by its tensors.
         named = (path.parent if path.is_dir() else path for path in paths)

@@ -11,8 +11,8 @@ import numpy as np
 from scipy.special import log_softmax
 
 from probekit.probes import fitters
+from probekit.probes.controls import control_task
 from probekit.probes.controls.baselines import predict_baselines
-from probekit.probes.controls.control_task import comparable_rows, draw_controls
 from probekit.probes.data import (
     GroupedTokens,
     ProbeData,
@@ -108,15 +108,15 @@ class SplitProber:
     @cached_property
     def comparable(self) -> Mask:
         """Mask (n_test,) of the test rows that the control task is scored on."""
-        return comparable_rows(self.data, self.settings, self.fitted.rows)
+        return control_task.comparable_rows(self.data, self.settings, self.fitted.rows)
 
     def draw_controls(self) -> None:
         """Draw the labels of the control task, so that `read` scores it, too.
 
         Raises:
-            ConfigError: A control task cannot be drawn; see `draw_controls`.
+            ConfigError: A control task cannot be drawn; see `control_task.draw_controls`.
         """
-        drawn = draw_controls(self.data, self.settings, self.fitted.rows)
+        drawn = control_task.draw_controls(self.data, self.settings, self.fitted.rows)
         self._controls = [fitters.label_column(self.data, one, self.settings) for one in drawn]
 
     def chance(self, predictions: Predictions, draw: int | None = None) -> Predictions:
@@ -151,8 +151,9 @@ class SplitProber:
         """Return the scores of one kind of probe at one site.
 
         The first is the score of the task on the test rows. For kinds that predict each row by
-        itself, the validation score of the task follows, then scores of the control task,
-        description lengths and the learning curve, as requested.
+        itself, the validation score of the task follows. Then, if requested, follow test score,
+        validation score and selectivity of the control task, description lengths (not for numbers)
+        and the learning curve.
 
         Args:
             spec: the kind of probe.
@@ -187,6 +188,7 @@ class SplitProber:
             pairs = [self._test_and_validation(column, outside) for column in controls]
             tests, validations = zip(*pairs, strict=True)
             control = Scored.of_draws(tests).take(self.comparable)
+            # Selectivity is the score of the task minus that of the control task on the same rows.
             comparable, metric = test.take(self.comparable), self.settings.main_metric
             selectivity = replace(comparable, metric=metric, against=control.predictions)
             scores += [control, Scored.of_draws(validations), selectivity]
@@ -198,7 +200,7 @@ class SplitProber:
 
     def _test_and_validation(self, column: _Column, outside: Floats) -> tuple[Scored, Scored]:
         """Return the score on the test rows X `outside` and the cross-validation score."""
-        fitted, tuned, metric = self.fitted, column.tuned, self.settings.main_metric
+        fitted, tuned = self.fitted, column.tuned
         held_out = self._held_out(column)
         predictions = self._predict(column, tuned.solution, outside, fitted.rows)
         if fitted.positive is not None and isinstance(predictions, ClassPredictions):
@@ -207,7 +209,7 @@ class SplitProber:
         fewest_fitted = len(fitted.rows) - int(np.bincount(fitted.fold_of_row).max())
         facts = column.facts.of_fits(tuned.search, n_train=fewest_fitted, split="validation")
         chance = uninformed(column.codes, held_out)
-        validation = Scored((held_out,), (chance,), fitted.groups, facts, metric)
+        validation = Scored((held_out,), (chance,), fitted.groups, facts, self.settings.main_metric)
         return self._scored(predictions, column.labels, column.facts), validation
 
     def _predict(
@@ -221,15 +223,15 @@ class SplitProber:
 
     def _held_out(self, column: _Column) -> fitters.RowPredictions:
         """Return the cross-validated predictions of the training rows, with scores if needed."""
-        fitted, tuned, codes = self.fitted, column.tuned, column.codes
+        folds, n_classes = self.fitted.fold_of_row, self.fitted.n_classes
         # `outputs` are numbers, or label codes, which class scores replace if they are needed.
-        folds, n_classes, outputs = fitted.fold_of_row, fitted.n_classes, tuned.held_out
+        codes, outputs = column.codes, column.tuned.held_out
         if not self.settings.reads_numbers:
-            if fitted.positive is None and not METRICS[self.settings.main_metric].needs:
+            if self.fitted.positive is None and not METRICS[self.settings.main_metric].needs:
                 return ClassPredictions(codes, outputs, n_classes, folds=folds)
-            paths = np.array([tuned.search], dtype=object)  # (1, n_folds): a single penalty
+            paths = np.array([column.tuned.search], dtype=object)  # (1, n_folds): a single penalty
             (outputs,) = held_out_scores(column.X, paths, folds, n_classes)
-        return fitted.held_out(column.fitter.spec, codes, outputs, folds)
+        return self.fitted.held_out(column.fitter.spec, codes, outputs, folds)
 
     def _left_out(self, column: _Column, held_out: fitters.RowPredictions) -> ClassPredictions:
         """Return the predictions of the training rows that thresholds of the final fit need.
@@ -317,6 +319,7 @@ class SplitProber:
         else:
             scores = probe.class_scores(X[test.rows], test.example_of_row, self.fitted.n_classes)
             truth, positive = self.task[test.first], data.positive_code
+            # Kinds that read texts offer scores only, so no probabilities are computed from logits.
             predictions = ClassPredictions.of_scores(
                 truth, scores, are_logits=False, positive=positive
             )

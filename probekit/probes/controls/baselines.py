@@ -87,11 +87,14 @@ def predict_baselines(
 def _mean_numbers(
     fitted: FittedRows, data: ProbeData, y: Floats
 ) -> Iterator[tuple[str, NumberPredictions]]:
-    """Yield the predictions of the mean training label, overall and of each word type."""
-    truth, train_y, names = y[data.test], y[data.train], fitted.settings.baselines
-    if "majority" in names:
+    """Yield the predictions of the mean training label, overall and of each word type.
+
+    Only the requested ones of these two baselines are computed.
+    """
+    truth, train_y = y[data.test], y[data.train]
+    if "majority" in fitted.settings.baselines:
         yield "majority", NumberPredictions(truth, np.full(len(truth), train_y.mean()))
-    if "word_identity" in names:
+    if "word_identity" in fitted.settings.baselines:
         guess = word_mean_numbers(data.types[data.train], train_y, data.types[data.test])
         yield "word_identity", NumberPredictions(truth, guess)
 
@@ -101,10 +104,12 @@ def _frequencies(
 ) -> Iterator[tuple[str, RowPredictions]]:
     """Yield the predictions of the most frequent training label, overall and of each word type.
 
-    Their scores, if the main metric needs any, are log frequencies of the training labels.
+    Only the requested ones of these two baselines are computed. Their scores, if the main metric
+    needs any, are log frequencies of the training labels. With class weights, the prediction of a
+    word type does not count the frequencies of the labels, and always has scores.
     """
     settings, n_classes = fitted.settings, fitted.n_classes
-    truth, train_codes, names = codes[data.test], codes[data.train], settings.baselines
+    truth, train_codes = codes[data.test], codes[data.train]
 
     def with_scores(guess: Codes, logs: Floats) -> ClassPredictions:
         """Return the predictions, with scores if the main metric needs any."""
@@ -113,10 +118,10 @@ def _frequencies(
             return predictions
         return replace(predictions, scores=logs, scores_are_log_probabilities=True)
 
-    if "majority" in names:
+    if "majority" in settings.baselines:
         logs = log_frequencies(train_codes, len(truth), n_classes)
         yield "majority", with_scores(majority_guess(train_codes, len(truth)), logs)
-    if "word_identity" in names:
+    if "word_identity" in settings.baselines:
         train_types, types = data.types[data.train], data.types[data.test]
         logs = word_identity_log_frequencies(train_types, train_codes, types, n_classes)
         if settings.class_weight is None:
@@ -148,6 +153,7 @@ def word_identity_log_frequencies(
     overall = np.bincount(train_codes, minlength=n_classes) / len(train_codes)
     counts = np.tile(overall, (len(names) + 1, 1))  # the last row is for unseen types
     np.add.at(counts, (type_of_row, train_codes), 1)
+    # An unseen type gets the place of some other name, so the names are compared.
     place = np.searchsorted(names, types).clip(max=len(names) - 1)
     counts_of_row = counts[np.where(names[place] == types, place, len(names))]
     with np.errstate(divide="ignore"):
@@ -166,6 +172,7 @@ def word_mean_numbers(
     """
     names, type_of_row = np.unique(train_types, return_inverse=True)
     means = np.bincount(type_of_row, weights=train_y) / np.bincount(type_of_row)
+    # An unseen type gets the place of some other name, so the names are compared.
     place = np.searchsorted(names, types).clip(max=len(names) - 1)
     found: Floats = np.where(names[place] == types, means[place], train_y.mean())
     return found
@@ -272,12 +279,13 @@ def text_model(
     >>> bool(6 < numbers[0] < 9)
     True
     """
+    rate = judge or (rate_numbers if n_classes is None else rate_scores)
     if n_classes is None:
-        models, rate = [Ridge(alpha=alpha) for alpha in PENALTIES], judge or rate_numbers
+        models = [Ridge(alpha=alpha) for alpha in PENALTIES]
     elif len(np.unique(y)) < 2:
         raise DataError("The training rows have only one label. Give train at least two labels.")
     else:
-        weight, rate = "balanced" if balanced else None, judge or rate_scores
+        weight = "balanced" if balanced else None
         models = [LogisticRegression(C=C, max_iter=MAX_ITER, class_weight=weight) for C in TEXT_C]
 
     def held_out(outside: Mask) -> list[Floats]:

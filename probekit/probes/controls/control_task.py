@@ -60,7 +60,7 @@ def draw_controls(
 def control_labels(
     types: NDArray[np.str_], train_labels: NDArray[np.str_], seed: int, draw: int
 ) -> NDArray[np.str_]:
-    """Return control labels (n_samples,): one random label per word type.
+    """Return control labels (n_samples,): one random label per control type.
 
     Labels are drawn with the frequencies of `train_labels`, from a hash of (seed, draw, type), so
     that they do not depend on the order of the rows or on the other types.

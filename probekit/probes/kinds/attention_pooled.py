@@ -34,7 +34,7 @@ class TokensOfTexts:
 
     Attributes:
         tokens: The tokens (n_tokens, n_features); those of a text are contiguous.
-        text: The number (n_tokens,) of each token's text, from 0.
+        text: The number (n_tokens,) of each token's text, in ascending order: 0, 1, 2, ...
         typical: Which tokens (n_tokens,) feature scaling is estimated from; None means all.
 
     >>> TokensOfTexts(np.zeros((3, 1)), np.array([0, 0, 1])).starts.tolist()
@@ -122,7 +122,10 @@ def fit_attention(
 
 
 class _Objective:
-    """Mean cross-entropy plus penalty, with its gradient in query, coef and intercept."""
+    """Mean cross-entropy plus penalty, with its gradient in query, coef and intercept.
+
+    It is the objective of `fit_attention`, divided by the number of texts.
+    """
 
     def __init__(self, texts: TokensOfTexts, codes: Codes, C: float) -> None:
         self.texts = texts
@@ -158,7 +161,8 @@ class _Objective:
         # Gradient of the mean loss in the scores, (n_texts, n_out). The last rows of `logs` belong
         # to the outputs; a reference class has the row before them.
         residual = (np.exp(logs[-scores.shape[1] :]).T - self.truth) / len(scores)
-        # Derivative of the loss in a token's weight, minus the weighted mean over the text.
+        # Derivatives of the loss in the weight of a token (`gain`) and, through the softmax of its
+        # text, in its score tokens @ query (`excess`).
         gain = np.sum(projected * residual[text], axis=1)
         excess = weights * (gain - np.add.reduceat(weights * gain, starts)[text])
         query_gradient = excess @ tokens + self.penalty * query
@@ -225,8 +229,8 @@ class AttentionPooledProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc
 
         Raises:
             ConfigError: A C is not positive, or there are too few folds or iterations.
-            DataError: A text has two labels, there is only one class, or the labels have several
-                types.
+            DataError: A text has two labels, there is only one class, the labels have several
+                types, or there are fewer groups than folds.
         """
         at_least(self, folds=2, max_iter=1, random_state=0)
         grid = np.array(positive_grid("C", self.C))

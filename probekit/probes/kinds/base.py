@@ -219,6 +219,7 @@ class Scaling:
         >>> layer.weight.tolist(), layer.bias.tolist()
         ([[2.0]], [-2.0])
         """
+        # weight @ ((x - mean) / scale) + bias = raw @ x + (bias - raw @ mean), for a row x.
         raw = weight / self.scale
         return AffineLayer(raw, bias - raw @ self.mean)
 
@@ -269,7 +270,7 @@ class TrainingRows:
     @property
     def measured(self) -> Features:
         """The rows (n_typical, n_features) that feature scaling is estimated from."""
-        return measured(self.X, self.typical)
+        return measured(self.X, self.typical)  # the function above, not this property
 
     def take(self, rows: Mask) -> TrainingRows:
         """Return the rows selected by a mask (n_samples,)."""
@@ -298,7 +299,8 @@ class LayeredProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # skl
 
         Raises:
             ConfigError: A parameter is out of range.
-            DataError: There is only one class, or the labels have several types.
+            DataError: There is only one class, the labels have several types, or there are fewer
+                groups than folds.
         """
         rows, self.classes_, codes = labelled_rows(self, X, y)
         solution = self.solve(TrainingRows(rows, codes, units_of(rows, groups)))

@@ -20,6 +20,8 @@ LEAST_SHRINKAGE = 1e-6
 def class_means(X: Floats, codes: Codes) -> Floats:
     """Return the class means (n_classes, n_features) for the codes 0, 1, 2, ...
 
+    Each code up to the largest must occur.
+
     >>> class_means(np.array([[1.0], [3.0], [7.0]]), np.array([0, 0, 1])).tolist()
     [[2.0], [7.0]]
     """
@@ -33,8 +35,9 @@ def within_covariance(
 ) -> Floats:
     """Return the shrunk within-class covariance (n_features, n_features).
 
-    It equals (1 - s) S + s tr(S) / n_features I, where s is the Ledoit-Wolf estimate if `shrinkage`
-    is not given. If all rows equal their class mean, as with one row per class, it is the identity.
+    It equals (1 - s) S + s tr(S) / n_features I, where s is `shrinkage` or, if that is None, the
+    Ledoit-Wolf estimate, but at least 1e-6. If all rows equal their class mean, as with one row per
+    class, it is the identity.
 
     >>> X, codes = np.array([[0.0, 0.0], [2.0, 0.0]]), np.array([0, 0])
     >>> within_covariance(X, np.array([[1.0, 0.0]]), codes, shrinkage=0.5).tolist()

@@ -155,6 +155,7 @@ def _blocks(groups: NDArray[np.generic]) -> Iterable[list[Codes]]:
     """Return the row numbers of each group, in lists of groups with about `BLOCK_ROWS` rows."""
     _, codes, sizes = np.unique(groups, return_inverse=True, return_counts=True)
     rows_of_groups = np.split(np.argsort(codes, kind="stable"), np.cumsum(sizes)[:-1])
+    # Groups that end within the same `BLOCK_ROWS` rows, with all rows sorted by group.
     blocks: dict[int, list[Codes]] = defaultdict(list)
     for end, rows in zip(np.cumsum(sizes).tolist(), rows_of_groups, strict=True):
         blocks[end // BLOCK_ROWS].append(rows)

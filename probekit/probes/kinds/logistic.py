@@ -144,6 +144,7 @@ class LinearProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # skle
         """Return the weight (n_samples,) of each row, multiplied by the weight of its class."""
         if self.class_weight == "balanced":
             totals = np.bincount(codes, weights=sample_weight)
+            # A label whose total is 0 has no rows: 0, in a column of a multilabel y with only 1.
             total_of_each = sample_weight.sum() / np.count_nonzero(totals)
             weights: Features = sample_weight * total_of_each / totals[codes]
         else:
@@ -175,7 +176,8 @@ class LinearProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # skle
     def decision_function(self, X: ArrayLike) -> Floats:
         """Return the scores of all classes (n_samples, n_classes).
 
-        For two classes, return only the score (n_samples,) of the second.
+        For two classes, return only the score (n_samples,) of the second; for multilabel y, return
+        the score (n_samples, n_labels) of each label.
         """
         scores = self._scores(X)
         return scores.T if self.multilabel_ or len(scores) > 1 else scores[0]

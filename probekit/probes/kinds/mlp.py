@@ -69,7 +69,7 @@ class MlpProbe(TunedProbe):
                     raise warning.__context__ or warning from None
             (first, last), (first_bias, last_bias) = network.coefs_, network.intercepts_
             output = AffineLayer(last.T.astype(np.float64), last_bias.astype(np.float64))
-            layers, n_iter = (scaling.fold(first.T, first_bias), output), network.n_iter_
-            classes = np.asarray(network.classes_)
+            layers = (scaling.fold(first.T, first_bias), output)
+            classes, n_iter = np.asarray(network.classes_), network.n_iter_
             solutions.append(FittedLayers(classes, layers, n_iter, n_iter < self.max_iter))
         return solutions

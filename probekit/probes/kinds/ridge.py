@@ -110,7 +110,7 @@ class RidgeRegressionProbe(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         """
         at_least(self, folds=2, random_state=0)
         base.refuse_mixed_types(y)
-        grid = np.array(positive_grid("alpha", self.alpha))[::-1]
+        grid = np.array(positive_grid("alpha", self.alpha))[::-1]  # the strongest first
         rows, targets = validate_data(
             self, X, y, dtype=[np.float64, np.float32], y_numeric=True, ensure_min_samples=2
         )
@@ -174,9 +174,9 @@ def ridge_path(
         mean, centre = (np.average(values, axis=0, weights=weights) for values in (targets, rows))
         scale = np.sqrt(weights)[:, None]
         rows, residuals = scale * (rows - centre), scale * (targets - mean)
-    # The weight is axes (eigenvalues + alpha)^-1 axes^T rows^T residuals, with the axes of X^T X.
-    # This equals rows^T axes (eigenvalues + alpha)^-1 axes^T residuals, with the axes of X X^T,
-    # which is the smaller matrix if there are fewer rows than features.
+    # The coefficients are axes (eigenvalues + alpha)^-1 axes^T rows^T residuals, with the axes of
+    # X^T X. They equal rows^T axes (eigenvalues + alpha)^-1 axes^T residuals, with the axes of
+    # X X^T, which is the smaller matrix if there are fewer rows than features.
     is_tall = rows.shape[0] >= rows.shape[1]
     eigenvalues, axes = np.linalg.eigh(rows.T @ rows if is_tall else rows @ rows.T)
     eigenvalues = np.maximum(eigenvalues, 0.0)  # rounding can make 0 slightly negative
@@ -184,5 +184,5 @@ def ridge_path(
         on_axes, back = (rows @ axes).T @ residuals, axes
     else:
         on_axes, back = axes.T @ residuals, rows.T @ axes
-    weights_of_alphas = [(back @ (on_axes / (eigenvalues + alpha)[:, None])).T for alpha in alphas]
-    return tuple(scaling.fold(weight, mean - weight @ centre) for weight in weights_of_alphas)
+    coefs = [(back @ (on_axes / (eigenvalues + alpha)[:, None])).T for alpha in alphas]
+    return tuple(scaling.fold(coef, mean - coef @ centre) for coef in coefs)

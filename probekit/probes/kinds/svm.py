@@ -87,6 +87,7 @@ def solve_hinge(
     """
     # The objective is divided by C n_samples, so that it is a mean over rows plus a penalty.
     penalty = 1.0 / (C * len(rows))
+    # The diagonal of the Hessian if every row has a loss and weight 1; the bias has the last place.
     curvature = np.append(2 * np.mean(rows**2, axis=0) + penalty, 2.0)
     scaling = 1.0 / np.sqrt(curvature)
 

@@ -114,7 +114,8 @@ def spanning_edges(distances: Features) -> Mask:
     >>> spanning_edges(np.abs(line[:, None] - line)).astype(int).tolist()
     [[0, 1, 0], [1, 0, 1], [0, 1, 0]]
     """
-    # SciPy treats a distance of 0 as no edge; adding a constant does not change the tree.
+    # SciPy treats a distance of 0 as no edge, so 1 is added to the distances, scaled to at most 1.
+    # Neither step changes the tree.
     weights = distances / max(float(distances.max()), np.finfo(np.float64).tiny) + 1.0
     tree = minimum_spanning_tree(np.triu(weights, k=1)).toarray() > 0
     found: Mask = tree | tree.T

@@ -126,10 +126,11 @@ def reliability_bins(
     for number in map(int, np.unique(bin_of_row)):
         rows = bin_of_row == number
         of_bin = Resamples.leave_one_out(resamples.group_of_row[rows], widening=resamples.widening)
-        accuracy = jackknife_interval(mean_of_rows(correct[rows], of_bin), of_bin, (0, 1))
-        limits = accuracy.value, accuracy.low, accuracy.high
-        edges, mean = (number / bins, (number + 1) / bins), float(confidence[rows].mean())
-        found.append(ReliabilityBin(*edges, int(rows.sum()), mean, *limits))
+        interval = jackknife_interval(mean_of_rows(correct[rows], of_bin), of_bin, (0, 1))
+        accuracy_and_limits = (interval.value, interval.low, interval.high)
+        n_and_confidence = (int(rows.sum()), float(confidence[rows].mean()))
+        edges = (number / bins, (number + 1) / bins)
+        found.append(ReliabilityBin(*edges, *n_and_confidence, *accuracy_and_limits))
     return found
 
 

@@ -90,9 +90,8 @@ def of_macro_f1(predictions: metrics.ClassPredictions) -> RowScores:
     A correct row of class k contributes 2 / (true rows + predicted rows of k), divided by the
     number of such classes.
     """
-    both = (predictions.truth, predictions.guess)
-    n_true, n_guessed = (_counted(codes, predictions.n_classes) for codes in both)
-    total = n_true + n_guessed
+    n_classes = predictions.n_classes
+    total = _counted(predictions.truth, n_classes) + _counted(predictions.guess, n_classes)
     return _weighted_hits(predictions, 2 * _inverse(total) / (total > 0).sum())
 
 
@@ -100,7 +99,8 @@ def of_auroc(predictions: metrics.ClassPredictions) -> RowScores:
     """Return the row scores of the AUROC: scaled ranks, averaged over classes and folds.
 
     The area of a class is (sum of the ranks of its n rows - n (n + 1) / 2) / number of pairs. The
-    constant n (n + 1) / 2 is left out. Folds are weighted by their rows.
+    constant n (n + 1) / 2 is left out. Folds are weighted by their rows. Classes that occur in none
+    or in all rows of a fold are left out there.
 
     Source: Hanley and McNeil (1982), for the area as a rank sum.
     """
@@ -127,8 +127,8 @@ def of_auprc(predictions: metrics.ClassPredictions) -> RowScores:
     positive row below it: at rank j there is one with probability p, whose precision increases by
     1 / j. Without the constant p, the score of a positive row is therefore (1 - p) / r +
     p (1 / (r + 1) + ... + 1 / n), divided by the number of positive rows. Tied rows get their mean
-    score. Without a positive class, scores are averaged over classes. Folds are averaged, weighted
-    by their rows.
+    score. Without a positive class, scores are averaged over the classes that occur in some, but
+    not all, rows of the fold. Folds are averaged, weighted by their rows.
 
     >>> scores = np.array([[0.0, 3.0], [0.0, 2.0], [0.0, 1.0], [0.0, 0.0]])
     >>> truth = np.array([1, 1, 0, 0])
@@ -190,6 +190,7 @@ def of_r2(predictions: metrics.NumberPredictions) -> RowScores:
     """
     centred = predictions.truth - predictions.truth.mean()
     spread = np.square(centred).sum()
+    # If all labels are equal, the sum is 0, whatever the divisor.
     scores = 2 * (predictions.guess - predictions.guess.mean()) / (spread if spread else 1.0)
     return RowScores(scores[:, None], centred[:, None])
 
@@ -263,7 +264,10 @@ def mean_parts(parts: Sequence[ClassParts]) -> ClassParts | None:
 
 
 def difference_of_parts(a: ClassParts | None, b: ClassParts | None) -> ClassParts | None:
-    """Return the contributions of rows to a difference of scores; None if true classes differ."""
+    """Return the contributions of rows to a difference of scores; its `shares` remain those of a.
+
+    None if a side is None, or if the true classes differ.
+    """
     if a is None or b is None or not np.array_equal(a.truth, b.truth):
         return None
     return replace(a, rows=a.rows - b.rows)
@@ -289,6 +293,7 @@ def parts_of_auroc(predictions: metrics.ClassPredictions) -> ClassParts:
     rows = np.zeros(len(truth))
     # The weighted sum of the areas of each class over folds, and the sum of these weights.
     areas, weights = np.zeros(predictions.n_classes), np.zeros(predictions.n_classes)
+    # The row numbers of each fold, with the classes that have an area in it.
     defined = [
         (fold, [code for code in ranking if 0 < (truth[fold] == code).sum() < len(fold)])
         for fold in rows_by_fold(predictions)
@@ -302,10 +307,10 @@ def parts_of_auroc(predictions: metrics.ClassPredictions) -> ClassParts:
             # The rank among all rows minus the rank among rows of the same sort is the number of
             # rows of the other sort that a row outranks.
             overall, placements = rankdata(scores), np.empty(len(scores))
-            wins = overall[positive] - rankdata(scores[positive])
-            losses = overall[~positive] - rankdata(scores[~positive])
-            placements[positive] = wins / (len(scores) - n_positive)
-            placements[~positive] = 1 - losses / n_positive
+            wins_of_positive = overall[positive] - rankdata(scores[positive])
+            wins_of_negative = overall[~positive] - rankdata(scores[~positive])
+            placements[positive] = wins_of_positive / (len(scores) - n_positive)
+            placements[~positive] = 1 - wins_of_negative / n_positive
             n_alike = np.where(positive, n_positive, len(scores) - n_positive)
             rows[fold] += weight * placements / n_alike
             areas[code] += weight * placements[positive].mean()
@@ -314,13 +319,14 @@ def parts_of_auroc(predictions: metrics.ClassPredictions) -> ClassParts:
     shares = areas[scored] / weights[scored]
     if len(ranking) == 1:
         # Two classes share one area, computed for the second. Rows of both contribute to it by
-        # their placements, so that each class is a part with this area and the weight 1.
+        # their placements, so that each class is a part with this area and the weight 1. The fold
+        # weights of a single area sum to 1, so it is not divided by their sum.
         scored, shares, weights = np.arange(2), np.full(2, areas[1]), np.ones(2)
     return ClassParts(truth, rows, shares, weights[scored], scored, are_shares=False)
 
 
 def _alarms(predictions: metrics.ClassPredictions, rate: float, of_positives: bool) -> ClassParts:
-    """Return the share of the positive rows, or of the other rows, with an alarm as one part.
+    """Return one part: the share of the positive rows, or of the other rows, that have an alarm.
 
     Its class codes are not those of the predictions: 1 for the rows of the share, 0 for all others.
     """
@@ -337,15 +343,16 @@ parts_of_achieved_fpr_5 = partial(_alarms, rate=0.05, of_positives=False)
 
 
 def _means(truth: Codes, values: Floats, classes: Codes, average: bool = False) -> ClassParts:
-    """Return the parts of a score that is the sum over classes of the mean value of their rows.
+    """Return one part for each class: the mean of `values` over its rows.
 
-    With `average`, the score is the mean over classes instead of the sum.
+    The score is the sum of the parts or, with `average`, their mean. Rows of other classes do not
+    contribute.
     """
     weights = np.full(len(classes), 1 / len(classes) if average else 1.0)
     # The total of a class without rows is 0, and so is its mean.
     counts = np.maximum([(truth == code).sum() for code in classes], 1)
     totals = np.array([values[truth == code].sum() for code in classes])
-    # Rows may be of one class only, below or above those that are averaged.
+    # The largest code may occur in `truth` only or, if its class has no rows, in `classes` only.
     row_weight_of_class = np.zeros(max(truth.max(initial=0), classes.max(initial=0)) + 1)
     row_weight_of_class[classes] = weights / counts
     return ClassParts(truth, values * row_weight_of_class[truth], totals / counts, weights, classes)
@@ -363,7 +370,7 @@ class ClassSpread:
         n_rows: the largest possible sample size (n_parts,) of each part.
         is_shared: whether a group has rows of several parts.
         scale: the variance of the score, to which parts in the same group contribute together,
-            divided by the sum of the variances; 1 if that is 0.
+            divided by the sum of the variances; 1 if that is 0 or NaN.
         by_group: the contribution (n_parts, n_groups) of each group to each part, around 0.
     """
 

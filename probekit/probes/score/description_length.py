@@ -101,7 +101,8 @@ def blocks(
     """Return the blocks of rows in transmission order: whole groups in random order.
 
     Each block ends with the group that reaches its share of the rows; the first has at least 2 rows
-    per class on average. Shares that end with the same group are merged. Every row is coded once.
+    per class on average, or all rows if there are fewer. Shares that end with the same group are
+    merged. Every row is coded once.
 
     The first block may contain a single class; callers must handle that when fitting.
 
@@ -191,7 +192,8 @@ class OnlineCode:
     ) -> OnlineCode:
         """Return the code of the labels (n_samples,) from the predictions for each block.
 
-        `log_probabilities` holds an array (n_coded, n_classes) for every block except the first.
+        `log_probabilities` holds an array (n_coded, n_classes) for every block except the first,
+        which must not be the only one.
 
         >>> parts = blocks(np.arange(16), n_classes=2, seed=0, shares=(0.5, 1.0))
         >>> certain = np.log([[1.0, 1e-9]] * 8)

@@ -53,8 +53,8 @@ class Difference:
     `p` is two-sided, for the null hypothesis of no difference; `p_adjusted` and the limits
     `adjusted_low` and `adjusted_high` are adjusted for all comparisons that were made together. The
     limits exclude 0 exactly if `p_adjusted` is below 0.05, but are no simultaneous intervals.
-    P-values and adjusted limits are NaN if there are too few groups for a verdict; all are NaN if
-    the difference is undefined.
+    P-values and adjusted limits are NaN if there are too few groups for a verdict; all limits and
+    p-values are NaN if the difference is undefined, overall or when some unit is left out.
     """
 
     a: float
@@ -85,7 +85,7 @@ class Side:
     """A score of one of two runs on different rows.
 
     Attributes:
-        values: the metric (1 + n_units,), then with each unit left out.
+        values: the metric over all groups, then with each unit left out, shape (1 + n_units,).
         resamples: the resamples that the values were computed for.
         parts: the parts of the score by class; None for metrics without.
     """
@@ -96,7 +96,7 @@ class Side:
 
     @property
     def fewest_groups(self) -> int:
-        """The number of groups, or of those with the rarest class."""
+        """The number of units; with parts by class, the number of groups of the rarest class."""
         if self.parts is None:
             return len(self.resamples.weights)
         return int(class_spread(self.parts, self.resamples).n_groups.min())
@@ -178,7 +178,7 @@ def unpaired_differences(
     The distances of the limits from a difference are those of both scores' intervals, added in
     quadrature; p is the alpha at which the interval, of confidence 1 - alpha, ends at 0. The
     p-values are adjusted by Holm's method, the adjusted limits agree with them. A p-value is NaN if
-    one side, or a class, has fewer than 6 groups.
+    one side, or a class, has fewer than 6 groups, or if the limits are NaN.
 
     Args:
         pairs: the two sides of each difference.
@@ -324,6 +324,8 @@ def _quadratic_limits(contributions: Floats, weights: Floats, critical: Floats) 
     second = 1 - square * np.square(weights).sum()
     first = value - square * (contributions @ weights)
     constant = np.square(value) - square * np.square(contributions).sum(axis=1)
+    # If second > 0 there are real solutions, because second d^2 - 2 first d + constant is at most 0
+    # at d = value.
     root = np.sqrt(np.maximum(np.square(first) - second * constant, 0.0))
     with np.errstate(divide="ignore", invalid="ignore"):
         limits = np.where(second > ROUNDING, np.stack([first - root, first + root]) / second, 0.0)
@@ -400,7 +402,7 @@ def _smallest_p(spreads: Sequence[ClassSpread]) -> Floats:
 
 
 def _two_sided(value: Floats, error: Floats, df: Floats) -> Floats:
-    """Return two-sided p-values of Student's t; 0 or 1 if there is no error."""
+    """Return two-sided p-values of Student's t; without an error 1 for a value of 0, else 0."""
     with np.errstate(divide="ignore", invalid="ignore"):
         p: Floats = 2 * t.sf(np.abs(value) / error, df)
     return np.where(error > 0, p, (value == 0).astype(np.float64))

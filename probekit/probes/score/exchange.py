@@ -92,7 +92,8 @@ class LabelExchange:
     Attributes:
         labels: the label (n_samples, n_labels) of each row; see `RowScores`.
         group_of_row: the group number (n_samples,) of each row.
-        fold_of_row: the outer fold (n_samples,) in which each row is a test row.
+        fold_of_row: the outer fold (n_samples,) in which each row is a test row; the same for all
+            rows of a group.
         draws: number of random exchanges.
         seed: random seed.
     """
@@ -153,7 +154,7 @@ class LabelExchange:
         """The numbers of the groups with a single label that exchange it, fold by fold."""
         whole = np.flatnonzero(~self._mixed)
         codes = self._values[self._first[whole]]
-        if self._n_classes:
+        if self._n_classes:  # a label of one group only has no estimate of its variance
             whole = whole[np.bincount(codes)[codes] > 1]
         folds: Codes = self.fold_of_row[self._first[whole]]
         return whole[np.argsort(folds, kind="stable")]
@@ -242,6 +243,7 @@ class LabelExchange:
         # The expected score of each group under exchanged labels is subtracted. For numbers it is 0
         # already, because the labels are centred.
         if self._n_classes:
+            # Without such groups, nothing is changed, whatever the divisor.
             shares = np.bincount(labels, minlength=self._n_classes) / max(1, len(labels))
             means -= np.einsum("k,gks->gs", shares, means)[:, None]
         # A group counts as one of average size, to be added to groups with several labels.
@@ -261,7 +263,7 @@ class LabelExchange:
         gain = scores[:, 1:] - scores[:, :1] if self._n_classes else scores
         for size in np.unique(n_rows[self._mixed]):
             groups = np.flatnonzero(self._mixed & (n_rows == size))
-            rows = by_group[starts[groups, None] + np.arange(size)]
+            rows = by_group[starts[groups, None] + np.arange(size)]  # (number of groups, size)
             # The label counts of a group are fixed, so this subtracts its expected score.
             centred = gain[rows] - gain[rows].mean(axis=1, keepdims=True)
             yield _Rows(self._values[rows], _rounded(centred, gain), self._n_classes)
@@ -291,7 +293,7 @@ class _Groups:
             row_score += weights @ self.totals[:, number]
             # Every exchange gives the label to equally many groups.
             n = (weights != 0).sum(axis=1)[0] if self.n_classes else weights.shape[1]
-            if n > 1:
+            if n > 1:  # for classes 0 or at least 2; a single number has no variance
                 of_label = self.scores[:, number]
                 total, squares = weights @ of_label, np.square(weights) @ np.square(of_label)
                 spread = squares - np.square(total) / n
@@ -347,7 +349,7 @@ def _rounded(differences: Floats, terms: Floats) -> Floats:
 
 
 def _ratio(sums: Floats, error: Floats) -> Floats:
-    """Return sums / error; infinite if all contributions are equal, 0 if there are none."""
+    """Return sums / error; without an error 0 if the sum is 0 up to rounding, else infinite."""
     sums = _rounded(sums, sums)
     with np.errstate(divide="ignore"):
         t: Floats = np.divide(sums, error, out=np.zeros_like(sums), where=(sums != 0) | (error > 0))

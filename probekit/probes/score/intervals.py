@@ -52,8 +52,9 @@ def jackknife_interval(
     """Return the value of a metric with its confidence interval, of 95 % unless `level` differs.
 
     The limits are NaN if the metric is undefined when some unit is left out; the AUROC, for
-    example, if all positive rows are in one group. For a metric without bounds they are also NaN
-    if all units give the same value, which is not 0, and there are fewer than 6 groups.
+    example, if all positive rows are in one group. If the range has an infinite end, they are also
+    NaN if leaving out a unit never changes the value and there are fewer than 6 units. They equal
+    the value instead if it is 0 or, on the logarithmic scale, if its distance from the end is 1.
 
     Args:
         values: the metric over all groups, then with each unit left out, shape (1 + n_units,).
@@ -82,7 +83,8 @@ def jackknife_interval(
     if np.isfinite(top) and (values < top).all():
         distance = _log_t(top - values, resamples, level)
         return Interval(value, top - distance.high, top - distance.low)
-    # There are no bounds, or a value is at the end of the range, where there is no logarithm.
+    # There are no bounds, or a value is at the end of the range, where there is no logarithm. A NaN
+    # limit stays NaN, because `max` and `min` keep their first argument then.
     found = _t(values, resamples, level)
     return Interval(value, max(found.low, bottom), min(found.high, top))
 
@@ -123,6 +125,7 @@ def score_interval(
         return Interval(value, np.nan, np.nan)
     distances = np.empty((len(parts.weights), 2))
     for part, weight in enumerate(parts.weights):
+        # The variance is that of the weighted part.
         share, variance = float(parts.shares[part]), float(spread.variances[part]) / weight**2
         n_units, n_rows = float(spread.n_effective[part]), int(spread.n_rows[part])
         ends = _korn_graubard(share, variance, n_units, n_rows, resamples.widening, level)
@@ -195,13 +198,14 @@ def _korn_graubard(
         widening: the factor that the variance contains; see `Resamples`.
         level: the rate at which the interval may miss the true share.
     """
-    if variance * n_rows < 1e-12:
+    if variance * n_rows < 1e-12:  # all groups have the same share, up to rounding
         n_effective = n_units / widening**2
     else:
         # Fewer degrees of freedom: the t quantile of the units is wider than that of the rows.
         t_ratio = t_quantile(n_rows - 1, level) / t_quantile(n_units - 1, level)
         n_effective = min(n_rows, share * (1 - share) / variance * t_ratio**2)
     hits, misses = n_effective * share, n_effective * (1 - share)
+    # A beta distribution needs positive parameters; a share of 0 or 1 has 0 hits or misses.
     low = 0.0 if hits < 1e-9 else float(beta.ppf(level / 2, hits, misses + 1))
     high = 1.0 if misses < 1e-9 else float(beta.isf(level / 2, hits + 1, misses))
     return low, high

@@ -167,9 +167,9 @@ class Scored:
         if len(several) == 1:
             return several[0]
 
-        def over_splits(of_splits: Sequence[tuple[Predictions, ...]]) -> tuple[Predictions, ...]:
+        def over_splits(draws: Sequence[tuple[Predictions, ...]]) -> tuple[Predictions, ...]:
             """Return each draw, joined over the splits, given the draws of each split."""
-            return tuple(joined(of_draw) for of_draw in zip(*of_splits, strict=True))
+            return tuple(joined(of_draw) for of_draw in zip(*draws, strict=True))
 
         return replace(
             several[0],
@@ -267,7 +267,8 @@ def joined(parts: Sequence[Predictions]) -> Predictions:
     """Return the concatenated predictions for several sets of rows, each with fits of its own.
 
     An array that one of the parts lacks is None. Single values, such as the number of classes, are
-    those of the first part.
+    those of the first part. Scores are log probabilities only if those of all parts are, and
+    `n_codes` is the number of parts.
 
     >>> both = joined([metrics.NumberPredictions(np.array([1.0]), np.array([2.0]))] * 2)
     >>> both.guess.tolist()
@@ -293,6 +294,8 @@ def joined(parts: Sequence[Predictions]) -> Predictions:
 
 def uninformed(train_labels: NDArray[Any], predictions: Predictions) -> Predictions:
     """Return the chance level predictions for the same rows: the majority class or the mean.
+
+    The given predictions must be of classes or numbers.
 
     Scores, if the given predictions have any, are the log frequencies of the training labels
     (n_train,). The alarm of every row, if there are any, is the false positive rate that the

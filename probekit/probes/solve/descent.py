@@ -247,6 +247,8 @@ def _line_search(
         penalty = linear[fits] + length[fits] * square[fits]
         return _Trial(scores, losses, slopes, dot(slopes, along[fits]) + penalty)
 
+    # The ends of the bracket of the root, with their slopes. As long as the upper end is infinite,
+    # the secant through it is not used.
     length, low = torch.ones_like(slope), torch.zeros_like(slope)
     high, low_slope, high_slope = torch.full_like(slope, torch.inf), slope, slope
     trial = evaluate(length, slice(None))

@@ -174,6 +174,7 @@ def shared(X: Features, weights: Sequence[Features], typical: Mask, device: str 
 def _correlations(rows: DesignRows, typical: Tensor) -> Tensor:
     """Return approximate correlations (n_features, n_features), from a sample of typical rows."""
     n_features = rows.raw.shape[1]
+    # Every k-th typical row, so that at least enough rows are left, if there are as many.
     sample = torch.nonzero(typical).flatten()
     sample = sample[:: max(1, len(sample) // enough_rows(n_features))]
     is_sampled = torch.zeros_like(typical)
@@ -239,7 +240,7 @@ def moments(X: Features, weights: Features, typical: Mask) -> tuple[Floats, Floa
     ([2.0, 5.0], [1.0, inf])
     """
     share = weights * typical if np.count_nonzero(weights * typical) > 1 else weights
-    share = share / share.sum(dtype=np.float64)
+    share = share / share.sum(dtype=np.float64)  # weights that sum to 1
     places = [slice(start, start + BLOCK_ROWS) for start in range(0, len(X), BLOCK_ROWS)]
     mean = sum(share[place] @ X[place].astype(np.float64) for place in places)
     squares = sum(share[place] @ (X[place] - mean) ** 2 for place in places)

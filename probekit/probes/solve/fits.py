@@ -154,7 +154,8 @@ def _paths(
 ) -> NDArray[np.object_]:
     """Return the fits (n_columns, n_grid, n_folds) of the search.
 
-    The shares of the solver are the fitted rows of each fold, then all rows, which it does not use.
+    The shares of the solver are the fitted rows of each fold, then all rows. The search does not
+    use the last share.
     """
     stopping, tolerance = tuning.stopping, max(tuning.stopping.tolerance, SEARCH_TOLERANCE)
     stopping = replace(stopping, tolerance=tolerance, aim=tolerance)

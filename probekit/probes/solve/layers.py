@@ -27,8 +27,8 @@ class FittedLayers:
 
     Attributes:
         classes: Label codes that occurred in the training rows.
-        layers: Affine layers with a ReLU between them. The last has one output for two classes, the
-            score of the second, else one per class.
+        layers: Affine layers with a ReLU between them. The last has one output for a number or for
+            two classes (the score of the second), else one per class.
         n_iter: Number of solver iterations.
         converged: Whether the solver reached its tolerance.
         gradient_norm: Final gradient norm; None if the solver does not report it.
@@ -49,7 +49,10 @@ class FittedLayers:
         return self.by_class(self.scores(X), n_classes)
 
     def by_class(self, scores: Floats, n_classes: int) -> Floats:
-        """Return scores (n_samples, n_out) of this fit by class (n_samples, n_classes)."""
+        """Return scores (n_samples, n_out) of this fit by class (n_samples, n_classes).
+
+        A class that was not fitted gets -inf.
+        """
         of_classes = np.full((len(scores), n_classes), -np.inf)
         of_classes[:, self.classes] = with_reference(scores.T, len(self.classes)).T
         return of_classes

@@ -274,11 +274,11 @@ def _batches(design: Design, tasks: Sequence[_Task]) -> Iterator[list[_Task]]:
 
 def _start(design: Design, task: _Task) -> Tensor:
     """Return the start (n_scores, n_coordinates + 1) of a task; by default the class log odds."""
+    # A start is in features, which are not the coordinates of a dual design.
     if task.start is not None and design.back.ndim == 1:
         coef, intercept = design.unfold(task.share, *task.start)
     else:
-        weights = design.weights[task.share].cpu().double().numpy()
-        weights = weights * _of_rows(task)
+        weights = design.weights[task.share].cpu().double().numpy() * _of_rows(task)
         counts = np.bincount(task.codes, weights=weights, minlength=len(task.classes))
         logs = np.log(counts / counts.sum())
         coef = np.zeros((task.n_scores, len(design.variances)))
