@@ -366,7 +366,7 @@ def still_picture(layers: NDArray[np.float32]) -> str:
     side = layers.shape[-1]
     codes = np.rint(np.sqrt(layers.clip(0, 1)) * (_N_WEIGHTS - 1)).astype(np.uint8)
     codes[..., ~np.tri(side, dtype=bool)] = _MASKED
-    gap = max(1, side // 12)
+    gap = max(1, side // 12)  # small next to a tile, but at least a pixel
     tiles = np.pad(codes, ((0, 0), (0, 0), (0, gap), (0, gap)), constant_values=_BETWEEN)
     n_layers, n_heads, tile_height, tile_width = tiles.shape
     pixels = tiles.transpose(0, 2, 1, 3).reshape(n_layers * tile_height, n_heads * tile_width)

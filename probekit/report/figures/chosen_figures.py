@@ -36,6 +36,8 @@ COUNTS, CURVES = (0.0, 0.2), (0.28, 1.0)
 def confusion_matrix(rows: pd.DataFrame) -> go.Figure:
     """Return the confusion matrix: true labels down, predicted labels across, rows sum to 1.
 
+    The row of a label without test rows is empty.
+
     Args:
         rows: true label `truth`, predicted label `guess` and count `n` for every pair of labels.
 
@@ -86,6 +88,7 @@ def scatter_plane(rows: pd.DataFrame, method: str) -> go.Figure:
     """
     rows = only(rows, method=method)
     frequent = list(rows["label"].value_counts().index)
+    # If labels are merged, `OTHERS` takes the place of one.
     named = sorted(frequent if len(frequent) <= MOST_NAMED else frequent[: MOST_NAMED - 1])
     shown_labels = rows["label"].where(rows["label"].isin(named), OTHERS)
     figure = go.Figure(layout={"template": TEMPLATE})

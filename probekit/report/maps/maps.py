@@ -68,8 +68,12 @@ def head_maps(tables: Mapping[str, pd.DataFrame], metric: str = "accuracy") -> g
     outer fold chose its own.
 
     Args:
-        tables: Rows of each map, by title.
+        tables: Rows of each map, by title, with no label of the index in two of them.
         metric: A metric that was measured on test rows.
+
+    Raises:
+        UnknownNameError: The tables have no test rows of this metric.
+        DataError: Two rows of a table have the same cell.
     """
     table = pd.concat(tables.values())
     if len(tables) == 1:
@@ -311,7 +315,8 @@ def cell_map(
     """Return the map of cells that are given in any order; missing ones are empty.
 
     Args:
-        cells: rows with `value` and `hover`, and the columns of `down` and `across`.
+        cells: rows with `value` and `hover`, and the columns of `down` and `across`; at most one
+            row for each cell of the map.
         shown: Colour scale.
         down: Column that places a cell vertically, and the label of each of its values, in order.
         across: The same for the horizontal place.
