@@ -256,6 +256,7 @@ def count_heads(prompts: Sequence[AttentionPrompt]) -> str:
 
 def _estimate(prompt: AttentionPrompt, levels: int) -> float:
     """Return the estimated megabytes of a prompt, from a random sample of its heads."""
+    # The heads of all layers, one after the other.
     heads = prompt.patterns.reshape(-1, *prompt.patterns.shape[2:])
     sample = heads[np.random.default_rng(0).permutation(len(heads))[:SAMPLE]]
     weights_size = sum(len(text) for text in packed_heads(sample, levels)) / len(sample)
@@ -369,6 +370,7 @@ def still_picture(layers: NDArray[np.float32]) -> str:
     gap = max(1, side // 12)  # small next to a tile, but at least a pixel
     tiles = np.pad(codes, ((0, 0), (0, 0), (0, gap), (0, gap)), constant_values=_BETWEEN)
     n_layers, n_heads, tile_height, tile_width = tiles.shape
+    # One picture: the tiles of a layer next to one another, and the layers below one another.
     pixels = tiles.transpose(0, 2, 1, 3).reshape(n_layers * tile_height, n_heads * tile_width)
     stops = np.array(_stops(_WEIGHTS))
     points = np.linspace(0, len(stops) - 1, _N_WEIGHTS)

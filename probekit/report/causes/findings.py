@@ -383,6 +383,7 @@ def _verdict(directions: Sequence[Direction], best: Direction, tables: CauseTabl
     }
     is_decodable, is_much = best.answer("detects") == "yes", best.size >= LITTLE
     used = f"{place}: {_used(best, directions)}"
+    # The evidence if no direction is used.
     none_used = _first(
         (
             (n_all == n_detect == 1, f"{name} detects the label but neither steers nor silences"),
@@ -393,6 +394,7 @@ def _verdict(directions: Sequence[Direction], best: Direction, tables: CauseTabl
             (True, f"{n_detect} of {all_of_them} detect the label, none steers or silences"),
         )
     )
+    # The evidence if it is undecided whether one is used.
     undecided = f"{n_detect} of {all_of_them} shown to detect the label, none to steer or silence"
     if n_all == 1:
         answered = filter(best.answer, QUESTIONS)
@@ -499,7 +501,10 @@ def _main_sets(tables: CauseTables) -> list[EditSet]:
 
 
 def _strongest_edits(tables: CauseTables) -> Iterator[str]:
-    """Yield clauses on the first of `_main_sets`: the residual stream, and the strongest edit."""
+    """Yield clauses on the first of `_main_sets`: the residual stream, and the strongest edit.
+
+    After a clause on the residual stream, the strongest edit is that of the other sites.
+    """
     sets = _main_sets(tables)
     if not sets:
         return

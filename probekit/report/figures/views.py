@@ -120,6 +120,9 @@ def step_tables(table: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
     """Yield name and rows of each map over training: one per line of the curve, none for heads.
 
     resid_pre of a block equals resid_post of the previous block, so only one of them is kept.
+
+    Args:
+        table: rows of training.csv, which are all of the task.
     """
     sited = placed(table)
     sited = sited[~_of_heads(sited)]

@@ -293,6 +293,7 @@ def text_map(
         colorbar={"thickness": 12, "outlinewidth": 0, "tickformat": ".2f", "nticks": 6},
     )
     if values.size <= most_texts:
+        # The row and the column of each cell, in the order of the texts.
         y, x = np.indices(values.shape).reshape(2, -1).tolist()
         shown_texts = list(texts) if texts is not None else list(map(cell_text, values.ravel()))
         font = {"size": style.SMALL, "color": inks(values.ravel(), shown)}
@@ -322,17 +323,18 @@ def cell_map(
         across: The same for the horizontal place.
         title: Title of the horizontal axis.
     """
-    (_, row_labels), (_, column_labels) = down, across
+    row_labels, column_labels = (list(labels.values()) for _, labels in (down, across))
+    # The row and the column of each cell in the map.
     rows, columns = (
         cells[column].map({key: number for number, key in enumerate(labels)}).to_numpy()
         for column, labels in (down, across)
     )
     values = np.full((len(row_labels), len(column_labels)), np.nan)
     hover = np.full(values.shape, "", dtype=object)
-    values[rows, columns], hover[rows, columns] = cells["value"], cells["hover"]
-    hovers, names = hover.ravel().tolist(), list(column_labels.values())
-    row_names = list(row_labels.values())
-    return text_map(values, hovers, shown, across=names, down=row_names, title=title)
+    values[rows, columns] = cells["value"]
+    hover[rows, columns] = cells["hover"]
+    hovers = hover.ravel().tolist()
+    return text_map(values, hovers, shown, across=column_labels, down=row_labels, title=title)
 
 
 def thin_ticks(figure: go.Figure) -> go.Figure:
