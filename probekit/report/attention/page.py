@@ -99,7 +99,10 @@ class AttentionExplorer:
 
     @property
     def opening(self) -> str:
-        """The head that the page opens on, and why, as a sentence; "" if there is no choice."""
+        """The head that the page opens on, and why, as a sentence.
+
+        It is "" if there is only one head, or if the first text is too short for scores.
+        """
         prompt = self.prompts[0]
         scores = scores_beyond_distance(prompt.patterns)
         n_heads = scores.size
@@ -220,6 +223,8 @@ def choose_reduction(
     prompts: Sequence[AttentionPrompt], most_mb: float = MOST_MB, *, strict: bool = True
 ) -> Reduction:
     """Return the finest quantisation with which a page of all prompts stays within a size limit.
+
+    With 16 bits, the limit is at most `MOST_MB_OF_16_BITS`.
 
     Args:
         prompts: prompts whose attention weights are stored.

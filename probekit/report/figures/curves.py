@@ -151,7 +151,8 @@ def log_axis(values: pd.Series[float]) -> dict[str, Any]:
     """Return the settings of a logarithmic axis with at least two ticks around positive values.
 
     By default plotly labels only powers of ten, and a range may contain only one of them. Without
-    positive values, the ticks are those of plotly.
+    positive values, the ticks are those of plotly. The axis has no room for values beyond the first
+    and the last of `LOG_TICKS`.
 
     >>> log_axis(pd.Series([60.0, 300.0]))["ticktext"]
     ['50', '100', '200', '500']

@@ -68,11 +68,11 @@ def layer_curve(table: pd.DataFrame, metric: str = "accuracy") -> go.Figure:
     Selectivity is the score on the task minus the score on the control task (Hewitt & Liang 2019).
     Compression is measured on the training rows by online coding (Voita & Titov 2020).
 
-    Lines are labelled at their right ends. Task lines show their interval as a band; with more than
-    `MOST_BANDS` lines only the selected one does. Control task and random weights are dashed and
-    dotted; baselines and concatenated sites are horizontal lines. A ring marks the site selected by
-    cross-validation, whichever metric is drawn. A nested cross-validation has no ring: its nested
-    choice is a horizontal line.
+    Lines are labelled at their right ends, or in the legend if labels do not fit. Task lines show
+    their interval as a band; with more than `MOST_BANDS` lines only those of `banded_series` do.
+    Control task and random weights are dashed and dotted; baselines and concatenated sites are
+    horizontal lines. A ring marks the site selected by cross-validation, whichever metric is drawn.
+    A nested cross-validation has no ring: its nested choice is a horizontal line.
 
     Raises:
         UnknownNameError: The table has no test rows of this metric.
@@ -281,7 +281,7 @@ def series_colour(number: int) -> str:
     return SERIES_COLOURS[number] if number < len(SERIES_COLOURS) else GREY
 
 
-def end_labels(traces: Iterable[go.Scatter]) -> list[line_labels.LineLabel]:
+def end_labels(traces: Sequence[go.Scatter]) -> list[line_labels.LineLabel]:
     """Return a label for each line with markers and each band of the null, one for each name.
 
     Labels are at the last defined point of a line. That of a line with a band mentions the band.

@@ -19,7 +19,7 @@ from probekit.report.pages.page import FigurePart, figure_json, render
 from probekit.report.pages.parts import first_part
 from probekit.report.pages.run_page import run_figures
 from probekit.report.pages.table import ResultTable
-from probekit.report.sentences.answer import answer
+from probekit.report.sentences.answer import answer as answer_sentence
 from probekit.report.sentences.caveats import caveats
 from probekit.report.sentences.tables import NO_SCORE, comparison_table, in_words
 from probekit.report.texts import MachinePaths
@@ -135,7 +135,7 @@ class RunResult:
     @cached_property
     def answer(self) -> str:
         """The answer of the run as one sentence, with verdict, score, chance level, p and site."""
-        return answer(self._record.verdict, self._record.question)
+        return answer_sentence(self._record.verdict, self._record.question)
 
     @cached_property
     def warnings(self) -> tuple[str, ...]:
