@@ -39,7 +39,7 @@ def make_server(folder: Path, port: int) -> RunsServer:
         port: 0 for any free port.
 
     Raises:
-        ConfigError: The port is taken.
+        ConfigError: The port is taken, or not allowed for this user.
     """
     try:
         return RunsServer(folder, port)

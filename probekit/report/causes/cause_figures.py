@@ -147,6 +147,7 @@ def refit_panels(tables: CauseTables) -> Iterator[tuple[tuple[str, str], list[Pa
             for line, points in lines:
                 kind = f", probes at {line}" if len(lines) > 1 else ""
                 title = f"erased at {findings.place_in_words(erased, blocks, is_brief=True)}{kind}"
+                # resid_pre of a block and resid_post of the block before it have the same depth.
                 panels.append((title, points.drop_duplicates("depth")))
         yield (str(along), str(at)), panels
 
@@ -171,7 +172,7 @@ def dose_figure(panels: Sequence[Panel]) -> go.Figure:
     figure = layer_curve.panel_grid([title for title, _ in panels], f"change ({unit})")
     curves = [_with_origin(rows) for _, rows in panels]
     doses = sorted({dose for curve in curves for dose in curve["by"]})
-    margin = 0.04 * (doses[-1] - doses[0]) or 0.5
+    margin = 0.04 * (doses[-1] - doses[0]) or 0.5  # if there is only one
     ends = [doses[0] - margin, doses[-1] + margin]
 
     def ends_of(columns: Sequence[str]) -> tuple[float, float]:
@@ -222,7 +223,7 @@ def dose_figure(panels: Sequence[Panel]) -> go.Figure:
         axis = figure.layout[f"xaxis{number + 1 if number else ''}"]
         is_lowest = number >= len(panels) - layer_curve.n_columns(len(panels))
         axis.update(title_text="dose (SD)" if is_lowest else None, showticklabels=is_lowest)
-    space = 0.06 * (high - low) or 0.1
+    space = 0.06 * (high - low) or 0.1  # if both ends are equal
     figure.update_yaxes(range=[low - space, high + space])
     layer_curve.label_panels(figure, labels)
     return figure

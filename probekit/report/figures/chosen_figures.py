@@ -159,7 +159,10 @@ def ranked_neurons(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def neuron_ranking(table: pd.DataFrame) -> go.Figure:
-    """Return the figure of test scores of single neurons, ordered by cross-validated score."""
+    """Return the figure of test scores of single neurons, ordered by cross-validated score.
+
+    The table must have `ranked_neurons`.
+    """
     rows = ranked_neurons(table)
     # Layer and neuron, such as "3 · 17" of blocks.3.mlp.hook_post[neuron=17].
     names = rows["site"].str.replace(r"^\w+\.(\d+)\..*=(\d+)\]$", r"\1 · \2", regex=True).tolist()

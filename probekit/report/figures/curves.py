@@ -216,7 +216,7 @@ def sparse_curve(table: pd.DataFrame) -> go.Figure:
             if not scores.empty:
                 figure.add_trace(line)
     sizes = sorted(rows["k"].unique())
-    ends = [sizes[0] / 1.3, sizes[-1] * 1.3]
+    ends = [sizes[0] / 1.3, sizes[-1] * 1.3]  # with equal margins on the logarithmic axis
     # The baselines, and the best other probe on all features of the best site.
     measured = only(at_shown_position(table), metric=metric, split="test")
     baselines = levels(measured[measured["site"] == ""])

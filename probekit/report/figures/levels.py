@@ -40,7 +40,7 @@ def levels(measured: pd.DataFrame, *, is_brief: bool = False) -> list[LevelLine]
     run are included.
     """
     is_brief = is_brief or differs(measured["run"])
-    measured = measured.reset_index(drop=True)
+    measured = measured.reset_index(drop=True)  # below, rows are removed by their labels
     defined = measured.dropna(subset="value")
     is_mean = all(METRICS[name].beats_the_mean for name in measured["metric"])
     shown = defined

@@ -429,6 +429,7 @@ def map_row(maps: Mapping[str, go.Figure]) -> go.Figure:
                 trace.showscale = is_first
             figure.add_trace(trace.update(**axes))
         x_axis, y_axis = single.layout.xaxis, single.layout.yaxis
+        # Rounding errors could move the last end above 1.
         x_axis.update(domain=(start, min(end, 1.0)), anchor=axes["yaxis"])
         y_axis.update(anchor=axes["xaxis"])
         if not is_first:

@@ -249,6 +249,7 @@ def site_rows(table: pd.DataFrame, v: Verdict) -> list[SiteRow]:
         return f"chosen by {by}" if n else ""
 
     table = of_all_folds(table)
+    # Depths are objects, so that concatenated sites can have None.
     placed_rows = placed(table).astype({"depth": object})
     sited = pd.concat([placed_rows, concatenated(table).assign(depth=None)])
     rows = [
@@ -294,6 +295,7 @@ def _site_row(
     measured = same_features(series, task).set_index(["target", "split", "metric"])
     metric, score = task["metric"], -math.inf  # if there is no validation score
     validation = ("task", "validation", metric)
+    # `loc` with a list of one key gives a table, also if only one row has the key.
     if validation in measured.index:
         score = METRICS[metric].sign * float(measured.loc[[validation]]["value"].iloc[0])
     return SiteRow(
