@@ -325,7 +325,8 @@ def first_measure(tables: CauseTables) -> str:
 def position_label(position: int, record: CausesRecord) -> str:
     """Return a position for hover texts and sentences, with its token if the record has tokens.
 
-    It has none if the texts differ in their number of tokens, or if no step edits each token.
+    The record has none if the texts differ in their number of tokens, or if no step edits each
+    token.
     """
     if position >= len(record.tokens):
         return f"position {position}"
