@@ -39,7 +39,7 @@ def make_server(folder: Path, port: int) -> RunsServer:
         port: 0 for any free port.
 
     Raises:
-        ConfigError: The port is taken.
+        ConfigError: The port is taken, or not allowed for this user.
     """
     try:
         return RunsServer(folder, port)
@@ -51,7 +51,9 @@ def make_server(folder: Path, port: int) -> RunsServer:
 
 
 def find_page(folder: Path, path: str) -> str | None:
-    """Return the page for the path of a request; None if there is none, as for a run in progress.
+    """Return the page for the path of a request; None if no run has it.
+
+    A run in progress is in the index, but has no page yet.
 
     Raises:
         ProbekitError: The page of a run cannot be built.
@@ -105,7 +107,7 @@ class RunsServer(ThreadingHTTPServer):
     def _admit(self, request: socket.socket) -> bool:
         """Register a connection; at the limit, close the oldest one whose request is not complete.
 
-        The result is False if there is none to close.
+        The result is False if the limit is reached and there is none to close, else True.
         """
         with self._lock:
             if len(self._deadlines) >= self.most_connections:

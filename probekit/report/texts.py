@@ -224,9 +224,10 @@ class Palette:
 
     @classmethod
     def of(cls, readings: Iterable[TextReading], classes: Sequence[str]) -> Palette:
-        """Return the palette of these texts; its scale ends at a high quantile of their scores.
+        """Return the palette of these texts, from their scores.
 
-        Without classes, which is a regression, the scale begins at a low quantile instead of 0.
+        For classes, the scale ends at a high quantile of the absolute scores. Without classes,
+        which is a regression, it reaches from a low to a high quantile of the scores.
 
         The first token of a text is ignored unless it is the only one: GPT-2 uses position 0 as an
         attention sink with a large norm, and its score would make all other tokens pale.

@@ -69,6 +69,10 @@ def facts_for_page(network: ModelAndTokenizer, bos: bool) -> dict[str, str]:
 def show_lens(rows: pd.DataFrame, position: int) -> None:
     """Print the predictions of every site at one position of each text, then a summary.
 
+    Args:
+        rows: rows of `read_lens`, which have the positions of each text in order.
+        position: index of a token; negative values count from the end.
+
     Raises:
         ConfigError: a text has no such position.
     """
@@ -142,7 +146,7 @@ def show_pair(pair: PatchedPair, top: int) -> None:
 
 
 def show_answers(readings: Sequence[TextReading], probe: SavedProbe, per: Per) -> None:
-    """Print a label and a score for each text or token.
+    """Print a label and a score for each text or token; there must be at least one text.
 
     On a terminal with at least 256 colours, tokens are coloured by their score. Otherwise the
     output is tab-separated columns with a header.

@@ -200,7 +200,8 @@ def show_transfer(result: Transfer) -> None:
 def _matrix(names: Sequence[str], rows: pd.DataFrame, columns: tuple[str, str, str]) -> ResultTable:
     """Return a table, trained on (down) by tested on (across), of a value and its interval.
 
-    `columns` are those of the value and of the two ends of the interval.
+    `columns` are those of the value and of the two ends of the interval. There must be a row for
+    each pair of names, also of a name with itself.
     """
     value, low, high = columns
     texts = {

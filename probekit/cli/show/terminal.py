@@ -28,7 +28,7 @@ def show_table(table: ResultTable, *, has_heads: bool = True) -> None:
     for row in table.rows:
         texts = (cell.line if isinstance(cell, Cell) else cell for cell in row)
         shown.add_row(*(Text(line_label(text)) for text in texts))
-    # A pipe or file has no width, so tables are not cut.
+    # A pipe or file has no width: 400 characters are enough for most tables.
     Console(width=None if sys.stdout.isatty() else 400).print(shown)
 
 

@@ -99,7 +99,10 @@ class AttentionExplorer:
 
     @property
     def opening(self) -> str:
-        """The head that the page opens on, and why, as a sentence; "" if there is no choice."""
+        """The head that the page opens on, and why, as a sentence.
+
+        It is "" if there is only one head, or if the first text is too short for scores.
+        """
         prompt = self.prompts[0]
         scores = scores_beyond_distance(prompt.patterns)
         n_heads = scores.size
@@ -221,6 +224,8 @@ def choose_reduction(
 ) -> Reduction:
     """Return the finest quantisation with which a page of all prompts stays within a size limit.
 
+    With 16 bits, the limit is at most `MOST_MB_OF_16_BITS`.
+
     Args:
         prompts: prompts whose attention weights are stored.
         most_mb: largest page size in megabytes.
@@ -256,6 +261,7 @@ def count_heads(prompts: Sequence[AttentionPrompt]) -> str:
 
 def _estimate(prompt: AttentionPrompt, levels: int) -> float:
     """Return the estimated megabytes of a prompt, from a random sample of its heads."""
+    # The heads of all layers, one after the other.
     heads = prompt.patterns.reshape(-1, *prompt.patterns.shape[2:])
     sample = heads[np.random.default_rng(0).permutation(len(heads))[:SAMPLE]]
     weights_size = sum(len(text) for text in packed_heads(sample, levels)) / len(sample)
@@ -366,9 +372,10 @@ def still_picture(layers: NDArray[np.float32]) -> str:
     side = layers.shape[-1]
     codes = np.rint(np.sqrt(layers.clip(0, 1)) * (_N_WEIGHTS - 1)).astype(np.uint8)
     codes[..., ~np.tri(side, dtype=bool)] = _MASKED
-    gap = max(1, side // 12)
+    gap = max(1, side // 12)  # small next to a tile, but at least a pixel
     tiles = np.pad(codes, ((0, 0), (0, 0), (0, gap), (0, gap)), constant_values=_BETWEEN)
     n_layers, n_heads, tile_height, tile_width = tiles.shape
+    # One picture: the tiles of a layer next to one another, and the layers below one another.
     pixels = tiles.transpose(0, 2, 1, 3).reshape(n_layers * tile_height, n_heads * tile_width)
     stops = np.array(_stops(_WEIGHTS))
     points = np.linspace(0, len(stops) - 1, _N_WEIGHTS)

@@ -134,7 +134,7 @@ def dose_panels(tables: CauseTables) -> Iterator[tuple[tuple[str, str], list[Pan
 def refit_panels(tables: CauseTables) -> Iterator[tuple[tuple[str, str], list[Panel]]]:
     """Yield each method and choice of tokens with its panels.
 
-    There is one for each erased site and kind of site at which probes were fitted again.
+    There is one panel for each erased site and kind of site at which probes were fitted again.
     """
     rows = placed(tables.downstream.assign(head=np.nan))
     blocks = findings.blocks_of(tables)
@@ -147,12 +147,16 @@ def refit_panels(tables: CauseTables) -> Iterator[tuple[tuple[str, str], list[Pa
             for line, points in lines:
                 kind = f", probes at {line}" if len(lines) > 1 else ""
                 title = f"erased at {findings.place_in_words(erased, blocks, is_brief=True)}{kind}"
+                # resid_pre of a block and resid_post of the block before it have the same depth.
                 panels.append((title, points.drop_duplicates("depth")))
         yield (str(along), str(at)), panels
 
 
 def steepest(panels: Sequence[Panel]) -> list[Panel]:
-    """Return the `MOST_PANELS` dose-response curves with the largest effects, in the same order."""
+    """Return the dose-response curves with the largest effects, in the same order.
+
+    There are at most `MOST_PANELS`. The effect of a curve is its largest absolute one.
+    """
     largest = np.nan_to_num([float(rows["effect"].abs().max()) for _, rows in panels])
     ranked = np.argsort(-largest, kind="stable").tolist()
     return [panels[number] for number in sorted(ranked[: layer_curve.MOST_PANELS])]
@@ -168,7 +172,7 @@ def dose_figure(panels: Sequence[Panel]) -> go.Figure:
     figure = layer_curve.panel_grid([title for title, _ in panels], f"change ({unit})")
     curves = [_with_origin(rows) for _, rows in panels]
     doses = sorted({dose for curve in curves for dose in curve["by"]})
-    margin = 0.04 * (doses[-1] - doses[0]) or 0.5
+    margin = 0.04 * (doses[-1] - doses[0]) or 0.5  # if there is only one
     ends = [doses[0] - margin, doses[-1] + margin]
 
     def ends_of(columns: Sequence[str]) -> tuple[float, float]:
@@ -181,7 +185,8 @@ def dose_figure(panels: Sequence[Panel]) -> go.Figure:
     if any(curve["matched_low"].notna().any() for curve in curves):
         bottom, top = ends_of(UNTESTED_BAND)
         low, high = min(low, max(bottom, -room)), max(high, min(top, room))
-    # Labels of the outermost doses would touch those of the next panel.
+    # Labels of the outermost doses would touch those of the next panel. Of three doses or fewer,
+    # all are labelled, because otherwise only one would be left.
     inner = doses[1:-1] if len(doses) > 3 else doses
     labelled = {inner[0], 0.0, inner[-1]} if len(panels) > 1 else {*doses}
     texts = [f"{dose:g}".replace("-", "−") if dose in labelled else "" for dose in doses]
@@ -218,7 +223,7 @@ def dose_figure(panels: Sequence[Panel]) -> go.Figure:
         axis = figure.layout[f"xaxis{number + 1 if number else ''}"]
         is_lowest = number >= len(panels) - layer_curve.n_columns(len(panels))
         axis.update(title_text="dose (SD)" if is_lowest else None, showticklabels=is_lowest)
-    space = 0.06 * (high - low) or 0.1
+    space = 0.06 * (high - low) or 0.1  # if both ends are equal
     figure.update_yaxes(range=[low - space, high + space])
     layer_curve.label_panels(figure, labels)
     return figure
@@ -256,7 +261,8 @@ def _below(label: LineLabel, high: float, lines: Sequence[go.Scatter]) -> LineLa
     if label.value <= high:
         return label
     line = next(line for line in lines if line.name == label.text and line.y[-1] == label.value)
-    # From this point on, the line is above the figure.
+    # From this point on, the line is above the figure. It is not the first point: the line passes
+    # through 0, which is inside.
     outside = next(start for start in range(len(line.y)) if min(line.y[start:]) > high)
     around = slice(outside - 1, outside + 1)  # the last point inside, and the first one outside
     end = float(np.interp(high, line.y[around], line.x[around]))
@@ -303,6 +309,7 @@ def refit_figure(panels: Sequence[Panel], layers: dict[int, str] | None = None) 
         named = [trace for trace in [*lines, chance] if trace.name and not trace.fill]
         ends = [label_at_end(trace, trace.name, trace.line.color) for trace in named]
         labels.append([label for of_trace in ends for label in of_trace])
+    # The axis contains all values and intervals, chance, and the highest possible value.
     bounds = [f"{name}{end}" for name in _LINES for end in ("", "_low", "_high")]
     low, high = finite_ends([*rows[[*bounds, "chance"]].to_numpy().ravel().tolist(), 1.0])
     layer_curve.panel_layers(figure, axis, [set(axis)] * len(panels))
@@ -369,7 +376,10 @@ def _token_map(
 
 
 def token_tick(position: int, record: CausesRecord) -> str:
-    """Return the label of a position: its token, in italics if the token differs between texts."""
+    """Return the label of a position: its token, in italics if the token differs between texts.
+
+    It is the number of the position if the record has no token of it.
+    """
     if position >= len(record.tokens):
         return str(position)
     token = plotly_text(short_label(record.tokens[position]))

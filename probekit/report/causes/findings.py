@@ -88,7 +88,11 @@ class EditSet:
 
 
 def edit_sets(effects: pd.DataFrame) -> Iterator[EditSet]:
-    """Yield the sets of effects.csv in the order of the file, without undefined effects."""
+    """Yield the sets of effects.csv in the order of the file, without undefined effects.
+
+    Of rows at one place of the layer axis, only the first is kept: resid_pre of a block equals
+    resid_post of the block before it.
+    """
     keys = ["do", "replacement", "measure"]
     defined = effects[np.isfinite(effects["effect"])]
     for (do, replacement, measure), edits in defined.groupby(keys, sort=False):
@@ -233,7 +237,7 @@ class Direction:
 
     @property
     def is_used(self) -> bool:
-        """Whether the direction steers or silences."""
+        """Whether it is certain that the direction steers or silences."""
         return any(map(self.is_certain, USES))
 
     @property
@@ -242,10 +246,12 @@ class Direction:
 
         It is the share of the difference between the labels that erasure removes, or of the
         counterfactual's effect that a swap recovers. Without either, it is the effect of steering
-        relative to that of the whole vector, and without any effect 0.
+        relative to that of the whole vector; it is 0 without any effect, or if that of the whole
+        vector is 0 or unknown.
         """
 
         def effect(name: str) -> float:
+            """Return the absolute effect in a verdict; NaN without such a verdict."""
             return abs(float(self.found[name]["effect"])) if name in self.found else np.nan
 
         shares = [effect(name) for name in ("silences", "swap")]
@@ -274,7 +280,7 @@ def directions_in(tables: CauseTables) -> list[Direction]:
 
 
 def blocks_of(tables: CauseTables) -> int:
-    """Return the number of blocks, taken from the deepest block in any table."""
+    """Return the number of blocks, taken from the deepest block in the record or any table."""
     names = [*tables.record.sites]
     for name in TABLES:
         names += getattr(tables, name)["site"].tolist()
@@ -317,14 +323,21 @@ def first_measure(tables: CauseTables) -> str:
 
 
 def position_label(position: int, record: CausesRecord) -> str:
-    """Return a position with its token for hover texts and sentences."""
+    """Return a position for hover texts and sentences, with its token if the record has tokens.
+
+    The record has none if the texts differ in their number of tokens, or if no step edits each
+    token.
+    """
     if position >= len(record.tokens):
         return f"position {position}"
     return f"position {position} ({token_label(record.tokens[position])})"
 
 
 def cause_answer(tables: CauseTables) -> str:
-    """Return the answer as one sentence: the use of the directions, and the effect of patches."""
+    """Return the answer as one sentence: the use of the directions, and the effect of patches.
+
+    Without directions, it is about the strongest edits only.
+    """
     directions = directions_in(tables)
     if directions:
         best = leading(directions)
@@ -354,7 +367,7 @@ def leading(directions: Sequence[Direction]) -> Direction:
 
 
 def _first(cases: Iterable[tuple[object, str]]) -> str:
-    """Return the sentence of the first case that holds."""
+    """Return the sentence of the first case that holds; at least one must hold."""
     return next(sentence for holds, sentence in cases if holds)
 
 
@@ -371,6 +384,7 @@ def _verdict(directions: Sequence[Direction], best: Direction, tables: CauseTabl
     }
     is_decodable, is_much = best.answer("detects") == "yes", best.size >= LITTLE
     used = f"{place}: {_used(best, directions)}"
+    # The evidence if no direction is used.
     none_used = _first(
         (
             (n_all == n_detect == 1, f"{name} detects the label but neither steers nor silences"),
@@ -381,6 +395,7 @@ def _verdict(directions: Sequence[Direction], best: Direction, tables: CauseTabl
             (True, f"{n_detect} of {all_of_them} detect the label, none steers or silences"),
         )
     )
+    # The evidence if it is undecided whether one is used.
     undecided = f"{n_detect} of {all_of_them} shown to detect the label, none to steer or silence"
     if n_all == 1:
         answered = filter(best.answer, QUESTIONS)
@@ -487,7 +502,10 @@ def _main_sets(tables: CauseTables) -> list[EditSet]:
 
 
 def _strongest_edits(tables: CauseTables) -> Iterator[str]:
-    """Yield clauses on the first of `_main_sets`: the residual stream, and the strongest edit."""
+    """Yield clauses on the first of `_main_sets`: the residual stream, and the strongest edit.
+
+    After a clause on the residual stream, the strongest edit is that of the other sites.
+    """
     sets = _main_sets(tables)
     if not sets:
         return
@@ -512,7 +530,9 @@ def _strongest_edits(tables: CauseTables) -> Iterator[str]:
 
 
 def _of_stream(edits: EditSet, tables: CauseTables) -> str:
-    """Return where patches of the residual stream recover the effect; "" if they do not.
+    """Return where patches of the residual stream recover the effect.
+
+    The result is "" if they do not, or if the strongest token changes too often for a sentence.
 
     The first layers at the token in which texts differ and the last layers at the measured token
     recover it in any network, so the layers of the transition are reported: the first one that
@@ -596,7 +616,10 @@ def _unit(directions: Sequence[Direction], name: str) -> str:
 
 
 def _cell(row: pd.Series[Any] | None) -> Cell | str:
-    """Return the answer to a question, with effect, interval, p and remarks; "–" without a row."""
+    """Return the answer to a question, with effect, interval, p and remarks; "–" without a row.
+
+    p is that adjusted for all questions, if there is one. A swap has an effect only.
+    """
     if row is None:
         return "–"
     p = row["p"] if pd.isna(row["p_holm"]) else row["p_holm"]
@@ -620,14 +643,14 @@ def _remarks(direction: Direction) -> list[str]:
     """Return the flags of a direction as short sentences."""
     flags = [row["exceeds_whole"] for row in direction.found.values()]
     exceeds_whole = any(not pd.isna(flag) and flag for flag in flags)
-    kernel, effect, wrong = float(direction.row["kernel_share"]), math.nan, math.nan
+    remarks = ["Moves more than its whole vector: possible artefact."] if exceeds_whole else []
+    kernel = float(direction.row["kernel_share"])
+    if kernel > MUCH:  # an unknown share is NaN, which is not larger
+        remarks.append(f"{fixed(100 * kernel, 0)} % is in the kernel of the output matrix.")
     if direction.answer("steers") == "yes":
         steers = direction.found["steers"]
-        effect, wrong = float(steers["effect"]), float(steers["wrong_way"])
-    cases = (
-        (exceeds_whole, "Moves more than its whole vector: possible artefact."),
-        (kernel > MUCH, f"{fixed(100 * kernel, 0)} % is in the kernel of the output matrix."),
-        (effect < 0, "Steers away from the class that it detects."),
-        (not math.isnan(wrong), f"{fixed(100 * wrong, 0)} % of texts move the wrong way."),
-    )
-    return [sentence for holds, sentence in cases if holds]
+        if steers["effect"] < 0:
+            remarks.append("Steers away from the class that it detects.")
+        if not math.isnan(steers["wrong_way"]):
+            remarks.append(f"{fixed(100 * steers['wrong_way'], 0)} % of texts move the wrong way.")
+    return remarks

@@ -36,6 +36,8 @@ COUNTS, CURVES = (0.0, 0.2), (0.28, 1.0)
 def confusion_matrix(rows: pd.DataFrame) -> go.Figure:
     """Return the confusion matrix: true labels down, predicted labels across, rows sum to 1.
 
+    The row of a label without test rows is empty.
+
     Args:
         rows: true label `truth`, predicted label `guess` and count `n` for every pair of labels.
 
@@ -86,6 +88,7 @@ def scatter_plane(rows: pd.DataFrame, method: str) -> go.Figure:
     """
     rows = only(rows, method=method)
     frequent = list(rows["label"].value_counts().index)
+    # If labels are merged, `OTHERS` takes the place of one.
     named = sorted(frequent if len(frequent) <= MOST_NAMED else frequent[: MOST_NAMED - 1])
     shown_labels = rows["label"].where(rows["label"].isin(named), OTHERS)
     figure = go.Figure(layout={"template": TEMPLATE})
@@ -156,7 +159,10 @@ def ranked_neurons(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def neuron_ranking(table: pd.DataFrame) -> go.Figure:
-    """Return the figure of test scores of single neurons, ordered by cross-validated score."""
+    """Return the figure of test scores of single neurons, ordered by cross-validated score.
+
+    The table must have `ranked_neurons`.
+    """
     rows = ranked_neurons(table)
     # Layer and neuron, such as "3 · 17" of blocks.3.mlp.hook_post[neuron=17].
     names = rows["site"].str.replace(r"^\w+\.(\d+)\..*=(\d+)\]$", r"\1 · \2", regex=True).tolist()

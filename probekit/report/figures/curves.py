@@ -151,7 +151,8 @@ def log_axis(values: pd.Series[float]) -> dict[str, Any]:
     """Return the settings of a logarithmic axis with at least two ticks around positive values.
 
     By default plotly labels only powers of ten, and a range may contain only one of them. Without
-    positive values, the ticks are those of plotly.
+    positive values, the ticks are those of plotly. The axis has no room for values beyond the first
+    and the last of `LOG_TICKS`.
 
     >>> log_axis(pd.Series([60.0, 300.0]))["ticktext"]
     ['50', '100', '200', '500']
@@ -215,7 +216,7 @@ def sparse_curve(table: pd.DataFrame) -> go.Figure:
             if not scores.empty:
                 figure.add_trace(line)
     sizes = sorted(rows["k"].unique())
-    ends = [sizes[0] / 1.3, sizes[-1] * 1.3]
+    ends = [sizes[0] / 1.3, sizes[-1] * 1.3]  # with equal margins on the logarithmic axis
     # The baselines, and the best other probe on all features of the best site.
     measured = only(at_shown_position(table), metric=metric, split="test")
     baselines = levels(measured[measured["site"] == ""])

@@ -68,11 +68,11 @@ def layer_curve(table: pd.DataFrame, metric: str = "accuracy") -> go.Figure:
     Selectivity is the score on the task minus the score on the control task (Hewitt & Liang 2019).
     Compression is measured on the training rows by online coding (Voita & Titov 2020).
 
-    Lines are labelled at their right ends. Task lines show their interval as a band; with more than
-    `MOST_BANDS` lines only the selected one does. Control task and random weights are dashed and
-    dotted; baselines and concatenated sites are horizontal lines. A ring marks the site selected by
-    cross-validation, whichever metric is drawn. A nested cross-validation has no ring: its nested
-    choice is a horizontal line.
+    Lines are labelled at their right ends, or in the legend if labels do not fit. Task lines show
+    their interval as a band; with more than `MOST_BANDS` lines only those of `banded_series` do.
+    Control task and random weights are dashed and dotted; baselines and concatenated sites are
+    horizontal lines. A ring marks the site selected by cross-validation, whichever metric is drawn.
+    A nested cross-validation has no ring: its nested choice is a horizontal line.
 
     Raises:
         UnknownNameError: The table has no test rows of this metric.
@@ -281,7 +281,7 @@ def series_colour(number: int) -> str:
     return SERIES_COLOURS[number] if number < len(SERIES_COLOURS) else GREY
 
 
-def end_labels(traces: Iterable[go.Scatter]) -> list[line_labels.LineLabel]:
+def end_labels(traces: Sequence[go.Scatter]) -> list[line_labels.LineLabel]:
     """Return a label for each line with markers and each band of the null, one for each name.
 
     Labels are at the last defined point of a line. That of a line with a band mentions the band.
@@ -308,13 +308,20 @@ def band(
 ) -> list[go.Scatter]:
     """Return the filled band of the points' intervals as a list of one trace; [] without any.
 
-    The band has the colour of the line. That of a single point extends by `width` to both sides.
+    The band has the colour and the legend group of the line.
+
+    Args:
+        x: Horizontal place of each point, with the index of `points`.
+        points: Points with `ci_low` and `ci_high`.
+        line: The line of the points.
+        width: Width to both sides of a band of a single point.
     """
     known = points.dropna(subset=["ci_low", "ci_high"])
     if known.empty:
         return []
     places, low, high = list(x[known.index]), list(known["ci_low"]), list(known["ci_high"])
     if len(places) == 1:
+        # A rectangle: the same limits at its left and at its right side.
         places, low, high = [places[0] - width, places[0] + width], low * 2, high * 2
     return [
         go.Scatter(
@@ -346,8 +353,9 @@ def point_hover(name: str, row: pd.Series) -> str:
 
 
 def chosen_points(table: pd.DataFrame, rows: pd.DataFrame) -> list[pd.Series]:
-    """Return the task row at the selected site of each run that has a score there.
+    """Return the task rows among `rows` at the selected site of each run of the table.
 
+    A run without a score there has none.
     Runs with a nested cross-validation are left out: their nested choice is at no single site.
     """
     tasks = only(rows.dropna(subset="value"), target="task")
@@ -406,7 +414,8 @@ def panels(rows: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
 def panel_columns(rows: pd.DataFrame) -> list[str]:
     """Return the columns of `SERIES` by which series have panels of their own; [] for one panel.
 
-    If there would be more than `MOST_PANELS`, series that differ in the last columns share panels.
+    If there would be more than `MOST_PANELS`, series that differ in the last columns share panels;
+    the first column is always kept, even if it alone gives more.
     """
     task = only(rows, target="task")
     columns = [name for name in SERIES if differs(task[name])]
@@ -429,7 +438,7 @@ def panel_unit(rows: pd.DataFrame) -> str:
 
 
 def n_columns(n_panels: int) -> int:
-    """Return the number of panels side by side."""
+    """Return the number of columns in the grid of panels; 2 also for a single panel."""
     return 2 if n_panels <= 2 * MOST_ROWS else 3
 
 
@@ -446,12 +455,12 @@ def facets_height(table: pd.DataFrame, metric: str) -> float | None:
 
 
 def curve_facets(table: pd.DataFrame, metric: str = "accuracy") -> go.Figure:
-    """Return the layer curve of a metric with one panel per series, all on one scale.
+    """Return the layer curve of a metric with one panel for each of `panels`, all on one scale.
 
-    Each panel highlights its own series, with control task, random weights and bands; the task
-    lines of all other series are grey. Of the baselines, every panel shows the majority and the
-    best other one. Each label is at the right of one panel. The panel of the selected site has a
-    ring, also in its title.
+    Each panel highlights one of its series, the selected one or else the first, with control task,
+    random weights and bands; the task lines of all other series are grey. Of the baselines, every
+    panel shows the majority and the best other one. Each label is at the right of one panel. The
+    panel of the selected site has a ring, also in its title.
 
     Raises:
         UnknownNameError: The table has no test rows of this metric.
@@ -515,9 +524,14 @@ def curve_facets(table: pd.DataFrame, metric: str = "accuracy") -> go.Figure:
 
 
 def panel_grid(titles: Sequence[str], y_title: str) -> go.Figure:
-    """Return a figure of empty panels on one vertical scale, with titles if there are several.
+    """Return a figure of empty panels in a grid, with titles if there are several.
 
-    Titles have the colour of the highlighted line.
+    The panels of a row share their vertical scale; callers give all panels one range. Titles have
+    the colour of the highlighted line.
+
+    Args:
+        titles: Title of each panel, row by row.
+        y_title: Title of the vertical axes, written once for all.
     """
     n_panels = len(titles)
     across = min(n_columns(n_panels), n_panels)
@@ -599,13 +613,14 @@ def panel_layers(figure: go.Figure, labels: dict[int, str], depths: Sequence[set
     in_narrow = {}
     for number, of_panel in enumerate(depths):
         axis = figure.layout[f"xaxis{number + 1 if number else ''}"]
+        # The panels of a row have about as many labels as a single one.
         layer_axis(figure, labels, of_panel, most=16 // across, axis=axis)
         in_narrow[axis.plotly_name] = list(axis.ticktext)
         if number not in lowest:
             unnamed = of_panel - depths[lowest_of_column[number % across]]
             texts = [label if depth in unnamed else "" for depth, label in labels.items()]
             axis.update(title_text=None, ticktext=texts, showticklabels=any(texts))
-        elif across > 1:
+        else:
             # The last name of a panel is close to the first of the next one: one word a line.
             axis.ticktext = [
                 text.replace(" ", "<br>") if text.startswith("<br>") else text

@@ -40,7 +40,7 @@ def levels(measured: pd.DataFrame, *, is_brief: bool = False) -> list[LevelLine]
     run are included.
     """
     is_brief = is_brief or differs(measured["run"])
-    measured = measured.reset_index(drop=True)
+    measured = measured.reset_index(drop=True)  # below, rows are removed by their labels
     defined = measured.dropna(subset="value")
     is_mean = all(METRICS[name].beats_the_mean for name in measured["metric"])
     shown = defined
@@ -83,12 +83,12 @@ def chance_name(measured: pd.DataFrame) -> str:
 
 
 def value_range(figure: go.Figure, metric: str, chance: float) -> list[float]:
-    """Return a y range from chance to the highest possible value, with a margin on both sides.
+    """Return the y range of a metric, with a margin on both sides.
 
-    It also contains all lines and intervals below chance; undefined scores are ignored. It is
-    the range of the lines without a chance level or a maximum, and for metrics that are no scores,
-    by which nothing is selected, or whose lower values are better. Bands of the null may be cut
-    off at the bottom.
+    For a score that can select sites, if higher is better, it reaches from chance, or from the
+    lowest line or interval below it, to the highest possible value. For all other metrics, and
+    without a chance level or a highest value, it is the range of the lines and intervals. Undefined
+    scores are ignored. So are bands of the null, which may therefore be cut off.
     """
     traces = [trace for trace in figure.data if trace.legendgroup != NULL_BAND]
     low, high = finite_ends(value for trace in traces for value in trace.y)

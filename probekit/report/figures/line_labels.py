@@ -149,7 +149,7 @@ def label_lines(figure: go.Figure, labels: Sequence[LineLabel], panel: int = 1) 
         )
     drawn = [note.text for note in figure.layout.annotations if note.name == LABEL]
     widest = max((len(line) for text in drawn for line in text.split("<br>")), default=0)
-    room = LEADER + CHARACTER * widest + 4
+    room = LEADER + CHARACTER * widest + 4  # pixels, with 4 between label and edge
     figure.update_layout(margin_r=max(figure.layout.margin.r or 0, round(room)), showlegend=False)
     place_labels(figure, PLOT_HEIGHT)
 

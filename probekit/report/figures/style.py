@@ -294,7 +294,8 @@ def layer_axis(
 ) -> None:
     """Set title, ticks and range of a layer axis.
 
-    Labels do not overlap: every n-th block is labelled, and names are on a second line.
+    Labels do not overlap: every n-th block is labelled. A few names are on a second line, below
+    the numbers; more are slanted.
 
     Args:
         figure: Figure of the axis.
@@ -304,7 +305,7 @@ def layer_axis(
         axis: Axis of the figure; by default all of its x axes.
     """
     names = [label for label in labels.values() if label and not label.isdigit()]
-    # A few names are on a second line, below the numbers; more are slanted.
+    # Including empty labels, of depths between given activations.
     n_not_numbers = len([label for label in labels.values() if not label.isdigit()])
     below = "<br>" if n_not_numbers <= MOST_NAMES else ""
     step = math.ceil(len(labels) / most)

@@ -57,9 +57,9 @@ def curve_rows(table: pd.DataFrame) -> pd.DataFrame:
     """Return the rows that a layer curve shows.
 
     Components with several heads, and more than `MOST_NEURONS` neurons, are left out. All positions
-    of a sweep are included if they differ in nothing else, else only that of `shown_position`. If a
-    kind of probe has many sizes, such as k_sparse, only the size with the best cross-validated
-    score is included. Baselines are included.
+    of a sweep are included if there are at most `MOST_POSITIONS` and series differ in nothing else,
+    else only that of `shown_position`. If a kind of probe has many sizes, such as k_sparse, only
+    the size with the best cross-validated score is included. Baselines are included.
     """
     rows = table[~table["probe"].isin(hidden_kinds(table))]
     sited = placed(rows)
@@ -93,7 +93,10 @@ def at_shown_position(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def head_tables(table: pd.DataFrame) -> Iterator[tuple[str, bool, pd.DataFrame]]:
-    """Yield each map of heads: its name, whether it is at `shown_position` (if any), its rows."""
+    """Yield each map of heads: its name, whether it is at `shown_position`, its rows.
+
+    All are at it if the table has no sweep of positions.
+    """
     sited = placed(table)
     heads = sited[_of_heads(sited) & sited["head"].notna()]
     keys = ["part", *(column for column in SERIES if column != "line")]
@@ -117,6 +120,9 @@ def step_tables(table: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
     """Yield name and rows of each map over training: one per line of the curve, none for heads.
 
     resid_pre of a block equals resid_post of the previous block, so only one of them is kept.
+
+    Args:
+        table: rows of training.csv, which are all of the task.
     """
     sited = placed(table)
     sited = sited[~_of_heads(sited)]

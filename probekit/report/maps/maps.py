@@ -68,8 +68,12 @@ def head_maps(tables: Mapping[str, pd.DataFrame], metric: str = "accuracy") -> g
     outer fold chose its own.
 
     Args:
-        tables: Rows of each map, by title.
+        tables: Rows of each map, by title, with no label of the index in two of them.
         metric: A metric that was measured on test rows.
+
+    Raises:
+        UnknownNameError: The tables have no test rows of this metric.
+        DataError: Two rows of a table have the same cell.
     """
     table = pd.concat(tables.values())
     if len(tables) == 1:
@@ -289,6 +293,7 @@ def text_map(
         colorbar={"thickness": 12, "outlinewidth": 0, "tickformat": ".2f", "nticks": 6},
     )
     if values.size <= most_texts:
+        # The row and the column of each cell, in the order of the texts.
         y, x = np.indices(values.shape).reshape(2, -1).tolist()
         shown_texts = list(texts) if texts is not None else list(map(cell_text, values.ravel()))
         font = {"size": style.SMALL, "color": inks(values.ravel(), shown)}
@@ -311,23 +316,25 @@ def cell_map(
     """Return the map of cells that are given in any order; missing ones are empty.
 
     Args:
-        cells: rows with `value` and `hover`, and the columns of `down` and `across`.
+        cells: rows with `value` and `hover`, and the columns of `down` and `across`; at most one
+            row for each cell of the map.
         shown: Colour scale.
         down: Column that places a cell vertically, and the label of each of its values, in order.
         across: The same for the horizontal place.
         title: Title of the horizontal axis.
     """
-    (_, row_labels), (_, column_labels) = down, across
+    row_labels, column_labels = (list(labels.values()) for _, labels in (down, across))
+    # The row and the column of each cell in the map.
     rows, columns = (
         cells[column].map({key: number for number, key in enumerate(labels)}).to_numpy()
         for column, labels in (down, across)
     )
     values = np.full((len(row_labels), len(column_labels)), np.nan)
     hover = np.full(values.shape, "", dtype=object)
-    values[rows, columns], hover[rows, columns] = cells["value"], cells["hover"]
-    hovers, names = hover.ravel().tolist(), list(column_labels.values())
-    row_names = list(row_labels.values())
-    return text_map(values, hovers, shown, across=names, down=row_names, title=title)
+    values[rows, columns] = cells["value"]
+    hover[rows, columns] = cells["hover"]
+    hovers = hover.ravel().tolist()
+    return text_map(values, hovers, shown, across=column_labels, down=row_labels, title=title)
 
 
 def thin_ticks(figure: go.Figure) -> go.Figure:
@@ -422,6 +429,7 @@ def map_row(maps: Mapping[str, go.Figure]) -> go.Figure:
                 trace.showscale = is_first
             figure.add_trace(trace.update(**axes))
         x_axis, y_axis = single.layout.xaxis, single.layout.yaxis
+        # Rounding errors could move the last end above 1.
         x_axis.update(domain=(start, min(end, 1.0)), anchor=axes["yaxis"])
         y_axis.update(anchor=axes["xaxis"])
         if not is_first:

@@ -19,7 +19,7 @@ from probekit.report.pages.page import FigurePart, figure_json, render
 from probekit.report.pages.parts import first_part
 from probekit.report.pages.run_page import run_figures
 from probekit.report.pages.table import ResultTable
-from probekit.report.sentences.answer import answer
+from probekit.report.sentences.answer import answer as answer_sentence
 from probekit.report.sentences.caveats import caveats
 from probekit.report.sentences.tables import NO_SCORE, comparison_table, in_words
 from probekit.report.texts import MachinePaths
@@ -135,7 +135,7 @@ class RunResult:
     @cached_property
     def answer(self) -> str:
         """The answer of the run as one sentence, with verdict, score, chance level, p and site."""
-        return answer(self._record.verdict, self._record.question)
+        return answer_sentence(self._record.verdict, self._record.question)
 
     @cached_property
     def warnings(self) -> tuple[str, ...]:
@@ -155,11 +155,11 @@ class RunResult:
 
         Args:
             name: one of `figures`, or its file name such as `accuracy-by-layer`; case does not
-                matter. None for the first one, the layer curve.
+                matter. None for the first one, which is the layer curve if there is one.
 
         Raises:
-            UnknownNameError: the run has no figure of this name, or no layer curve for None; or
-                the name is not a text.
+            UnknownNameError: the run has no figure of this name, or no figure of its scores if the
+                name is None; or the name is not a text.
         """
         if name is None:
             if self._curve is None:
@@ -186,7 +186,7 @@ class RunResult:
 
     @cached_property
     def _curve(self) -> FigurePart | None:
-        """The layer curve, the first figure of the page, drawn without the others."""
+        """The first figure of the scores, mostly the layer curve, drawn without the others."""
         return first_part(self.table, self._record.verdict, self._record.control)
 
     @cached_property
@@ -269,10 +269,10 @@ def open_run(folder: Path | str) -> RunResult | CauseTables:
 
 
 def _curve_lines(table: pd.DataFrame, v: Verdict) -> list[str]:
-    """Return the main score by layer as text, for the kind of site and probe of the chosen site.
+    """Return the main score by layer as text, for the series of the chosen site.
 
-    Without a choice, these are those of the first test row. Of more than `MOST_POINTS` layers, only
-    every n-th one is written; without test rows there is no text.
+    Without a choice, it is the series of the first test row. Of more than `MOST_POINTS` layers,
+    only every n-th one is written; without test rows there is no text.
     """
     test = only(placed(figure_rows(table)), target="task", metric=v.metric, split="test")
     if v.best is not None:

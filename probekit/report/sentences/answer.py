@@ -166,7 +166,10 @@ def _but(v: Verdict) -> str:
 
 
 def _better_words(v: Verdict) -> str:
-    """Return the best score of words alone; "" if none is better than the probe."""
+    """Return the best score of the baselines that predict from the text, without activations.
+
+    The result is "" if none is better than the probe. The majority class is not among them.
+    """
     assert v.score is not None
     metric, value = METRICS[v.score.metric], v.score.value
     better = {
@@ -353,11 +356,12 @@ def p_words(p: float) -> str:
 
 
 def _texts(numbers: list[float], places: int) -> list[str]:
-    """Return numbers rounded to the same number of places: the fewest that keep them apart.
+    """Return the numbers with the same number of decimals: the fewest with which none is misread.
 
-    There are at least `places` and at most `MOST_PLACES`.
-    The first number is a score, the last is the chance level. No other number may be written like
-    the chance level, and only a score of exactly 0, 1 or 100 % like one.
+    The first number is a score, the last is the chance level. A number is misread if it is written
+    like the chance level without being equal to it; a score also if it is written like 0, 1 or
+    100 % without being equal to that. There are at least `places` decimals, and at most
+    `MOST_PLACES`, even if a number is still misread with these. NaN is ignored.
     """
     while True:
         texts = [fixed(number, places) for number in numbers]

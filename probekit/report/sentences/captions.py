@@ -109,6 +109,7 @@ def _measured_on(task: pd.DataFrame, metric: str, is_nested: bool) -> str:
     n_rows, n_groups = _spread(task, "n_test"), _spread(task, "n_groups")
     n_train, seed = _spread(task, "n_train"), _spread(task, "seed")
     is_online = task["split"].eq("online").any()
+    # Each sentence, and whether it holds.
     sentences = {
         f"{capitalised(name)} on {n_rows} held-out {unit} in {n_groups} groups, for probes fitted "
         f"on {'at least ' if is_nested else ''}{n_train} {unit} (seed {seed}).": not is_online,
@@ -131,6 +132,7 @@ def map_caption(
     cells = map_cells(table, metric)
     score = metric_name(v.metric)
     is_difference = METRICS[metric].kind == "difference"
+    # Each sentence, and whether it holds.
     sentences = {
         f"{_main_name(v)} on the task minus that on the control task, which assigns a random "
         f"label to each {control.by} (Hewitt and Liang 2019).": is_difference,

@@ -35,7 +35,8 @@ def comparison_question(comparison: RunComparison) -> str:
 def comparison_answer(comparison: RunComparison) -> str:
     """Return which of the two selected probes is better, with interval and p-value, as a sentence.
 
-    Interval and p-value are adjusted for all comparisons, as is the verdict.
+    Interval and p-value are adjusted for all comparisons, as is the verdict. If no adjusted
+    interval is defined, it is the one that is not adjusted.
     """
     row = comparison.chosen
     if row is None:
@@ -137,7 +138,8 @@ def settings_words(names: tuple[str, str], settings: Mapping[str, Sequence[str]]
 def _interval(row: pd.Series, limits: tuple[str, str] = ("ci_low", "ci_high")) -> str:
     """Return the difference with its sign and interval, with as few decimals as keep them from 0.
 
-    The limits are the named columns, or those that are not adjusted if these are undefined.
+    The limits are the named columns, or those that are not adjusted if these are undefined. If
+    there are none, the difference has three decimals.
 
     >>> _interval(pd.Series({"difference": 0.051, "ci_low": 0.014, "ci_high": 0.09}))
     '+0.05 [0.01, 0.09]'

@@ -49,7 +49,9 @@ ComparedRow = tuple[str, str, Cell, Cell]
 
 
 def comparison_table(v: Verdict, control: Control = BY_WORD) -> ResultTable | None:
-    """Return the scores that the selected probe is compared with; None if there is none.
+    """Return the scores that the selected probe is compared with.
+
+    The result is None if there are none, or if the run has no reported score.
 
     Args:
         v: The verdict of the run.
@@ -233,7 +235,8 @@ def site_tables(table: pd.DataFrame, v: Verdict) -> list[ResultTable]:
 def site_rows(table: pd.DataFrame, v: Verdict) -> list[SiteRow]:
     """Return a line for each test score of the task at a site, by series, then by depth.
 
-    Concatenated sites, which have no depth, come last.
+    Concatenated sites, which have no depth, come last. If any site is a single head, lines are by
+    probe and position instead, and of these first the heads by block and head.
     """
     times_chosen = Counter(
         (choice.name, choice.position, choice.probe, choice.view) for choice in v.choices
@@ -246,6 +249,7 @@ def site_rows(table: pd.DataFrame, v: Verdict) -> list[SiteRow]:
         return f"chosen by {by}" if n else ""
 
     table = of_all_folds(table)
+    # Depths are objects, so that concatenated sites can have None.
     placed_rows = placed(table).astype({"depth": object})
     sited = pd.concat([placed_rows, concatenated(table).assign(depth=None)])
     rows = [
@@ -263,7 +267,7 @@ def site_rows(table: pd.DataFrame, v: Verdict) -> list[SiteRow]:
         """Of one probe and position, single heads first by block and head; others in order."""
         head = _HEAD.search(row.site)
         block_and_head = map(int, head.groups()) if head else ()
-        return order.index((row.probe, row.position)), head is None, *block_and_head
+        return (order.index((row.probe, row.position)), head is None, *block_and_head)
 
     return sorted(rows, key=key)
 
@@ -289,8 +293,9 @@ def _site_row(
         badge: Note on a site that was selected.
     """
     measured = same_features(series, task).set_index(["target", "split", "metric"])
-    metric, score = task["metric"], -math.inf
+    metric, score = task["metric"], -math.inf  # if there is no validation score
     validation = ("task", "validation", metric)
+    # `loc` with a list of one key gives a table, also if only one row has the key.
     if validation in measured.index:
         score = METRICS[metric].sign * float(measured.loc[[validation]]["value"].iloc[0])
     return SiteRow(
