@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -125,6 +126,7 @@ def run_titles(runs: Sequence[tuple[RunRecord, Mapping[str, str]]]) -> list[str]
 def _short(text: str) -> str:
     """Return a value, or its end if it is long; an absolute path is reduced to its last part."""
     text = PurePosixPath(text).name if text.startswith("/") else text
+    text = re.sub(r"\{kind: (\w+)\}", r"\1", text)  # a kind of probe without settings of its own
     # The ellipsis is one of the `LONGEST_VALUE` characters.
     return text if len(text) <= LONGEST_VALUE else f"…{text[1 - LONGEST_VALUE :]}"
 
