@@ -45,9 +45,9 @@ def positive_grid(name: str, values: float | Sequence[float]) -> tuple[float, ..
 
 
 def _number(value: Any) -> float:
-    """Return a value as a float; raise TypeError or ValueError if it is no number, or a bool."""
+    """Return a value as a float; raise TypeError or ValueError if it is a bool or no number."""
     plain = _to_python(value)
-    if isinstance(plain, bool):
+    if isinstance(plain, bool | str | bytes):  # `float` would accept text such as "0.1"
         raise TypeError(f"{plain} is not a number")
     return float(plain)
 
