@@ -43,8 +43,8 @@ class ProbeData:
             of two training labels is positive; with more labels, none is.
 
     Raises:
-        DataError: The arrays are inconsistent, a group has rows in train and in test, or there are
-            too few labels.
+        DataError: `y`, `groups` and `types` differ in length, `train` or `test` is empty or out of
+            range, a row or a group is in both or a row is repeated, or there are too few labels.
 
     >>> words = np.array(["a", "b", "c", "d"])
     >>> labels = np.array(["x", "y", "x", "y"])

@@ -129,8 +129,8 @@ class ProbeKind:
 
         Args:
             options: Options of this kind.
-            **parameters: Parameters that several kinds have, such as `random_state`; those that
-                this kind lacks are left out.
+            **parameters: Parameters of any kinds, such as `random_state`; those that this kind
+                lacks are left out.
 
         Raises:
             UnknownNameError: An option does not exist, or no kind has such a parameter.
@@ -301,7 +301,9 @@ def find_kind(name: str) -> ProbeKind:
 
 
 def kind_of(text: str) -> ProbeKind | None:
-    """Return the kind of a probe named in a table; None for baselines, which have no kind.
+    """Return the kind of a probe named in a table; None for other names.
+
+    These are "none", for baselines, and "chosen", for nested choices.
 
     >>> kind_of("k_sparse:16").name, kind_of("none")
     ('k_sparse', None)

@@ -337,6 +337,8 @@ def _quadratic_limits(contributions: Floats, weights: Floats, critical: Floats) 
 def _class_tests(value: Floats, parts: Sequence[ClassParts], resamples: Resamples) -> _Tests:
     """Return the tests of differences (n_tests,) by Welch's t over the groups of each class.
 
+    All are NaN if a class is in a single group.
+
     The null distribution of the largest |t| is simulated: groups have normal contributions with
     the observed covariances, and their variances are estimated from as many simulated groups as
     there are, up to 50.

@@ -188,7 +188,7 @@ def _korn_graubard(
     """Return the limits of the confidence interval of a share between 0 and 1.
 
     They are those of Clopper and Pearson at the effective sample size. If all groups have the same
-    share, this size is the number of groups, divided by the squared widening.
+    share, this size is the effective number of groups, divided by the squared widening.
 
     Args:
         share: the share.
