@@ -68,7 +68,7 @@ def refuse_mixed_types(y: ArrayLike, what: str = "labels") -> None:
     NumPy would silently convert the numbers to text, so that 1 and "1" became one class.
 
     Args:
-        y: The values.
+        y: The values; a list of lists has only one type, list.
         what: Name of the values in the message.
 
     Raises:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from numbers import Real
+from typing import Any, Literal
 
 import numpy as np
 from sklearn.covariance import empirical_covariance, ledoit_wolf_shrinkage, shrunk_covariance
@@ -118,11 +119,12 @@ class LdaProbe(LayeredProbe):
         Raises:
             ConfigError: `shrinkage` is neither "auto" nor a number from 0 to 1.
         """
-        shrinkage = None if self.shrinkage == "auto" else self.shrinkage
-        if isinstance(shrinkage, str) or (shrinkage is not None and not 0 <= shrinkage <= 1):
+        given: Any = self.shrinkage
+        if given != "auto" and not (isinstance(given, Real) and 0 <= given <= 1):
             raise ConfigError(
-                f'shrinkage is {shrinkage!r}, but must be "auto" or a number from 0 to 1.'
+                f'shrinkage is {given!r}, but must be "auto" or a number from 0 to 1.'
             )
+        shrinkage = None if given == "auto" else given
         scaling = Scaling.standard(data.measured)
         rows = scaling.apply(data.X)
         means = class_means(rows, data.codes)

@@ -29,7 +29,7 @@ def positive_grid(name: str, values: float | Sequence[float]) -> tuple[float, ..
     plain = _to_python(values)
     try:
         grid = sorted(map(_number, plain if isinstance(plain, list | tuple) else [plain]))
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:  # 10**400 is too large for a float
         raise ConfigError(
             f"{name} is {values!r}. Give at least one number, such as 0.01."
         ) from error

@@ -258,7 +258,7 @@ NAMES = ["pos", "neg", "pos", "neg"]
     "call",
     [
         *(f"{kind.__name__}({name}=0).fit(EYE, Y)" for kind, name in GRIDS),
-        *(f"LdaProbe({value}).fit(EYE, Y)" for value in (-0.1, 1.1, "np.nan", "'some'")),
+        *(f"LdaProbe({value}).fit(EYE, Y)" for value in (-0.1, 1.1, "np.nan", "'some'", None)),
         "LinearProbe(folds=2).fit(EYE, Y, Y)",
         "RidgeProbe(folds=2).fit(EYE, Y, Y)",
         *(
