@@ -200,7 +200,7 @@ def check_metric(metric: str, kinds: Sequence[ProbeSpec]) -> None:
     """Raise ConfigError unless this can be the main metric of all kinds of probe.
 
     Raises:
-        ConfigError: A kind does not have the metric; the message suggests similar ones.
+        ConfigError: A kind does not have the metric; the message suggests others.
 
     >>> check_metric("aurok", [ProbeSpec("svm")])
     Traceback (most recent call last):

@@ -45,7 +45,7 @@ def positive_grid(name: str, values: float | Sequence[float]) -> tuple[float, ..
 
 
 def _number(value: Any) -> float:
-    """Return a value as a float; raise TypeError or ValueError if it is a bool or no number."""
+    """Return a value as a float; raise an error if it is a bool, no number, or too large."""
     plain = _to_python(value)
     if isinstance(plain, bool | str | bytes):  # `float` would accept text such as "0.1"
         raise TypeError(f"{plain} is not a number")
@@ -289,7 +289,7 @@ def find_kind(name: str) -> ProbeKind:
     """Return the kind of probe with this name.
 
     Raises:
-        UnknownNameError: It does not exist; the message suggests the nearest name.
+        UnknownNameError: It does not exist; the message suggests one or several names.
 
     >>> find_kind("ksparse")
     Traceback (most recent call last):

@@ -54,7 +54,8 @@ class Difference:
     `adjusted_low` and `adjusted_high` are adjusted for all comparisons that were made together. The
     limits exclude 0 exactly if `p_adjusted` is below 0.05, but are no simultaneous intervals.
     P-values and adjusted limits are NaN if there are too few groups for a verdict; all limits and
-    p-values are NaN if the difference is undefined, overall or when some unit is left out.
+    p-values are NaN if the difference is undefined, overall or when some unit is left out, or if
+    too few groups all have the same difference, other than 0.
     """
 
     a: float

@@ -39,7 +39,7 @@ from probekit.probes.solve.design import Floats
 
 @dataclass(frozen=True)
 class Interval:
-    """A value with the limits of its 95 % confidence interval; NaN limits if it is undefined."""
+    """A value with the limits of its confidence interval; they are NaN if they are undefined."""
 
     value: float
     low: float
