@@ -43,8 +43,8 @@ class ProbeData:
             of two training labels is positive; with more labels, none is.
 
     Raises:
-        DataError: The arrays are inconsistent, a group has rows in train and in test, or there are
-            too few labels.
+        DataError: `y`, `groups` and `types` differ in length, `train` or `test` is empty or out of
+            range, a row or a group is in both or a row is repeated, or there are too few labels.
 
     >>> words = np.array(["a", "b", "c", "d"])
     >>> labels = np.array(["x", "y", "x", "y"])
@@ -276,8 +276,9 @@ def sample_groups(groups: NDArray[np.generic], limit: int, seed: int) -> Mask:
     sampled = order[np.cumsum(sizes[order]) <= limit]
     if not len(sampled):
         raise DataError(
-            f"fit_rows is {limit}, but the group {str(names[order[0]])!r} alone has "
-            f"{sizes[order[0]]} rows. Increase `fit_rows` or use finer groups."
+            f"A sample of whole groups may have at most {limit} rows, but the group "
+            f"{str(names[order[0]])!r} alone has {sizes[order[0]]} rows. Use finer groups or, if "
+            f"`fit_rows` is {limit}, increase it."
         )
     return np.isin(group_of_row, sampled)
 

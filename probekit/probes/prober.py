@@ -195,7 +195,7 @@ class Prober:
 
         Args:
             X: the activations (n_rows, n_features).
-            on_fit: called as `on_fit(done, total)` after each fit.
+            on_fit: called as `on_fit(done, total)` to report progress; see `SplitProber.read`.
 
         Raises:
             DataError: X has the wrong number of rows or the wrong dtype, or is not finite.
@@ -226,8 +226,8 @@ class Prober:
 
         Args:
             networks: the activations (n_rows, n_features) of each network.
-            n_networks: number of networks.
-            on_fit: called as `on_fit(done, total)` after each fit.
+            n_networks: number of networks, at most as many as `NETWORKS` has targets.
+            on_fit: called as `on_fit(done, total)` to report progress; see `SplitProber.read`.
 
         Raises:
             DataError: as for `site`.
@@ -267,7 +267,7 @@ class Prober:
         return [split.read(spec, X, random, step) for split, step in pairs]
 
     def baselines(self) -> SiteResult:
-        """Return the results of all baselines."""
+        """Return the results of all requested baselines; empty for trees."""
         result = SiteResult()
         for same in zip(*(split.baselines() for split in self._splits), strict=True):
             self._add(result, [[scored] for scored in same])
@@ -291,8 +291,8 @@ class Prober:
     def _measured(self, of_splits: Sequence[Sequence[Scored]]) -> Iterator[Measurement]:
         """Yield the measurements of each score over all splits.
 
-        With several splits, validation scores are also given for each split alone, because each
-        split chooses its own site by them.
+        With several splits, validation scores of targets that choose sites (see `Target.chooses`)
+        are also given for each split alone, because each split chooses its own site by them.
         """
         for same in zip(*of_splits, strict=True):
             yield from self.measure(Scored.of_splits(same))

@@ -38,7 +38,10 @@ _UNTESTED = (
 
 
 class Facts(BaseModel):
-    """Base class of the metadata: immutable, no unknown keys, no NaN, no type conversion."""
+    """Base class of the metadata: immutable, no unknown keys, no NaN.
+
+    Types are not converted, except integers to floats and some lists to tuples.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
@@ -122,7 +125,10 @@ class ProbeFacts(Facts):
 
     @property
     def at(self) -> str:
-        """The token position that the probe was trained at: `last`, `word`, ..."""
+        """The token position that the probe was trained at: `last`, `word`, ...; `None` if unknown.
+
+        This is the text of `at` in `position`.
+        """
         return str(self.position.get("at"))
 
 
@@ -182,7 +188,7 @@ def read_probe(path: Path) -> tuple[tuple[AffineLayer, ...], tuple[str, ...], Pr
         expected = {f"layers.{number}.{part}" for number in numbers for part in _PARTS}
         if tensors.keys() != expected or any(t.dtype != np.float64 for t in tensors.values()):
             got = ", ".join(f"{name} {tensor.dtype}" for name, tensor in sorted(tensors.items()))
-            raise DataError(f"it contains {got or 'nothing'} instead of float64 layers of a probe")
+            raise DataError(f"it contains {got} instead of float64 layers of a probe")
         pairs = ((tensors[f"layers.{n}.weight"], tensors[f"layers.{n}.bias"]) for n in numbers)
         layers = tuple(AffineLayer(weight, bias) for weight, bias in pairs)
     except (DataError, SafetensorError) as error:
@@ -217,7 +223,7 @@ def _with_suffix(path: Path, suffix: str) -> Path:
 
 
 def _suggestion(folder: Path) -> str:
-    """Return a sentence that lists the probes, or the runs with probes, in a folder."""
+    """Return a sentence that lists up to 10 probes, or runs with probes, in a folder."""
     for advice, patterns in _IN_FOLDERS:
         paths = sorted(path for pattern in patterns for path in folder.glob(pattern))
         # A run is found by its folder of probes, a probe by its tensors.

@@ -30,6 +30,7 @@ class ProbeSpec:
 
     Raises:
         UnknownNameError: The kind or an option does not exist.
+        ConfigError: A count is below 1 or not an integer, or a flag is not true or false.
 
     >>> ProbeSpec("k_sparse", (("k", 4),)).text
     'k_sparse:4'
@@ -118,7 +119,8 @@ class ProbeSettings:
         description: Whether to compute the description length of the labels by online coding.
         learning_steps: Number of training set sizes of the learning curve; 0 for no curve.
         max_iter: Maximum number of solver iterations.
-        seed: Random seed for folds, control labels, resamples and sampled training groups.
+        seed: Random seed for folds, control labels, exchanged labels, samples and order of the
+            training groups, and initial weights.
         fit_rows: Maximum number of training rows of a probe, sampled by whole groups; None for all.
         device: Device on which the logistic probe is fitted.
 
@@ -180,7 +182,7 @@ class ProbeSettings:
 
     @property
     def main_metric(self) -> str:
-        """The metric by which C and sites are selected and probes compared."""
+        """The metric that selects C and sites and compares probes: the first main metric."""
         return self.main_metrics[0]
 
     @property
@@ -198,7 +200,7 @@ def check_metric(metric: str, kinds: Sequence[ProbeSpec]) -> None:
     """Raise ConfigError unless this can be the main metric of all kinds of probe.
 
     Raises:
-        ConfigError: A kind does not have the metric; the message suggests similar ones.
+        ConfigError: A kind does not have the metric; the message suggests others.
 
     >>> check_metric("aurok", [ProbeSpec("svm")])
     Traceback (most recent call last):

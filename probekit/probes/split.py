@@ -130,7 +130,7 @@ class SplitProber:
         return uninformed(column[self.scored.train], predictions)
 
     def baselines(self) -> list[Scored]:
-        """Return the test score of each baseline."""
+        """Return the test score of each requested baseline; there are none for trees."""
         if self.settings.reads == "trees":
             return []
         scores, seed = [], self.settings.seed
@@ -152,15 +152,16 @@ class SplitProber:
 
         The first is the score of the task on the test rows. For kinds that predict each row by
         itself, the validation score of the task follows. Then, if requested, follow test score,
-        validation score and selectivity of the control task, description lengths (not for numbers)
-        and the learning curve.
+        validation score and selectivity of the control task, description lengths (not for numbers
+        or a single block of rows) and the learning curve.
 
         Args:
             spec: the kind of probe.
             X: the activations (n_rows, n_features) at the site.
             random: whether they are those of a network with random weights, for which only the
                 task is scored, without a learning curve.
-            on_fit: called as `on_fit(done, total)` after each fit.
+            on_fit: called as `on_fit(done, total)` after each fit that selects C and each final
+                fit; once for kinds that read texts or trees.
         """
         target = "random_weights" if random else "task"
         if spec.task in ("text", "tree"):

@@ -24,7 +24,8 @@ class Target:
         chooses: whether each outer fold of a nested cross-validation chooses a site for it, by
             validation scores on the training rows of that fold.
         choice_of: for a target whose score combines chosen sites, the target that is scored there,
-            such as "task"; "" for all others. In a nested cross-validation each outer fold chooses
+            such as "task"; "embedding" for the task at the embedding of the chosen line; "" for
+            targets that combine nothing. In a nested cross-validation each outer fold chooses
             a site, a kind and a position, and the predictions of all folds are scored together.
             Choices are made for the scored target if it `chooses`, else for the task. Networks
             with random weights choose sites for any split, each for itself. Combined scores have no

@@ -61,6 +61,9 @@ def predict_baselines(
         fitted: the rows that probes are fitted on.
         data: the split whose test rows are scored.
         task: the label code or number (n_rows,) of each row.
+
+    Raises:
+        DataError: a sample of the rows for baselines of the text contains no group, or one class.
     """
     settings = fitted.settings
     by_counting = _mean_numbers if settings.reads_numbers else _frequencies
@@ -266,7 +269,7 @@ def text_model(
         balanced: whether all classes have the same total weight.
 
     Raises:
-        DataError: The training rows have only one label.
+        DataError: Labels are classes, and the training rows have only one.
 
     >>> train, test = np.array(["so good", "so bad"] * 2), np.array(["a good day"])
     >>> y, folds = np.array([1, 0, 1, 0]), np.array([0, 0, 1, 1])

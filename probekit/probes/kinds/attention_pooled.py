@@ -223,8 +223,8 @@ class AttentionPooledProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc
             y: The label (n_tokens,) of each token's text.
             groups: The text (n_tokens,) of each token; None makes each token a text.
             typical: Which tokens (n_tokens,) feature scaling is estimated from; None means all.
-            units: The cross-validation group (n_tokens,) of each token; None makes each text its
-                own group.
+            units: The cross-validation group (n_tokens,) of each token. A text has the group of
+                its first token; None makes each text its own group.
             judge: Rates the held-out scores of each C; None for the accuracy.
 
         Raises:

@@ -68,7 +68,7 @@ def refuse_mixed_types(y: ArrayLike, what: str = "labels") -> None:
     NumPy would silently convert the numbers to text, so that 1 and "1" became one class.
 
     Args:
-        y: The values.
+        y: The values; a list of lists has only one type, list.
         what: Name of the values in the message.
 
     Raises:
@@ -146,18 +146,19 @@ def weights_of(X: Features, sample_weight: ArrayLike | None) -> Features:
     A single number is the weight of every row.
 
     Raises:
-        DataError: The shape is not (n_samples,), a weight is negative, or all are 0.
-        ValueError: A weight is not a finite number.
+        DataError: The number of weights is not n_samples, a weight is negative, or all are 0.
+        ValueError: scikit-learn rejects the weights, for example because one is NaN or infinite.
 
     >>> weights_of(np.zeros((2, 1)), [1, 3]).tolist()
     [1.0, 3.0]
     """
-    if sample_weight is None or isinstance(sample_weight, Number):
-        weights = np.full(len(X), 1 if sample_weight is None else sample_weight, X.dtype)
-    else:
-        weights = check_array(
-            sample_weight, ensure_2d=False, dtype=X.dtype, input_name="sample_weight"
-        )
+    if sample_weight is None:
+        sample_weight = 1
+    if isinstance(sample_weight, Number):
+        sample_weight = np.full(len(X), sample_weight, X.dtype)
+    weights: Features = check_array(
+        sample_weight, ensure_2d=False, dtype=X.dtype, input_name="sample_weight"
+    )
     if weights.shape != (len(X),):
         raise DataError(
             f"sample_weight has shape {weights.shape}, but must be 1D with one weight per row: "

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from numbers import Real
+from typing import Any, Literal
 
 import numpy as np
 from sklearn.covariance import empirical_covariance, ledoit_wolf_shrinkage, shrunk_covariance
@@ -70,8 +71,8 @@ def nearest_rule(
 ) -> tuple[Floats, Floats]:
     """Return weights (n_out, n_features) and biases (n_out,) of the nearest-mean classifier.
 
-    The score of a class is direction . row - mean . direction / 2, plus its log prior, so that the
-    nearest mean has the highest score. `directions` (n_classes, n_features) are the means,
+    The score of a class is direction . row - mean . direction / 2, which is highest for the nearest
+    mean, plus its log prior, if given. `directions` (n_classes, n_features) are the means,
     multiplied by the inverse covariance for Mahalanobis distances. For two classes there is one
     row, the difference; without priors its score is 0 at the midpoint between the means.
 
@@ -105,8 +106,9 @@ class LdaProbe(LayeredProbe):
     ['down', 'up']
 
     Source: Hastie, Tibshirani and Friedman (2009), The Elements of Statistical Learning, section
-    4.3. With a given shrinkage it equals scikit-learn's LinearDiscriminantAnalysis on standardised
-    rows; "auto" shrinks the pooled covariance, where scikit-learn shrinks that of each class.
+    4.3. With a given shrinkage of at least 1e-6 it equals scikit-learn's LinearDiscriminantAnalysis
+    on standardised rows; "auto" shrinks the pooled covariance, where scikit-learn shrinks that of
+    each class.
     """
 
     shrinkage: float | Literal["auto"] = "auto"
@@ -117,11 +119,12 @@ class LdaProbe(LayeredProbe):
         Raises:
             ConfigError: `shrinkage` is neither "auto" nor a number from 0 to 1.
         """
-        shrinkage = None if self.shrinkage == "auto" else self.shrinkage
-        if isinstance(shrinkage, str) or (shrinkage is not None and not 0 <= shrinkage <= 1):
+        given: Any = self.shrinkage
+        if given != "auto" and not (isinstance(given, Real) and 0 <= given <= 1):
             raise ConfigError(
-                f'shrinkage is {shrinkage!r}, but must be "auto" or a number from 0 to 1.'
+                f'shrinkage is {given!r}, but must be "auto" or a number from 0 to 1.'
             )
+        shrinkage = None if given == "auto" else given
         scaling = Scaling.standard(data.measured)
         rows = scaling.apply(data.X)
         means = class_means(rows, data.codes)
@@ -135,11 +138,11 @@ class LdaProbe(LayeredProbe):
 class MassMeanProbe(LayeredProbe):
     """Classifier whose weights are the difference of the class means, theta = mean_1 - mean_0.
 
-    The score is 0 at the midpoint between the means. Without `covariance`, rows are not
-    scaled, so that `coef_` is exactly the difference of the class means. With it, theta is
-    multiplied by the inverse within-class covariance, which is estimated with shrinkage on
-    standardised rows. With more than two classes, the class with the nearest mean is predicted, in
-    the Euclidean distance or, with `covariance`, the Mahalanobis distance.
+    This is for two classes; the score is 0 at the midpoint between the means. Without `covariance`,
+    rows are not scaled, so that `coef_` is the difference of the class means, up to rounding. With
+    it, theta is multiplied by the inverse within-class covariance, which is estimated with
+    shrinkage on standardised rows. With more than two classes, the class with the nearest mean is
+    predicted, in the Euclidean distance or, with `covariance`, the Mahalanobis distance.
 
     Args:
         covariance: Whether to multiply theta by the inverse within-class covariance.

@@ -94,8 +94,8 @@ def best_features(X: Features, codes: Codes, k: int, typical: Mask | None = None
     """Return the indices (k,) of the features with the highest ANOVA F, best first.
 
     Features are ranked by the share of their variance that the classes explain, which increases
-    with F and is also defined where F is infinite. Ties go to the lower index; constant features
-    come last.
+    with F and is also defined where F is infinite. Ties go to the lower index; the share of a
+    constant feature is 0.
 
     >>> X = np.array([[0.0, -1.0, -1.0], [1.0, -1.1, -1.1], [0.0, 1.0, 1.0], [1.0, 1.1, 1.1]])
     >>> best_features(X, np.array([0, 0, 1, 1]), k=2).tolist()
@@ -107,7 +107,8 @@ def best_features(X: Features, codes: Codes, k: int, typical: Mask | None = None
 def explained_shares(X: Features, codes: Codes, typical: Mask | None = None) -> Floats:
     """Return the share (n_features,) of each feature's variance that the classes explain, 0 to 1.
 
-    If `typical` (n_samples,) is given, only those rows are used, unless they have a single class.
+    If `typical` (n_samples,) is given, only those rows are used, unless they have fewer than two
+    classes. The share of a constant feature is 0.
 
     >>> explained_shares(np.array([[0.0, 5.0], [0.0, 7.0], [2.0, 6.0]]), np.array([0, 0, 1]))
     array([1., 0.])

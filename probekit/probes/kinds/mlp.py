@@ -65,7 +65,8 @@ class MlpProbe(TunedProbe):
                     network.fit(rows, data.codes)
                 except UserWarning as warning:
                     # scikit-learn turns a KeyboardInterrupt into this warning. The interrupt, which
-                    # is the context of the warning, is raised instead.
+                    # is the context of the warning, is raised instead. A warning without a context
+                    # is an error only by a filter of the caller, and stays one.
                     raise warning.__context__ or warning from None
             (first, last), (first_bias, last_bias) = network.coefs_, network.intercepts_
             output = AffineLayer(last.T.astype(np.float64), last_bias.astype(np.float64))

@@ -29,7 +29,7 @@ def positive_grid(name: str, values: float | Sequence[float]) -> tuple[float, ..
     plain = _to_python(values)
     try:
         grid = sorted(map(_number, plain if isinstance(plain, list | tuple) else [plain]))
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:  # 10**400 is too large for a float
         raise ConfigError(
             f"{name} is {values!r}. Give at least one number, such as 0.01."
         ) from error
@@ -45,9 +45,9 @@ def positive_grid(name: str, values: float | Sequence[float]) -> tuple[float, ..
 
 
 def _number(value: Any) -> float:
-    """Return a value as a float; raise TypeError or ValueError if it is no number, or a bool."""
+    """Return a value as a float; raise an error if it is a bool, no number, or too large."""
     plain = _to_python(value)
-    if isinstance(plain, bool):
+    if isinstance(plain, bool | str | bytes):  # `float` would accept text such as "0.1"
         raise TypeError(f"{plain} is not a number")
     return float(plain)
 
@@ -129,8 +129,8 @@ class ProbeKind:
 
         Args:
             options: Options of this kind.
-            **parameters: Parameters that several kinds have, such as `random_state`; those that
-                this kind lacks are left out.
+            **parameters: Parameters of any kinds, such as `random_state`; those that this kind
+                lacks are left out.
 
         Raises:
             UnknownNameError: An option does not exist, or no kind has such a parameter.
@@ -289,7 +289,7 @@ def find_kind(name: str) -> ProbeKind:
     """Return the kind of probe with this name.
 
     Raises:
-        UnknownNameError: It does not exist; the message suggests the nearest name.
+        UnknownNameError: It does not exist; the message suggests one or several names.
 
     >>> find_kind("ksparse")
     Traceback (most recent call last):
@@ -301,7 +301,9 @@ def find_kind(name: str) -> ProbeKind:
 
 
 def kind_of(text: str) -> ProbeKind | None:
-    """Return the kind of a probe named in a table; None for baselines, which have no kind.
+    """Return the kind of a probe named in a table; None for other names.
+
+    These are "none", for baselines, and "chosen", for nested choices.
 
     >>> kind_of("k_sparse:16").name, kind_of("none")
     ('k_sparse', None)

@@ -199,7 +199,8 @@ class StructuralProbe(TransformerMixin, BaseEstimator):  # type: ignore[misc]  #
         coef_: The projection for raw, unscaled rows, shape (rank, n_features).
         intercept_: Its bias, shape (rank,).
         n_iter_: Number of epochs.
-        converged_: Whether the held-out loss stopped decreasing before `max_iter`.
+        converged_: Whether the loss stopped decreasing within `max_iter` epochs; see
+            `fit_projection`.
     """
 
     _geometry: ClassVar[_Geometry]

@@ -27,7 +27,7 @@ class SvmProbe(TunedProbe):
         folds: Number of cross-validation folds that select C.
         max_iter: Maximum number of solver iterations.
         random_state: Random seed for the folds.
-        balanced: Whether all classes have the same total weight.
+        balanced: Whether each class and the rest have the same total weight.
 
     >>> X = [[-3.0], [-2.0], [-1.0], [1.0], [2.0], [3.0]]
     >>> probe = SvmProbe(C=0.1).fit(X, ["down", "down", "down", "up", "up", "up"])

@@ -59,7 +59,7 @@ def read_trees(heads: ArrayLike, groups: NDArray[np.generic]) -> list[Tree]:
     try:
         numbers = np.asarray(heads).astype(np.float64)
     except ValueError as error:
-        wrong = next(label for label in np.asarray(heads).ravel() if as_number(label) is None)
+        wrong = next(label for label in np.asarray(heads).ravel() if as_number(str(label)) is None)
         raise DataError(
             "Structural probes need the position of each token's head as the label, a number, but "
             f"one label is {str(wrong)!r}. Label the rows by `HEAD`."

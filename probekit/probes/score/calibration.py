@@ -91,6 +91,8 @@ def ece(predictions: ClassPredictions, resamples: Resamples) -> Floats:
 class ReliabilityBin:
     """Mean confidence and accuracy of the rows whose confidence is in (low, high].
 
+    The lowest bin also contains 0.
+
     `ci_low` and `ci_high` are the limits of the 95 % confidence interval of `accuracy`; NaN if all
     rows are in one group.
     """

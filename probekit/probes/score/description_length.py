@@ -62,8 +62,8 @@ def learning_sizes(n_samples: int, steps: int, smallest: int = 32) -> tuple[int,
 def subsets(groups: NDArray[np.generic], sizes: Sequence[int], seed: int) -> Mask:
     """Return nested samples of whole groups, one for each size, as masks (n_sizes, n_samples).
 
-    Groups are added in one random order until a sample has at least as many rows as its size; it
-    may have a few more.
+    Groups are added in one random order until a sample has at least as many rows as its size, or
+    there are no more groups; the last group may exceed the size.
 
     >>> rows = subsets(np.array(["a", "a", "b", "c"]), sizes=(1, 3, 4), seed=1)
     >>> rows.astype(int).tolist()
@@ -102,7 +102,7 @@ def blocks(
 
     Each block ends with the group that reaches its share of the rows; the first has at least 2 rows
     per class on average, or all rows if there are fewer. Shares that end with the same group are
-    merged. Every row is coded once.
+    merged. Every row is coded once if the last share is 1.
 
     The first block may contain a single class; callers must handle that when fitting.
 

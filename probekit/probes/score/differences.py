@@ -54,7 +54,8 @@ class Difference:
     `adjusted_low` and `adjusted_high` are adjusted for all comparisons that were made together. The
     limits exclude 0 exactly if `p_adjusted` is below 0.05, but are no simultaneous intervals.
     P-values and adjusted limits are NaN if there are too few groups for a verdict; all limits and
-    p-values are NaN if the difference is undefined, overall or when some unit is left out.
+    p-values are NaN if the difference is undefined, overall or when some unit is left out, or if
+    too few groups all have the same difference, other than 0.
     """
 
     a: float
@@ -336,6 +337,8 @@ def _quadratic_limits(contributions: Floats, weights: Floats, critical: Floats) 
 
 def _class_tests(value: Floats, parts: Sequence[ClassParts], resamples: Resamples) -> _Tests:
     """Return the tests of differences (n_tests,) by Welch's t over the groups of each class.
+
+    All are NaN if a class is in a single group.
 
     The null distribution of the largest |t| is simulated: groups have normal contributions with
     the observed covariances, and their variances are estimated from as many simulated groups as

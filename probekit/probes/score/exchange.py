@@ -169,6 +169,7 @@ class LabelExchange:
         """For each fold, its part of `_whole`."""
         folds = self.fold_of_row[self._first[self._whole]]
         ends = np.cumsum(np.unique(folds, return_counts=True)[1]).tolist()
+        # The last end is the start of no fold, so that `zip` drops it.
         return [slice(start, end) for start, end in zip([0, *ends], ends, strict=False)]
 
     @cached_property

@@ -39,7 +39,7 @@ from probekit.probes.solve.design import Floats
 
 @dataclass(frozen=True)
 class Interval:
-    """A value with the limits of its 95 % confidence interval; NaN limits if it is undefined."""
+    """A value with the limits of its confidence interval; they are NaN if they are undefined."""
 
     value: float
     low: float
@@ -188,7 +188,7 @@ def _korn_graubard(
     """Return the limits of the confidence interval of a share between 0 and 1.
 
     They are those of Clopper and Pearson at the effective sample size. If all groups have the same
-    share, this size is the number of groups, divided by the squared widening.
+    share, this size is the effective number of groups, divided by the squared widening.
 
     Args:
         share: the share.

@@ -379,8 +379,8 @@ def auprc(predictions: ClassPredictions, resamples: Resamples) -> Floats:
     The precision at each distinct score of a positive row is weighted by the share of the positive
     rows with this score; rows with tied scores are accepted together. Uninformative scores reach
     the share of positive rows. Without a positive class, the average precision of each class
-    against all others is averaged over the classes. NaN for resamples without positive or without
-    negative rows.
+    against all others is averaged over the classes that occur in some, but not all, rows of a
+    resample. NaN for resamples without positive or without negative rows, or without such a class.
 
     Raises:
         DataError: The predictions have no scores.

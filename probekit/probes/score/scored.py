@@ -47,13 +47,14 @@ class FitFacts:
         split: the rows scored. "test": the test rows. "validation": the held-out folds of the
             training rows, for selecting sites without using the test rows. "online": the training
             rows, coded block by block. "learning": the test rows, after training on fewer rows.
-        n_train: number of rows fitted; for "validation" those of the smallest fit.
+        n_train: number of rows fitted, or of texts or sentences for kinds that read them; of
+            several fits, such as those of "validation", the smallest number.
         C: the selected penalty, whether it is named C or alpha; None if there is none, or if it
             differs between the fits.
         n_iter: number of solver iterations, the largest of all fits.
         converged: whether all fits converged.
         gradient_norm: the final gradient norm, the largest of all fits.
-        seed: the random seed for folds, control labels and resamples.
+        seed: the random seed; see `ProbeSettings`.
         fold: the number of the outer fold, if only the rows of one outer fold of a nested
             cross-validation are scored; None for a score of all rows.
     """
@@ -82,7 +83,11 @@ class FitFacts:
 
     @classmethod
     def joined(cls, several: Sequence[FitFacts]) -> FitFacts:
-        """Return the facts of a score that combines several; C is None if they differ."""
+        """Return the facts of a score that combines several.
+
+        C is None if it differs between them, and `n_train` is the smallest; convergence is the
+        worst, see `of_fits`. All else is that of the first.
+        """
         C = several[0].C if len({one.C for one in several}) == 1 else None
         return several[0].of_fits(several, n_train=min(one.n_train for one in several), C=C)
 
@@ -185,8 +190,8 @@ class Scored:
 def measure(scored: Scored, resamples: metrics.Resamples) -> list[Measurement]:
     """Return a measurement for each metric; those that are undefined are omitted.
 
-    The AUROC of rows with a single label, for example, is undefined. `resamples` are those of the
-    groups of the rows.
+    The AUROC of rows with a single label, for example, is undefined. So is a metric that needs
+    scores if one of the predictions has none. `resamples` are those of the groups of the rows.
     """
     measurements = []
     first, *others = map(metrics_of, scored.predictions)

@@ -156,6 +156,7 @@ def shared(X: Features, weights: Sequence[Features], typical: Mask, device: str 
         torch.as_tensor(v).to(dtype).double().numpy() for v in moments(X, counted, typical)
     )
     rows = DesignRows(X, mean, scale, dtype, device)
+    # Without typical rows, all rows of the shares are measured.
     is_measured = counted & typical if np.any(counted & typical) else counted
     correlations = _correlations(rows, torch.as_tensor(is_measured).to(device))
     variances, axes = torch.linalg.eigh(correlations)

@@ -26,7 +26,7 @@ class FittedLayers:
     """Result of one fit: layers on raw rows, iteration count and convergence flag.
 
     Attributes:
-        classes: Label codes that occurred in the training rows.
+        classes: Label codes that occurred in the training rows; empty for numbers.
         layers: Affine layers with a ReLU between them. The last has one output for a number or for
             two classes (the score of the second), else one per class.
         n_iter: Number of solver iterations.

@@ -55,7 +55,8 @@ class Problem:
         codes: Label codes (n_samples,).
         C: Inverse regularisation strength.
         share: Index of the share of the rows that is fitted.
-        start: Starting point, a layer for raw rows; None starts from the class frequencies.
+        start: Starting point, a layer for raw rows; None, or a dual share, starts from the class
+            frequencies.
         balanced: Whether rows are weighted so that all classes of the share have the same total
             weight. Feature scaling does not use these weights.
     """
@@ -238,7 +239,10 @@ def _tasks(
 def _solved(
     design: Design, tasks: Sequence[_Task], stopping: StoppingRule
 ) -> Iterator[tuple[int, Fit]]:
-    """Yield the index of each problem and its fit, in the order in which they stop."""
+    """Yield the index of each problem and its fit: of single classes first, then batch by batch.
+
+    The fits of a batch are yielded in the order in which they stop.
+    """
     for task in tasks:
         if len(task.classes) == 1:
             layer = AffineLayer(np.zeros((1, len(design.mean))), np.zeros(1))

@@ -240,7 +240,7 @@ PENALISED = [LinearProbe, RidgeProbe, RidgeRegressionProbe, SvmProbe, KSparsePro
     "values",
     [
         *(0, -1.0, [0.1, 0.0], [], np.inf, np.nan, [0.1, 0.1], "abc", [0.1, "abc"], None, True),
-        *([[1.0], [2.0, 3.0]], [[1.0, 2.0]], [[1.0], [2.0]], [1, None]),
+        *([[1.0], [2.0, 3.0]], [[1.0, 2.0]], [[1.0], [2.0]], [1, None], "0.1"),
     ],
     ids=str,
 )
@@ -258,7 +258,7 @@ NAMES = ["pos", "neg", "pos", "neg"]
     "call",
     [
         *(f"{kind.__name__}({name}=0).fit(EYE, Y)" for kind, name in GRIDS),
-        *(f"LdaProbe({value}).fit(EYE, Y)" for value in (-0.1, 1.1, "np.nan", "'some'")),
+        *(f"LdaProbe({value}).fit(EYE, Y)" for value in (-0.1, 1.1, "np.nan", "'some'", None)),
         "LinearProbe(folds=2).fit(EYE, Y, Y)",
         "RidgeProbe(folds=2).fit(EYE, Y, Y)",
         *(
@@ -277,6 +277,7 @@ NAMES = ["pos", "neg", "pos", "neg"]
         "base.units_of(POINTS, [None] * 3)",
         "base.units_of(POINTS, np.zeros((3, 2)))",
         "base.units_of(POINTS, 5)",
+        "base.weights_of(POINTS, np.nan)",
         "registry.find_kind('mas_mean')",
         "KINDS['mlp'].build({'hiden': 3})",
         "KINDS['svm'].text({'k': 3})",
