@@ -221,6 +221,7 @@ class ModelConfig(ABC):
 
     def to_json(self) -> dict[str, Any]:
         """Return sizes and switches under the keys of config.json, without special tokens."""
+        # GPT-2's config has no field `model_type`, because it has one kind only.
         kind = self.KINDS[getattr(self, "model_type", next(iter(self.KINDS)))]
         names = [entry.name for entry in fields(self) if entry.compare]  # without special tokens
         values = {name: getattr(self, name) for name in names if name in self._keys(kind)}

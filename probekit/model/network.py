@@ -256,8 +256,8 @@ class Network(nn.Module):
 
         Raises:
             UnknownNameError: a pattern matches no site.
-            ConfigError: `sites` without a tap; neither logits nor a site is requested; or the tap
-                returns a tensor of another shape or dtype.
+            ConfigError: `sites` without a tap; neither logits nor a site is requested; a site lacks
+                the selected head or neuron; or the tap returns another shape or dtype.
             DataError: ids outside the vocabulary; padding without a mask; more tokens than the
                 context; a mask with another shape or an empty row; or a `past` of another model or
                 batch size.
@@ -370,8 +370,8 @@ class Network(nn.Module):
         True
 
         Raises:
-            ConfigError: a requested site is before the start, or the blocks are parallel, so that
-                no residual stream is between attention and MLP.
+            ConfigError: a requested site is before the start or after the blocks, or the blocks are
+                parallel, so that no residual stream is between attention and MLP.
         """
         if after_attention and "blocks.0.hook_resid_mid" not in self.sites:
             raise ConfigError(

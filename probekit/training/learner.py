@@ -137,10 +137,12 @@ def write_state(path: Path, tensors: Mapping[str, Tensor], progress: Progress) -
 
 
 def load_state(path: Path, learner: Learner) -> None:
-    """Load a state into a learner; `read_progress` must have verified its digest before.
+    """Load a state into a learner.
+
+    `read_progress` must have verified its digest before, and `Progress.check_recipe` its settings.
 
     Raises:
-        CheckpointError: the state belongs to another network or optimizer.
+        CheckpointError: the state belongs to another network, or to more optimizers.
     """
     try:
         with safe_open(path, "pt") as file:

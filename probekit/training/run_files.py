@@ -93,7 +93,7 @@ def write_log(path: Path, rows: Iterable[LogRow]) -> str:
 def read_log(path: Path, progress: Progress | None = None) -> Sequence[LogRow]:
     """Return the rows of a log; with a progress those up to its step, verified by digest.
 
-    A killed run may have logged steps after its last saved state; these rows are dropped.
+    A killed run may have logged steps after its last saved state; a progress drops these rows.
 
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "log.csv"
@@ -103,7 +103,7 @@ def read_log(path: Path, progress: Progress | None = None) -> Sequence[LogRow]:
 
     Raises:
         MissingError: the file does not exist.
-        DataError: the file is damaged.
+        DataError: the file is damaged or cannot be read.
         CheckpointError: the rows up to the step do not match the digest.
     """
     try:
@@ -219,7 +219,7 @@ def read_progress(folder: Path, *, verify: bool = True) -> Progress | None:
         verify: whether to read the whole state and verify its digest, not only its header.
 
     Raises:
-        CheckpointError: the state is damaged or from another release.
+        CheckpointError: the state is damaged, from another release, or cannot be read.
     """
     path = folder / STATE
     if not path.is_file():

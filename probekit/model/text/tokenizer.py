@@ -56,10 +56,11 @@ class Tokenizer(ABC):
     def from_pretrained(source: str | Path) -> Tokenizer:
         """Return the tokenizer of a model: `mini`, a hub name or a folder.
 
-        GPT-2's vocabulary is read by tiktoken, those of all other families by the library
-        `tokenizers` from their tokenizer.json. A folder without config.json has GPT-2's.
+        GPT-2's texts are tokenized by tiktoken, those of all other families by the library
+        `tokenizers` and their tokenizer.json. A folder without config.json has GPT-2's tokenizer.
 
         Raises:
+            ConfigError: the name is not valid.
             MissingError: no model has this name, or it has no vocabulary.
             CheckpointError: the vocabulary is damaged, or not of a kind that is supported.
         """
@@ -129,6 +130,7 @@ class Tokenizer(ABC):
         Raises:
             DataError: the text is not a str, or contains a lone surrogate, which cannot be encoded.
             ConfigError: `bos` is true and there is no such token.
+            CheckpointError: the tokenizer.json cannot tokenize the text.
         """
         if not isinstance(text, str):
             raise DataError(f"A text must be a str, not {type(text).__name__}.")
