@@ -370,8 +370,9 @@ class Network(nn.Module):
         True
 
         Raises:
-            ConfigError: a requested site is before the start or after the blocks, or the blocks are
-                parallel, so that no residual stream is between attention and MLP.
+            ConfigError: `sites` without a tap; a requested site is before the start or after the
+                blocks; or the blocks are parallel, so that no residual stream is between attention
+                and MLP.
         """
         if after_attention and "blocks.0.hook_resid_mid" not in self.sites:
             raise ConfigError(
@@ -379,6 +380,8 @@ class Network(nn.Module):
                 "stream after attention. Start at the next block."
             )
         taps, last = Taps(tap, set(sites)), len(self.blocks) - 1
+        if tap is None and taps.pending:
+            raise ConfigError("`sites` was given without `tap`. Pass a tap, or leave `sites` out.")
         first = layer + 1 if after_attention else layer  # the first block that is run as a whole
         if at is not None and first > last:  # otherwise the last block selects the positions
             resid = select_positions(resid, at.to(resid.device))

@@ -168,9 +168,10 @@ def _text(path: Path, name: str, content: bytes, unwrap: bool, held_out: float) 
     try:
         text = content.decode("utf-8-sig").replace("\r\n", "\n")
     except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
+        # `error.object` is the content without its byte order mark, as `error.start` counts it.
+        line = error.object.count(b"\n", 0, error.start) + 1
         raise DataError(
-            f"{path}: {name}, line {line}: the byte {content[error.start]:#04x} is not UTF-8. "
+            f"{path}: {name}, line {line}: the byte {error.object[error.start]:#04x} is not UTF-8. "
             "Save the text as UTF-8, or remove it from `corpus.files`."
         ) from error
     if unwrap:

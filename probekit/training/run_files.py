@@ -123,8 +123,8 @@ def read_log(path: Path, progress: Progress | None = None) -> Sequence[LogRow]:
             )
     rows = []
     try:
-        for cells in csv.DictReader(StringIO(content.decode(), newline="")):
-            # An empty cell is NaN.
+        # An empty cell is NaN, and a missing one, of a row that was cut, is no number.
+        for cells in csv.DictReader(StringIO(content.decode(), newline=""), restval="missing"):
             numbers: Any = {name: float(cells[name] or math.nan) for name in _MEASURED}
             rows.append(LogRow(step=int(cells["step"]), tokens=int(cells["tokens"]), **numbers))
     except (KeyError, TypeError, ValueError, csv.Error) as error:

@@ -232,7 +232,7 @@ class Tokenizer(ABC):
 
         Raises:
             DataError: the text is not a str; or the part is empty, not in the text, occurs more
-                than once, or begins or ends inside a token.
+                than once, or does not begin and end with a token.
             ConfigError: the piece is unknown, or `bos` is true and there is no such token.
 
         >>> tokenizer = Tokenizer.from_pretrained("mini")
@@ -262,10 +262,12 @@ class Tokenizer(ABC):
         last = np.flatnonzero((token_ends == end) & is_text)
         for matches, edge, verb in ((first, start, "begins"), (last, end, "ends")):
             if not len(matches):
-                token = self.strings(tokens.ids[(token_starts < edge) & (edge < token_ends)])[0]
+                inside = self.strings(tokens.ids[(token_starts < edge) & (edge < token_ends)])
+                # No token has a character that the tokenizer removes, such as a space at the end.
+                where = f"inside the token {inside[0]!r}" if inside else "outside all tokens"
                 raise DataError(
-                    f"{part!r} {verb} inside the token {token!r} of {text!r}. Write whole tokens, "
-                    "with the space before a word."
+                    f"{part!r} {verb} {where} of {text!r}. Write whole tokens, with the space "
+                    "before a word."
                 )
         return int(first[0] if piece == "first" else last[-1])
 

@@ -104,7 +104,7 @@ def file_checks(folder: Path) -> dict[str, str]:
     'digests.json'
     """
     weights = _weight_file(folder)
-    texts = ("config.json", "tokenizer.json", "tokenizer_config.json")
+    texts = ("config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
     paths = {weights, *(folder / name for name in texts), *vocabulary_files(folder)}
     if weights.name.endswith(".index.json"):
         paths |= {folder / name for name in shard_of_tensors(weights).values()}
