@@ -249,7 +249,7 @@ class ModelConfig(ABC):
 
     @property
     def n_kv_heads(self) -> int:
-        """Number of key-value heads in a block."""
+        """Number of key-value heads in a block; without groups it is `n_heads`."""
         return self.axis_sizes.get("n_kv_heads", self.n_heads)
 
     @property

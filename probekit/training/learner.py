@@ -35,7 +35,9 @@ def initial_model(recipe: Recipe, d_vocab: int) -> GPT2:
 
 
 def sinusoids(n_positions: int, d_model: int) -> Tensor:
-    """Return sinusoidal position embeddings with mean square 1, shape [n_ctx d_model].
+    """Return sinusoidal position embeddings, shape [n_ctx d_model].
+
+    Their mean square is 1, or nearly so if d_model is odd.
 
     Wavelengths range from 2 pi tokens to nearly 2 pi n_ctx. A shift by one token is then the same
     rotation at every position, so a head that attends to the previous token has to learn only one.

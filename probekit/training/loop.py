@@ -154,7 +154,7 @@ def held_out_loss(model: GPT2, tokens: TokenArray, rows: int | None = None) -> f
     predicted, and an incomplete window at the end is dropped.
 
     Args:
-        model: any GPT-2.
+        model: any GPT-2 in evaluation mode.
         tokens: token ids of held-out text, shape (n_tokens,).
         rows: number of windows, evenly spaced; None for all, and all if there are fewer.
 
