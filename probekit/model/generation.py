@@ -361,7 +361,7 @@ class StopStrings:
         return text[: min(starts, default=len(text))]
 
     def n_final(self, text: str) -> int:
-        """Return how many first characters of a growing text are and become no part of a stop string.
+        """Return how many first characters of a growing text no stop string can include.
 
         >>> StopStrings(Tokenizer.from_pretrained("mini"), ["<end>"]).n_final("so <en")
         3
