@@ -393,9 +393,10 @@ class Network(nn.Module):
             context = Context.of(resid[..., 0], mask, at, resid.device, before=before)
             resid = self.run_blocks(resid, context, taps, first)
         if taps.pending:
+            place = "after the attention of" if after_attention else "at"
             raise ConfigError(
-                f"A pass that starts at block {first} does not reach {min(taps.pending)}. Start at "
-                "an earlier block, or run the whole network."
+                f"A pass that starts {place} block {layer} does not reach {min(taps.pending)}. Start "
+                "at an earlier block, or run the whole network."
             )
         return resid
 

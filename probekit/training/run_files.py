@@ -169,8 +169,12 @@ class Progress:
         Raises:
             ConfigError: a setting that affects completed steps differs, or the run has already
                 completed more steps.
+            CheckpointError: the recipe of the state is from another release.
         """
-        before = Recipe.model_validate_json(self.recipe)
+        try:
+            before = Recipe.model_validate_json(self.recipe)
+        except ValueError as error:
+            raise damaged_state(folder / STATE, "its recipe has other keys") from error
         old, new = fixed_settings(before), fixed_settings(recipe)
         changed = [f"{k} was {old[k]!r}, is {new[k]!r}" for k in new if old[k] != new[k]]
         if changed:
