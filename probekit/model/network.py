@@ -395,8 +395,8 @@ class Network(nn.Module):
         if taps.pending:
             place = "after the attention of" if after_attention else "at"
             raise ConfigError(
-                f"A pass that starts {place} block {layer} does not reach {min(taps.pending)}. Start "
-                "at an earlier block, or run the whole network."
+                f"A pass that starts {place} block {layer} does not reach {min(taps.pending)}. "
+                "Start at an earlier block, or run the whole network."
             )
         return resid
 
