@@ -65,7 +65,7 @@ def linear(
     Args:
         x: shape [... d_in].
         weight: shape [d_out d_in].
-        bias: shape [d_out].
+        bias: shape [d_out]; None for none.
         activation: function of the sum; None returns the sum itself.
 
     >>> linear(torch.ones(2, 3), torch.eye(3), torch.arange(3.0))
@@ -116,7 +116,8 @@ def attend(
         q: shape [batch n_heads query_pos d_head].
         k: shape [batch n_heads key_pos d_head].
         v: shape [batch n_heads key_pos d_head].
-        visible: True where a query may attend, shape [batch 1 query_pos key_pos]; None for all.
+        visible: True where a query may attend, shape [batch 1 query_pos key_pos], or
+            [query_pos key_pos] for every row; None for all.
         is_causal: whether each query attends only to keys up to its own position.
         pdrop: dropout rate.
         scale: factor of the scores; None means 1 / sqrt(d_head).
@@ -148,7 +149,7 @@ def _is_for_onednn(x: Tensor, weight: Tensor) -> bool:
 
 
 def is_derived(*tensors: Tensor | None) -> bool:
-    """Return whether torch is differentiating any of these tensors, in any autograd mode."""
+    """Return whether torch may be differentiating one of these tensors, in any autograd mode."""
     if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors):
         return True
     # no_grad does not end forward mode, and torch.func tensors hide that they are

@@ -221,6 +221,7 @@ class ModelConfig(ABC):
 
     def to_json(self) -> dict[str, Any]:
         """Return sizes and switches under the keys of config.json, without special tokens."""
+        # GPT-2's config has no field `model_type`, because it has one kind only.
         kind = self.KINDS[getattr(self, "model_type", next(iter(self.KINDS)))]
         names = [entry.name for entry in fields(self) if entry.compare]  # without special tokens
         values = {name: getattr(self, name) for name in names if name in self._keys(kind)}
@@ -248,7 +249,7 @@ class ModelConfig(ABC):
 
     @property
     def n_kv_heads(self) -> int:
-        """Number of key-value heads in a block."""
+        """Number of key-value heads in a block; without groups it is `n_heads`."""
         return self.axis_sizes.get("n_kv_heads", self.n_heads)
 
     @property

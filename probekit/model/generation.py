@@ -66,7 +66,7 @@ class Decoding:
         _check_integer("seed", self.seed, least=0, most=MAX_SEED)
         if self.top_k is not None:
             _check_integer("top_k", self.top_k, least=1)
-        if not is_number(self.temperature) or not 0 <= self.temperature < math.inf:
+        if not is_number(self.temperature) or self.temperature < 0:
             raise ConfigError(
                 f"temperature must be at least 0 (greedy decoding), not {self.temperature!r}."
             )
@@ -209,9 +209,9 @@ def generate(
         mask: True at tokens, False at padding on either side, shape [batch pos]; a `TokenBatch`
             contains it.
         temperature: 0 is greedy decoding; higher values flatten the distribution.
-        top_k: sample from the k most probable tokens only.
-        top_p: sample from the smallest set of most probable tokens whose probabilities sum to at
-            least p.
+        top_k: sample from the k most probable tokens only, and from those tied with the last.
+        top_p: sample from the smallest set of most probable tokens whose probabilities, after
+            temperature and top_k, sum to at least p.
         num_samples: number of continuations of each prompt.
         seed: random seed for sampling, below 2^32. Samples depend only on it, on the prompt and on
             the index of the sample, not on the rest of the batch.
@@ -219,7 +219,7 @@ def generate(
             whether the row ends.
         slide: when the context is full, drop the earliest tokens instead of raising an error.
         tap: called at each site in each pass; may replace the value. The first pass has all prompt
-            tokens, later ones the newest token only; with `slide`, a full context.
+            tokens, later ones the newest token only; once `slide` drops tokens, a full context.
         sites: names, globs and shorthands of the sites at which the tap is called; None means all
             except those computed on request.
 
@@ -338,7 +338,7 @@ class StopStrings:
     (False, 'The end')
 
     Raises:
-        ConfigError: one of the strings is empty.
+        ConfigError: one of the strings is empty, or `strings` is a single string.
     """
 
     def __init__(self, tokenizer: Tokenizer, strings: Sequence[str]) -> None:
@@ -361,7 +361,7 @@ class StopStrings:
         return text[: min(starts, default=len(text))]
 
     def n_final(self, text: str) -> int:
-        """Return how many characters of a growing text cannot become part of a stop string.
+        """Return how many first characters of a growing text no stop string can include.
 
         >>> StopStrings(Tokenizer.from_pretrained("mini"), ["<end>"]).n_final("so <en")
         3
@@ -388,7 +388,7 @@ def continue_texts(
         model: the network.
         tokenizer: its tokenizer.
         prompts: texts to continue.
-        decoding: decoding parameters; `stop` replaces its stopping criterion.
+        decoding: decoding parameters; its stopping criterion is not used.
         bos: whether to put the beginning-of-text token before each prompt.
         stop: strings that end a continuation; None means the tokenizer's ends of text.
         tap: called at each site in each pass; see `generate`.
@@ -403,8 +403,8 @@ def continue_texts(
     Raises:
         ConfigError: a stop string is empty, `bos` is true and there is no such token, or as in
             `generate`.
-        DataError: there is no prompt, one is empty or exceeds the context together with the new
-            tokens, or the logits are not finite.
+        DataError: there is no prompt, one is empty without `bos` or exceeds the context together
+            with the new tokens, or the logits are not finite.
         UnknownNameError: no site has one of the names.
     """
     stopping = StopStrings(tokenizer, tokenizer.ends_of_text if stop is None else stop)
@@ -430,8 +430,8 @@ def stream_text(
     """Yield the first continuation of a prompt in pieces, as soon as each is final.
 
     The pieces join to the text that `continue_texts` returns: an incomplete character, or a
-    possible beginning of a stop string, is held back until the next token. Arguments and errors are
-    those of `continue_texts`.
+    possible beginning of a stop string, is held back until later tokens decide. Arguments and
+    errors are those of `continue_texts`.
 
     >>> from probekit import GPT2
     >>> model, tokenizer = GPT2.from_pretrained("mini"), Tokenizer.from_pretrained("mini")

@@ -256,8 +256,8 @@ class Network(nn.Module):
 
         Raises:
             UnknownNameError: a pattern matches no site.
-            ConfigError: `sites` without a tap; neither logits nor a site is requested; or the tap
-                returns a tensor of another shape or dtype.
+            ConfigError: `sites` without a tap; neither logits nor a site is requested; a site lacks
+                the selected head or neuron; or the tap returns another shape or dtype.
             DataError: ids outside the vocabulary; padding without a mask; more tokens than the
                 context; a mask with another shape or an empty row; or a `past` of another model or
                 batch size.
@@ -370,8 +370,9 @@ class Network(nn.Module):
         True
 
         Raises:
-            ConfigError: a requested site is before the start, or the blocks are parallel, so that
-                no residual stream is between attention and MLP.
+            ConfigError: `sites` without a tap; a requested site is before the start or after the
+                blocks; or the blocks are parallel, so that no residual stream is between attention
+                and MLP.
         """
         if after_attention and "blocks.0.hook_resid_mid" not in self.sites:
             raise ConfigError(
@@ -379,6 +380,8 @@ class Network(nn.Module):
                 "stream after attention. Start at the next block."
             )
         taps, last = Taps(tap, set(sites)), len(self.blocks) - 1
+        if tap is None and taps.pending:
+            raise ConfigError("`sites` was given without `tap`. Pass a tap, or leave `sites` out.")
         first = layer + 1 if after_attention else layer  # the first block that is run as a whole
         if at is not None and first > last:  # otherwise the last block selects the positions
             resid = select_positions(resid, at.to(resid.device))
@@ -390,9 +393,10 @@ class Network(nn.Module):
             context = Context.of(resid[..., 0], mask, at, resid.device, before=before)
             resid = self.run_blocks(resid, context, taps, first)
         if taps.pending:
+            place = "after the attention of" if after_attention else "at"
             raise ConfigError(
-                f"A pass that starts at block {first} does not reach {min(taps.pending)}. Start at "
-                "an earlier block, or run the whole network."
+                f"A pass that starts {place} block {layer} does not reach {min(taps.pending)}. "
+                "Start at an earlier block, or run the whole network."
             )
         return resid
 

@@ -53,7 +53,7 @@ class Text:
     """One text of a corpus, split into a training part and a held-out end.
 
     Attributes:
-        name: file name.
+        name: file name, with its subfolder of the corpus if it is in one.
         train: training part.
         held_out: end of the text, not used for training.
     """
@@ -75,8 +75,8 @@ def read_corpus(
 
     Args:
         source: folder, or a text file; texts may be compressed as .gz, .bz2 or .xz.
-        files: names of the texts in a folder, in this order; empty for all files that end in .txt,
-            also if compressed, sorted.
+        files: names of the texts in a folder, in this order, each read once; empty for all files
+            that end in .txt, also if compressed, sorted. Not used for a single text file.
         unwrap: whether to replace line breaks inside paragraphs with spaces.
         held_out: share of the characters of each text that is held out.
         max_megabytes: largest decompressed size of a compressed file, in units of 10^6 bytes.
@@ -88,7 +88,7 @@ def read_corpus(
     Text(name='book.txt', train='It is a truth universally known', held_out='.\n\nThe end.')
 
     Raises:
-        MissingError: the source or one of the files does not exist.
+        MissingError: the source or one of the files does not exist or cannot be read.
         DataError: a file is an archive, damaged or too large; a text is not UTF-8 or too short to
             split; or there are no texts.
     """
@@ -118,8 +118,9 @@ def corpus_digest(texts: Sequence[Text]) -> str:
 def _content(path: Path, max_megabytes: int) -> bytes:
     """Return the content of a file; a compressed one is read to its end, with every checksum.
 
-    An archive is refused, and so is compressed content above `max_megabytes`. .gz and .bz2 store a
-    CRC-32 of their contents; .xz stores a CRC-64 unless it was written with another check.
+    A zip or tar archive is refused, and so is compressed content above `max_megabytes`. .gz and
+    .bz2 store a CRC-32 of their contents; .xz stores a CRC-64 unless it was written with another
+    check.
     """
     try:
         data = path.read_bytes()
@@ -167,9 +168,10 @@ def _text(path: Path, name: str, content: bytes, unwrap: bool, held_out: float) 
     try:
         text = content.decode("utf-8-sig").replace("\r\n", "\n")
     except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
+        # `error.object` is the content without its byte order mark, as `error.start` counts it.
+        line = error.object.count(b"\n", 0, error.start) + 1
         raise DataError(
-            f"{path}: {name}, line {line}: the byte {content[error.start]:#04x} is not UTF-8. "
+            f"{path}: {name}, line {line}: the byte {error.object[error.start]:#04x} is not UTF-8. "
             "Save the text as UTF-8, or remove it from `corpus.files`."
         ) from error
     if unwrap:
@@ -196,6 +198,7 @@ def train_vocabulary(texts: Iterable[str], size: int, folder: Path) -> None:
     Raises:
         DataError: the texts are too short for this vocabulary size.
         StoreError: the folder cannot be written.
+        CheckpointError: the folder has a damaged digests.json.
     """
     trained = Trained(BPE())
     trained.pre_tokenizer = ByteLevel(add_prefix_space=False)

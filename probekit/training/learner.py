@@ -35,7 +35,9 @@ def initial_model(recipe: Recipe, d_vocab: int) -> GPT2:
 
 
 def sinusoids(n_positions: int, d_model: int) -> Tensor:
-    """Return sinusoidal position embeddings with mean square 1, shape [n_ctx d_model].
+    """Return sinusoidal position embeddings, shape [n_ctx d_model].
+
+    Their mean square is 1, or nearly so if d_model is odd.
 
     Wavelengths range from 2 pi tokens to nearly 2 pi n_ctx. A shift by one token is then the same
     rotation at every position, so a head that attends to the previous token has to learn only one.
@@ -137,10 +139,12 @@ def write_state(path: Path, tensors: Mapping[str, Tensor], progress: Progress) -
 
 
 def load_state(path: Path, learner: Learner) -> None:
-    """Load a state into a learner; `read_progress` must have verified its digest before.
+    """Load a state into a learner.
+
+    `read_progress` must have verified its digest before, and `Progress.check_recipe` its settings.
 
     Raises:
-        CheckpointError: the state belongs to another network or optimizer.
+        CheckpointError: the state belongs to another network, or to more optimizers.
     """
     try:
         with safe_open(path, "pt") as file:

@@ -1,7 +1,7 @@
 """Training loop with its batches, measurements, checkpoints and resumption.
 
-The token rows of a step depend only on the seed and the step, so a resumed run reads the same rows
-as one that was never interrupted.
+The token rows of a step depend on corpus, recipe and step, not on earlier steps, so a resumed run
+reads the same rows as one that was never interrupted.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class Batches:
 
     A row is a window of the text, or a short piece of tokens repeated to the length of a row. Each
     pass over the text begins at a new random offset, cuts the text into consecutive windows, and
-    reads each of them once, in random order. Rows that repeat a piece are spread evenly among the
-    windows.
+    reads each of them once, in random order. Rows that repeat a piece are spread among the windows,
+    evenly while their share is constant.
 
     Attributes:
         tokens: token ids of the text, shape (n_tokens,).
@@ -154,7 +154,7 @@ def held_out_loss(model: GPT2, tokens: TokenArray, rows: int | None = None) -> f
     predicted, and an incomplete window at the end is dropped.
 
     Args:
-        model: any GPT-2.
+        model: any GPT-2 in evaluation mode.
         tokens: token ids of held-out text, shape (n_tokens,).
         rows: number of windows, evenly spaced; None for all, and all if there are fewer.
 
@@ -234,8 +234,8 @@ def train(
     """Train a network as the recipe specifies and return it in evaluation mode.
 
     log.csv and state.safetensors are written to the folder every few steps, and training resumes
-    from them. On the same machine, a resumed run has the same weights and losses as an
-    uninterrupted one, bit for bit.
+    from them. On the same CPU and with as many threads, a resumed run has the same weights and
+    losses as an uninterrupted one, bit for bit.
 
     Args:
         recipe: the pretraining recipe.
@@ -317,7 +317,8 @@ def _update(
     for optimizer in learner.optimizers:
         for group in optimizer.param_groups:
             group["lr"] = rate
-    # Dropout is seeded by run and step, which is below 2^31; the global generators are restored.
+    # Dropout is seeded by run and step, which is below 2^31. The global generators of CPU and CUDA
+    # are restored.
     with torch.random.fork_rng([model.device] if model.device.type == "cuda" else []):
         torch.manual_seed((recipe.seed << 31) + step)
         model.train()

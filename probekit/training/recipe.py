@@ -164,7 +164,7 @@ class ValidationSection(Section):
         250, description="steps between measurements; the last step is measured, too"
     )
     rows: PositiveInt | None = Field(
-        None, description="number of held-out rows, evenly spaced; null: all"
+        None, description="number of held-out rows, evenly spaced; null or last step: all"
     )
 
 
@@ -262,7 +262,7 @@ def checkpoint_steps(checkpoints: CheckpointsSection, steps: int) -> tuple[int, 
     return tuple(sorted({*checkpoints.at, *spaced, *each, steps}))
 
 
-# Settings that may change on resumption; all others determine the results of the steps.
+# Settings that may change on resumption; all others must stay equal.
 _MAY_CHANGE = {
     "corpus": {"source", "max_megabytes"},  # texts are compared by digest
     "training": {"steps", "decay", "decay_steps"},  # past learning rates are compared

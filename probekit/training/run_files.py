@@ -93,7 +93,7 @@ def write_log(path: Path, rows: Iterable[LogRow]) -> str:
 def read_log(path: Path, progress: Progress | None = None) -> Sequence[LogRow]:
     """Return the rows of a log; with a progress those up to its step, verified by digest.
 
-    A killed run may have logged steps after its last saved state; these rows are dropped.
+    A killed run may have logged steps after its last saved state; a progress drops these rows.
 
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "log.csv"
@@ -103,7 +103,7 @@ def read_log(path: Path, progress: Progress | None = None) -> Sequence[LogRow]:
 
     Raises:
         MissingError: the file does not exist.
-        DataError: the file is damaged.
+        DataError: the file is damaged or cannot be read.
         CheckpointError: the rows up to the step do not match the digest.
     """
     try:
@@ -123,8 +123,8 @@ def read_log(path: Path, progress: Progress | None = None) -> Sequence[LogRow]:
             )
     rows = []
     try:
-        for cells in csv.DictReader(StringIO(content.decode(), newline="")):
-            # An empty cell is NaN.
+        # An empty cell is NaN, and a missing one, of a row that was cut, is no number.
+        for cells in csv.DictReader(StringIO(content.decode(), newline=""), restval="missing"):
             numbers: Any = {name: float(cells[name] or math.nan) for name in _MEASURED}
             rows.append(LogRow(step=int(cells["step"]), tokens=int(cells["tokens"]), **numbers))
     except (KeyError, TypeError, ValueError, csv.Error) as error:
@@ -169,8 +169,12 @@ class Progress:
         Raises:
             ConfigError: a setting that affects completed steps differs, or the run has already
                 completed more steps.
+            CheckpointError: the recipe of the state is from another release.
         """
-        before = Recipe.model_validate_json(self.recipe)
+        try:
+            before = Recipe.model_validate_json(self.recipe)
+        except ValueError as error:
+            raise damaged_state(folder / STATE, "its recipe has other keys") from error
         old, new = fixed_settings(before), fixed_settings(recipe)
         changed = [f"{k} was {old[k]!r}, is {new[k]!r}" for k in new if old[k] != new[k]]
         if changed:
@@ -219,7 +223,7 @@ def read_progress(folder: Path, *, verify: bool = True) -> Progress | None:
         verify: whether to read the whole state and verify its digest, not only its header.
 
     Raises:
-        CheckpointError: the state is damaged or from another release.
+        CheckpointError: the state is damaged, from another release, or cannot be read.
     """
     path = folder / STATE
     if not path.is_file():

@@ -55,7 +55,7 @@ def test_only_breaks_inside_paragraphs_become_spaces(tmp_path):
 @pytest.mark.parametrize(
     ("files", "names"),
     [
-        ({"good.txt": b"All is well here.", "latin.txt": b"One\ntwo\ncaf\xe9 three"}, ()),
+        ({"good.txt": b"All is well here.", "latin.txt": b"\xef\xbb\xbfOne\n\ncaf\xe9\n"}, ()),
         ({"book.txt": b""}, ()),
         ({"book.txt": b"x"}, ()),
         ({"c.md": b"no"}, ()),

@@ -66,3 +66,7 @@ def test_later_steps_of_a_log_are_left_out(tmp_path, progress):
 def test_a_log_of_another_run_is_refused(tmp_path, progress, refused):
     write_run(tmp_path, seed=1)
     refused(read_log, tmp_path / "log.csv", progress)
+
+
+def test_a_state_of_another_release_is_refused(tmp_path, progress, refused):
+    refused(replace(progress, recipe="{}").check_recipe, tiny_recipe("texts"), tmp_path)

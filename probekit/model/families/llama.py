@@ -7,7 +7,7 @@
 There are no position embeddings: each block rotates its queries and keys by angles proportional to
 their positions. Groups of query heads share a key and a value. They are one network with switches:
 
-    mistral  every block has a sliding window
+    mistral  every block has a sliding window, unless `sliding_window` is null
     qwen2    queries, keys and values have biases; the upper blocks may have a sliding window
     qwen3    queries and keys pass an RMS norm per head; the width of a head is apart from d_model
 
@@ -94,7 +94,7 @@ class LlamaConfig(shared.GatedConfig):
     use_sliding_window: bool = False  # of Qwen: the blocks from max_window_layers have a window
     sliding_window: int | None = None
     max_window_layers: float = 28
-    layer_types: tuple[str, ...] | None = None  # of Qwen: which blocks have a window
+    layer_types: tuple[str, ...] | None = None  # of Qwen, if use_sliding_window: which blocks
 
     def __post_init__(self) -> None:
         super().__post_init__()

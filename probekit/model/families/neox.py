@@ -4,8 +4,9 @@
            logits = final_layer_norm(resid) @ embed_out.T
     Block: resid = resid + attention(input_layernorm(resid)) + mlp(post_attention_layernorm(resid))
 
-Attention and MLP of a block read the same residual stream, so that there is none between them. Each
-block rotates a quarter of the features of its queries and keys by angles proportional to their
+Attention and MLP of a block read the same residual stream, so that there is none between them; with
+`use_parallel_residual: false` the MLP reads the stream after attention. Each block rotates a share
+of the features of its queries and keys, by default a quarter, by angles proportional to their
 positions. Parameters have the names of the Hugging Face checkpoints.
 
 Source: Black et al. 2022, "GPT-NeoX-20B: An Open-Source Autoregressive Language Model"; Biderman et

@@ -56,7 +56,8 @@ class RotaryPositions:
         original_max_position_embeddings: number of tokens of a text in the first training.
 
     Raises:
-        ConfigError: the type is unknown, or a number is missing or not positive.
+        ConfigError: the type is unknown, a number is missing or not positive, or `low_freq_factor`
+            is not below `high_freq_factor`.
     """
 
     rope_theta: float = 10000.0
@@ -80,6 +81,9 @@ class RotaryPositions:
                     f"{name} of the rotary positions ({self.rope_type}) must be a positive number, "
                     f"not {value!r}."
                 )
+        low, high = self.low_freq_factor, self.high_freq_factor
+        if self.rope_type == "llama3" and not cast(float, low) < cast(float, high):
+            raise ConfigError(f"low_freq_factor={low} must be below high_freq_factor={high}.")
 
     def to_json(self) -> dict[str, Any]:
         """Return the entries of `rope_parameters`, without those that the type does not read."""

@@ -111,6 +111,7 @@ def find_config(source: str | Path) -> ModelConfig:
     48
 
     Raises:
+        ConfigError: the name is not valid.
         MissingError: no local folder or model of the hub has this name.
         CheckpointError: the config describes a network that no family computes.
     """
@@ -123,6 +124,7 @@ def read_tokenizer(source: str | Path) -> Any:
     """Return the tokenizer of a model; a folder without config.json has GPT-2's.
 
     Raises:
+        ConfigError: the name is not valid.
         MissingError: no model has this name, or it has no vocabulary.
         CheckpointError: the vocabulary is damaged, or no family has the architecture.
     """

@@ -83,7 +83,7 @@ class LayerNorm(Norm):
 
 
 class RMSNorm(Norm):
-    """Division by the root mean square of the last axis, then a gain; computed in float32.
+    """Division by the root mean square of the last axis, then a gain; computed in float32 or wider.
 
     Source: Zhang and Sennrich 2019, "Root Mean Square Layer Normalization".
     """

@@ -78,7 +78,7 @@ class Recording:
 
 
 class ActivationCache(Mapping[str, Tensor]):
-    """Activations of one forward pass, by site name or by (short name, layer).
+    """Activations of one forward pass, or of several joined, by site name or (short name, layer).
 
     >>> from probekit import GPT2
     >>> tokens = torch.tensor([[5, 6, 7]])
@@ -101,8 +101,9 @@ class ActivationCache(Mapping[str, Tensor]):
         """Return the activation at one site.
 
         Raises:
-            UnknownNameError: no site has this name, the cache does not contain it, or several sites
-                match.
+            UnknownNameError: no site has this name, the cache does not contain it, or several of
+                its sites match.
+            ConfigError: the site lacks the selected head or neuron.
         """
         values = self._matching(site)
         if len(values) > 1:
@@ -113,7 +114,7 @@ class ActivationCache(Mapping[str, Tensor]):
         return values[0]
 
     def stack(self, sites: SitePattern) -> Tensor:
-        """Return the activations of sites of equal shape, stacked to shape [site ...].
+        """Return the activations of this cache that match, of equal shape, as [site ...].
 
         >>> from probekit import GPT2
         >>> _, cache = GPT2.from_pretrained("mini").run_with_cache(torch.tensor([[5, 6, 7]]))

@@ -150,7 +150,7 @@ class Context:
         visible: True where a query attends to a key, shape [batch 1 pos key_pos]; None means the
             causal mask.
         mask: True at tokens, False at padding, shape [batch key_pos]; None means no padding.
-        n_before: number of cached columns.
+        n_before: number of earlier columns, in `past` or `before`.
         at: positions at which the last block computes its queries, shape [batch n_at]; None means
             all.
         past: cache with the keys and values of earlier tokens.

@@ -136,7 +136,7 @@ def _without_padding(tokens: Tensor, mask: Tensor | None) -> Tensor:
 
 
 def warn_of_padding(config: ModelConfig, tokens: Tensor) -> None:
-    """Warn if ids without a mask look padded on the left with `<|endoftext|>`.
+    """Warn if ids without a mask look padded on the left with the end-of-text token.
 
     Some tokenizers pad GPT-2's texts in this way. One `<|endoftext|>` at the beginning of every row
     is a beginning-of-text token; several of them, or only some rows with one, are likely padding.
@@ -154,7 +154,7 @@ def warn_of_padding(config: ModelConfig, tokens: Tensor) -> None:
     most = max(counts, default=0)
     if most > 1 or counts == {0, 1}:
         warnings.warn(
-            f"A row begins with {most} times id {end} (<|endoftext|>) and no mask was "
+            f"A row begins with {most} times id {end} (end of text) and no mask was "
             "given, so these are read as tokens. If they are padding, pass the mask: without it, "
             "left padding changes every activation. If they are tokens, pass "
             "mask=torch.ones_like(tokens).",

@@ -141,7 +141,9 @@ def tap_parts(sites: Sites, tap: Tap, parts: Iterable[SiteSelection]) -> Tap:
 
     def tap_site(site: str, value: Tensor) -> Tensor:
         for part in parts_of_site[site]:
-            value = tap(site, value) if part.index is None else tap_part(part, value)
+            returned = tap(site, value) if part.index is None else tap_part(part, value)
+            check_returned(returned, value, part.text)
+            value = returned
         return value
 
     selected = [part for chosen in parts_of_site.values() for part in chosen]

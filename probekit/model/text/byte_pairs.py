@@ -295,7 +295,7 @@ def _to_bytes(path: Path, token: str) -> bytes:
 
 
 def _token_ids(path: Path, content: Any) -> dict[str, int]:
-    """Return the ids of tokens unchanged; raises CheckpointError if an id is invalid."""
+    """Return the content, ids by token; raises CheckpointError if it is no dict of valid ids."""
     if not isinstance(content, dict) or not all(
         type(number) is int and 0 <= number < MAX_SIZE for number in content.values()
     ):

@@ -333,10 +333,11 @@ def _has_wide_field(text: str) -> bool:
 
 
 def _size(value: Any, most: float) -> float:
-    """Return the number of characters of a text, the magnitude of a number, or the sum of a list.
+    """Return the number of characters of a text, the magnitude of an integer, or the sum of a list.
 
-    Each item of a list counts `_ITEM` in addition, and all other values nothing. The result is at
-    least 1, and incomplete above `most`.
+    Each item of a list, key and value of a mapping counts `_ITEM` in addition. A range counts its
+    length and both ends, and all other values nothing. The result is at least 1, and incomplete
+    above `most`.
 
     Raises:
         TypeError: the value has no text that is always the same.

@@ -47,7 +47,7 @@ class HubTokenizer(Tokenizer):
         self._files = dict(files)
         self._where = Path(where)
         path = self._where / TOKENIZER
-        content = json_object(path, files.get(TOKENIZER, b"{}"))
+        content = json_object(path, files[TOKENIZER])
         self._settings = json_object(self._where / SETTINGS, files.get(SETTINGS, b"{}"))
         self._config = json_object(self._where / CONFIG, files.get(CONFIG, b"{}"))
         _check_model(path, content.get("model"))
@@ -128,7 +128,7 @@ class HubTokenizer(Tokenizer):
         """
         value: Any = self._settings.get(key)
         is_list = isinstance(value, list) and all(isinstance(entry, dict) for entry in value)
-        if is_list and key == "chat_template":  # several by name, such as one for the use of tools
+        if is_list and key == "chat_template":  # several by name; without a default there is none
             defaults = [entry for entry in value if entry.get("name") == "default"]
             value = defaults[0].get("template") if defaults else None
         text = _content(value)
@@ -157,6 +157,7 @@ class HubTokenizer(Tokenizer):
         ids = self._config.get("eos_token_id")
         listed = ids if isinstance(ids, list) else [ids]
         texts += [self._encoder.id_to_token(n) for n in listed if isinstance(n, int)]
+        # None for an absent eos_token, and for an id that is no token.
         return tuple(dict.fromkeys(text for text in texts if text))
 
     @cached_property
@@ -265,7 +266,7 @@ def _wrong_key(content: Mapping[str, Any]) -> str:
 
 
 def _encoded(path: Path, encoder: Encoder, text: str) -> TokenizedText:
-    """Return the tokens of a text without special tokens."""
+    """Return the tokens of a text; no special tokens are added to it."""
     utf8(text)  # raises DataError at a lone surrogate
     with _library(lambda: f"{path} cannot tokenize the text {text[:60]!r}"):
         encoding = encoder.encode(text, add_special_tokens=False)
@@ -332,7 +333,7 @@ def _bytes_of_characters(token: str) -> bytes:
     """Return the bytes of a token of a byte-level BPE."""
     if all(character in CHARACTER_BYTE for character in token):
         return bytes(CHARACTER_BYTE[character] for character in token)
-    return token.encode()
+    return token.encode()  # an added token, which is written as it is
 
 
 def _bytes_of_piece(token: str) -> bytes:

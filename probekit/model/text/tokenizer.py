@@ -56,10 +56,11 @@ class Tokenizer(ABC):
     def from_pretrained(source: str | Path) -> Tokenizer:
         """Return the tokenizer of a model: `mini`, a hub name or a folder.
 
-        GPT-2's vocabulary is read by tiktoken, those of all other families by the library
-        `tokenizers` from their tokenizer.json. A folder without config.json has GPT-2's.
+        GPT-2's texts are tokenized by tiktoken, those of all other families by the library
+        `tokenizers` and their tokenizer.json. A folder without config.json has GPT-2's tokenizer.
 
         Raises:
+            ConfigError: the name is not valid.
             MissingError: no model has this name, or it has no vocabulary.
             CheckpointError: the vocabulary is damaged, or not of a kind that is supported.
         """
@@ -129,6 +130,7 @@ class Tokenizer(ABC):
         Raises:
             DataError: the text is not a str, or contains a lone surrogate, which cannot be encoded.
             ConfigError: `bos` is true and there is no such token.
+            CheckpointError: the tokenizer.json cannot tokenize the text.
         """
         if not isinstance(text, str):
             raise DataError(f"A text must be a str, not {type(text).__name__}.")
@@ -230,7 +232,7 @@ class Tokenizer(ABC):
 
         Raises:
             DataError: the text is not a str; or the part is empty, not in the text, occurs more
-                than once, or begins or ends inside a token.
+                than once, or does not begin and end with a token.
             ConfigError: the piece is unknown, or `bos` is true and there is no such token.
 
         >>> tokenizer = Tokenizer.from_pretrained("mini")
@@ -260,10 +262,12 @@ class Tokenizer(ABC):
         last = np.flatnonzero((token_ends == end) & is_text)
         for matches, edge, verb in ((first, start, "begins"), (last, end, "ends")):
             if not len(matches):
-                token = self.strings(tokens.ids[(token_starts < edge) & (edge < token_ends)])[0]
+                inside = self.strings(tokens.ids[(token_starts < edge) & (edge < token_ends)])
+                # No token has a character that the tokenizer removes, such as a space at the end.
+                where = f"inside the token {inside[0]!r}" if inside else "outside all tokens"
                 raise DataError(
-                    f"{part!r} {verb} inside the token {token!r} of {text!r}. Write whole tokens, "
-                    "with the space before a word."
+                    f"{part!r} {verb} {where} of {text!r}. Write whole tokens, with the space "
+                    "before a word."
                 )
         return int(first[0] if piece == "first" else last[-1])
 

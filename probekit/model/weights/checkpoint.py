@@ -76,7 +76,8 @@ def open_checkpoint(source: Path, names: WeightNames) -> Checkpoint:
     (256, 768)
 
     Raises:
-        MissingError: the folder has no weight file.
+        MissingError: the folder has no weight file, or lacks one of its shards or variables, or
+            TensorFlow is not installed.
         CheckpointError: the file is damaged or has an unknown format.
     """
     path = source if source.is_file() else _weight_file(source)
@@ -94,14 +95,16 @@ def open_checkpoint(source: Path, names: WeightNames) -> Checkpoint:
 
 
 def file_checks(folder: Path) -> dict[str, str]:
-    """Return how each file of a model is verified, by file name.
+    """Return how weights, config, vocabulary and chat template are verified, by file name.
+
+    TensorFlow verifies the variables of an original GPT-2, which are not listed.
 
     >>> from probekit.model.weights.sources import MINI
     >>> file_checks(MINI)["config.json"]
     'digests.json'
     """
     weights = _weight_file(folder)
-    texts = ("config.json", "tokenizer.json", "tokenizer_config.json")
+    texts = ("config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
     paths = {weights, *(folder / name for name in texts), *vocabulary_files(folder)}
     if weights.name.endswith(".index.json"):
         paths |= {folder / name for name in shard_of_tensors(weights).values()}
@@ -318,7 +321,7 @@ def open_openai(hparams: Path) -> dict[str, StoredTensor]:
         MissingError: the checkpoint is missing, or TensorFlow is not installed.
         CheckpointError: the checkpoint is damaged.
     """
-    # The path named in the file `checkpoint`; model.ckpt if there is no such file.
+    # The path named in the file `checkpoint`; model.ckpt if there is no such file or path.
     name, state = "model.ckpt", hparams.parent / "checkpoint"
     if state.is_file():
         with reading_tensor(state):

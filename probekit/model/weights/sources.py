@@ -63,7 +63,8 @@ def find_model(
     Raises:
         MissingError: there is no such folder or model, it lacks a file, or the download fails.
         ConfigError: the name is empty, that of a file, or neither a path nor a valid hub name.
-        CheckpointError: the hub's local cache is damaged.
+        CheckpointError: the hub's local cache, or an index of shards, is damaged.
+        Exception: that of `check`.
     """
     folder = local_folder(source)
     if folder is not None:
@@ -193,7 +194,10 @@ def _is_path(name: str) -> bool:
 def _fetch_first(
     fetch: Callable[[str], str], name: str, choices: Sequence[tuple[str, ...]], is_online: bool
 ) -> Path:
-    """Download the first set of files that the hub has completely; return its last file."""
+    """Download the first set of files that the hub has completely; return its last file.
+
+    Offline it is the first set in the local cache.
+    """
     absent: errors.LocalEntryNotFoundError | None = None
     for files in choices:
         try:

@@ -36,7 +36,8 @@ def read_checkpoint(
 ) -> dict[str, Tensor]:
     """Return the state dict of the network in `folder`, linear maps as [out, in].
 
-    Tensors are read one at a time from a memory map, to avoid a second copy in memory.
+    Tensors are read one at a time, from a memory map if the format allows it, to avoid a second
+    copy in memory.
 
     Args:
         folder: folder with weights in a format of the hub or of OpenAI.
@@ -47,7 +48,8 @@ def read_checkpoint(
 
     Raises:
         MissingError: the folder has no weight file.
-        CheckpointError: the weights cannot be read, or names or shapes differ from those of `like`.
+        CheckpointError: the weights cannot be read, have an unsupported dtype or are not finite, or
+            names or shapes differ from those of `like`.
     """
     names, checkpoint = config.WEIGHTS, open_checkpoint(folder, config.WEIGHTS)
     path, tensors = checkpoint.path, checkpoint.tensors
@@ -96,7 +98,7 @@ def shared_tensors(
     found = {}
     for hub_name, tensor in tensors.items():
         name = names.in_network(hub_name)
-        # Buffers, and an unembedding that repeats the embedding, are not part of the network.
+        # Buffers, and an unembedding that the config ties to the embedding, are left out.
         is_redundant = name == names.unembedding or re.search(names.buffers, name)
         if name in like or not is_redundant:
             found[name] = transposed(names, name, tensor.detach())
@@ -162,7 +164,10 @@ def _converted(
 def _faults(
     shapes: Mapping[str, TensorShape], expected: Mapping[str, TensorShape], names: WeightNames
 ) -> list[str]:
-    """Return a line for each tensor that is missing, extra or of another shape, and remedies."""
+    """Return a line for each tensor that is missing, extra or of another shape, and remedies.
+
+    After `MAX_FAULTS` lines, the others are only counted.
+    """
     faults = [f"missing: {name} {expected[name]}" for name in expected.keys() - shapes.keys()]
     extra = shapes.keys() - expected.keys()
     faults += [f"extra: {name} {shapes[name]}" for name in extra]

@@ -84,6 +84,7 @@ def as_given(site, value):
         "model(TOKENS, sites=['blocks.0.hook_resid_post'])",  # no tap
         "model(TOKENS, tap=as_given, sites=['blocks.0.hook_resid_pots'])",
         "model.resume(torch.zeros(1, 2, 21), 2, tap=as_given, sites=['blocks.1.hook_resid_post'])",
+        "model.resume(torch.zeros(1, 2, 21), 1, sites=['blocks.1.hook_resid_post'])",  # no tap
         "model.loss(TOKENS, targets=TOKENS.T)",
         "model.loss(TOKENS, targets=torch.full_like(TOKENS, 97))",
         "model.loss(TOKENS[:, :1])",
