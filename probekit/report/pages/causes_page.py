@@ -14,6 +14,7 @@ from probekit.files import inside, write_atomic
 from probekit.interventions.names import REPLACEMENTS
 from probekit.report.causes import findings
 from probekit.report.causes.cause_figures import (
+    MOST_HEADS,
     Panel,
     cause_curve,
     curve_lines_of,
@@ -270,9 +271,10 @@ def _edit_parts(
     if edits.at == "each":
         for sites, figure in token_maps(edits, tables.record):
             rows, selection = edits.rows[edits.rows["line"] == sites], ""
-            if sites.endswith(" heads"):  # a map of heads, which has only some of them
-                rows = edits.of_heads
-                selection = f" The heads with the largest values, of {rows['line'].nunique()}."
+            if sites.endswith(" heads"):  # a map of heads, at most `MOST_HEADS`
+                rows = edits.of_heads[edits.of_heads["part"] == sites.removesuffix(" heads")]
+                n = len(rows[["layer", "head"]].drop_duplicates())
+                selection = f" The heads with the largest values, of {n}." if n > MOST_HEADS else ""
             words = f"{caption}{selection}{_tokens(tables)} Framed: the largest absolute value."
             heading = f"{title} by layer and token · {sites}, {noun}"
             description = edit_description(edits, rows, f" by layer and token, {sites}")
@@ -411,13 +413,15 @@ def _refit_parts(tables: CauseTables, layers: dict[int, str] | None) -> Iterator
                 "the last"
             )
         size = sizes_in_words(pd.concat([rows for _, rows in shown]))
+        n_all = len(panels)
+        first_ones = f" The first {len(shown)} of {n_all} panels." if n_all > MOST_PANELS else ""
         yield page.FigurePart(
             f"Accuracy after erasure · {findings.METHODS[along]}, {findings.where(tables, at)}",
             page.figure_json(refit_figure(shown, layers)),
             f"Edit: erasure ({findings.METHODS[along]}), replaced by the mean, "
             f"{findings.where(tables, at)}. Probes are fitted again at this site and every later "
             f"one. Measure: balanced accuracy (share); bands: 95 % intervals over groups. "
-            f"{size}. Controls: the same probes without erasure, and chance.",
+            f"{size}. Controls: the same probes without erasure, and chance.{first_ones}",
             f"Balanced accuracy before and after erasure. {'; '.join(named)}.",
             is_open=number == 0,
             # One or two panels are one row, for which the default height is enough.

@@ -96,7 +96,7 @@ def entry(root: Path, folder: Path, now: float) -> Entry:
     """Return the index entry of a run; `now` is the current time in seconds."""
     path = folder.relative_to(root).as_posix()
     if (folder / STARTED).exists():  # the run has not finished
-        # One file for each probed site; a file baselines.json belongs to no site.
+        # One file for each probed site and position; a file baselines.json belongs to no site.
         sites = [file for file in folder.glob("sites/**/*.json") if file.stem != "baselines"]
         times = []
         for file in (folder / STARTED, *sites):
@@ -104,7 +104,8 @@ def entry(root: Path, folder: Path, now: float) -> Entry:
                 times.append(file.stat().st_mtime)
         # The clock of a file server may be ahead, so that the age would be negative.
         seconds, state = max(0, round(now - max(times, default=now))), "running"
-        summary = f"{counted(len(sites), 'site')} probed; last file written {seconds:,} s ago."
+        probed = counted(len({file.name for file in sites}), "site")
+        summary = f"{probed} probed; last file written {seconds:,} s ago."
         if seconds > QUIET:
             summary += " If the run was interrupted, repeat the same command to resume it."
             state = "quiet"

@@ -179,7 +179,7 @@ def step_parts(table: pd.DataFrame | None, v: Verdict) -> Iterator[FigurePart]:
     metric = v.metric
     for name, rows in views.step_tables(table):
         if metric in measured_metrics(rows):
-            cells = map_cells(rows, metric).sort_values("value", kind="stable")
+            cells = map_cells(rows, metric).sort_values("value", kind="stable", na_position="first")
             highest = cells.iloc[-1]
             yield map_part(
                 f"{title(metric)} by layer and step of training · {name}",

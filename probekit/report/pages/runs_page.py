@@ -187,7 +187,8 @@ def runs_figures(runs: Sequence[ShownRun]) -> list[page.FigurePart]:
     marks = [RINGS] if len(nested) < len(runs) else []
     if nested and marks:
         marks.append("Runs with a nested cross-validation have a line instead.")
-    marks += [nested_line(verdict) for verdict in nested[:1]]  # one sentence for all of them
+    # One sentence for all of them: that of the first one with a line.
+    marks += [*filter(None, map(nested_line, nested))][:1]
     curve = page.FigurePart(
         f"{title(metric)} by layer and run",
         page.figure_json(drawn),
