@@ -179,7 +179,7 @@ def _unbroken(table: ResultTable) -> ResultTable:
     """Return a table whose values are not broken into two lines."""
 
     def whole(cell: Cell | str) -> Cell | str:
-        if isinstance(cell, str):  # a dash for a question without an answer
+        if isinstance(cell, str):  # a dash for a question that was not tested
             return cell
         small = [(page.unbroken(text), css) for text, css in cell.small]
         return replace(cell, text=page.unbroken(cell.text), small=small)
@@ -333,7 +333,10 @@ def sizes_in_words(rows: pd.DataFrame) -> str:
 
 
 def edit_description(edits: findings.EditSet, rows: pd.DataFrame, place: str) -> str:
-    """Return the largest absolute values of a figure as text; `place` ends its title."""
+    """Return the largest absolute values of a figure as text, at most `MOST_NAMED`.
+
+    `place` ends the title of the figure.
+    """
     blocks = n_blocks(rows)
     largest = rows.reindex(rows["value"].abs().nlargest(MOST_NAMED).index)
     named = [
@@ -371,7 +374,10 @@ def _dose_parts(tables: CauseTables) -> Iterator[page.FigurePart]:
 def dose_caption(
     along: str, at: str, panels: Sequence[Panel], n_all: int, tables: CauseTables
 ) -> str:
-    """Return the caption of dose-response curves; `panels` are the shown ones of `n_all`."""
+    """Return the caption of dose-response curves; `panels` are the shown ones of `n_all`.
+
+    The number of texts is that of the verdicts at their sites, or without any that of the record.
+    """
     rows = pd.concat([of_panel for _, of_panel in panels])
     verdicts = only(tables.verdicts, along=along, at=at)
     verdicts = verdicts[verdicts["site"].isin(rows["site"])]

@@ -184,7 +184,8 @@ def difference_figure(comparison: RunComparison) -> go.Figure:
             hoverinfo="text",
         )
     depths = sorted(set(rows["depth"]))
-    # The deepest site is the final norm, whose depth is the number of blocks, or the last block.
+    # The depth of the final norm is the number of blocks. Without it, blocks after the deepest
+    # compared one need no label.
     has_final_norm = rows["site"].str.startswith("ln_final").any()
     blocks = int(depths[-1]) if has_final_norm else int(depths[-1]) + 1
     figure.update_xaxes(

@@ -80,7 +80,12 @@ def _strongest_positions(pair: PatchedPair, rows: pd.DataFrame, family: str) -> 
     """Return the position with the largest absolute recovery at each site, as a sentence.
 
     Consecutive sites with the same position are one run; runs after the first `MOST_RUNS` are only
-    counted.
+    counted. Sites without a row do not end a run.
+
+    Args:
+        pair: the pair.
+        rows: rows of `PatchedPair.of_positions` with a recovery, at least one.
+        family: their `site_family`.
     """
     labels = pair_labels(pair.clean, pair.corrupt)
     strongest = [
@@ -257,7 +262,7 @@ def _caption(pair: PatchedPair) -> str:
 
 
 def _in_words(pair: PatchedPair, rows: pd.DataFrame) -> str:
-    """Return the strongest patches among these rows with their effects, as text."""
+    """Return the strongest patches among these rows with their effects, as the end of a text."""
     # The effect is the last column but one, with and without estimates.
     named = [f"{name} {effect}" for name, *_, effect, _ in strongest_patches(pair, rows).rows]
     return f"effects {'; '.join(named)}." if named else "none is measured."

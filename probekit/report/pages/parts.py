@@ -203,7 +203,10 @@ MOST_CONFUSED = 6  # pairs named in the description of a matrix
 
 
 def chosen_parts(run_dir: Path, table: pd.DataFrame, v: Verdict) -> Iterator[FigurePart]:
-    """Yield the figures of the selected probe, if there is one, for which the run has saved data.
+    """Yield the figures of the selected probe for which the run has saved data; none without one.
+
+    The ranking of single neurons and the cosines between sites are among them. Scatter plots are
+    left out if the selected probe has no score on test rows, from which their caption is made.
 
     Args:
         run_dir: the folder of the run.
