@@ -309,7 +309,10 @@ def _resized(part: page.FigurePart) -> page.FigurePart:
 
 
 def _answers(tables: CauseTables) -> str:
-    """Return the end of a measure's unit that names the answer and the wrong one, or ""."""
+    """Return the end of a measure's unit that names the answer and the wrong one, or "".
+
+    They are those of the first measure: the record has no others.
+    """
     named = tables.record.answers
     words = " against ".join(named[name] for name in ("answer", "wrong") if name in named)
     return f"; {words}" if "answer" in named else ""
@@ -356,7 +359,7 @@ def _dose_parts(tables: CauseTables) -> Iterator[page.FigurePart]:
     for number, ((along, at), panels) in enumerate(dose_panels(tables)):
         shown = steepest(panels)
         named = []
-        for title, rows in shown[:MOST_NAMED]:
+        for title, rows in shown:
             ends = rows.sort_values("by").iloc[[0, -1]]
             doses = [f"{fixed(row['effect'], 2)} at {row['by']:+g}" for _, row in ends.iterrows()]
             named.append(f"{title} {', '.join(doses).replace('-', '−')}")

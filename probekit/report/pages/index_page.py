@@ -68,8 +68,10 @@ def find_runs(root: Path) -> list[Path]:
         for path in root.glob(f"{pattern}{name}")
         if path.resolve().is_relative_to(inside)
     ]
-    # A run that finishes in the meantime removes its file STARTED.
-    folders = {path.parent: path.stat().st_mtime for path in files if path.exists()}
+    folders: dict[Path, float] = {}
+    for path in files:
+        with suppress(FileNotFoundError):  # a run that finishes in the meantime removes STARTED
+            folders[path.parent] = path.stat().st_mtime
     return sorted(folders, key=lambda folder: (-folders[folder], str(folder)))
 
 

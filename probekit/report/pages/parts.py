@@ -110,7 +110,7 @@ def _result_parts(table: pd.DataFrame, v: Verdict, control: Control) -> Iterator
 def reliability_part(bins: pd.DataFrame, table: pd.DataFrame, v: Verdict) -> FigurePart:
     """Return the reliability diagram: accuracy by confidence for each kind of probe.
 
-    Of probes with several sizes only the best size is shown, as in the layer curves.
+    Of a kind with many sizes only the best size is shown, as in the layer curves.
     """
     bins = bins[~bins["probe"].isin(hidden_kinds(table))]
     return FigurePart(
@@ -248,7 +248,8 @@ def chosen_parts(run_dir: Path, table: pd.DataFrame, v: Verdict) -> Iterator[Fig
         site = v.best.name
         axes = {
             "PCA": "the first two principal components",
-            "LDA": "the axes of LDA on the first 50 principal components",
+            "LDA": "the axes of LDA on the first 50 principal components (with two labels: "
+            "its axis, and the first component)",
         }
         for method, points in scatter.groupby("method", sort=False):
             centroids = points.groupby("label")[["x", "y"]].mean()
