@@ -148,10 +148,12 @@ def difference_lines(comparison: RunComparison) -> pd.DataFrame:
     """Return the rows that compare the same site in both runs, with `depth`, `line` and `probe`.
 
     The probe has the names of both sides if they differ. The choices of nested cross-validation
-    are no site.
+    are no site. Sites without `hook_` in their name, as of given activations, are left out: their
+    place on the layer axis is not known.
     """
     rows = comparison.rows[comparison.rows["site_a"].ne(NESTED_SITE)]
-    same = rows[rows["site_a"].notna() & (rows["site_a"] == rows["site_b"])].copy()
+    is_known = rows["site_a"].str.contains("hook_", regex=False, na=False).astype(bool)
+    same = rows[is_known & (rows["site_a"] == rows["site_b"])].copy()
     named = same["site_a"].str.extract(r"^(?P<site>.*?)(?:\[head=(?P<head>\d+)\])?$")
     same["site"], same["head"] = named["site"], named["head"].astype(float)
     both = zip(same["probe_a"], same["probe_b"], strict=True)

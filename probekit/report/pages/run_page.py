@@ -196,7 +196,10 @@ def report_page(run_dir: Path) -> str:
 def _sites(
     run_dir: Path, record: RunRecord, table: pd.DataFrame, paths: MachinePaths
 ) -> Iterator[page.PageSection]:
-    """Yield one section, with all sites and with all differences, or none without a site."""
+    """Yield one section, or none without a site.
+
+    It has all sites, and the differences that the table of comparisons does not have.
+    """
     v = record.verdict
     tables = site_tables(table, v)
     if not tables:
