@@ -53,8 +53,6 @@ def test_the_choice_of_nested_cross_validation_is_no_point_of_the_curve(comparis
     nested = comparison.rows.head(1).assign(site_a=NESTED_SITE, site_b=NESTED_SITE)
     both = replace(comparison, rows=pd.concat([comparison.rows, nested]))
     assert len(difference_lines(both)) == len(difference_lines(comparison))
-    given = replace(both, rows=nested.assign(site_a="layer_4", site_b="layer_4"))
-    assert difference_lines(given).empty  # it has no place on the layer axis
 
 
 def test_a_cosine_states_how_many_permutations_it_is_based_on(transfer, snapshot):
