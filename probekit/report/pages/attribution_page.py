@@ -85,9 +85,9 @@ def largest_parts(attribution: AttributedLogit, n: int) -> str:
 def attribution_answer(attribution: AttributedLogit) -> str:
     """Return the components that carry the logit or the logit difference, as a sentence.
 
-    These are the fewest that add at least half of it, at most `MOST_NAMED`, with their shares of
-    a logit difference. If contributions nearly cancel, the sentence gives the sum of the positive
-    and of the negative ones instead.
+    These are the fewest that add at least half of it, or the `MOST_NAMED` largest of them, with
+    their shares of a logit difference. If contributions nearly cancel, the sentence gives the sum
+    of the positive and of the negative ones, and the two largest, instead.
     """
     logit, parts = attribution.logit, strongest_parts(attribution)
     token = quote(attribution.token)

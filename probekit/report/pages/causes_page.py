@@ -14,6 +14,7 @@ from probekit.files import inside, write_atomic
 from probekit.interventions.names import REPLACEMENTS
 from probekit.report.causes import findings
 from probekit.report.causes.cause_figures import (
+    MOST_HEADS,
     Panel,
     cause_curve,
     curve_lines_of,
@@ -178,7 +179,7 @@ def _unbroken(table: ResultTable) -> ResultTable:
     """Return a table whose values are not broken into two lines."""
 
     def whole(cell: Cell | str) -> Cell | str:
-        if isinstance(cell, str):  # a dash for a question without an answer
+        if isinstance(cell, str):  # a dash for a question that was not tested
             return cell
         small = [(page.unbroken(text), css) for text, css in cell.small]
         return replace(cell, text=page.unbroken(cell.text), small=small)
@@ -270,9 +271,10 @@ def _edit_parts(
     if edits.at == "each":
         for sites, figure in token_maps(edits, tables.record):
             rows, selection = edits.rows[edits.rows["line"] == sites], ""
-            if sites.endswith(" heads"):  # a map of heads, which has only some of them
-                rows = edits.of_heads
-                selection = f" The heads with the largest values, of {rows['line'].nunique()}."
+            if sites.endswith(" heads"):  # a map of heads, at most `MOST_HEADS`
+                rows = edits.of_heads[edits.of_heads["part"] == sites.removesuffix(" heads")]
+                n = len(rows[["layer", "head"]].drop_duplicates())
+                selection = f" The heads with the largest values, of {n}." if n > MOST_HEADS else ""
             words = f"{caption}{selection}{_tokens(tables)} Framed: the largest absolute value."
             heading = f"{title} by layer and token · {sites}, {noun}"
             description = edit_description(edits, rows, f" by layer and token, {sites}")
@@ -307,7 +309,10 @@ def _resized(part: page.FigurePart) -> page.FigurePart:
 
 
 def _answers(tables: CauseTables) -> str:
-    """Return the end of a measure's unit that names the answer and the wrong one, or ""."""
+    """Return the end of a measure's unit that names the answer and the wrong one, or "".
+
+    They are those of the first measure: the record has no others.
+    """
     named = tables.record.answers
     words = " against ".join(named[name] for name in ("answer", "wrong") if name in named)
     return f"; {words}" if "answer" in named else ""
@@ -331,7 +336,10 @@ def sizes_in_words(rows: pd.DataFrame) -> str:
 
 
 def edit_description(edits: findings.EditSet, rows: pd.DataFrame, place: str) -> str:
-    """Return the largest absolute values of a figure as text; `place` ends its title."""
+    """Return the largest absolute values of a figure as text, at most `MOST_NAMED`.
+
+    `place` ends the title of the figure.
+    """
     blocks = n_blocks(rows)
     largest = rows.reindex(rows["value"].abs().nlargest(MOST_NAMED).index)
     named = [
@@ -351,7 +359,7 @@ def _dose_parts(tables: CauseTables) -> Iterator[page.FigurePart]:
     for number, ((along, at), panels) in enumerate(dose_panels(tables)):
         shown = steepest(panels)
         named = []
-        for title, rows in shown[:MOST_NAMED]:
+        for title, rows in shown:
             ends = rows.sort_values("by").iloc[[0, -1]]
             doses = [f"{fixed(row['effect'], 2)} at {row['by']:+g}" for _, row in ends.iterrows()]
             named.append(f"{title} {', '.join(doses).replace('-', '−')}")
@@ -369,7 +377,10 @@ def _dose_parts(tables: CauseTables) -> Iterator[page.FigurePart]:
 def dose_caption(
     along: str, at: str, panels: Sequence[Panel], n_all: int, tables: CauseTables
 ) -> str:
-    """Return the caption of dose-response curves; `panels` are the shown ones of `n_all`."""
+    """Return the caption of dose-response curves; `panels` are the shown ones of `n_all`.
+
+    The number of texts is that of the verdicts at their sites, or without any that of the record.
+    """
     rows = pd.concat([of_panel for _, of_panel in panels])
     verdicts = only(tables.verdicts, along=along, at=at)
     verdicts = verdicts[verdicts["site"].isin(rows["site"])]
@@ -411,13 +422,15 @@ def _refit_parts(tables: CauseTables, layers: dict[int, str] | None) -> Iterator
                 "the last"
             )
         size = sizes_in_words(pd.concat([rows for _, rows in shown]))
+        n_all = len(panels)
+        first_ones = f" The first {len(shown)} of {n_all} panels." if n_all > MOST_PANELS else ""
         yield page.FigurePart(
             f"Accuracy after erasure · {findings.METHODS[along]}, {findings.where(tables, at)}",
             page.figure_json(refit_figure(shown, layers)),
             f"Edit: erasure ({findings.METHODS[along]}), replaced by the mean, "
             f"{findings.where(tables, at)}. Probes are fitted again at this site and every later "
             f"one. Measure: balanced accuracy (share); bands: 95 % intervals over groups. "
-            f"{size}. Controls: the same probes without erasure, and chance.",
+            f"{size}. Controls: the same probes without erasure, and chance.{first_ones}",
             f"Balanced accuracy before and after erasure. {'; '.join(named)}.",
             is_open=number == 0,
             # One or two panels are one row, for which the default height is enough.

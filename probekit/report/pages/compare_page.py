@@ -148,10 +148,12 @@ def difference_lines(comparison: RunComparison) -> pd.DataFrame:
     """Return the rows that compare the same site in both runs, with `depth`, `line` and `probe`.
 
     The probe has the names of both sides if they differ. The choices of nested cross-validation
-    are no site.
+    are no site. Sites without `hook_` in their name, as of given activations, are left out: their
+    place on the layer axis is not known.
     """
     rows = comparison.rows[comparison.rows["site_a"].ne(NESTED_SITE)]
-    same = rows[rows["site_a"].notna() & (rows["site_a"] == rows["site_b"])].copy()
+    is_known = rows["site_a"].str.contains("hook_", regex=False, na=False).astype(bool)
+    same = rows[is_known & (rows["site_a"] == rows["site_b"])].copy()
     named = same["site_a"].str.extract(r"^(?P<site>.*?)(?:\[head=(?P<head>\d+)\])?$")
     same["site"], same["head"] = named["site"], named["head"].astype(float)
     both = zip(same["probe_a"], same["probe_b"], strict=True)
@@ -184,7 +186,8 @@ def difference_figure(comparison: RunComparison) -> go.Figure:
             hoverinfo="text",
         )
     depths = sorted(set(rows["depth"]))
-    # The deepest site is the final norm, whose depth is the number of blocks, or the last block.
+    # The depth of the final norm is the number of blocks. Without it, blocks after the deepest
+    # compared one need no label.
     has_final_norm = rows["site"].str.startswith("ln_final").any()
     blocks = int(depths[-1]) if has_final_norm else int(depths[-1]) + 1
     figure.update_xaxes(

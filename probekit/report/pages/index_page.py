@@ -29,13 +29,13 @@ class Entry:
     """A run in the index.
 
     Attributes:
-        title: name of the experiment.
+        title: name of the experiment; of a pretraining run its name and "pretraining".
         folder: path of the run, relative to the folder of the index.
-        url: URL of its report, or empty.
+        url: URL of its report, or of the losses of a pretraining run; "" if there is none yet.
         state: finished, running, quiet (no new file for a while) or damaged.
         summary: main result, progress or error message.
-        created: creation time from the run's record.
-        question: question of the experiment.
+        created: creation time from the run's record; "" unless an experiment has finished.
+        question: question of the experiment; "" without one, or unless it has finished.
     """
 
     title: str
@@ -68,8 +68,10 @@ def find_runs(root: Path) -> list[Path]:
         for path in root.glob(f"{pattern}{name}")
         if path.resolve().is_relative_to(inside)
     ]
-    # A run that finishes in the meantime removes its file STARTED.
-    folders = {path.parent: path.stat().st_mtime for path in files if path.exists()}
+    folders: dict[Path, float] = {}
+    for path in files:
+        with suppress(FileNotFoundError):  # a run that finishes in the meantime removes STARTED
+            folders[path.parent] = path.stat().st_mtime
     return sorted(folders, key=lambda folder: (-folders[folder], str(folder)))
 
 
@@ -96,15 +98,17 @@ def entry(root: Path, folder: Path, now: float) -> Entry:
     """Return the index entry of a run; `now` is the current time in seconds."""
     path = folder.relative_to(root).as_posix()
     if (folder / STARTED).exists():  # the run has not finished
-        # One file for each probed site; a file baselines.json belongs to no site.
+        # One file for each probed site and position; a file baselines.json belongs to no site.
         sites = [file for file in folder.glob("sites/**/*.json") if file.stem != "baselines"]
         times = []
         for file in (folder / STARTED, *sites):
             with suppress(FileNotFoundError):  # deleted in the meantime
                 times.append(file.stat().st_mtime)
-        # The clock of a file server may be ahead, so that the age would be negative.
+        # The clock of a file server may be ahead, so that the age would be negative. It is 0 if all
+        # files were deleted.
         seconds, state = max(0, round(now - max(times, default=now))), "running"
-        summary = f"{counted(len(sites), 'site')} probed; last file written {seconds:,} s ago."
+        probed = counted(len({file.name for file in sites}), "site")
+        summary = f"{probed} probed; last file written {seconds:,} s ago."
         if seconds > QUIET:
             summary += " If the run was interrupted, repeat the same command to resume it."
             state = "quiet"
@@ -138,6 +142,7 @@ def _modified(folder: Path, names: Sequence[str]) -> tuple[int, ...]:
 def _progress(folder: Path, _written: tuple[int, ...]) -> tuple[str, int, int, str]:
     """Return name, number of steps, last logged step and summary of a pretraining run.
 
+    If there is a state, steps logged after it are ignored. The last step is 0 if none is logged.
     `_written` only makes the cache forget a run whose files have changed.
     """
     record = read_record(folder / "run.json", _PretrainRecord)

@@ -308,7 +308,7 @@ def _cell(row: dict[Hashable, Any]) -> str:
 
 
 def _hover(row: dict[Hashable, Any]) -> str:
-    """Return the hover text of a cell: all its tokens, and the token that follows in the text."""
+    """Return the hover text of a cell: its tokens, the next token of the text, entropy and KL."""
 
     def named(token_column: str, probability_column: str) -> str:
         token = plotly_text(token_label(row[token_column]))

@@ -52,7 +52,7 @@ def losses_html(run_dir: Path) -> str:
     """
     path = inside(run_dir / LOG)
     # A running process writes the log before the state. Reading the state first ensures that the
-    # log covers it. The log is verified up to this state, if there is one.
+    # log covers it. If there is a state, the log is verified up to it, and later steps are dropped.
     progress = read_progress(run_dir)
     with reading_run_file(path):
         log = read_log(path, progress)
@@ -64,9 +64,10 @@ def losses_html(run_dir: Path) -> str:
 def loss_figure(log: Sequence[LogRow]) -> go.Figure:
     """Return the losses by step, in nats per token, on a logarithmic step axis.
 
-    The loss of batches is averaged over adjacent steps. Held-out text is never trained on; the last
-    step is evaluated on all of it, earlier steps on `validation.rows` rows. A lower loss on the
-    repetition of random tokens indicates induction (Olsson et al. 2022).
+    The log must have a step. A line without any value, such as of a loss that was not measured, is
+    left out. The loss of batches is averaged over adjacent steps. Held-out text is never trained
+    on; the last step is evaluated on all of it, earlier steps on `validation.rows` rows. A lower
+    loss on the repetition of random tokens indicates induction (Olsson et al. 2022).
 
     >>> rows = [LogRow(step, 64 * step, 0.1, 9 / step, 1.0, 9.0) for step in (1, 2)]
     >>> [(line.name, line.y) for line in loss_figure(rows).data]

@@ -127,7 +127,7 @@ class Files:
 
 @dataclass(frozen=True)
 class View:
-    """A part of a page with a template of its own: attention, coloured tokens, worst errors."""
+    """A part of a page with a template of its own, such as attention or coloured tokens."""
 
     kind: ClassVar = "view"
     template: str
@@ -144,8 +144,8 @@ class Group:
     """Items that share a layout.
 
     Attributes:
-        layout: class in the style sheet: `rows`, `split` for a figure to the left of a table,
-            `grid` and others for figures next to each other.
+        layout: class in the style sheet, "" for none: `rows`, `split` for a figure to the left of a
+            table, `matrices` and `cause-figures` for figures next to each other, and others.
         items: the items.
         column: smallest width of a column in rem; 0 for the default of the style sheet.
     """
@@ -169,7 +169,10 @@ class Fold:
 
 @dataclass(frozen=True)
 class PageSection:
-    """A section of a page; `css` is its class, `first` for the one that follows the answer."""
+    """A section of a page; `css` is its class.
+
+    It is `first` for the one that follows the answer, or `screen` for that of a run's report.
+    """
 
     kind: ClassVar = "section"
     title: str
@@ -209,9 +212,9 @@ class Page:
 
     Attributes:
         eyebrow: parts of the line above the title.
-        title: the question that the page answers.
-        answer: the answer as one sentence; "" if `details` contain several.
-        sections: sections, in order; the first one contains the numbers of the answer.
+        title: the question that the page answers, or its subject.
+        answer: the answer in sentences; "" without one, or if `details` contain several.
+        sections: sections, in order; the first one contains the numbers of an answer.
         details: items below the answer.
         caveats: warnings, most serious first, shown after the first section, or in it if its class
             is `screen`.
@@ -271,7 +274,9 @@ def _without_controls(value: Any) -> Any:
 
 
 def unbroken(text: str) -> str:
-    r"""Return a text whose values are not broken into two lines: 50 %, p < 0.001, [0, 1], n-grams.
+    r"""Return a text whose values are not broken into two lines.
+
+    These are 50 %, p < 0.001, n = 8, n-grams and short texts in brackets, such as intervals.
 
     >>> unbroken("50 % of n-grams, p < 0.001").split(" ")
     ['50\xa0%', 'of', 'n‑grams,', 'p\xa0<\xa00.001']

@@ -56,17 +56,17 @@ LEAST_REACH = 0.05  # smallest end of a colour scale, so that rounding errors lo
 def pair_answer(pair: PatchedPair) -> str:
     """Return where patches have the strongest effects, as sentences.
 
-    Positions are those of one family of sites: of the residual stream, or without it of the first
-    family. Heads are named if they were patched. If the logit difference is the same after both
-    texts, the sentence states only that.
+    Positions are those of one family of sites: of the residual stream, or of the first family if no
+    patch of the stream was measured. Heads are named if they were patched. If the logit difference
+    is the same after both texts, the sentence states only that.
     """
     if not pair.difference:
         return "The logit difference is the same after both texts, so there is nothing to recover."
-    rows = pair.of_positions
+    rows = pair.of_positions.dropna(subset="recovery")
     families = list(dict.fromkeys(site_family(site) for site in rows["site"]))
     family = RESIDUAL if RESIDUAL in families else families[0]
     of_family = rows[[site_family(site) == family for site in rows["site"]]]
-    sentences = [_strongest_positions(pair, of_family.dropna(subset="recovery"), family)]
+    sentences = [_strongest_positions(pair, of_family, family)]
     heads = pair.strongest(pair.of_heads, MOST_HEADS)
     if len(heads):
         names = [
@@ -80,7 +80,12 @@ def _strongest_positions(pair: PatchedPair, rows: pd.DataFrame, family: str) -> 
     """Return the position with the largest absolute recovery at each site, as a sentence.
 
     Consecutive sites with the same position are one run; runs after the first `MOST_RUNS` are only
-    counted.
+    counted. Sites without a row do not end a run.
+
+    Args:
+        pair: the pair.
+        rows: rows of `PatchedPair.of_positions` with a recovery, at least one.
+        family: their `site_family`.
     """
     labels = pair_labels(pair.clean, pair.corrupt)
     strongest = [
@@ -257,10 +262,10 @@ def _caption(pair: PatchedPair) -> str:
 
 
 def _in_words(pair: PatchedPair, rows: pd.DataFrame) -> str:
-    """Return the strongest patches among these rows with their effects, as text."""
+    """Return the strongest patches among these rows with their effects, as the end of a text."""
     # The effect is the last column but one, with and without estimates.
     named = [f"{name} {effect}" for name, *_, effect, _ in strongest_patches(pair, rows).rows]
-    return f"effects {'; '.join(named)}."
+    return f"effects {'; '.join(named)}." if named else "none is measured."
 
 
 def _name(pair: PatchedPair, row: Mapping[Any, Any]) -> str:

@@ -110,7 +110,7 @@ def _result_parts(table: pd.DataFrame, v: Verdict, control: Control) -> Iterator
 def reliability_part(bins: pd.DataFrame, table: pd.DataFrame, v: Verdict) -> FigurePart:
     """Return the reliability diagram: accuracy by confidence for each kind of probe.
 
-    Of probes with several sizes only the best size is shown, as in the layer curves.
+    Of a kind with many sizes only the best size is shown, as in the layer curves.
     """
     bins = bins[~bins["probe"].isin(hidden_kinds(table))]
     return FigurePart(
@@ -179,7 +179,7 @@ def step_parts(table: pd.DataFrame | None, v: Verdict) -> Iterator[FigurePart]:
     metric = v.metric
     for name, rows in views.step_tables(table):
         if metric in measured_metrics(rows):
-            cells = map_cells(rows, metric).sort_values("value", kind="stable")
+            cells = map_cells(rows, metric).sort_values("value", kind="stable", na_position="first")
             highest = cells.iloc[-1]
             yield map_part(
                 f"{title(metric)} by layer and step of training · {name}",
@@ -203,7 +203,10 @@ MOST_CONFUSED = 6  # pairs named in the description of a matrix
 
 
 def chosen_parts(run_dir: Path, table: pd.DataFrame, v: Verdict) -> Iterator[FigurePart]:
-    """Yield the figures of the selected probe, if there is one, for which the run has saved data.
+    """Yield the figures of the selected probe for which the run has saved data; none without one.
+
+    The ranking of single neurons and the cosines between sites are among them. Scatter plots are
+    left out if the selected probe has no score on test rows, from which their caption is made.
 
     Args:
         run_dir: the folder of the run.
@@ -245,7 +248,8 @@ def chosen_parts(run_dir: Path, table: pd.DataFrame, v: Verdict) -> Iterator[Fig
         site = v.best.name
         axes = {
             "PCA": "the first two principal components",
-            "LDA": "the axes of LDA on the first 50 principal components",
+            "LDA": "the axes of LDA on the first 50 principal components (with two labels: "
+            "its axis, and the first component)",
         }
         for method, points in scatter.groupby("method", sort=False):
             centroids = points.groupby("label")[["x", "y"]].mean()

@@ -103,7 +103,8 @@ def run_figures(run_dir: Path) -> list[page.FigurePart]:
     record = open_record(run_dir)
     table = load_table(run_dir / "results.csv")
     figures = _result_figures(run_dir, table, record)
-    figures[1:1] = cause_figures(run_dir, _layers(table))  # after the layer curve
+    # After the first figure, which is the layer curve if there is one.
+    figures[1:1] = cause_figures(run_dir, _layers(table))
     return figures + ([parts.norms_part(record.norms)] if record.norms else [])
 
 
@@ -118,7 +119,7 @@ def _result_figures(run_dir: Path, table: pd.DataFrame, record: RunRecord) -> li
     bins = page_table(run_dir, "reliability.csv")
     reliable = [] if bins is None else [parts.reliability_part(bins, table, record.verdict)]
     figures = parts.result_parts(table, record.verdict, record.control)
-    # Maps over training follow the layer curve.
+    # Maps over training follow the first figure, which is the layer curve if there is one.
     figures[1:1] = parts.step_parts(parts.load_training(run_dir / "training.csv"), record.verdict)
     return [*figures, *reliable, *parts.chosen_parts(run_dir, table, record.verdict)]
 
@@ -195,7 +196,10 @@ def report_page(run_dir: Path) -> str:
 def _sites(
     run_dir: Path, record: RunRecord, table: pd.DataFrame, paths: MachinePaths
 ) -> Iterator[page.PageSection]:
-    """Yield one section, with all sites and with all differences, or none without a site."""
+    """Yield one section, or none without a site.
+
+    It has all sites, and the differences that the table of comparisons does not have.
+    """
     v = record.verdict
     tables = site_tables(table, v)
     if not tables:
@@ -300,7 +304,14 @@ def _measured(record: RunRecord, config: str) -> page.PageSection:
 
 
 def _attention(run_dir: Path, record: RunRecord) -> dict[str, Any]:
-    """Return the contents of the explorer of attention patterns."""
+    """Return the contents of the explorer of attention patterns.
+
+    Head scores are included if they are saved. Weights are quantised to fewer levels if the page
+    would be too large; it may be too large even with the fewest.
+
+    Raises:
+        DataError: The file of patterns cannot be read, or lacks those of a prompt.
+    """
     path = run_dir / "attention.safetensors"
     with reading_run_file(path):
         tensors = load_file(inside(path))

@@ -187,7 +187,8 @@ def runs_figures(runs: Sequence[ShownRun]) -> list[page.FigurePart]:
     marks = [RINGS] if len(nested) < len(runs) else []
     if nested and marks:
         marks.append("Runs with a nested cross-validation have a line instead.")
-    marks += [nested_line(verdict) for verdict in nested[:1]]  # one sentence for all of them
+    # One sentence for all of them: that of the first one with a line.
+    marks += [*filter(None, map(nested_line, nested))][:1]
     curve = page.FigurePart(
         f"{title(metric)} by layer and run",
         page.figure_json(drawn),
@@ -241,7 +242,7 @@ def named_by_run(table: pd.DataFrame) -> pd.DataFrame:
     """Return the table with one probe, position and view in all runs if each run has only one.
 
     This is decided for each of the three columns by itself. Lines are then named by the titles of
-    the runs, which contain what differs.
+    the runs, which contain settings that differ. At least one run must have a single site.
     """
     sited = placed(table)
     of_runs = [of_run for _, of_run in sited.groupby("run")]
@@ -255,10 +256,11 @@ def named_by_run(table: pd.DataFrame) -> pd.DataFrame:
 def _cells_of_common_line(table: pd.DataFrame, metric: str) -> pd.DataFrame:
     """Return one cell per run and layer, for the kind of site that most runs probed.
 
-    Runs that did not probe it have no cell.
+    Runs that did not probe it have no cell. Of sites with the same depth, such as resid_pre of a
+    block and resid_post of the block before, the first is kept.
 
-    Each run is shown with one kind of probe and position: those of its best cross-validated score
-    at these sites, or the first ones if it has no such score.
+    Each run is shown with one kind of probe, position and view: those of its best cross-validated
+    score at these sites, or the first ones if it has no such score.
     """
     cells = map_cells(table, metric)
     line = str(cells.groupby("line", sort=False)["run"].nunique().idxmax())

@@ -40,7 +40,7 @@ class Column:
     Attributes:
         name: title of the column.
         css: class of its cells in the style sheet: `words` and `value` for texts, `site` for names,
-            "" for numbers.
+            "" for numbers and for the names of the rows.
         form: `code` for names that may break after dots, `names` for other texts that may, `phrase`
             for texts whose values do not break; `title` if `name` is free text.
         unit: smaller text below the title.
@@ -81,9 +81,9 @@ class ResultTable:
 
     @property
     def headings(self) -> list[Column]:
-        """A heading for each column; a table without `columns` has empty ones.
+        """A heading for each column, empty ones in a table without `columns`.
 
-        Columns given by name contain numbers.
+        Such a table must have a row. Columns given by name have no class, form or unit.
         """
         columns = self.columns or ("",) * len(self.rows[0])
         return [Column(column) if isinstance(column, str) else column for column in columns]

@@ -105,8 +105,8 @@ def place_parts(transfer: Transfer, site: str, probe: str) -> list[page.FigurePa
                 low, high = int(draws.min()), int(draws.max())
                 n_draws = f"{low}" if low == high else f"{low} to {high}"
                 null = (
-                    f" Off the diagonal they are based on {n_draws} permutations, so p cannot be "
-                    f"below {style.format_p(1 / (1 + high))}."
+                    f" Off the diagonal the brackets are based on {n_draws} permutations, so p "
+                    f"cannot be below {style.format_p(1 / (1 + high))}."
                 )
             figures.append(
                 page.FigurePart(
@@ -190,7 +190,7 @@ def _map(
     return text_map(
         matrix(rows, names, value).to_numpy(),
         cells["hover"].tolist(),
-        Colours(*limits, scale, is_diverging=limits[0] < 0),
+        Colours(*limits, scale, is_diverging=limits[0] == -limits[1]),
         texts=cells["text"].tolist(),
         across=[style.short_tick(name) for name in names],
         # Two lines leave room for cells on narrow screens.
@@ -236,7 +236,10 @@ def _hover(row: pd.Series, lines: dict[str, tuple[str, ...]]) -> str:
 
 
 def _summary_part(transfer: Transfer) -> page.FigurePart:
-    """Return the mean score of each site within data sets and across data sets, as a figure."""
+    """Return the mean score of each site within data sets and across data sets, as a figure.
+
+    Undefined scores are left out of means. The description has no sites without a score.
+    """
     rows = only(transfer.scores, metric=transfer.metric)
     is_own = rows["train"] == rows["test"]
     figure = go.Figure(layout={"template": style.TEMPLATE})

@@ -33,7 +33,7 @@ METHOD = (
     "output. Layer norm gains are not folded in.",
     "The page shows values, not what the model uses them for.",
 )
-MOST_CELLS = 4_000_000  # largest matrix that is drawn in full
+MOST_CELLS = 4_000_000  # of position embeddings that are drawn in full
 # Quantile of the absolute weights at which colours end; an outlier would wash out all others.
 QUANTILE = 0.995
 _COLOURBAR = {"thickness": 12, "outlinewidth": 0, "nticks": 6}
@@ -142,8 +142,8 @@ def _render(
 def weights_answer(rows: pd.DataFrame, heads: HeadWeights | None = None) -> str:
     """Return number and range of the weights, as a sentence.
 
-    It names the tensor with the largest weight, or of a single tensor the standard deviation and,
-    for each attention circuit, the head with the largest singular value.
+    It names the tensor with the largest absolute weight. Of a single tensor it gives the standard
+    deviation and, for each attention circuit in `heads`, the head with the largest singular value.
 
     >>> row = {"name": "wpe.weight", "shape": (2, 3), "least": -1.5, "most": 0.5, "std": 0.5}
     >>> weights_answer(pd.DataFrame([row]))
@@ -260,7 +260,7 @@ def _size(values: Floats) -> str:
 def _attention_parts(heads: HeadWeights) -> Iterator[FigurePart]:
     """Yield the map of weight norms by head, then the singular values of each circuit."""
     names = [f"W_{part[0].upper()}" for part in heads.parts]
-    # The map of weight norms, matrices down and heads across, with numbers in the cells.
+    # The map of weight norms, matrices down and heads across, with numbers unless there are many.
     figure = text_map(
         heads.norms,
         [

@@ -90,7 +90,7 @@ class WrongExamples(RecordPart):
 
     @property
     def has_tokens(self) -> bool:
-        """Whether the examples have predictions at tokens."""
+        """Whether the examples have predictions at tokens: either all have them, or none."""
         return bool(self.examples) and bool(self.examples[0].tokens)
 
     def titles(self) -> list[str]:

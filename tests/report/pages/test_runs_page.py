@@ -120,8 +120,8 @@ def test_the_index_has_title_state_and_answer_of_each_run(two, tmp_path, snapsho
         (folder / "config.yaml").write_text(SEED.format(seed))
         seal_run(folder)
     going = tmp_path / "going" / "1"
-    (going / "sites").mkdir(parents=True)
-    for name in (".started", "sites/a.json", "sites/baselines.json"):
+    (going / "sites" / "-1").mkdir(parents=True)
+    for name in (".started", "sites/a.json", "sites/-1/a.json", "sites/baselines.json"):
         (going / name).write_text("{}")
     (tmp_path / "bad").mkdir()
     changed_record = (two[0] / "run.json").read_text().replace("plural", "other")

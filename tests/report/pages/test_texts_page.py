@@ -47,7 +47,7 @@ def test_the_text_of_the_page_is_the_stored_one(snapshot):
 
 NUMBERS = [RowPrediction(None, value) for value in (0.0, 1.0, 2.0)]
 REGRESSION = TextReading("a b c", ("a", " b", " c"), ((0, 1), (1, 3), (3, 5)), tuple(NUMBERS), None)
-OF_WORDS = {"at": "word", "pieces": "last"}
+OF_WORDS = {"at": "word", "pieces": "last", "offset": -1}
 VARIANTS = {
     "a probe of all tokens": lambda: page_of(facts=make_facts(position={"at": "all"})),
     "a probe of words": lambda: page_of(facts=make_facts(position=OF_WORDS)),
