@@ -141,6 +141,7 @@ class MachinePaths:
         """Return the absolute paths among texts and the leaves of nested mappings and lists."""
         # Texts that begin with ".." are outside of the working folder, but not absolute.
         paths = {text for text in _texts(settings) if _last_part(text) and text[:2] != ".."}
+        paths |= {path.rstrip("/\\") for path in paths}  # messages name folders without a slash
         return cls(tuple(sorted(paths, key=lambda path: (-len(path), path))))
 
     def hide(self, text: str) -> str:

@@ -34,6 +34,7 @@ HIDDEN = {
         "files: [/a/b.txt, ~/c/d.txt], root: ../data, half: 1/2, url: https://h/a/b"
     ],
     MachinePaths.of({"root": r"C:\data\nouns"}).paths: [r"root: C:\data\nouns"],
+    MachinePaths.of("/data/m/").paths: ["/data/m/ and /data/m/x"],
     MachinePaths.of({"root": "data", "file": "s3://bucket/x.csv"}, "mini").paths: ["root: data"],
 }
 

@@ -319,7 +319,7 @@ def legible(tables: CauseTables) -> CauseTables:
 def first_measure(tables: CauseTables) -> str:
     """Return the measure of the open figures: the first one that has rows; "" without rows."""
     measured = tables.effects["measure"].unique().tolist()
-    return next((name for name in (*tables.record.measures, *measured) if name in measured), "")
+    return next((name for name in tables.record.measures if name in measured), "")
 
 
 def position_label(position: int, record: CausesRecord) -> str:

@@ -184,7 +184,7 @@ def sparse_rows(table: pd.DataFrame) -> pd.DataFrame:
     rows = rows.assign(k=rows["probe"].str.extract(SIZE)["k"].astype(float)).dropna(subset="k")
     if rows["k"].nunique() < LEAST_SIZES:
         return rows.iloc[:0]
-    ranked = ranked_rows(table)
+    ranked = ranked_rows(at_shown_position(table))
     ranked = ranked[ranked["probe"].str.fullmatch(SIZE) & ranked["site"].isin(rows["site"])]
     best = ranked[SITE].drop_duplicates().head(MOST_SITES)
     best = best.assign(rank=range(len(best)))

@@ -501,7 +501,8 @@ def curve_facets(table: pd.DataFrame, metric: str = "accuracy") -> go.Figure:
             for task in tasks
             if (task[list(SERIES)] != first[list(SERIES)]).any(axis=None)
         ]
-        of_others = [line_labels.LineLabel(OTHERS, line.y[-1], GREY, line.x[-1]) for line in others]
+        at_ends = (line_labels.label_at_end(line, OTHERS, GREY) for line in others)
+        of_others = list(chain.from_iterable(at_ends))
         references = go.Figure()
         # The horizontal lines of a panel: those of its run, model, data set, position and kind of
         # probe. Baselines have no site; the nested choice is not bound to one position.

@@ -61,7 +61,7 @@ def levels(measured: pd.DataFrame, *, is_brief: bool = False) -> list[LevelLine]
         # A difference such as selectivity is 0 for a probe that learns random labels equally well.
         is_difference = [METRICS[name].kind == "difference" for name in measured["metric"]]
         chance = measured["chance"].mask(pd.Series(is_difference, measured.index, dtype=bool), 0.0)
-        at_chance = measured.assign(value=chance, ci_low=math.nan, ci_high=math.nan)
+        at_chance = measured.assign(value=chance, site="", ci_low=math.nan, ci_high=math.nan)
         at_chance = at_chance.dropna(subset="value").drop_duplicates("value")
         rows += [(chance_name(at_chance), row) for _, row in at_chance.iterrows()]
     joined = only(concatenated(defined), target="task")

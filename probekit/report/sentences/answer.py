@@ -182,7 +182,7 @@ def _better_words(v: Verdict) -> str:
         return ""
     best = max(better, key=lambda name: better[name])
     number = v.rivals[best].value
-    score = f"{100 * number:.0f} %" if metric.in_percent else fixed(number, 2)
+    score = f"{fixed(100 * number, 0)} %" if metric.in_percent else fixed(number, 2)
     return f"while {rival_name(best, metric.name)} scores {score}"
 
 

@@ -151,7 +151,7 @@ def _interval(row: pd.Series, limits: tuple[str, str] = ("ci_low", "ci_high")) -
         low, high = row["ci_low"], row["ci_high"]
     if pd.isna(low):
         return f"{sign}{format_number(row['difference'])}"
-    places = _places(row)
+    places = max(_places(row), decimals([low, high], most=4))
     return f"{sign}{fixed(row['difference'], places)} [{fixed(low, places)}, {fixed(high, places)}]"
 
 

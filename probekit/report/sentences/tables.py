@@ -31,7 +31,7 @@ from probekit.results.table import (
     row_tick,
     same_features,
 )
-from probekit.results.verdict import COMPARED, NOT_BETTER, SIGNIFICANT, Rival, Verdict
+from probekit.results.verdict import COMPARED, SIGNIFICANT, SIGNIFICANTLY_WORSE, Rival, Verdict
 
 NONE = "–"
 NO_SCORE = "none"
@@ -116,7 +116,8 @@ def _compared(rivals: Sequence[Rival], names: Sequence[str]) -> list[ComparedRow
             limits = f"[{fixed(rival.ci_low, places)}, {fixed(rival.ci_high, places)}]"
         has_p = not math.isnan(rival.p)
         is_tested = rival.is_named or has_p
-        has_star = is_tested and rival.decisive_p < LEVEL and rival.verdict != NOT_BETTER
+        is_decided = rival.verdict in (SIGNIFICANT, SIGNIFICANTLY_WORSE)
+        has_star = is_tested and rival.decisive_p < LEVEL and is_decided
         has_verdict = is_tested and rival.verdict != SIGNIFICANT
         p = _p_cell(
             f"{format_p(rival.p)}*" if has_star else format_p(rival.p),
