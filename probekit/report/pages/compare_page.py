@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -148,14 +149,17 @@ def difference_lines(comparison: RunComparison) -> pd.DataFrame:
     """Return the rows that compare the same site in both runs, with `depth`, `line` and `probe`.
 
     The probe has the names of both sides if they differ. The choices of nested cross-validation
-    are no site. Sites without `hook_` in their name, as of given activations, are left out: their
-    place on the layer axis is not known.
+    are no site. Sites of given activations, without `hook_` in their name, are one line in their
+    order.
     """
     rows = comparison.rows[comparison.rows["site_a"].ne(NESTED_SITE)]
-    is_known = rows["site_a"].str.contains("hook_", regex=False, na=False).astype(bool)
-    same = rows[is_known & (rows["site_a"] == rows["site_b"])].copy()
+    same = rows[rows["site_a"].notna() & (rows["site_a"] == rows["site_b"])].copy()
     named = same["site_a"].str.extract(r"^(?P<site>.*?)(?:\[head=(?P<head>\d+)\])?$")
     same["site"], same["head"] = named["site"], named["head"].astype(float)
+    is_given = ~same["site"].astype(str).str.contains("hook_", regex=False)
+    if is_given.any():
+        order = pd.Series(pd.factorize(same["site"])[0], same.index).where(is_given)
+        same = same.assign(order=order, component="given", layer=math.nan)
     both = zip(same["probe_a"], same["probe_b"], strict=True)
     same["probe"] = [" | ".join(dict.fromkeys(pair)) for pair in both]
     return placed(same)
