@@ -439,7 +439,8 @@ def _ends(value: float, grid: Sequence[float]) -> list[str]:
 def _unconverged(table: pd.DataFrame) -> UnconvergedFits | None:
     """Return the counts of fits that did not converge; None if all did."""
     fits = table[table["metric"].isin([*main_metrics(table), "compression"])]
-    fits = fits[fits["converged"].notna()]
+    # Scores without a site combine fits that have rows of their own.
+    fits = fits[fits["converged"].notna() & (fits["site"] != "")]
     stopped = fits[~fits["converged"].astype(bool)]
     if stopped.empty:
         return None
