@@ -413,7 +413,10 @@ def gc(
     older_than: float | None,
     dry_run: bool,
 ) -> None:
-    """Remove temporary files of killed writers from caches (default: all); committed rows stay."""
+    """Remove temporary files of killed writers from caches (default: all); committed rows stay.
+
+    With --older-than, whole caches are removed as well.
+    """
     from probekit.activations.upkeep import collect_garbage, is_older, remove_cache, summarize
 
     removed: dict[str, Any] = {}  # path of a cache or file -> its bytes

@@ -48,7 +48,7 @@ Doses = Annotated[
 
 
 _LEAST_DOSE = 0.01  # in standard deviations of the projection
-# With fewer permutations, no p-value adjusted for three questions is at most 0.05: 3 / (draws + 1).
+# With 59 permutations, the least p-value adjusted for three questions is 3 / (59 + 1) = 0.05.
 LEAST_DRAWS = 59
 
 

@@ -330,7 +330,8 @@ def _unselected(table: pd.DataFrame, *, has_choice: bool) -> Iterator[Unselected
     """Yield the scores of each probe that is compared with random networks at every site.
 
     These are probes without validation scores, such as structural probes; for others, the selected
-    site is compared. Without a choice, the scores of all probes are yielded.
+    site is compared. Without a choice, the scores of all probes are yielded, compared or not; a
+    probe without any defined score is left out.
     """
     rows = placed(only(table, split="test"))
     rows = rows[rows["metric"].isin(main_metrics(table))]
@@ -406,8 +407,8 @@ def _edges_of_baselines(
 ) -> Iterator[GridEdge]:
     """Yield the baselines whose selected penalty is at an end of its grid.
 
-    Baselines are left out if their score is the best possible one, or if the penalty is the
-    strongest one and they are no better than the majority class (without it, than chance).
+    Baselines are left out if their score is the best possible one or undefined, or if the penalty
+    is the strongest one and they are no better than the majority class (without it, than chance).
     """
     if task is None:
         return
