@@ -392,9 +392,14 @@ def rm(names: Sequence[str], cache_root: Location | None, as_json: bool) -> None
     removed = [folder for folder, files in other_files.items() if not files]
     _show(as_json, other_files, [f"removed {folder}" for folder in removed])
     for folder, files in other_files.items():
-        if files:
-            problem = f"not removed, not files of a cache: {', '.join(files)}"
-            click.echo(f"warning: {folder}: {problem}", err=True)
+        _warn_of_kept(folder, files)
+
+
+def _warn_of_kept(folder: str, files: Sequence[str]) -> None:
+    """Print a warning on the files that `remove_cache` has kept in a folder, if there are any."""
+    if files:
+        problem = f"not removed, not files of a cache: {', '.join(files)}"
+        click.echo(f"warning: {folder}: {problem}", err=True)
 
 
 @cache.command()
@@ -424,7 +429,7 @@ def gc(
         summary = summarize(place)
         if older_than is not None and is_older(summary, older_than):
             if not dry_run:
-                remove_cache(place)
+                _warn_of_kept(str(place), remove_cache(place))
             removed[str(place)] = summary.bytes
         elif summary.problem is not None:
             click.echo(f"warning: skipped: {summary.problem}", err=True)
