@@ -222,8 +222,8 @@ def check_interventions(
     Raises:
         PydanticCustomError: a patch or swap without counterfactuals, interventions without a
             measure, a measure without interventions, a sweep of positions, an answer that is
-            missing, a logit difference without `wrong`, or edits along a direction whose first
-            measure has no sign.
+            missing, a logit difference without `wrong`, edits along a direction whose first
+            measure has no sign, or two measures of one name.
     """
     if measures and not interventions:
         raise rule_error("`measure` is for `interventions`, but there are none", "measure")
@@ -261,3 +261,5 @@ def check_interventions(
             "erase, swap and steer require a first measure with a direction, which has `wrong`",
             "measure",
         )
+    if len({one.name for one in measures}) < len(measures):
+        raise rule_error("two measures have one name, which is all that tables show", "measure")
