@@ -279,7 +279,7 @@ def exclusive(folder: Path, refusal: str) -> Iterator[None]:
 
     Raises:
         ConfigError: another process holds the lock.
-        StoreError: the folder cannot be written.
+        StoreError: the folder cannot be written or locked.
     """
     disk = Disk()
     with as_store_error("write", folder):

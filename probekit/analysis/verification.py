@@ -261,7 +261,8 @@ def _tokens(
     """Yield the comparisons of the tokens: of the texts alone, and in the chat template.
 
     There are none if transformers cannot read the tokenizer, and only the first one if the
-    tokenizer of transformers has no chat template. If only ours has none, every text differs.
+    tokenizer of transformers has no chat template. A text that only one of the two templates
+    accepts differs, also if ours is missing; one that both refuse does not.
     """
     if reference.tokenizer is None:
         return

@@ -408,7 +408,7 @@ def _warn_of_kept(folder: str, files: Sequence[str]) -> None:
     "--older-than",
     type=click.FloatRange(0),
     metavar="DAYS",
-    help="Minimum age in days since the last write of caches to remove as well.",
+    help="Minimum age in days, since creation or last seal, of caches to remove as well.",
 )
 @click.option("--dry-run", is_flag=True, help="List of caches to remove, without removing them.")
 def gc(

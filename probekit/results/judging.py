@@ -71,7 +71,8 @@ def judge(table: pd.DataFrame, differences: pd.DataFrame, grid: Sequence[float] 
     Args:
         table: rows of results.csv.
         differences: rows of differences.csv.
-        grid: penalties among which cross-validation chose, `probe.C`.
+        grid: penalties among which cross-validation chose, `probe.C`; with fewer than two, no
+            choice of C counts as an end of the grid.
     """
     nested, best, picks = is_nested(table), chosen_row(table), choices(table)
     reported = headline_row(table) if nested else best
