@@ -169,7 +169,7 @@ def _score(
         p_values = only(at_site, metric="p_best")["value"]
     sites = Counter(site_with_head(row["site"], row["head"]) for row in picks).most_common()
     return HeadlineScore(
-        site=next((name for name, _ in sites), ""),
+        site=sites[0][0],
         p=None if p_values.empty else float(p_values.iloc[0]),
         n=int(task["n_test"]),
         n_groups=int(task["n_groups"]),
