@@ -223,7 +223,7 @@ def plan(
         from probekit.experiment.loader import load_experiment
 
         for name, value in {"tokens": tokens, "sites": sites, "dtype": dtype}.items():
-            if value:
+            if value not in (None, ()):
                 raise click.UsageError(f"--{name} is for a MODEL; set it in {what}.")
         experiment = load_experiment(what, overrides)
 
