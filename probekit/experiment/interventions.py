@@ -48,7 +48,8 @@ Doses = Annotated[
 
 
 _LEAST_DOSE = 0.01  # in standard deviations of the projection
-# With 59 permutations, the least p-value adjusted for three questions is 3 / (59 + 1) = 0.05.
+# With 59 permutations, the least p-value adjusted for three questions is 3 / (59 + 1) = 0.05, which
+# is not significant; adjusted for two questions it is.
 LEAST_DRAWS = 59
 
 
