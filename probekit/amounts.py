@@ -35,11 +35,11 @@ def joined_names(names: Sequence[str]) -> str:
 def size_in_words(n_bytes: float) -> str:
     """Return a size in bytes with a unit, such as MB.
 
-    >>> size_in_words(999), size_in_words(25_300_000)
-    ('999 B', '25.3 MB')
+    >>> size_in_words(999), size_in_words(25_300_000), size_in_words(999_990)
+    ('999 B', '25.3 MB', '1.0 MB')
     """
     for unit in ("B", "kB", "MB", "GB"):
-        if n_bytes < 1000:
+        if round(n_bytes, 1) < 1000:
             return f"{n_bytes:.0f} {unit}" if unit == "B" else f"{n_bytes:.1f} {unit}"
         n_bytes /= 1000
     return f"{n_bytes:.1f} TB"

@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from io import BytesIO
+from itertools import chain
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -278,7 +279,7 @@ def exclusive(folder: Path, refusal: str) -> Iterator[None]:
 
     Raises:
         ConfigError: another process holds the lock.
-        StoreError: the folder cannot be written.
+        StoreError: the folder cannot be written or locked.
     """
     disk = Disk()
     with as_store_error("write", folder):
@@ -551,7 +552,8 @@ def csv_text(table: pd.DataFrame) -> str:
     "label,score\n'-1,-1.5\na,\n"
     """
     safe = _mapped(table, quoted)
-    texts = (cell for _, column in safe.items() if not _holds_numbers(column) for cell in column)
+    columns = (column for _, column in safe.items() if not _holds_numbers(column))
+    texts = chain(safe.columns, *columns)
     # The csv module does not quote a lone carriage return, and readers end the row there.
     has_return = any(isinstance(text, str) and "\r" in text for text in texts)
     quoting: Any = csv.QUOTE_NONNUMERIC if has_return else csv.QUOTE_MINIMAL

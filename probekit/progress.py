@@ -184,7 +184,7 @@ class NotebookBars:
         self.draw(is_due=True)
 
     def end(self) -> None:
-        """Replace the bars by one line."""
+        """Replace the bars by one line, above the messages."""
         self.is_over = True
         if self._handle is not None:
             self._handle.update(self)

@@ -181,6 +181,7 @@ def test_a_text_is_escaped_and_restored(text):
     if text:  # pandas names a column without a name
         assert list(again.columns) == [text, "x"]
     assert again.iloc[:, 0].tolist() == [text, "b"]
+    assert cells(csv_text(pd.DataFrame({text: [1]})))[1:] == [["1"]]
 
 
 def test_numbers_are_written_as_they_are():

@@ -52,7 +52,8 @@ class Agreement:
             and `chat tokens` for those in the chat template.
         difference: largest absolute difference; for tokens the number of texts that differ.
         largest: largest absolute value of the reference; for tokens the number of texts.
-        relative: largest difference at a position as a share of the largest value there.
+        relative: largest difference at a position as a share of the largest value there; for
+            tokens the share of the texts that differ.
         tolerance: largest `relative` at which they agree.
     """
 
@@ -81,10 +82,11 @@ def verify_model(
             transformers' conversions to float32 are skipped.
 
     Returns:
-        A comparison for the tokens (unless transformers cannot read the tokenizer), those of each
-        text as the user's turn of a chat (if there is a chat template), the residual stream before
-        the first block and after each, each attention pattern, the output of the final norm, the
-        logits and the loss in nats per token. Both models are in memory.
+        A comparison for the tokens (unless there is no vocabulary, or transformers cannot read the
+        tokenizer), those of each text as the user's turn of a chat (if there is a chat template,
+        too), the residual stream before the first block and after each but the last, each attention
+        pattern, the output of the final norm, the logits and the loss in nats per token. Both
+        models are in memory.
 
     >>> all(one.agrees for one in verify_model("mini", ["The cat sat on the mat."]))
     True
@@ -256,7 +258,12 @@ def _quiet() -> Iterator[None]:
 def _tokens(
     reference: _Reference, tokenizer: Tokenizer, texts: Sequence[str]
 ) -> Iterator[Agreement]:
-    """Yield the comparison of the tokens, alone and in the chat template, as far as both exist."""
+    """Yield the comparisons of the tokens: of the texts alone, and in the chat template.
+
+    There are none if transformers cannot read the tokenizer, and only the first one if the
+    tokenizer of transformers has no chat template. A text that only one of the two templates
+    accepts differs, also if ours is missing; one that both refuse does not.
+    """
     if reference.tokenizer is None:
         return
     n_different = sum(

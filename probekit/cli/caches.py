@@ -223,7 +223,7 @@ def plan(
         from probekit.experiment.loader import load_experiment
 
         for name, value in {"tokens": tokens, "sites": sites, "dtype": dtype}.items():
-            if value:
+            if value not in (None, ()):
                 raise click.UsageError(f"--{name} is for a MODEL; set it in {what}.")
         experiment = load_experiment(what, overrides)
 
@@ -392,9 +392,14 @@ def rm(names: Sequence[str], cache_root: Location | None, as_json: bool) -> None
     removed = [folder for folder, files in other_files.items() if not files]
     _show(as_json, other_files, [f"removed {folder}" for folder in removed])
     for folder, files in other_files.items():
-        if files:
-            problem = f"not removed, not files of a cache: {', '.join(files)}"
-            click.echo(f"warning: {folder}: {problem}", err=True)
+        _warn_of_kept(folder, files)
+
+
+def _warn_of_kept(folder: str, files: Sequence[str]) -> None:
+    """Print a warning on the files that `remove_cache` has kept in a folder, if there are any."""
+    if files:
+        problem = f"not removed, not files of a cache: {', '.join(files)}"
+        click.echo(f"warning: {folder}: {problem}", err=True)
 
 
 @cache.command()
@@ -403,7 +408,7 @@ def rm(names: Sequence[str], cache_root: Location | None, as_json: bool) -> None
     "--older-than",
     type=click.FloatRange(0),
     metavar="DAYS",
-    help="Minimum age in days since the last write of caches to remove as well.",
+    help="Minimum age in days, since creation or last seal, of caches to remove as well.",
 )
 @click.option("--dry-run", is_flag=True, help="List of caches to remove, without removing them.")
 def gc(
@@ -413,7 +418,10 @@ def gc(
     older_than: float | None,
     dry_run: bool,
 ) -> None:
-    """Remove temporary files of killed writers from caches (default: all); committed rows stay."""
+    """Remove temporary files of killed writers from caches (default: all); committed rows stay.
+
+    With --older-than, whole caches are removed as well.
+    """
     from probekit.activations.upkeep import collect_garbage, is_older, remove_cache, summarize
 
     removed: dict[str, Any] = {}  # path of a cache or file -> its bytes
@@ -421,7 +429,7 @@ def gc(
         summary = summarize(place)
         if older_than is not None and is_older(summary, older_than):
             if not dry_run:
-                remove_cache(place)
+                _warn_of_kept(str(place), remove_cache(place))
             removed[str(place)] = summary.bytes
         elif summary.problem is not None:
             click.echo(f"warning: skipped: {summary.problem}", err=True)

@@ -123,7 +123,7 @@ def verify_model_command(model: str, texts: tuple[str, ...], dtype: str) -> None
             "with its config.json."
         )
     if rows[0].site != "tokens":
-        click.echo("The tokens were not compared, because transformers cannot read the tokenizer.")
+        click.echo("The tokens were not compared: no vocabulary, or transformers cannot read it.")
     click.echo(
         f"All {len(rows)} tensors agree within {TOLERANCES[dtype]:g} of the largest value there."
     )

@@ -30,7 +30,7 @@ _SITES = click.option(
     "sites",
     multiple=True,
     metavar="SITE",
-    help="Name or glob of sites; repeatable.  [default: the residual stream after each block]",
+    help="Name or glob of sites; repeatable.  [default: residual stream before and after blocks]",
 )
 _POSITION = click.option(
     "--position", type=int, default=-1, help="Index of a token; negative values count from the end."
@@ -143,7 +143,7 @@ def heads(
     device: str,
     out: Path | None,
 ) -> None:
-    """Score every head: previous token, duplicate token, induction, first token, entropy."""
+    """Score every head: previous, duplicate and first token, induction, entropy, distance."""
     from probekit.cli.show.looks import show_heads
     from probekit.cli.show.terminal import watching
     from probekit.pipeline.look.lenses import ModelAndTokenizer, score_random_repeats, score_texts

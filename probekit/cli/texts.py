@@ -65,8 +65,8 @@ def generate_command(
     decoding = Decoding(**given)
     if decoding.temperature == 0 and (decoding.top_k or decoding.top_p or decoding.num_samples > 1):
         click.echo(
-            "note: temperature 0 always takes the most probable token, so --top-k, --top-p and "
-            "--num-samples have no effect; to sample, give a --temperature, such as 1.",
+            "note: temperature 0 always takes the most probable token, so --top-k and --top-p have "
+            "no effect and all samples are equal; to sample, give a --temperature, such as 1.",
             err=True,
         )
     if steer is None and (by or towards or at_site):

@@ -277,12 +277,13 @@ def read_examples(data: DataSection, values: Sequence[str] = ()) -> Dataset:
 
     Args:
         data: section of the experiment.
-        values: columns whose cells the examples keep as `values`, as far as they exist. Examples
-            in memory are returned as `read_tables` made them.
+        values: columns whose cells the examples of a table keep as `values`; those that a row
+            lacks are left out. Words keep none. Examples in memory are returned as `read_tables`
+            made them.
 
     Raises:
         ConfigError: a column does not exist, `train` and `test` are the same file, or the rows
-            were in the memory of another process.
+            were in the memory of another process or not passed at all.
         MissingError: a file does not exist.
         DataError: the contents are invalid.
     """
@@ -322,7 +323,7 @@ def read_tables(
     Args:
         data: gives the columns.
         tables: the rows; see `Experiment.with_data`.
-        values: columns whose cells the examples keep, as far as they exist.
+        values: see `read_examples`.
 
     Raises:
         ConfigError: the type of the rows is not supported, or a column does not exist.
@@ -340,7 +341,7 @@ def _read(data: DataSection, sources: Mapping[str, Any], values: Sequence[str]) 
     Args:
         data: the section `data`.
         sources: the tables by side, "train" and "test"; a single table has the side "".
-        values: columns whose cells the examples keep, as far as they exist.
+        values: see `read_examples`.
     """
     named = data.columns
     group_of_words = cast(Any, named.group or "sentence")

@@ -76,7 +76,10 @@ class Document(KeyLocation):
         return "FILE" if self.path is None else str(self.path)
 
     def put(self, keys: KeyPath, text: str) -> str:
-        """Return the text of a message, prefixed with the line or override that set the value."""
+        """Return the text of a message, prefixed with the line or override that set the value.
+
+        For settings in memory it is prefixed with the key, unless the text contains the key.
+        """
         override = ".".join(map(str, self._override_of(keys)))
         if self.path is None:
             return super().put(keys, text)
@@ -197,7 +200,7 @@ def read_document(path: Path, overrides: Sequence[str] = ()) -> Document:
 
     Raises:
         ConfigError: the file cannot be read, is too large, not UTF-8, not YAML or has no keys, or
-            an override is invalid; the message names the line.
+            an override is invalid; the message names the line or the override, if it is due to one.
     """
     try:
         if path.exists() and not path.is_file():

@@ -48,7 +48,8 @@ Doses = Annotated[
 
 
 _LEAST_DOSE = 0.01  # in standard deviations of the projection
-# With fewer permutations, no p-value adjusted for three questions is at most 0.05: 3 / (draws + 1).
+# With 59 permutations, the least p-value adjusted for three questions is 3 / (59 + 1) = 0.05, which
+# is not significant; adjusted for two questions it is.
 LEAST_DRAWS = 59
 
 
@@ -222,8 +223,8 @@ def check_interventions(
     Raises:
         PydanticCustomError: a patch or swap without counterfactuals, interventions without a
             measure, a measure without interventions, a sweep of positions, an answer that is
-            missing, a logit difference without `wrong`, or edits along a direction whose first
-            measure has no sign.
+            missing, a logit difference without `wrong`, edits along a direction whose first
+            measure has no sign, or two measures of one name.
     """
     if measures and not interventions:
         raise rule_error("`measure` is for `interventions`, but there are none", "measure")
@@ -261,3 +262,5 @@ def check_interventions(
             "erase, swap and steer require a first measure with a direction, which has `wrong`",
             "measure",
         )
+    if len({one.name for one in measures}) < len(measures):
+        raise rule_error("two measures have one name, which is all that tables show", "measure")

@@ -214,9 +214,10 @@ def write_example(place: Path) -> list[Path]:
         ) from error
     # YAML reads a name such as 12 or true as another type.
     quoted = name if isinstance(parse_yaml(f"name: {name}", "name")["name"], str) else f'"{name}"'
-    yaml = _TEMPLATE.read_text(encoding="utf-8")
-    # As a value of `name` it may need quotes; elsewhere it is part of the name of a file.
-    yaml = re.sub(rf"(name: ){_NAME}", rf"\g<1>{quoted}", yaml).replace(_NAME, name)
+    # As a value of `name` it may need quotes; elsewhere it is part of the name of a file. The new
+    # name may contain the old one, so no text is replaced in what was inserted.
+    parts = _TEMPLATE.read_text(encoding="utf-8").split(f"name: {_NAME}")
+    yaml = f"name: {quoted}".join(part.replace(_NAME, name) for part in parts)
     contents = {
         place.with_name(f"{name}.yaml"): yaml,
         place.with_name(f"{name}.csv"): sample_rows(),

@@ -76,7 +76,7 @@ class RunComparison:
 
     @property
     def sites(self) -> pd.DataFrame:
-        """The rows that compare a site of both runs."""
+        """The rows that compare a site of both runs; `chosen` is none of them, even if it does."""
         return self.rows[self.rows["what"] == "site"]
 
     @property

@@ -176,7 +176,10 @@ def leaves(value: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def one_line(value: Any) -> str:
-    """Return a value as one line of YAML, without keys that are null."""
+    """Return a value in the flow style of YAML, without keys that are null.
+
+    Texts are not quoted, and their line breaks stay.
+    """
     if isinstance(value, dict):
         pairs = [f"{key}: {one_line(inner)}" for key, inner in value.items() if inner is not None]
         return f"{{{', '.join(pairs)}}}"
@@ -292,9 +295,9 @@ class FinishedRun(Generic[Settings]):
             DataError: The predictions are missing or were changed after the run.
             StoreError: The operating system denies access to their files.
         """
-        # The nested choice of a sweep has the position "", which is not among `offsets`.
-        # The nested choice has one file, whatever position its folds chose.
-        offset = 0 if site == NESTED_SITE else self.experiment.offsets.get(position, 0)
+        # The nested choice has one file, whatever position its folds chose; for a sweep its
+        # position is "", which is not among `offsets`.
+        offset = 0 if site == NESTED_SITE else self.experiment.offsets[position]
         stem = site_stem(site, offset)
         origin = {"run": self.record.key, "position": position, "site": site}
         saved = SavedSiteResults(self.folder, lambda _: self.truth, len(self.classes))

@@ -71,7 +71,8 @@ def judge(table: pd.DataFrame, differences: pd.DataFrame, grid: Sequence[float] 
     Args:
         table: rows of results.csv.
         differences: rows of differences.csv.
-        grid: penalties among which cross-validation chose, `probe.C`.
+        grid: penalties among which cross-validation chose, `probe.C`; with fewer than two, no
+            choice of C counts as an end of the grid.
     """
     nested, best, picks = is_nested(table), chosen_row(table), choices(table)
     reported = headline_row(table) if nested else best
@@ -168,7 +169,7 @@ def _score(
         p_values = only(at_site, metric="p_best")["value"]
     sites = Counter(site_with_head(row["site"], row["head"]) for row in picks).most_common()
     return HeadlineScore(
-        site=next((name for name, _ in sites), ""),
+        site=sites[0][0],
         p=None if p_values.empty else float(p_values.iloc[0]),
         n=int(task["n_test"]),
         n_groups=int(task["n_groups"]),
@@ -330,7 +331,8 @@ def _unselected(table: pd.DataFrame, *, has_choice: bool) -> Iterator[Unselected
     """Yield the scores of each probe that is compared with random networks at every site.
 
     These are probes without validation scores, such as structural probes; for others, the selected
-    site is compared. Without a choice, the scores of all probes are yielded.
+    site is compared. Without a choice, the scores of all probes are yielded, compared or not; a
+    probe without any defined score is left out.
     """
     rows = placed(only(table, split="test"))
     rows = rows[rows["metric"].isin(main_metrics(table))]
@@ -406,8 +408,8 @@ def _edges_of_baselines(
 ) -> Iterator[GridEdge]:
     """Yield the baselines whose selected penalty is at an end of its grid.
 
-    Baselines are left out if their score is the best possible one, or if the penalty is the
-    strongest one and they are no better than the majority class (without it, than chance).
+    Baselines are left out if their score is the best possible one or undefined, or if the penalty
+    is the strongest one and they are no better than the majority class (without it, than chance).
     """
     if task is None:
         return
@@ -439,7 +441,8 @@ def _ends(value: float, grid: Sequence[float]) -> list[str]:
 def _unconverged(table: pd.DataFrame) -> UnconvergedFits | None:
     """Return the counts of fits that did not converge; None if all did."""
     fits = table[table["metric"].isin([*main_metrics(table), "compression"])]
-    fits = fits[fits["converged"].notna()]
+    # Scores without a site combine fits that have rows of their own.
+    fits = fits[fits["converged"].notna() & (fits["site"] != "")]
     stopped = fits[~fits["converged"].astype(bool)]
     if stopped.empty:
         return None

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from safetensors import SafetensorError
 
-from probekit.errors import DataError, MissingError, ProbekitError, StoreError
+from probekit.errors import DamagedError, DataError, MissingError, ProbekitError, StoreError
 from probekit.files import inside, why_unreadable
 from probekit.probes.targets import NO_CONTROL_TASK
 from probekit.provenance import digest, seal, unseal
@@ -361,9 +361,9 @@ def read_record(path: Path, kind: type[Record], *, is_sealed: bool = True) -> Re
         try:
             unseal(content, str(path), FORMAT)
         except StoreError as error:
-            raise DataError(
-                f"{error} It changed after the run. Run the experiment again to rewrite it."
-            ) from error
+            is_changed = isinstance(error, DamagedError)  # else it has another format
+            run = "It changed after the run. Run" if is_changed else "Or run"
+            raise DataError(f"{error} {run} the experiment again to rewrite it.") from error
     return record
 
 

@@ -152,7 +152,7 @@ def measured_metrics(table: pd.DataFrame) -> list[str]:
 
 
 def hidden_kinds(table: pd.DataFrame) -> list[str]:
-    """Return the probes that are hidden because another size of the same kind scores better.
+    """Return the probes that are hidden because another size of the same kind ranks first.
 
     This applies to kinds with more than two sizes, such as k_sparse with many values of k.
 

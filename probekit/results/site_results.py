@@ -8,6 +8,7 @@ without refitting.
                               nested cross-validation also the fold of each row
     sites/<site>.json         measurements, digests of the fitted probes' weights, and a digest of
                               both files; written last
+    sites/<offset>/<site>.*   the same for a position with this offset other than 0, such as -1
     sites/chosen.*            the same for the nested choice
     sites/baselines.*         the same for the baselines
 """
@@ -128,7 +129,10 @@ LONGEST_NAME = 100  # characters of a file name; file systems allow 255 bytes
 def site_stem(site: str, offset: int = 0) -> Path:
     """Return the path of a site's files relative to the run's folder, without suffix.
 
-    Each offset other than 0 has a folder of its own.
+    Args:
+        site: the name of the site; `NESTED_SITE`, or `baselines`.
+        offset: the offset of the probed position in tokens, a setting of the position. Each other
+            than 0 has a folder of its own.
 
     >>> site_stem("blocks.0.hook_resid_pre", -1).as_posix()
     'sites/-1/blocks.0.hook_resid_pre'

@@ -34,9 +34,9 @@ class TableColumn:
     Attributes:
         name: the name in the header.
         meaning: the contents of the cells, for the reference pages.
-        type: the type of its cells. Empty cells are "" in text columns, NaN in number columns and
-            NA in boolean columns. Integers start at 0; finite numbers and counts (integers) fill
-            each cell.
+        type: the type of its cells. Empty cells are "" in text columns, NA in boolean columns and
+            NaN in columns of numbers or integers. Integers start at 0; finite numbers and counts
+            (integers) fill each cell.
         allowed: the allowed values of text cells; empty for any.
     """
 
@@ -152,7 +152,7 @@ PAGE_TABLES: Mapping[str, Mapping[str, ColumnType]] = {
 
 
 def make_table(rows: Iterable[Mapping[str, Any]], columns: Sequence[TableColumn]) -> pd.DataFrame:
-    """Return the rows as a table with the declared columns, in this order.
+    """Return the rows as a table with the declared columns, in this order; other keys are left out.
 
     >>> make_table([{"b": "length", "a": "task"}], DIFFERENCES).columns[:2].tolist()
     ['a', 'b']
@@ -236,7 +236,7 @@ def read_columns(path: Path, columns: Sequence[TableColumn]) -> pd.DataFrame:
     """Return a CSV file as a table, with the declared columns validated and converted.
 
     Other columns stay text.
-    Empty cells are "" in text columns, NaN in number columns and NA in boolean columns.
+    For empty cells see `TableColumn`.
 
     Raises:
         MissingError: The file does not exist.

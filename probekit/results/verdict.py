@@ -230,7 +230,7 @@ class UnselectedScores(BaseModel, frozen=True):
         n_groups: number of groups of these rows.
         n_compared: number of sites at which random networks have a score, too; 0 for none.
         n_better: number of these at which the task is significantly better than random weights.
-        closest: site with the largest difference; "" if none is compared.
+        closest: site with the largest lead over random networks; "" if none is compared.
         task: score at this site with its interval.
         random: score of random networks there with its interval.
     """
@@ -259,7 +259,7 @@ class GridEdge(BaseModel, frozen=True):
         value: its value.
         end: "smallest" or "largest".
         baseline: the baseline; "" for the chosen probe.
-        n_folds: number of outer folds that chose it.
+        n_folds: number of outer folds that chose it; 1 for a single split or a baseline.
     """
 
     parameter: str

@@ -43,7 +43,7 @@ def test_a_name_that_is_no_folder_is_refused(tmp_path, refused):
         write_example(tmp_path / "file" / "mine")
 
 
-@pytest.mark.parametrize("name", ["yes", "1e3", "null", "2024"])
+@pytest.mark.parametrize("name", ["yes", "1e3", "null", "2024", "my_question_2"])
 def test_a_name_that_yaml_reads_as_another_value_is_quoted(tmp_path, name):
     assert load_experiment(write_example(tmp_path / name)[0]).name == name
 
