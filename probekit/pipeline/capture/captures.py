@@ -50,7 +50,7 @@ def capture_only(
         cache_root: folder or URL of the caches; None for the user's default.
         device: compute device of the models.
         watcher: receives progress.
-        crew: captures with several workers, each on its own device; None for this process only.
+        crew: captures with several workers; None for this process only.
 
     Raises:
         ProbekitError: one of its subclasses; the message names the problem and its location.
@@ -76,7 +76,7 @@ def capture_models(
         cache_root: folder or URL of the caches; None for the user's default.
         watcher: receives progress.
         crew: captures with several workers; None to use the models of this process.
-        device: compute device of the crew.
+        device: compute device of the crew; not used without one.
     """
     experiment = source.experiment
     root = default_root() if cache_root is None else cache_root
@@ -103,7 +103,7 @@ def lay_out(
         device: compute device of the workers, which may be on other machines.
 
     Raises:
-        ConfigError: the device name is invalid.
+        ConfigError: the device name is invalid, or the rows are in the memory of this process.
         StoreError: the caches cannot be written, or do not support several writers.
     """
     check_device_name(device)
@@ -121,6 +121,10 @@ def lay_out(
 
 def plan_experiment(experiment: Experiment, device: str = "cpu") -> dict[str, Any]:
     """Return the size of an experiment's capture; read the data, but not the weights.
+
+    Args:
+        experiment: the experiment.
+        device: type of the compute devices, which sets the size of batches.
 
     Raises:
         ProbekitError: one of its subclasses; the message names the problem and its location.

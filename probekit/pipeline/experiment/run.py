@@ -72,7 +72,7 @@ _LEFT_OUT: Mapping[str, Any] = {
 
 @contextmanager
 def _timed(seconds: dict[str, float], step: str) -> Iterator[None]:
-    """Set the duration of the block in `seconds`, under the name of the step."""
+    """Set the duration of a block that does not fail in `seconds`, under the name of the step."""
     start = time.perf_counter()
     yield
     seconds[step] = round(time.perf_counter() - start, 3)
@@ -93,7 +93,8 @@ def run(
     """Run an experiment and return its results.
 
     Captured shards and probed sites are saved as soon as they are complete: an interrupted run
-    resumes where it stopped, and a second run of the same experiment captures and fits nothing.
+    resumes where it stopped. A second run of the same experiment captures nothing and reads the
+    saved results of all sites; only the probes of permuted labels for `cosines.csv` are fitted.
 
     Args:
         experiment: an experiment, the path of its file, or nested dicts with the keys of a file.
@@ -290,7 +291,7 @@ def _over_training(
         folder: the folder of the run.
 
     Raises:
-        MissingError: a checkpoint does not exist.
+        MissingError: there are no checkpoints, or one of the hub does not exist.
     """
     if not isinstance(experiment, Experiment) or experiment.model.checkpoints is None:
         return
