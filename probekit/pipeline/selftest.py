@@ -120,8 +120,9 @@ def planted_signal() -> Iterator[CheckResult]:
     """Check that a signal is decoded at the sites that have it, and by each kind of probe.
 
     The first letter of a text is decoded at the output of the attention that writes it, and later
-    in the residual stream; elsewhere the accuracy is 0.5. For rows with a planted direction, each kind of probe reaches the best possible
-    accuracy, and its direction, if it has a single one, is the planted one.
+    in the residual stream; elsewhere the accuracy is 0.5. For rows with a planted direction, each
+    kind of probe reaches the best possible accuracy, and its direction, if it has a single one, is
+    the planted one.
     """
     with TemporaryDirectory() as name:
         folder = Path(name)

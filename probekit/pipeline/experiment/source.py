@@ -180,7 +180,7 @@ class ModelSource(Source):
 
     @property
     def networks(self) -> tuple[str, ...]:
-        """The networks that there are rows of: `task`, then each untrained network, after `open`."""
+        """The networks that there are rows of after `open`: `task`, then each untrained network."""
         return tuple(self.captured)
 
     def identity(self) -> Any:

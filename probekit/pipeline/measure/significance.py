@@ -218,6 +218,7 @@ def difference_rows(
         which = "p_value" if chosen["target"] == HEADLINE else "p_best"
         tested = only(table, metric=which, target=chosen["target"])
         p_of_name = [row["value"] for _, row in tested.iterrows() if _name(row) == name]
+        # With too few groups, the table has no p-values.
         p = float(p_of_name[0]) if p_of_name else float("nan")
         of_majority = values["majority"]
         interval = score_interval(values[name], resamples, METRICS[metric].range, parts[name])
