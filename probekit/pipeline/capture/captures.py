@@ -124,13 +124,14 @@ def plan_experiment(experiment: Experiment, device: str = "cpu") -> dict[str, An
 
     Args:
         experiment: the experiment.
-        device: type of the compute devices, which sets the size of batches.
+        device: compute device, such as `cuda`, whose type sets the size of batches.
 
     Raises:
         ProbekitError: one of its subclasses; the message names the problem and its location.
     """
     prepared = prepare(experiment)
-    batches = list(make_batches(prepared.ids, prepared.plan, batch_tokens(device)))
+    device_type = device.partition(":")[0]
+    batches = list(make_batches(prepared.ids, prepared.plan, batch_tokens(device_type)))
     return _planned(
         prepared.config,
         prepared.sites,
@@ -152,7 +153,7 @@ def plan_tokens(
         tokens: total number of tokens; rounded up to whole sequences.
         sites: names or globs.
         dtype: data type on disk, `float32` or `float16`.
-        device: type of the compute devices.
+        device: compute device, such as `cuda`, whose type sets the size of batches.
 
     Raises:
         MissingError: the configuration of the model does not exist.
@@ -162,7 +163,8 @@ def plan_tokens(
     names = config.sites.expand(list(sites))
     check_storable(names)
     # A batch has at least one sequence, and a shard at least one batch.
-    tokens_of_batch = max(1, batch_tokens(device) // config.n_ctx) * config.n_ctx
+    device_type = device.partition(":")[0]
+    tokens_of_batch = max(1, batch_tokens(device_type) // config.n_ctx) * config.n_ctx
     tokens_of_shard = tokens_of_batch * max(1, SHARD_ROWS // tokens_of_batch)
     n_tokens = math.ceil(tokens / config.n_ctx) * config.n_ctx  # each token is a row
     n_shards = math.ceil(n_tokens / tokens_of_shard)

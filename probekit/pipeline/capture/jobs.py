@@ -225,16 +225,16 @@ def close_job(job: Job, work: Work, failures: list[str], n_workers: int, watcher
     summary = ""
     if failures:
         summary = (
-            f"{len(failures)} of {n_workers} workers failed, the last one with: {failures[-1]}"
+            f"{len(failures)} of {n_workers} workers failed, the last one with: {failures[-1]} "
         )
     missing = len(work.missing_sites())
     if missing:
         raise StoreError(
-            f"{missing} of {len(work.shards)} shards are missing in {work.store.folder}. {summary} "
+            f"{missing} of {len(work.shards)} shards are missing in {work.store.folder}. {summary}"
             "Committed shards are saved; run the same command to continue."
         )
     if summary:
-        watcher.tell(f"{summary} The other workers completed the capture.")
+        watcher.tell(f"{summary}The other workers completed the capture.")
     finish(work.store, job)
 
 

@@ -376,6 +376,8 @@ def _tokenize(
     if long and policy == "skip":
         note = f"skipped: {counted(len(long), 'example')} longer than the context"
         fitting = [index for index, tokens in enumerate(of_each) if len(tokens.ids) <= context]
+        if not fitting:
+            raise DataError(f"{note}, so no text is left. Shorten the texts.")
         dataset = replace(dataset.select(fitting), notes=(*dataset.notes, note))
         of_each = [of_each[index] for index in fitting]
     # `prepare` cuts the texts themselves later, because spans refer to the whole text.

@@ -286,16 +286,17 @@ def plan_positions(
     if not reasons:
         return dataset, tokens, tuple(plans)
     sweep, first = experiment.tokens.sweep, min(reasons)
-    missing = "there is no token at the probed position"
+    missing, advice = "there is no token at the probed position", "Probe another position."
     if sweep:
         missing = f"a token is missing at one of the offsets {', '.join(map(str, sweep))}"
+        advice = "Use fewer offsets."
     note = (
         f"{counted(len(reasons), 'example')} dropped, because {missing}, first "
         f"{dataset.examples[first].id}: {reasons[first]}"
     )
     kept = [index for index in range(len(dataset)) if index not in reasons]
     if not kept:
-        raise DataError(f"{note}. Use fewer offsets.")
+        raise DataError(f"{note}. {advice}")
     new_index = np.full(len(dataset), -1, dtype=np.int64)
     new_index[kept] = np.arange(len(kept))
     kept_plans = []

@@ -254,7 +254,7 @@ def cause_findings(experiment: Experiment, prepared: TextRows) -> tuple[Finding,
         if step.has_direction:
             doses = len(step.by or CauseSettings.by) if step.do == "steer" else 1
             draws = step.draws or CauseSettings.draws
-            passes_of_site = len(step.along or ("probe",)) * draws * doses
+            passes_of_site = len(step.along or ("probe",)) * len(step.at) * draws * doses
         n_passes += passes_of_site * n_sites
     n_texts, n_positions = inputs.batch.ids.shape
     at_once = min(TEXTS_AT_ONCE, n_texts)

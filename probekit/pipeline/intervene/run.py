@@ -221,7 +221,8 @@ def steps_of(
             effects += [EffectStep(step, selected, folds, inputs_of_folds, at) for at in step.at]
     verdicts = []
     for (along, at, folds), edits in together.items():
-        doses = sorted({dose for step, _ in edits for dose in step.by or ()})
+        steered = [step.by or CauseSettings.by for step, _ in edits if step.do == "steer"]
+        doses = sorted({dose for by in steered for dose in by})
         verdict = VerdictStep(
             along=along,
             at=at,

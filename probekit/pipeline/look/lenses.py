@@ -281,9 +281,11 @@ def patch_pair(
 
     Raises:
         DataError: the texts are empty, equal, too long, or have unequal numbers of tokens.
-        ConfigError: an answer is not a single token, or both are the same.
+        ConfigError: an answer is not a single token, both are the same, or `verify` is below 1.
         UnknownNameError: a pattern matches no site.
     """
+    if verify is not None and verify < 1:
+        raise ConfigError(f"The number of verified patches is {verify}. Allowed: at least 1.")
     tokenizer = network.tokenizer
     right_id, wrong_id = one_token(tokenizer, answer), one_token(tokenizer, wrong)
     if right_id == wrong_id:
