@@ -110,7 +110,8 @@ def by_ray(
             crew.run(lacking, n_actors, on_rows)
         finally:
             crew.kill_all()
-    close_job(job, work, crew.deaths, n_actors, watcher)
+    # Each dead actor was replaced.
+    close_job(job, work, crew.deaths, n_actors + len(crew.deaths), watcher)
 
 
 class _Crew:

@@ -94,7 +94,7 @@ def run(
 
     Captured shards and probed sites are saved as soon as they are complete: an interrupted run
     resumes where it stopped. A second run of the same experiment captures nothing and reads the
-    saved results of all sites; only the probes of permuted labels for `cosines.csv` are fitted.
+    saved results of all sites; of the probes only those of permuted labels are fitted again.
 
     Args:
         experiment: an experiment, the path of its file, or nested dicts with the keys of a file.
@@ -263,7 +263,7 @@ def _write_scores(
 
 
 def _write_attention(source: Source, folder: RunFolder) -> list[AttentionPrompt]:
-    """Write the attention patterns of the experiment's texts, and return them."""
+    """Write the attention patterns of the experiment's texts, if any, and return them."""
     prompts = source.attention_prompts()
     # The patterns of text n have the name "n", its head scores "n.SCORE".
     arrays = {str(n): prompt.patterns for n, prompt in enumerate(prompts)}

@@ -127,7 +127,7 @@ class EffectStep:
 
     @property
     def replacement(self) -> str:
-        """What replaces the activations."""
+        """What replaces the activations: a patch has the key `from`, an ablation `with`."""
         return self.step.from_ or self.step.with_ or ""
 
     def parts(self, model: Network) -> Iterator[Part]:

@@ -168,7 +168,7 @@ def chosen_sites(results: Sequence[SiteResult], probers: Mapping[str, Prober]) -
             add(target, picks, controls=None, probe="none")
     choices = _network_choices(table, next(iter(probers.values())))
     networks = {name: _pooled([pick(row, name) for row in rows]) for name, rows in choices.items()}
-    # Networks whose predictions are not saved row by row have no score.
+    # Networks whose predictions are not saved row by row are left out of the mean.
     known_networks = {name: pooled for name, pooled in networks.items() if pooled is not None}
     if known_networks:
         mean = Scored.of_draws([*known_networks.values()]).with_facts(
