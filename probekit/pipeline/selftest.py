@@ -96,7 +96,7 @@ def parity() -> Iterator[CheckResult]:
 def padding() -> Iterator[CheckResult]:
     """Check that padding on either side changes no activation of a text by more than rounding.
 
-    The sites are those with one value per position, so attention patterns are not compared.
+    The sites are those with one position axis, so attention patterns are not compared.
     """
     model = _tiny_model()
     with TemporaryDirectory() as folder:

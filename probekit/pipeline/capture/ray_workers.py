@@ -22,7 +22,7 @@ from probekit.provenance import install_command
 from probekit.terminal import Watcher
 from probekit.workers import threads
 
-_DEATHS_IN_A_ROW = 3  # per actor, without a finished shard in between; after more it gives up
+_DEATHS_IN_A_ROW = 3  # per actor, without a finished shard in between; the driver gives up after
 _SECONDS_TO_PLACE = 20  # waiting time for resources before a message, and for a connection
 
 

@@ -403,7 +403,7 @@ def position_rows(
 def adjacent_words(text: str, span: tuple[int, int] | None) -> tuple[str, str]:
     """Return the word, or punctuation mark, before a span and the one after it; "" for none.
 
-    Without a span, the whole text is the span, which has none.
+    Without a span, there are none: the whole text counts as the span.
 
     >>> adjacent_words("Keys, to doors.", (6, 8))
     (',', 'doors')
