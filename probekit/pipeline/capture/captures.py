@@ -104,6 +104,7 @@ def lay_out(
 
     Raises:
         ConfigError: the device name is invalid, or the rows are in the memory of this process.
+        ProbekitError: another of its subclasses; data or model cannot be used.
         StoreError: the caches cannot be written, or do not support several writers.
     """
     check_device_name(device)

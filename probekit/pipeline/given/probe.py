@@ -98,8 +98,8 @@ def probe(  # noqa: PLR0913  # one call, whose options have defaults
     columns |= {f"activations[{key!r}]": one for key, one in arrays.items()}
     # Rows are read by position, so that columns with an index must be in the same order.
     indexes = {key: column.index for key, column in columns.items() if hasattr(column, "iloc")}
-    first = next(iter(indexes), "")
     for key, index in indexes.items():
+        first = next(iter(indexes))
         order = indexes[first]
         is_other = len(index) == len(order) and not index.equals(order)
         if is_other and index.isin(order).all():

@@ -212,6 +212,7 @@ def cause_inputs(experiment: Experiment, prepared: TextRows) -> CauseInputs:
     kept = np.array(by_reason.pop("", []), dtype=np.int64)  # rows without a reason
     left_out = []
     for reason, rows in by_reason.items():
+        # The reason that is not listed is an answer of several tokens; it names the column.
         remedy = _REMEDIES.get(reason, "Most words need a leading space to be one token.")
         count = f"{len(rows):,} of {counted(len(used), 'row')}"
         where = rows_of([examples[row] for row in rows])

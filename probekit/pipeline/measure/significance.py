@@ -110,6 +110,7 @@ def p_value_rows(
     rows = []
     for entries in by_rows.values():
         n_draws = max(draws, min(DRAWS_A_SITE * len(entries), MOST_DRAWS))
+        # All entries are scored on the same rows, and so with the same labels.
         first_row, first_scores = entries[0]
         exchange = label_exchange(first_scores.labels, first_row["probe"], prober, n_draws)
         if not exchange.is_enough:
