@@ -58,9 +58,10 @@ def choose_per(probe: SavedProbe, per: Per | None) -> Per:
     """
     has_place = probe.facts.at in OF_ANY_TEXT
     if per == "text" and not has_place:
+        place = "every token" if probe.facts.at == "all" else "not marked in new texts"
         raise ConfigError(
-            f"This probe was trained at: {probe.facts.at}, which is not marked in new texts, so it "
-            "cannot predict per text. Use --per token."
+            f"This probe was trained at: {probe.facts.at}, which is {place}, so it cannot predict per "
+            "text. Use --per token."
         )
     return per or ("text" if has_place else "token")
 
