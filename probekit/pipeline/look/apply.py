@@ -60,8 +60,8 @@ def choose_per(probe: SavedProbe, per: Per | None) -> Per:
     if per == "text" and not has_place:
         place = "every token" if probe.facts.at == "all" else "not marked in new texts"
         raise ConfigError(
-            f"This probe was trained at: {probe.facts.at}, which is {place}, so it cannot predict per "
-            "text. Use --per token."
+            f"This probe was trained at: {probe.facts.at}, which is {place}, so it cannot predict "
+            "per text. Use --per token."
         )
     return per or ("text" if has_place else "token")
 
