@@ -94,7 +94,10 @@ def parity() -> Iterator[CheckResult]:
 
 
 def padding() -> Iterator[CheckResult]:
-    """Check that padding on either side does not change the activations of a text at any site."""
+    """Check that padding on either side changes no activation of a text by more than rounding.
+
+    The sites are those with one position axis, so attention patterns are not compared.
+    """
     model = _tiny_model()
     with TemporaryDirectory() as folder:
         tokenizer = _tiny_tokenizer(Path(folder))
@@ -116,9 +119,10 @@ def padding() -> Iterator[CheckResult]:
 def planted_signal() -> Iterator[CheckResult]:
     """Check that a signal is decoded at the sites that have it, and by each kind of probe.
 
-    The first letter of a text is decoded at the block that writes it and later; before, the
-    accuracy is 0.5. For rows with a planted direction, each kind of probe reaches the best possible
-    accuracy, and its direction, if it has a single one, is the planted one.
+    The first letter of a text is decoded at the output of the attention that writes it, and later
+    in the residual stream; elsewhere the accuracy is 0.5. For rows with a planted direction, each
+    kind of probe reaches the best possible accuracy, and its direction, if it has a single one, is
+    the planted one.
     """
     with TemporaryDirectory() as name:
         folder = Path(name)
@@ -220,12 +224,13 @@ def _rows_apart(y: NDArray[np.str_]) -> ProbeData:
 
 
 def first_letter(folder: Path) -> Experiment:
-    """Return an experiment on texts whose label, the first letter, is probed at the last letter.
+    """Return an experiment on texts whose label, the first letter, is probed at the last token.
 
     Attention is the only way from one position to another, and only block `SIGNAL_LAYER` uses it:
     it averages feature 0, which the first letter sets, and writes the mean to feature 1. The two
-    texts of a group differ only in their first letter, so that earlier sites of the last token have
-    equal rows for both labels: any probe has an accuracy of 0.5 there, up to rounding.
+    texts of a group differ only in their first letter, so that earlier sites of the last token, and
+    the attention of other blocks, have equal rows for both labels: any probe has an accuracy of 0.5
+    there, up to rounding.
     """
     model, tokenizer = _tiny_model(), _tiny_tokenizer(folder)
     weights = model.state_dict()  # the parameters themselves, not copies

@@ -50,7 +50,7 @@ def capture_only(
         cache_root: folder or URL of the caches; None for the user's default.
         device: compute device of the models.
         watcher: receives progress.
-        crew: captures with several workers, each on its own device; None for this process only.
+        crew: captures with several workers; None for this process only.
 
     Raises:
         ProbekitError: one of its subclasses; the message names the problem and its location.
@@ -76,7 +76,7 @@ def capture_models(
         cache_root: folder or URL of the caches; None for the user's default.
         watcher: receives progress.
         crew: captures with several workers; None to use the models of this process.
-        device: compute device of the crew.
+        device: compute device of the crew; not used without one.
     """
     experiment = source.experiment
     root = default_root() if cache_root is None else cache_root
@@ -103,7 +103,8 @@ def lay_out(
         device: compute device of the workers, which may be on other machines.
 
     Raises:
-        ConfigError: the device name is invalid.
+        ConfigError: the device name is invalid, or the rows are in the memory of this process.
+        ProbekitError: another of its subclasses; data or model cannot be used.
         StoreError: the caches cannot be written, or do not support several writers.
     """
     check_device_name(device)
@@ -122,11 +123,16 @@ def lay_out(
 def plan_experiment(experiment: Experiment, device: str = "cpu") -> dict[str, Any]:
     """Return the size of an experiment's capture; read the data, but not the weights.
 
+    Args:
+        experiment: the experiment.
+        device: compute device, such as `cuda`, whose type sets the size of batches.
+
     Raises:
         ProbekitError: one of its subclasses; the message names the problem and its location.
     """
     prepared = prepare(experiment)
-    batches = list(make_batches(prepared.ids, prepared.plan, batch_tokens(device)))
+    device_type = device.partition(":")[0]
+    batches = list(make_batches(prepared.ids, prepared.plan, batch_tokens(device_type)))
     return _planned(
         prepared.config,
         prepared.sites,
@@ -148,7 +154,7 @@ def plan_tokens(
         tokens: total number of tokens; rounded up to whole sequences.
         sites: names or globs.
         dtype: data type on disk, `float32` or `float16`.
-        device: type of the compute devices.
+        device: compute device, such as `cuda`, whose type sets the size of batches.
 
     Raises:
         MissingError: the configuration of the model does not exist.
@@ -158,7 +164,8 @@ def plan_tokens(
     names = config.sites.expand(list(sites))
     check_storable(names)
     # A batch has at least one sequence, and a shard at least one batch.
-    tokens_of_batch = max(1, batch_tokens(device) // config.n_ctx) * config.n_ctx
+    device_type = device.partition(":")[0]
+    tokens_of_batch = max(1, batch_tokens(device_type) // config.n_ctx) * config.n_ctx
     tokens_of_shard = tokens_of_batch * max(1, SHARD_ROWS // tokens_of_batch)
     n_tokens = math.ceil(tokens / config.n_ctx) * config.n_ctx  # each token is a row
     n_shards = math.ceil(n_tokens / tokens_of_shard)

@@ -99,6 +99,7 @@ class Job:
 
         Raises:
             MissingError: data or model do not exist on this machine.
+            ConfigError: the device is not available.
             StoreMismatchError: data or model differ from those of the cache; the message lists how.
         """
         files = files_at(place)
@@ -157,11 +158,14 @@ def jobs_in(files: Files) -> dict[str, Job]:
 def work_at(
     place: Location, *, only: str | None = None, device: str | None = None, seed: int = 0
 ) -> Iterator[tuple[Location, ShardDone]]:
-    """Compute shards until none is missing; yield each with the location of its cache.
+    """Compute shards until none is missing for any job; yield each with the location of its cache.
+
+    Caches without a job are skipped if another cache at the place has one.
 
     Args:
         place: a cache, or a folder or URL with several caches.
-        only: name of the only job to do; None for all.
+        only: name of the only job to do; None for all. If there is no such job, nothing is done:
+            another worker may have completed it.
         device: compute device; None for the device type of each cache.
         seed: random seed for the order of shards; should differ between workers.
 
@@ -221,16 +225,16 @@ def close_job(job: Job, work: Work, failures: list[str], n_workers: int, watcher
     summary = ""
     if failures:
         summary = (
-            f"{len(failures)} of {n_workers} workers failed, the last one with: {failures[-1]}"
+            f"{len(failures)} of {n_workers} workers failed, the last one with: {failures[-1]} "
         )
     missing = len(work.missing_sites())
     if missing:
         raise StoreError(
-            f"{missing} of {len(work.shards)} shards are missing in {work.store.folder}. {summary} "
+            f"{missing} of {len(work.shards)} shards are missing in {work.store.folder}. {summary}"
             "Committed shards are saved; run the same command to continue."
         )
     if summary:
-        watcher.tell(f"{summary} The other workers completed the capture.")
+        watcher.tell(f"{summary}The other workers completed the capture.")
     finish(work.store, job)
 
 
@@ -262,13 +266,14 @@ def by_processes(
         job: job of the cache.
         work: the capture.
         lacking: missing sites of each shard that lacks some; not empty.
-        on_rows: called with the number of newly computed rows.
+        on_rows: called with the number of rows of each newly computed shard.
         n_workers: maximum number of processes; at most one per shard is started.
         device: compute device.
         watcher: receives a message about processes that failed.
         n_threads: threads per process; None for an equal share of the cores.
 
     Raises:
+        ConfigError: the rows are in the memory of this process.
         StoreError: shards are missing after all processes ended, or the store does not support
             several writers.
     """
@@ -292,7 +297,7 @@ class _Worker(NamedTuple):
     errors: IO[bytes]
 
     def wait(self) -> str:
-        """Wait for the process; return its error message, or "" if it succeeded."""
+        """Wait for the process; return its error message or exit code, or "" if it succeeded."""
         code = self.process.wait()
         if code == 0:
             return ""
@@ -300,7 +305,7 @@ class _Worker(NamedTuple):
             return f"killed by signal {-code} ({signal.strsignal(-code)})."
         self.errors.seek(0)
         message = self.errors.read().decode(errors="replace").strip()
-        # A command that fails prints its message after "Error: ".
+        # A command that fails prints its message after "Error: "; without it, all output is used.
         return message.rpartition("Error: ")[2] or f"exit code {code}."
 
 

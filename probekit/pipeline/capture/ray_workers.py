@@ -22,7 +22,7 @@ from probekit.provenance import install_command
 from probekit.terminal import Watcher
 from probekit.workers import threads
 
-_DEATHS_IN_A_ROW = 3  # per actor, without a finished shard in between; then the driver gives up
+_DEATHS_IN_A_ROW = 3  # per actor, without a finished shard in between; the driver gives up after
 _SECONDS_TO_PLACE = 20  # waiting time for resources before a message, and for a connection
 
 
@@ -87,8 +87,10 @@ def by_ray(
         address: address of the cluster; None for RAY_ADDRESS, or this machine.
 
     Raises:
-        ConfigError: Ray is not installed, or the cluster cannot be reached.
+        ConfigError: Ray is not installed, the cluster cannot be reached, or the rows are in the
+            memory of this process.
         StoreError: actors die repeatedly, or the cache cannot be written.
+        ProbekitError: an actor cannot load the model or the data.
     """
     put_job(job, work)
     n_cpus = n_threads or 1
@@ -108,7 +110,8 @@ def by_ray(
             crew.run(lacking, n_actors, on_rows)
         finally:
             crew.kill_all()
-    close_job(job, work, crew.deaths, n_actors, watcher)
+    # Each dead actor was replaced.
+    close_job(job, work, crew.deaths, n_actors + len(crew.deaths), watcher)
 
 
 class _Crew:
@@ -129,6 +132,7 @@ class _Crew:
 
         Raises:
             StoreError: too many actors died in a row, or an actor cannot write the cache.
+            ProbekitError: an actor cannot load the model or the data.
         """
         todo = deque(lacking)
         for _ in range(n_actors):

@@ -259,7 +259,7 @@ def match(a: _Side, b: _Side) -> list[Pair]:
     Pairs without predictions by row are skipped.
 
     Raises:
-        ConfigError: The runs have no site in common.
+        ConfigError: The runs have no site in common, or no probe at a common site.
         DataError: A file of predictions is missing or damaged.
     """
 

@@ -141,7 +141,7 @@ def transfer(
     """
     loaded = [make_text_experiment(experiment) for experiment in experiments]
     sets = make_sets(loaded, cache_root=cache_root, device=device, watcher=watcher)
-    leaks = {}
+    leaks = {}  # a set has no entry with itself
     for train, test in product(sets, sets):
         if train is not test:
             leaks[train.name, test.name] = _shared_rows(train, test)
@@ -153,7 +153,7 @@ def transfer(
     for done, selection in enumerate(selections):
         watcher.progress("transfer", done, len(selections))
         X = [one.source.block(selection) for one in sets]
-        # Training rows that scale the features: those at position 0 do not, if there are others.
+        # Training rows that scale the features: those that are not typical do not, if others are.
         scaling = []
         for one, x in zip(sets, X, strict=True):
             data, rows = one.prober.data, one.prober.data.train
@@ -311,7 +311,7 @@ def _check_alike(experiments: Sequence[Experiment]) -> None:
                     "A transfer trains one probe per data set, but nested cross-validation trains "
                     "several. Use `--set split.folds=null`."
                 )
-    # All experiments have the same section `probe`.
+    # All experiments have the same section `probe`, except for keys in `_MAY_DIFFER`.
     settings = first.probe.settings()
     for spec in settings.kinds:
         if spec.task not in ("classification", "regression"):

@@ -40,7 +40,7 @@ class TextEncoder:
 
     Attributes:
         tokenizer: tokenizer of the model.
-        bos: whether beginning-of-text precedes a text; not used for a chat, whose template has it.
+        bos: whether beginning-of-text precedes a text; not used for a chat, whose template decides.
         chat: whether texts are written by the model's chat template.
 
     >>> encoder = TextEncoder(Tokenizer.from_pretrained("mini"), bos=True)
@@ -135,7 +135,8 @@ def prepare(experiment: Experiment) -> TextRows:
     Raises:
         MissingError: a data file, the model's config or its vocabulary does not exist.
         CheckpointError: the vocabulary has more tokens than the model.
-        ConfigError: a site or a column does not exist.
+        ConfigError: a site or a column does not exist, or a text of the section `attention` has no
+            token or too many.
         DataError: the data cannot be read, tokenized, aligned or split.
     """
     with experiment.at("model", "source"):
@@ -349,6 +350,7 @@ def _tokenize(
     Raises:
         DataError: a text cannot be encoded, or is too long and the rule is `error`.
         MissingError: the model has no chat template.
+        CheckpointError: the chat template is damaged.
     """
     encoded: dict[tuple[str, Turns], TokenizedText] = {}  # each text is encoded once
     for example in dataset.examples:
@@ -374,6 +376,8 @@ def _tokenize(
     if long and policy == "skip":
         note = f"skipped: {counted(len(long), 'example')} longer than the context"
         fitting = [index for index, tokens in enumerate(of_each) if len(tokens.ids) <= context]
+        if not fitting:
+            raise DataError(f"{note}, so no text is left. Shorten the texts.")
         dataset = replace(dataset.select(fitting), notes=(*dataset.notes, note))
         of_each = [of_each[index] for index in fitting]
     # `prepare` cuts the texts themselves later, because spans refer to the whole text.

@@ -50,6 +50,7 @@ def run_key(source: Source, card: str | None) -> str:
     config = source.experiment.model_dump(mode="json")
     for key in ("root", "hub", "memory"):  # results depend on the contents, not on their source
         config["data"].pop(key, None)
+    # Only given activations have this section.
     config.get("activations", {}).pop("folder", None)
     installed = versions()
     return digest_json(
@@ -148,7 +149,10 @@ def findings(rows: Rows, probers: Sequence[Prober]) -> tuple[Finding, ...]:
 
 
 def _few_arrangements(prober: Prober) -> list[Finding]:
-    """Return a warning if the labels of the test groups have too few arrangements for p-values."""
+    """Return a warning if the labels of the test groups have too few arrangements for p-values.
+
+    The rows are those of the first kind of probe. There is no warning for trees.
+    """
     if prober.settings.reads == "trees":
         return []
     probe = prober.settings.kinds[0].text
@@ -189,7 +193,10 @@ def _label_counts(rows: Rows, prober: Prober) -> dict[str, dict[str, int]]:
 
 
 def _shown_examples(dataset: Dataset, indices: IntArray, prober: Prober) -> Iterator[Example]:
-    """Yield the first examples of each label, or of some numbers or tree heads, one per group."""
+    """Yield the first examples of each label, or of some numbers or tree heads, one per group.
+
+    There are at most `SHOWN_PER_LABEL` of each.
+    """
     labels = sorted(set(dataset.labels))
     if prober.settings.reads in ("numbers", "trees"):
         # At most N_RANGES of them, evenly spaced; without any labels the step would be 0.

@@ -59,11 +59,13 @@ class PositionRows:
         text: name of the position in results.
         offset: offset of the position in a sweep; 0 without one.
         types: word or token that each row reads, shape (n_rows,): the labelled word at a span, the
-            last word at the end of a text, and otherwise the token.
-        words: labelled word of each row, shape (n_rows,); None if the examples have no spans.
+            last word at the end or mean of a text, and otherwise, or without a word, the token.
+            Given activations without tokens have the id of each row.
+        words: labelled word of each row, shape (n_rows,), "" without a span; None if no example
+            has a span.
         neighbours: previous and next unit of each row in its text, shape (n_rows, 2): words if the
-            row reads a span, otherwise tokens; "" beyond an end of the text. None if a row reads
-            a whole text.
+            row reads a span, otherwise tokens; "" beyond an end of the text. None if rows read
+            the end or mean of a text, or if activations are given.
         typical: whether each row is used to scale the features, shape (n_rows,): rows at position 0
             are not. None if all rows are used.
     """
@@ -158,7 +160,7 @@ class Rows:
 def hold_out(
     experiment: AnyExperiment, dataset: Dataset, example: IntArray, words: Strings
 ) -> tuple[Dataset, tuple[Split, ...], tuple[Split, ...]]:
-    """Return the data with notes on removed examples, the splits of examples and those of rows.
+    """Return the data with notes on the split, the splits of examples and those of rows.
 
     There is one split, or one per outer fold of a nested cross-validation. Examples that have lost
     all rows are neither in train nor in test.
@@ -167,7 +169,7 @@ def hold_out(
         experiment: gives the split settings.
         dataset: the examples.
         example: index of the example of each row, shape (n_rows,).
-        words: the word of each row, shape (n_rows,).
+        words: the word of each row, shape (n_rows,), for `word_disjoint`.
 
     Raises:
         DataError: the data cannot be split, or one side would be empty.
@@ -227,7 +229,7 @@ def _nested(
         dataset = _noting_removed(dataset, n_dropped, template)
     labels, groups = dataset.labels[tested], dataset.groups[tested]
     if has_classes:
-        labels_of_groups(labels, groups)  # raises if a fold would lack a label
+        labels_of_groups(labels, groups)  # raises if a label is in a single group or the only one
     # Folds are stratified by class; numbers and syntactic heads have no classes.
     strata = labels if has_classes else np.zeros(len(tested))
     fold_of_example = np.full(len(dataset), -1)  # -1: in no split
@@ -284,16 +286,17 @@ def plan_positions(
     if not reasons:
         return dataset, tokens, tuple(plans)
     sweep, first = experiment.tokens.sweep, min(reasons)
-    missing = "there is no token at the probed position"
+    missing, advice = "there is no token at the probed position", "Probe another position."
     if sweep:
         missing = f"a token is missing at one of the offsets {', '.join(map(str, sweep))}"
+        advice = "Use fewer offsets."
     note = (
         f"{counted(len(reasons), 'example')} dropped, because {missing}, first "
         f"{dataset.examples[first].id}: {reasons[first]}"
     )
     kept = [index for index in range(len(dataset)) if index not in reasons]
     if not kept:
-        raise DataError(f"{note}. Use fewer offsets.")
+        raise DataError(f"{note}. {advice}")
     new_index = np.full(len(dataset), -1, dtype=np.int64)
     new_index[kept] = np.arange(len(kept))
     kept_plans = []
@@ -399,6 +402,8 @@ def position_rows(
 
 def adjacent_words(text: str, span: tuple[int, int] | None) -> tuple[str, str]:
     """Return the word, or punctuation mark, before a span and the one after it; "" for none.
+
+    Without a span, there are none: the whole text counts as the span.
 
     >>> adjacent_words("Keys, to doors.", (6, 8))
     (',', 'doors')

@@ -72,7 +72,7 @@ _LEFT_OUT: Mapping[str, Any] = {
 
 @contextmanager
 def _timed(seconds: dict[str, float], step: str) -> Iterator[None]:
-    """Set the duration of the block in `seconds`, under the name of the step."""
+    """Set the duration of a block that does not fail in `seconds`, under the name of the step."""
     start = time.perf_counter()
     yield
     seconds[step] = round(time.perf_counter() - start, 3)
@@ -93,7 +93,8 @@ def run(
     """Run an experiment and return its results.
 
     Captured shards and probed sites are saved as soon as they are complete: an interrupted run
-    resumes where it stopped, and a second run of the same experiment captures and fits nothing.
+    resumes where it stopped. A second run of the same experiment captures nothing and reads the
+    saved results of all sites; of the probes only those of permuted labels are fitted again.
 
     Args:
         experiment: an experiment, the path of its file, or nested dicts with the keys of a file.
@@ -262,7 +263,7 @@ def _write_scores(
 
 
 def _write_attention(source: Source, folder: RunFolder) -> list[AttentionPrompt]:
-    """Write the attention patterns of the experiment's texts, and return them."""
+    """Write the attention patterns of the experiment's texts, if any, and return them."""
     prompts = source.attention_prompts()
     # The patterns of text n have the name "n", its head scores "n.SCORE".
     arrays = {str(n): prompt.patterns for n, prompt in enumerate(prompts)}
@@ -290,7 +291,7 @@ def _over_training(
         folder: the folder of the run.
 
     Raises:
-        MissingError: a checkpoint does not exist.
+        MissingError: there are no checkpoints, or one of the hub does not exist.
     """
     if not isinstance(experiment, Experiment) or experiment.model.checkpoints is None:
         return

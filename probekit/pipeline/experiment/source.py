@@ -23,7 +23,6 @@ from probekit.experiment.schema import Experiment
 from probekit.model.families.table import config_of, find_config, load_model, random_network
 from probekit.model.network import Network
 from probekit.model.sites.catalogue import describe, layer_of
-from probekit.model.sites.sites import SiteSelection
 from probekit.model.weights.checkpoint import file_checks
 from probekit.model.weights.sources import find_model
 from probekit.pipeline.experiment.prepare import TextRows, prepare
@@ -140,8 +139,8 @@ class ModelSource(Source):
     """Activations that the model of an experiment computes, and networks with random weights.
 
     Attributes:
-        models: returns the network of a target, which is loaded on its first call.
-        captured: the stored rows of each target; empty before `open`.
+        models: returns the network of a target; each is loaded only once.
+        captured: the stored rows of each target; by default empty before `open`.
     """
 
     experiment: Experiment
@@ -165,6 +164,7 @@ class ModelSource(Source):
             parameters=sum(parameter.numel() for parameter in model.parameters()),
             compared_with=file_checks(find_model(source)),
         )
+        # The `root` of a capture is a digest of its rows, not a folder.
         digests = {
             "tokenizer": self.rows.tokenizer.digest,
             **{f"weights ({name})": one.store.identity.weights for name, one in captured.items()},
@@ -180,7 +180,7 @@ class ModelSource(Source):
 
     @property
     def networks(self) -> tuple[str, ...]:
-        """The networks that there are rows of: `task`, then each untrained network."""
+        """The networks that there are rows of after `open`: `task`, then each untrained network."""
         return tuple(self.captured)
 
     def identity(self) -> Any:
@@ -207,7 +207,7 @@ class ModelSource(Source):
         last = self._last.get(network)
         if last is not None and (last.site, last.position) == (site, position):
             return last.values
-        # Drop both references to the last site, so that two sites are never in memory at once.
+        # Drop both references to the last site before the next one is read, to save memory.
         self._last.pop(network, None)
         del last
         store, n_positions = self.captured[network].store, len(self.experiment.tokens.positions)
@@ -240,11 +240,11 @@ class ModelSource(Source):
         }
 
     def norms(self) -> list[Norms]:
-        """Return the norms of the residual stream at the probed sites."""
+        """Return the norms at the probed sites along d_model; see `residual_norms`."""
         return residual_norms(self.models(TASK), self.rows)
 
     def attention_prompts(self) -> list[AttentionPrompt]:
-        """Return the attention patterns of the texts that the experiment lists."""
+        """Return the attention patterns of the texts in the section `attention`."""
         settings, texts = self.experiment.tokens, self.experiment.attention.texts
         model, tokenizer = self.models(TASK), self.rows.tokenizer
         bos, chat = settings.bos, settings.chat
@@ -253,9 +253,9 @@ class ModelSource(Source):
     def readings(
         self, probe: SavedProbe, site: Probed, texts: Sequence[str]
     ) -> Sequence[TextReading | None]:
-        """Return the predictions of a probe at each token of texts."""
-        parts = tuple(part for part in site.parts if isinstance(part, SiteSelection))
-        network = ProbedModel(self.models(TASK), self.rows.tokenizer, parts)
+        """Return the predictions of a probe at each token of texts, up to the context."""
+        assert not isinstance(site, GivenSite), "captures have no given sites"
+        network = ProbedModel(self.models(TASK), self.rows.tokenizer, site.parts)
         return predict_texts(probe, network, texts, too_long="truncate")
 
 

@@ -39,9 +39,9 @@ class ValidationReport:
     Attributes:
         findings: findings of the data checks, errors first.
         n_examples: examples that have rows.
-        n_rows: rows per captured site.
-        n_sites: captured sites.
-        bytes: size of all captured activations, of all networks together.
+        n_rows: rows per captured or given site.
+        n_sites: captured or given sites.
+        bytes: size of all captured activations, of all networks together, or of given activations.
         minutes: estimated duration of the capture on this machine's CPU, from one timed batch;
             None if there is nothing to capture.
     """
@@ -137,7 +137,8 @@ def _report(experiment: AnyExperiment, rows: Rows, bytes: int = 0) -> Validation
 def _separating_words(rows: TextRows) -> list[Finding]:
     """Return a warning if words alone give the labels of held-out groups, in a sample of rows.
 
-    Of several splits, only the first is used.
+    Of several splits or positions, only the first is used. There is no warning if the training rows
+    of the sample have a single label.
     """
     texts = np.array([text[:_MOST_CHARACTERS] for text in rows.texts], dtype=object)
     types = rows.positions[0].types

@@ -98,8 +98,8 @@ def probe(  # noqa: PLR0913  # one call, whose options have defaults
     columns |= {f"activations[{key!r}]": one for key, one in arrays.items()}
     # Rows are read by position, so that columns with an index must be in the same order.
     indexes = {key: column.index for key, column in columns.items() if hasattr(column, "iloc")}
-    first = next(iter(indexes), "")
     for key, index in indexes.items():
+        first = next(iter(indexes))
         order = indexes[first]
         is_other = len(index) == len(order) and not index.equals(order)
         if is_other and index.isin(order).all():
@@ -163,6 +163,7 @@ def label_texts(labels: Iterable[Any], *, reads_classes: bool) -> list[str]:
     (['0', '1'], ['0.5'])
 
     Raises:
+        ConfigError: the labels are not a list or an array.
         DataError: a label is missing, or is a float where classes are needed, or labels of
             different types would be confused, such as 1 and "1".
     """
@@ -186,6 +187,7 @@ def plain_texts(name: str, values: Iterable[Any], *, distinct: bool = False) -> 
         distinct: whether values are names, so that 1 and "1", or 1 and True, would be confused.
 
     Raises:
+        ConfigError: the values are not a list or an array.
         DataError: a value is missing, or neither a text nor a number, or would be confused.
     """
     texts = []
@@ -221,7 +223,7 @@ def _cells(name: str, values: Iterable[Any]) -> list[Any]:
 
     Raises:
         ConfigError: the values have no order, are one text, or cannot be iterated.
-        DataError: an array has several axes.
+        DataError: an array does not have one axis.
     """
     has_no_order = isinstance(values, Mapping | set | frozenset)
     if has_no_order or isinstance(values, str | bytes) or not hasattr(values, "__iter__"):

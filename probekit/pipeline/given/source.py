@@ -79,7 +79,11 @@ class GivenSource(Source):
         return self.given.read(site.site)
 
     def probe_facts(self, _position: int) -> dict[str, Any]:
-        """Return the fields of `ProbeFacts`; only the name of the model is known."""
+        """Return the fields of `ProbeFacts`.
+
+        Of the model only the name is known: it has no digests, and precision and view are those of
+        the rows as they are read.
+        """
         return {
             "position": {"at": GIVEN_POSITION},
             "bos": False,
@@ -143,7 +147,7 @@ def given_source(
 
     Args:
         experiment: the settings.
-        dataset: one example for each row, whose text names the row.
+        dataset: one example for each row, whose text is its token, or names the row without tokens.
         tokens: word or token of each row; None if they are unknown.
         given: the activations.
         lacks_groups: whether groups could be given in memory, but are not.

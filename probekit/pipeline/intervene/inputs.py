@@ -47,7 +47,8 @@ _PER_SET = 33  # sentences
 class CauseInputs:
     """Everything that the interventions of an experiment read, before the model runs.
 
-    All arrays have an entry for each kept row, in the order of the data.
+    Examples, position, texts, counterfactuals, groups and codes have an entry for each kept row, in
+    the order of the data.
 
     Attributes:
         experiment: the settings.
@@ -136,7 +137,7 @@ class CauseInputs:
             return torch.tensor([int(ids[word][0]) for word in words])
 
         for measure in self.experiment.measure:
-            # A measure without answers has those of the first measure.
+            # Without an answer, or without a wrong answer, it is that of the first measure.
             answer, wrong = measure.answer or first.answer, measure.wrong or first.wrong
             assert answer is not None
             wrong_tokens = None if wrong is None else tokens(wrong)
@@ -151,9 +152,9 @@ class CauseInputs:
 def cause_inputs(experiment: Experiment, prepared: TextRows) -> CauseInputs:
     """Return the inputs of the interventions of an experiment.
 
-    Rows that cannot be compared are left out: texts without their counterfactual, with another
-    number of tokens than it has, or with the same tokens; answers that are not a single token, or
-    that equal the wrong answer.
+    Rows in no split are dropped. Rows that cannot be compared are left out: texts without their
+    counterfactual, with another number of tokens than it has, or with the same tokens; answers that
+    are not a single token, or that equal the wrong answer.
 
     Raises:
         ConfigError: the probed position is not a single token.
@@ -211,6 +212,7 @@ def cause_inputs(experiment: Experiment, prepared: TextRows) -> CauseInputs:
     kept = np.array(by_reason.pop("", []), dtype=np.int64)  # rows without a reason
     left_out = []
     for reason, rows in by_reason.items():
+        # The reason that is not listed is an answer of several tokens; it names the column.
         remedy = _REMEDIES.get(reason, "Most words need a leading space to be one token.")
         count = f"{len(rows):,} of {counted(len(used), 'row')}"
         where = rows_of([examples[row] for row in rows])
@@ -253,7 +255,7 @@ def cause_findings(experiment: Experiment, prepared: TextRows) -> tuple[Finding,
         if step.has_direction:
             doses = len(step.by or CauseSettings.by) if step.do == "steer" else 1
             draws = step.draws or CauseSettings.draws
-            passes_of_site = len(step.along or ("probe",)) * draws * doses
+            passes_of_site = len(step.along or ("probe",)) * len(step.at) * draws * doses
         n_passes += passes_of_site * n_sites
     n_texts, n_positions = inputs.batch.ids.shape
     at_once = min(TEXTS_AT_ONCE, n_texts)

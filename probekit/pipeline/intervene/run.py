@@ -59,7 +59,8 @@ def intervene(
 
     Raises:
         ConfigError: a site cannot be edited, or no chosen site is in the residual stream.
-        DataError: no rows are left, or all rows have the same right answer.
+        DataError: no rows are left, all rows have the same right answer, or there are not the two
+            labels that an edit along a direction needs.
         StoreError: a file of the run cannot be read or written.
     """
     if not isinstance(source, ModelSource) or not source.experiment.interventions:
@@ -220,7 +221,8 @@ def steps_of(
             effects += [EffectStep(step, selected, folds, inputs_of_folds, at) for at in step.at]
     verdicts = []
     for (along, at, folds), edits in together.items():
-        doses = sorted({dose for step, _ in edits for dose in step.by or ()})
+        steered = [step.by or CauseSettings.by for step, _ in edits if step.do == "steer"]
+        doses = sorted({dose for by in steered for dose in by})
         verdict = VerdictStep(
             along=along,
             at=at,
@@ -238,6 +240,8 @@ def steps_of(
 
 def _chosen(model: Network, table: pd.DataFrame | None) -> dict[SiteSelection, tuple[int, ...]]:
     """Return the best sites of the probes in the residual stream, with the folds that chose them.
+
+    Better sites that are concatenations, or not a part of the residual stream, are skipped.
 
     Raises:
         ConfigError: no site of the residual stream was probed.

@@ -3,8 +3,9 @@
     EffectStep   patches and ablations: effects.csv
     VerdictStep  directions: verdicts.csv, doses.csv, downstream.csv
 
-A part has the numbers of one edit at one site (all heads of a layer together). It is saved when it
-is complete, and never repeated: causes/parts/<name>.json.
+A part has the numbers of one patch or ablation at one site (all heads of a layer together), or of
+all edits along one direction at a site or head. It is saved when it is complete, and repeated only
+if its file is damaged: causes/parts/<name>.json.
 """
 
 from __future__ import annotations
@@ -54,11 +55,12 @@ _floats = partial(np.array, dtype=np.float64)  # null is NaN
 
 @dataclass(frozen=True)
 class Part:
-    """One edit at one site, with everything that its numbers depend on.
+    """One patch or ablation at one site, or the edits along one direction at a site or head.
 
     Attributes:
         title: name in progress messages.
-        identity: settings of the edit, as JSON; its digest names the file.
+        identity: settings of the edit, as JSON, that differ between the parts of a run; its digest
+            names the file.
         compute: returns the numbers; `plain` turns its arrays and NaN into JSON.
     """
 
@@ -125,7 +127,7 @@ class EffectStep:
 
     @property
     def replacement(self) -> str:
-        """What replaces the activations."""
+        """What replaces the activations: a patch has the key `from`, an ablation `with`."""
         return self.step.from_ or self.step.with_ or ""
 
     def parts(self, model: Network) -> Iterator[Part]:
@@ -150,8 +152,9 @@ class EffectStep:
     def _numbers(self, model: Network, selected: Sequence[SiteSelection]) -> dict[str, Any]:
         """Return the scores of each test row by each measure, without the edit and with it.
 
-        The scores without it are `base`, and `source` for the counterfactual texts. An entry of
-        `patched` has the index in `selected`, the position, and the scores.
+        The scores without it are `base`, and `source` for the counterfactual texts; for an ablation
+        `source` equals `base`. An entry of `patched` has the index in `selected`, the position, and
+        the scores.
         """
         inputs = self.inputs
         # The rows that are averaged, which only `mean` uses, and the rows that are edited.
@@ -319,7 +322,7 @@ class VerdictStep:
             row = asdict(verdict) | facts | {"reason": why_undecided(verdict)}
             row["wrong_way"] = result.wrong_way if verdict.question == "steers" else None
             for name, effects in (("null", result.null), ("matched", result.matched)):
-                # Without draws, both ends are NaN.
+                # The question `detects` has no null distribution: both of its ends are NaN.
                 ends = band_of_draws(effects.get(verdict.question, np.zeros(0)))
                 row[f"{name}_low"], row[f"{name}_high"] = ends
             rows.append(row)
@@ -356,7 +359,8 @@ class VerdictStep:
         best: dict[tuple[int, str], float] = {}  # p-values by number of the site and question
         # Each question is tested at all sites together.
         for question in ("steers", "silences", "swap"):
-            tested = []  # number of the site, its effect and its null distribution
+            # Number of the site, its effect and its null distribution, where the effect is defined.
+            tested = []
             for number, (_, of_site) in enumerate(found):
                 for row in of_site["verdicts"]:
                     if row["question"] == question and row["effect"] is not None:

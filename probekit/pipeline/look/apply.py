@@ -58,9 +58,10 @@ def choose_per(probe: SavedProbe, per: Per | None) -> Per:
     """
     has_place = probe.facts.at in OF_ANY_TEXT
     if per == "text" and not has_place:
+        place = "every token" if probe.facts.at == "all" else "not marked in new texts"
         raise ConfigError(
-            f"This probe was trained at: {probe.facts.at}, which is not marked in new texts, so it "
-            "cannot predict per text. Use --per token."
+            f"This probe was trained at: {probe.facts.at}, which is {place}, so it cannot predict "
+            "per text. Use --per token."
         )
     return per or ("text" if has_place else "token")
 
@@ -100,9 +101,9 @@ def apply_probe(
 ) -> list[TextReading]:
     """Return a probe's predictions for each text: at every token and at its training position.
 
-    There is no prediction at the position if only the data set marks it, such as a word. The model
-    runs only up to the probe's site, in batches of texts of similar length; batch and order change
-    scores at most in the last bits.
+    There is no prediction at the position if only the data set marks it, such as a word, or if the
+    text has no such position. The model runs only up to the probe's site, in batches of texts of
+    similar length; batch and order change scores at most in the last bits.
 
     Args:
         probe: a saved probe.
@@ -136,10 +137,10 @@ def predict_texts(
     too_long: TooLong = "error",
     watcher: Watcher = SILENT,
 ) -> list[TextReading]:
-    """Return the same as `apply_probe`, with a model that is already loaded.
+    """Return the same as `apply_probe`, with a model that is already loaded and at least one text.
 
     Raises:
-        DataError: a text has no token, or one is too long.
+        DataError: a text has no token, or one is too long, or all are skipped.
     """
     facts, config = probe.facts, network.model.config
     encoder = TextEncoder(network.tokenizer, facts.bos, facts.chat)
@@ -176,6 +177,7 @@ def predict_texts(
         # All settings of a position except `pieces`, which only words have.
         known = facts.position.keys() & ("at", "index", "skip_first", "offset")
         rule: dict[str, Any] = {name: facts.position[name] for name in known}
+        # Texts without the position have no row.
         whole, _ = plan_rows(
             offsets, turns, texts_read, PositionRule(**rule), bos=tokens[0].has_bos
         )

@@ -30,7 +30,7 @@ def attention_prompt(
     layer: int | None = None,
     head: int | None = None,
 ) -> AttentionPrompt:
-    """Return attention patterns and head scores of a text, for all or selected layers and heads.
+    """Return attention patterns and head scores of a text, for all layers and heads or one of them.
 
     >>> from probekit import GPT2
     >>> model, tokenizer = GPT2.from_pretrained("mini"), Tokenizer.from_pretrained("mini")
@@ -39,7 +39,7 @@ def attention_prompt(
 
     Raises:
         ConfigError: the model has no such layer or head.
-        DataError: the text is empty or longer than the context.
+        DataError: the text has no token or is longer than the context.
     """
     shown = []
     for axis, number, size in (
@@ -101,8 +101,8 @@ def explore_attention(
 
     Raises:
         ConfigError: the model has no such layer or head.
-        DataError: there is no text, one is empty or longer than the context, or the page would be
-            larger than allowed.
+        DataError: there is no text, one has no token or is longer than the context, or the page
+            would be larger than allowed.
     """
     advice = 'Load it: {}.from_pretrained("mini").'
     check_has("model", model, "run_with_cache", advice.format("GPT2"))

@@ -56,7 +56,7 @@ def write_page_or_rows(path: Path, page: Callable[[], str], rows: pd.DataFrame) 
 
 
 def write_answers(path: Path, readings: Sequence[TextReading], probe: SavedProbe, per: Per) -> Path:
-    """Write predictions as a page (.html) or as rows per text or token (.csv, .jsonl).
+    """Write predictions as a page (.html) or as rows per text or token (.csv, otherwise .jsonl).
 
     Rows per text have no label and no score if the probe cannot predict per text; see `choose_per`.
 

@@ -69,7 +69,7 @@ class ModelAndTokenizer:
         """Return the token ids of a text, shape (n_tokens,).
 
         Raises:
-            DataError: the text is empty, or longer than the context.
+            DataError: the text has no token, or is longer than the context.
         """
         ids = self.tokenizer.encode(text, bos=bos).ids
         if not len(ids):
@@ -91,7 +91,7 @@ def read_lens(
 ) -> pd.DataFrame:
     """Return the logit lens of texts: rows of `lens_rows`, with the text's number as `prompt`.
 
-    Texts are numbered from 1.
+    Texts are numbered from 1. There is at least one.
 
     >>> mini = ModelAndTokenizer.load("mini")
     >>> read_lens(mini, ["The keys", "A door"], bos=False)["prompt"].nunique()
@@ -227,7 +227,8 @@ def score_random_repeats(
     '2 sequences of 10 random tokens, each repeated once, seed 0'
 
     Raises:
-        ConfigError: n is 0, or twice the length exceeds the context.
+        ConfigError: n or the length is below 1, or the length exceeds the number of different
+            tokens, or twice the length, with beginning-of-text, exceeds the context.
     """
     context, n_bos = network.model.config.n_ctx, 1 if bos else 0
     if n_bos + 2 * length > context:
@@ -280,9 +281,11 @@ def patch_pair(
 
     Raises:
         DataError: the texts are empty, equal, too long, or have unequal numbers of tokens.
-        ConfigError: an answer is not a single token, or both are the same.
+        ConfigError: an answer is not a single token, both are the same, or `verify` is below 1.
         UnknownNameError: a pattern matches no site.
     """
+    if verify is not None and verify < 1:
+        raise ConfigError(f"The number of verified patches is {verify}. Allowed: at least 1.")
     tokenizer = network.tokenizer
     right_id, wrong_id = one_token(tokenizer, answer), one_token(tokenizer, wrong)
     if right_id == wrong_id:

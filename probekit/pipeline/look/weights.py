@@ -45,8 +45,8 @@ def write_weights_page(
         source: `mini`, a hub name, a folder, or a file of weights, which may be incomplete.
         out: output page.
         tensor: name of the tensor to plot; None for an overview of all.
-        columns: columns of a matrix to plot as curves; by default COLUMNS for the position
-            embeddings, and none for other matrices.
+        columns: columns of a matrix to plot as curves; by default those of COLUMNS that the
+            position embeddings have, or else column 0, and none for other matrices.
         corner: number of rows and columns shown of a large matrix; by default CORNER. Position
             embeddings are shown completely, unless they have more than MOST_CELLS cells.
         n_head: number of heads, if there is no config.json next to the weights.
@@ -102,7 +102,7 @@ def _open(source: str) -> tuple[Checkpoint, WeightNames]:
     """Return the tensors of a folder or file, and how their architecture names tensors.
 
     The folder or file may contain only some weights of a model. A single .safetensors file in a
-    folder may have any name.
+    folder may have any name. Names are those of GPT-2 for a file, or without a config.json.
     """
     path = Path(source).expanduser()
     if path.is_file():

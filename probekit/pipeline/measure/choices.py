@@ -142,6 +142,7 @@ def chosen_sites(results: Sequence[SiteResult], probers: Mapping[str, Prober]) -
         if all(choice.prober.has_control for choice in task):
             n_draws = task[0].prober.settings.control_draws
             draws = [_pooled(task, draw) for draw in range(n_draws)]
+        # Draws without predictions at a chosen site are left out; without any, so are the controls.
         known = [one for one in draws if one is not None]
         controls = Scored.of_draws(known) if known else None
         add(NESTED["task"], task, controls)
@@ -167,6 +168,7 @@ def chosen_sites(results: Sequence[SiteResult], probers: Mapping[str, Prober]) -
             add(target, picks, controls=None, probe="none")
     choices = _network_choices(table, next(iter(probers.values())))
     networks = {name: _pooled([pick(row, name) for row in rows]) for name, rows in choices.items()}
+    # Networks whose predictions are not saved row by row are left out of the mean.
     known_networks = {name: pooled for name, pooled in networks.items() if pooled is not None}
     if known_networks:
         mean = Scored.of_draws([*known_networks.values()]).with_facts(
@@ -203,7 +205,7 @@ def _network_choices(table: pd.DataFrame, prober: Prober) -> dict[str, list[pd.S
 
 
 def _pooled(picks: Sequence[_Pick], draw: int | None = None) -> Scored | None:
-    """Return the predictions of the picks, one after the other; None if one has none.
+    """Return the predictions of the picks in their order; None if one has none, or without picks.
 
     With a number of a draw, they are those of this draw of the control task.
     """

@@ -124,6 +124,7 @@ def probe_sites(
         progress.report()
     watcher.progress("probe", len(selections), len(selections))
     facts = source.probe_facts(position)
+    # Every site has a result now: the missing ones were measured.
     of_position = {
         "run": source.experiment.name,
         "model": facts["model"],
@@ -265,7 +266,8 @@ def projection_sds(
 ) -> tuple[float, ...]:
     """Return the standard deviation of the projection on each direction of a probe.
 
-    It is empty for a probe without directions: one of several layers, or with weights of 0 only.
+    It is empty for a probe without directions: one of several layers, or with a direction whose
+    weights are all 0.
 
     Args:
         layers: weight (n_out, n_in) and bias of each layer, for raw activations.

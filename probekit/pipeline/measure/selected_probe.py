@@ -11,6 +11,7 @@ wrong.json      worst errors on the test rows: `examples` are those of the selec
                 prediction at each token; `probes` are those of the probes at single sites, whose
                 rows are in `rows`
 features.csv    features that the k-sparse probes select at their best site
+probes/final    the final probe of a nested cross-validation
 """
 
 from __future__ import annotations
@@ -265,6 +266,9 @@ def cosine_rows(chosen: SelectedProbe, watcher: Watcher = SILENT) -> pd.DataFram
     cosines; None if one of these probes has a direction of length 0. Random directions would be a
     wrong null: features are correlated, so probes of unrelated labels are more similar than random
     directions.
+
+    Sites whose probe is not saved, has several layers or a direction of length 0 have no rows; with
+    fewer than two sites, or if the selected site is not along d_model, there are no rows at all.
     """
     if not isinstance(chosen.site, SiteSelection) or not _is_whole_stream(chosen.site):
         return pd.DataFrame()
@@ -319,7 +323,8 @@ def wrong_of_probes(
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Return the worst errors of the probes at single sites, and the rows that they refer to.
 
-    Of more than `MOST_PROBES` probes, those of the selected kind and position come first.
+    Of more than `MOST_PROBES` probes, those of the selected kind and position come first. Probes
+    without scores, or that predict other rows than all test rows, are left out.
     """
     alike: list[tuple[dict[str, Any], ClassPredictions]] = []  # of the selected kind and position
     others: list[tuple[dict[str, Any], ClassPredictions]] = []
@@ -397,7 +402,8 @@ def _example(chosen: SelectedProbe, number: int) -> Example:
 def excerpt(text: str, span: tuple[int, int] | None) -> tuple[str, tuple[int, int] | None]:
     """Return at most `MOST_CHARACTERS` of a text around the start of a span, and the moved span.
 
-    Without a span the end of the text is returned. Ellipses replace the rest.
+    Without a span the end of the text is returned. Ellipses, in addition to these characters,
+    replace the rest. A span that continues beyond the excerpt ends with it.
 
     >>> excerpt("short", None)
     ('short', None)
@@ -419,7 +425,7 @@ def excerpt(text: str, span: tuple[int, int] | None) -> tuple[str, tuple[int, in
 
 
 def wrong_examples(chosen: SelectedProbe) -> list[dict[str, Any]]:
-    """Return the worst errors of the selected probe.
+    """Return the worst errors of the selected probe; none without scores.
 
     Each error has its tokens, with the probe's prediction at each. They are empty if the probe was
     not saved, if there is no model, or if the text of one of these errors is empty.

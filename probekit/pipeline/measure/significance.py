@@ -110,6 +110,7 @@ def p_value_rows(
     rows = []
     for entries in by_rows.values():
         n_draws = max(draws, min(DRAWS_A_SITE * len(entries), MOST_DRAWS))
+        # All entries are scored on the same rows, and so with the same labels.
         first_row, first_scores = entries[0]
         exchange = label_exchange(first_scores.labels, first_row["probe"], prober, n_draws)
         if not exchange.is_enough:
@@ -218,6 +219,7 @@ def difference_rows(
         which = "p_value" if chosen["target"] == HEADLINE else "p_best"
         tested = only(table, metric=which, target=chosen["target"])
         p_of_name = [row["value"] for _, row in tested.iterrows() if _name(row) == name]
+        # With too few groups, the table has no p-values.
         p = float(p_of_name[0]) if p_of_name else float("nan")
         of_majority = values["majority"]
         interval = score_interval(values[name], resamples, METRICS[metric].range, parts[name])

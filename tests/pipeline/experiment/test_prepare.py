@@ -143,6 +143,7 @@ def test_rows_that_cannot_be_split_are_reported_with_their_key(table, refused):
     refused(table, ["text,label,group", *rows], yaml=yaml)  # a label in one group
     rows = ["The key,a,train", "A key,b,train", "Our key,a,test", "My key,b,test"]
     refused(table, [KEYS[0], *rows], yaml=TABLE + "split: {word_disjoint: true}\n")
+    refused(table, [KEYS[0], f"{'The ' * 300}key,a,train"], "tokens.too_long=skip")
 
 
 def test_last_word_excludes_punctuation():

@@ -210,11 +210,11 @@ def test_an_experiment_without_interventions_is_refused(go, refused):
 
 
 def test_all_doses_are_applied_in_order(tmp_path):
-    text = YAML.replace("measure:\n", f"  - {{{STEER}, by: [4, 2], sites: {FIRST}}}\nmeasure:\n")
+    text = with_steps(f"{STEER}, by: [8, 2], sites: {FIRST}", f"{STEER}, sites: {FIRST}")
     experiment = load_experiment(write_experiment(tmp_path, text))
     model = GPT2.from_pretrained("mini")
     *_, step = steps_of(experiment, cause_inputs(experiment, prepare(experiment)), model, None)
-    assert step.by == (-2, 2, 4)
+    assert step.by == (-4, -2, 2, 4, 8)
 
 
 def test_each_fold_edits_its_own_test_rows_at_the_site_that_it_chose(tmp_path):

@@ -153,6 +153,8 @@ def test_estimates_are_verified_where_they_are_largest(mini, pair):
         expected = whole.loc[verified.index, "effect"].tolist()
         assert verified["effect"].tolist() == pytest.approx(expected, abs=1e-4)
     assert (found.base, found.source) == pytest.approx((pair.base, pair.source), abs=1e-5)
+    with pytest.raises(ConfigError, match="Allowed: at least 1"):
+        patch_pair(mini, CLEAN, CORRUPT, " is", " are", **options | {"verify": 0})
 
 
 def test_a_beginning_of_text_is_a_position_and_answers_without_a_space_are_named(mini):
