@@ -134,17 +134,21 @@ def missing_groups(examples: Sequence[Example]) -> Iterator[Finding]:
 
 
 def _number(name: str) -> str:
-    """Return a form that is equal for all spellings of a number; "" if the name is no number.
+    """Return a form that is equal for all spellings of a decimal number; "" for other names.
+
+    Numbers with an exponent, or without a digit before the point, count as other names.
 
     >>> _number("01") == _number(" 1.0") == _number("1"), _number("1a"), _number("1.5")
     (True, '', '1.5')
+    >>> _number("-0.0") == _number("0"), _number("-0.5"), _number("1e3"), _number(".5")
+    (True, '-0.5', '', '')
     """
     if _DECIMAL.fullmatch(name) is None:
         return ""
     whole, _, decimals = name.strip().lstrip("+").partition(".")
-    sign, decimals = ("-" if whole.startswith("-") else ""), decimals.rstrip("0")
-    digits = whole.lstrip("-").lstrip("0") or "0"
-    return f"{sign}{digits}.{decimals}" if decimals else f"{sign}{digits}"
+    digits, decimals = whole.lstrip("-").lstrip("0") or "0", decimals.rstrip("0")
+    plain = f"{digits}.{decimals}" if decimals else digits
+    return f"-{plain}" if whole.startswith("-") and plain != "0" else plain
 
 
 def _differ_in_case(names: Sequence[str]) -> bool:

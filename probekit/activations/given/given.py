@@ -108,12 +108,16 @@ def check_distinct(names: Sequence[str]) -> None:
 
     Raises:
         ConfigError: two names are equal, or differ only in case.
+
+    >>> check_distinct(["embed", "embed"])
+    Traceback (most recent call last):
+    probekit.errors.ConfigError: The site name 'embed' occurs twice. Rename one of the sites.
     """
     seen: dict[str, str] = {}
     for name in names:
-        other = seen.setdefault(name.casefold(), name)
-        # The first of similar names finds itself. Two names of a mapping are never one object.
-        if other is not name:
+        other = seen.get(name.casefold())
+        seen[name.casefold()] = name
+        if other is not None:
             problem = "occurs twice" if other == name else f"differs from {other!r} only in case"
             raise ConfigError(f"The site name {name!r} {problem}. Rename one of the sites.")
 
