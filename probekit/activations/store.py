@@ -60,7 +60,7 @@ def files_at(place: Location, *, mapped: bool | None = None) -> Files:
     """Return the files of the cache at a location; `mapped` as for `LocalFiles`.
 
     Raises:
-        StoreError: the fsspec implementation of such URLs is not installed.
+        StoreError: the fsspec implementation of such URLs is not installed or fails to connect.
     """
     if is_url(place):
         from probekit.activations.object_store import ObjectFiles  # fsspec, which few runs need

@@ -213,7 +213,7 @@ def in_one_group(dataset: Dataset) -> IntArray:
 
 
 def joined_groups(labels: Strings, groups: Strings, words: Strings) -> StringArray:
-    """Merge groups that share a word; return the group of each row, shape (n_rows,).
+    """Merge groups that share a word, whatever its case; return the group of each row, (n_rows,).
 
     The original groups are returned if the merged ones cannot be split: if the largest has more
     than half of the rows, or a label occurs in one of them only. In running text nearly all groups

@@ -190,7 +190,7 @@ def read_treebank(path: Path, columns: ConlluColumns, *, name: str) -> Dataset:
     r"""Read a CoNLL-U file: one example for each word with the label that occurs in the text.
 
     Examples are in file order. Spans are located by matching word forms with the text. The notes of
-    the data set count the words that were skipped or repaired.
+    the data set count the words, sentences and empty nodes that were skipped or repaired.
 
     Raises:
         MissingError: the file does not exist.

@@ -42,7 +42,7 @@ TOLERANCE = 1e-9
 
 @dataclass(frozen=True, eq=False)
 class Eraser:
-    """The affine map x - left right (x - mean) of rank r.
+    """The affine map x - left right (x - mean), where left right has rank r.
 
     Attributes:
         left: shape (n_features, r).

@@ -3,8 +3,9 @@
     patching   those of the text's counterfactual
     ablation   a mean, zero, or those of a random other text
 
-For each site, head and position one pass per text, which starts at the edited site and stops at
-the measured position. The measure is that of the answer of the unedited text throughout.
+For each site, head and position one pass per text, which starts at the edited site (outside the
+residual stream at the beginning of its block) and stops at the measured position. The measure is
+that of the answer of the unedited text throughout.
 
 Source: Vig et al. (2020), Investigating gender bias in language models using causal mediation
 analysis; Meng et al. (2022), Locating and editing factual associations in GPT; Wang et al. (2022),

@@ -59,7 +59,8 @@ class CausalVerdict:
             vector, which shows that the direction is an artefact (Makelov et al. 2023).
         unit: unit of the effect.
         rounding: effects up to this size are rounding errors.
-        reason: why the effect or the test is undefined; empty otherwise.
+        reason: why the effect, its interval or, for `detects`, the test is undefined; empty
+            otherwise.
         question: `detects`, `steers`, `silences`, or `swap`, whose answer is empty.
         answer: `yes`, `no` or `undecided`; empty for `swap`.
         p_holm: the p-value with Holm's adjustment for the questions of one direction that have a
@@ -229,7 +230,7 @@ def silence(
 ) -> CausalVerdict:
     """Return the share of the class difference that erasure removes, 1 - after / before.
 
-    It is undefined if 0 is in the interval of the difference before.
+    It is undefined if 0 is in the interval of the difference before, or a class has no test row.
 
     Args:
         base: measure of each test row towards class 1, (n_rows,).
@@ -362,8 +363,6 @@ def summary(result: CauseResult) -> str:
             f"The verdicts do not agree: {listed}.",
         )
     sentences = [first]
-    if steers.answer == "yes" and steers.effect < 0:
-        sentences.append("It moves the answers away from the class that it detects.")
     if any(one.answer == "yes" and one.exceeds_whole for one in result.verdicts):
         sentences.append(
             "It moves the answers more than its whole vector does, which indicates an artefact."

@@ -364,8 +364,8 @@ def find_arrays(folder: Path) -> dict[str, SiteArray]:
     """Return the arrays in a folder by site, with numbers in names in numerical order.
 
     The site of a .safetensors tensor, of an array in a Zarr group and of a column of a Parquet file
-    is its name; that of any other file is the name of the file. The folder may itself be a Zarr
-    group.
+    is its name; that of any other file, and of a Parquet file of `probekit cache export`, is the
+    name of the file without its extension. The folder may itself be a Zarr array or group.
 
     Raises:
         MissingError: the folder does not exist, or contains no array.
