@@ -389,6 +389,8 @@ def open_activations(
         raise ConfigError("activations is empty. Give at least one site and its array.")
     by_name = dict(zip(all_names, by_key.values(), strict=True))
     names = chosen_names(by_name, sites)
+    if not names:
+        raise ConfigError("`sites` is empty. Give at least one name or glob.")
     check_storable(filter(is_known, names))
     if position is not None and not any(has_positions(n, len(by_name[n].shape)) for n in names):
         raise ConfigError(
