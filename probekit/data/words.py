@@ -24,7 +24,6 @@ _Span: TypeAlias = tuple[int, int]
 _UNITS = ("sentence", "document")
 # int() raises ValueError for thousands of digits.
 _ID = re.compile(r"(\d{1,9})(?:([-.])(\d{1,9}))?", re.ASCII)
-_HEAD = re.compile(r"\d{1,9}", re.ASCII)
 _LABELS = ("FORM", "LEMMA", "UPOS", "XPOS", "DEPREL", "HEAD")
 _FEATS = "FEATS:"
 
@@ -306,7 +305,7 @@ def _label_of(word: Word, label: str, where: str, n_words: int) -> str | None:
         return None
     if label != "HEAD":
         return value
-    if not (_HEAD.fullmatch(value) and int(value) <= n_words):
+    if not (re.fullmatch("[0-9]{1,9}", value) and int(value) <= n_words):
         raise DataError(
             f"{where}: word {word.id} of the sentence that begins here has the head {value!r}. "
             f"Allowed: 0 (the root) to {n_words}, the number of words."

@@ -204,6 +204,7 @@ def downstream_scores(
 
     Raises:
         ConfigError: a site is before the erased one.
+        UnknownNameError: a pattern matches no site.
     """
     selected, (erased_site, _) = model.sites.select(sites), erased_at
     order = {site: number for number, site in enumerate(model.sites)}

@@ -50,11 +50,13 @@ class CausalVerdict:
     """An effect of a direction with its interval and p-value, and the answer to its question.
 
     Attributes:
-        effect: the effect, positive in the direction of class 1; NaN if it is undefined.
+        effect: the effect, positive if the direction ranks class 1 higher, moves the measure
+            towards it, or reduces the difference between the classes; NaN if it is undefined.
         low: lower limit of its 95 % interval over groups; NaN without one.
         high: upper limit.
         p: p-value before adjustment; NaN without a test.
-        whole: effect of the whole vector at the same site and position, in the same units.
+        whole: effect of the whole vector at the same site and position, in the same units; for
+            `detects` the largest possible effect, 0.5.
         exceeds_whole: whether the direction moves the measure significantly more than its whole
             vector, which shows that the direction is an artefact (Makelov et al. 2023).
         unit: unit of the effect.
@@ -98,8 +100,9 @@ class CauseResult:
         wrong_way: share of the test rows whose measure moves against the direction.
         kernel_share: largest share of the direction in the kernel of the output matrix, over the
             folds; NaN where the site has no output matrix, such as the residual stream itself.
-        null: effect of each direction on permuted labels, (draws,), by question, and of `swap`.
-        matched: effect of random directions with the features' covariance, by question.
+        null: effect of each direction on permuted labels, (draws,), for `steers`, `silences` and,
+            with counterfactuals, `swap`.
+        matched: the same of random directions with the features' covariance, (matched,).
         unit: unit of the measure.
         n: number of test rows.
         groups: number of their groups.
@@ -214,7 +217,7 @@ def direction_effect(
         whole: effect of the whole vector, (1 + n_units,).
         resamples: jackknife resamples of the rows.
         unit: unit of measurement of the effect.
-        size: typical size of the measure, by which rounding errors are recognised.
+        size: size of the measure in this unit, by which rounding errors are recognised.
     """
     effect, rounding = interval_of(observed, resamples), _PASS_ROUNDING * size
     p = two_sided_p(effect.value, null) if len(null) else np.nan
@@ -269,7 +272,7 @@ def ratio_effect(
         whole: the same for the whole vector, (n_rows,).
         denominators: change of the measure from base to source, (n_rows,).
         resamples: jackknife resamples of the rows.
-        size: typical size of the measure, by which rounding errors are recognised.
+        size: largest absolute measure, by which rounding errors are recognised.
     """
     denominator = mean_of_rows(denominators, resamples)
     if holds_zero(interval_of(denominator, resamples)):

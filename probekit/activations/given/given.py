@@ -115,11 +115,10 @@ def check_distinct(names: Sequence[str]) -> None:
     """
     seen: dict[str, str] = {}
     for name in names:
-        other = seen.get(name.casefold())
-        seen[name.casefold()] = name
-        if other is not None:
+        if (other := seen.get(name.casefold())) is not None:
             problem = "occurs twice" if other == name else f"differs from {other!r} only in case"
             raise ConfigError(f"The site name {name!r} {problem}. Rename one of the sites.")
+        seen[name.casefold()] = name
 
 
 def chosen_names(names: Iterable[str], patterns: Iterable[str]) -> list[str]:
@@ -360,7 +359,7 @@ def open_activations(
 
     Args:
         activations: mapping, or path of a folder.
-        sites: names or globs of the sites to keep.
+        sites: names or globs of the sites to keep, at least one.
         position: for arrays with an axis of positions: the position to read, or one for each row.
 
     Raises:
@@ -389,8 +388,6 @@ def open_activations(
         raise ConfigError("activations is empty. Give at least one site and its array.")
     by_name = dict(zip(all_names, by_key.values(), strict=True))
     names = chosen_names(by_name, sites)
-    if not names:
-        raise ConfigError("`sites` is empty. Give at least one name or glob.")
     check_storable(filter(is_known, names))
     if position is not None and not any(has_positions(n, len(by_name[n].shape)) for n in names):
         raise ConfigError(
