@@ -26,6 +26,8 @@ def export_cache(
 ) -> list[Path]:
     """Export rows and return the files written: one per site, rows.csv and export.json.
 
+    An existing rows.csv or export.json is replaced.
+
     Args:
         store: the store to export.
         folder: output folder; created if missing.

@@ -349,7 +349,7 @@ def default_root() -> Location:
 
     Raises:
         ConfigError: PROBEKIT_CACHE is a file, or one of its parents is.
-        StoreError: The user has no home folder.
+        StoreError: the user has no home folder.
     """
     chosen = os.environ.get("PROBEKIT_CACHE")
     if not chosen:

@@ -5,6 +5,7 @@
     <cache>/<key>/<site>/00000.<digest>.safetensors   rows of one shard, shape (n_rows, ...)
     <cache>/<key>/<site>/00000.json        record of the shard; created last and exclusively
     <cache>/<key>/manifest.json            finished sites and one root digest
+    <cache>/<key>/.lock*, *.claim, *.job.json   locks, and jobs of workers; see `local`, `upkeep`
 
 A shard without a record counts as missing. A site is finished when all its shards are committed.
 Sites can be added later by any number of writers; the first one to commit a shard wins. Reading is
@@ -60,7 +61,7 @@ def files_at(place: Location, *, mapped: bool | None = None) -> Files:
     """Return the files of the cache at a location; `mapped` as for `LocalFiles`.
 
     Raises:
-        StoreError: the fsspec implementation of such URLs is not installed.
+        StoreError: the fsspec implementation of such URLs is not installed or fails to connect.
     """
     if is_url(place):
         from probekit.activations.object_store import ObjectFiles  # fsspec, which few runs need

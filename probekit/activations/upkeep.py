@@ -45,7 +45,7 @@ class Damage(NamedTuple):
 
 @dataclass(frozen=True)
 class Summary:
-    """Summary of a cache.
+    """Summary of a cache; one that cannot be opened has no rows, no sites and no root.
 
     Attributes:
         key: key of the cache, which names its folder.
@@ -220,7 +220,8 @@ def _damage_of(store: ActivationStore, site: str, *, digests: bool) -> Iterator[
 def repair_cache(store: ActivationStore) -> list[Damage]:
     """Remove damaged files, so that the next run computes them again, and return them.
 
-    In an object store no writer may be alive, because the lock is removed first.
+    If any file is damaged, the manifest is removed, too. In an object store no writer may be alive,
+    because the lock is removed first.
 
     Raises:
         StoreError: another run is writing, or the folder cannot be written.

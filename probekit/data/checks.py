@@ -253,7 +253,7 @@ def _few_groups_of_label(splits: _Splits) -> Iterator[Finding]:
 
 
 def _repeated_texts(splits: _Splits) -> Iterator[Finding]:
-    """Yield a warning for each side with texts, or spans, that occur more than once."""
+    """Yield a warning for each side with texts, or spans, that occur more than once in a fold."""
     sides = {"test": [test for _, test in splits.parts]}
     # With several folds, each training example is also a test example, of another fold.
     if not splits.is_nested:
@@ -262,12 +262,11 @@ def _repeated_texts(splits: _Splits) -> Iterator[Finding]:
         n_examples = sum(map(len, parts))
         n_repeated = n_examples - sum(len({example.place for example in part}) for part in parts)
         if n_repeated:
-            verb = "has" if n_examples == 1 else "have"
             of_fold = " of the same fold" if splits.is_nested else ""
             yield Finding(
                 "warning",
                 f"duplicates-in-{side}",
-                f"{n_repeated:,} of {n_examples:,} examples in {side} {verb} the same text and "
+                f"{n_repeated:,} of {n_examples:,} examples in {side} have the same text and "
                 f"span as an earlier one{of_fold}.",
             )
 

@@ -221,7 +221,11 @@ def number_text(where: str, value: object) -> str:
 
 
 def _of_dicts(data: MemoryData, columns: Collection[str]) -> Table:
-    """Return the rows of a list of dicts; raise DataError if an entry is not a dict."""
+    """Return the rows of a list of dicts; raise DataError if an entry is not a dict.
+
+    >>> [row.cells for row in _of_dicts(MemoryData([{0: "a", "b": 1}]), ["0"]).rows]
+    [{'0': 'a', 'b': None}]
+    """
     rows = list(data.rows)
     for position, row in enumerate(rows):
         if not isinstance(row, Mapping):
@@ -229,8 +233,9 @@ def _of_dicts(data: MemoryData, columns: Collection[str]) -> Table:
                 f"{RowSource(data.name, key=str(position))} is of type {type(row).__name__}. Each "
                 'entry must be a dict, such as {"text": "...", "label": "..."}.'
             )
+    rows = [{str(key): value for key, value in row.items()} for row in rows]  # keys may be numbers
     # Columns that are not read have empty cells: an error message on a missing column names them.
-    cells: list[dict[str, Any]] = [{str(key): None for key in row} for row in rows]
+    cells: list[dict[str, Any]] = [dict.fromkeys(row) for row in rows]
     for column in dict.fromkeys(columns):
         having = [number for number, row in enumerate(rows) if column in row]
         values = [_plain(rows[number][column]) for number in having]

@@ -134,17 +134,21 @@ def missing_groups(examples: Sequence[Example]) -> Iterator[Finding]:
 
 
 def _number(name: str) -> str:
-    """Return a form that is equal for all spellings of a number; "" if the name is no number.
+    """Return a form that is equal for all spellings of a decimal number; "" for other names.
+
+    Numbers with an exponent, or without a digit before the point, count as other names.
 
     >>> _number("01") == _number(" 1.0") == _number("1"), _number("1a"), _number("1.5")
     (True, '', '1.5')
+    >>> _number("-0.0") == _number("0"), _number("-0.5"), _number("1e3"), _number(".5")
+    (True, '-0.5', '', '')
     """
     if _DECIMAL.fullmatch(name) is None:
         return ""
     whole, _, decimals = name.strip().lstrip("+").partition(".")
-    sign, decimals = ("-" if whole.startswith("-") else ""), decimals.rstrip("0")
-    digits = whole.lstrip("-").lstrip("0") or "0"
-    return f"{sign}{digits}.{decimals}" if decimals else f"{sign}{digits}"
+    digits, decimals = whole.lstrip("-").lstrip("0") or "0", decimals.rstrip("0")
+    plain = f"{digits}.{decimals}" if decimals else digits
+    return f"-{plain}" if whole.startswith("-") and plain != "0" else plain
 
 
 def _differ_in_case(names: Sequence[str]) -> bool:
@@ -171,7 +175,7 @@ def _similar_message(names: Sequence[str], rows: dict[str, list[Example]], effec
 
 
 def _peculiar(label: str, everywhere: set[str]) -> str:
-    """Return ", with CHARACTER NAMES" for the non-ASCII characters peculiar to this spelling.
+    """Return ", with CHARACTER NAMES" for the non-ASCII characters that not all spellings contain.
 
     At most `_SHOWN_CHARACTERS` are named; "" if there are none.
 
@@ -260,9 +264,10 @@ def _is_other_digit(character: str) -> bool:
 def appearance(label: str) -> str:
     r"""Return a form that is equal for labels that differ only in case, spaces or encoding.
 
-    The form is NFC, without invisible characters. Compatibility characters such as full-width
-    letters, Cyrillic and Greek letters with the shape of a Latin one, and digits of other alphabets
-    are replaced by plain ones.
+    The form is NFC, case-folded, with single spaces between words and without invisible characters.
+    Compatibility characters such as full-width letters (but not those of another shape, such as ²),
+    Cyrillic and Greek letters with the shape of a Latin one, and digits of other alphabets are
+    replaced by plain ones.
 
     >>> appearance("Cafe\u0301 ") == appearance("caf\xe9"), appearance("p\u0430st\u200b")
     (True, 'past')
@@ -287,7 +292,7 @@ def _plain(character: str) -> str:
 
 
 def character_name(character: str) -> str:
-    r"""Return code point and name of a character.
+    r"""Return the code point of a character and, if it has one, its name.
 
     >>> character_name("\u200b")
     'U+200B ZERO WIDTH SPACE'
@@ -299,8 +304,8 @@ def is_typo(label: str, other: str) -> bool:
     """Return whether two labels differ by one typo after the first letter.
 
     A typo is a letter dropped, added or replaced, or two adjacent letters swapped. A changed
-    digit is not a typo, and labels of fewer than four letters, or of fewer than six if both are in
-    capitals, count as different tags.
+    digit is not a typo, and labels of fewer than four characters, or of fewer than six if both are
+    in capitals, count as different tags.
 
     >>> is_typo("pats", "past"), is_typo("plurale", "plural"), is_typo("nsubj", "csubj")
     (True, True, False)

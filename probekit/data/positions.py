@@ -252,10 +252,10 @@ def _shift(tokens: _Tokens, span: _TokenRanges, rule: PositionRule) -> _TokenRan
 
     shifted = np.zeros_like(span.first)
     shifted[aligned] = np.where(inside, target, 0)
-    side = "before" if offset < 0 else "after"
+    side, end = ("before", "first") if offset < 0 else ("after", "last")
     outside = np.zeros(len(shifted), dtype=bool)
     outside[aligned] = ~inside
-    edge_name = "last token of the turn" if rule.at.endswith("_last") else "span"
+    edge_name = f"{end} token of the turn" if rule.at.endswith("_last") else "span"
     reason = f"its text has no token {abs(offset)} {side} the {edge_name}"
     fault = np.where(outside, reason, span.fault)
     return _TokenRanges(tokens.position, shifted, shifted + 1, fault)

@@ -1,8 +1,8 @@
 """Readers of data sets and texts in any format, and the table of formats.
 
-The format is always given, never guessed from the file extension. Every cell of a text file remains
-the string in the file: a label `no`, `1` or `1.0` is not converted. Ambiguous contents raise an
-error that names the row.
+The format is always given, never guessed from the file extension. A cell of a CSV or TSV file
+remains the string in the file: a label `no`, `1` or `1.0` is not converted. Ambiguous contents
+raise an error that names the row.
 """
 
 from __future__ import annotations

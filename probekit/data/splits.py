@@ -213,7 +213,7 @@ def in_one_group(dataset: Dataset) -> IntArray:
 
 
 def joined_groups(labels: Strings, groups: Strings, words: Strings) -> StringArray:
-    """Merge groups that share a word; return the group of each row, shape (n_rows,).
+    """Merge groups that share a word, whatever its case; return the group of each row, (n_rows,).
 
     The original groups are returned if the merged ones cannot be split: if the largest has more
     than half of the rows, or a label occurs in one of them only. In running text nearly all groups
@@ -358,9 +358,14 @@ def _require_two(labels: Collection[str], what: str) -> None:
 
 
 def _require_none(names: Collection[str], message: str) -> None:
-    """Raise DataError if there are any names; they replace `{}` in `message`."""
-    if names:
-        raise DataError(message.format(_listed(names)))
+    """Raise DataError if there are any names; they replace the last `{}` in `message`.
+
+    >>> _require_none(["b"], "{x}: unknown labels: {}.")
+    Traceback (most recent call last):
+    probekit.errors.DataError: {x}: unknown labels: 'b'.
+    """
+    if names:  # not `format`: the name of a data set may contain braces
+        raise DataError(_listed(names).join(message.rsplit("{}", 1)))
 
 
 def _listed(names: Collection[str]) -> str:

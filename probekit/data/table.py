@@ -114,7 +114,7 @@ def examples_of(table: Table, columns: TableColumns, name: str) -> Dataset:
     examples: list[Example] = []
     row_of_id: dict[str, RowSource] = {}
     first: TableRow | None = None
-    # Columns with their default name, which the user did not choose.
+    # Columns with their default name, which the user probably did not choose.
     defaults = [key for key in ("text", "label") if getattr(columns, key) == key]
     for row in _rows_with(table, columns.names, defaults):
         example = _example(table, row, columns, id=f"row {len(examples) + 1}")

@@ -1,6 +1,6 @@
 """Text files with errors that give file and line; tables in CSV, TSV and JSON Lines.
 
-Every cell remains the string in the file.
+A cell of CSV or TSV remains the string in the file; one of JSON Lines is the JSON value.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ json_table = partial(_table, delimiter=None)
 
 
 def _delimited_rows(path: Path, text: str, delimiter: str) -> Iterator[TableRow]:
-    """Yield the rows after the header, which is the first line that is not blank."""
+    """Yield the rows after the header, which is the first line that is not empty."""
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
     header: list[str] = []
     line = 1  # where the next row begins: cells in quotes may contain line breaks
@@ -87,7 +87,7 @@ def _delimited_rows(path: Path, text: str, delimiter: str) -> Iterator[TableRow]
             if not header:
                 header = cells
                 _require_unique(f"{path}:{line}", header)
-            elif cells:  # skips blank lines
+            elif cells:  # skips empty lines
                 if len(cells) != len(header):
                     raise DataError(
                         f"{path}:{line}: the row has {counted(len(cells), 'cell')}, the header has "

@@ -22,7 +22,8 @@ Unit: TypeAlias = Literal["sentence", "document"]
 _Span: TypeAlias = tuple[int, int]
 
 _UNITS = ("sentence", "document")
-_ID = re.compile(r"(\d+)(?:([-.])(\d+))?", re.ASCII)
+# int() raises ValueError for thousands of digits.
+_ID = re.compile(r"(\d{1,9})(?:([-.])(\d{1,9}))?", re.ASCII)
 _LABELS = ("FORM", "LEMMA", "UPOS", "XPOS", "DEPREL", "HEAD")
 _FEATS = "FEATS:"
 
@@ -190,7 +191,7 @@ def read_treebank(path: Path, columns: ConlluColumns, *, name: str) -> Dataset:
     r"""Read a CoNLL-U file: one example for each word with the label that occurs in the text.
 
     Examples are in file order. Spans are located by matching word forms with the text. The notes of
-    the data set count the words that were skipped or repaired.
+    the data set count the words, sentences and empty nodes that were skipped or repaired.
 
     Raises:
         MissingError: the file does not exist.
@@ -304,7 +305,7 @@ def _label_of(word: Word, label: str, where: str, n_words: int) -> str | None:
         return None
     if label != "HEAD":
         return value
-    if not (value.isascii() and value.isdecimal() and int(value) <= n_words):
+    if not (re.fullmatch("[0-9]{1,9}", value) and int(value) <= n_words):
         raise DataError(
             f"{where}: word {word.id} of the sentence that begins here has the head {value!r}. "
             f"Allowed: 0 (the root) to {n_words}, the number of words."

@@ -233,7 +233,7 @@ class _Test:
         null = {"steers": slopes(changes[:, 1:], by).mean(axis=0)}
         matched = {"steers": slopes(by_matched, by).mean(axis=0)}
         # The whole vector's effect per standard deviation: the difference between the classes that
-        # the site carries, over the distance of the class means along the direction.
+        # the site carries, over the distance of the class means along the direction; 0 without one.
         carried = class_gap(self.base - self.without, self.codes, self.resamples)
         distances, shares = [], []
         matrix = self.folds[0].responder.entry.matrix

@@ -41,13 +41,13 @@ LabelSets = NDArray[np.integer]  # (1 + draws, n_rows), the true labels first
 
 @dataclass(frozen=True, eq=False)
 class DirectionSet:
-    """Directions at one site, the observed one first.
+    """Directions at one site, the observed one first; or random ones (`matched_directions`).
 
     Attributes:
         unit: directions of length 1, (n_directions, n_features). A direction of zeros has no
             effect.
-        reading: vectors r with r'u = 1, (n_directions, n_features). Erasure subtracts
-            r'(x - mean) u; an orthogonal projection has r = u.
+        reading: vectors r with r'u = 1, (n_directions, n_features), zeros for a direction of zeros.
+            Erasure subtracts r'(x - mean) u; an orthogonal projection has r = u.
         spread: standard deviation of u'x over the training rows, (n_directions,).
         mean: mean of the training rows, (n_features,).
     """

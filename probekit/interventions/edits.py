@@ -47,8 +47,8 @@ class Edit:
 
     Attributes:
         change: function of the features and the given activations [batch pos n_features].
-        given: activations that the change uses, of the shape of the site, or [n_features]; None if
-            it uses none.
+        given: activations that the change uses, of the shape of the site, [batch 1 n_features] for
+            the same at all positions of a row, or [n_features]; None if it uses none.
         at: positions that are changed: a mask [batch pos], or indices [batch] or [batch n_at]; None
             means all.
     """
@@ -268,7 +268,7 @@ def _numbers(values: object, name: str) -> Tensor:
     """Return numbers as a tensor.
 
     Raises:
-        DataError: they are no numbers, none at all, or not finite.
+        DataError: they are no numbers, none at all, not finite, or a single number without axes.
     """
     try:
         found = values if isinstance(values, Tensor) else torch.as_tensor(values)

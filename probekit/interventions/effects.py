@@ -226,7 +226,7 @@ class PatchEffect:
     Attributes:
         site: the site, with its head or neuron.
         layer: block of the site; None outside the blocks.
-        head: head of the site; None for the whole site.
+        head: head of the site; None for the whole site or a neuron.
         position: index of the position, counted from the left without padding; `all`; or `chosen`
             for a position of each text.
         base: mean measure of the clean texts.
@@ -236,8 +236,8 @@ class PatchEffect:
             `effect_high`.
         recovery: share of the difference between source and base, a ratio of sums, with its limits
             `low` and `high`; NaN if 0 is in the interval of the difference.
-        interchange: share of the pairs that prefer the wrong answer after the patch; NaN without a
-            wrong answer or for another measure.
+        interchange: share of the pairs that prefer the wrong answer after the patch; NaN unless
+            the measure is a logit difference or a probability, with a wrong answer.
         p: p-value of no mean effect, the larger one of random signs and of a bootstrap of whole
             groups; NaN for less than 6 groups.
         p_best: the same, adjusted for all sites, heads and positions of the call.

@@ -42,7 +42,7 @@ TOLERANCE = 1e-9
 
 @dataclass(frozen=True, eq=False)
 class Eraser:
-    """The affine map x - left right (x - mean) of rank r.
+    """The affine map x - left right (x - mean), where left right has rank r.
 
     Attributes:
         left: shape (n_features, r).
@@ -204,6 +204,7 @@ def downstream_scores(
 
     Raises:
         ConfigError: a site is before the erased one.
+        UnknownNameError: a pattern matches no site.
     """
     selected, (erased_site, _) = model.sites.select(sites), erased_at
     order = {site: number for number, site in enumerate(model.sites)}

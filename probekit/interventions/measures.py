@@ -216,8 +216,9 @@ def single_tokens(tokenizer: Tokenizer, words: Sequence[str]) -> Tensor:
         if len(encoded[word]) != 1
     ]
     if wrong:
+        verb = "is" if len(wrong) == 1 else "are"
         raise DataError(
-            f"{counted(len(wrong), 'answer')} of {len(words)} not a single token: "
+            f"{counted(len(wrong), 'answer')} of {len(words)} {verb} not a single token: "
             f"{_first_few(wrong)}. Use words of one token; most words need a leading space."
         )
     return torch.tensor([int(encoded[word][0]) for word in words])

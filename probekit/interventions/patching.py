@@ -3,8 +3,9 @@
     patching   those of the text's counterfactual
     ablation   a mean, zero, or those of a random other text
 
-For each site, head and position one pass per text, which starts at the edited site and stops at
-the measured position. The measure is that of the answer of the unedited text throughout.
+For each site, head and position one pass per text, which starts at the edited site (outside the
+residual stream at the beginning of its block) and stops at the measured position. The measure is
+that of the answer of the unedited text throughout.
 
 Source: Vig et al. (2020), Investigating gender bias in language models using causal mediation
 analysis; Meng et al. (2022), Locating and editing factual associations in GPT; Wang et al. (2022),
@@ -163,7 +164,8 @@ def ablated_values(
 
     Raises:
         ConfigError: a mean of a site that is not a part of the residual stream.
-        DataError: no other text has as many tokens, so that none can replace it at all positions.
+        DataError: for `resample`, a text is the only one, or at all positions the only one with its
+            number of tokens.
 
     >>> from probekit import GPT2, Tokenizer
     >>> from probekit.interventions.measures import single_tokens
@@ -197,10 +199,10 @@ def ablated_values(
     donors = np.full(len(batch), -1)  # the other text of each text
     if replacement == "resample":
         generator, lengths = np.random.default_rng(seed), batch.mask.sum(1).numpy()
-        if isinstance(at, Tensor):
-            lengths = np.zeros_like(lengths)  # at one position, a text of any length can replace it
-        for length in np.unique(lengths):
-            same = np.flatnonzero(lengths == length)
+        # At one position, a text of any length can replace it.
+        kinds = np.zeros_like(lengths) if isinstance(at, Tensor) else lengths
+        for kind in np.unique(kinds):
+            same = np.flatnonzero(kinds == kind)
             if len(same) > 1:
                 shuffled = generator.permutation(same)
                 donors[shuffled] = np.roll(shuffled, 1)  # no text receives its own activations

@@ -50,16 +50,19 @@ class CausalVerdict:
     """An effect of a direction with its interval and p-value, and the answer to its question.
 
     Attributes:
-        effect: the effect, positive in the direction of class 1; NaN if it is undefined.
+        effect: the effect, positive if the direction ranks class 1 higher, moves the measure
+            towards it, or reduces the difference between the classes; NaN if it is undefined.
         low: lower limit of its 95 % interval over groups; NaN without one.
         high: upper limit.
         p: p-value before adjustment; NaN without a test.
-        whole: effect of the whole vector at the same site and position, in the same units.
+        whole: effect of the whole vector at the same site and position, in the same units; for
+            `detects` the largest possible effect, 0.5.
         exceeds_whole: whether the direction moves the measure significantly more than its whole
             vector, which shows that the direction is an artefact (Makelov et al. 2023).
         unit: unit of the effect.
         rounding: effects up to this size are rounding errors.
-        reason: why the effect or the test is undefined; empty otherwise.
+        reason: why the effect, its interval or, for `detects`, the test is undefined; empty
+            otherwise.
         question: `detects`, `steers`, `silences`, or `swap`, whose answer is empty.
         answer: `yes`, `no` or `undecided`; empty for `swap`.
         p_holm: the p-value with Holm's adjustment for the questions of one direction that have a
@@ -97,8 +100,9 @@ class CauseResult:
         wrong_way: share of the test rows whose measure moves against the direction.
         kernel_share: largest share of the direction in the kernel of the output matrix, over the
             folds; NaN where the site has no output matrix, such as the residual stream itself.
-        null: effect of each direction on permuted labels, (draws,), by question, and of `swap`.
-        matched: effect of random directions with the features' covariance, by question.
+        null: effect of each direction on permuted labels, (draws,), for `steers`, `silences` and,
+            with counterfactuals, `swap`.
+        matched: the same of random directions with the features' covariance, (matched,).
         unit: unit of the measure.
         n: number of test rows.
         groups: number of their groups.
@@ -213,7 +217,7 @@ def direction_effect(
         whole: effect of the whole vector, (1 + n_units,).
         resamples: jackknife resamples of the rows.
         unit: unit of measurement of the effect.
-        size: typical size of the measure, by which rounding errors are recognised.
+        size: size of the measure in this unit, by which rounding errors are recognised.
     """
     effect, rounding = interval_of(observed, resamples), _PASS_ROUNDING * size
     p = two_sided_p(effect.value, null) if len(null) else np.nan
@@ -229,7 +233,7 @@ def silence(
 ) -> CausalVerdict:
     """Return the share of the class difference that erasure removes, 1 - after / before.
 
-    It is undefined if 0 is in the interval of the difference before.
+    It is undefined if 0 is in the interval of the difference before, or a class has no test row.
 
     Args:
         base: measure of each test row towards class 1, (n_rows,).
@@ -268,7 +272,7 @@ def ratio_effect(
         whole: the same for the whole vector, (n_rows,).
         denominators: change of the measure from base to source, (n_rows,).
         resamples: jackknife resamples of the rows.
-        size: typical size of the measure, by which rounding errors are recognised.
+        size: largest absolute measure, by which rounding errors are recognised.
     """
     denominator = mean_of_rows(denominators, resamples)
     if holds_zero(interval_of(denominator, resamples)):
@@ -362,8 +366,6 @@ def summary(result: CauseResult) -> str:
             f"The verdicts do not agree: {listed}.",
         )
     sentences = [first]
-    if steers.answer == "yes" and steers.effect < 0:
-        sentences.append("It moves the answers away from the class that it detects.")
     if any(one.answer == "yes" and one.exceeds_whole for one in result.verdicts):
         sentences.append(
             "It moves the answers more than its whole vector does, which indicates an artefact."

@@ -138,6 +138,7 @@ def plan(at, span=(4, 8), **options):
     [
         "plan('word', offset=9)",
         "plan('user_last', offset=9)",  # a turn, not a span
+        "plan('user_last', offset=-9)",
         "plan('span', span=None)",
         "plan_rows([], [], [], PositionRule('last'), bos=False)",
     ],

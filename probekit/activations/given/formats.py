@@ -134,11 +134,15 @@ class SiteArray:
 
 
 def as_float32(values: Any) -> FloatArray:
-    """Return a NumPy array or torch tensor, on any device, as float32; masked numbers are NaN."""
+    """Return a NumPy array or torch tensor, on any device, as float32; masked numbers are NaN.
+
+    >>> as_float32(np.ma.masked_array([1, 2], mask=[False, True]))
+    array([ 1., nan], dtype=float32)
+    """
     if hasattr(values, "detach"):  # NumPy has no bfloat16
         values = values.detach().to("cpu").float().numpy()
     if isinstance(values, np.ma.MaskedArray):
-        values = values.filled(np.nan)
+        values = np.where(np.ma.getmaskarray(values), np.nan, values.data)
     with np.errstate(over="ignore", invalid="ignore"):
         return np.asarray(values).astype(np.float32)
 
@@ -360,8 +364,8 @@ def find_arrays(folder: Path) -> dict[str, SiteArray]:
     """Return the arrays in a folder by site, with numbers in names in numerical order.
 
     The site of a .safetensors tensor, of an array in a Zarr group and of a column of a Parquet file
-    is its name; that of any other file is the name of the file. The folder may itself be a Zarr
-    group.
+    is its name; that of any other file, and of a Parquet file of `probekit cache export`, is the
+    name of the file without its extension. The folder may itself be a Zarr array or group.
 
     Raises:
         MissingError: the folder does not exist, or contains no array.

@@ -51,8 +51,8 @@ class GivenSite:
     Attributes:
         site: the name.
         layer: the number in the name that counts layers; None if there is none.
-        component: the name with `*` in place of that number; sites with the same component are one
-            line of a figure.
+        component: the name with `*` in place of that number; for a site without a layer see
+            `placed_sites`. Sites with the same component are one line of a figure.
         order: place on the layer axis, from 0.
     """
 
@@ -108,14 +108,17 @@ def check_distinct(names: Sequence[str]) -> None:
 
     Raises:
         ConfigError: two names are equal, or differ only in case.
+
+    >>> check_distinct(["embed", "embed"])
+    Traceback (most recent call last):
+    probekit.errors.ConfigError: The site name 'embed' occurs twice. Rename one of the sites.
     """
     seen: dict[str, str] = {}
     for name in names:
-        other = seen.setdefault(name.casefold(), name)
-        # The first of similar names finds itself. Two names of a mapping are never one object.
-        if other is not name:
+        if (other := seen.get(name.casefold())) is not None:
             problem = "occurs twice" if other == name else f"differs from {other!r} only in case"
             raise ConfigError(f"The site name {name!r} {problem}. Rename one of the sites.")
+        seen[name.casefold()] = name
 
 
 def chosen_names(names: Iterable[str], patterns: Iterable[str]) -> list[str]:
@@ -147,9 +150,10 @@ def placed_sites(names: Sequence[str]) -> tuple[SiteSelection | GivenSite, ...]:
     """Return the sites with their places on the layer axis.
 
     If all names are those of probekit's sites, the places are those of a run, in forward order.
-    Otherwise the sites keep their order, and the number that differs between names of the same form
-    counts the layers. Names without a number share the line of the only other component; if no name
-    has a number, the line is called `sites`.
+    Otherwise the sites keep their order, and the first number that differs between names of the
+    same form counts the layers. If the layers of each component ascend, the places of all layers
+    are sorted together. Sites without a layer share the line of the only component that has layers;
+    if no site has a layer, the line is called `sites`.
 
     >>> placed_sites(["blocks.0.hook_resid_post"])
     (SiteSelection(site='blocks.0.hook_resid_post', head=None, neuron=None, kv_head=None),)
@@ -301,7 +305,7 @@ class GivenActivations:
     Attributes:
         arrays: the array of each site.
         contents: measurements of each array.
-        sites: the sites in the order of the layer axis.
+        sites: the sites with their places on the layer axis, as `placed_sites` returns them.
         row_keys: hash of each row over all sites, shape (n_rows,); equal rows have equal hashes.
     """
 
@@ -355,7 +359,7 @@ def open_activations(
 
     Args:
         activations: mapping, or path of a folder.
-        sites: names or globs of the sites to keep.
+        sites: names or globs of the sites to keep, at least one.
         position: for arrays with an axis of positions: the position to read, or one for each row.
 
     Raises:
