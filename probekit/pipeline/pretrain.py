@@ -146,10 +146,9 @@ def _pretrain(recipe: Recipe, folder: Path, device: str, watcher: Watcher) -> Pr
         "files": {RECIPE: digest([(folder / RECIPE).read_bytes()])},
     }
     write_atomic(folder / "run.json", pack_record(facts))
-    dtype = getattr(torch, recipe.checkpoints.dtype)
 
     def keep(model: GPT2, step: int) -> None:
-        save_checkpoint(folder, model, step, dtype, tokenizer)
+        save_checkpoint(folder, model, step, getattr(torch, recipe.checkpoints.dtype), tokenizer)
 
     train(recipe, tokens, d_vocab, folder, before, save=keep, device=device, watcher=watcher)
     figure, last = write_losses(folder), read_log(folder / LOG)[-1]

@@ -164,8 +164,7 @@ def plan_tokens(
     names = config.sites.expand(list(sites))
     check_storable(names)
     # A batch has at least one sequence, and a shard at least one batch.
-    device_type = device.partition(":")[0]
-    tokens_of_batch = max(1, batch_tokens(device_type) // config.n_ctx) * config.n_ctx
+    tokens_of_batch = max(1, batch_tokens(device.partition(":")[0]) // config.n_ctx) * config.n_ctx
     tokens_of_shard = tokens_of_batch * max(1, SHARD_ROWS // tokens_of_batch)
     n_tokens = math.ceil(tokens / config.n_ctx) * config.n_ctx  # each token is a row
     n_shards = math.ceil(n_tokens / tokens_of_shard)

@@ -130,10 +130,9 @@ def findings(rows: Rows, probers: Sequence[Prober]) -> tuple[Finding, ...]:
     """Return the findings on the data, on dropped examples and on the controls, errors first."""
     settings, has_texts = probers[0].settings, rows.texts is not None
     has_classes = settings.reads == "classes"
-    checks = check_dataset(
-        rows.dataset, rows.examples, has_classes=has_classes, has_texts=has_texts
+    results = list(
+        check_dataset(rows.dataset, rows.examples, has_classes=has_classes, has_texts=has_texts)
     )
-    results = list(checks)
     if settings.metric is not None:  # the finding `imbalance` proposes to set a metric
         results = [finding for finding in results if finding.code != "imbalance"]
     if not METRICS[probers[0].main_metric].parts:  # the metric does not weight labels equally

@@ -99,8 +99,7 @@ def probe(  # noqa: PLR0913  # one call, whose options have defaults
     # Rows are read by position, so that columns with an index must be in the same order.
     indexes = {key: column.index for key, column in columns.items() if hasattr(column, "iloc")}
     for key, index in indexes.items():
-        first = next(iter(indexes))
-        order = indexes[first]
+        first, order = next(iter(indexes.items()))
         is_other = len(index) == len(order) and not index.equals(order)
         if is_other and index.isin(order).all():
             raise DataError(

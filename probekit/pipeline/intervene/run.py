@@ -92,8 +92,7 @@ def intervene(
             warnings += step.warnings(found)
     for name, table_rows in rows.items():
         if table_rows:
-            content = csv_text(make_table(table_rows, TABLES[name]))
-            folder.write(f"{FOLDER}/{name}.csv", content)
+            folder.write(f"{FOLDER}/{name}.csv", csv_text(make_table(table_rows, TABLES[name])))
     # Tokens of the first test text, and whether all texts have each; empty without effects by
     # position, or if the texts differ in length.
     tokens, same = [], []

@@ -167,20 +167,18 @@ def predict_texts(
         if not indices:
             raise DataError(f"{problem}: no text is left.")
     tokens = [encoded[index].first(config.n_ctx) for index in indices]
-    texts_read = [texts[index] for index in indices]
+    texts_read, bos = [texts[index] for index in indices], tokens[0].has_bos
     offsets, turns = [part.offsets for part in tokens], [(0, len(text)) for text in texts_read]
     # One plan, so that the model runs once: the rows of all tokens, then, if the probe predicts
     # whole texts, one row of each text at its position.
-    plan, _ = plan_rows(offsets, turns, texts_read, PositionRule("all"), bos=tokens[0].has_bos)
+    plan, _ = plan_rows(offsets, turns, texts_read, PositionRule("all"), bos=bos)
     n_token_rows = len(plan.example)
     if facts.at in OF_ANY_TEXT:
         # All settings of a position except `pieces`, which only words have.
         known = facts.position.keys() & ("at", "index", "skip_first", "offset")
         rule: dict[str, Any] = {name: facts.position[name] for name in known}
         # Texts without the position have no row.
-        whole, _ = plan_rows(
-            offsets, turns, texts_read, PositionRule(**rule), bos=tokens[0].has_bos
-        )
+        whole, _ = plan_rows(offsets, turns, texts_read, PositionRule(**rule), bos=bos)
         plan = RowPlan(
             example=np.concatenate([plan.example, whole.example]),
             positions=np.concatenate([plan.positions, whole.positions]),

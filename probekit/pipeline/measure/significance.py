@@ -118,7 +118,6 @@ def p_value_rows(
         # The first column is that of the true labels, the others are those of exchanged labels.
         null = exchange.null([found for _, found in entries])
         p = p_values(null.t[:, 0], null.t[:, 1:])
-        columns = zip(P_VALUES, (p.single, holm(p.single), p.maximum), strict=True)
         facts = {"ci_low": None, "ci_high": None, "chance": None, "null": exchange.name}
         null_rows = []
         for (row, _), scores in zip(entries, null.scores, strict=True):
@@ -129,7 +128,7 @@ def p_value_rows(
                 ends = np.quantile(scores[1:], [LEVEL / 2, 1 - LEVEL / 2])
                 low, high = row["value"] - scores[0] + ends
             null_rows.append({**row, **facts, "null_low": float(low), "null_high": float(high)})
-        for metric, values in columns:
+        for metric, values in zip(P_VALUES, (p.single, holm(p.single), p.maximum), strict=True):
             for row, value in zip(null_rows, values, strict=True):
                 rows.append(row | {"metric": metric, "value": float(value)})
     return sorted(rows, key=lambda row: P_VALUES.index(row["metric"]))
