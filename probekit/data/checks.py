@@ -99,7 +99,8 @@ def check_dataset(
     Args:
         dataset: the examples.
         splits: one split, or all outer folds of a nested cross-validation.
-        has_classes: False for labels that are numbers or heads: checks of classes are skipped.
+        has_classes: False for labels that are numbers or heads: checks of numbers replace those of
+            classes.
         has_texts: False for given activations: checks of texts are skipped.
 
     >>> from probekit.data.examples import Example

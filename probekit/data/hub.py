@@ -25,7 +25,8 @@ class HubData:
         name: name on the hub, or the absolute path of a folder.
         split: name of the split; None for the only one.
         revision: hash of the commit; None for a folder.
-        config: name of the configuration; None for the only one.
+        config: name of the configuration; None for the only one. It is not used for a folder that
+            `save_to_disk` has written.
     """
 
     name: str

@@ -1,6 +1,6 @@
 """Checks of labels and groups: different spellings, likely typos, and numbers read inexactly.
 
-The functions at the end compare labels by their appearance.
+The functions at the end compare labels by their appearance, and find boundaries inside words.
 """
 
 from __future__ import annotations

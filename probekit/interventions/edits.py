@@ -48,7 +48,8 @@ class Edit:
     Attributes:
         change: function of the features and the given activations [batch pos n_features].
         given: activations that the change uses, of the shape of the site, [batch 1 n_features] for
-            the same at all positions of a row, or [n_features]; None if it uses none.
+            the same at all positions of a row, [pos n_features] for the same in all rows, or
+            [n_features]; None if it uses none.
         at: positions that are changed: a mask [batch pos], or indices [batch] or [batch n_at]; None
             means all.
     """
@@ -77,7 +78,7 @@ class Edit:
             # Axes are compared from the last one on, as in broadcasting.
             sizes = zip(flat_given.shape[::-1], flat.shape[::-1], strict=False)
             can_expand = all(size in (needed, 1) for size, needed in sizes)
-            # One text or one feature for all would expand, too, but is a mistake.
+            # Another number of texts, such as 1, or one feature would expand, but is a mistake.
             is_other_batch = flat_given.ndim == flat.ndim and len(flat_given) != len(flat)
             if is_other_batch or not can_expand or flat_given.shape[-1] != flat.shape[-1]:
                 raise DataError(

@@ -88,7 +88,8 @@ def reading(place: str, remedy: str = _TRUNCATED) -> Iterator[None]:
 class SiteArray:
     """Array of one site, with one row for each sample; its rows are read in parts.
 
-    A subclass defines `_open`, or `_shape` and `_parts`. Whatever they raise becomes a DataError.
+    A subclass defines `_open`, or `_shape` and `_parts`. What libraries raise in them becomes a
+    DataError.
 
     Attributes:
         place: file or site, for messages.
