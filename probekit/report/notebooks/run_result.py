@@ -203,7 +203,7 @@ class RunResult:
         """The reported score, with `site`, `value`, `ci_low`, `ci_high`, `chance` and `p`.
 
         It is that of the chosen site on the test rows; with outer folds, that of the pooled
-        predictions of each fold's own choice. None if no site was chosen.
+        predictions of each fold's own choice. None if no site was chosen, or without a test row.
         """
         return self._record.verdict.score
 
