@@ -506,7 +506,7 @@ def curve_facets(table: pd.DataFrame, metric: str = "accuracy") -> go.Figure:
         of_others = list(chain.from_iterable(at_ends))
         references = go.Figure()
         # The horizontal lines of a panel: those of its run, model, data set, position and kind of
-        # probe. Baselines have no site; the nested choice is not bound to one position.
+        # probe. Baselines have no site; the nested choices of all runs are in every panel.
         is_own = pd.Series(True, measured.index)
         for column in ("run", "model", "dataset", "position"):
             is_own &= measured[column].isin(["", first[column]]) | measured["target"].eq(HEADLINE)
