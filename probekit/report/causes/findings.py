@@ -234,7 +234,7 @@ class Direction:
         if self.answer(question) != "yes":
             return False
         p = float(self.found[question]["p_best"])
-        return bool(np.isnan(p) or p <= LEVEL)
+        return bool(np.isnan(p) or p < LEVEL)
 
     @property
     def is_used(self) -> bool:
