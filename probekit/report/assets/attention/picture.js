@@ -146,7 +146,7 @@ async function asPng(svg) {
 const LEAST_WORDS = 5;
 const LONGEST_SLUG = 60;
 
-/** The first words of a text for a file name: at least five, and so many that no other text begins with the same. */
+/** The first words of a text for a file name, cut at `LONGEST_SLUG`: five, or until no other text begins with the same. */
 function slugOf(text, others) {
   const words = (it) => it.normalize("NFC").toLowerCase().match(/[\p{L}\p{M}\p{N}]+/gu) ?? [];
   const own = words(text);
