@@ -282,12 +282,11 @@ def _scores(bins: pd.DataFrame, test: pd.DataFrame) -> str:
     rows = only(test, **key)
     # Sites without heads have NaN, which equals nothing.
     is_head = rows["head"].isna() if pd.isna(first["head"]) else rows["head"] == first["head"]
-    rows = rows[is_head]
     titles = {"brier": "Brier score", "ece": "calibration error"}
     scores = [
         f"{title} {format_number(row['value'], row['ci_low'], row['ci_high'])}"
         for metric, title in titles.items()
-        for _, row in only(rows, metric=metric).head(1).iterrows()
+        for _, row in only(rows[is_head], metric=metric).head(1).iterrows()
     ]
     return f"{key['probe']} at {key['site']}: {', '.join(scores)}" if scores else ""
 

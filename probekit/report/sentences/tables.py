@@ -116,8 +116,7 @@ def _compared(rivals: Sequence[Rival], names: Sequence[str]) -> list[ComparedRow
             limits = f"[{fixed(rival.ci_low, places)}, {fixed(rival.ci_high, places)}]"
         has_p = not math.isnan(rival.p)
         is_tested = rival.is_named or has_p
-        is_decided = rival.verdict in (SIGNIFICANT, SIGNIFICANTLY_WORSE)
-        has_star = is_tested and rival.decisive_p < LEVEL and is_decided
+        has_star = rival.decisive_p < LEVEL and rival.verdict in (SIGNIFICANT, SIGNIFICANTLY_WORSE)
         has_verdict = is_tested and rival.verdict != SIGNIFICANT
         p = _p_cell(
             f"{format_p(rival.p)}*" if has_star else format_p(rival.p),
