@@ -32,7 +32,7 @@ TYPICAL = 0.95
 
 
 def token_label(token: str) -> str:
-    r"""Return a token with `GLYPHS` for whitespace, and other invisible characters as code points.
+    r"""Return a token with `GLYPHS`, and other invisible characters but `JOINERS` as code points.
 
     >>> token_label(" the"), token_label("\n\t"), token_label("\u202e")
     ('␣the', '⏎⇥', '<U+202E>')
@@ -60,7 +60,7 @@ def short_label(token: str) -> str:
 
 
 def line_label(text: str) -> str:
-    r"""Return a text as one line: spaces are kept, other invisible characters are made visible.
+    r"""Return a text as one line: spaces are kept, other characters are as in `token_label`.
 
     This also makes control sequences harmless in a terminal.
 
@@ -253,7 +253,7 @@ class Palette:
         >>> Palette(("a", "b"), 0.0, 4.0).paint(RowPrediction("a", -2.0))
         Paint(hue='#0072B2', strength=0.5)
         """
-        if answer.label is None:  # a predicted number
+        if answer.label is None:  # a predicted number; the weakest colour if all scores are equal
             span = self.high - self.low
             return Paint(NUMBER, _clipped((answer.score - self.low) / span if span else 0.0))
         if len(self.classes) == 2:

@@ -159,8 +159,8 @@ def attention_data(
 ) -> dict[str, Any]:
     """Return the JSON data of the explorer's template and script.
 
-    Thumbnails are packed like weights: for each layer the heads, then their mean and maximum; once
-    with and once without the first token.
+    Thumbnails are packed like weights: for each layer the heads, then, of several, their mean and
+    maximum; once with and once without the first token.
     """
     return {
         "model": model,

@@ -57,7 +57,7 @@ class EditSet:
         measure: name of the measure.
         unit: its unit.
         at: edited tokens: `probed`, `all` or `each`.
-        shown: the quantity of the figures: `recovery`, or `effect` where recovery is undefined.
+        shown: the quantity of the figures: `recovery`, or `effect` if no recovery is defined.
         rows: placed rows, with the shown quantity as `value`, `ci_low` and `ci_high`.
         n_edits: number of edits for which `p_best` is adjusted.
     """
@@ -88,10 +88,11 @@ class EditSet:
 
 
 def edit_sets(effects: pd.DataFrame) -> Iterator[EditSet]:
-    """Yield the sets of effects.csv in the order of the file, without undefined effects.
+    """Yield the sets of effects.csv, kinds of edit and measures in the order of the file.
 
-    Of rows at one place of the layer axis, only the first is kept: resid_pre of a block equals
-    resid_post of the block before it.
+    Rows without an effect, or without the shown quantity, are left out. Of rows at one place of the
+    layer axis, only the first is kept: resid_pre of a block equals resid_post of the block before
+    it.
     """
     keys = ["do", "replacement", "measure"]
     defined = effects[np.isfinite(effects["effect"])]
@@ -233,7 +234,7 @@ class Direction:
         if self.answer(question) != "yes":
             return False
         p = float(self.found[question]["p_best"])
-        return bool(np.isnan(p) or p <= LEVEL)
+        return bool(np.isnan(p) or p < LEVEL)
 
     @property
     def is_used(self) -> bool:
@@ -288,9 +289,10 @@ def blocks_of(tables: CauseTables) -> int:
 
 
 def legible(tables: CauseTables) -> CauseTables:
-    """Return the tables with each text as one line of visible characters.
+    """Return the tables with their texts as single lines of visible characters.
 
-    An invisible one, such as a direction mark, would reverse the sentence that contains it.
+    An invisible one, such as a direction mark, would reverse the sentence that contains it. The
+    model, the tokens and names from fixed lists are unchanged.
     """
     record = tables.record
     changes: dict[str, Any] = {
@@ -317,7 +319,7 @@ def legible(tables: CauseTables) -> CauseTables:
 
 
 def first_measure(tables: CauseTables) -> str:
-    """Return the measure of the open figures: the first one that has rows; "" without rows."""
+    """Return the measure of the open figures: the first of the record with rows; "" without."""
     measured = tables.effects["measure"].unique().tolist()
     return next((name for name in tables.record.measures if name in measured), "")
 
@@ -532,7 +534,8 @@ def _strongest_edits(tables: CauseTables) -> Iterator[str]:
 def _of_stream(edits: EditSet, tables: CauseTables) -> str:
     """Return where patches of the residual stream recover the effect.
 
-    The result is "" if they do not, or if the strongest token changes too often for a sentence.
+    The result is "" if they do not, for edits of all tokens or without recoveries, or if the
+    strongest token changes too often for a sentence.
 
     The first layers at the token in which texts differ and the last layers at the measured token
     recover it in any network, so the layers of the transition are reported: the first one that
@@ -572,7 +575,7 @@ def verdict_tables(directions: Sequence[Direction]) -> list[tuple[ResultTable, P
     """Return the verdicts on directions as a table and in words; of many, two such pairs.
 
     Of more than `MOST_ROWS` directions, the first pair has that many: those that are used come
-    first, then those with a larger `size`. A row has the site, method and edited tokens as far as
+    first, then those with a larger `size`. A row has the site, the method and the edited tokens if
     directions differ in them, and flags of the direction; then for each question the answer, the
     effect with its interval, p, and a remark.
     """

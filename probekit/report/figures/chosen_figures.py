@@ -68,7 +68,10 @@ def confusion_matrix(rows: pd.DataFrame) -> go.Figure:
 
 
 def confusion_counts(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the counts with true labels down and predicted labels across, both sorted."""
+    """Return the counts with true labels down and predicted labels across, both sorted.
+
+    The count of a pair without a row is 0.
+    """
     counts = rows.pivot_table("n", "truth", "guess", aggfunc="sum")
     labels = sorted({*counts.index, *counts.columns})
     return counts.reindex(index=labels, columns=labels, fill_value=0).fillna(0).astype(int)

@@ -41,8 +41,8 @@ def learning_curve_lines(table: pd.DataFrame) -> Iterator[tuple[str, pd.DataFram
     """Yield name and rows of each learning curve, in ascending order of training rows.
 
     The order is: the selected probe at the selected site, the other kinds at that site, the
-    selected kind at the embedding. Lines without rows are left out; without a selected site there
-    is none.
+    selected kind at the embedding. Lines without rows and `hidden_kinds` are left out; without a
+    selected site there is none.
     """
     rows, chosen = placed(only(table, split="learning")), chosen_row(table)
     if chosen is None:
@@ -64,7 +64,7 @@ def learning_curve_lines(table: pd.DataFrame) -> Iterator[tuple[str, pd.DataFram
 def learning_curve(table: pd.DataFrame) -> go.Figure:
     """Return the figure of test score by number of training rows.
 
-    The selected probe shows its interval as a band. Baselines, fitted on all training rows, are
+    The first line shows its interval as a band. Baselines, fitted on all training rows, are
     horizontal lines. The table must have at least one of `learning_curve_lines`.
     """
     lines = list(learning_curve_lines(table))

@@ -23,7 +23,7 @@ FORMATS = ("png", "svg", "pdf")
 POINT = 12 / 7  # pixels
 CENTIMETRE = 72 / 2.54 * POINT  # pixels
 WIDTHS = {1: 8.5, 2: 18.0}  # centimetres, by number of columns
-HEIGHTS = {1: 6.0, 2: 9.0}  # centimetres; in two columns, maps with many rows are higher
+HEIGHTS = {1: 6.0, 2: 9.0}  # centimetres; in two columns, at least the height of the part
 CSS_PIXELS, DOTS = 96 / 2.54, 600 / 2.54  # per centimetre: of SVG and PDF, and of PNG
 TOP = 24  # pixels above the plot, for titles of panels and notes of maps
 BOTTOM = 52  # pixels below the plot, for ticks and title of the layer axis
@@ -169,7 +169,7 @@ def file_names(titles: Sequence[str]) -> list[str]:
     for title in titles:
         plain = re.sub(r"[^a-z0-9]+", "-", title.lower().replace("²", "2")).strip("-")[:80]
         plain = plain or "figure"
-        # The number starts at the count of names that begin alike, and rises until it is free.
+        # The number starts after the count of names that begin alike, and rises until it is free.
         name, number = plain, sum(other.startswith(plain) for other in names)
         while name in names:
             number += 1

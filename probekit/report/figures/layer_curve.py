@@ -48,7 +48,7 @@ from probekit.results.table import SERIES, differs, figure_rows, only, placed, s
 
 WIDTH = 0.08  # of the band of a single layer, to both sides, in layers
 NULL_WIDTH = 0.4  # of the band of the null at a single layer
-MOST_BANDS = 2  # with more task lines, only the selected one shows its interval as a band
+MOST_BANDS = 2  # with more task lines, only those of `banded_series` have a band
 MOST_PANELS = 9
 # Series that differ only in these columns are compared in one panel, if they have enough colours.
 COMPARED = {"run", "model", "dataset", "seed"}
@@ -123,7 +123,7 @@ def finish_curve(
     Args:
         figure: Figure with all lines.
         metric: Metric of the vertical axis.
-        chance: Chance level, where the axis starts; NaN without one.
+        chance: Chance level, from which `value_range` follows; NaN without one.
         labels: Labels of the horizontal lines.
     """
     figure.update_yaxes(title_text=axis_title(metric), range=value_range(figure, metric, chance))
@@ -164,8 +164,8 @@ def curve_lines(table: pd.DataFrame, rows: pd.DataFrame) -> list[go.Scatter]:
 def null_band(table: pd.DataFrame, rows: pd.DataFrame) -> list[go.Scatter]:
     """Return the band with 95 % of the scores under exchanged labels; empty if there is none.
 
-    The band replaces the control task in figures of the main metric that have none. It is drawn
-    only for the series of the selected probe, or the first one if none was selected. For several
+    The band replaces the control task in figures of the main metric that have none. Of several
+    series it is that of the selected probe, or of the first one if none was selected. For several
     runs it contains the bands of all.
 
     Args:
@@ -308,7 +308,8 @@ def band(
 ) -> list[go.Scatter]:
     """Return the filled band of the points' intervals as a list of one trace; [] without any.
 
-    The band has the colour and the legend group of the line.
+    The band has the colour and the legend group of the line. Points without an interval are left
+    out.
 
     Args:
         x: Horizontal place of each point, with the index of `points`.
@@ -381,7 +382,7 @@ def ring(row: pd.Series) -> go.Scatter:
 
 
 def curve_figure(table: pd.DataFrame, metric: str = "accuracy") -> go.Figure:
-    """Return the layer curve of a metric, as small multiples if there are several series.
+    """Return the layer curve of a metric, as small multiples if there are several `panels`.
 
     Raises:
         UnknownNameError: The table has no test rows of this metric.
@@ -459,8 +460,8 @@ def curve_facets(table: pd.DataFrame, metric: str = "accuracy") -> go.Figure:
 
     Each panel highlights one of its series, the selected one or else the first, with control task,
     random weights and bands; the task lines of all other series are grey. Of the baselines, every
-    panel shows the majority and the best other one. Each label is at the right of one panel. The
-    panel of the selected site has a ring, also in its title.
+    panel shows the majority and the best other one. A label is at the right of one panel, or in the
+    legend. The panel of the selected site has a ring, also in its title.
 
     Raises:
         UnknownNameError: The table has no test rows of this metric.
@@ -505,7 +506,7 @@ def curve_facets(table: pd.DataFrame, metric: str = "accuracy") -> go.Figure:
         of_others = list(chain.from_iterable(at_ends))
         references = go.Figure()
         # The horizontal lines of a panel: those of its run, model, data set, position and kind of
-        # probe. Baselines have no site; the nested choice is not bound to one position.
+        # probe. Baselines have no site; the nested choices of all runs are in every panel.
         is_own = pd.Series(True, measured.index)
         for column in ("run", "model", "dataset", "position"):
             is_own &= measured[column].isin(["", first[column]]) | measured["target"].eq(HEADLINE)
@@ -582,9 +583,10 @@ def _axes(number: int) -> dict[str, str]:
 
 
 def _title_lines(title: str) -> list[str]:
-    """Return a title in at most two lines, so that it does not reach the labels of the lines.
+    """Return a title, a long one in two lines so that it does not reach the labels of the lines.
 
-    A ring at its end moves to the end of the first line.
+    It is broken before its last part, if it has several; a ring at its end moves to the end of the
+    first line.
 
     >>> _title_lines("sweep · 1 token before the word")
     ['sweep', '1 token before the word']
@@ -631,7 +633,10 @@ def panel_layers(figure: go.Figure, labels: dict[int, str], depths: Sequence[set
 
 
 def label_panels(figure: go.Figure, labels: Sequence[Sequence[line_labels.LineLabel]]) -> None:
-    """Label each name once, in the panels at the right edge; the legend names all that is left."""
+    """Label each name once, in the panels at the right edge; the legend names other lines.
+
+    Lines without a name, and levels that share a label in another panel, are not in the legend.
+    """
     named: set[str] = set()
     across = n_columns(len(labels))
     down = math.ceil(len(labels) / across)

@@ -36,8 +36,8 @@ def levels(measured: pd.DataFrame, *, is_brief: bool = False) -> list[LevelLine]
 
     These are the baselines, with one line per distinct value, the nested choice, and concatenated
     sites. Undefined scores are left out. Chance is included if there is no majority baseline. Of
-    several runs, or if `is_brief`, only the majority baseline and the best other baseline of each
-    run are included.
+    several runs, or if `is_brief`, the baselines are only the majority and the best other one of
+    each run.
     """
     is_brief = is_brief or differs(measured["run"])
     measured = measured.reset_index(drop=True)  # below, rows are removed by their labels
@@ -76,6 +76,7 @@ def chance_name(measured: pd.DataFrame) -> str:
     >>> chance_name(pd.DataFrame({"metric": ["spearman"], "probe": ["structural_depth:64"]}))
     'chain'
     """
+    # Baselines have no kind of probe.
     kinds = filter(None, map(kind_of, measured["probe"].unique()))
     names: set[str] = {kind.reference for kind in kinds}
     names |= {METRICS[metric].reference for metric in measured["metric"].unique()}
@@ -108,9 +109,9 @@ def draw_levels(
     """Draw each level as a line between the ends, and return labels with name and value.
 
     Levels of one colour whose rounded values are equal share a label. Of runs with colours, a label
-    names its run if no other run has the same value, and nested choices have the colour of their
-    run. Without colours, levels are ordered by value, and labels name the run if runs differ in a
-    level.
+    names its run if no other run has the same rounded value; nested choices have the colour of
+    their run instead. Without colours, levels are ordered by value, and labels name the run if
+    several runs have the level.
 
     Args:
         figure: The lines are added to it.

@@ -157,6 +157,8 @@ def label_lines(figure: go.Figure, labels: Sequence[LineLabel], panel: int = 1) 
 def _wrapped(text: str) -> str:
     """Return a label as escaped lines; a name in a list is broken only if it is long.
 
+    A text of more than `MOST_LINES` lines is cut.
+
     >>> _wrapped("majority, bag of words, n-grams 0.50").replace(chr(160), " ")
     'majority,<br>bag of words,<br>n-grams 0.50'
     """
@@ -204,7 +206,7 @@ def label_shifts(at: Sequence[float], n_lines: Sequence[int], height: float) -> 
     Args:
         at: Heights of the lines above the bottom of the plot in pixels, in ascending order.
         n_lines: Number of text lines of each label.
-        height: Height of the plot in pixels.
+        height: Height of the plot in pixels, enough for all labels.
 
     >>> label_shifts([0.0, 100.0, 102.0], [1, 1, 1], 200)
     [0.0, -6.8, 6.8]

@@ -300,8 +300,8 @@ def layer_axis(
     Args:
         figure: Figure of the axis.
         labels: Labels of all layers, by depth.
-        depths: Depths that are labelled; by default all.
-        most: Largest number of labels.
+        depths: Depths that may be labelled; by default all.
+        most: Largest number of labelled blocks; names are always labelled.
         axis: Axis of the figure; by default all of its x axes.
     """
     names = [label for label in labels.values() if label and not label.isdigit()]
@@ -339,7 +339,7 @@ def short_tick(label: str) -> str:
 
 
 def two_line_tick(label: str) -> str:
-    """Return the same as `short_tick`, a long name in two lines, broken near its middle.
+    """Return the same as `short_tick`, a long name in two lines.
 
     >>> two_line_tick("attractor_other"), two_line_tick("capitals")
     ('attractor_<br>other', 'capitals')
@@ -348,7 +348,8 @@ def two_line_tick(label: str) -> str:
     if len(label) <= LONGEST_TICK // 2:
         return plotly_text(label)
     middle = len(label) / 2
-    # The first line may end after any character that is no letter or digit, such as a dot.
+    # The first line ends after the character that is no letter or digit and is closest to the
+    # middle, such as a dot; without one, in the middle.
     ends = [end for end in range(2, len(label)) if not label[end - 1].isalnum()]
     end = min(ends or [round(middle)], key=lambda end: abs(end - middle))
     return f"{plotly_text(label[:end])}<br>{plotly_text(label[end:])}"

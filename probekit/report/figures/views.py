@@ -126,8 +126,7 @@ def step_tables(table: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
     """
     sited = placed(table)
     sited = sited[~_of_heads(sited)]
-    of_fold = ["fold"] if "fold" in sited else []
-    sited = sited.drop_duplicates([*_CELL, "split", "metric", *of_fold])
+    sited = sited.drop_duplicates([*_CELL, "split", "metric", "fold"])
     for name, rows in _named_groups(sited, list(_SAME_MAP)):
         yield name, table.loc[rows.index]
 

@@ -114,7 +114,7 @@ def map_cells(table: pd.DataFrame, metric: str, across: str = "") -> pd.DataFram
 
 
 def colours(values: Sequence[float], metric: str, chance: float) -> Colours:
-    """Return the colour scale for values of a metric, on which bright means good.
+    """Return the colour scale for values of a metric; bright means good unless it is diverging.
 
     It starts at chance, or at 0 without a chance level and for differences such as selectivity. If
     differences are negative, it is diverging. If lower is better, it is reversed and starts at the
@@ -364,7 +364,7 @@ def frame_cell(figure: go.Figure, column: int, row: int) -> None:
 
 
 def cell_text(value: float) -> str:
-    """Return a value as short text: two decimals, without a leading 0.
+    """Return a value as short text: two decimals, without a leading 0; "" for NaN.
 
     >>> cell_text(0.968), cell_text(-0.25), cell_text(1.0), cell_text(0.996), cell_text(-0.001)
     ('.97', '−.25', '1.00', '1.00', '.00')

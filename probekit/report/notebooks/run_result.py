@@ -203,7 +203,7 @@ class RunResult:
         """The reported score, with `site`, `value`, `ci_low`, `ci_high`, `chance` and `p`.
 
         It is that of the chosen site on the test rows; with outer folds, that of the pooled
-        predictions of each fold's own choice. None if no site was chosen.
+        predictions of each fold's own choice. None if no site was chosen, or without a test row.
         """
         return self._record.verdict.score
 
@@ -277,8 +277,7 @@ def _curve_lines(table: pd.DataFrame, v: Verdict) -> list[str]:
     test = only(placed(figure_rows(table)), target="task", metric=v.metric, split="test")
     if v.best is not None:
         # The rows of the chosen site come first.
-        names = {"site", "head", "probe", "position", "view"}
-        place = v.best.model_dump(include=names, exclude_none=True)
+        place = v.best.model_dump(exclude={"layer", "C", "score", "place"}, exclude_none=True)
         test = pd.concat([only(test, **place), test])
     if test.empty:
         return []

@@ -105,8 +105,8 @@ def _listed(facts: Sequence[str]) -> str:
 def _p_in_words(v: Verdict) -> str:
     """Return the p-value of the reported score; "" if it is unknown.
 
-    The test is named if it is not that of association; a p next to a score below chance is called
-    one-sided.
+    The test is named if it is not that of association; otherwise, a p next to a score below chance
+    is called one-sided.
     """
     assert v.score is not None
     if v.p is None or math.isnan(v.p):
@@ -133,8 +133,8 @@ def _but(v: Verdict) -> str:
     """Return the rivals that the selected probe is not better than, after a comma.
 
     The majority class is the first, because a probe that is not better has learnt nothing that its
-    score shows. The best of the others follow; if there are any that are better than the probe,
-    only those.
+    score shows. The others follow, best first; if there are any that are better than the probe,
+    only those. Of more than `MOST_RIVALS` names in a row, those after the first are counted.
     """
     assert v.score is not None
     metric, doubts = METRICS[v.score.metric], v.doubts

@@ -239,9 +239,9 @@ def sparse_description(table: pd.DataFrame, v: Verdict) -> str:
 def learning_curve_caption(table: pd.DataFrame, v: Verdict) -> str:
     """Return the caption of the learning curves."""
     (_, rows), *_ = learning_curve_lines(table)
-    site = v.best.name if v.best else ""
+    assert v.best is not None  # without a selected site there is no line
     return (
-        f"{_main_name(v)} at {site} on {_spread(rows, 'n_test')} held-out rows in "
+        f"{_main_name(v)} at {v.best.name} on {_spread(rows, 'n_test')} held-out rows in "
         f"{_spread(rows, 'n_groups')} groups, by number of training rows. Training samples consist "
         "of whole groups and are nested; the penalty is that chosen on all training rows. The band "
         "is the 95 % interval of the chosen probe. Baselines are fitted on all training rows."
@@ -282,12 +282,11 @@ def _scores(bins: pd.DataFrame, test: pd.DataFrame) -> str:
     rows = only(test, **key)
     # Sites without heads have NaN, which equals nothing.
     is_head = rows["head"].isna() if pd.isna(first["head"]) else rows["head"] == first["head"]
-    rows = rows[is_head]
     titles = {"brier": "Brier score", "ece": "calibration error"}
     scores = [
         f"{title} {format_number(row['value'], row['ci_low'], row['ci_high'])}"
         for metric, title in titles.items()
-        for _, row in only(rows, metric=metric).head(1).iterrows()
+        for _, row in only(rows[is_head], metric=metric).head(1).iterrows()
     ]
     return f"{key['probe']} at {key['site']}: {', '.join(scores)}" if scores else ""
 

@@ -126,7 +126,8 @@ def caveats(v: Verdict, record: RunRecord) -> list[str]:
     """Return a sentence for each reason to doubt the result, most serious first.
 
     There is a warning about a baseline if the selected probe is not significantly better. Without a
-    paired difference, there is one if the baseline reaches the interval of the probe's score. There
+    difference that was named before the test, there is one if the baseline reaches the interval of
+    the probe's score. There
     is a warning about the control task if the interval of its score is above chance and that of
     selectivity is not above 0. Probes without a selected site, such as structural probes, are
     compared with random networks at every site.
@@ -184,7 +185,7 @@ def _rivals(v: Verdict) -> Iterator[Caveat]:
     """Yield a warning for each group of rivals that imply the same doubt for the same reason."""
     assert v.score is not None
     metric, doubts = v.score.metric, v.doubts
-    # Without a significant p (also if it is NaN), nothing was decoded that other rivals explain.
+    # If the p of a test is not significant or NaN, nothing was decoded that other rivals explain.
     if "majority" in doubts and v.p is not None and not v.p < LEVEL:
         doubts = {"majority": doubts["majority"]}
     # The kinds of rivals by their relation to the probe and the doubt that they imply.

@@ -97,7 +97,7 @@ def difference_words(row: pd.Series) -> str:
 
 
 def result_words(row: pd.Series) -> str:
-    """Return whether the difference of a comparison is significant, or that it has no test.
+    """Return whether the difference of a comparison is significant, exactly 0, or without a test.
 
     >>> result_words(pd.Series({"difference": 0.0, "ci_low": 0.0, "ci_high": 0.0, "holds": False}))
     'equal'

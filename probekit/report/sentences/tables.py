@@ -36,7 +36,7 @@ from probekit.results.verdict import COMPARED, SIGNIFICANT, SIGNIFICANTLY_WORSE,
 NONE = "–"
 NO_SCORE = "none"
 DIFFERENCE = "difference [95 %]"
-LONG = 18  # characters of a verdict from which on it takes two lines
+LONG = 18  # characters of a verdict; a longer one takes two lines
 # The rule of the table of comparisons, below it.
 RULE = (
     "An interval excludes 0 if the two-sided p < 0.05. A one-sided p tests whether predictions and "
@@ -102,7 +102,7 @@ def _compared(rivals: Sequence[Rival], names: Sequence[str]) -> list[ComparedRow
     The two-sided p-value of a difference is below 0.05 exactly if its interval excludes 0; that of
     an association is marked as one-sided. A star follows if the difference is significant for all
     comparisons together. The verdict is "" if the selected probe is significantly better, or if
-    there is no test.
+    the rival was not named before the test rows were used and has no test.
     """
     # Numbers have 2 decimals, or 3 if a difference or limit would be written as 0.
     numbers = [(rival.difference, rival.ci_low, rival.ci_high) for rival in rivals]
@@ -116,8 +116,7 @@ def _compared(rivals: Sequence[Rival], names: Sequence[str]) -> list[ComparedRow
             limits = f"[{fixed(rival.ci_low, places)}, {fixed(rival.ci_high, places)}]"
         has_p = not math.isnan(rival.p)
         is_tested = rival.is_named or has_p
-        is_decided = rival.verdict in (SIGNIFICANT, SIGNIFICANTLY_WORSE)
-        has_star = is_tested and rival.decisive_p < LEVEL and is_decided
+        has_star = rival.decisive_p < LEVEL and rival.verdict in (SIGNIFICANT, SIGNIFICANTLY_WORSE)
         has_verdict = is_tested and rival.verdict != SIGNIFICANT
         p = _p_cell(
             f"{format_p(rival.p)}*" if has_star else format_p(rival.p),

@@ -1,4 +1,4 @@
-// Decoding of the weights packed by report/attention/packing.py: lower triangles, row by row.
+// Decoding of the weights packed by report/attention/page.py: lower triangles, row by row.
 
 const rowStart = (row) => (row * (row + 1)) / 2;
 

@@ -16,7 +16,7 @@ const stateAt = (hash) => fromHash(hash, prompts, scoreNames, data.opening);
 let state = stateAt(hasAddress ? location.hash : "");
 let hover = null; // hovered item: { row, column }, { row }, { column } or { token }
 let pinBefore = null; // the pin before the last click
-let hovered = null; // the part of the page that it is in
+let hovered = null; // the part of the page that the hovered item is in
 let isShifted = false;
 let look;
 let drawn = ""; // settings that the grid was last drawn with

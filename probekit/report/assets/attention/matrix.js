@@ -13,7 +13,7 @@ class Matrix extends Sheet {
     this.selection = new BoxSelection(this, handlers);
   }
 
-  /** Draws the matrix with cells of `zoom` pixels, or as large as those of a box can be, or fitted. */
+  /** Prepares the matrix: cells of `zoom` pixels, or as large as those of a box can be, or fitted. */
   show(shown, look, zoom, box) {
     const region = box && Math.max(box.rows[1], box.columns[1]) < shown.size ? box : null;
     Object.assign(this, { shown, look, zoom });

@@ -144,9 +144,9 @@ async function asPng(svg) {
 }
 
 const LEAST_WORDS = 5;
-const LONGEST_SLUG = 60;
+const LONGEST_SLUG = 60; // characters, at which the words are cut
 
-/** The first words of a text for a file name: at least five, and so many that no other text begins with the same. */
+/** The first words of a text for a file name: five, or more until no other text begins alike. */
 function slugOf(text, others) {
   const words = (it) => it.normalize("NFC").toLowerCase().match(/[\p{L}\p{M}\p{N}]+/gu) ?? [];
   const own = words(text);

@@ -15,7 +15,7 @@ const initialState = (opening) => ({
   pin: null, // { axis, index }
 });
 
-/** URL fragment of a state, without values that equal the defaults. */
+/** URL fragment of a state: the head, and values that differ from the defaults. */
 function asHash(state, prompts) {
   const head = ({ prompt, layer, head }) =>
     [prompt, prompts[prompt].layers[layer], prompts[prompt].columns[head]].join(".");
