@@ -13,7 +13,6 @@ from tests.cli.conftest import COLOUR_VARIABLES, save_probe
 # 1, 3 and 4 make text bold, italic or underlined: no colours.
 COLOUR = re.compile(r"\x1b\[(?:[\d;:]*;)?(?:3[0-8]|4[0-8]|9\d|10\d)[\d;:]*m")
 COMMANDS = {
-    "table": ["experiments"],
     "tokens": ["apply", "probe", "--text", "The keys to the cabinet", "--per", "token"],
     "error": ["run", "there_is_none.yaml"],
 }
@@ -46,9 +45,7 @@ def on_terminal(arguments, folder, **variables):
     return written.decode()
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param("table", marks=pytest.mark.nightly), "tokens", "error"]
-)
+@pytest.mark.parametrize("name", COMMANDS)
 def test_no_color_removes_all_colours(tmp_path, name):
     output = on_terminal(COMMANDS[name], tmp_path, NO_COLOR="0", FORCE_COLOR="1")
     assert output.strip()

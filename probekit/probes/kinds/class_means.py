@@ -120,7 +120,7 @@ class LdaProbe(LayeredProbe):
             ConfigError: `shrinkage` is neither "auto" nor a number from 0 to 1.
         """
         given: Any = self.shrinkage
-        if given != "auto" and not (isinstance(given, Real) and 0 <= given <= 1):
+        if given != "auto" and not (isinstance(given, Real) and 0 <= float(given) <= 1):
             raise ConfigError(
                 f'shrinkage is {given!r}, but must be "auto" or a number from 0 to 1.'
             )

@@ -48,7 +48,7 @@ def _number(value: Any) -> float:
     """Return a value as a float; raise an error if it is a bool, no number, or too large."""
     plain = _to_python(value)
     if isinstance(plain, bool | str | bytes):  # `float` would accept text such as "0.1"
-        raise TypeError(f"{plain} is not a number")
+        raise TypeError(f"{plain!r} is not a number")
     return float(plain)
 
 
