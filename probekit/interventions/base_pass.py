@@ -63,7 +63,9 @@ class StreamEntry:
 
 
 def stream_entry(model: Network, selection: SiteSelection) -> StreamEntry | None:
-    """Return where a site, head or neuron enters the residual stream; None if not linearly.
+    """Return where a site, head or neuron enters the residual stream.
+
+    None if it does not enter linearly, and for all heads of attn.result, which have no one matrix.
 
     >>> from probekit import GPT2
     >>> entry = stream_entry(

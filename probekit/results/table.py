@@ -316,8 +316,8 @@ def placed(table: pd.DataFrame) -> pd.DataFrame:
 
     `depth` is the position on the layer axis: l for block l, -1 for the embedding, the number of
     blocks for the final norm. The residual stream before block l has depth l - 1, because it equals
-    the one after block l - 1. `line` names the line of a figure: one for each part of the blocks,
-    and one for every head and neuron.
+    the one after block l - 1. `part` is the component, or "residual stream" for all of its sites.
+    `line` names the line of a figure: the part, with the head or neuron, if there is one.
     Concatenated sites have no depth and are excluded; see `concatenated`.
 
     Sites of given activations have the column `order`, which is their depth, and `component`, which
@@ -350,7 +350,7 @@ def placed(table: pd.DataFrame) -> pd.DataFrame:
         of_neuron = "" if neuron is None else f" neuron {neuron}"
         places.append((depth, part, f"{part}{of_head}{of_neuron}"))
     columns = ("depth", "part", "line")
-    # With `dtype`, the columns of a table without rows have the same types.
+    # As text at first, because without rows the types could not be inferred; `depth` is a number.
     added = pd.DataFrame(places, index=rows.index, columns=columns, dtype="str")
     return rows.assign(**added.astype({"depth": int})).sort_values("depth", kind="stable")
 

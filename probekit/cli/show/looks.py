@@ -102,7 +102,7 @@ def show_lens(rows: pd.DataFrame, position: int) -> None:
 
 
 def show_attribution(result: AttributedLogit) -> None:
-    """Print the largest contributions to a logit, then their sum."""
+    """Print the largest contributions, the components with the logit, and the token's rank."""
     show_table(largest_table(result))
     click.echo(attribution_answer(result))
     click.echo(attribution_detail(result))

@@ -277,8 +277,8 @@ class StructuralProbe(TransformerMixin, BaseEstimator):  # type: ignore[misc]  #
         In it, the head of each word is the previous word. y and groups are as in `fit`.
         """
         trees = dependency.read_trees(y, np.asarray(groups))
-        positions = [np.arange(len(tree.heads), dtype=np.float64) for tree in trees]
-        return self._geometry.score(trees, [self._geometry.chain(words) for words in positions])
+        places = [np.arange(len(tree.heads), dtype=np.float64) for tree in trees]  # of the words
+        return self._geometry.score(trees, [self._geometry.chain(words) for words in places])
 
     def _metric(
         self, metric: Callable[[dependency.SentenceScores, Resamples], Floats], *data: Any

@@ -319,7 +319,8 @@ def _quadratic_limits(contributions: Floats, weights: Floats, critical: Floats) 
     """Return the two hypothetical differences (2, n_tests) whose statistic is critical.
 
     They are the solutions d of (value - d)^2 = critical^2 sum((contributions - weights d)^2), the
-    quadratic equation second d^2 - 2 first d + constant = 0.
+    quadratic equation `second` d^2 - 2 `first` d + `constant` = 0. The value is the sum of the
+    contributions, of shape (n_tests, n_units); `weights` has one for each unit.
     """
     value, square = contributions.sum(axis=1), np.square(critical)
     second = 1 - square * np.square(weights).sum()
@@ -405,7 +406,10 @@ def _smallest_p(spreads: Sequence[ClassSpread]) -> Floats:
 
 
 def _two_sided(value: Floats, error: Floats, df: Floats) -> Floats:
-    """Return two-sided p-values of Student's t; without an error 1 for a value of 0, else 0."""
+    """Return two-sided p-values of Student's t.
+
+    Where the standard error is 0, p is 1 for a value of 0, and 0 for all others.
+    """
     with np.errstate(divide="ignore", invalid="ignore"):
         p: Floats = 2 * t.sf(np.abs(value) / error, df)
     return np.where(error > 0, p, (value == 0).astype(np.float64))

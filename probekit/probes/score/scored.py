@@ -190,6 +190,9 @@ class Scored:
 def measure(scored: Scored, resamples: metrics.Resamples) -> list[Measurement]:
     """Return a measurement for each metric; those that are undefined are omitted.
 
+    With `scored.against`, they are called selectivity: how much better the predictions score than
+    those others, with a chance level of 0.
+
     The AUROC of rows with a single label, for example, is undefined. So is a metric that needs
     scores if one of the predictions has none. `resamples` are those of the groups of the rows.
     """
@@ -199,14 +202,14 @@ def measure(scored: Scored, resamples: metrics.Resamples) -> list[Measurement]:
     names = common if scored.metric is None else [scored.metric]
     for name in names:
         values = _mean_score(name, scored.predictions, resamples)
-        levels = [metrics_of(one)[name](one, resamples.undrawn)[0] for one in scored.chance]
-        # Some metrics are undefined for constant predictions; their chance level counts as 0.
-        chance = float(np.mean(np.nan_to_num(levels)))
         if scored.against:
             difference = values - _mean_score(name, scored.against, resamples)
             metric, parts = "selectivity", None
             values, chance = METRICS[name].sign * difference, 0.0
         else:
+            levels = [metrics_of(one)[name](one, resamples.undrawn)[0] for one in scored.chance]
+            # Some metrics are undefined for constant predictions; their chance level counts as 0.
+            chance = float(np.mean(np.nan_to_num(levels)))
             metric, parts = name, parts_of(name, scored.predictions)
         if np.isnan(values[0]):
             continue

@@ -185,10 +185,10 @@ def dose_figure(panels: Sequence[Panel]) -> go.Figure:
     if any(curve["matched_low"].notna().any() for curve in curves):
         bottom, top = ends_of(UNTESTED_BAND)
         low, high = min(low, max(bottom, -room)), max(high, min(top, room))
-    # Labels of the outermost doses would touch those of the next panel. Of three doses or fewer,
-    # all are labelled, because otherwise only one would be left.
-    inner = doses[1:-1] if len(doses) > 3 else doses
-    labelled = {inner[0], 0.0, inner[-1]} if len(panels) > 1 else {*doses}
+    # Labels of the outermost doses would touch those of the next panel: of more than three doses,
+    # the second, 0 and the last but one are labelled.
+    is_narrow = len(panels) > 1 and len(doses) > 3
+    labelled = {doses[1], 0.0, doses[-2]} if is_narrow else {*doses}
     texts = [f"{dose:g}".replace("-", "−") if dose in labelled else "" for dose in doses]
     figure.update_xaxes(range=ends, tickvals=doses, ticktext=texts, tickangle=0)
     labels = []

@@ -192,6 +192,8 @@ def lens_answer(rows: pd.DataFrame) -> str:
     """Return the layer from which on the lens agrees with the last prediction, as a sentence.
 
     It is the first layer from which on, without exception, at least half of the positions agree.
+    If it is the last one, the sentence begins with "Only at". The layer before it is named as well,
+    for comparison: there fewer than half agree.
     """
     summary = lens_summary(rows)
     n = int(summary["n"].iloc[0])
