@@ -1,5 +1,7 @@
 """The list of slow tests: `make check` leaves them out, and `make slow` rewrites slow.txt.
 
+Tests that start with a line of nightly.txt, and those marked `nightly`, run at night only.
+
 A test is slow if all of its parameters, fixtures and child processes together take more than LIMIT
 seconds of processor time, which hardly depends on what else the machine does. Tests of real data
 and those in a browser are slow, too. A fixture that several tests share counts for the first of
@@ -14,6 +16,7 @@ from pathlib import Path
 import pytest
 
 LIST = Path(__file__).with_name("slow.txt")
+AT_NIGHT = tuple(Path(__file__).with_name("nightly.txt").read_text().splitlines())
 LIMIT = 0.05
 # What these need is slow: real data, and a browser.
 FIXTURES = {"shared", "browser"}
@@ -112,7 +115,8 @@ def pytest_collection_modifyitems(config, items):
     wanted = config.getoption("nightly")
     groups = {True: [], False: []}
     for item in items:
-        groups[item.get_closest_marker("nightly") is not None].append(item)
+        is_marked = item.get_closest_marker("nightly") is not None
+        groups[is_marked or item.nodeid.startswith(AT_NIGHT)].append(item)
     config.hook.pytest_deselected(items=groups[not wanted])
     items[:] = groups[wanted]
 

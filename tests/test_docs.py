@@ -235,7 +235,6 @@ def test_the_recipe_of_the_guide_exists():
     assert load_recipe(ROOT / "experiments" / "pretrain_mini.yaml").name
 
 
-@pytest.mark.nightly
 def test_sphinx_builds_all_pages():
     pytest.importorskip("sphinx", reason="needs the extra docs")
     built = ROOT / "build" / "docs" / "html"

@@ -92,9 +92,7 @@ def kill_before_each_call(tmp_path):
 
 
 @pytest.mark.parametrize("for_good", [False, True], ids=["once", "for good"])
-@pytest.mark.parametrize(
-    "code", [errno.EIO, errno.EACCES, pytest.param(errno.ENOSPC, marks=pytest.mark.nightly)]
-)
+@pytest.mark.parametrize("code", [errno.EIO, errno.EACCES, errno.ENOSPC])
 def test_an_error_at_each_call(tmp_path, expected, code, for_good):
     n_errors = 0
     for at in range(n_calls(tmp_path / "counted")):

@@ -61,10 +61,7 @@ def interrupted(folder, arguments, is_due, by):
     return errors
 
 
-AT_NIGHT = pytest.mark.nightly
-
-
-@pytest.mark.parametrize("by", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=AT_NIGHT)])
+@pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGTERM])
 def test_interrupt_keeps_completed_work_and_prints_the_command_to_resume(folder, by):
     long = ("--set", "probe.permutations=100000")
     errors = interrupted(folder, long, "cache/*/manifest.json", by)
@@ -72,10 +69,7 @@ def test_interrupt_keeps_completed_work_and_prints_the_command_to_resume(folder,
     assert list(folder.glob("cache/*/*/00000.json"))
 
 
-@pytest.mark.parametrize(
-    ("by", "workers"),
-    [pytest.param(signal.SIGINT, "1", marks=AT_NIGHT), (signal.SIGTERM, "2")],
-)
+@pytest.mark.parametrize(("by", "workers"), [(signal.SIGINT, "1"), (signal.SIGTERM, "2")])
 def test_interrupt_saves_no_partially_trained_mlp(folder, by, workers):
     changes = (
         "probe.kinds=[{kind: mlp}]",

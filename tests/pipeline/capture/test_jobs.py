@@ -111,7 +111,6 @@ def test_capture_fails_if_all_workers_are_killed_and_resumes_later(tmp_path, alo
     assert files(cache) == files(alone.store.folder)
 
 
-@pytest.mark.nightly
 def test_ctrl_c_keeps_committed_shards(tmp_path, call, monkeypatch):
     monkeypatch.setenv("PROBEKIT_CACHE", str(tmp_path / "caches"))
     write_experiment(tmp_path)

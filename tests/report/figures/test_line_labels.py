@@ -50,10 +50,9 @@ SHARED = ("plain", "kinds", "probes", "sweep")
 
 @pytest.fixture(scope="module")
 def pages(write_run, report_of, tmp_path_factory):
-    """The path of a page of each table, and of a page of two runs with different baselines."""
+    """A function that returns the page of a table, or that of two runs with other baselines."""
     folder = tmp_path_factory.mktemp("labels")
     paths = {name: write_report(write_run(folder / name, make())) for name, make in OWN.items()}
-    paths |= {name: report_of(name) for name in SHARED}
     other = make_table()
     other.loc[other["target"] == "majority", "value"] = 0.17
     runs = [
@@ -62,12 +61,12 @@ def pages(write_run, report_of, tmp_path_factory):
     ]
     paths["two runs"] = folder / "runs.html"
     paths["two runs"].write_text(runs_page(load_runs(runs)), "utf-8")
-    return paths
+    return lambda name: report_of(name) if name in SHARED else paths[name]
 
 
 @pytest.mark.parametrize("name", [*OWN, *SHARED, "two runs"])
 def test_each_drawn_label_is_at_its_own_line_or_has_a_leader(browser, pages, name):
-    browser.open(pages[name], width=1400)
+    browser.open(pages(name), width=1400)
     for width in (1400, 700, 641, 400):
         browser.resize(width)
         browser.settle()
@@ -95,7 +94,7 @@ LABELS += f".filter(([one]) => one.name === '{LABEL}')"
     ids=["labels together", "labels astray", "labels of neighbouring panels"],
 )
 def test_the_measurement_notices_wrong_labels(browser, pages, name, layout, fault):
-    browser.open(pages[name])
+    browser.open(pages(name))
     browser.evaluate(
         "(drawing => Plotly.relayout(drawing, Object.fromEntries("
         f"{layout})).then(() => 0))(document.querySelector('.plot .drawing'))"
