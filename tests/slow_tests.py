@@ -122,7 +122,7 @@ def pytest_collection_modifyitems(config, items):
 
 
 def pytest_configure(config):
-    if config.getoption("fast"):  # stored texts of tests that are left out are no mistake
-        config.option.warn_unused_snapshots = True
+    if config.getoption("fast") or config.getoption("nightly"):
+        config.option.warn_unused_snapshots = True  # those of tests that are left out
     if config.getoption("fast") or config.getoption("write_slow"):
         config.pluginmanager.register(Stopwatch(config), "stopwatch")

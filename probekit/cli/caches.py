@@ -428,9 +428,9 @@ def gc(
     for place in _find(names, cache_root):
         summary = summarize(place)
         if older_than is not None and is_older(summary, older_than):
-            if not dry_run:
-                _warn_of_kept(str(place), remove_cache(place))
-            removed[str(place)] = summary.bytes
+            kept = [] if dry_run else remove_cache(place)
+            _warn_of_kept(str(place), kept)
+            removed |= {} if kept else {str(place): summary.bytes}
         elif summary.problem is not None:
             click.echo(f"warning: skipped: {summary.problem}", err=True)
         elif not dry_run:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -159,7 +158,7 @@ def difference_lines(comparison: RunComparison) -> pd.DataFrame:
     is_given = ~same["site"].astype(str).str.contains("hook_", regex=False)
     if is_given.any():
         order = pd.Series(pd.factorize(same["site"])[0], same.index).where(is_given)
-        same = same.assign(order=order, component="given", layer=math.nan)
+        same = same.assign(order=order, component="given")
     both = zip(same["probe_a"], same["probe_b"], strict=True)
     same["probe"] = [" | ".join(dict.fromkeys(pair)) for pair in both]
     return placed(same)
@@ -194,11 +193,13 @@ def difference_figure(comparison: RunComparison) -> go.Figure:
     # compared one need no label.
     has_final_norm = rows["site"].str.startswith("ln_final").any()
     blocks = int(depths[-1]) if has_final_norm else int(depths[-1]) + 1
+    is_given = "order" in rows and rows["order"].notna().all()
+    names_of_depths = dict(zip(rows["depth"], rows["site"], strict=True))
     figure.update_xaxes(
-        title_text="layer",
+        title_text="site" if is_given else "layer",
         range=[depths[0] - 0.3, depths[-1] + _STEP * len(series) + 0.2],
         tickvals=depths,
-        ticktext=[tick(depth, blocks) for depth in depths],
+        ticktext=[names_of_depths[one] if is_given else tick(one, blocks) for one in depths],
     )
     figure.update_yaxes(title_text=f"difference of {metric_name(comparison.metric)}")
     name_traces(figure)
