@@ -13,15 +13,15 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1] / "probekit"
 BUDGETS = {
-    "report": 7323,
-    "pipeline": 5342,
+    "report": 7321,
+    "pipeline": 5343,
     "probes": 5551,
-    "model": 4338,
+    "model": 4341,
     "activations": 2343,
     "cli": 1893,
     "interventions": 1892,
     "experiment": 1668,
-    "data": 1832,
+    "data": 1833,
     "results": 1904,
     "training": 858,
     "analysis": 500,

@@ -136,8 +136,8 @@ def identify(
 
 
 def batch_tokens(device: str) -> int:
-    """Return the number of padded tokens per batch on a type of device, such as `cuda`."""
-    return BATCH_TOKENS.get(device, BATCH_TOKENS["cpu"])
+    """Return the number of padded tokens per batch on a device, such as `cuda` or `cuda:1`."""
+    return BATCH_TOKENS.get(device.partition(":")[0], BATCH_TOKENS["cpu"])
 
 
 # The arrays of a layout, in the order of its file.

@@ -276,7 +276,7 @@ def remove_dead_locks(files: Files) -> list[str]:
 
 
 def is_older(summary: Summary, days: float) -> bool:
-    """Return whether a cache was last written more than `days` days ago; False if unknown."""
+    """Return whether a cache was created or last sealed over `days` days ago; False if unknown."""
     return summary.age is not None and summary.age > days * _DAY
 
 

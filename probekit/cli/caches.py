@@ -408,7 +408,7 @@ def _warn_of_kept(folder: str, files: Sequence[str]) -> None:
     "--older-than",
     type=click.FloatRange(0),
     metavar="DAYS",
-    help="Minimum age in days, since creation or last seal, of caches to remove as well.",
+    help="Minimum age of caches to remove as well, in days since creation or last seal.",
 )
 @click.option("--dry-run", is_flag=True, help="List of caches to remove, without removing them.")
 def gc(
@@ -428,9 +428,9 @@ def gc(
     for place in _find(names, cache_root):
         summary = summarize(place)
         if older_than is not None and is_older(summary, older_than):
-            kept = [] if dry_run else remove_cache(place)
-            _warn_of_kept(str(place), kept)
-            removed |= {} if kept else {str(place): summary.bytes}
+            if not dry_run:  # of a folder with other files, the cache itself is removed
+                _warn_of_kept(str(place), remove_cache(place))
+            removed[str(place)] = summary.bytes
         elif summary.problem is not None:
             click.echo(f"warning: skipped: {summary.problem}", err=True)
         elif not dry_run:

@@ -58,8 +58,8 @@ _LAST_FORMAT = 0xFFFF  # later format characters are tags, which distinguish fla
 def similar_labels(examples: Sequence[Example]) -> Iterator[Finding]:
     r"""Return a warning for each set of labels that differ only in case, spaces or encoding.
 
-    Spellings of one number, such as 1 and 01, are similar, too. Among more than `_MAX_LABELS`
-    labels, those that differ only in case or spaces are not. After `_MAX_SETS` sets, one warning
+    Spellings of one number, such as 1 and 01, are similar, too. Above `_MAX_LABELS` labels, those
+    that differ only in case or spaces are not reported. After `_MAX_SETS` sets, one warning
     gives the number of the others.
 
     >>> labels = ["past", "past", "p\u0430st"]

@@ -365,7 +365,8 @@ def _require_none(names: Collection[str], message: str) -> None:
     probekit.errors.DataError: {x}: unknown labels: 'b'.
     """
     if names:  # not `format`: the name of a data set may contain braces
-        raise DataError(_listed(names).join(message.rsplit("{}", 1)))
+        before, after = message.rsplit("{}", 1)
+        raise DataError(f"{before}{_listed(names)}{after}")
 
 
 def _listed(names: Collection[str]) -> str:

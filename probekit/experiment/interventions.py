@@ -263,4 +263,4 @@ def check_interventions(
             "measure",
         )
     if len({one.name for one in measures}) < len(measures):
-        raise rule_error("two measures have one name, which is all that tables show", "measure")
+        raise rule_error("two measures have the same name, and tables show names only", "measure")

@@ -238,8 +238,8 @@ class PatchEffect:
             `low` and `high`; NaN if 0 is in the interval of the difference.
         interchange: share of the pairs that prefer the wrong answer after the patch; NaN unless
             the measure is a logit difference or a probability, with a wrong answer.
-        p: p-value of no mean effect over all pairs (0 for those without the position), the larger
-            one of random signs and of a bootstrap of whole groups; NaN for less than 6 groups.
+        p: p-value of no mean effect over all pairs (0 for those without the position): the larger
+            of those from random signs and from a bootstrap of whole groups; NaN below 6 groups.
         p_best: the same, adjusted for all sites, heads and positions of the call.
         n: number of pairs that have this position.
         groups: number of groups of these pairs.

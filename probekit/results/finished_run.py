@@ -104,9 +104,9 @@ def differing(facts: Sequence[Mapping[str, str]]) -> dict[str, tuple[str, ...]]:
 def run_titles(runs: Sequence[tuple[RunRecord, Mapping[str, str]]]) -> list[str]:
     """Return a unique title for each run: its name, and settings in which runs of a name differ.
 
-    There are at most `MOST_SETTINGS` settings, the first ones.
-    The name is left out if there are several runs and all have the same. Equal titles get the
-    number of the run. If they are empty, because no setting differs, the title is `run N` alone.
+    Only the first `MOST_SETTINGS` settings are listed. The name is left out if there are several
+    runs and all have the same name. Equal titles get the number of the run; if no setting differs,
+    the title is `run N` alone.
 
     Args:
         runs: the record of each run, and its settings as `settings_of` returns them.

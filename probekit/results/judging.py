@@ -120,9 +120,9 @@ def judge(table: pd.DataFrame, differences: pd.DataFrame, grid: Sequence[float] 
 def compared_rows(row: pd.Series, table: pd.DataFrame) -> dict[str, pd.Series]:
     """Return the test rows that a row is compared with, by target, for the same metric.
 
-    The target `task` is the test row of `row` itself.
-    The row of a nested choice is compared with other nested choices and with the baselines. A
-    placed row is compared with other targets at the same site, with the baselines, and with:
+    The target `task` is the test row of `row` itself. The row of a nested choice is compared with
+    other nested choices and with the baselines. A placed row is compared with other targets at the
+    same site, with the baselines, and with:
 
         embedding       the task at the embedding of the same line, unless `row` is there
         concatenated    the best row of concatenated sites

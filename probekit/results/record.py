@@ -362,7 +362,7 @@ def read_record(path: Path, kind: type[Record], *, is_sealed: bool = True) -> Re
             unseal(content, str(path), FORMAT)
         except StoreError as error:
             is_changed = isinstance(error, DamagedError)  # else it has another format
-            run = "It changed after the run. Run" if is_changed else "Or run"
+            run = "It changed after the run. Run" if is_changed else "Otherwise, run"
             raise DataError(f"{error} {run} the experiment again to rewrite it.") from error
     return record
 

@@ -235,8 +235,7 @@ def check_layers(sites: pd.Series[str], path: Path) -> None:
 def read_columns(path: Path, columns: Sequence[TableColumn]) -> pd.DataFrame:
     """Return a CSV file as a table, with the declared columns validated and converted.
 
-    Other columns stay text.
-    For empty cells see `TableColumn`.
+    Other columns stay text. For empty cells see `TableColumn`.
 
     Raises:
         MissingError: The file does not exist.

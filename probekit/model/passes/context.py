@@ -125,7 +125,7 @@ class KeyValueCache:
         self._mask = mask
 
     def _with_capacity(self, storage: Tensor | None, end: int, like: Tensor) -> Tensor:
-        """Return storage for `end` columns; doubling it when full keeps the copies few.
+        """Return storage for at least `end` columns; full storage is doubled, so copies are rare.
 
         Args:
             storage: shape [kv batch n_heads capacity d_head]; None for new storage.

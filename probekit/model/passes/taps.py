@@ -141,8 +141,11 @@ def tap_parts(sites: Sites, tap: Tap, parts: Iterable[SiteSelection]) -> Tap:
 
     def tap_site(site: str, value: Tensor) -> Tensor:
         for part in parts_of_site[site]:
-            returned = tap(site, value) if part.index is None else tap_part(part, value)
-            check_returned(returned, value, part.text)
+            if part.index is not None:
+                value = tap_part(part, value)
+                continue
+            returned = tap(site, value)
+            check_returned(returned, value, site)
             value = returned
         return value
 

@@ -131,8 +131,7 @@ def plan_experiment(experiment: Experiment, device: str = "cpu") -> dict[str, An
         ProbekitError: one of its subclasses; the message names the problem and its location.
     """
     prepared = prepare(experiment)
-    device_type = device.partition(":")[0]
-    batches = list(make_batches(prepared.ids, prepared.plan, batch_tokens(device_type)))
+    batches = list(make_batches(prepared.ids, prepared.plan, batch_tokens(device)))
     return _planned(
         prepared.config,
         prepared.sites,
@@ -164,7 +163,7 @@ def plan_tokens(
     names = config.sites.expand(list(sites))
     check_storable(names)
     # A batch has at least one sequence, and a shard at least one batch.
-    tokens_of_batch = max(1, batch_tokens(device.partition(":")[0]) // config.n_ctx) * config.n_ctx
+    tokens_of_batch = max(1, batch_tokens(device) // config.n_ctx) * config.n_ctx
     tokens_of_shard = tokens_of_batch * max(1, SHARD_ROWS // tokens_of_batch)
     n_tokens = math.ceil(tokens / config.n_ctx) * config.n_ctx  # each token is a row
     n_shards = math.ceil(n_tokens / tokens_of_shard)

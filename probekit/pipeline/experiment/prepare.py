@@ -301,9 +301,10 @@ def check_examples(experiment: AnyExperiment, dataset: Dataset) -> None:
             or a label is not a number, which the kinds of probe need.
     """
     if experiment.data.columns.group is not None:
-        everything, name = list(dataset.examples), f"all {len(dataset):,} rows"
+        everything = list(dataset.examples)
         # Rows that need several groups; for the message, their name and what one group prevents.
-        parts = [(everything, name, "cannot be split into train and test")]
+        all_rows = f"all {len(dataset):,} rows"
+        parts = [(everything, all_rows, "cannot be split into train and test")]
         # Other values than these two are reported when the data are split.
         sides = dict.fromkeys(one.split for one in everything if one.split in ("train", "test"))
         if experiment.split.folds is None:  # folds ignore the sides of the file

@@ -66,7 +66,8 @@ class ValidationReport:
         if self.n_rows:
             cost = "nothing to capture"
             if self.minutes is not None:
-                duration, seconds = f"about {self.minutes:.1f} minutes", round(60 * self.minutes)
+                duration = f"about {self.minutes:.1f} minutes"
+                seconds = round(60 * self.minutes)
                 if seconds == 0:
                     duration = "less than a second"
                 elif seconds < 120:

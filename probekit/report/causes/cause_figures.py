@@ -335,7 +335,7 @@ def _refit_line(rows: pd.DataFrame, name: str) -> list[go.Scatter]:
 def token_maps(edits: findings.EditSet, record: CausesRecord) -> Iterator[tuple[str, go.Figure]]:
     """Yield name and map of each kind of site that is edited at each token, on one colour scale.
 
-    Of attention heads only the `MOST_HEADS` with the largest values have a row.
+    Of attention heads only the `MOST_HEADS` with the largest absolute values have a row.
     """
     rows, blocks = edits.rows, n_blocks(edits.rows)
     scale = maps.diverging(rows["value"], maps.LEAST_RANGE)

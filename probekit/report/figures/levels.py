@@ -86,9 +86,9 @@ def chance_name(measured: pd.DataFrame) -> str:
 def value_range(figure: go.Figure, metric: str, chance: float) -> list[float]:
     """Return the y range of a metric, with a margin on both sides.
 
-    For a score that can select sites, if higher is better, it reaches from chance, or from the
-    lowest line or interval below it, to the highest possible value. For all other metrics, and
-    without a chance level or a highest value, it is the range of the lines and intervals. Undefined
+    If the score can select sites and higher is better, the range starts at chance, or at the lowest
+    line or interval if that is lower, and ends at the highest possible value. Otherwise, or without
+    a chance level or a highest value, it is the range of the lines and intervals. Undefined
     scores are ignored. So are bands of the null, which may therefore be cut off.
     """
     traces = [trace for trace in figure.data if trace.legendgroup != NULL_BAND]

@@ -277,7 +277,8 @@ def _curve_lines(table: pd.DataFrame, v: Verdict) -> list[str]:
     test = only(placed(figure_rows(table)), target="task", metric=v.metric, split="test")
     if v.best is not None:
         # The rows of the chosen site come first.
-        place = v.best.model_dump(exclude={"layer", "C", "score", "place"}, exclude_none=True)
+        names = {"site", "head", "position", "probe", "view"}
+        place = v.best.model_dump(include=names, exclude_none=True)
         test = pd.concat([only(test, **place), test])
     if test.empty:
         return []

@@ -274,7 +274,8 @@ def _edit_parts(
             if sites.endswith(" heads"):  # a map of heads, at most `MOST_HEADS`
                 rows = edits.of_heads[edits.of_heads["part"] == sites.removesuffix(" heads")]
                 n = len(rows[["layer", "head"]].drop_duplicates())
-                selection = f" The heads with the largest values, of {n}." if n > MOST_HEADS else ""
+                if n > MOST_HEADS:
+                    selection = f" Shown: the {MOST_HEADS} heads with the largest effects, of {n}."
             words = f"{caption}{selection}{_tokens(tables)} Framed: the largest absolute value."
             heading = f"{title} by layer and token · {sites}, {noun}"
             description = edit_description(edits, rows, f" by layer and token, {sites}")
@@ -423,7 +424,7 @@ def _refit_parts(tables: CauseTables, layers: dict[int, str] | None) -> Iterator
             )
         size = sizes_in_words(pd.concat([rows for _, rows in shown]))
         n_all = len(panels)
-        first_ones = f" The first {len(shown)} of {n_all} panels." if n_all > MOST_PANELS else ""
+        first_ones = f" Shown: the first {len(shown)} of {n_all}." if n_all > MOST_PANELS else ""
         yield page.FigurePart(
             f"Accuracy after erasure · {findings.METHODS[along]}, {findings.where(tables, at)}",
             page.figure_json(refit_figure(shown, layers)),

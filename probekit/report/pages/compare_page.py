@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -24,7 +25,7 @@ from probekit.report.sentences.tables import DIFFERENCE
 from probekit.report.texts import MachinePaths
 from probekit.results.comparison import RunComparison, both_places
 from probekit.results.site_results import NESTED_SITE
-from probekit.results.table import metric_name, placed, tick
+from probekit.results.table import metric_name, placed, ticks
 
 MOST_LINES = 12  # with more lines, such as single heads, only the table is shown
 _LINE = ["line", "probe", "position_a"]  # columns that are constant in a line of the figure
@@ -147,9 +148,8 @@ def _place(row: pd.Series) -> str:
 def difference_lines(comparison: RunComparison) -> pd.DataFrame:
     """Return the rows that compare the same site in both runs, with `depth`, `line` and `probe`.
 
-    The probe has the names of both sides if they differ. The choices of nested cross-validation
-    are no site. Sites of given activations, without `hook_` in their name, are one line in their
-    order.
+    The probe has both names if they differ. Nested choices are left out. Sites of given
+    activations, which have no `hook_` in their names, form one line, in their order.
     """
     rows = comparison.rows[comparison.rows["site_a"].ne(NESTED_SITE)]
     same = rows[rows["site_a"].notna() & (rows["site_a"] == rows["site_b"])].copy()
@@ -157,8 +157,10 @@ def difference_lines(comparison: RunComparison) -> pd.DataFrame:
     same["site"], same["head"] = named["site"], named["head"].astype(float)
     is_given = ~same["site"].astype(str).str.contains("hook_", regex=False)
     if is_given.any():
-        order = pd.Series(pd.factorize(same["site"])[0], same.index).where(is_given)
-        same = same.assign(order=order, component="given")
+        # The pair of selected probes comes first, and its site again in its place.
+        places = same["site"].drop_duplicates(keep="last").tolist()
+        order = same["site"].map(places.index).where(is_given)
+        same = same.assign(order=order, component="given", layer=math.nan)
     both = zip(same["probe_a"], same["probe_b"], strict=True)
     same["probe"] = [" | ".join(dict.fromkeys(pair)) for pair in both]
     return placed(same)
@@ -188,18 +190,13 @@ def difference_figure(comparison: RunComparison) -> go.Figure:
             hovertext=[_hover(row, comparison.names) for _, row in points.iterrows()],
             hoverinfo="text",
         )
-    depths = sorted(set(rows["depth"]))
-    # The depth of the final norm is the number of blocks. Without it, blocks after the deepest
-    # compared one need no label.
-    has_final_norm = rows["site"].str.startswith("ln_final").any()
-    blocks = int(depths[-1]) if has_final_norm else int(depths[-1]) + 1
+    depths, labels = sorted(set(rows["depth"])), ticks(rows)
     is_given = "order" in rows and rows["order"].notna().all()
-    names_of_depths = dict(zip(rows["depth"], rows["site"], strict=True))
     figure.update_xaxes(
         title_text="site" if is_given else "layer",
         range=[depths[0] - 0.3, depths[-1] + _STEP * len(series) + 0.2],
         tickvals=depths,
-        ticktext=[names_of_depths[one] if is_given else tick(one, blocks) for one in depths],
+        ticktext=[labels[depth] for depth in depths],
     )
     figure.update_yaxes(title_text=f"difference of {metric_name(comparison.metric)}")
     name_traces(figure)

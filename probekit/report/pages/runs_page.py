@@ -188,7 +188,8 @@ def runs_figures(runs: Sequence[ShownRun]) -> list[page.FigurePart]:
     if nested and marks:
         marks.append("Runs with a nested cross-validation have a line instead.")
     # One sentence for all of them: that of the first one with a line.
-    marks += [*filter(None, map(nested_line, nested))][:1]
+    lines = [line for line in map(nested_line, nested) if line]
+    marks += lines[:1]
     curve = page.FigurePart(
         f"{title(metric)} by layer and run",
         page.figure_json(drawn),

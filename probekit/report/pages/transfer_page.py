@@ -134,8 +134,7 @@ def score_map(rows: pd.DataFrame, names: tuple[str, ...], metric: str) -> go.Fig
         rows,
         names,
         ("value", "ci_low", "ci_high"),
-        scale=plotly.colors.sequential.Viridis,
-        limits=(low, max(high, low + LEAST_RANGE)),
+        Colours(low, max(high, low + LEAST_RANGE), plotly.colors.sequential.Viridis, False),
         hover={
             metric_name(metric): ("value", "ci_low", "ci_high"),
             "minus the probe trained there": ("difference", "difference_low", "difference_high"),
@@ -150,8 +149,7 @@ def cosine_map(rows: pd.DataFrame, names: tuple[str, ...]) -> go.Figure:
         rows,
         names,
         ("cosine", "null_low", "null_high"),
-        scale=plotly.colors.diverging.PuOr_r,
-        limits=(-1.0, 1.0),
+        Colours(-1.0, 1.0, plotly.colors.diverging.PuOr_r, is_diverging=True),
         hover={
             "cosine": ("cosine",),
             "with permuted labels": ("null_low", "null_high"),
@@ -165,9 +163,7 @@ def _map(
     rows: pd.DataFrame,
     names: tuple[str, ...],
     cell: tuple[str, str, str],
-    *,
-    scale: list[str],
-    limits: tuple[float, float],
+    colours: Colours,
     hover: dict[str, tuple[str, ...]],
 ) -> go.Figure:
     """Return the heat map of a column, trained on (down) by tested on (across).
@@ -176,8 +172,7 @@ def _map(
         rows: Rows with `train`, `test` and the columns of `cell` and `hover`.
         names: Names of the data sets.
         cell: Columns with the value of a cell and the two ends of its interval.
-        scale: Colour scale.
-        limits: Values at the ends of the colour scale.
+        colours: Colour scale and the values at its ends.
         hover: Columns of each line of the hover text, by its name.
     """
     value, low, high = cell
@@ -190,7 +185,7 @@ def _map(
     return text_map(
         matrix(rows, names, value).to_numpy(),
         cells["hover"].tolist(),
-        Colours(*limits, scale, is_diverging=limits[0] == -limits[1]),
+        colours,
         texts=cells["text"].tolist(),
         across=[style.short_tick(name) for name in names],
         # Two lines leave room for cells on narrow screens.

@@ -125,11 +125,10 @@ class Caveat(NamedTuple):
 def caveats(v: Verdict, record: RunRecord) -> list[str]:
     """Return a sentence for each reason to doubt the result, most serious first.
 
-    There is a warning about a baseline if the selected probe is not significantly better. Without a
-    difference that was named before the test, there is one if the baseline reaches the interval of
-    the probe's score. There
-    is a warning about the control task if the interval of its score is above chance and that of
-    selectivity is not above 0. Probes without a selected site, such as structural probes, are
+    A baseline gets a warning if the selected probe is not significantly better. If their difference
+    was not named before the test, it gets one if its score reaches the interval of the probe's. The
+    control task gets one if the interval of its score is above chance and that of selectivity is
+    not above 0. Probes without a selected site, such as structural probes, are
     compared with random networks at every site.
     """
     return most_serious_first(_found(v, record))
