@@ -11,7 +11,6 @@ from typing import Any
 from probekit.data.frames import dataset_table
 from probekit.data.table import Table
 from probekit.errors import ConfigError, DataError, MissingError, nearest
-from probekit.hub import constants, errors, how_to_access, is_hub_reachable, snapshot_download
 from probekit.provenance import install_command
 
 _SAVED = ("dataset_dict.json", "state.json")  # files of `save_to_disk`
@@ -66,6 +65,9 @@ def _download(data: HubData) -> Path:
 
     `datasets.load_dataset` would read any other cached revision if the hub cannot be reached.
     """
+    # Importing the hub's client takes a quarter of a second.
+    from probekit.hub import constants, errors, how_to_access, is_hub_reachable, snapshot_download
+
     named = f"The data set {data.name!r} at revision {data.revision}"
     try:
         path = snapshot_download(

@@ -22,6 +22,8 @@ Unit: TypeAlias = Literal["sentence", "document"]
 _Span: TypeAlias = tuple[int, int]
 
 _UNITS = ("sentence", "document")
+# Words of a text, and every other symbol as a word of its own.
+WORD = r"\w+|[^\w\s]"
 # int() raises ValueError for thousands of digits.
 _ID = re.compile(r"(\d{1,9})(?:([-.])(\d{1,9}))?", re.ASCII)
 _LABELS = ("FORM", "LEMMA", "UPOS", "XPOS", "DEPREL", "HEAD")

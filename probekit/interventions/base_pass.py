@@ -235,7 +235,7 @@ class BasePass:
             stream[inside.nonzero()[:, 0], (changed_at - start)[inside]] += added
             return self._resumed(entry, stream, texts, start, end)
 
-        return self._in_batches(run, len(rows))
+        return self._in_batches(run, columns, rows)
 
     def shifted(
         self, entry: StreamEntry, change: Callable[[Tensor], Tensor], rows: Tensor
@@ -257,7 +257,7 @@ class BasePass:
             stream = stream + change(passes)[:, :end].to(stream)
             return self._resumed(entry, stream, texts, 0, end)
 
-        return self._in_batches(run, len(rows))
+        return self._in_batches(run, torch.zeros_like(rows), rows)
 
     def tapped(self, selection: SiteSelection, tap: Tap) -> Tensor:
         """Return the final residual stream [batch d_model] of all texts with a tap at a site.
@@ -317,12 +317,27 @@ class BasePass:
         mask = self.batch.mask[rows, :end]
         return None if bool(mask.all()) else mask
 
-    def _in_batches(self, run: Callable[[Tensor], Tensor], n: int) -> Tensor:
-        """Return the results of a function of the numbers of passes, for all n passes."""
+    def _in_batches(self, run: Callable[[Tensor], Tensor], first: Tensor, rows: Tensor) -> Tensor:
+        """Return the results [n d_model] of a function of the ascending numbers of some passes.
+
+        The passes of a batch change and measure the same positions, so that none computes more than
+        these, and none is padded.
+
+        Args:
+            run: the function, called with the numbers of the passes of each batch.
+            first: first position that each pass changes, shape [n].
+            rows: text of each pass, shape [n].
+        """
         width, d_model = self.batch.ids.shape[1], self.model.axis_sizes["d_model"]
         size = max(1, BATCH_BYTES // (4 * STREAM_TENSORS * width * d_model))
-        numbers = torch.arange(n, device=self.model.device)
-        return torch.cat([run(passes) for passes in torch.split(numbers, size)])
+        extents = torch.stack([first.to(rows.device), self.measured[rows]], dim=1)
+        _, extent_of_pass = torch.unique(extents, dim=0, return_inverse=True)
+        final = self.final[rows]
+        for extent in range(int(extent_of_pass.max()) + 1):
+            passes = (extent_of_pass == extent).nonzero()[:, 0]
+            for batch in torch.split(passes, size):
+                final[batch] = run(batch)
+        return final
 
 
 def _key_site(model: Network) -> str:

@@ -248,6 +248,7 @@ class _Test:
             mean_of_rows(slope, self.resamples), null["steers"], whole,
             self.resamples, f"{self.data.measure.unit} per standard deviation", self.size,
         )  # fmt: skip
+        losses = self._losses((min(by), max(by)))
         doses = []
         for number, dose in enumerate(by):
             observed = mean_of_rows(changes[:, 0, number], self.resamples)
@@ -257,12 +258,8 @@ class _Test:
             for name, at_dose in at_doses.items():
                 row[f"{name}_low"], row[f"{name}_high"] = band_of_draws(at_dose.mean(axis=0))
             row |= {"n": len(self.codes), "groups": self.resamples.n_groups}
-            # The loss on other texts is measured with the direction of the first fold.
-            if self.data.other is not None and dose in (min(by), max(by)):
-                first = self.folds[0]
-                vector = dose * (first.directions.unit[0] * first.directions.spread[0])
-                model = first.responder.model
-                loss = loss_under_steering(model, self.data.other, self.selection, vector)
+            if dose in losses:
+                loss = losses[dose]
                 row |= {"other_loss": loss.value, "other_low": loss.low, "other_high": loss.high}
             doses.append(row)
         silences, null["silences"], matched["silences"] = self._silencing()
@@ -324,6 +321,21 @@ class _Test:
             parts.append(of_rows * signs)
         return np.concatenate(parts)
 
+    def _losses(self, doses: Sequence[float]) -> dict[float, Interval]:
+        """Return the change of the loss on other texts at some doses; empty without such texts.
+
+        The direction is that of the first fold.
+        """
+        if self.data.other is None:
+            return {}
+        first = self.folds[0]
+        unit = first.directions.unit[0] * first.directions.spread[0]
+        model, other = first.responder.model, self.data.other
+        losses = losses_under_steering(
+            model, other, self.selection, [dose * unit for dose in doses]
+        )
+        return dict(zip(doses, losses, strict=True))
+
     def _detection(self) -> CausalVerdict:
         """Return how well projections on the direction rank the labels of the test rows."""
         projected = [(fold.X - fold.directions.mean) @ fold.directions.reading[0]
@@ -378,40 +390,50 @@ class _Test:
 _OTHERS_AT_ONCE = 16  # texts in one pass
 
 
-def loss_under_steering(
-    model: Network, texts: TokenBatch, selection: SiteSelection, vector: Floats
-) -> Interval:
-    """Return the change of the loss in nats per token, with its interval over texts.
+def losses_under_steering(
+    model: Network, texts: TokenBatch, selection: SiteSelection, vectors: Sequence[Floats]
+) -> list[Interval]:
+    """Return the change of the loss in nats per token by each vector, with its interval over texts.
 
     Args:
         model: the network.
         texts: texts of at least two tokens.
-        selection: site, head or neuron that the vector is added to at all positions.
-        vector: shape (n_features,).
+        selection: site, head or neuron that a vector is added to at all positions.
+        vectors: shape (n_features,) each.
 
     >>> from probekit import GPT2, Tokenizer
     >>> model, tokenizer = GPT2.from_pretrained("mini"), Tokenizer.from_pretrained("mini")
     >>> texts = tokenizer.batch(["The keys to the", "A child"], bos=False, side="right")
     >>> site = SiteSelection("blocks.2.hook_resid_post")
-    >>> loss_under_steering(model, texts, site, np.zeros(256)).value
-    0.0
+    >>> [loss.value for loss in losses_under_steering(model, texts, site, [np.zeros(256)])]
+    [0.0]
     """
-    changes: list[Tensor] = []
+    changes: list[list[Tensor]] = [[] for _ in vectors]
     for rows in torch.split(torch.arange(len(texts)), _OTHERS_AT_ONCE):
         batch = texts[rows].to(model.device)
-        edit = add(torch.from_numpy(vector))
-        with torch.no_grad():
-            steered = run_edited(model, batch, [(selection, edit)])
-            plain = model(batch)
         targets = next_tokens(batch.ids, batch.mask)
         counted = targets != NOT_COUNTED
-        ids = targets.clamp(min=0)[..., None]  # NOT_COUNTED is negative, which is no index
-        steered_loss, plain_loss = (
-            -logits.double().log_softmax(-1).gather(-1, ids)[..., 0] for logits in (steered, plain)
-        )
-        change = torch.where(counted, steered_loss - plain_loss, 0.0)
-        changes.append(torch.stack([change.sum(1), counted.sum(1).double()], 1))
-    sums, n_tokens = torch.cat(changes).cpu().numpy().T
-    resamples = resamples_of(np.arange(len(sums)))
-    tokens_per_text = mean_of_rows(n_tokens, resamples)
-    return interval_of(mean_of_rows(sums, resamples) / tokens_per_text, resamples)
+        with torch.no_grad():
+            plain = _losses(model(batch), targets)
+        for of_vector, vector in zip(changes, vectors, strict=True):
+            edit = add(torch.from_numpy(vector))
+            with torch.no_grad():
+                steered = _losses(run_edited(model, batch, [(selection, edit)]), targets)
+            change = torch.where(counted, steered - plain, 0.0)
+            of_vector.append(torch.stack([change.sum(1), counted.sum(1).double()], 1))
+    intervals = []
+    for of_vector in changes:
+        sums, n_tokens = torch.cat(of_vector).cpu().numpy().T
+        resamples = resamples_of(np.arange(len(sums)))
+        tokens_per_text = mean_of_rows(n_tokens, resamples)
+        intervals.append(interval_of(mean_of_rows(sums, resamples) / tokens_per_text, resamples))
+    return intervals
+
+
+def _losses(logits: Tensor, targets: Tensor) -> Tensor:
+    """Return the loss [batch pos] of each next token, of logits [batch pos d_vocab].
+
+    It has no meaning at tokens that are not counted.
+    """
+    ids = targets.clamp(min=0)[..., None]  # NOT_COUNTED is negative, which is no index
+    return -logits.double().log_softmax(-1).gather(-1, ids)[..., 0]

@@ -14,8 +14,8 @@ directions and doses are rows of one batch that starts at the edited site.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -245,6 +245,7 @@ def _units(weights: Floats) -> Floats:
 
 TEXTS_AT_ONCE = 128
 _CHANGE_BYTES = 64 << 20  # changes of the residual stream of one block of directions
+_KEPT_BYTES = 128 << 20  # passes of the texts of one fold that stay in memory
 
 
 @dataclass(frozen=True, eq=False)
@@ -269,6 +270,7 @@ class Responder:
     measure: AnswerMeasure
     measured: Tensor | None = None
     read: Tensor | None = None
+    _kept: list[tuple[TokenBatch, list[_Part]]] = field(default_factory=list, init=False)
 
     @cached_property
     def entry(self) -> StreamEntry:
@@ -330,8 +332,24 @@ class Responder:
         parts = self._parts(sources)
         return np.concatenate([part.score(part.kept.final, part.everything) for part in parts])
 
-    def _parts(self, batch: TokenBatch) -> Iterator[_Part]:
-        """Yield the texts of a batch in parts, each with its kept pass."""
+    def _parts(self, batch: TokenBatch) -> Iterable[_Part]:
+        """Return the texts of a batch in parts, each with its kept pass.
+
+        The passes of small batches stay in memory for the next edits.
+        """
+        for known, parts in self._kept:
+            if known is batch:
+                return parts
+        n_texts, n_positions = batch.ids.shape
+        sizes = self.model.axis_sizes
+        if BasePass.bytes_kept(sizes, n_texts, n_positions, n_sites=1) > _KEPT_BYTES:
+            return self._computed_parts(batch)
+        parts = list(self._computed_parts(batch))
+        self._kept.append((batch, parts))
+        return parts
+
+    def _computed_parts(self, batch: TokenBatch) -> Iterator[_Part]:
+        """Yield the texts of a batch in parts, each with a new pass."""
         for rows in torch.split(torch.arange(len(batch)), TEXTS_AT_ONCE):
             measured = None if self.measured is None else self.measured[rows]
             kept = BasePass.keep(self.model, batch[rows], measured, [self.selection.site])

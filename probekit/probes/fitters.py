@@ -4,6 +4,9 @@ A label column holds the labels of the task or of one draw of the control task. 
 columns, which includes selecting the penalty by cross-validation, and refits columns on subsets of
 the rows. The fitter of the logistic probe computes many fits in one batch; the others compute one
 fit at a time.
+
+Modules of kinds are imported inside functions: they import scikit-learn, which takes a second and
+is not needed to check an experiment.
 """
 
 from __future__ import annotations
@@ -19,10 +22,7 @@ from numpy.typing import NDArray
 from probekit.amounts import counted
 from probekit.errors import ConfigError, DataError
 from probekit.probes.data import ProbeData, group_folds, numbers, sample_groups, typical_rows
-from probekit.probes.kinds.base import LayeredProbe, TrainingRows, TunedProbe, balanced_weights
-from probekit.probes.kinds.k_sparse import explained_shares
 from probekit.probes.kinds.left_out import logistic_left_out
-from probekit.probes.kinds.ridge import RidgeProbe, ridge_path
 from probekit.probes.score.exchange import permuted_labels
 from probekit.probes.score.metric_table import METRICS
 from probekit.probes.score.metrics import (
@@ -40,6 +40,7 @@ from probekit.probes.solve.design import Codes, Features, Floats, Mask
 from probekit.probes.solve.fits import Judge, TunedProbeFit, Tuning, best_rated, fit_columns
 from probekit.probes.solve.layers import AffineLayer, FittedLayers, apply_layers
 from probekit.probes.solve.solver import OnFit, Problem, Solver
+from probekit.probes.training_rows import TrainingRows, balanced_weights
 
 LabelColumn = NDArray[Any]  # label codes, or numbers
 RowPredictions = ClassPredictions | NumberPredictions
@@ -157,6 +158,8 @@ class FittedRows:
 
         X (n_rows, n_features) contains the features of all rows of the data.
         """
+        from probekit.probes.kinds.k_sparse import explained_shares
+
         return explained_shares(X[self.rows], self.column, self.typical)
 
     def permuted_fits(
@@ -323,6 +326,8 @@ class Fitter:
         None if they have no closed form: for kinds other than logistic and ridge, for logistic fits
         of more than two classes, and for fits of a single class.
         """
+        from probekit.probes.kinds.ridge import RidgeProbe
+
         probe, classes = self.spec.build(self.rows.settings), tuned.solution.classes
         if not isinstance(probe, RidgeProbe) or len(classes) == 1:
             return None
@@ -334,6 +339,9 @@ class Fitter:
         self, penalties: Sequence[float | None], X: Features, column: LabelColumn, inside: Mask
     ) -> list[FittedLayers]:
         """Return the fit at each penalty on the rows selected by `inside`."""
+        from probekit.probes.kinds.base import TunedProbe
+        from probekit.probes.kinds.ridge import ridge_path
+
         # Without a penalty the single value is None, here NaN, which is not used below.
         values = np.array(penalties, dtype=np.float64)
         typical = None if self.rows.typical is None else self.rows.typical[inside]
@@ -346,7 +354,7 @@ class Fitter:
         if len(classes) == 1:  # the fit always predicts this class
             layer = AffineLayer(np.zeros((1, X.shape[1])), np.zeros(1))
             return [FittedLayers(classes, (layer,))] * len(penalties)
-        probe: LayeredProbe = self.spec.build(self.rows.settings)
+        probe = self.spec.build(self.rows.settings)
         index_in_classes = np.searchsorted(classes, codes)
         data = TrainingRows(X[inside], index_in_classes, self.rows.groups[inside], typical)
         path = probe.path(values, data) if isinstance(probe, TunedProbe) else [probe.solve(data)]

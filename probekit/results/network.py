@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from probekit.errors import DataError
+
+if TYPE_CHECKING:  # checks of an experiment do without pandas, which takes half a second
+    import pandas as pd
 
 MEAN = "the mean of all tokens"
 ROW_SUM_TOLERANCE = 1e-3

@@ -162,12 +162,15 @@ BY_WORD = Control()
 class RunRecord(RecordPart):
     """The contents of run.json, in the order of the file.
 
-    `files` has the digest of each result file, by name within the folder.
+    `files` has the digest of each result file, by name within the folder. `inputs` is the digest of
+    all input files and settings, by which the finished run is recognised; None if it has to be
+    found by its key.
     """
 
     run: str
     key: str
     created: str
+    inputs: str | None = None
     question: str | None
     model: ModelFacts
     data: DataFacts

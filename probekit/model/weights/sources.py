@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Literal
 
 from probekit.errors import CheckpointError, ConfigError, MissingError, nearest
-from probekit.hub import constants, errors, hf_hub_download, how_to_access, is_hub_reachable
 from probekit.model.weights.files import shard_of_tensors
 
 # Names on the hub without an organisation.
@@ -70,6 +69,9 @@ def find_model(
     if folder is not None:
         return folder
     name, _, revision = str(source).partition("@")
+    # Importing the hub's client takes a quarter of a second.
+    from probekit.hub import constants, errors, hf_hub_download, how_to_access, is_hub_reachable
+
     # Without this check the hub's client retries for half a minute, or minutes behind a firewall.
     is_online = is_hub_reachable()
     fetch = partial(
@@ -198,6 +200,8 @@ def _fetch_first(
 
     Offline it is the first set in the local cache.
     """
+    from probekit.hub import errors
+
     absent: errors.LocalEntryNotFoundError | None = None
     for files in choices:
         try:

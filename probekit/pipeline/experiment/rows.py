@@ -34,13 +34,13 @@ from probekit.data.splits import (
     without_repeated,
     without_shared_words,
 )
+from probekit.data.words import WORD
 from probekit.errors import DataError
 from probekit.experiment.activations import AnyExperiment
 from probekit.experiment.model import TURNS, PositionSection
 from probekit.experiment.schema import Experiment
 from probekit.model.sites.sites import SiteConcatenation, SiteSelection
 from probekit.model.text.tokenizer import TokenizedText, Tokenizer
-from probekit.probes.controls.baselines import WORD
 from probekit.probes.data import ProbeData, group_folds
 
 _WORD = re.compile(WORD)

@@ -1,81 +1,26 @@
-"""The order of the steps: prepare, capture, probe, look, report."""
+"""Run an experiment, or return the results of a finished run of it.
+
+A finished run is recognised from the digest of its input files, without reading the data as rows or
+importing torch.
+"""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from datetime import UTC, datetime
-from functools import partial
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import pandas as pd
-import safetensors.numpy
-
-from probekit.activations.records import Location
-from probekit.errors import StoreError, path_of
+from probekit.errors import path_of
 from probekit.experiment.activations import ActivationExperiment, AnyExperiment
-from probekit.experiment.document import dump_settings
 from probekit.experiment.loader import make_experiment
-from probekit.experiment.schema import AttentionSection, Experiment
-from probekit.files import csv_text, exclusive, write_atomic
-from probekit.pipeline.capture.captures import capture_models
-from probekit.pipeline.experiment.prepare import read_card
-from probekit.pipeline.experiment.record import described_run, run_key
-from probekit.pipeline.experiment.source import Source, model_source
-from probekit.pipeline.given.source import read_given
-from probekit.pipeline.intervene.run import intervene
-from probekit.pipeline.measure.choices import chosen_sites
-from probekit.pipeline.measure.probing import make_probers, probe_sites
-from probekit.pipeline.measure.run_folder import RunFolder
-from probekit.pipeline.measure.selected_probe import write_selected_probe
-from probekit.pipeline.measure.significance import (
-    difference_rows,
-    p_value_rows,
-    reliability_rows,
-    scored,
-)
-from probekit.probes.prober import Prober
-from probekit.probes.score.scored import SiteResult
-from probekit.probes.targets import HEADLINE
-from probekit.products import check_device
+from probekit.pipeline.experiment.finished import find_finished, finished_result, inputs_digest
 from probekit.progress import shown_progress
-from probekit.report.notebooks.run_result import RunResult
-from probekit.report.pages.run_page import write_report
-from probekit.results.judging import judge
-from probekit.results.network import AttentionPrompt
-from probekit.results.record import RunRecord, pack_record
-from probekit.results.selection import chosen_row, headline_row
-from probekit.results.site_results import NESTED_SITE, SavedSiteResults, site_stem
-from probekit.results.table import DIFFERENCES, RESULTS, load_table, make_table, only, read_columns
 from probekit.terminal import Watcher
-from probekit.training.run_files import find_checkpoints
-from probekit.workers import check_workers
 
-_BUSY = (
-    "Another process is running this experiment in {}. Wait for it to end: the same command then "
-    "reuses its results. Or give another --out."
-)
-
-
-# The map by step shows only scores; controls and statistics are computed at the last checkpoint.
-_LEFT_OUT: Mapping[str, Any] = {
-    "control_draws": 0,
-    "baselines": (),
-    "description": False,
-    "learning_steps": 0,
-    "permutations": 0,
-}
-
-
-@contextmanager
-def _timed(seconds: dict[str, float], step: str) -> Iterator[None]:
-    """Set the duration of a block that does not fail in `seconds`, under the name of the step."""
-    start = time.perf_counter()
-    yield
-    seconds[step] = round(time.perf_counter() - start, 3)
+if TYPE_CHECKING:
+    from probekit.activations.records import Location
+    from probekit.pipeline.experiment.source import Source
+    from probekit.report.notebooks.run_result import RunResult
 
 
 def run(
@@ -93,8 +38,8 @@ def run(
     """Run an experiment and return its results.
 
     Captured shards and probed sites are saved as soon as they are complete: an interrupted run
-    resumes where it stopped. A second run of the same experiment captures nothing and reads the
-    saved results of all sites; of the probes only those of permuted labels are fitted again.
+    resumes where it stopped. A second run of the same experiment returns the results of the first
+    one, after checking the digests of its files, and computes nothing.
 
     Args:
         experiment: an experiment, the path of its file, or nested dicts with the keys of a file.
@@ -116,204 +61,41 @@ def run(
         ProbekitError: one of its subclasses; the message names the problem and its location.
     """
     made = make_experiment(experiment, data)
-
-    def read() -> Source:
-        if isinstance(made, ActivationExperiment):
-            return read_given(made)
-        return model_source(made, device)
-
+    results_folder = path_of("out", out)
+    if cache_root is not None:
+        path_of("cache_root", cache_root)
     with shown_progress(watcher, progress=progress) as shown:
+        inputs = inputs_digest(made)
+        finished = find_finished(results_folder / made.name, inputs)
+        if finished is not None:
+            return finished_result(finished, shown, page=page)
+
+        # Data, columns and sites are checked before scikit-learn is imported, which takes seconds.
+        from probekit.products import check_device
+        from probekit.workers import check_workers
+
+        check_workers(workers)
+        check_device(device)
+        if isinstance(made, ActivationExperiment):
+            from probekit.pipeline.given.source import read_given
+
+            source: Source = read_given(made)
+        else:
+            from probekit.pipeline.experiment.source import model_source
+
+            source = model_source(made, device)
+        if inputs != inputs_digest(made):  # a file was changed while it was read
+            inputs = None
+
+        from probekit.pipeline.experiment.steps import run_source
+
         return run_source(
-            made,
-            read,
-            out=out,
+            source,
+            inputs=inputs,
+            out=results_folder,
             cache_root=cache_root,
             device=device,
             workers=workers,
             watcher=shown,
             page=page,
         )
-
-
-def run_source(
-    experiment: AnyExperiment,
-    read: Callable[[], Source],
-    *,
-    out: Path | str,
-    cache_root: Location | None = None,
-    device: str = "cpu",
-    workers: int | None = None,
-    watcher: Watcher,
-    page: bool = True,
-) -> RunResult:
-    """Run an experiment whose rows `read` returns; see `run` for the other arguments."""
-    results_folder = path_of("out", out)
-    if cache_root is not None:
-        path_of("cache_root", cache_root)
-    check_workers(workers)
-    check_device(device)
-    seconds: dict[str, float] = {}
-    step = partial(_timed, seconds)
-    created = datetime.now(UTC).isoformat(timespec="seconds")
-    with step("prepare"):
-        card = read_card(experiment.data)
-        source = read()
-        probers = make_probers(experiment, source.rows, device)
-        path = results_folder / experiment.name / run_key(source, card)
-    with exclusive(path, _BUSY.format(path)):
-        # Before the long work, so that an unusable folder fails immediately.
-        folder = RunFolder(path, created)
-        with step("capture"):
-            source = source.open(partial(capture_models, cache_root=cache_root, watcher=watcher))
-        with step("probe"):
-            n_workers = workers if device == "cpu" else 1  # processes cannot share one accelerator
-            names, results = [one.text for one in source.rows.positions], []
-            for position, (name, prober) in enumerate(zip(names, probers, strict=True)):
-                if len(probers) > 1:
-                    watcher.tell(f"position {name}")
-                results += probe_sites(source, position, prober, folder, watcher, n_workers)
-            chosen = chosen_sites(results, dict(zip(names, probers, strict=True)))
-            if chosen is not None:
-                origin = {"run": folder.path.name, "position": chosen.place["position"]}
-                saved = SavedSiteResults(
-                    folder.path, probers[0].truth_of, len(probers[0].data.classes)
-                )
-                results.append(
-                    saved.write(site_stem(NESTED_SITE), origin | {"site": NESTED_SITE}, chosen)
-                )
-                folder.note(results[-1].files)
-        with step("compare"):
-            table = _write_scores(source, probers[0], results, folder)
-        with step("checkpoints"):
-            run_one = partial(
-                run,
-                out=folder.path / "checkpoints",
-                cache_root=cache_root,
-                device=device,
-                watcher=watcher,
-                page=False,
-            )
-            _over_training(experiment, table, run_one, folder)
-        with step("look"):
-            write_selected_probe(folder, source, probers, results, table, watcher)
-            prompts = _write_attention(source, folder)
-            norms = source.norms()
-        with step("intervene"):
-            intervene(source, table, folder, watcher)
-        # The verdict is that of the saved numbers, so that it can be repeated from the files.
-        verdict = judge(
-            load_table(folder.path / "results.csv"),
-            read_columns(folder.path / "differences.csv", DIFFERENCES),
-            experiment.probe.C,
-        )
-        record = RunRecord(
-            **described_run(source, probers, prompts, card),
-            key=folder.path.name,
-            created=created,
-            verdict=verdict,
-            norms=norms,
-            seconds=seconds,
-            files=folder.digests(),
-        )
-        write_atomic(folder.path / "run.json", pack_record(record.model_dump()))
-        folder.finish()
-        if page:
-            try:
-                write_report(folder.path)
-            except StoreError as error:
-                raise StoreError(
-                    f"The run is complete, but its page is not written. {error} Then run "
-                    f"`probekit report {folder.path}`; nothing is computed again."
-                ) from error
-        return RunResult(folder.path)
-
-
-def _write_scores(
-    source: Source, prober: Prober, results: Sequence[SiteResult], folder: RunFolder
-) -> pd.DataFrame:
-    """Write settings, scores, differences, calibration and test rows; return results.csv."""
-    rows = [row for site in results for row in site.rows]
-    table = make_table(rows, RESULTS)
-    # The probe that the others are compared with; the p-values of its score are added below.
-    chosen = headline_row(table) if prober.is_nested else chosen_row(table)
-    predictions = scored(results, prober.main_metric)
-    draws = source.experiment.probe.permutations
-    for target in ("task", HEADLINE):
-        rows += p_value_rows(predictions, prober, draws, target)
-    table = make_table(rows, RESULTS)
-    differences = []
-    if chosen is not None:
-        has_p_values = draws > 0
-        differences = difference_rows(predictions, chosen, table, prober, has_p_values=has_p_values)
-    tested = source.rows.example[prober.test_rows]  # in the row order of the predictions
-    test_rows = {
-        "example": [source.rows.dataset.examples[n].id for n in tested],
-        "group": source.rows.groups[prober.test_rows],
-        "label": source.rows.labels[prober.test_rows],
-    }
-    folder.write("config.yaml", dump_settings(source.experiment))
-    for name, content in (
-        ("results", table),
-        ("differences", make_table(differences, DIFFERENCES)),
-        ("reliability", reliability_rows(results, table, prober)),
-        ("test_rows", pd.DataFrame(test_rows)),
-    ):
-        folder.write(f"{name}.csv", csv_text(content))
-    return table
-
-
-def _write_attention(source: Source, folder: RunFolder) -> list[AttentionPrompt]:
-    """Write the attention patterns of the experiment's texts, if any, and return them."""
-    prompts = source.attention_prompts()
-    # The patterns of text n have the name "n", its head scores "n.SCORE".
-    arrays = {str(n): prompt.patterns for n, prompt in enumerate(prompts)}
-    for n, prompt in enumerate(prompts):
-        arrays |= {f"{n}.{name}": score for name, score in prompt.scores.items()}
-    if arrays:
-        # safetensors writes wrong values for arrays that are not contiguous.
-        contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
-        folder.write("attention.safetensors", safetensors.numpy.save(contiguous))
-    return prompts
-
-
-def _over_training(
-    experiment: AnyExperiment,
-    last: pd.DataFrame,
-    run_one: Callable[[Experiment], RunResult],
-    folder: RunFolder,
-) -> None:
-    """Write the task's rows at each checkpoint, with the column `step`, if there are checkpoints.
-
-    Args:
-        experiment: the experiment; its `model.source` is the last checkpoint.
-        last: results at the last checkpoint.
-        run_one: runs the experiment of an earlier checkpoint.
-        folder: the folder of the run.
-
-    Raises:
-        MissingError: there are no checkpoints, or one of the hub does not exist.
-    """
-    if not isinstance(experiment, Experiment) or experiment.model.checkpoints is None:
-        return
-    model = experiment.model
-    with experiment.at("model"):
-        sources: Mapping[int, str | Path] = model.steps_on_hub
-        if model.path is not None:
-            sources = find_checkpoints(Path(model.path))
-    # An empty list of checkpoints means all.
-    *earlier, latest = sorted(model.checkpoints or sources)
-    tables = []
-    for step in earlier:
-        weights = {"source": str(sources[step]), "path": None, "checkpoints": None}
-        changes = {
-            "name": f"step-{step}",
-            "model": model.model_copy(update={**weights, "random_weights": 0}),
-            "probe": experiment.probe.model_copy(update=_LEFT_OUT),
-            "attention": AttentionSection(),
-            "interventions": (),
-            "measure": (),
-        }
-        table = run_one(experiment.model_copy(update=changes)).table
-        tables.append(only(table, target="task").assign(step=step))
-    tables.append(only(last, target="task").assign(step=latest))
-    folder.write("training.csv", csv_text(pd.concat(tables, ignore_index=True)))

@@ -27,8 +27,6 @@ from probekit.model.weights.checkpoint import file_checks
 from probekit.model.weights.sources import find_model
 from probekit.pipeline.experiment.prepare import TextRows, prepare
 from probekit.pipeline.experiment.rows import Probed, Rows, normalized, part_of
-from probekit.pipeline.look.apply import ProbedModel, predict_texts
-from probekit.pipeline.look.attention import attention_prompt
 from probekit.probes.saved_probe import SavedProbe
 from probekit.probes.targets import NETWORKS, TARGETS
 from probekit.products import check_device
@@ -245,6 +243,8 @@ class ModelSource(Source):
 
     def attention_prompts(self) -> list[AttentionPrompt]:
         """Return the attention patterns of the texts in the section `attention`."""
+        from probekit.pipeline.look.attention import attention_prompt  # imports plotly
+
         settings, texts = self.experiment.tokens, self.experiment.attention.texts
         model, tokenizer = self.models(TASK), self.rows.tokenizer
         bos, chat = settings.bos, settings.chat
@@ -254,6 +254,8 @@ class ModelSource(Source):
         self, probe: SavedProbe, site: Probed, texts: Sequence[str]
     ) -> Sequence[TextReading | None]:
         """Return the predictions of a probe at each token of texts, up to the context."""
+        from probekit.pipeline.look.apply import ProbedModel, predict_texts  # imports pandas
+
         assert not isinstance(site, GivenSite), "captures have no given sites"
         network = ProbedModel(self.models(TASK), self.rows.tokenizer, site.parts)
         return predict_texts(probe, network, texts, too_long="truncate")

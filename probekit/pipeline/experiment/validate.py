@@ -20,7 +20,6 @@ from probekit.model.families.table import random_network
 from probekit.pipeline.experiment.prepare import TextRows, n_features, prepare, read_card
 from probekit.pipeline.experiment.record import findings
 from probekit.pipeline.experiment.rows import Rows
-from probekit.pipeline.given.source import read_given
 from probekit.pipeline.intervene.inputs import cause_findings
 from probekit.pipeline.measure.probing import make_probers
 from probekit.probes.controls.baselines import quick_word_guess, word_identity_log_frequencies
@@ -100,6 +99,8 @@ def validate(
     try:
         experiment = make_experiment(experiment, data)
         if isinstance(experiment, ActivationExperiment):
+            from probekit.pipeline.given.source import read_given
+
             source = read_given(experiment)
             return _report(experiment, source.rows, bytes=source.given.n_bytes)
         rows = prepare(experiment)

@@ -14,15 +14,17 @@ import numpy as np
 
 from probekit.activations.given.given import Position, open_activations
 from probekit.data.examples import Dataset, Example
-from probekit.errors import ConfigError, DataError
+from probekit.errors import ConfigError, DataError, path_of
 from probekit.experiment.activations import ActivationExperiment
 from probekit.experiment.document import Document
 from probekit.experiment.locations import resolve_activations
-from probekit.pipeline.experiment.run import run_source
-from probekit.pipeline.given.source import GivenSource, given_source
+from probekit.pipeline.experiment.steps import run_source
+from probekit.pipeline.given.source import given_source
+from probekit.products import check_device
 from probekit.progress import shown_progress
 from probekit.report.notebooks.run_result import RunResult
 from probekit.terminal import Watcher
+from probekit.workers import check_workers
 
 _REGRESSION = 'probe={"kinds": [{"kind": "ridge_regression"}]}'
 
@@ -145,13 +147,14 @@ def probe(  # noqa: PLR0913  # one call, whose options have defaults
             raise DataError(f"{row_name}: {error}") from error
     dataset = Dataset(name, tuple(examples))
 
-    def read() -> GivenSource:
-        given = open_activations(activations, sites=experiment.activations.sites, position=position)
-        return given_source(experiment, dataset, words, given, lacks_groups=groups is None)
-
+    results_folder = path_of("out", out)
+    check_workers(workers)
+    check_device(device)
     with shown_progress(watcher, progress=progress) as shown:
+        given = open_activations(activations, sites=experiment.activations.sites, position=position)
+        rows = given_source(experiment, dataset, words, given, lacks_groups=groups is None)
         return run_source(
-            experiment, read, out=out, device=device, workers=workers, watcher=shown, page=page
+            rows, out=results_folder, device=device, workers=workers, watcher=shown, page=page
         )
 
 

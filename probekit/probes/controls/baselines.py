@@ -5,24 +5,24 @@ linear model is fitted on features; `TEXT_BASELINES` has a row for each. Vocabul
 regularisation strength are estimated on training rows only, the strength by group-disjoint
 cross-validation with the metric and the class weights that the probes use. A probe that does not
 beat these baselines shows nothing about the network.
+
+scikit-learn is imported inside functions: it takes a second, and is not needed to check data.
 """
 
 from __future__ import annotations
 
+import re
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import clone
-from sklearn.exceptions import ConvergenceWarning
-from sklearn.feature_extraction.text import CountVectorizer
-from sklearn.linear_model import LogisticRegression, Ridge
-from sklearn.preprocessing import OneHotEncoder
 
+from probekit.data.words import WORD
 from probekit.errors import DataError
 from probekit.probes.data import ProbeData, sample_groups
 from probekit.probes.fitters import FittedRows, LabelColumn, RowPredictions
@@ -32,6 +32,7 @@ from probekit.probes.score.scored import log_frequencies, majority_guess
 from probekit.probes.settings import ProbeSpec
 from probekit.probes.solve.design import Codes, Floats, Mask
 from probekit.probes.solve.fits import Judge, rate_numbers, rate_scores, search
+from probekit.probes.solve.solver import Problem, Solver
 from probekit.probes.targets import BASELINE_GRIDS
 
 # Maps inputs to a sparse or dense feature matrix, with parameters fitted on training inputs.
@@ -43,8 +44,6 @@ PENALTIES = BASELINE_GRIDS["number"][1]
 MAX_ITER = 1000
 # Maximum number of rows that the baselines of the text are fitted on.
 MOST_TEXTS = 20_000
-# Words, and every other symbol as a token of its own. Case is ignored.
-WORD = r"\w+|[^\w\s]"
 LENGTH_BINS = 10
 LOGISTIC = ProbeSpec()  # kind of the baselines that are fitted
 
@@ -186,6 +185,8 @@ def word_counts(train: NDArray[Any], longest: int = 1) -> FeatureExtractor:
 
     Sequences of up to `longest` adjacent words are counted, too.
     """
+    from sklearn.feature_extraction.text import CountVectorizer
+
     counter = CountVectorizer(token_pattern=WORD, ngram_range=(1, longest), dtype=np.float64)
     found: FeatureExtractor = counter.fit(train).transform
     return found
@@ -193,6 +194,8 @@ def word_counts(train: NDArray[Any], longest: int = 1) -> FeatureExtractor:
 
 def word_indicators(train: NDArray[Any]) -> FeatureExtractor:
     """Return a function that one-hot encodes columns of words; words not in `train` are zeros."""
+    from sklearn.preprocessing import OneHotEncoder
+
     found: FeatureExtractor = OneHotEncoder(handle_unknown="ignore").fit(train).transform
     return found
 
@@ -282,6 +285,8 @@ def text_model(
     >>> bool(6 < numbers[0] < 9)
     True
     """
+    from sklearn.linear_model import LogisticRegression, Ridge
+
     rate = judge or (rate_numbers if n_classes is None else rate_scores)
     if n_classes is None:
         models = [Ridge(alpha=alpha) for alpha in PENALTIES]
@@ -307,6 +312,9 @@ def text_model(
 
 def _fitted(model: Any, X: Any, y: NDArray[Any]) -> Any:
     """Return a fitted copy of a model, whether it has converged or not."""
+    from sklearn.base import clone
+    from sklearn.exceptions import ConvergenceWarning
+
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         return clone(model).fit(X, y)
@@ -330,7 +338,20 @@ def quick_word_guess(train: NDArray[Any], codes: Codes, others: NDArray[Any]) ->
     >>> quick_word_guess(texts, codes, np.array(["a good day"])).tolist()
     [1]
     """
-    extract = word_counts(train)
-    model = _fitted(LogisticRegression(class_weight="balanced"), extract(train), codes)
-    guess: Codes = model.predict(extract(others))
+    number: dict[str, int] = {}  # of each word of the training texts
+    words = [re.findall(WORD, text.lower()) for text in train]
+    for word in chain.from_iterable(words):
+        number.setdefault(word, len(number))
+
+    def counts(texts: Sequence[Sequence[str]]) -> Floats:
+        """Return how often each word of the training texts occurs, (n_texts, n_words)."""
+        found: Floats = np.zeros((len(texts), len(number)))
+        for row, of_text in zip(found, texts, strict=True):
+            np.add.at(row, [number[word] for word in of_text if word in number], 1)
+        return found
+
+    solver = Solver(counts(words), [np.ones(len(train), dtype=np.float32)])
+    (fit,) = solver.solve([Problem(codes, C=1.0, balanced=True)])
+    others_words = [re.findall(WORD, text.lower()) for text in others]
+    guess: Codes = fit.class_scores(counts(others_words), int(codes.max()) + 1).argmax(axis=1)
     return guess

@@ -20,6 +20,7 @@ from probekit.probes.kinds.registry import POOLED_C, at_least, positive_grid
 from probekit.probes.solve.design import Codes, Features, Floats, Mask
 from probekit.probes.solve.fits import Judge, rate_scores, search
 from probekit.probes.solve.layers import FittedLayers, with_reference
+from probekit.probes.training_rows import Scaling, measured
 
 # Largest gradient component at a solution, and smallest relative decrease of the objective.
 TOLERANCE = 1e-6
@@ -73,7 +74,7 @@ class AttentionFit(FittedLayers):
     """Result of one fit: query (n_features,), and one layer for the weighted mean of raw tokens.
 
     >>> texts = TokensOfTexts(np.array([[0.0], [800.0]]), np.array([0, 0]))
-    >>> layer = base.Scaling(np.zeros(1), np.ones(1)).fold(np.array([[2.0]]), np.array([0.5]))
+    >>> layer = Scaling(np.zeros(1), np.ones(1)).fold(np.array([[2.0]]), np.array([0.5]))
     >>> fit = AttentionFit(classes=np.arange(2), layers=(layer,), query=np.array([1.0]))
     >>> fit.text_scores(texts).tolist()
     [[1600.5]]
@@ -103,7 +104,7 @@ def fit_attention(
     >>> (fit.text_scores(texts)[:, 0] > 0).tolist(), fit.converged
     ([False, False, True, True], True)
     """
-    scaling = base.Scaling.standard(base.measured(texts.tokens, texts.typical))
+    scaling = Scaling.standard(measured(texts.tokens, texts.typical))
     objective = _Objective(TokensOfTexts(scaling.apply(texts.tokens), texts.text), codes, C)
     start = objective.start(np.random.default_rng(seed))
     # An iteration needs one or two evaluations, so that `maxiter` is reached before `maxfun`.

@@ -10,25 +10,13 @@ import numpy as np
 from sklearn.covariance import empirical_covariance, ledoit_wolf_shrinkage, shrunk_covariance
 
 from probekit.errors import ConfigError
-from probekit.probes.kinds.base import LayeredProbe, Scaling, TrainingRows
+from probekit.probes.kinds.base import LayeredProbe
 from probekit.probes.solve.design import Codes, Floats
 from probekit.probes.solve.layers import FittedLayers
+from probekit.probes.training_rows import Scaling, TrainingRows, class_means
 
 # Two mirrored rows per class give an estimated shrinkage of 0 and a singular covariance.
 LEAST_SHRINKAGE = 1e-6
-
-
-def class_means(X: Floats, codes: Codes) -> Floats:
-    """Return the class means (n_classes, n_features) for the codes 0, 1, 2, ...
-
-    Each code up to the largest must occur.
-
-    >>> class_means(np.array([[1.0], [3.0], [7.0]]), np.array([0, 0, 1])).tolist()
-    [[2.0], [7.0]]
-    """
-    members = codes == np.arange(codes.max() + 1)[:, None]
-    found: Floats = members @ X / members.sum(axis=1, keepdims=True)
-    return found
 
 
 def within_covariance(

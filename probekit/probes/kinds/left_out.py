@@ -24,9 +24,9 @@ from numpy.typing import NDArray
 from scipy.linalg import solve_triangular
 from scipy.special import expit
 
-from probekit.probes.kinds.base import Scaling, TrainingRows
 from probekit.probes.solve.design import BLOCK_ROWS, Codes, Features, Floats
 from probekit.probes.solve.layers import AffineLayer, apply_layers
+from probekit.probes.training_rows import Scaling, TrainingRows
 
 SMALLEST_CURVATURE = 1e-12
 

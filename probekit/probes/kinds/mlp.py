@@ -10,10 +10,11 @@ import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.neural_network import MLPClassifier
 
-from probekit.probes.kinds.base import Scaling, TrainingRows, TunedProbe
+from probekit.probes.kinds.base import TunedProbe
 from probekit.probes.kinds.registry import MLP_ALPHAS
 from probekit.probes.solve.design import Floats
 from probekit.probes.solve.layers import AffineLayer, FittedLayers
+from probekit.probes.training_rows import Scaling, TrainingRows
 
 # With scikit-learn's default of 0.001, a fit on a few hundred rows (two batches per epoch) is far
 # from its optimum after 200 epochs.

@@ -18,6 +18,7 @@ from probekit.probes.kinds.registry import ALPHAS, at_least, positive_grid
 from probekit.probes.solve.design import Codes, Features, Floats, Mask
 from probekit.probes.solve.fits import rate_numbers, search
 from probekit.probes.solve.layers import AffineLayer, FittedLayers, apply_layers
+from probekit.probes.training_rows import Scaling, TrainingRows, balanced_weights, measured
 
 
 @dataclass(eq=False, repr=False)
@@ -44,13 +45,13 @@ class RidgeProbe(base.TunedProbe):
     random_state: int = 0
     balanced: bool = False
 
-    def path(self, values: Floats, data: base.TrainingRows) -> list[FittedLayers]:
+    def path(self, values: Floats, data: TrainingRows) -> list[FittedLayers]:
         """Return the fit at each value of alpha."""
         targets, weights = _targets(data.codes), self._weights(data.codes)
         layers = ridge_path(data.X, targets, values, data.typical, weights)
         return [FittedLayers(np.unique(data.codes), (layer,)) for layer in layers]
 
-    def left_out(self, alpha: float, solution: FittedLayers, data: base.TrainingRows) -> Floats:
+    def left_out(self, alpha: float, solution: FittedLayers, data: TrainingRows) -> Floats:
         """Return the scores (n_samples, n_out) of a fit without the group of each training row.
 
         `solution` is the fit on these rows at `alpha`; see `ridge_left_out`.
@@ -61,7 +62,7 @@ class RidgeProbe(base.TunedProbe):
 
     def _weights(self, codes: Codes) -> Floats | None:
         """Return the weight (n_samples,) of each row; None for equal weights."""
-        return base.balanced_weights(codes) if self.balanced else None
+        return balanced_weights(codes) if self.balanced else None
 
 
 def _targets(codes: Codes) -> Floats:
@@ -164,7 +165,7 @@ def ridge_path(
     Source: Hastie, Tibshirani and Friedman (2009), The Elements of Statistical Learning, section
     3.4.1; with fewer rows than features, computed from the eigenvectors of X X^T, section 18.3.5.
     """
-    scaling = base.Scaling.standard(base.measured(X, typical))
+    scaling = Scaling.standard(measured(X, typical))
     rows = scaling.apply(X)
     # Rows scaled by a subset are not centred; the unpenalised bias absorbs their mean.
     if weights is None:

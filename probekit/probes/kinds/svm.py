@@ -8,10 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.optimize import minimize
 
-from probekit.probes.kinds.base import Scaling, TrainingRows, TunedProbe, balanced_weights
+from probekit.probes.kinds.base import TunedProbe
 from probekit.probes.kinds.registry import C_GRID
 from probekit.probes.solve.design import Floats
 from probekit.probes.solve.layers import AffineLayer, FittedLayers
+from probekit.probes.training_rows import Scaling, TrainingRows, balanced_weights
 
 # Largest gradient component of the mean objective at a solution, in scaled coordinates.
 TOLERANCE = 1e-5

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike, NDArray
 from scipy.sparse.csgraph import minimum_spanning_tree
-from scipy.stats import rankdata
 
 from probekit.errors import DataError
 from probekit.probes.data import as_number
@@ -229,7 +229,7 @@ def rank_correlations(first: NDArray[np.generic], second: NDArray[np.generic]) -
     >>> rank_correlations(np.array([[1.0, 5.0, 9.0], [2.0, 2.0, 2.0]]), np.array([[3, 2, 1]] * 2))
     array([-1.,  0.])
     """
-    a, b = (rankdata(rows, axis=1) for rows in (first, second))
+    a, b = (scipy.stats.rankdata(rows, axis=1) for rows in (first, second))
     a, b = a - a.mean(axis=1, keepdims=True), b - b.mean(axis=1, keepdims=True)
     norm = np.sqrt(np.sum(a**2, axis=1) * np.sum(b**2, axis=1))
     found: Floats = np.divide(np.sum(a * b, axis=1), norm, out=np.zeros_like(norm), where=norm > 0)

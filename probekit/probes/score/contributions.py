@@ -37,7 +37,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
-from scipy.stats import rankdata
+import scipy
 
 from probekit.probes.score import metrics
 from probekit.probes.solve.design import Codes, Floats
@@ -111,7 +111,7 @@ def of_auroc(predictions: metrics.ClassPredictions) -> RowScores:
         pairs = n_true * (len(rows) - n_true)  # of a row of the class and a row of another class
         ranked = [code for code in metrics.ranking_scores(predictions) if pairs[code]]
         for code in ranked:
-            ranks = rankdata(metrics.ranking_scores(predictions)[code][rows])
+            ranks = scipy.stats.rankdata(metrics.ranking_scores(predictions)[code][rows])
             weight = len(rows) / len(predictions.truth) / len(ranked)
             scores[rows, code] = ranks / pairs[code] * weight
     return RowScores(scores, labels)
@@ -153,7 +153,7 @@ def of_auprc(predictions: metrics.ClassPredictions) -> RowScores:
             by_rank = ((1 - prevalence) * inverse + prevalence * below) / n_positive
             # Tied rows first get different ranks; then the scores of these ranks are averaged.
             _, tie, n_tied = np.unique(descending, return_inverse=True, return_counts=True)
-            by_row = by_rank[rankdata(descending, method="ordinal") - 1]
+            by_row = by_rank[scipy.stats.rankdata(descending, method="ordinal") - 1]
             means: Floats = np.bincount(tie, weights=by_row) / n_tied
             scores[rows, code] = means[tie] * weight
     return RowScores(scores, labels)
@@ -208,7 +208,7 @@ def of_spearman(predictions: metrics.NumberPredictions) -> RowScores:
 
 def _unit_ranks(numbers: Floats) -> Floats:
     """Return the ranks, centred and scaled to a sum of squares of 1; zeros if all are equal."""
-    ranks = rankdata(numbers)
+    ranks = scipy.stats.rankdata(numbers)
     centred: Floats = ranks - ranks.mean()
     length = float(np.sqrt(np.square(centred).sum()))
     return centred / (length or 1.0)
@@ -306,9 +306,9 @@ def parts_of_auroc(predictions: metrics.ClassPredictions) -> ClassParts:
             scores, n_positive = ranking[code][fold], int(positive.sum())
             # The rank among all rows minus the rank among rows of the same sort is the number of
             # rows of the other sort that a row outranks.
-            overall, placements = rankdata(scores), np.empty(len(scores))
-            wins_of_positive = overall[positive] - rankdata(scores[positive])
-            wins_of_negative = overall[~positive] - rankdata(scores[~positive])
+            overall, placements = scipy.stats.rankdata(scores), np.empty(len(scores))
+            wins_of_positive = overall[positive] - scipy.stats.rankdata(scores[positive])
+            wins_of_negative = overall[~positive] - scipy.stats.rankdata(scores[~positive])
             placements[positive] = wins_of_positive / (len(scores) - n_positive)
             placements[~positive] = 1 - wins_of_negative / n_positive
             n_alike = np.where(positive, n_positive, len(scores) - n_positive)

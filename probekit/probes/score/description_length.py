@@ -29,8 +29,8 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax
 
 from probekit.errors import ConfigError
@@ -261,4 +261,4 @@ def tempered(scores: Floats, truth: Codes, log_prior: Floats | float = 0.0) -> f
         return -float(logs[rows, truth].mean())
 
     # The bounds of the logarithm allow factors from 3e-7 to 3e6.
-    return float(np.exp(minimize_scalar(loss, bounds=(-15, 15), method="bounded").x))
+    return float(np.exp(scipy.optimize.minimize_scalar(loss, bounds=(-15, 15), method="bounded").x))

@@ -25,8 +25,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy.optimize import brentq
-from scipy.stats import t
+import scipy
 
 from probekit.amounts import FEWEST_UNITS, LEVEL
 from probekit.probes.score.contributions import (
@@ -241,7 +240,7 @@ def _alpha_at_0(a: Side, b: Side, limits: Range) -> float:
         return 1.0
     if end_nearest_0(smallest) >= 0:
         return 1e-12
-    return float(np.exp(brentq(end_nearest_0, smallest, largest, xtol=1e-6)))
+    return float(np.exp(scipy.optimize.brentq(end_nearest_0, smallest, largest, xtol=1e-6)))
 
 
 def _sign_tests(contributions: Floats, resamples: Resamples) -> _Tests:
@@ -360,7 +359,7 @@ def _class_tests(value: Floats, parts: Sequence[ClassParts], resamples: Resample
     at_level = int(np.ceil(LEVEL * len(smallest) - ROUNDING)) - 1
     adjusted_alpha = min(LEVEL / len(parts), float(np.partition(smallest, at_level)[at_level]))
     limits = [
-        value + sign * error * t.ppf(1 - alpha / 2, df)
+        value + sign * error * scipy.stats.t.ppf(1 - alpha / 2, df)
         for alpha in (LEVEL, adjusted_alpha)
         for sign in (-1, 1)
     ]
@@ -380,7 +379,7 @@ def _class_variances(parts: ClassParts, spread: ClassSpread) -> Floats:
     sums = np.array([parts.rows[parts.truth == code].sum() for code in parts.classes])
     agree = (variances < ROUNDING**2) & (np.abs(sums) > ROUNDING)
     df = np.maximum(spread.n_effective[agree] - 1, 1)  # the quantile is huge or undefined below 1
-    variances[agree] = np.square(sums[agree] / t.isf(0.5 ** spread.n_groups[agree], df))
+    variances[agree] = np.square(sums[agree] / scipy.stats.t.isf(0.5 ** spread.n_groups[agree], df))
     return variances
 
 
@@ -411,7 +410,7 @@ def _two_sided(value: Floats, error: Floats, df: Floats) -> Floats:
     Where the standard error is 0, p is 1 for a value of 0, and 0 for all others.
     """
     with np.errstate(divide="ignore", invalid="ignore"):
-        p: Floats = 2 * t.sf(np.abs(value) / error, df)
+        p: Floats = 2 * scipy.stats.t.sf(np.abs(value) / error, df)
     return np.where(error > 0, p, (value == 0).astype(np.float64))
 
 

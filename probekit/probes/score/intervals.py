@@ -28,7 +28,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.stats import beta, t
+import scipy
 
 from probekit.amounts import FEWEST_UNITS, LEVEL
 from probekit.probes.score.contributions import ClassParts, class_spread, has_rare_class
@@ -161,7 +161,7 @@ def degrees_of_freedom(resamples: Resamples) -> float:
 
 def t_quantile(df: float, level: float = LEVEL) -> float:
     """Return the value that the |t| of Student's distribution exceeds at the rate `level`."""
-    return float(t.isf(level / 2, df))
+    return float(scipy.stats.t.isf(level / 2, df))
 
 
 def _t(values: Floats, resamples: Resamples, level: float) -> Interval:
@@ -206,6 +206,6 @@ def _korn_graubard(
         n_effective = min(n_rows, share * (1 - share) / variance * t_ratio**2)
     hits, misses = n_effective * share, n_effective * (1 - share)
     # A beta distribution needs positive parameters; a share of 0 or 1 has 0 hits or misses.
-    low = 0.0 if hits < 1e-9 else float(beta.ppf(level / 2, hits, misses + 1))
-    high = 1.0 if misses < 1e-9 else float(beta.isf(level / 2, hits + 1, misses))
+    low = 0.0 if hits < 1e-9 else float(scipy.stats.beta.ppf(level / 2, hits, misses + 1))
+    high = 1.0 if misses < 1e-9 else float(scipy.stats.beta.isf(level / 2, hits + 1, misses))
     return low, high

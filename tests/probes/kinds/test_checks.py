@@ -33,6 +33,7 @@ from probekit.probes.kinds.ridge import RidgeProbe, RidgeRegressionProbe
 from probekit.probes.kinds.structural import DepthProbe, DistanceProbe
 from probekit.probes.kinds.svm import SvmProbe
 from probekit.probes.settings import ProbeSettings, ProbeSpec
+from probekit.probes.training_rows import Scaling
 from tests.probes.kinds import planted
 
 
@@ -350,8 +351,8 @@ def test_labels_of_one_type_pass():
 def test_the_last_bits_of_a_constant_are_no_data(constant):
     X = np.full((999, 1), constant, dtype=np.float32)
     X[::2] = np.nextafter(X[0], np.float32(np.inf)) if constant else 0
-    assert not base.Scaling.standard(X).apply(X).any()
-    assert not base.Scaling.standard(X.astype(np.float64)).apply(X).any() or constant
+    assert not Scaling.standard(X).apply(X).any()
+    assert not Scaling.standard(X.astype(np.float64)).apply(X).any() or constant
 
 
 @pytest.mark.parametrize("build", [LinearProbe, RidgeProbe, RidgeRegressionProbe], ids=str)

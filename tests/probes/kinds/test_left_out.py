@@ -5,13 +5,13 @@ import pytest
 from scipy.special import expit
 
 from probekit.probes.data import ProbeData
-from probekit.probes.kinds.base import Scaling, TrainingRows, balanced_weights
 from probekit.probes.kinds.left_out import logistic_left_out, ridge_left_out
 from probekit.probes.kinds.ridge import ridge_path
 from probekit.probes.score.metrics import fixed_thresholds, thresholds, with_alarms
 from probekit.probes.settings import ProbeSettings, ProbeSpec
 from probekit.probes.solve.layers import apply_layers
 from probekit.probes.split import SplitProber
+from probekit.probes.training_rows import Scaling, TrainingRows, balanced_weights
 
 # Rows, features, rows of a group: more rows than features and fewer, single rows, and groups of
 # fewer and of more rows than features.

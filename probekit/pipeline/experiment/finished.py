@@ -1,0 +1,119 @@
+"""Finished runs of an experiment, recognised before its data are read as rows.
+
+This module does not import torch, so that a command on a finished run answers at once.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from blake3 import blake3
+
+from probekit.errors import DataError, MissingError, StoreError
+from probekit.experiment.activations import ActivationExperiment, AnyExperiment
+from probekit.model.weights.sources import local_folder
+from probekit.provenance import PART_VERSIONS, digest_json, digest_sources, versions
+from probekit.results.record import check_finished, open_record
+from probekit.terminal import Watcher
+
+if TYPE_CHECKING:
+    from probekit.report.notebooks.run_result import RunResult
+
+
+def inputs_digest(experiment: AnyExperiment) -> str | None:
+    """Return one digest of everything that the results of an experiment depend on.
+
+    It covers settings, files of data and model, source code and versions. None unless all data and
+    weights are in local files that are read whole: not for rows in memory, data or models of the
+    hub, given activations, and several checkpoints.
+
+    Raises:
+        ConfigError: the name of the model is invalid.
+        MissingError: there is no such model.
+    """
+    if isinstance(experiment, ActivationExperiment) or experiment.model.checkpoints is not None:
+        return None
+    with experiment.at("model", "source"):
+        model = local_folder(experiment.model.source)
+    data = experiment.data
+    names = [name for name in (data.file, data.train, data.test, data.card) if name is not None]
+    if model is None or data.hub is not None or not names or data.format == "memory":
+        return None
+    files = [Path(data.root) / name for name in names]
+    files += sorted(path for path in model.iterdir() if path.is_file())
+    config = experiment.model_dump(mode="json")
+    config["data"].pop("root")  # results depend on the contents, not on their place
+    try:
+        contents = [_digest_of(path) for path in files]
+    except OSError:  # reported when the file is read
+        return None
+    return digest_json(
+        {
+            "config": config,
+            "files": contents,
+            "parts": PART_VERSIONS,
+            "sources": digest_sources(),
+            "versions": versions(),
+        }
+    )
+
+
+def _digest_of(path: Path) -> str:
+    """Return the digest of a file, which may be as large as the weights of a model."""
+    return blake3(max_threads=blake3.AUTO).update_mmap(path).hexdigest()
+
+
+def find_finished(folder: Path, inputs: str | None) -> Path | None:
+    """Return the folder of a finished, undamaged run with these inputs; None if there is none.
+
+    Args:
+        folder: folder of the runs of an experiment, `<out>/<name>`.
+        inputs: digest of the inputs; see `inputs_digest`.
+    """
+    for path in sorted(folder.glob("*/run.json")) if inputs is not None else ():
+        try:
+            is_same = json.loads(path.read_bytes())["inputs"] == inputs
+        except (OSError, ValueError, LookupError, TypeError):
+            continue  # damaged, or the record of another release
+        if is_same and is_finished(path.parent):
+            return path.parent
+    return None
+
+
+def is_finished(folder: Path) -> bool:
+    """Return whether a folder has a finished run whose files are as they were written."""
+    try:
+        check_finished(folder)
+        open_record(folder)
+    except (MissingError, DataError):
+        return False
+    return True
+
+
+def finished_result(folder: Path, watcher: Watcher, *, page: bool) -> RunResult:
+    """Return the results of a finished run; write its page if it is requested and missing."""
+    from probekit.report.notebooks.run_result import RunResult  # imports pandas and plotly
+
+    watcher.tell(f"finished before: results of {folder}")
+    if page and not (folder / "report.html").is_file():
+        write_page(folder)
+    return RunResult(folder)
+
+
+def write_page(folder: Path) -> None:
+    """Write the page of a finished run.
+
+    Raises:
+        StoreError: the page cannot be written; the message names the command to repeat.
+    """
+    from probekit.report.pages.run_page import write_report  # imports pandas and plotly
+
+    try:
+        write_report(folder)
+    except StoreError as error:
+        raise StoreError(
+            f"The run is complete, but its page is not written. {error} Then run "
+            f"`probekit report {folder}`; nothing is computed again."
+        ) from error

@@ -1,0 +1,132 @@
+"""Training rows of one fit, with the scaling of their features and weights of their labels.
+
+This module does not import scikit-learn, which takes a second: data are checked without it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from probekit.probes.solve.design import Codes, Features, Floats, Mask, moments
+from probekit.probes.solve.layers import AffineLayer
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """Mean and scale (n_features,) of each feature, to subtract and divide by."""
+
+    mean: Floats
+    scale: Floats
+
+    @classmethod
+    def centred(cls, X: Features) -> Scaling:
+        """Return the scaling that only subtracts the mean of X (n_samples, n_features).
+
+        >>> Scaling.centred(np.array([[1.0, 5.0], [3.0, 5.0]])).mean.tolist()
+        [2.0, 5.0]
+        """
+        mean: Floats = X.mean(axis=0, dtype=np.float64)
+        return cls(mean, np.ones_like(mean))
+
+    @classmethod
+    def standard(cls, X: Features) -> Scaling:
+        """Return the scaling to mean 0 and standard deviation 1; constant features become 0.
+
+        >>> Scaling.standard(np.array([[1.0, 5.0], [3.0, 5.0]])).scale.tolist()
+        [1.0, inf]
+        """
+        return cls(*moments(X, np.ones(len(X)), np.ones(len(X), dtype=bool)))
+
+    def apply(self, X: Features) -> Floats:
+        """Return X (n_samples, n_features) scaled, in float64.
+
+        >>> Scaling(np.array([1.0]), np.array([2.0])).apply(np.array([[5.0]])).tolist()
+        [[2.0]]
+        """
+        scaled = X.astype(np.float64)
+        scaled -= self.mean
+        scaled /= self.scale
+        return scaled
+
+    def fold(self, weight: Floats, bias: Floats) -> AffineLayer:
+        """Return the layer on raw rows that is equivalent to the given one on scaled rows.
+
+        `weight` has shape (n_out, n_features), `bias` (n_out,).
+
+        >>> layer = Scaling(np.array([1.0]), np.array([2.0])).fold(np.array([[4.0]]), np.zeros(1))
+        >>> layer.weight.tolist(), layer.bias.tolist()
+        ([[2.0]], [-2.0])
+        """
+        # weight @ ((x - mean) / scale) + bias = raw @ x + (bias - raw @ mean), for a row x.
+        raw = weight / self.scale
+        return AffineLayer(raw, bias - raw @ self.mean)
+
+
+def measured(X: Features, typical: Mask | None) -> Features:
+    """Return the rows of X (n_samples, n_features) that feature scaling is estimated from.
+
+    These are the `typical` rows (n_samples,). All rows are returned if `typical` is None or selects
+    fewer than two, because a standard deviation needs two rows.
+
+    >>> X = np.array([[900.0], [1.0], [3.0]])
+    >>> measured(X, np.array([False, True, True])).tolist()
+    [[1.0], [3.0]]
+    """
+    return X if typical is None or np.count_nonzero(typical) < 2 else X[typical]
+
+
+def balanced_weights(labels: NDArray[np.generic]) -> Floats:
+    """Return the weight (n_samples,) of each row that gives all labels the same total weight.
+
+    The mean weight is 1.
+
+    >>> balanced_weights(np.array(["a", "a", "a", "b"])).round(2).tolist()
+    [0.67, 0.67, 0.67, 2.0]
+    """
+    _, codes, counts = np.unique(labels, return_inverse=True, return_counts=True)
+    weight_of_code: Floats = len(codes) / (len(counts) * counts)
+    return weight_of_code[codes]
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingRows:
+    """Training rows of one fit, with their labels and groups.
+
+    Attributes:
+        X: The rows (n_samples, n_features).
+        codes: The label codes (n_samples,), numbered in the order of `classes_`; a code may be
+            absent from the rows of a fold.
+        groups: The groups (n_samples,).
+        typical: Which rows (n_samples,) feature scaling is estimated from; None means all.
+    """
+
+    X: Features
+    codes: Codes
+    groups: NDArray[np.generic]
+    typical: Mask | None = None
+
+    @property
+    def measured(self) -> Features:
+        """The rows (n_typical, n_features) that feature scaling is estimated from."""
+        return measured(self.X, self.typical)  # the function above, not this property
+
+    def take(self, rows: Mask) -> TrainingRows:
+        """Return the rows selected by a mask (n_samples,)."""
+        typical = None if self.typical is None else self.typical[rows]
+        return TrainingRows(self.X[rows], self.codes[rows], self.groups[rows], typical)
+
+
+def class_means(X: Floats, codes: Codes) -> Floats:
+    """Return the class means (n_classes, n_features) for the codes 0, 1, 2, ...
+
+    Each code up to the largest must occur.
+
+    >>> class_means(np.array([[1.0], [3.0], [7.0]]), np.array([0, 0, 1])).tolist()
+    [[2.0], [7.0]]
+    """
+    members = codes == np.arange(codes.max() + 1)[:, None]
+    found: Floats = members @ X / members.sum(axis=1, keepdims=True)
+    return found
