@@ -1,5 +1,9 @@
-"""The visible text of a page, for comparison with a stored one."""
+"""The visible text of a page, for comparison with a stored one, and its compressed texts."""
 
+import base64
+import json
+import re
+import zlib
 from html.parser import HTMLParser
 
 MARKS = {"h1": "# ", "h2": "## ", "h3": "### ", "summary": "+ ", "li": "- ", "mark": "**"}
@@ -41,3 +45,18 @@ def text_of(page):
     parser.feed(page)
     lines = (" ".join(line.split()) for line in parser.text.replace(". ", ".\n").splitlines())
     return "\n".join(line for line in lines if line)
+
+
+def unpacked(page):
+    """Return the texts that a page contains compressed, in their order."""
+    ascii85 = str.maketrans(",.:", "&<>")  # to the digits of RFC 1924
+    texts = []
+    for n_bytes, digits in re.findall(r'class="packed" data-bytes="(\d+)">(.*?)</script>', page):
+        data = base64.b85decode(digits.translate(ascii85))[: int(n_bytes)]
+        texts.append(zlib.decompress(data).decode())
+    return texts
+
+
+def figures_of(page):
+    """Return the figures of a page in their order, as Plotly's JSON."""
+    return [json.loads(text) for text in unpacked(page) if text.startswith('{"data"')]

@@ -1,7 +1,5 @@
 """Every page: legible, labelled, reachable by keyboard, no console messages, 360 pixels wide."""
 
-import json
-import re
 from functools import cache
 from pathlib import Path
 
@@ -35,7 +33,7 @@ from tests.report.conftest import (
     seal_run,
     write_shown,
 )
-from tests.report.page_text import text_of
+from tests.report.page_text import figures_of, text_of
 from tests.report.pages.test_texts_page import make_facts, make_reading
 from tests.report.pictures import (
     AUDIT,
@@ -131,7 +129,7 @@ def test_pages_are_accessible(browser, page_of, kind, dark):
     browser.open(page_of(kind), width=1400, dark=dark)
     browser.unfold()
     assert browser.evaluate(AUDIT) == []
-    n_figures = page_of(kind).read_text("utf-8").count('<script type="application/json">{"data"')
+    n_figures = len(figures_of(page_of(kind).read_text("utf-8")))
     assert browser.evaluate("document.querySelectorAll('.drawing > .plot-container').length") == (
         n_figures
     )
@@ -173,8 +171,8 @@ def test_the_text_of_a_page_is_the_stored_one(page_of, snapshot, kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_lines_of_a_figure_differ_in_dash_or_marker(page_of, kind):
     page = page_of(kind).read_text("utf-8")
-    for figure in re.findall(r'<script type="application/json">(\{"data".*?)</script>', page):
-        named = [trace for trace in json.loads(figure)["data"] if trace.get("showlegend") is True]
+    for figure in figures_of(page):
+        named = [trace for trace in figure["data"] if trace.get("showlegend") is True]
         looks = {
             trace["name"]: (
                 trace.get("line", {}).get("dash", "solid"),

@@ -8,6 +8,24 @@ const CONFIG = {
   modeBarButtonsToRemove: ["lasso2d", "select2d", "autoScale2d"],
 };
 
+// Figures are drawn by the library that the page contains compressed.
+const library = document.createElement("script");
+library.textContent = await unpack(document.querySelector("#plotly script"));
+document.head.append(library);
+
+for (const link of document.querySelectorAll("a.save")) {
+  unpack(link.nextElementSibling).then((text) => {
+    link.href = URL.createObjectURL(new Blob([text], { type: "text/csv" }));
+  });
+}
+
+for (const source of document.querySelectorAll(".modules script")) {
+  const module = document.createElement("script");
+  module.type = "module";
+  module.textContent = await unpack(source);
+  document.head.append(module);
+}
+
 const channels = (colour) => [1, 3, 5].map((at) => parseInt(colour.slice(at, at + 2), 16));
 
 /** Colours of the texts that name lines, by path: that of the line, mixed with the ink (see `label_colour` in style.py). */
@@ -117,7 +135,7 @@ function narrow(drawing, maps) {
 }
 
 async function draw(plot) {
-  const { data, layout } = JSON.parse(plot.querySelector("script").textContent);
+  const { data, layout } = JSON.parse(await unpack(plot.querySelector("script")));
   const drawing = plot.querySelector(".drawing");
   drawing.dataset.height = drawing.style.height;
   drawn.push(drawing);

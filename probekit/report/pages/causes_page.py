@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from base64 import b64encode
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -204,7 +203,7 @@ def table_files(run_dir: Path) -> list[page.Files]:
     for path in (run_dir / FOLDER / f"{name}.csv" for name in TABLES):
         if path.exists():
             with reading_run_file(path):
-                content = b64encode(inside(path).read_bytes()).decode()
+                content = inside(path).read_text("utf-8")
             links.append((f"Save {path.name}", path.name, content))
     return [page.Files(links)] if links else []
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from base64 import b64encode
 from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
@@ -209,7 +208,7 @@ def _sites(
     if others:
         best_sites = f"The {len(best.rows)} sites with the best cross-validated"
         items.append(page.Paragraph(f"{best_sites} {metric_name(v.metric)}, best first.", "note"))
-    csv = b64encode(paths.hide(_text(run_dir / "results.csv")).encode()).decode()
+    csv = paths.hide(_text(run_dir / "results.csv"))
     items.append(page.Files([("Save all numbers as CSV", f"{record.run}-{record.key}.csv", csv)]))
     for more in others:
         n = len(more.rows)

@@ -15,6 +15,7 @@ from probekit.errors import CheckpointError, ConfigError, MissingError, StoreErr
 from probekit.model.families.gpt2 import GPT2
 from probekit.pipeline.look.weights import write_weights_page
 from tests.model.reference import TINY
+from tests.report.page_text import figures_of
 
 FIRST_SHARD = "model-00001-of-00002.safetensors"
 
@@ -43,9 +44,11 @@ def look(tmp_path):
     def look(source, **options):
         page = write_weights_page(str(source), tmp_path / "page.html", **options).read_text()
         plots = re.findall(
-            r'<(?:h3|summary)>(.*?)</.*?application/json">(.*?)</script>', page, re.S
+            r'<(?:h3|summary)>(.*?)</.*?(<script type="text/plain".*?</script>)', page, re.S
         )
-        return {html.unescape(title): json.loads(figure) for title, figure in plots}, page
+        # The library after the last heading is no figure.
+        named = {html.unescape(title): figures_of(plot) for title, plot in plots}
+        return {title: figures[0] for title, figures in named.items() if figures}, page
 
     return look
 

@@ -1,6 +1,5 @@
 """Several runs on one page, the index of a folder of runs, and no folders of the machine."""
 
-import base64
 import json
 import re
 import time
@@ -14,7 +13,7 @@ from probekit.report.pages.index_page import find_runs, index_page
 from probekit.report.pages.run_page import write_report
 from probekit.report.pages.runs_page import load_runs, runs_figures, runs_page
 from tests.report.conftest import make_record, make_table, seal_run
-from tests.report.page_text import text_of
+from tests.report.page_text import text_of, unpacked
 from tests.report.sentences.cases import with_p
 from tests.stored import changed, drawn, portable
 
@@ -167,7 +166,7 @@ def test_no_folder_of_the_machine_is_on_a_page(write_run, tmp_path, table, recor
         for name in ("gpt2-tuned", "gpt2-other")
     ]
     page = write_report(runs[0]).read_text("utf-8")
-    csv = base64.b64decode(re.search(r"base64,([^\"]*)", page)[1]).decode()
+    (csv,) = (text for text in unpacked(page) if text.startswith("run,"))
     several = runs_page(load_runs(runs)).partition("<body")[2]
     for text in (page, csv, several):
         assert not [part for part in (*HIDDEN, str(tmp_path)) if part in text]
