@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -42,6 +43,7 @@ if TYPE_CHECKING:  # code that finds and fills caches does not affect the result
 TASK = "task"  # target of the probed model, as opposed to those of untrained networks
 N_SEEDS = 2**32  # number of seeds of a random generator
 SAMPLE = 64  # sequences for norms; few suffice, because the ratio is large (about 30 in GPT-2)
+NORM_TOKENS = 1024  # of one pass for norms
 
 
 def targets(experiment: Experiment) -> tuple[str, ...]:
@@ -299,15 +301,16 @@ def residual_norms(model: Network, rows: TextRows) -> list[Norms]:
     others: Counter[str] = Counter()
 
     def measure(site: str, value: Tensor) -> Tensor:
-        """Add the norms of one sequence at a site, as a tap that changes nothing."""
-        norms = value[0].float().norm(dim=-1)  # [pos]
-        first[site] += norms[0].item()
-        others[site] += norms[1:].sum().item()
+        """Add the norms of sequences of one length at a site, as a tap that changes nothing."""
+        norms = value.float().norm(dim=-1)  # [batch pos]
+        first[site] += norms[:, 0].sum().item()
+        others[site] += norms[:, 1:].sum().item()
         return value
 
-    for ids in sequences:
-        tokens = torch.from_numpy(ids).to(model.device)
-        model(tokens[None], tap=measure, sites=sites, logits=False)
+    for length, of_length in groupby(sorted(sequences, key=len), key=len):
+        tokens = torch.from_numpy(np.stack(list(of_length))).to(model.device)
+        for batch in torch.split(tokens, max(1, NORM_TOKENS // length)):
+            model(batch, tap=measure, sites=sites, logits=False)
     n_others = sum(len(ids) - 1 for ids in sequences)
     return [
         Norms(

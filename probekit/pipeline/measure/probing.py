@@ -108,19 +108,19 @@ def probe_sites(
     n_saved = sum(site is not None for site in sites[1:])  # without the baselines, the first entry
     progress = _Progress(watcher, n_saved, len(selections))
     job = _Job(source, position, prober, saved, folder.path, progress)
-    if sites[0] is None:  # not part of the progress: baselines take a different time than a site
-        sites[0] = job(tasks[0])
     for site in filter(None, sites):
         folder.note(site.files)
-    missing = [number for number, site in enumerate(sites) if site is None]
+    # Baselines, the first task, come last: while workers start at the front, this process starts at
+    # the back. They are not part of the progress, because they take a different time than a site.
+    missing = [number for number in (*range(1, len(sites)), 0) if sites[number] is None]
     # It must not depend on the number of workers or of missing sites, because the number of threads
     # may change the last bits of results. At least 1, also with more sites than cores.
     n_threads = max(1, cpu_count() // len(selections))
     found = parallel_map(job, [tasks[number] for number in missing], workers, n_threads)
-    for done, site in enumerate(found):
-        sites[missing[done]] = site
+    for done, (number, site) in enumerate(zip(missing, found, strict=True), start=1):
+        sites[number] = site
         folder.note(site.files)
-        progress.done = n_saved + done + 1
+        progress.done = min(n_saved + done, len(selections))
         progress.report()
     watcher.progress("probe", len(selections), len(selections))
     facts = source.probe_facts(position)
