@@ -87,12 +87,86 @@ def _sigterm_raises() -> Iterator[None]:
             signal.signal(number, handler)
 
 
+@click.command()
+@click.option("--quick", is_flag=True, help="Fewer simulations; half a minute instead of a minute.")
+def selftest_command(quick: bool) -> None:
+    """Test probekit on data with known answers.
+
+    Signals, noise and intervals, on simulated data and tiny models.
+    """
+    from probekit.cli.show.results import show_verdicts
+    from probekit.cli.show.terminal import watching
+    from probekit.pipeline.selftest import selftest as run_selftest
+
+    with watching() as watcher:
+        verdicts = run_selftest(quick=quick, watcher=watcher)
+    show_verdicts(verdicts)
+    if not all(verdict.ok for verdict in verdicts):
+        sys.exit(1)
+
+
+# Shell -> where its completion script belongs.
+_SCRIPTS = {
+    "bash": "Save as ~/.local/share/probekit.bash; in ~/.bashrc: . ~/.local/share/probekit.bash",
+    "zsh": "Save as _probekit in a folder of $fpath, before `compinit` in ~/.zshrc",
+    "fish": "Save as ~/.config/fish/completions/probekit.fish",
+}
+
+
+@click.command()
+@click.argument("shell", type=click.Choice([*_SCRIPTS]))
+@click.pass_context
+def completion_command(ctx: click.Context, shell: str) -> None:
+    """Print the script for tab completion in a shell.
+
+    Its last line is a comment on where to save it.
+    """
+    from click.shell_completion import get_completion_class
+
+    script = get_completion_class(shell)
+    assert script is not None, "click has a script for each of these shells"
+    source = script(ctx.find_root().command, {}, "probekit", "_PROBEKIT_COMPLETE").source()
+    click.echo(f"{source.rstrip()}\n# {_SCRIPTS[shell]}")
+
+
+# The commands by purpose, in the order of the help.
+PURPOSES = {
+    "Start": (runs.init, runs.experiments, runs.validate_command),
+    "Run experiments and read results": (
+        *(runs.run_command, runs.cause_command, runs.view, runs.report),
+        *(runs.compare_command, runs.transfer_command, texts.apply),
+    ),
+    "Look inside a model": (
+        *(models.sites, models.params, pictures.weights, pictures.attention, pictures.lens),
+        *(pictures.attribution, pictures.patch_command, texts.generate_command),
+    ),
+    "Train and check models, maintain caches": (
+        *(runs.pretrain_command, models.verify_model_command, caches.cache),
+    ),
+    "Check and set up probekit": (selftest_command, completion_command),
+}
+
+
 class _Commands(click.Group):
-    """Suggests similar commands, including those of `cache`, for an unknown command."""
+    """Lists commands by purpose, and suggests similar ones for an unknown command."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write name and summary of each command, under the headings of `PURPOSES`."""
+        del ctx
+        width = max(map(len, self.commands))
+        for purpose, commands in PURPOSES.items():
+            with formatter.section(purpose):
+                formatter.write_dl(
+                    [
+                        (str(command.name).ljust(width), command.get_short_help_str(999))
+                        for command in commands
+                    ]
+                )
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         """Return the command; raise UsageError with suggestions if it is unknown."""
-        if args[0] not in self.commands and not args[0].startswith("-"):
+        is_known = args[0] in self.commands or args[0].startswith("-")
+        if not is_known and not ctx.resilient_parsing:  # not while a shell completes a word
             known = [*self.commands, *(f"cache {name}" for name in caches.cache.commands)]
             similar = [name for name in known if name.endswith(f" {args[0]}")]
             advice = f"Did you mean: {similar[0]}?" if similar else nearest(args[0], known)
@@ -145,24 +219,6 @@ def cli() -> None:
     """Train and evaluate linear probes on language models, from one experiment file."""
 
 
-@cli.command()
-@click.option("--quick", is_flag=True, help="Fewer simulations; half a minute instead of a minute.")
-def selftest_command(quick: bool) -> None:
-    """Test the engine on data and tiny models with known answers: signals, noise, intervals."""
-    from probekit.cli.show.results import show_verdicts
-    from probekit.cli.show.terminal import watching
-    from probekit.pipeline.selftest import selftest as run_selftest
-
-    with watching() as watcher:
-        verdicts = run_selftest(quick=quick, watcher=watcher)
-    show_verdicts(verdicts)
-    if not all(verdict.ok for verdict in verdicts):
-        sys.exit(1)
-
-
-# Commands of the group `cache`, which are not commands of the program itself.
-_NESTED = set(caches.cache.commands.values())
-for _module in (caches, models, pictures, runs, texts):
-    for _command in vars(_module).values():
-        if isinstance(_command, click.Command) and _command not in _NESTED:
-            cli.add_command(_command)
+for _commands in PURPOSES.values():
+    for _command in _commands:
+        cli.add_command(_command)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import glob
+from collections.abc import Callable, Iterable
 from functools import wraps
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+from click.shell_completion import CompletionItem
 
 from probekit.pipeline.look.exports import PAGE_OR_ROWS, check_ending
 
@@ -24,7 +26,58 @@ def place_of(value: str) -> Path | str:
     return value.rstrip("/") if "://" in value else Path(value)
 
 
-class OutFolder(click.ParamType[Path]):
+def completions(
+    incomplete: str, names: Iterable[str], endings: tuple[str, ...] = ()
+) -> list[CompletionItem[str]]:
+    """Return the completions of a name, or of the path of a folder or file.
+
+    Args:
+        incomplete: text typed so far.
+        names: all names.
+        endings: extensions of the files; without any, only folders are paths.
+    """
+    parent, slash, start = incomplete.rpartition("/")
+    folder = Path(parent + slash)
+    paths = sorted(folder.glob(f"{glob.escape(start)}*")) if folder.is_dir() else []
+    shown = [path for path in paths if start or not path.name.startswith(".")]
+    found = [name for name in names if name.startswith(incomplete)]
+    found += [f"{parent}{slash}{path.name}" for path in shown if path.suffix in endings]
+    if not found:  # the shell completes paths itself, so that a single folder is not the end
+        return [CompletionItem(incomplete, type="dir")]
+    found += [f"{parent}{slash}{path.name}/" for path in shown if path.is_dir()]
+    return list(map(CompletionItem, found))
+
+
+class ExperimentFile(click.Path):
+    """The file of an experiment or recipe, or the name of a bundled one."""
+
+    def __init__(self) -> None:
+        super().__init__(path_type=Path)
+
+    def shell_complete(self, ctx: Any, param: Any, incomplete: str) -> list[CompletionItem[str]]:
+        """Return bundled experiments, YAML files and folders."""
+        from probekit.experiment.bundled import ENDINGS, bundled_files
+
+        del ctx, param
+        return completions(incomplete, bundled_files(), ENDINGS)
+
+
+class _PathType(click.ParamType[Any]):
+    """A path that need not exist yet, whose existing folders the shell completes.
+
+    Attributes:
+        completed: `dir`, or `file` for files and folders.
+    """
+
+    completed = "dir"
+
+    def shell_complete(self, ctx: Any, param: Any, incomplete: str) -> list[CompletionItem[str]]:
+        """Return the item that lets the shell complete a path."""
+        del ctx, param
+        return [CompletionItem(incomplete, type=self.completed)]
+
+
+class OutFolder(_PathType):
     """An output folder, which need not exist yet."""
 
     name = "path"
@@ -36,7 +89,7 @@ class OutFolder(click.ParamType[Path]):
         return path
 
 
-class CacheRoot(click.ParamType[Any]):
+class CacheRoot(_PathType):
     """A folder of caches, which need not exist yet, or the URL of an object store."""
 
     name = "folder or url"
@@ -49,13 +102,11 @@ class CacheRoot(click.ParamType[Any]):
         return place
 
 
-class OutputFile(click.ParamType[Path]):
-    """An output file with one of the extensions `endings`; its folder need not exist yet.
-
-    Without `endings` every extension is allowed.
-    """
+class OutputFile(_PathType):
+    """An output file with one of the extensions `endings`; its folder need not exist yet."""
 
     name = "path"
+    completed = "file"
 
     def __init__(self, *endings: str) -> None:
         self.endings = endings
@@ -70,8 +121,7 @@ class OutputFile(click.ParamType[Path]):
         if path.is_dir():
             self.fail(f"{path} is a folder. Give the path of a file.", param, ctx)
         _refuse_file(self, path.parent, param, ctx)
-        if self.endings:
-            check_ending(path, self.endings)
+        check_ending(path, self.endings)
         return path
 
 
@@ -99,6 +149,16 @@ class ModelName(click.ParamType[Any]):
         if not (self.or_file and Path(value).is_file()):
             local_folder(value)
         return str(value)
+
+    def shell_complete(self, ctx: Any, param: Any, incomplete: str) -> list[CompletionItem[str]]:
+        """Return the named models, those of the hub that are on this machine, and folders."""
+        from probekit.hub import constants
+        from probekit.model.weights.sources import KNOWN_MODELS
+
+        del ctx, param
+        cached = sorted(path.name for path in Path(constants.HF_HUB_CACHE).glob("models--*"))
+        of_hub = [name.removeprefix("models--").replace("--", "/") for name in cached]
+        return completions(incomplete, dict.fromkeys([*KNOWN_MODELS, *of_hub]))
 
 
 def _refuse_file(kind: click.ParamType[Any], folder: Path, param: Any, ctx: Any) -> None:
@@ -199,5 +259,5 @@ def runs_option(written: str) -> Decorator:
     )
 
 
-file_options = together(click.argument("file", type=click.Path(path_type=Path)), set_option())
+file_options = together(click.argument("file", type=ExperimentFile()), set_option())
 capture_options = together(file_options, cache_option, device_option)

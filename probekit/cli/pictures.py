@@ -78,9 +78,10 @@ def lens(
     out: Path | None,
     **options: Any,
 ) -> None:
-    """Show what each layer would predict if it were the last one: the logit lens.
+    """Show what each layer would predict: the logit lens.
 
-    Prints the predictions at one position of each text; --out writes all positions.
+    The final norm and the unembedding are applied as if each layer were the last one. Prints the
+    predictions at one position of each text; --out writes all positions.
     """
     from probekit.analysis.logits import SITES
     from probekit.cli.show.looks import show_lens
@@ -106,7 +107,10 @@ def lens(
 @device_option
 @page_or_rows_option
 def attribution(model: str, bos: bool, device: str, out: Path | None, **options: Any) -> None:
-    """Decompose a logit, or a difference of two, into contributions of heads and MLPs."""
+    """Decompose a logit into contributions of heads and MLPs.
+
+    With --minus, the difference of two logits is decomposed.
+    """
     from probekit.cli.show.looks import show_attribution
     from probekit.pipeline.look.lenses import ModelAndTokenizer, attribute
     from probekit.report.pages.attribution_page import attribution_page
@@ -193,7 +197,7 @@ def patch_command(
     out: Path | None,
     **given: Any,
 ) -> None:
-    """Patch activations of a corrupt text into the pass of a clean text, site by site.
+    """Patch activations of a corrupt text into a clean one.
 
     Prints the strongest effects on the logit difference; --out writes the maps of all patches.
     """
@@ -255,7 +259,10 @@ def attention(model: str, texts: Texts, out: Path, max_mb: float, **options: Any
 )
 @page_option
 def weights(model: str, out: Path, **options: Any) -> None:
-    """Write a page about weights: a table of all tensors of a model, or plots of one tensor."""
+    """Write a page about the weights of a model, or one tensor.
+
+    The page is a table of all tensors, or has plots of one.
+    """
     from probekit.pipeline.look.weights import write_weights_page
 
     page = write_weights_page(model, out, **options)

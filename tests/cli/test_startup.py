@@ -21,7 +21,7 @@ COMMANDS = (
     *("init ?", "cause missing.yaml", "compare missing missing"),
     *(
         f"{command} missing"
-        for command in ("sites", "params", "verify", "report", "view", "worker")
+        for command in ("sites", "params", "verify", "report", "view", "cache worker")
     ),
     *(f"{command} --model missing --text a" for command in ("attribution", "lens")),
     "generate --model missing --prompt a --max-new-tokens 1",
@@ -34,7 +34,7 @@ COMMANDS = (
     "apply missing --text a --out page.txt",
     "apply missing --text a",
 )
-UNCHECKED = {"selftest", "experiments"}  # they have nothing to check
+UNCHECKED = {"selftest", "experiments", "completion"}  # they have nothing to check
 
 CODE = """
 import json, sys
