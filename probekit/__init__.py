@@ -26,6 +26,7 @@ Models:
     KeyValueCache      keys and values of earlier tokens
     StopStrings        ends a generation at certain strings
     explore_attention  interactive page of attention patterns
+    attention_figure   attention patterns of heads as a figure for a paper
     pretrain           train a GPT-2 from a recipe
 
 Interventions; `from probekit.interventions import edits` has the edits:
@@ -74,6 +75,7 @@ if TYPE_CHECKING:
     from probekit.pipeline.given.probe import probe as probe
     from probekit.pipeline.intervene.run import cause as cause
     from probekit.pipeline.look.apply import apply_probe as apply_probe
+    from probekit.pipeline.look.attention import attention_figure as attention_figure
     from probekit.pipeline.look.attention import explore_attention as explore_attention
     from probekit.pipeline.pretrain import pretrain as pretrain
     from probekit.probes.kinds.logistic import LinearProbe as LinearProbe

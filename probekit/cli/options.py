@@ -226,7 +226,9 @@ model_option = click.option(
     "--model", type=ModelName(), required=True, help="Model: `mini`, a hub name or a folder."
 )
 out_option = click.option("--out", type=OutFolder(), required=True, help="Output folder.")
-page_option = click.option("--out", type=OutputFile(), required=True, help="Output page.")
+page_option = click.option(
+    "--out", type=OutputFile(".html"), required=True, help="Output page (.html)."
+)
 page_or_rows_option = click.option(
     "--out", type=OutputFile(*PAGE_OR_ROWS), help="Output file: .html (page) or .csv (rows)."
 )

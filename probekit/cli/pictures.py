@@ -1,4 +1,4 @@
-"""Commands that look into a model: lens, attribution, heads, patch, attention, weights."""
+"""Commands that look into a model: lens, attribution, patch, attention, weights."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import click
 
 from probekit.cli.options import (
     ModelName,
+    OutputFile,
     Texts,
     bos_option,
     device_option,
@@ -18,6 +19,12 @@ from probekit.cli.options import (
     page_option,
     page_or_rows_option,
     texts_options,
+)
+from probekit.pipeline.look.exports import (
+    ATTENTION_FILES,
+    FIGURE_FILES,
+    PAGE_OR_ROWS,
+    check_ending,
 )
 
 if TYPE_CHECKING:
@@ -123,52 +130,6 @@ def attribution(model: str, bos: bool, device: str, out: Path | None, **options:
 
 @click.command()
 @model_option
-@optional_texts_options
-@click.option(
-    "--random-repeats",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="Number of sequences of repeated random tokens.  [default without texts: 10]",
-)
-@click.option(
-    "--length", type=click.IntRange(min=1), default=50, help="Tokens of a repeated sequence."
-)
-@click.option("--seed", type=int, default=0, help="Random seed for the random tokens.")
-@bos_option()
-@device_option
-@page_or_rows_option
-def heads(
-    model: str,
-    texts: Texts,
-    random_repeats: int | None,
-    length: int,
-    seed: int,
-    bos: bool,
-    device: str,
-    out: Path | None,
-) -> None:
-    """Score every head: previous, duplicate and first token, induction, entropy, distance."""
-    from probekit.cli.show.looks import show_heads
-    from probekit.cli.show.terminal import watching
-    from probekit.pipeline.look.lenses import ModelAndTokenizer, score_random_repeats, score_texts
-    from probekit.report.pages.heads_page import heads_page
-
-    if texts and random_repeats is not None:
-        raise click.UsageError("Give texts or --random-repeats, not both.")
-    network = ModelAndTokenizer.load(model, device)
-    with watching() as watcher:
-        if texts:
-            scored = score_texts(network, texts, bos=bos, watcher=watcher)
-        else:
-            scored = score_random_repeats(
-                network, random_repeats or 10, length=length, seed=seed, bos=bos, watcher=watcher
-            )
-    show_heads(scored)
-    _write(out, heads_page, scored, rows=scored.rows, network=network, bos=bos, read=scored.read)
-
-
-@click.command()
-@model_option
 @click.option("--clean", required=True, help="Base text.")
 @click.option("--corrupt", required=True, help="Counterfactual text, with as many tokens.")
 @click.option("--answer", required=True, help="Right token after the base text.")
@@ -215,9 +176,29 @@ def patch_command(
 
 @click.command()
 @model_option
-@texts_options
+@optional_texts_options
 @click.option("--layer", type=int, help="Layer to show.  [default: all]")
-@click.option("--head", type=int, help="Head to show of each layer.  [default: all]")
+@click.option(
+    "--head",
+    "heads",
+    multiple=True,
+    metavar="LAYER.HEAD",
+    help="Head to show, such as 5.2; repeatable in a figure.  [default: all]",
+)
+@click.option("--scores", is_flag=True, help="Scores of every head, as a table.")
+@click.option(
+    "--random-repeats",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Number of repeated random sequences, for --scores.  [default without texts: 10]",
+)
+@click.option(
+    "--length",
+    type=click.IntRange(min=1),
+    default=50,
+    help="Tokens of a repeated sequence, for --scores.",
+)
+@click.option("--seed", type=int, default=0, help="Random seed of these tokens.")
 @bos_option()
 @device_option
 @click.option(
@@ -226,15 +207,98 @@ def patch_command(
     default=25,
     help="Maximum size of the page in MB.",
 )
-@page_option
-def attention(model: str, texts: Texts, out: Path, max_mb: float, **options: Any) -> None:
-    """Write a page for exploring the attention patterns of texts, for every head."""
-    from probekit.cli.show.terminal import watching
-    from probekit.pipeline.look.attention import write_attention_page
+@click.option(
+    "--out",
+    type=OutputFile(*ATTENTION_FILES, ".csv"),
+    help="Output file: .html (page), .pdf, .svg or .png (figure); .html or .csv for --scores.",
+)
+def attention(
+    model: str,
+    texts: Texts,
+    layer: int | None,
+    heads: Texts,
+    scores: bool,
+    bos: bool,
+    device: str,
+    max_mb: float,
+    out: Path | None,
+    **repeats: Any,
+) -> None:
+    """Show attention: a page, head scores, or a figure for a paper.
 
+    The page (.html) is for exploring the patterns of every head. The figure (.pdf, .svg, .png)
+    shows each --head, or all heads of a --layer, in the width of one column. --scores prints
+    previous, duplicate and first token, induction, entropy and distance of every head, on texts or
+    on repeated random tokens.
+    """
+    if out is not None:
+        check_ending(out, PAGE_OR_ROWS if scores else ATTENTION_FILES)
+    is_figure = out is not None and out.suffix in FIGURE_FILES
+    is_random = repeats["random_repeats"] is not None
+    for problem, is_there in {
+        "--scores covers every head. Leave out --layer and --head.": (
+            scores and (heads or layer is not None)
+        ),
+        "--random-repeats requires --scores.": is_random and not scores,
+        "Give texts or --random-repeats, not both.": is_random and texts,
+        "No input text. Give --text or --file.": not scores and not texts,
+        f"Give --out, a file with one of {', '.join(ATTENTION_FILES)}.": not scores and out is None,
+        "A figure shows a single text. Give one --text.": is_figure and len(texts) > 1,
+        "Give the heads of the figure: --head 5.2, which can be repeated, or --layer 5.": (
+            is_figure and not heads and layer is None
+        ),
+    }.items():
+        if is_there:
+            raise click.UsageError(problem)
+    if out is None or scores:
+        _score_heads(model, texts, bos=bos, device=device, out=out, **repeats)
+        return
+    shown: dict[str, Any] = {"bos": bos, "layer": layer, "head": heads}
+    if is_figure:
+        from probekit.report.figures.figure_files import check_engine, write_figure
+
+        check_engine()
+
+        from probekit.pipeline.look.attention import attention_figure
+        from probekit.pipeline.look.lenses import ModelAndTokenizer
+
+        network = ModelAndTokenizer.load(model, device)
+        write_figure(attention_figure(network.model, network.tokenizer, *texts, **shown), out)
+    else:
+        from probekit.cli.show.terminal import watching
+        from probekit.pipeline.look.attention import write_attention_page
+
+        shown |= {"device": device, "most_mb": max_mb}
+        with watching() as watcher:
+            write_attention_page(model, texts, out, **shown, watcher=watcher)
+    click.echo(str(out))
+
+
+def _score_heads(
+    model: str,
+    texts: Texts,
+    *,
+    bos: bool,
+    device: str,
+    out: Path | None,
+    random_repeats: int | None,
+    **repeats: Any,
+) -> None:
+    """Print the scores of every head on texts or on repeated random tokens, and write them."""
+    from probekit.cli.show.looks import show_heads
+    from probekit.cli.show.terminal import watching
+    from probekit.pipeline.look.lenses import ModelAndTokenizer, score_random_repeats, score_texts
+    from probekit.report.pages.heads_page import heads_page
+
+    network = ModelAndTokenizer.load(model, device)
     with watching() as watcher:
-        page = write_attention_page(model, texts, out, most_mb=max_mb, watcher=watcher, **options)
-    click.echo(str(page))
+        options: dict[str, Any] = {"bos": bos, "watcher": watcher}
+        if texts:
+            scored = score_texts(network, texts, **options)
+        else:
+            scored = score_random_repeats(network, random_repeats or 10, **repeats, **options)
+    show_heads(scored)
+    _write(out, heads_page, scored, rows=scored.rows, network=network, bos=bos, read=scored.read)
 
 
 @click.command()
