@@ -288,7 +288,7 @@ API = {
     ),
     "Generation": ("generate", "StopStrings", "KeyValueCache"),
     "Activations": ("ActivationCache", "Recording", "ActivationStore", "explore_attention"),
-    "Interventions": ("run_edited", "patch", "AnswerMeasure", "causes_of", "CauseData"),
+    "Interventions": ("run_edited", "patch", "AnswerMeasure", "causal_test", "CauseData"),
 }
 
 

@@ -16,10 +16,10 @@ from click.shell_completion import CompletionItem
 
 from probekit.amounts import counted, size_in_words
 from probekit.cli.options import (
-    ExperimentFile,
     Texts,
     cache_option,
     capture_options,
+    complete_experiment,
     json_option,
     out_option,
     place_of,
@@ -58,7 +58,7 @@ class _CacheGroup(click.Group):
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem[str]]:
         """Return the commands and the experiments that begin with the incomplete word."""
         items = super().shell_complete(ctx, incomplete)
-        return [*ExperimentFile().shell_complete(ctx, None, incomplete), *items]
+        return [*complete_experiment(ctx, None, incomplete), *items]
 
 
 @click.group(cls=_CacheGroup)
@@ -189,7 +189,7 @@ def worker(
 
 
 @cache.command()
-@click.argument("what", metavar="MODEL|FILE.yaml", shell_complete=ExperimentFile().shell_complete)
+@click.argument("what", metavar="MODEL|FILE.yaml", shell_complete=complete_experiment)
 @click.option("--tokens", type=float, help="Number of tokens, such as 100e6; for a MODEL only.")
 @click.option(
     "--sites",

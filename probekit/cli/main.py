@@ -87,63 +87,13 @@ def _sigterm_raises() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-@click.command()
-@click.option("--quick", is_flag=True, help="Fewer simulations; half a minute instead of a minute.")
-def selftest_command(quick: bool) -> None:
-    """Test probekit on data with known answers.
-
-    Signals, noise and intervals, on simulated data and tiny models.
-    """
-    from probekit.cli.show.results import show_verdicts
-    from probekit.cli.show.terminal import watching
-    from probekit.pipeline.selftest import selftest as run_selftest
-
-    with watching() as watcher:
-        verdicts = run_selftest(quick=quick, watcher=watcher)
-    show_verdicts(verdicts)
-    if not all(verdict.ok for verdict in verdicts):
-        sys.exit(1)
-
-
-# Shell -> where its completion script belongs.
-_SCRIPTS = {
-    "bash": "Save as ~/.local/share/probekit.bash; in ~/.bashrc: . ~/.local/share/probekit.bash",
-    "zsh": "Save as _probekit in a folder of $fpath, before `compinit` in ~/.zshrc",
-    "fish": "Save as ~/.config/fish/completions/probekit.fish",
-}
-
-
-@click.command()
-@click.argument("shell", type=click.Choice([*_SCRIPTS]))
-@click.pass_context
-def completion_command(ctx: click.Context, shell: str) -> None:
-    """Print the script for tab completion in a shell.
-
-    Its last line is a comment on where to save it.
-    """
-    from click.shell_completion import get_completion_class
-
-    script = get_completion_class(shell)
-    assert script is not None, "click has a script for each of these shells"
-    source = script(ctx.find_root().command, {}, "probekit", "_PROBEKIT_COMPLETE").source()
-    click.echo(f"{source.rstrip()}\n# {_SCRIPTS[shell]}")
-
-
-# The commands by purpose, in the order of the help.
+# The commands in the order of the help.
 PURPOSES = {
-    "Start": (runs.init, runs.experiments, runs.validate_command),
-    "Run experiments and read results": (
-        *(runs.run_command, runs.cause_command, runs.view, runs.report),
-        *(runs.compare_command, runs.transfer_command, texts.apply),
-    ),
-    "Look inside a model": (
-        *(models.sites, models.params, pictures.weights, pictures.attention, pictures.lens),
-        *(pictures.attribution, pictures.patch_command, texts.generate_command),
-    ),
-    "Train and check models, maintain caches": (
-        *(runs.pretrain_command, models.verify_model_command, caches.cache),
-    ),
-    "Check and set up probekit": (selftest_command, completion_command),
+    "Start": "init experiments validate",
+    "Run experiments and read results": "run intervene view report compare transfer apply",
+    "Look inside a model": "sites params weights attention lens attribution patch generate",
+    "Train and check models, maintain caches": "pretrain verify cache",
+    "Check and set up probekit": "selftest completion",
 }
 
 
@@ -154,14 +104,11 @@ class _Commands(click.Group):
         """Write name and summary of each command, under the headings of `PURPOSES`."""
         del ctx
         width = max(map(len, self.commands))
-        for purpose, commands in PURPOSES.items():
+        for purpose, names in PURPOSES.items():
             with formatter.section(purpose):
-                formatter.write_dl(
-                    [
-                        (str(command.name).ljust(width), command.get_short_help_str(999))
-                        for command in commands
-                    ]
-                )
+                summaries = [self.commands[name].get_short_help_str(999) for name in names.split()]
+                padded = [name.ljust(width) for name in names.split()]
+                formatter.write_dl(list(zip(padded, summaries, strict=True)))
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         """Return the command; raise UsageError with suggestions if it is unknown."""
@@ -219,6 +166,50 @@ def cli() -> None:
     """Train and evaluate linear probes on language models, from one experiment file."""
 
 
-for _commands in PURPOSES.values():
-    for _command in _commands:
-        cli.add_command(_command)
+@cli.command()
+@click.option("--quick", is_flag=True, help="Fewer simulations; half a minute instead of a minute.")
+def selftest_command(quick: bool) -> None:
+    """Test probekit on data with known answers.
+
+    Signals, noise and intervals, on simulated data and tiny models.
+    """
+    from probekit.cli.show.results import show_verdicts
+    from probekit.cli.show.terminal import watching
+    from probekit.pipeline.selftest import selftest as run_selftest
+
+    with watching() as watcher:
+        verdicts = run_selftest(quick=quick, watcher=watcher)
+    show_verdicts(verdicts)
+    if not all(verdict.ok for verdict in verdicts):
+        sys.exit(1)
+
+
+# Shell -> where its completion script belongs.
+_SCRIPTS = {
+    "bash": "Save as ~/.local/share/probekit.bash; in ~/.bashrc: . ~/.local/share/probekit.bash",
+    "zsh": "Save as _probekit in a folder of $fpath, before `compinit` in ~/.zshrc",
+    "fish": "Save as ~/.config/fish/completions/probekit.fish",
+}
+
+
+@cli.command()
+@click.argument("shell", type=click.Choice([*_SCRIPTS]))
+def completion_command(shell: str) -> None:
+    """Print the script for tab completion in a shell.
+
+    Its last line is a comment on where to save it.
+    """
+    from click.shell_completion import get_completion_class
+
+    script = get_completion_class(shell)
+    assert script is not None, "click has a script for each of these shells"
+    source = script(cli, {}, "probekit", "_PROBEKIT_COMPLETE").source()
+    click.echo(f"{source.rstrip()}\n# {_SCRIPTS[shell]}")
+
+
+# Commands of the group `cache`, which are not commands of the program itself.
+_NESTED = set(caches.cache.commands.values())
+for _module in (caches, models, pictures, runs, texts):
+    for _command in vars(_module).values():
+        if isinstance(_command, click.Command) and _command not in _NESTED:
+            cli.add_command(_command)

@@ -48,39 +48,16 @@ def completions(
     return list(map(CompletionItem, found))
 
 
-class ExperimentFile(click.Path):
-    """The file of an experiment or recipe, or the name of a bundled one."""
+def complete_experiment(ctx: Any, param: Any, incomplete: str) -> list[CompletionItem[str]]:
+    """Return bundled experiments, YAML files and folders."""
+    from probekit.experiment.bundled import ENDINGS, bundled_files
 
-    def __init__(self) -> None:
-        super().__init__(path_type=Path)
-
-    def shell_complete(self, ctx: Any, param: Any, incomplete: str) -> list[CompletionItem[str]]:
-        """Return bundled experiments, YAML files and folders."""
-        from probekit.experiment.bundled import ENDINGS, bundled_files
-
-        del ctx, param
-        return completions(incomplete, bundled_files(), ENDINGS)
+    del ctx, param
+    return completions(incomplete, bundled_files(), ENDINGS)
 
 
-class _PathType(click.ParamType[Any]):
-    """A path that need not exist yet, whose existing folders the shell completes.
-
-    Attributes:
-        completed: `dir`, or `file` for files and folders.
-    """
-
-    completed = "dir"
-
-    def shell_complete(self, ctx: Any, param: Any, incomplete: str) -> list[CompletionItem[str]]:
-        """Return the item that lets the shell complete a path."""
-        del ctx, param
-        return [CompletionItem(incomplete, type=self.completed)]
-
-
-class OutFolder(_PathType):
+class OutFolder(click.Path):
     """An output folder, which need not exist yet."""
-
-    name = "path"
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Path:
         """Return the path; fail if it cannot be a folder."""
@@ -89,10 +66,8 @@ class OutFolder(_PathType):
         return path
 
 
-class CacheRoot(_PathType):
+class CacheRoot(click.Path):
     """A folder of caches, which need not exist yet, or the URL of an object store."""
-
-    name = "folder or url"
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Path | str:
         """Return a Path or a URL; fail if the path cannot be a folder."""
@@ -102,13 +77,11 @@ class CacheRoot(_PathType):
         return place
 
 
-class OutputFile(_PathType):
+class OutputFile(click.Path):
     """An output file with one of the extensions `endings`; its folder need not exist yet."""
 
-    name = "path"
-    completed = "file"
-
     def __init__(self, *endings: str) -> None:
+        super().__init__()
         self.endings = endings
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Path:
@@ -219,7 +192,7 @@ texts_options = _texts_options(required=True)
 optional_texts_options = _texts_options(required=False)
 json_option = click.option("--json", "as_json", is_flag=True, help="Output as JSON.")
 cache_option = click.option(
-    "--cache", "cache_root", type=CacheRoot(), help="Folder or URL of the caches."
+    "--cache", "cache_root", type=CacheRoot(), metavar="PLACE", help="Folder or URL of the caches."
 )
 device_option = click.option("--device", default="cpu", help="Compute device, e.g. cuda.")
 model_option = click.option(
@@ -261,5 +234,9 @@ def runs_option(written: str) -> Decorator:
     )
 
 
-file_options = together(click.argument("file", type=ExperimentFile()), set_option())
+experiment_file: dict[str, Any] = {
+    "type": click.Path(path_type=Path),
+    "shell_complete": complete_experiment,
+}
+file_options = together(click.argument("file", **experiment_file), set_option())
 capture_options = together(file_options, cache_option, device_option)

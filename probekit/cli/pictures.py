@@ -192,20 +192,12 @@ def patch_command(
     metavar="N",
     help="Number of repeated random sequences, for --scores.  [default without texts: 10]",
 )
-@click.option(
-    "--length",
-    type=click.IntRange(min=1),
-    default=50,
-    help="Tokens of a repeated sequence, for --scores.",
-)
-@click.option("--seed", type=int, default=0, help="Random seed of these tokens.")
+@click.option("--length", type=click.IntRange(min=1), default=50, help="Tokens of such a sequence.")
+@click.option("--seed", type=int, default=0, help="Random seed of these sequences.")
 @bos_option()
 @device_option
 @click.option(
-    "--max-mb",
-    type=click.FloatRange(0, min_open=True),
-    default=25,
-    help="Maximum size of the page in MB.",
+    "--max-mb", type=click.FloatRange(0, min_open=True), default=25, help="Maximum MB of the page."
 )
 @click.option(
     "--out",
@@ -234,71 +226,55 @@ def attention(
     if out is not None:
         check_ending(out, PAGE_OR_ROWS if scores else ATTENTION_FILES)
     is_figure = out is not None and out.suffix in FIGURE_FILES
-    is_random = repeats["random_repeats"] is not None
+    n_random = repeats.pop("random_repeats")
+    has_choice = bool(heads) or layer is not None
     for problem, is_there in {
-        "--scores covers every head. Leave out --layer and --head.": (
-            scores and (heads or layer is not None)
+        "--scores covers every head. Leave out --layer and --head.": scores and has_choice,
+        "--random-repeats requires --scores without texts.": n_random and (texts or not scores),
+        f"Give --text or --file, and --out ({', '.join(ATTENTION_FILES)}), or --scores.": (
+            not scores and not (texts and out)
         ),
-        "--random-repeats requires --scores.": is_random and not scores,
-        "Give texts or --random-repeats, not both.": is_random and texts,
-        "No input text. Give --text or --file.": not scores and not texts,
-        f"Give --out, a file with one of {', '.join(ATTENTION_FILES)}.": not scores and out is None,
-        "A figure shows a single text. Give one --text.": is_figure and len(texts) > 1,
-        "Give the heads of the figure: --head 5.2, which can be repeated, or --layer 5.": (
-            is_figure and not heads and layer is None
+        "A figure shows heads of one text. Give one --text, and --head 5.2 or --layer 5.": (
+            is_figure and (len(texts) > 1 or not has_choice)
         ),
     }.items():
         if is_there:
             raise click.UsageError(problem)
-    if out is None or scores:
-        _score_heads(model, texts, bos=bos, device=device, out=out, **repeats)
-        return
-    shown: dict[str, Any] = {"bos": bos, "layer": layer, "head": heads}
     if is_figure:
         from probekit.report.figures.figure_files import check_engine, write_figure
 
         check_engine()
 
-        from probekit.pipeline.look.attention import attention_figure
-        from probekit.pipeline.look.lenses import ModelAndTokenizer
-
-        network = ModelAndTokenizer.load(model, device)
-        write_figure(attention_figure(network.model, network.tokenizer, *texts, **shown), out)
-    else:
-        from probekit.cli.show.terminal import watching
-        from probekit.pipeline.look.attention import write_attention_page
-
-        shown |= {"device": device, "most_mb": max_mb}
-        with watching() as watcher:
-            write_attention_page(model, texts, out, **shown, watcher=watcher)
-    click.echo(str(out))
-
-
-def _score_heads(
-    model: str,
-    texts: Texts,
-    *,
-    bos: bool,
-    device: str,
-    out: Path | None,
-    random_repeats: int | None,
-    **repeats: Any,
-) -> None:
-    """Print the scores of every head on texts or on repeated random tokens, and write them."""
     from probekit.cli.show.looks import show_heads
     from probekit.cli.show.terminal import watching
+    from probekit.pipeline.look.attention import attention_figure, explore_attention
     from probekit.pipeline.look.lenses import ModelAndTokenizer, score_random_repeats, score_texts
     from probekit.report.pages.heads_page import heads_page
 
     network = ModelAndTokenizer.load(model, device)
-    with watching() as watcher:
-        options: dict[str, Any] = {"bos": bos, "watcher": watcher}
-        if texts:
-            scored = score_texts(network, texts, **options)
-        else:
-            scored = score_random_repeats(network, random_repeats or 10, **repeats, **options)
-    show_heads(scored)
-    _write(out, heads_page, scored, rows=scored.rows, network=network, bos=bos, read=scored.read)
+    if scores:
+        with watching() as watcher:
+            if texts:
+                scored = score_texts(network, texts, bos=bos, watcher=watcher)
+            else:
+                repeats |= {"bos": bos, "watcher": watcher}
+                scored = score_random_repeats(network, n_random or 10, **repeats)
+        show_heads(scored)
+        facts = {"read": scored.read}
+        _write(out, heads_page, scored, rows=scored.rows, network=network, bos=bos, **facts)
+    if scores or out is None:
+        return
+    parts = (network.model, network.tokenizer)
+    shown: dict[str, Any] = {"bos": bos, "layer": layer, "head": heads}
+    if is_figure:
+        write_figure(attention_figure(*parts, *texts, **shown), out)
+    else:
+        name = Path(model).resolve().name if Path(model).is_dir() else model
+        explorer = explore_attention(*parts, texts, **shown, name=name, most_mb=max_mb)
+        for sentence in filter(None, (explorer.estimate, explorer.opening)):
+            click.echo(sentence, err=True)
+        explorer.save(out)
+    click.echo(str(out))
 
 
 @click.command()

@@ -12,12 +12,12 @@ from typing import Any
 import click
 
 from probekit.cli.options import (
-    ExperimentFile,
     OutputFile,
     Texts,
     cache_option,
     capture_options,
     device_option,
+    experiment_file,
     file_options,
     out_option,
     page_or_rows_option,
@@ -122,7 +122,7 @@ def validate_command(file: Path, overrides: Texts) -> None:
 @file_options
 @device_option
 @runs_option("the tables are written to PATH/NAME/KEY/causes")
-def cause_command(file: Path, overrides: Texts, device: str, out: Path) -> None:
+def intervene_command(file: Path, overrides: Texts, device: str, out: Path) -> None:
     """Run the interventions of an experiment without its probes."""
     from probekit.experiment.loader import load_experiment
 
@@ -130,10 +130,10 @@ def cause_command(file: Path, overrides: Texts, device: str, out: Path) -> None:
 
     from probekit.cli.show.results import show_causes
     from probekit.cli.show.terminal import watching
-    from probekit.pipeline.intervene.run import cause
+    from probekit.pipeline.intervene.run import intervene
 
     with watching() as watcher:
-        tables = cause(experiment, out=out, device=device, watcher=watcher)
+        tables = intervene(experiment, out=out, device=device, watcher=watcher)
     show_causes(tables)
     click.echo(str(tables.run_dir / "causes.html"))
 
@@ -164,7 +164,7 @@ def compare_command(run_a: Path, run_b: Path, metric: str | None, out: Path | No
 
 
 @click.command()
-@click.argument("files", nargs=-1, required=True, type=ExperimentFile())
+@click.argument("files", nargs=-1, required=True, **experiment_file)
 @set_option(" in all files")
 @click.option(
     "--site", "sites", multiple=True, help="Name or glob of sites, for all files; repeatable."

@@ -102,7 +102,7 @@ def generate_command(
             by_dose[how] = steered_texts(steered, prompts, decoding, vector, dose, **options)
         _show(prompts, by_dose, decoding)
         click.echo(
-            "note: one text is no measurement of an effect; `probekit cause` measures steering "
+            "note: one text is no measurement of an effect; `probekit intervene` measures steering "
             "with intervals and controls.",
             err=True,
         )

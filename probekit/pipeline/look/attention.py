@@ -1,10 +1,9 @@
-"""Attention patterns of texts, and pages that show them."""
+"""Attention patterns of texts: pages for exploring them, and figures for papers."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import plotly.graph_objects as go
@@ -12,15 +11,12 @@ import torch
 
 from probekit.analysis.heads import head_scores
 from probekit.errors import ConfigError, DataError, check_has
-from probekit.model.families.table import load_model
 from probekit.model.network import Network
 from probekit.model.text.tokenizer import Tokenizer
 from probekit.pipeline.experiment.prepare import TextEncoder
-from probekit.products import check_device
 from probekit.report.attention.figure import draw_heads
 from probekit.report.attention.page import MOST_MB, AttentionExplorer
 from probekit.results.network import AttentionPrompt
-from probekit.terminal import SILENT, Watcher
 
 
 def attention_prompt(
@@ -44,6 +40,9 @@ def attention_prompt(
         ConfigError: the model has no such layer or head.
         DataError: the text has no token or is longer than the context.
     """
+    advice = 'Load it: {}.from_pretrained("mini").'
+    check_has("model", model, "run_with_cache", advice.format("GPT2"))
+    check_has("tokenizer", tokenizer, "strings", advice.format("Tokenizer"))
     layers = _numbers("layer", layer, model.config.n_layers)
     heads = _numbers("head", head, model.config.n_heads)
     ids = torch.tensor(TextEncoder(tokenizer, bos, chat).encode(text).ids)
@@ -76,7 +75,7 @@ def _numbers(axis: str, number: int | None, size: int) -> tuple[int, ...]:
 def _named_heads(head: str | Sequence[str] | None, layer: int | None) -> list[tuple[int, int]]:
     """Return layer and head of each LAYER.HEAD; raise ConfigError if one has another form."""
     pairs = []
-    for name in [head] if isinstance(head, str) else head or ():
+    for name in head if isinstance(head, list | tuple) else [] if head is None else [head]:
         match = re.fullmatch(r"(\d+)\.(\d+)", name) if isinstance(name, str) else None
         if match is None:
             raise ConfigError(f"The head {name!r} has no layer. Give layer and head, as in '5.2'.")
@@ -162,9 +161,6 @@ def explore_attention(
         DataError: there is no text, one has no token or is longer than the context, or the page
             would be larger than allowed.
     """
-    advice = 'Load it: {}.from_pretrained("mini").'
-    check_has("model", model, "run_with_cache", advice.format("GPT2"))
-    check_has("tokenizer", tokenizer, "strings", advice.format("Tokenizer"))
     check_has("texts", texts, "__iter__", "Give a string or a list of strings.")
     heads = _named_heads(head, layer)
     if len(heads) > 1:
@@ -175,38 +171,3 @@ def explore_attention(
         for text in ([texts] if isinstance(texts, str) else texts)
     ]
     return AttentionExplorer.of(prompts, name, most_mb=most_mb)
-
-
-def write_attention_page(
-    source: str,
-    texts: Sequence[str],
-    out: Path,
-    *,
-    bos: bool,
-    layer: int | None = None,
-    head: str | Sequence[str] | None = None,
-    device: str = "cpu",
-    most_mb: float = MOST_MB,
-    watcher: Watcher = SILENT,
-) -> Path:
-    """Write the page of `explore_attention` for a model on disk or on the hub; return its path.
-
-    The watcher receives the estimated size and the head that the page opens on, before the page is
-    written.
-
-    Raises:
-        ConfigError: as `explore_attention`, or the device is not available.
-        MissingError: there is no such model.
-        DataError: as `explore_attention`.
-        StoreError: the page cannot be written.
-    """
-    check_device(device)
-    model = load_model(source, device=device)
-    tokenizer = Tokenizer.from_pretrained(source)
-    name = Path(source).resolve().name if Path(source).is_dir() else source
-    explorer = explore_attention(
-        model, tokenizer, texts, bos=bos, layer=layer, head=head, name=name, most_mb=most_mb
-    )
-    for sentence in filter(None, (explorer.estimate, explorer.opening)):
-        watcher.tell(sentence)
-    return explorer.save(out)
