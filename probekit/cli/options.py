@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import glob
 from collections.abc import Callable, Iterable
 from functools import wraps
+from glob import escape, glob
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -36,15 +36,12 @@ def completions(
         names: all names.
         endings: extensions of the files; without any, only folders are paths.
     """
-    parent, slash, start = incomplete.rpartition("/")
-    folder = Path(parent + slash)
-    paths = sorted(folder.glob(f"{glob.escape(start)}*")) if folder.is_dir() else []
-    shown = [path for path in paths if start or not path.name.startswith(".")]
+    paths = sorted(glob(f"{escape(incomplete)}*"))  # noqa: PTH207  # as they are typed
     found = [name for name in names if name.startswith(incomplete)]
-    found += [f"{parent}{slash}{path.name}" for path in shown if path.suffix in endings]
+    found += [path for path in paths if Path(path).suffix in endings]
     if not found:  # the shell completes paths itself, so that a single folder is not the end
         return [CompletionItem(incomplete, type="dir")]
-    found += [f"{parent}{slash}{path.name}/" for path in shown if path.is_dir()]
+    found += [f"{path}/" for path in paths if Path(path).is_dir()]
     return list(map(CompletionItem, found))
 
 
@@ -66,15 +63,13 @@ class OutFolder(click.Path):
         return path
 
 
-class CacheRoot(click.Path):
+class CacheRoot(OutFolder):
     """A folder of caches, which need not exist yet, or the URL of an object store."""
 
-    def convert(self, value: Any, param: Any, ctx: Any) -> Path | str:
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
         """Return a Path or a URL; fail if the path cannot be a folder."""
         place = place_of(str(value))
-        if isinstance(place, Path):
-            _refuse_file(self, place, param, ctx)
-        return place
+        return super().convert(place, param, ctx) if isinstance(place, Path) else place
 
 
 class OutputFile(click.Path):

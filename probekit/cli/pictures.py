@@ -241,24 +241,21 @@ def attention(
         if is_there:
             raise click.UsageError(problem)
     if is_figure:
-        from probekit.report.figures.figure_files import check_engine, write_figure
+        from probekit.report.figures.figure_files import CSS_PIXELS, check_engine, write_drawings
 
         check_engine()
 
     from probekit.cli.show.looks import show_heads
     from probekit.cli.show.terminal import watching
     from probekit.pipeline.look.attention import attention_figure, explore_attention
-    from probekit.pipeline.look.lenses import ModelAndTokenizer, score_random_repeats, score_texts
+    from probekit.pipeline.look.lenses import ModelAndTokenizer, scored_heads
     from probekit.report.pages.heads_page import heads_page
 
     network = ModelAndTokenizer.load(model, device)
     if scores:
         with watching() as watcher:
-            if texts:
-                scored = score_texts(network, texts, bos=bos, watcher=watcher)
-            else:
-                repeats |= {"bos": bos, "watcher": watcher}
-                scored = score_random_repeats(network, n_random or 10, **repeats)
+            repeats |= {"n": n_random or 10, "bos": bos, "watcher": watcher}
+            scored = scored_heads(network, texts, **repeats)
         show_heads(scored)
         facts = {"read": scored.read}
         _write(out, heads_page, scored, rows=scored.rows, network=network, bos=bos, **facts)
@@ -267,7 +264,7 @@ def attention(
     parts = (network.model, network.tokenizer)
     shown: dict[str, Any] = {"bos": bos, "layer": layer, "head": heads}
     if is_figure:
-        write_figure(attention_figure(*parts, *texts, **shown), out)
+        write_drawings([(out, attention_figure(*parts, *texts, **shown))], CSS_PIXELS)
     else:
         name = Path(model).resolve().name if Path(model).is_dir() else model
         explorer = explore_attention(*parts, texts, **shown, name=name, most_mb=max_mb)

@@ -210,6 +210,19 @@ def test_a_file_for_a_folder_and_a_folder_for_a_file_are_usage_errors(call, tmp_
     assert (tmp_path / "file").read_text() == "kept"
 
 
+@pytest.mark.parametrize("option", options(OutputFile))
+def test_an_extension_that_cannot_be_written_is_refused_before_any_work(call, option):
+    done = call(*option.split(), "page.docx")
+    assert done.code == 2
+    assert re.fullmatch(r"Error: --out page\.docx: .* Allowed: \.\w+(, \.\w+)*\.\n", done.stderr)
+
+
+def test_every_output_is_a_folder_or_a_file_of_known_extensions():
+    known = {option.split()[-2] for option in options((OutputFile, OutFolder))}
+    given = {option.split()[-2] for option in options(object) if option.endswith("--out")}
+    assert given == known
+
+
 def test_printed_numbers_are_those_that_are_written(call):
     def shown(lines):
         return [float(re.findall(r"[+−]?\d+\.\d\d", line)[-1].replace("−", "-")) for line in lines]

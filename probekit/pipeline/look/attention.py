@@ -78,7 +78,7 @@ def _named_heads(head: str | Sequence[str] | None, layer: int | None) -> list[tu
     for name in head if isinstance(head, list | tuple) else [] if head is None else [head]:
         match = re.fullmatch(r"(\d+)\.(\d+)", name) if isinstance(name, str) else None
         if match is None:
-            raise ConfigError(f"The head {name!r} has no layer. Give layer and head, as in '5.2'.")
+            raise ConfigError(f"head is {name!r}. Give layer and head as text, such as '5.2'.")
         pairs.append((int(match[1]), int(match[2])))
     if pairs and layer is not None:
         raise ConfigError("Give a layer or heads, not both: a head is named with its layer.")

@@ -14,7 +14,7 @@ from probekit.errors import DataError
 from probekit.report.attention.page import WEIGHTS
 from probekit.report.figures.figure_files import CSS_PIXELS, HEIGHTS, WIDTHS
 from probekit.report.figures.style import INK, plotly_text
-from probekit.report.texts import token_label
+from probekit.report.texts import short_label
 from probekit.results.network import AttentionPrompt
 
 # In CSS pixels, so that `write_image` writes a PDF or SVG file in the printed size.
@@ -23,7 +23,7 @@ SMALL, LARGE = 7 * 96 / 72, 8 * 96 / 72  # text: tokens and ticks, everything el
 TITLE, BAR = 1.4 * LARGE, 44  # height of a title; width of the colour bar with its texts
 GAP = 7  # between maps
 LEAST_CELL = 0.85 * SMALL  # in smaller cells only some tokens are labelled
-LONGEST_TOKEN, MOST_TOKENS = 12, 100  # characters of a label; tokens of a text
+MOST_TOKENS = 100
 MOST_IN_A_ROW = 3
 
 
@@ -45,9 +45,11 @@ def draw_heads(prompt: AttentionPrompt, heads: Sequence[tuple[int, int]]) -> go.
             f"The text has {n} tokens. A figure shows at most {MOST_TOKENS}: shorten the text, or "
             "write a page (.html)."
         )
-    labels = list(map(_token_text, prompt.tokens))
+    # Without the space at the start of most tokens, and without the end of long ones.
+    texts = [short_label(token.removeprefix(" ") or token) for token in prompt.tokens]
+    labels = list(map(plotly_text, texts))
     # Room for the labels and the title of an axis; wide characters have several bytes.
-    margin = 0.52 * SMALL * max(len(label.encode()) for label in labels) + 6 + TITLE
+    margin = 0.52 * SMALL * max(len(label.encode()) for label in texts) + 6 + TITLE
     n_rows = math.ceil(len(heads) / MOST_IN_A_ROW)
     n_columns = math.ceil(len(heads) / n_rows)  # of four maps, two and two
     room = WIDTH - margin - BAR
@@ -94,13 +96,3 @@ def draw_heads(prompt: AttentionPrompt, heads: Sequence[tuple[int, int]]) -> go.
     look["coloraxis"] = {"colorscale": WEIGHTS, "cmin": 0, "cmax": 1, "colorbar": bar}
     look["font"] = {"family": "Arial, Helvetica, sans-serif", "size": SMALL, "color": INK}
     return figure.update_layout(size | look)
-
-
-def _token_text(token: str) -> str:
-    """Return the label of a token: without a space at its start, without the end if it is long.
-
-    >>> _token_text(" keys"), _token_text(" "), _token_text("incomprehensible")
-    ('keys', '␣', 'incomprehen…')
-    """
-    text = token_label(token.removeprefix(" ") or token)
-    return plotly_text(text if len(text) <= LONGEST_TOKEN else f"{text[: LONGEST_TOKEN - 1]}…")

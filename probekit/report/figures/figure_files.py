@@ -93,22 +93,17 @@ def write_figures(
         drawing, size = on_paper(part, columns)
         drawing.update_layout(size)
         drawings += [(folder / f"{name}.{kind}", drawing) for kind in formats]
-    _write_files(drawings, CENTIMETRE)
+    write_drawings(drawings, CENTIMETRE)
     return [path for path, _ in drawings]
 
 
-def write_figure(figure: go.Figure, path: Path) -> None:
-    """Write a figure that is drawn in the pixels of CSS, in the format of the file's extension.
+def write_drawings(drawings: Sequence[tuple[Path, go.Figure]], centimetre: float) -> None:
+    """Write drawings that have this many pixels in a centimetre of the paper.
 
     Raises:
         MissingError: kaleido or Chromium is not installed.
-        StoreError: The file cannot be written.
+        StoreError: A file cannot be written.
     """
-    _write_files([(path, figure)], CSS_PIXELS)
-
-
-def _write_files(drawings: Sequence[tuple[Path, go.Figure]], centimetre: float) -> None:
-    """Write drawings that have this many pixels in a centimetre of the paper."""
     check_engine()
     import kaleido
 

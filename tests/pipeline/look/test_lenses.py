@@ -85,7 +85,7 @@ def test_random_repeats_contain_no_special_token_except_bos(mini, monkeypatch):
         seen.extend(sequences)
 
     monkeypatch.setattr("probekit.pipeline.look.lenses.score_heads", keep)
-    found = lenses.score_random_repeats(mini, 3, length=120, seed=1, bos=True)
+    found = lenses.scored_heads(mini, n=3, length=120, seed=1, bos=True)
     assert found.read == "3 sequences of 120 random tokens, each repeated once, seed 1"
     bos = mini.tokenizer.bos_id
     assert [int((ids == bos).sum()) for ids in seen] == [1, 1, 1]
@@ -96,7 +96,7 @@ def test_mini_has_previous_token_and_induction_heads_and_an_untrained_model_has_
     scores = ("previous_token", "induction")
     untrained = replace(mini, model=GPT2(mini.model.config, seed=0))
     for network, is_learnt in ((mini, True), (untrained, False)):
-        found = lenses.score_random_repeats(network, 4, bos=False)
+        found = lenses.scored_heads(network, n=4, bos=False)
         assert set(found.rows["n"]) == {4}
         assert found.known == {}
         previous, induction = (found.strongest(score, 1).iloc[0] for score in scores)
@@ -165,7 +165,7 @@ def test_a_beginning_of_text_is_a_position_and_answers_without_a_space_are_named
 
 
 def test_induction_is_undefined_for_texts_without_repeats(mini):
-    found = lenses.score_texts(mini, ["The keys", "One two"], bos=False)
+    found = lenses.scored_heads(mini, ["The keys", "One two"], bos=False)
     assert found.strongest("induction", 5).empty
 
 

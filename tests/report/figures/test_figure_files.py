@@ -15,7 +15,6 @@ from probekit.report.figures.figure_files import (
     check_engine,
     on_paper,
     read_formats,
-    write_figure,
     write_figures,
 )
 from probekit.report.figures.line_labels import LABEL
@@ -76,11 +75,12 @@ def prompt_of(patterns):
     return AttentionPrompt("text", tuple(f" word{n}" for n in range(patterns.shape[-1])), patterns)
 
 
-def test_heads_are_written_as_wide_as_a_column_and_without_bitmaps(engine, make_patterns, tmp_path):
-    figure = draw_heads(prompt_of(make_patterns(9)), [(0, 1)])
+def test_heads_are_written_as_wide_as_a_column_and_without_bitmaps(engine, call, tmp_path):
+    text = "The keys to the old cabinet"
     for kind, begin in BEGINS.items():
         path = tmp_path / f"head.{kind}"
-        write_figure(figure, path)
+        how = ("--model", "mini", "--text", text, "--head", "5.2", "--out", path)
+        assert call("attention", *how).stdout == f"{path}\n"
         assert path.read_bytes().startswith(begin)
         assert centimetres(path) == pytest.approx([8.5, 6.0], abs=0.03)
     assert all(6.99 <= size <= 8.01 for size in points(tmp_path / "head.svg"))
