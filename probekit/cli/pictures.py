@@ -241,7 +241,7 @@ def attention(
         if is_there:
             raise click.UsageError(problem)
     if is_figure:
-        from probekit.report.figures.figure_files import CSS_PIXELS, check_engine, write_drawings
+        from probekit.report.figures.figure_files import check_engine
 
         check_engine()
 
@@ -249,6 +249,7 @@ def attention(
     from probekit.cli.show.terminal import watching
     from probekit.pipeline.look.attention import attention_figure, explore_attention
     from probekit.pipeline.look.lenses import ModelAndTokenizer, scored_heads
+    from probekit.report.attention.figure import save_figure
     from probekit.report.pages.heads_page import heads_page
 
     network = ModelAndTokenizer.load(model, device)
@@ -264,7 +265,7 @@ def attention(
     parts = (network.model, network.tokenizer)
     shown: dict[str, Any] = {"bos": bos, "layer": layer, "head": heads}
     if is_figure:
-        write_drawings([(out, attention_figure(*parts, *texts, **shown))], CSS_PIXELS)
+        save_figure(attention_figure(*parts, *texts, **shown), out)
     else:
         name = Path(model).resolve().name if Path(model).is_dir() else model
         explorer = explore_attention(*parts, texts, **shown, name=name, most_mb=max_mb)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from plotly.subplots import make_subplots
 
 from probekit.errors import DataError
 from probekit.report.attention.page import WEIGHTS
-from probekit.report.figures.figure_files import CSS_PIXELS, HEIGHTS, WIDTHS
+from probekit.report.figures.figure_files import CSS_PIXELS, HEIGHTS, WIDTHS, write_drawings
 from probekit.report.figures.style import INK, plotly_text
 from probekit.report.texts import short_label
 from probekit.results.network import AttentionPrompt
@@ -96,3 +97,13 @@ def draw_heads(prompt: AttentionPrompt, heads: Sequence[tuple[int, int]]) -> go.
     look["coloraxis"] = {"colorscale": WEIGHTS, "cmin": 0, "cmax": 1, "colorbar": bar}
     look["font"] = {"family": "Arial, Helvetica, sans-serif", "size": SMALL, "color": INK}
     return figure.update_layout(size | look)
+
+
+def save_figure(figure: go.Figure, path: Path) -> None:
+    """Write a figure of heads in its printed size; the extension of the file sets the format.
+
+    Raises:
+        MissingError: kaleido or Chromium is not installed.
+        StoreError: The file cannot be written.
+    """
+    write_drawings([(path, figure)], CSS_PIXELS)
