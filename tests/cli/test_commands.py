@@ -217,12 +217,6 @@ def test_an_extension_that_cannot_be_written_is_refused_before_any_work(call, op
     assert re.fullmatch(r"Error: --out page\.docx: .* Allowed: \.\w+(, \.\w+)*\.\n", done.stderr)
 
 
-def test_every_output_is_a_folder_or_a_file_of_known_extensions():
-    known = {option.split()[-2] for option in options((OutputFile, OutFolder))}
-    given = {option.split()[-2] for option in options(object) if option.endswith("--out")}
-    assert given == known
-
-
 def test_printed_numbers_are_those_that_are_written(call):
     def shown(lines):
         return [float(re.findall(r"[+−]?\d+\.\d\d", line)[-1].replace("−", "-")) for line in lines]
