@@ -31,7 +31,7 @@ import torch
 
 from benchmarks.claims.rates import simulate
 from probekit.data.splits import Split
-from probekit.interventions.causes import CauseData, CauseSettings, causes_of
+from probekit.interventions.causes import CauseData, CauseSettings, causal_test
 from probekit.interventions.measures import AnswerMeasure
 from probekit.interventions.names import Along
 from probekit.interventions.verdicts import CauseResult
@@ -84,7 +84,7 @@ def cases() -> Iterator[Case]:
 def rows(case: Case, draws: int) -> Iterator[dict[str, Any]]:
     """Yield one row with the rates of a case."""
     settings = CauseSettings(along=case.along, draws=PERMUTATIONS, matched=1)
-    found = [causes_of(*drawn(case, seed), SITE, settings) for seed in range(draws)]
+    found = [causal_test(*drawn(case, seed), SITE, settings) for seed in range(draws)]
     row: dict[str, Any] = {"draws": draws}
     for question in ("detects", "steers", "silences"):
         row[question] = _rate(found, question, "yes")

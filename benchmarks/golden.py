@@ -92,7 +92,7 @@ causes: {shipped: causes, data.file: pairs.csv, model.random_weights: 0, probe.C
 DEFAULTS = {"data.root": ".", "data.card": None, "model.random_weights": 1}
 TEXT = '--model mini --text "The keys to the old cabinet"'
 LOOKS = {
-    "heads": "heads --model mini --random-repeats 2 --length 20",
+    "heads": "attention --scores --model mini --random-repeats 2 --length 20",
     "lens": f"lens {TEXT}",
     "attribution": f"attribution {TEXT} --minus-mean",
     "patch": "patch --model mini --clean 'The old house there' --corrupt 'The old houses there' "

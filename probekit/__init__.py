@@ -26,15 +26,16 @@ Models:
     KeyValueCache      keys and values of earlier tokens
     StopStrings        ends a generation at certain strings
     explore_attention  interactive page of attention patterns
+    attention_figure   attention patterns of heads as a figure for a paper
     pretrain           train a GPT-2 from a recipe
 
 Interventions; `from probekit.interventions import edits` has the edits:
-    cause              run the interventions of an experiment without its probes
+    intervene          run the interventions of an experiment without its probes
     run_edited         logits of a pass with edits of activations
     patch              effects of activations of other texts, by site, head and position
     AnswerMeasure      measure of the answers of a model, such as a logit difference
-    causes_of          does a direction detect, steer, silence?
-    CauseData          texts, labels, groups and answers for `causes_of`
+    causal_test        does a direction detect, steer, silence?
+    CauseData          texts, labels, groups and answers for `causal_test`
 
     __version__        the installed version
 
@@ -54,7 +55,7 @@ if TYPE_CHECKING:
     from probekit.analysis.verification import verify_model as verify_model
     from probekit.experiment.schema import Experiment as Experiment
     from probekit.interventions.causes import CauseData as CauseData
-    from probekit.interventions.causes import causes_of as causes_of
+    from probekit.interventions.causes import causal_test as causal_test
     from probekit.interventions.edits import run_edited as run_edited
     from probekit.interventions.measures import AnswerMeasure as AnswerMeasure
     from probekit.interventions.patching import patch as patch
@@ -72,8 +73,9 @@ if TYPE_CHECKING:
     from probekit.pipeline.experiment.run import run as run
     from probekit.pipeline.experiment.validate import validate as validate
     from probekit.pipeline.given.probe import probe as probe
-    from probekit.pipeline.intervene.run import cause as cause
+    from probekit.pipeline.intervene.run import intervene as intervene
     from probekit.pipeline.look.apply import apply_probe as apply_probe
+    from probekit.pipeline.look.attention import attention_figure as attention_figure
     from probekit.pipeline.look.attention import explore_attention as explore_attention
     from probekit.pipeline.pretrain import pretrain as pretrain
     from probekit.probes.kinds.logistic import LinearProbe as LinearProbe

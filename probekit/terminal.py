@@ -62,9 +62,12 @@ class VisibleStream:
     def __init__(self, stream: TextIO) -> None:
         self.stream = stream
 
-    def write(self, text: str) -> int:
-        """Write `visible(text)` and return the length of `text`."""
-        self.stream.write(visible(text))
+    def write(self, text: str | bytes) -> int:
+        """Write `visible(text)` and return the length of `text`; bytes are UTF-8.
+
+        click writes completions of a shell as bytes.
+        """
+        self.stream.write(visible(text if isinstance(text, str) else text.decode()))
         return len(text)
 
     def writelines(self, lines: Iterable[str]) -> None:

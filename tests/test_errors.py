@@ -80,6 +80,7 @@ def mini():
         "probekit.explore_attention(model, model, 'a cat', bos=False)",
         "probekit.explore_attention(model, tokenizer, 5, bos=False)",
         "probekit.explore_attention(model, tokenizer, 'a cat', bos=False, layer='3')",
+        "probekit.attention_figure(tokenizer, model, 'a cat', bos=False, layer=3)",
         "probekit.apply_probe('probes/final', ['a'])",
         "tokenizer.decode('cat')",
     ],

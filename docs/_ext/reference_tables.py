@@ -287,8 +287,11 @@ API = {
         "TokenBatch",
     ),
     "Generation": ("generate", "StopStrings", "KeyValueCache"),
-    "Activations": ("ActivationCache", "Recording", "ActivationStore", "explore_attention"),
-    "Interventions": ("run_edited", "patch", "AnswerMeasure", "causes_of", "CauseData"),
+    "Activations": ("ActivationCache", "Recording", "ActivationStore"),
+    "Attention": ("explore_attention", "attention_figure"),
+    "Interventions": (
+        *("intervene", "run_edited", "patch", "AnswerMeasure", "causal_test", "CauseData"),
+    ),
 }
 
 

@@ -28,14 +28,9 @@ from probekit.terminal import SILENT, Watcher
 Floats = NDArray[np.float32]
 Wide = NDArray[np.float64]
 
-HEAD_SCORES = {
-    "previous_token": "weight on the token just before",
-    "duplicate_token": "weight on earlier occurrences of the same token",
-    "induction": "weight on the token after an earlier occurrence of the same token",
-    "first_token": "weight on the first token",
-    "entropy": "entropy of a row, in nats",
-    "distance": "mean distance to the attended token, in tokens",
-}
+# report/pages/heads_page.py defines each score in words.
+_WEIGHTS = ("previous_token", "duplicate_token", "induction", "first_token")
+HEAD_SCORES = (*_WEIGHTS, "entropy", "distance")
 KNOWN_HEADS = {  # (layer, head) by score
     "previous_token": ((4, 11),),
     "induction": ((5, 5), (5, 1), (6, 9), (7, 2), (7, 10)),

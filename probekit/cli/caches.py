@@ -1,4 +1,4 @@
-"""`probekit cache` and `probekit worker`: capturing activations, and maintaining the caches."""
+"""`probekit cache`: capturing activations, and maintaining the caches."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from probekit.amounts import counted, size_in_words
 from probekit.cli.options import (
     Texts,
     cache_option,
     capture_options,
+    complete_experiment,
     json_option,
     out_option,
     place_of,
@@ -38,12 +40,14 @@ class _CacheGroup(click.Group):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Insert `capture` before the name of an experiment; refuse names that are none."""
         if args and args[0] not in self.commands and args[0] not in ("-h", "--help"):
-            from probekit.experiment.locations import bundled_files, is_experiment
+            from probekit.experiment.bundled import bundled_files
+            from probekit.experiment.locations import is_experiment
 
             given = args[0]
             # An option, or what may be a file, is left to `capture`.
             is_of_capture = given.startswith("-") or Path(given).suffix or Path(given).exists()
-            if not is_of_capture and not is_experiment(given):  # likely a mistyped command
+            is_mistyped = not is_of_capture and not is_experiment(given)  # likely a command
+            if is_mistyped and not ctx.resilient_parsing:  # not while a shell completes a word
                 raise click.UsageError(
                     f"There is no file and no bundled experiment {given}, and no such command. "
                     f"{nearest(given, [*self.commands, *bundled_files()])}"
@@ -51,10 +55,15 @@ class _CacheGroup(click.Group):
             args = ["capture", *args]
         return super().parse_args(ctx, args)
 
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem[str]]:
+        """Return the commands and the experiments that begin with the incomplete word."""
+        items = super().shell_complete(ctx, incomplete)
+        return [*complete_experiment(ctx, None, incomplete), *items]
+
 
 @click.group(cls=_CacheGroup)
 def cache() -> None:
-    """Capture the activations of an experiment FILE, or maintain the caches.
+    """Capture the activations of an experiment, or maintain caches.
 
     `probekit cache FILE.yaml` captures.
     """
@@ -66,7 +75,7 @@ def cache() -> None:
     "--workers",
     type=click.IntRange(min=0),
     help="Number of parallel processes or Ray actors; 0 only creates the caches, to be filled by "
-    "`probekit worker`.",
+    "`probekit cache worker`.",
 )
 @click.option("--engine", type=click.Choice(["processes", "ray"]), help="Type of workers.")
 @click.option("--address", help="Address of the Ray cluster.  [default: RAY_ADDRESS]")
@@ -85,7 +94,7 @@ def capture_command(
     address: str | None,
     threads: int | None,
 ) -> None:
-    """Capture the activations of an experiment without probing them."""
+    """Capture the activations of an experiment."""
     from probekit.experiment.loader import load_experiment
 
     if address is not None and engine != "ray":
@@ -102,7 +111,7 @@ def capture_command(
             click.echo(
                 f"{target}: {counted(store.n_rows, 'row')} in "
                 f"{counted(store.spec.sizes.shards, 'shard')}; start any number of workers with:  "
-                f"probekit worker {store.folder}"
+                f"probekit cache worker {store.folder}"
             )
         return
     with watching() as watcher:
@@ -129,7 +138,7 @@ def capture_command(
         )
 
 
-@click.command()
+@cache.command()
 @click.argument("place", type=place_of, metavar="CACHE_DIR")
 @click.option("--device", help="Compute device, e.g. cuda:1.  [default: that of the cache]")
 @click.option("--threads", type=click.IntRange(min=1), help="Number of CPU threads.")
@@ -150,7 +159,7 @@ def worker(
     parent: int | None,
     as_json: bool,
 ) -> None:
-    """Fill a cache that `probekit cache FILE.yaml --workers 0` has created.
+    """Fill a cache that `cache FILE.yaml --workers 0` created.
 
     CACHE_DIR is a cache, or a folder or URL with several caches. Any number of workers can be
     started at any time on any machine with access to it; each exits when no shard is missing.
@@ -180,7 +189,7 @@ def worker(
 
 
 @cache.command()
-@click.argument("what", metavar="MODEL|FILE.yaml")
+@click.argument("what", metavar="MODEL|FILE.yaml", shell_complete=complete_experiment)
 @click.option("--tokens", type=float, help="Number of tokens, such as 100e6; for a MODEL only.")
 @click.option(
     "--sites",
@@ -213,7 +222,7 @@ def plan(
     throughput: float | None,
     as_json: bool,
 ) -> None:
-    """Estimate the bytes, files and hours of a capture without capturing.
+    """Estimate the bytes, files and hours of a capture.
 
     Either for --tokens tokens of a MODEL, or for an experiment FILE.yaml, whose data are read.
     """
@@ -316,7 +325,7 @@ def list_caches(cache_root: Location | None, as_json: bool) -> None:
 @cache.command()
 @_one_cache
 def show_command(name: str, cache_root: Location | None, as_json: bool) -> None:
-    """Show the contents of a cache: rows, sites, identity, root digest."""
+    """Show the contents of a cache: rows, sites, identity."""
     from probekit.activations.store import ActivationStore
     from probekit.activations.upkeep import summarize
 
@@ -339,7 +348,10 @@ def show_command(name: str, cache_root: Location | None, as_json: bool) -> None:
 @cache.command()
 @_several_caches
 def verify_command(names: Sequence[str], cache_root: Location | None, as_json: bool) -> None:
-    """Verify the checksum of every file of the caches (default: all) and list damaged files."""
+    """Verify the checksums of caches (default: all).
+
+    Every file is read, and damaged ones are listed.
+    """
     from probekit.activations.store import ActivationStore
     from probekit.activations.upkeep import find_damage
     from probekit.errors import StoreError
@@ -367,7 +379,7 @@ def verify_command(names: Sequence[str], cache_root: Location | None, as_json: b
 @cache.command()
 @_one_cache
 def repair_command(name: str, cache_root: Location | None, as_json: bool) -> None:
-    """Remove damaged files, so that the next capture computes them again."""
+    """Remove damaged files, which the next capture restores."""
     from probekit.activations.store import ActivationStore
     from probekit.activations.upkeep import repair_cache as repair_store
 
@@ -418,9 +430,10 @@ def gc(
     older_than: float | None,
     dry_run: bool,
 ) -> None:
-    """Remove temporary files of killed writers from caches (default: all); committed rows stay.
+    """Remove temporary files of killed writers.
 
-    With --older-than, whole caches are removed as well.
+    They are removed from the named caches (default: all); committed rows stay. With --older-than,
+    whole caches are removed as well.
     """
     from probekit.activations.upkeep import collect_garbage, is_older, remove_cache, summarize
 
@@ -454,7 +467,10 @@ def gc(
 def export_command(
     name: str, cache_root: Location | None, as_json: bool, format_: str, sites: Texts, out: Path
 ) -> None:
-    """Export the rows of sites to other formats, in the order of the data set."""
+    """Export the rows of sites to other formats.
+
+    Rows are in the order of the data set.
+    """
     from probekit.activations.export import export_cache as export_rows
     from probekit.activations.store import ActivationStore
 
@@ -469,7 +485,10 @@ def export_command(
 @click.option("--root", "pin", metavar="DIGEST", help="Expected root digest of the cache.")
 @_common_options
 def pull(url: Location, pin: str | None, cache_root: Location | None, as_json: bool) -> None:
-    """Copy the cache at URL (or in a folder) to the local caches and verify its checksums."""
+    """Copy the cache at URL to the local caches and verify it.
+
+    URL may also be a folder. Checksums are verified.
+    """
     _copy(url, _root(cache_root), pin=pin, as_json=as_json)
 
 
@@ -477,7 +496,10 @@ def pull(url: Location, pin: str | None, cache_root: Location | None, as_json: b
 @_one_cache
 @click.argument("url", type=place_of)
 def push(name: str, cache_root: Location | None, as_json: bool, url: Location) -> None:
-    """Copy a cache to URL/KEY (or a folder) and verify its checksums."""
+    """Copy a cache to URL/KEY and verify it.
+
+    URL may also be a folder. Checksums are verified.
+    """
     (place,) = _find([name], cache_root)
     _copy(place, url, pin=None, as_json=as_json)
 

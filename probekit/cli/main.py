@@ -87,12 +87,33 @@ def _sigterm_raises() -> Iterator[None]:
             signal.signal(number, handler)
 
 
+# The commands in the order of the help.
+PURPOSES = {
+    "Start": "init experiments validate",
+    "Run experiments and read results": "run intervene view report compare transfer apply",
+    "Look inside a model": "sites params weights attention lens attribution patch generate",
+    "Train and check models, maintain caches": "pretrain verify cache",
+    "Check and set up probekit": "selftest completion",
+}
+
+
 class _Commands(click.Group):
-    """Suggests similar commands, including those of `cache`, for an unknown command."""
+    """Lists commands by purpose, and suggests similar ones for an unknown command."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write name and summary of each command, under the headings of `PURPOSES`."""
+        del ctx
+        width = max(map(len, self.commands))
+        for purpose, names in PURPOSES.items():
+            with formatter.section(purpose):
+                summaries = [self.commands[name].get_short_help_str(999) for name in names.split()]
+                padded = [name.ljust(width) for name in names.split()]
+                formatter.write_dl(list(zip(padded, summaries, strict=True)))
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         """Return the command; raise UsageError with suggestions if it is unknown."""
-        if args[0] not in self.commands and not args[0].startswith("-"):
+        is_known = args[0] in self.commands or args[0].startswith("-")
+        if not is_known and not ctx.resilient_parsing:  # not while a shell completes a word
             known = [*self.commands, *(f"cache {name}" for name in caches.cache.commands)]
             similar = [name for name in known if name.endswith(f" {args[0]}")]
             advice = f"Did you mean: {similar[0]}?" if similar else nearest(args[0], known)
@@ -148,7 +169,10 @@ def cli() -> None:
 @cli.command()
 @click.option("--quick", is_flag=True, help="Fewer simulations; half a minute instead of a minute.")
 def selftest_command(quick: bool) -> None:
-    """Test the engine on data and tiny models with known answers: signals, noise, intervals."""
+    """Test probekit on data with known answers.
+
+    Signals, noise and intervals, on simulated data and tiny models.
+    """
     from probekit.cli.show.results import show_verdicts
     from probekit.cli.show.terminal import watching
     from probekit.pipeline.selftest import selftest as run_selftest
@@ -158,6 +182,29 @@ def selftest_command(quick: bool) -> None:
     show_verdicts(verdicts)
     if not all(verdict.ok for verdict in verdicts):
         sys.exit(1)
+
+
+# Shell -> where its completion script belongs.
+_SCRIPTS = {
+    "bash": "Save as ~/.local/share/probekit.bash; in ~/.bashrc: . ~/.local/share/probekit.bash",
+    "zsh": "Save as _probekit in a folder of $fpath, before `compinit` in ~/.zshrc",
+    "fish": "Save as ~/.config/fish/completions/probekit.fish",
+}
+
+
+@cli.command()
+@click.argument("shell", type=click.Choice([*_SCRIPTS]))
+def completion_command(shell: str) -> None:
+    """Print the script for tab completion in a shell.
+
+    Its last line is a comment on where to save it.
+    """
+    from click.shell_completion import get_completion_class
+
+    script = get_completion_class(shell)
+    assert script is not None, "click has a script for each of these shells"
+    source = script(cli, {}, "probekit", "_PROBEKIT_COMPLETE").source()
+    click.echo(f"{source.rstrip()}\n# {_SCRIPTS[shell]}")
 
 
 # Commands of the group `cache`, which are not commands of the program itself.

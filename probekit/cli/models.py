@@ -34,7 +34,10 @@ def sites(model: str) -> None:
 @click.option("--vocab-size", type=int, help="Vocabulary size to use instead of the model's.")
 @json_option
 def params(model: str, untied: bool, no_qkv_bias: bool, as_json: bool, **sizes: int | None) -> None:
-    """Count the parameters of MODEL by component: formula, number, share and size."""
+    """Count the parameters of MODEL by component.
+
+    Each component has its formula, number, share and size.
+    """
     from probekit.model.config import count_components, count_sums
     from probekit.model.families.table import find_config
 
@@ -103,10 +106,11 @@ def _entry(count: ParameterCount, total: ParameterCount) -> dict[str, Any]:
     help="Dtype of both models. The tolerance is 5e-05 in float32 and 1e-10 in float64.",
 )
 def verify_model_command(model: str, texts: tuple[str, ...], dtype: str) -> None:
-    """Compare MODEL with transformers: tokens, residual streams, patterns, logits and loss.
+    """Compare MODEL with transformers, tensor by tensor.
 
-    Memory for two models is needed. In float64, transformers' own conversions to float32 are
-    skipped. The exit code is 1 if a difference exceeds the tolerance.
+    Tokens, residual streams, patterns, logits and loss are compared, which takes the memory of two
+    models. In float64, transformers' own conversions to float32 are skipped. The exit
+    code is 1 if a difference exceeds the tolerance.
     """
     from probekit.analysis.verification import TEXTS, TOLERANCES, verify_model
     from probekit.cli.show.terminal import show_table

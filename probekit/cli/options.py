@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import wraps
+from glob import escape, glob
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+from click.shell_completion import CompletionItem
 
 from probekit.pipeline.look.exports import PAGE_OR_ROWS, check_ending
 
@@ -24,10 +26,35 @@ def place_of(value: str) -> Path | str:
     return value.rstrip("/") if "://" in value else Path(value)
 
 
-class OutFolder(click.ParamType[Path]):
-    """An output folder, which need not exist yet."""
+def completions(
+    incomplete: str, names: Iterable[str], endings: tuple[str, ...] = ()
+) -> list[CompletionItem[str]]:
+    """Return the completions of a name, or of the path of a folder or file.
 
-    name = "path"
+    Args:
+        incomplete: text typed so far.
+        names: all names.
+        endings: extensions of the files; without any, only folders are paths.
+    """
+    paths = sorted(glob(f"{escape(incomplete)}*"))  # noqa: PTH207  # as they are typed
+    found = [name for name in names if name.startswith(incomplete)]
+    found += [path for path in paths if Path(path).suffix in endings]
+    if not found:  # the shell completes paths itself, so that a single folder is not the end
+        return [CompletionItem(incomplete, type="dir")]
+    found += [f"{path}/" for path in paths if Path(path).is_dir()]
+    return list(map(CompletionItem, found))
+
+
+def complete_experiment(ctx: Any, param: Any, incomplete: str) -> list[CompletionItem[str]]:
+    """Return bundled experiments, YAML files and folders."""
+    from probekit.experiment.bundled import ENDINGS, bundled_files
+
+    del ctx, param
+    return completions(incomplete, bundled_files(), ENDINGS)
+
+
+class OutFolder(click.Path):
+    """An output folder, which need not exist yet."""
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Path:
         """Return the path; fail if it cannot be a folder."""
@@ -36,28 +63,20 @@ class OutFolder(click.ParamType[Path]):
         return path
 
 
-class CacheRoot(click.ParamType[Any]):
+class CacheRoot(OutFolder):
     """A folder of caches, which need not exist yet, or the URL of an object store."""
 
-    name = "folder or url"
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> Path | str:
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
         """Return a Path or a URL; fail if the path cannot be a folder."""
         place = place_of(str(value))
-        if isinstance(place, Path):
-            _refuse_file(self, place, param, ctx)
-        return place
+        return super().convert(place, param, ctx) if isinstance(place, Path) else place
 
 
-class OutputFile(click.ParamType[Path]):
-    """An output file with one of the extensions `endings`; its folder need not exist yet.
-
-    Without `endings` every extension is allowed.
-    """
-
-    name = "path"
+class OutputFile(click.Path):
+    """An output file with one of the extensions `endings`; its folder need not exist yet."""
 
     def __init__(self, *endings: str) -> None:
+        super().__init__()
         self.endings = endings
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Path:
@@ -70,8 +89,7 @@ class OutputFile(click.ParamType[Path]):
         if path.is_dir():
             self.fail(f"{path} is a folder. Give the path of a file.", param, ctx)
         _refuse_file(self, path.parent, param, ctx)
-        if self.endings:
-            check_ending(path, self.endings)
+        check_ending(path, self.endings)
         return path
 
 
@@ -99,6 +117,16 @@ class ModelName(click.ParamType[Any]):
         if not (self.or_file and Path(value).is_file()):
             local_folder(value)
         return str(value)
+
+    def shell_complete(self, ctx: Any, param: Any, incomplete: str) -> list[CompletionItem[str]]:
+        """Return the named models, those of the hub that are on this machine, and folders."""
+        from probekit.hub import constants
+        from probekit.model.weights.sources import KNOWN_MODELS
+
+        del ctx, param
+        cached = sorted(path.name for path in Path(constants.HF_HUB_CACHE).glob("models--*"))
+        of_hub = [name.removeprefix("models--").replace("--", "/") for name in cached]
+        return completions(incomplete, dict.fromkeys([*KNOWN_MODELS, *of_hub]))
 
 
 def _refuse_file(kind: click.ParamType[Any], folder: Path, param: Any, ctx: Any) -> None:
@@ -159,14 +187,16 @@ texts_options = _texts_options(required=True)
 optional_texts_options = _texts_options(required=False)
 json_option = click.option("--json", "as_json", is_flag=True, help="Output as JSON.")
 cache_option = click.option(
-    "--cache", "cache_root", type=CacheRoot(), help="Folder or URL of the caches."
+    "--cache", "cache_root", type=CacheRoot(), metavar="PLACE", help="Folder or URL of the caches."
 )
 device_option = click.option("--device", default="cpu", help="Compute device, e.g. cuda.")
 model_option = click.option(
     "--model", type=ModelName(), required=True, help="Model: `mini`, a hub name or a folder."
 )
 out_option = click.option("--out", type=OutFolder(), required=True, help="Output folder.")
-page_option = click.option("--out", type=OutputFile(), required=True, help="Output page.")
+page_option = click.option(
+    "--out", type=OutputFile(".html"), required=True, help="Output page (.html)."
+)
 page_or_rows_option = click.option(
     "--out", type=OutputFile(*PAGE_OR_ROWS), help="Output file: .html (page) or .csv (rows)."
 )
@@ -199,5 +229,9 @@ def runs_option(written: str) -> Decorator:
     )
 
 
-file_options = together(click.argument("file", type=click.Path(path_type=Path)), set_option())
+experiment_file: dict[str, Any] = {
+    "type": click.Path(path_type=Path),
+    "shell_complete": complete_experiment,
+}
+file_options = together(click.argument("file", **experiment_file), set_option())
 capture_options = together(file_options, cache_option, device_option)

@@ -1,4 +1,4 @@
-"""Commands that look into a model: lens, attribution, heads, patch, attention, weights."""
+"""Commands that look into a model: lens, attribution, patch, attention, weights."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import click
 
 from probekit.cli.options import (
     ModelName,
+    OutputFile,
     Texts,
     bos_option,
     device_option,
@@ -18,6 +19,12 @@ from probekit.cli.options import (
     page_option,
     page_or_rows_option,
     texts_options,
+)
+from probekit.pipeline.look.exports import (
+    ATTENTION_FILES,
+    FIGURE_FILES,
+    PAGE_OR_ROWS,
+    check_ending,
 )
 
 if TYPE_CHECKING:
@@ -78,9 +85,10 @@ def lens(
     out: Path | None,
     **options: Any,
 ) -> None:
-    """Show what each layer would predict if it were the last one: the logit lens.
+    """Show what each layer would predict: the logit lens.
 
-    Prints the predictions at one position of each text; --out writes all positions.
+    The final norm and the unembedding are applied as if each layer were the last one. Prints the
+    predictions at one position of each text; --out writes all positions.
     """
     from probekit.analysis.logits import SITES
     from probekit.cli.show.looks import show_lens
@@ -106,7 +114,10 @@ def lens(
 @device_option
 @page_or_rows_option
 def attribution(model: str, bos: bool, device: str, out: Path | None, **options: Any) -> None:
-    """Decompose a logit, or a difference of two, into contributions of heads and MLPs."""
+    """Decompose a logit into contributions of heads and MLPs.
+
+    With --minus, the difference of two logits is decomposed.
+    """
     from probekit.cli.show.looks import show_attribution
     from probekit.pipeline.look.lenses import ModelAndTokenizer, attribute
     from probekit.report.pages.attribution_page import attribution_page
@@ -115,52 +126,6 @@ def attribution(model: str, bos: bool, device: str, out: Path | None, **options:
     result = attribute(network, **options, bos=bos)
     show_attribution(result)
     _write(out, attribution_page, result, rows=result.rows, network=network, bos=bos)
-
-
-@click.command()
-@model_option
-@optional_texts_options
-@click.option(
-    "--random-repeats",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="Number of sequences of repeated random tokens.  [default without texts: 10]",
-)
-@click.option(
-    "--length", type=click.IntRange(min=1), default=50, help="Tokens of a repeated sequence."
-)
-@click.option("--seed", type=int, default=0, help="Random seed for the random tokens.")
-@bos_option()
-@device_option
-@page_or_rows_option
-def heads(
-    model: str,
-    texts: Texts,
-    random_repeats: int | None,
-    length: int,
-    seed: int,
-    bos: bool,
-    device: str,
-    out: Path | None,
-) -> None:
-    """Score every head: previous, duplicate and first token, induction, entropy, distance."""
-    from probekit.cli.show.looks import show_heads
-    from probekit.cli.show.terminal import watching
-    from probekit.pipeline.look.lenses import ModelAndTokenizer, score_random_repeats, score_texts
-    from probekit.report.pages.heads_page import heads_page
-
-    if texts and random_repeats is not None:
-        raise click.UsageError("Give texts or --random-repeats, not both.")
-    network = ModelAndTokenizer.load(model, device)
-    with watching() as watcher:
-        if texts:
-            scored = score_texts(network, texts, bos=bos, watcher=watcher)
-        else:
-            scored = score_random_repeats(
-                network, random_repeats or 10, length=length, seed=seed, bos=bos, watcher=watcher
-            )
-    show_heads(scored)
-    _write(out, heads_page, scored, rows=scored.rows, network=network, bos=bos, read=scored.read)
 
 
 @click.command()
@@ -193,7 +158,7 @@ def patch_command(
     out: Path | None,
     **given: Any,
 ) -> None:
-    """Patch activations of a corrupt text into the pass of a clean text, site by site.
+    """Patch activations of a corrupt text into a clean one.
 
     Prints the strongest effects on the logit difference; --out writes the maps of all patches.
     """
@@ -211,26 +176,103 @@ def patch_command(
 
 @click.command()
 @model_option
-@texts_options
+@optional_texts_options
 @click.option("--layer", type=int, help="Layer to show.  [default: all]")
-@click.option("--head", type=int, help="Head to show of each layer.  [default: all]")
+@click.option(
+    "--head",
+    "heads",
+    multiple=True,
+    metavar="LAYER.HEAD",
+    help="Head to show, such as 5.2; repeatable in a figure.  [default: all]",
+)
+@click.option("--scores", is_flag=True, help="Scores of every head, as a table.")
+@click.option(
+    "--random-repeats",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Number of repeated random sequences, for --scores.  [default without texts: 10]",
+)
+@click.option("--length", type=click.IntRange(min=1), default=50, help="Tokens of such a sequence.")
+@click.option("--seed", type=int, default=0, help="Random seed of these sequences.")
 @bos_option()
 @device_option
 @click.option(
-    "--max-mb",
-    type=click.FloatRange(0, min_open=True),
-    default=25,
-    help="Maximum size of the page in MB.",
+    "--max-mb", type=click.FloatRange(0, min_open=True), default=25, help="Maximum MB of the page."
 )
-@page_option
-def attention(model: str, texts: Texts, out: Path, max_mb: float, **options: Any) -> None:
-    """Write a page for exploring the attention patterns of texts, for every head."""
-    from probekit.cli.show.terminal import watching
-    from probekit.pipeline.look.attention import write_attention_page
+@click.option(
+    "--out",
+    type=OutputFile(*ATTENTION_FILES, ".csv"),
+    help="Output file: .html (page), .pdf, .svg or .png (figure); .html or .csv for --scores.",
+)
+def attention(
+    model: str,
+    texts: Texts,
+    layer: int | None,
+    heads: Texts,
+    scores: bool,
+    bos: bool,
+    device: str,
+    max_mb: float,
+    out: Path | None,
+    **repeats: Any,
+) -> None:
+    """Show attention: a page, head scores, or a figure for a paper.
 
-    with watching() as watcher:
-        page = write_attention_page(model, texts, out, most_mb=max_mb, watcher=watcher, **options)
-    click.echo(str(page))
+    The page (.html) is for exploring the patterns of every head. The figure (.pdf, .svg, .png)
+    shows each --head, or all heads of a --layer, in the width of one column. --scores prints
+    previous, duplicate and first token, induction, entropy and distance of every head, on texts or
+    on repeated random tokens.
+    """
+    if out is not None:
+        check_ending(out, PAGE_OR_ROWS if scores else ATTENTION_FILES)
+    is_figure = out is not None and out.suffix in FIGURE_FILES
+    n_random = repeats.pop("random_repeats")
+    has_choice = bool(heads) or layer is not None
+    for problem, is_there in {
+        "--scores covers every head. Leave out --layer and --head.": scores and has_choice,
+        "--random-repeats requires --scores without texts.": n_random and (texts or not scores),
+        f"Give --text or --file, and --out ({', '.join(ATTENTION_FILES)}), or --scores.": (
+            not scores and not (texts and out)
+        ),
+        "A figure shows heads of one text. Give one --text, and --head 5.2 or --layer 5.": (
+            is_figure and (len(texts) > 1 or not has_choice)
+        ),
+    }.items():
+        if is_there:
+            raise click.UsageError(problem)
+    if is_figure:
+        from probekit.report.figures.figure_files import check_engine
+
+        check_engine()
+
+    from probekit.cli.show.looks import show_heads
+    from probekit.cli.show.terminal import watching
+    from probekit.pipeline.look.attention import attention_figure, explore_attention
+    from probekit.pipeline.look.lenses import ModelAndTokenizer, scored_heads
+    from probekit.report.attention.figure import save_figure
+    from probekit.report.pages.heads_page import heads_page
+
+    network = ModelAndTokenizer.load(model, device)
+    if scores:
+        with watching() as watcher:
+            repeats |= {"n": n_random or 10, "bos": bos, "watcher": watcher}
+            scored = scored_heads(network, texts, **repeats)
+        show_heads(scored)
+        facts = {"read": scored.read}
+        _write(out, heads_page, scored, rows=scored.rows, network=network, bos=bos, **facts)
+    if scores or out is None:
+        return
+    parts = (network.model, network.tokenizer)
+    shown: dict[str, Any] = {"bos": bos, "layer": layer, "head": heads}
+    if is_figure:
+        save_figure(attention_figure(*parts, *texts, **shown), out)
+    else:
+        name = Path(model).resolve().name if Path(model).is_dir() else model
+        explorer = explore_attention(*parts, texts, **shown, name=name, most_mb=max_mb)
+        for sentence in filter(None, (explorer.estimate, explorer.opening)):
+            click.echo(sentence, err=True)
+        explorer.save(out)
+    click.echo(str(out))
 
 
 @click.command()
@@ -255,7 +297,10 @@ def attention(model: str, texts: Texts, out: Path, max_mb: float, **options: Any
 )
 @page_option
 def weights(model: str, out: Path, **options: Any) -> None:
-    """Write a page about weights: a table of all tensors of a model, or plots of one tensor."""
+    """Write a page about the weights of a model, or one tensor.
+
+    The page is a table of all tensors, or has plots of one.
+    """
     from probekit.pipeline.look.weights import write_weights_page
 
     page = write_weights_page(model, out, **options)

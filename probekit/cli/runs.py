@@ -17,6 +17,7 @@ from probekit.cli.options import (
     cache_option,
     capture_options,
     device_option,
+    experiment_file,
     file_options,
     out_option,
     page_or_rows_option,
@@ -83,7 +84,7 @@ def draw_figures(run_dir: Path, formats: Sequence[str], columns: int) -> None:
 def run_command(
     file: Path, overrides: Texts, formats: Sequence[str], columns: int, page: bool, **options: Any
 ) -> None:
-    """Run an experiment: capture activations, fit probes, write the report."""
+    """Run an experiment: capture, fit probes, write the report."""
     from probekit.experiment.loader import load_any_experiment
 
     experiment = load_any_experiment(file, overrides)
@@ -104,7 +105,7 @@ def run_command(
 @click.command()
 @file_options
 def validate_command(file: Path, overrides: Texts) -> None:
-    """Validate file and data before a run: counts, duplicates, leaks, sizes, time."""
+    """Check file and data before a run: counts, leaks, sizes, time."""
     from probekit.experiment.loader import load_any_experiment
 
     experiment = load_any_experiment(file, overrides)
@@ -121,18 +122,18 @@ def validate_command(file: Path, overrides: Texts) -> None:
 @file_options
 @device_option
 @runs_option("the tables are written to PATH/NAME/KEY/causes")
-def cause_command(file: Path, overrides: Texts, device: str, out: Path) -> None:
-    """Run the interventions of an experiment alone, without its probes."""
+def intervene_command(file: Path, overrides: Texts, device: str, out: Path) -> None:
+    """Run the interventions of an experiment without its probes."""
     from probekit.experiment.loader import load_experiment
 
     experiment = load_experiment(file, overrides)
 
     from probekit.cli.show.results import show_causes
     from probekit.cli.show.terminal import watching
-    from probekit.pipeline.intervene.run import cause
+    from probekit.pipeline.intervene.run import intervene
 
     with watching() as watcher:
-        tables = cause(experiment, out=out, device=device, watcher=watcher)
+        tables = intervene(experiment, out=out, device=device, watcher=watcher)
     show_causes(tables)
     click.echo(str(tables.run_dir / "causes.html"))
 
@@ -143,7 +144,10 @@ def cause_command(file: Path, overrides: Texts, device: str, out: Path) -> None:
 @click.option("--metric", help="Metric on the test rows.  [default: main metric of the runs]")
 @page_or_rows_option
 def compare_command(run_a: Path, run_b: Path, metric: str | None, out: Path | None) -> None:
-    """Compare two finished runs: differences RUN_A minus RUN_B, with intervals and p-values."""
+    """Compare two finished runs: RUN_A minus RUN_B.
+
+    Each difference has an interval and a p-value.
+    """
     from probekit.results.record import check_finished
 
     for run in (run_a, run_b):
@@ -160,7 +164,7 @@ def compare_command(run_a: Path, run_b: Path, metric: str | None, out: Path | No
 
 
 @click.command()
-@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("files", nargs=-1, required=True, **experiment_file)
 @set_option(" in all files")
 @click.option(
     "--site", "sites", multiple=True, help="Name or glob of sites, for all files; repeatable."
@@ -178,7 +182,7 @@ def compare_command(run_a: Path, run_b: Path, metric: str | None, out: Path | No
 def transfer_command(
     files: Sequence[Path], overrides: Texts, sites: Texts, kinds: Texts, out: Path, **options: Any
 ) -> None:
-    """Train probes on the data of each experiment and test them on all others."""
+    """Train probes on each experiment and test them on all others."""
     from probekit.experiment.loader import load_experiment
     from probekit.probes.kinds.registry import find_kind
 
@@ -206,7 +210,10 @@ def transfer_command(
 @device_option
 @runs_option("the run is written to PATH/NAME")
 def pretrain_command(file: Path, overrides: Texts, device: str, out: Path) -> None:
-    """Train a small GPT-2 from a recipe; an interrupted run resumes where it stopped."""
+    """Train a small GPT-2 from a recipe.
+
+    An interrupted run resumes where it stopped.
+    """
     from probekit.experiment.loader import load_recipe
 
     recipe = load_recipe(file, overrides)
@@ -229,9 +236,10 @@ def pretrain_command(file: Path, overrides: Texts, device: str, out: Path) -> No
 @click.option("--out", type=OutputFile(".html"), help="Page of several runs.  [default: runs.html]")
 @figure_options
 def report(runs: tuple[Path, ...], out: Path | None, formats: Sequence[str], columns: int) -> None:
-    """Rebuild the page of a run from its files; with several RUNS, a page of all.
+    """Rebuild the page of a run, or write one page of several RUNS.
 
-    Of a pretraining run, it draws the figure of the losses.
+    Pages are built from the files of the runs. Of a pretraining run, it draws the figure of the
+    losses.
     """
     from probekit.results.record import check_finished, has_causes_alone
 
@@ -283,7 +291,10 @@ def report(runs: tuple[Path, ...], out: Path | None, formats: Sequence[str], col
     "--port", type=click.IntRange(0, 65535), default=0, help="Local port; 0 for any free port."
 )
 def view(folder: Path, port: int) -> None:
-    """Serve the runs in FOLDER to a browser on this machine, including runs in progress."""
+    """Serve the runs in FOLDER to a browser on this machine.
+
+    Runs in progress are included.
+    """
     from probekit.results.record import check_results_folder
 
     check_results_folder(folder)
@@ -300,7 +311,7 @@ def view(folder: Path, port: int) -> None:
 
 @click.command()
 def experiments() -> None:
-    """List the bundled experiments and the models that can be used by name."""
+    """List the bundled experiments and the named models."""
     from probekit.cli.show.looks import show_experiments, show_models
     from probekit.experiment.loader import bundled_experiments
 
@@ -312,9 +323,10 @@ def experiments() -> None:
 @click.command()
 @click.argument("name", type=click.Path(path_type=Path))
 def init(name: Path) -> None:
-    """Start an experiment: write NAME.yaml with comments, sample data and the schema for editors.
+    """Write a first experiment: NAME.yaml, sample data and a schema.
 
-    No existing file is overwritten.
+    The file has a comment on each key; with the schema, editors complete keys and values. No
+    existing file is overwritten.
     """
     from probekit.experiment.loader import write_example
 

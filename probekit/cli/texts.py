@@ -54,7 +54,10 @@ def generate_command(
     steer: Path | None,
     **given: Any,
 ) -> None:
-    """Continue texts with a model, greedily or by sampling; end-of-text always ends a text."""
+    """Continue texts with a model, greedily or by sampling.
+
+    The end-of-text token always ends a text.
+    """
     from probekit.model.families.table import load_model
     from probekit.model.generation import Decoding, continue_texts, stream_text
     from probekit.model.text.tokenizer import Tokenizer
@@ -99,7 +102,7 @@ def generate_command(
             by_dose[how] = steered_texts(steered, prompts, decoding, vector, dose, **options)
         _show(prompts, by_dose, decoding)
         click.echo(
-            "note: one text is no measurement of an effect; `probekit cause` measures steering "
+            "note: one text is no measurement of an effect; `probekit intervene` measures steering "
             "with intervals and controls.",
             err=True,
         )
@@ -161,7 +164,10 @@ def _show(
 )
 @device_option
 def apply(probe: Path, texts: tuple[str, ...], per: Any, out: Path | None, **options: Any) -> None:
-    """Apply a saved probe to new texts: a label and a score per text or per token."""
+    """Apply a saved probe to new texts.
+
+    It predicts a label and a score per text or per token.
+    """
     from probekit.results.record import load_probe
 
     saved = load_probe(probe)

@@ -18,10 +18,9 @@ from pydantic import TypeAdapter, ValidationError
 
 from probekit.errors import ConfigError
 from probekit.experiment.activations import ActivationExperiment, AnyExperiment
+from probekit.experiment.bundled import bundled_data, bundled_files
 from probekit.experiment.document import Document, parse_yaml, read_document
 from probekit.experiment.locations import (
-    bundled_data,
-    bundled_files,
     find_file,
     resolve_activations,
     resolve_experiment,

@@ -1,4 +1,4 @@
-"""Files and folders that experiments and recipes name, and the bundled ones, given by name."""
+"""Files and folders that experiments and recipes name."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from probekit.errors import ConfigError, MissingError, nearest, path_of
+from probekit.experiment.bundled import ENDINGS, bundled_files
 from probekit.experiment.document import Document
 from probekit.model.weights.sources import KNOWN_MODELS
-from probekit.provenance import PACKAGE
 from probekit.training.run_files import find_checkpoints
 
 URL = re.compile("[a-z][a-z0-9+.-]*://")
@@ -20,37 +20,6 @@ _KINDS = (
     ("activations", "an experiment on given activations", "run"),
     ("tokens", "an experiment on texts", "run"),
 )
-_ENDINGS = (".yaml", ".yml")  # of experiment files
-
-
-def bundled_folder(package: Path = PACKAGE) -> Path:
-    """Return the folder of the bundled experiments; the data sets are in `../data`.
-
-    In an installed package it is inside the package, in a checkout at the top level.
-
-    >>> bundled_folder().name
-    'experiments'
-    """
-    installed = package / "bundled" / "experiments"
-    return installed if installed.is_dir() else package.parent / "experiments"
-
-
-def bundled_data(name: str) -> Path:
-    """Return the CSV file of a bundled data set.
-
-    >>> bundled_data("capitals").name
-    'capitals.csv'
-    """
-    return bundled_folder().with_name("data") / f"{name}.csv"
-
-
-def bundled_files() -> dict[str, Path]:
-    """Return the files of the bundled experiments and recipes by name.
-
-    >>> bundled_files()["quickstart"].name
-    'quickstart.yaml'
-    """
-    return {path.stem: path for path in sorted(bundled_folder().glob("*.yaml"))}
 
 
 def find_file(given: str | Path) -> Path:
@@ -69,7 +38,7 @@ def find_file(given: str | Path) -> Path:
     path = path_of("path", given, "Give the path of a file, or the name of a bundled one.")
     found = next(_local_files(path), None) or bundled_files().get(_name(path))
     if found is None and not _exists(path):
-        local = [one.name for one in path.parent.glob("[!.]*") if one.suffix in _ENDINGS]
+        local = [one.name for one in path.parent.glob("[!.]*") if one.suffix in ENDINGS]
         raise MissingError(
             f"Experiment file {path.absolute()} does not exist. "
             f"{nearest(path.stem, [*bundled_files(), *local])} `probekit experiments` lists the "
@@ -85,7 +54,7 @@ def is_experiment(given: str | Path) -> bool:
     (True, True, False)
     """
     path = Path(given)
-    return path.suffix in _ENDINGS or _name(path) in bundled_files() or any(_local_files(path))
+    return path.suffix in ENDINGS or _name(path) in bundled_files() or any(_local_files(path))
 
 
 def _name(path: Path) -> str:
@@ -95,7 +64,7 @@ def _name(path: Path) -> str:
 
 def _local_files(path: Path) -> Iterator[Path]:
     """Yield the existing files that a path or name refers to."""
-    endings = ("", *_ENDINGS) if _name(path) else ("",)
+    endings = ("", *ENDINGS) if _name(path) else ("",)
     for ending in endings:
         file = path.with_name(path.name + ending) if ending else path
         if _exists(file) and file.is_file():

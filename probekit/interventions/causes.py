@@ -134,7 +134,7 @@ class CauseSettings:
             raise ConfigError(f"by is {list(self.by)}. Give a dose other than 0.")
 
 
-def causes_of(
+def causal_test(
     model: Network,
     data: CauseData,
     selection: SiteSelection,

@@ -234,7 +234,7 @@ def check_finished(folder: Path) -> None:
         # The folder may be OUT/NAME, or OUT.
         records = (*folder.glob("*/run.json"), *folder.glob("*/*/run.json"))
         runs = sorted(str(path.parent.relative_to(folder)) for path in records)[:MOST_RUNS]
-        remedy = "`probekit run` writes runs to OUT/NAME/KEY; `probekit cause` runs no probes."
+        remedy = "`probekit run` writes runs to OUT/NAME/KEY; `probekit intervene` runs no probes."
         if runs:
             remedy = f"It contains runs; give one of them: {', '.join(runs)}."
         raise MissingError(f"{folder} is not the folder of a run: it has no run.json. {remedy}")

@@ -23,7 +23,8 @@ PAIR = f"{PATCH} 'The keys to the old door' --wrong ' are'"
 GENERATE = "generate --model mini --prompt 'The old man' --max-new-tokens 12"
 LENS = "lens --model mini --text 'The keys to the old cabinet'"
 ATTRIBUTION = "attribution --model mini --text 'The keys to the old cabinet' --token ' the'"
-HEADS = "heads --model mini"
+ATTENTION = f"attention --model mini {KEYS}"
+SCORES = "attention --model mini --scores"
 COMMANDS = [
     f"apply probe {KEYS} --text 'A dog\t\x1b[2J\n'",
     "apply probe.json --text 'The keys\n' --per token",
@@ -39,14 +40,14 @@ COMMANDS = [
     f"FORCE_COLOR=1 COLORTERM= TERM=xterm apply probe {KEYS}",
     *(f"{COLOURS} apply {probe} {HOSTILE}" for probe in ("probe", "many", "number")),
     *(f"{COLOURS} apply {probe} {HOSTILE} --per token" for probe in ("probe", "many", "number")),
-    f"attention --model mini {KEYS} --layer 2 --head 3 --out page.html",
+    f"{ATTENTION} --head 2.3 --out page.html",
     f"{LENS} --file more.txt --top-k 2 --position 1 --out lens.csv",
     f"{LENS} --out pages/page.html",
     f"{ATTRIBUTION} --minus ' his' --out parts.csv",
     f"{ATTRIBUTION} --minus-mean --out pages/page.html",
-    f"{HEADS} --random-repeats 2 --length 20",
-    f"{HEADS} --text 'One two'",
-    f"{HEADS} --text 'The keys' --file more.txt --out pages/page.html",
+    f"{SCORES} --random-repeats 2 --length 20",
+    f"{SCORES} --text 'One two'",
+    f"{SCORES} --text 'The keys' --file more.txt --out pages/page.html",
     f"{PAIR} --answer ' is' --site blocks.*.hook_resid_mid --heads --top 3 --out rows.csv",
     f"{PAIR} --answer ' is' --site blocks.2.hook_resid_post --attribution --top 2 --out page.html",
     f"{PAIR} --answer is --site blocks.2.hook_resid_post",
@@ -116,7 +117,15 @@ EXACT = [
     f"{LENS} --top-k 0",
     f"{LENS} --position 9",
     f"{ATTRIBUTION} --minus-mean --minus b",
-    f"{HEADS} --text a --random-repeats 3",
+    f"{SCORES} --text a --random-repeats 3",
+    f"{SCORES} --layer 3",
+    f"{SCORES} --out scores.pdf",
+    f"{ATTENTION} --random-repeats 3",
+    f"{ATTENTION} --out page.csv",
+    f"{ATTENTION} --out page.pdf",
+    f"{ATTENTION} --out page.html --head 3",
+    ATTENTION,
+    "attention --help",
     f"{PATCH} 'The key to the old door' --answer ' is' --wrong ' are'",
     "pretrain tiny.yaml --set corpus.files=[c.txt]",
     "pretrain tiny.yaml --set vocabulary.source=./nowhere",
@@ -199,6 +208,13 @@ def test_a_file_for_a_folder_and_a_folder_for_a_file_are_usage_errors(call, tmp_
     assert done.code == 2
     assert f"Error: Invalid value for '{line.split()[-2]}': {problem}\n" in done.stderr
     assert (tmp_path / "file").read_text() == "kept"
+
+
+@pytest.mark.parametrize("option", options(OutputFile))
+def test_an_extension_that_cannot_be_written_is_refused_before_any_work(call, option):
+    done = call(*option.split(), "page.docx")
+    assert done.code == 2
+    assert re.fullmatch(r"Error: --out page\.docx: .* Allowed: \.\w+(, \.\w+)*\.\n", done.stderr)
 
 
 def test_printed_numbers_are_those_that_are_written(call):

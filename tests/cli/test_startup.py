@@ -18,15 +18,15 @@ COMMANDS = (
     *(f"cache {words}" for words in ("plan missing --tokens 10", "ls", "push missing folder")),
     *(f"cache {command} missing" for command in ("show", "verify", "repair", "rm", "gc", "pull")),
     "cache export missing --out folder",
-    *("init ?", "cause missing.yaml", "compare missing missing"),
+    *("init ?", "intervene missing.yaml", "compare missing missing"),
     *(
         f"{command} missing"
-        for command in ("sites", "params", "verify", "report", "view", "worker")
+        for command in ("sites", "params", "verify", "report", "view", "cache worker")
     ),
     *(f"{command} --model missing --text a" for command in ("attribution", "lens")),
     "generate --model missing --prompt a --max-new-tokens 1",
     "attention --model missing --text a --out page.html",
-    "heads --model missing",
+    "attention --model missing --scores",
     "patch --model missing --clean a --corrupt b --answer c --wrong d",
     "weights --model missing --out page.html",
     *(f"{command} run_a run_b --out page.txt" for command in ("compare", "report")),
@@ -34,7 +34,7 @@ COMMANDS = (
     "apply missing --text a --out page.txt",
     "apply missing --text a",
 )
-UNCHECKED = {"selftest", "experiments"}  # they have nothing to check
+UNCHECKED = {"selftest", "experiments", "completion"}  # they have nothing to check
 
 CODE = """
 import json, sys

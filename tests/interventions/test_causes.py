@@ -9,7 +9,7 @@ import torch
 from probekit.data.splits import Split
 from probekit.interventions import directions as module
 from probekit.interventions import edits
-from probekit.interventions.causes import CauseData, CauseSettings, causes_of
+from probekit.interventions.causes import CauseData, CauseSettings, causal_test
 from probekit.interventions.directions import DirectionSet, Responder, directions_of, label_sets
 from probekit.interventions.edits import run_edited
 from probekit.interventions.erasure import leace
@@ -76,7 +76,7 @@ def given(network, data, vector):
 @pytest.mark.parametrize("folds", [1, 2])
 def test_a_direction_that_is_read_and_used(network, folds):
     data = data_of(1, folds=folds)
-    result = causes_of(network, data, PRE, SETTINGS, directions=given(network, data, READ))
+    result = causal_test(network, data, PRE, SETTINGS, directions=given(network, data, READ))
     assert answers(result) == USED
     steers = result.verdict("steers")
     # OUT receives READ, and the answers differ by twice OUT.
@@ -93,7 +93,7 @@ def test_a_direction_that_is_read_and_used(network, folds):
 
 
 def test_pitfall_29_a_direction_that_is_decodable_and_unused(network):
-    result = causes_of(network, DATA, PRE, SETTINGS, directions=given(network, DATA, IDLE))
+    result = causal_test(network, DATA, PRE, SETTINGS, directions=given(network, DATA, IDLE))
     assert answers(result) == UNUSED
     assert result.verdict("steers").effect == pytest.approx(0, abs=1e-4)
     assert result.verdict("steers").whole > 0.5
@@ -102,22 +102,22 @@ def test_pitfall_29_a_direction_that_is_decodable_and_unused(network):
     elsewhere = data_of(2)
     for vector in (READ, IDLE):  # used at another position, if at all
         directions = given(network, elsewhere, vector)
-        result = causes_of(network, elsewhere, PRE, SETTINGS, directions=directions)
+        result = causal_test(network, elsewhere, PRE, SETTINGS, directions=directions)
         assert answers(result) == UNUSED
 
 
 @pytest.mark.parametrize("method", ["probe", "mean_difference", "leace"])
 def test_fitted_directions_are_used_where_the_label_is_read(network, method):
     settings = replace(SETTINGS, along=method)
-    result = causes_of(network, DATA, PRE, settings)
+    result = causal_test(network, DATA, PRE, settings)
     assert answers(result) == USED
     assert len(result.null["steers"]) == 99
-    elsewhere = causes_of(network, data_of(2), PRE, settings)
+    elsewhere = causal_test(network, data_of(2), PRE, settings)
     assert answers(elsewhere) == UNUSED
 
 
 def test_a_position_without_the_label_is_not_detected(network):
-    result = causes_of(network, data_of(3), PRE, SETTINGS)
+    result = causal_test(network, data_of(3), PRE, SETTINGS)
     detects, *others = answers(result)
     assert detects != "yes"
     assert others == ["no", "no"]
@@ -126,7 +126,7 @@ def test_a_position_without_the_label_is_not_detected(network):
 def test_over_folds_intervals_are_wider_by_the_factor(network, monkeypatch):
     def widths():
         found = [
-            causes_of(network, data_of(position, folds=2), PRE, SETTINGS).verdict(question)
+            causal_test(network, data_of(position, folds=2), PRE, SETTINGS).verdict(question)
             for position, question in ((3, "detects"), (1, "steers"))
         ]
         return np.array([one.high - one.low for one in found])
@@ -139,12 +139,12 @@ def test_over_folds_intervals_are_wider_by_the_factor(network, monkeypatch):
 def test_edits_of_all_positions_reach_the_one_that_is_used(network):
     data = replace(DATA, at=None, measured=torch.full((160,), LAST))
     directions = given(network, DATA, READ)
-    result = causes_of(network, data, PRE, SETTINGS, directions=directions)
+    result = causal_test(network, data, PRE, SETTINGS, directions=directions)
     assert answers(result)[1:] == ["yes", "yes"]
 
 
 def test_the_best_of_several_positions_is_adjusted(network):
-    results = [causes_of(network, data_of(position), PRE, SETTINGS) for position in (1, 2, 3)]
+    results = [causal_test(network, data_of(position), PRE, SETTINGS) for position in (1, 2, 3)]
     null = {name: np.stack([one.null[name] for one in results]) for name in ("steers", "swap")}
     p = best_p_values(np.array([one.verdict("steers").effect for one in results]), null["steers"])
     assert p[0] == 0.01
@@ -155,7 +155,7 @@ def test_the_best_of_several_positions_is_adjusted(network):
 
 def test_the_effect_of_a_head_and_its_kernel(network):
     z = SiteSelection("blocks.0.attn.hook_z", head=0)
-    result = causes_of(network, data_of(LAST), z, SETTINGS)
+    result = causal_test(network, data_of(LAST), z, SETTINGS)
     assert answers(result) == USED
     assert result.kernel_share == pytest.approx(0, abs=1e-6)
 
@@ -168,7 +168,7 @@ def same_direction(vector):
 
 def test_controls_that_are_the_same_direction_refuse(network):
     """A site with a single direction leaves nothing to compare it with."""
-    result = causes_of(network, DATA, PRE, SETTINGS, directions=same_direction(READ))
+    result = causal_test(network, DATA, PRE, SETTINGS, directions=same_direction(READ))
     assert result.verdict("steers").p == result.verdict("silences").p == 1
     assert result.verdict("steers").answer == "undecided"
 
@@ -178,7 +178,7 @@ def test_a_direction_in_the_kernel_of_the_output_matrix_is_flagged():
     network.h[0].attn.c_proj.weight -= torch.outer(READ, READ) + torch.outer(IDLE, IDLE)
     network.h[0].attn.c_attn.weight.view(3, *IDLE.shape, *IDLE.shape)[2] += torch.outer(IDLE, IDLE)
     z = SiteSelection("blocks.0.attn.hook_z", head=0)
-    result = causes_of(network, data_of(LAST), z, SETTINGS, directions=same_direction(IDLE))
+    result = causal_test(network, data_of(LAST), z, SETTINGS, directions=same_direction(IDLE))
     assert result.kernel_share == pytest.approx(1, abs=1e-5)
     assert answers(result) == UNUSED
     assert "kernel" in summary(result)
@@ -186,7 +186,7 @@ def test_a_direction_in_the_kernel_of_the_output_matrix_is_flagged():
 
 def test_the_dose_response_has_its_controls_and_the_loss_on_other_texts(network):
     data = replace(DATA, other=DATA.batch[torch.arange(10)])
-    result = causes_of(network, data, PRE, SETTINGS)
+    result = causal_test(network, data, PRE, SETTINGS)
     effects = [dose["effect"] for dose in result.doses]
     assert effects == sorted(effects)
     for dose in result.doses:
@@ -200,7 +200,7 @@ def test_the_dose_response_has_its_controls_and_the_loss_on_other_texts(network)
 
 def test_without_a_difference_between_the_classes_silencing_is_undecided():
     network = hand_set(copies=False)
-    result = causes_of(network, DATA, PRE, SETTINGS)
+    result = causal_test(network, DATA, PRE, SETTINGS)
     verdict = result.verdict("silences")
     assert verdict.answer == "undecided"
     for text in (verdict.reason, summary(result)):
@@ -213,8 +213,8 @@ def test_without_a_difference_between_the_classes_silencing_is_undecided():
         "replace(DATA, codes=DATA.codes[1:])",
         "replace(DATA, measure=AnswerMeasure(DATA.measure.answer, DATA.measure.wrong, 'kl'))",
         "replace(DATA, splits=[*DATA.splits, *DATA.splits])",
-        "causes_of(network, DATA, SiteSelection('blocks.0.attn.hook_q'), SETTINGS)",
-        "causes_of(network, replace(DATA, codes=0 * DATA.codes), PRE, SETTINGS)",
+        "causal_test(network, DATA, SiteSelection('blocks.0.attn.hook_q'), SETTINGS)",
+        "causal_test(network, replace(DATA, codes=0 * DATA.codes), PRE, SETTINGS)",
         "directions_of('leece', np.eye(4), np.tile([0, 1], (1, 2)))",
         "directions_of('probe', np.eye(4), np.tile([0, 2], (1, 2)))",
     ],

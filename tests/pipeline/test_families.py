@@ -36,7 +36,7 @@ def test_commands_on_a_model(model, call, tmp_path):
         f"sites {model}",
         f"params {model}",
         f"verify {model}",
-        f"heads --model {model}",
+        f"attention --scores --model {model}",
         f"generate --model {model} --max-new-tokens 5 --prompt",
         f"attribution --model {model} --text",
         f"lens --model {model} --out {tmp_path / 'lens.html'} --text",

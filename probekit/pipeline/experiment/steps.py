@@ -24,7 +24,7 @@ from probekit.pipeline.experiment.finished import finished_result, is_finished, 
 from probekit.pipeline.experiment.prepare import read_card
 from probekit.pipeline.experiment.record import described_run, run_key
 from probekit.pipeline.experiment.source import Source, model_source
-from probekit.pipeline.intervene.run import intervene
+from probekit.pipeline.intervene.run import write_causes
 from probekit.pipeline.measure.choices import chosen_sites
 from probekit.pipeline.measure.probing import make_probers, probe_sites
 from probekit.pipeline.measure.run_folder import RunFolder
@@ -140,7 +140,7 @@ def run_source(
             prompts = _write_attention(source, folder)
             norms = source.norms()
         with step("intervene"):
-            intervene(source, table, folder, watcher)
+            write_causes(source, table, folder, watcher)
         # The verdict is that of the saved numbers, so that it can be repeated from the files.
         verdict = judge(
             load_table(folder.path / "results.csv"),

@@ -43,7 +43,7 @@ _MOSTLY = 0.75  # share of preferred right answers, below which there is a warni
 Step = EffectStep | VerdictStep
 
 
-def intervene(
+def write_causes(
     source: Source, table: pd.DataFrame | None, folder: RunFolder, watcher: Watcher
 ) -> None:
     """Compute the interventions of a run and write their tables.
@@ -135,7 +135,7 @@ def intervene(
     folder.write(f"{FOLDER}/{RECORD}", pretty_json(record.model_dump(mode="json")))
 
 
-def cause(
+def intervene(
     experiment: Experiment | Mapping[str, Any] | str | Path,
     *,
     data: Any = None,
@@ -180,7 +180,7 @@ def cause(
         path = Path(out) / experiment.name / run_key(source, card)
         with exclusive(path, _BUSY.format(path)):
             folder = RunFolder(path, datetime.now(UTC).isoformat(timespec="seconds"))
-            intervene(source, None, folder, shown)
+            write_causes(source, None, folder, shown)
             folder.finish()
     write_causes_page(path)
     return CauseTables.open(path)
@@ -245,7 +245,7 @@ def _chosen(model: Network, table: pd.DataFrame | None) -> dict[SiteSelection, t
     Raises:
         ConfigError: no site of the residual stream was probed.
     """
-    assert table is not None, "`cause` refuses a chosen site"
+    assert table is not None, "`intervene` refuses a chosen site"
     chosen: dict[SiteSelection, tuple[int, ...]] = {}
     # A single split has no ranks of folds; it is fold 0.
     for fold, rows in enumerate(fold_ranks(table) or [ranked_rows(table)]):

@@ -26,7 +26,7 @@ from probekit.errors import DamagedError, DataError, StoreError
 from probekit.experiment.interventions import At, InterventionSection
 from probekit.files import write_atomic
 from probekit.interventions.base_pass import linear_entry
-from probekit.interventions.causes import CauseData, CauseSettings, causes_of
+from probekit.interventions.causes import CauseData, CauseSettings, causal_test
 from probekit.interventions.directions import Responder, directions_of
 from probekit.interventions.effects import Patch, PatchedValues, effects_of
 from probekit.interventions.erasure import (
@@ -313,7 +313,7 @@ class VerdictStep:
         settings = CauseSettings(
             along=self.along, draws=self.draws, by=self.by, C=C, seed=probe.seed
         )
-        result = causes_of(model, data, selection, settings)
+        result = causal_test(model, data, selection, settings)
         names = ("kernel_share", "n", "groups", "folds", "draws")
         facts = {name: getattr(result, name) for name in names} | {"summary": summary(result)}
         swaps = [] if result.swap is None else [result.swap]

@@ -1,23 +1,22 @@
-"""Attention patterns of texts, and pages that show them."""
+"""Attention patterns of texts: pages for exploring them, and figures for papers."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
+import plotly.graph_objects as go
 import torch
 
 from probekit.analysis.heads import head_scores
 from probekit.errors import ConfigError, DataError, check_has
-from probekit.model.families.table import load_model
 from probekit.model.network import Network
 from probekit.model.text.tokenizer import Tokenizer
 from probekit.pipeline.experiment.prepare import TextEncoder
-from probekit.products import check_device
+from probekit.report.attention.figure import draw_heads
 from probekit.report.attention.page import MOST_MB, AttentionExplorer
 from probekit.results.network import AttentionPrompt
-from probekit.terminal import SILENT, Watcher
 
 
 def attention_prompt(
@@ -41,15 +40,11 @@ def attention_prompt(
         ConfigError: the model has no such layer or head.
         DataError: the text has no token or is longer than the context.
     """
-    shown = []
-    for axis, number, size in (
-        ("layer", layer, model.config.n_layers),
-        ("head", head, model.config.n_heads),
-    ):
-        if number is not None and (not isinstance(number, int) or not 0 <= number < size):
-            raise ConfigError(f"The model has no {axis} {number!r}. Allowed: 0 to {size - 1}.")
-        shown.append(tuple(range(size)) if number is None else (number,))
-    layers, heads = shown
+    advice = 'Load it: {}.from_pretrained("mini").'
+    check_has("model", model, "run_with_cache", advice.format("GPT2"))
+    check_has("tokenizer", tokenizer, "strings", advice.format("Tokenizer"))
+    layers = _numbers("layer", layer, model.config.n_layers)
+    heads = _numbers("head", head, model.config.n_heads)
     ids = torch.tensor(TextEncoder(tokenizer, bos, chat).encode(text).ids)
     if not len(ids):
         raise DataError("The text is empty: there is no attention to show.")
@@ -70,6 +65,68 @@ def attention_prompt(
     )
 
 
+def _numbers(axis: str, number: int | None, size: int) -> tuple[int, ...]:
+    """Return the number of a layer or head, or all numbers; raise ConfigError if there is none."""
+    if number is not None and (not isinstance(number, int) or not 0 <= number < size):
+        raise ConfigError(f"The model has no {axis} {number!r}. Allowed: 0 to {size - 1}.")
+    return tuple(range(size)) if number is None else (number,)
+
+
+def _named_heads(head: str | Sequence[str] | None, layer: int | None) -> list[tuple[int, int]]:
+    """Return layer and head of each LAYER.HEAD; raise ConfigError if one has another form."""
+    pairs = []
+    for name in head if isinstance(head, list | tuple) else [] if head is None else [head]:
+        match = re.fullmatch(r"(\d+)\.(\d+)", name) if isinstance(name, str) else None
+        if match is None:
+            raise ConfigError(f"head is {name!r}. Give layer and head as text, such as '5.2'.")
+        pairs.append((int(match[1]), int(match[2])))
+    if pairs and layer is not None:
+        raise ConfigError("Give a layer or heads, not both: a head is named with its layer.")
+    return pairs
+
+
+def attention_figure(
+    model: Network,
+    tokenizer: Tokenizer,
+    text: str,
+    *,
+    bos: bool,
+    layer: int | None = None,
+    head: str | Sequence[str] | None = None,
+) -> go.Figure:
+    """Return the attention patterns of a text as a figure for a paper, in its printed size.
+
+    It is one column (8.5 cm) wide, with text of 7 and 8 points. `write_image("head.pdf")` writes
+    it; this requires the extra `png`.
+
+    Args:
+        model: the model.
+        tokenizer: tokenizer of the model.
+        text: the text.
+        bos: whether to prepend the beginning-of-text token.
+        layer: layer whose heads are all shown.
+        head: head to show, as `"5.2"` for head 2 of layer 5, or several of them.
+
+    >>> from probekit import GPT2
+    >>> model, tokenizer = GPT2.from_pretrained("mini"), Tokenizer.from_pretrained("mini")
+    >>> figure = attention_figure(model, tokenizer, "The keys", bos=False, head=["5.2", "4.1"])
+    >>> [note.text for note in figure.layout.annotations]
+    ['L5H2', 'L4H1', 'key token', 'query token']
+
+    Raises:
+        ConfigError: neither a layer nor a head is given, or the model does not have it.
+        DataError: the text has no token, or more tokens than a figure or the context allows.
+    """
+    heads = _named_heads(head, layer)
+    if not heads and layer is None:
+        raise ConfigError("Give the heads of the figure, such as head='5.2', or a layer.")
+    prompt = attention_prompt(model, tokenizer, text, bos=bos, layer=layer)
+    for number, of_layer in heads:
+        _numbers("layer", number, model.config.n_layers)
+        _numbers("head", of_layer, model.config.n_heads)
+    return draw_heads(prompt, heads or [(prompt.layers[0], number) for number in prompt.heads])
+
+
 def explore_attention(
     model: Network,
     tokenizer: Tokenizer,
@@ -77,7 +134,7 @@ def explore_attention(
     *,
     bos: bool,
     layer: int | None = None,
-    head: int | None = None,
+    head: str | Sequence[str] | None = None,
     name: str = "GPT-2",
     most_mb: float = MOST_MB,
 ) -> AttentionExplorer:
@@ -89,7 +146,7 @@ def explore_attention(
         texts: one or several texts; the page can switch between them.
         bos: whether to prepend the beginning-of-text token to each text.
         layer: layer to show; None for all.
-        head: head to show of each layer; None for all.
+        head: the only head to show, as `"5.2"` for head 2 of layer 5; None for all.
         name: name of the model on the page.
         most_mb: maximum size of the page in MB; it limits the precision of the weights.
 
@@ -104,47 +161,13 @@ def explore_attention(
         DataError: there is no text, one has no token or is longer than the context, or the page
             would be larger than allowed.
     """
-    advice = 'Load it: {}.from_pretrained("mini").'
-    check_has("model", model, "run_with_cache", advice.format("GPT2"))
-    check_has("tokenizer", tokenizer, "strings", advice.format("Tokenizer"))
     check_has("texts", texts, "__iter__", "Give a string or a list of strings.")
+    heads = _named_heads(head, layer)
+    if len(heads) > 1:
+        raise ConfigError("A page shows one head, one layer or all heads. Give a single head.")
+    layer, number = heads[0] if heads else (layer, None)
     prompts = [
-        attention_prompt(model, tokenizer, text, bos=bos, layer=layer, head=head)
+        attention_prompt(model, tokenizer, text, bos=bos, layer=layer, head=number)
         for text in ([texts] if isinstance(texts, str) else texts)
     ]
     return AttentionExplorer.of(prompts, name, most_mb=most_mb)
-
-
-def write_attention_page(
-    source: str,
-    texts: Sequence[str],
-    out: Path,
-    *,
-    bos: bool,
-    layer: int | None = None,
-    head: int | None = None,
-    device: str = "cpu",
-    most_mb: float = MOST_MB,
-    watcher: Watcher = SILENT,
-) -> Path:
-    """Write the page of `explore_attention` for a model on disk or on the hub; return its path.
-
-    The watcher receives the estimated size and the head that the page opens on, before the page is
-    written.
-
-    Raises:
-        ConfigError: as `explore_attention`, or the device is not available.
-        MissingError: there is no such model.
-        DataError: as `explore_attention`.
-        StoreError: the page cannot be written.
-    """
-    check_device(device)
-    model = load_model(source, device=device)
-    tokenizer = Tokenizer.from_pretrained(source)
-    name = Path(source).resolve().name if Path(source).is_dir() else source
-    explorer = explore_attention(
-        model, tokenizer, texts, bos=bos, layer=layer, head=head, name=name, most_mb=most_mb
-    )
-    for sentence in filter(None, (explorer.estimate, explorer.opening)):
-        watcher.tell(sentence)
-    return explorer.save(out)

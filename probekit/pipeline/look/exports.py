@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 # The command line reads these before any work, so that this file imports little.
 ANSWER_FILES = (".html", ".csv", ".jsonl")
 PAGE_OR_ROWS = (".csv", ".html")
+FIGURE_FILES = (".pdf", ".svg", ".png")
+ATTENTION_FILES = (".html", *FIGURE_FILES)
 
 
 def check_ending(path: Path, allowed: Sequence[str]) -> None:

@@ -193,57 +193,56 @@ def one_token(tokenizer: Tokenizer, text: str) -> int:
     raise ConfigError(f"{text!r} is {len(ids)} tokens of this model: {pieces}. {advice}")
 
 
-def score_texts(
-    network: ModelAndTokenizer, texts: Sequence[str], *, bos: bool, watcher: Watcher = SILENT
-) -> ScoredHeads:
-    """Return the scores of every head on texts.
-
-    >>> score_texts(ModelAndTokenizer.load("mini"), ["The key and the key"], bos=False).read
-    '1 text of 5 tokens'
-
-    Raises:
-        DataError: there is no text, or one is empty or longer than the context.
-    """
-    sequences = [network.ids(text, bos=bos) for text in texts]
-    n_tokens, noun = sum(map(len, sequences)), "text" if len(texts) == 1 else "texts"
-    read = f"{len(texts)} {noun} of {n_tokens:,} tokens"
-    rows = score_heads(network.model, sequences, watcher)
-    return ScoredHeads(rows, read, known_heads(network.model))
-
-
-def score_random_repeats(
+def scored_heads(
     network: ModelAndTokenizer,
-    n: int,
+    texts: Sequence[str] = (),
     *,
+    n: int = 10,
     length: int = 50,
     seed: int = 0,
     bos: bool,
     watcher: Watcher = SILENT,
 ) -> ScoredHeads:
-    """Return the scores of every head on n sequences of repeated random tokens.
+    """Return the scores of every head on texts or, without texts, on repeated random tokens.
 
-    >>> scored = score_random_repeats(ModelAndTokenizer.load("mini"), 2, length=10, bos=False)
-    >>> scored.read
+    Args:
+        network: the model with its tokenizer.
+        texts: the texts.
+        n: number of random sequences.
+        length: number of random tokens, which are repeated once.
+        seed: random seed of these tokens.
+        bos: whether to prepend the beginning-of-text token.
+        watcher: receives progress.
+
+    >>> mini = ModelAndTokenizer.load("mini")
+    >>> scored_heads(mini, ["The key and the key"], bos=False).read
+    '1 text of 5 tokens'
+    >>> scored_heads(mini, n=2, length=10, bos=False).read
     '2 sequences of 10 random tokens, each repeated once, seed 0'
 
     Raises:
         ConfigError: n or the length is below 1, or the length exceeds the number of different
             tokens, or twice the length, with beginning-of-text, exceeds the context.
+        DataError: a text is empty or longer than the context.
     """
     context, n_bos = network.model.config.n_ctx, 1 if bos else 0
-    if n_bos + 2 * length > context:
+    if texts:
+        sequences = [network.ids(text, bos=bos) for text in texts]
+        noun, n_tokens = "text" if len(texts) == 1 else "texts", sum(map(len, sequences))
+        read = f"{len(texts)} {noun} of {n_tokens:,} tokens"
+    elif n_bos + 2 * length > context:
         after = " after beginning-of-text" if bos else ""
         raise ConfigError(
             f"{length} tokens, repeated once{after}, exceed the context of {context}. Allowed: a "
             f"length of at most {(context - n_bos) // 2}."
         )
-    pool = network.tokenizer.ordinary_ids
-    bos_id = network.tokenizer.bos_id if bos else None
-    sequences = random_repeats(pool, n, length, seed=seed, bos=bos_id)
-    device = network.model.device
-    rows = score_heads(network.model, [ids.to(device) for ids in sequences], watcher)
-    noun = "sequence" if n == 1 else "sequences"
-    read = f"{n} {noun} of {length} random tokens, each repeated once, seed {seed}"
+    else:
+        bos_id = network.tokenizer.bos_id if bos else None
+        sequences = random_repeats(network.tokenizer.ordinary_ids, n, length, seed=seed, bos=bos_id)
+        noun = "sequence" if n == 1 else "sequences"
+        read = f"{n} {noun} of {length} random tokens, each repeated once, seed {seed}"
+    on_device = [ids.to(network.model.device) for ids in sequences]
+    rows = score_heads(network.model, on_device, watcher)
     return ScoredHeads(rows, read, known_heads(network.model))
 
 

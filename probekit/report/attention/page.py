@@ -40,7 +40,7 @@ PAGE_MB = 0.1  # size of a page without prompts
 BASE64 = 4 / 3
 # Perceptually uniform and monotonic in greyscale. Reversed on dark pages, so that a weight of 0 is
 # close to the page background in both themes.
-_WEIGHTS = plotly.colors.sequential.tempo
+WEIGHTS = plotly.colors.sequential.tempo
 _DIFFERENCES = plotly.colors.diverging.RdBu_r
 # Equally light at both ends, dark in the middle.
 _IN_THE_DARK = "#b9dcff #6aa5dc #34689c #1f3750 #20262e #55301f #96562f #d98d56 #ffd2b0"
@@ -303,7 +303,7 @@ def attention_colours() -> dict[str, dict[str, list[list[int]]]]:
     >>> attention_colours()["weights"]["light"][0]
     [254, 245, 244]
     """
-    weights = _stops(_WEIGHTS)
+    weights = _stops(WEIGHTS)
     light, dark = map(_stops, (_DIFFERENCES, _IN_THE_DARK.split()))
     return {
         "weights": {"light": weights, "dark": weights[::-1]},
@@ -377,7 +377,7 @@ def still_picture(layers: NDArray[np.float32]) -> str:
     n_layers, n_heads, tile_height, tile_width = tiles.shape
     # One picture: the tiles of a layer next to one another, and the layers below one another.
     pixels = tiles.transpose(0, 2, 1, 3).reshape(n_layers * tile_height, n_heads * tile_width)
-    stops = np.array(_stops(_WEIGHTS))
+    stops = np.array(_stops(WEIGHTS))
     points = np.linspace(0, len(stops) - 1, _N_WEIGHTS)
     channels = [np.interp(points, np.arange(len(stops)), channel) for channel in stops.T]
     palette = np.rint(channels).T.astype(np.uint8).tobytes() + bytes(_WHITE + _GREY)

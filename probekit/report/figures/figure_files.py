@@ -88,24 +88,35 @@ def write_figures(
         MissingError: kaleido or Chromium is not installed.
         StoreError: A file cannot be written.
     """
+    drawings = []
+    for name, part in zip(file_names([part.title for part in parts]), parts, strict=True):
+        drawing, size = on_paper(part, columns)
+        drawing.update_layout(size)
+        drawings += [(folder / f"{name}.{kind}", drawing) for kind in formats]
+    write_drawings(drawings, CENTIMETRE)
+    return [path for path, _ in drawings]
+
+
+def write_drawings(drawings: Sequence[tuple[Path, go.Figure]], centimetre: float) -> None:
+    """Write drawings that have this many pixels in a centimetre of the paper.
+
+    Raises:
+        MissingError: kaleido or Chromium is not installed.
+        StoreError: A file cannot be written.
+    """
     check_engine()
     import kaleido
 
     # kaleido would load MathJax from a CDN.
     kaleido.start_sync_server(mathjax=False)
     try:
-        written = []
-        for name, part in zip(file_names([part.title for part in parts]), parts, strict=True):
-            for kind in formats:
-                path = folder / f"{name}.{kind}"
-                drawing, size = on_paper(part, columns)
-                # Drawings have `CENTIMETRE` pixels in a centimetre of the paper.
-                scale = (DOTS if kind == "png" else CSS_PIXELS) / CENTIMETRE
-                options = {**size, "format": kind, "scale": scale}
-                content = kaleido.calc_fig_sync(drawing.to_dict(), opts=options)
-                write_atomic(path, with_resolution(content) if kind == "png" else content)
-                written.append(path)
-        return written
+        for path, drawing in drawings:
+            kind = path.suffix.removeprefix(".")
+            scale = (DOTS if kind == "png" else CSS_PIXELS) / centimetre
+            size = {"width": drawing.layout.width, "height": drawing.layout.height}
+            options = {**size, "format": kind, "scale": scale}
+            content = kaleido.calc_fig_sync(drawing.to_dict(), opts=options)
+            write_atomic(path, with_resolution(content) if kind == "png" else content)
     finally:
         kaleido.stop_sync_server()
 

@@ -248,7 +248,7 @@ class RunResult:
 def open_run(folder: Path | str) -> RunResult | CauseTables:
     """Return the result of an earlier run, given its folder.
 
-    Of interventions without probes (`probekit.cause`) it returns their tables.
+    Of interventions without probes (`probekit.intervene`) it returns their tables.
 
     Args:
         folder: the folder of the run, `<out>/<name>/<key>`.

@@ -28,7 +28,7 @@ from probekit.results.network import PatchedPair
 
 CAVEAT = (
     "One pair of texts has no confidence intervals and no p-values: these numbers describe this "
-    "pair. `probekit cause` measures the effects over many pairs, with intervals and controls."
+    "pair. `probekit intervene` measures the effects over many pairs, with intervals and controls."
 )
 METHOD = (
     "Each patch replaces an activation of the clean text by that of the corrupt text, at one "

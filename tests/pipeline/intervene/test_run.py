@@ -17,7 +17,7 @@ from probekit.pipeline.experiment.prepare import prepare
 from probekit.pipeline.experiment.validate import validate
 from probekit.pipeline.intervene import steps
 from probekit.pipeline.intervene.inputs import cause_inputs
-from probekit.pipeline.intervene.run import cause, steps_of
+from probekit.pipeline.intervene.run import intervene, steps_of
 from probekit.report.pages.run_page import run_figures, write_report
 from probekit.results.causes import CauseTables
 from probekit.results.record import check_finished
@@ -36,17 +36,17 @@ HEAD = "blocks.2.attn.hook_z[head=1]"
 
 @pytest.fixture(scope="module")
 def done(tmp_path_factory):
-    """The experiment and the tables of `cause`."""
+    """The experiment and the tables of `intervene`."""
     folder = tmp_path_factory.mktemp("causes")
     experiment = load_experiment(write_experiment(folder))
-    return experiment, cause(experiment, out=folder / "runs", progress=False)
+    return experiment, intervene(experiment, out=folder / "runs", progress=False)
 
 
 @pytest.fixture
 def go(tmp_path):
     """A function that writes the experiment with another text and returns its tables."""
     out = tmp_path / "runs"
-    return lambda text: cause(write_experiment(tmp_path, text), out=out, progress=False)
+    return lambda text: intervene(write_experiment(tmp_path, text), out=out, progress=False)
 
 
 def with_steps(*steps, measure=MEASURE):
@@ -109,13 +109,13 @@ def test_a_second_call_computes_nothing_and_damaged_parts_are_computed_again(don
     before = (tables.run_dir / "causes" / "effects.csv").read_bytes()
     parts = sorted((tables.run_dir / "causes" / "parts").iterdir())
     out = tables.run_dir.parents[1]
-    monkeypatch.setattr(steps, "causes_of", None)  # would fail
+    monkeypatch.setattr(steps, "causal_test", None)  # would fail
     times = [path.stat().st_mtime_ns for path in parts]
-    cause(experiment, out=out, progress=False)
+    intervene(experiment, out=out, progress=False)
     assert times == [path.stat().st_mtime_ns for path in parts]
     patched = next(path for path in parts if b'"patch"' in path.read_bytes())
     patched.write_bytes(patched.read_bytes()[:-20])
-    cause(experiment, out=out, progress=False)
+    intervene(experiment, out=out, progress=False)
     assert (tables.run_dir / "causes" / "effects.csv").read_bytes() == before
     assert [p for p, t in zip(parts, times, strict=True) if p.stat().st_mtime_ns != t] == [patched]
 
@@ -140,7 +140,7 @@ def test_a_run_writes_the_same_tables_and_the_chosen_site_is_in_the_stream(done,
 def test_doses_beyond_the_range_of_the_data_are_reported(tmp_path):
     text = with_steps(f"{STEER}, by: [-9, -1, 1, 9], sites: {FIRST}, draws: 59")
     path = write_experiment(tmp_path, text, n_rows=32)
-    tables = cause(path, out=tmp_path / "runs", progress=False)
+    tables = intervene(path, out=tmp_path / "runs", progress=False)
     assert tables.doses["by"].tolist() == [-1, 1]
     (warning,) = tables.record.warnings
     assert "Doses -9 and 9 along mean_difference are left out at 1 site" in warning
@@ -176,7 +176,7 @@ def test_interventions_alone_are_opened_and_have_a_page(done):
     assert page.read_bytes() == before
     assert len(run_figures(tables.run_dir)) >= 3
     with pytest.raises(
-        MissingError, match=r"`probekit run` writes runs .* `probekit cause` runs no"
+        MissingError, match=r"`probekit run` writes runs .* `probekit intervene` runs no"
     ):
         check_finished(tables.run_dir)
 
@@ -272,4 +272,4 @@ def test_interventions_alone_build_no_random_network(tmp_path, monkeypatch):
     monkeypatch.setattr(source, "random_network", lambda *_: pytest.fail("built"))
     one = with_steps(f"{PATCH}, sites: {RESID}").replace("weights: 0", "weights: 1")
     path = write_experiment(tmp_path, one, n_rows=16)
-    assert len(cause(path, out=tmp_path / "runs", progress=False).effects) == 1
+    assert len(intervene(path, out=tmp_path / "runs", progress=False).effects) == 1

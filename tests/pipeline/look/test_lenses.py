@@ -1,20 +1,18 @@
 """Lens, attribution, head scores, attention and patching of texts, on the included model."""
 
 import html
-import re
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
-from probekit import explore_attention
+from probekit import attention_figure, explore_attention
 from probekit.errors import ConfigError
 from probekit.interventions import edits
 from probekit.model.families.gpt2 import GPT2
 from probekit.pipeline.look import lenses
-from probekit.pipeline.look.attention import attention_prompt, write_attention_page
+from probekit.pipeline.look.attention import attention_prompt
 from probekit.pipeline.look.lenses import attribute, one_token, patch_pair, read_lens
 from probekit.report.attention.page import SCORE_NAMES
 from probekit.results.network import MEAN
@@ -87,7 +85,7 @@ def test_random_repeats_contain_no_special_token_except_bos(mini, monkeypatch):
         seen.extend(sequences)
 
     monkeypatch.setattr("probekit.pipeline.look.lenses.score_heads", keep)
-    found = lenses.score_random_repeats(mini, 3, length=120, seed=1, bos=True)
+    found = lenses.scored_heads(mini, n=3, length=120, seed=1, bos=True)
     assert found.read == "3 sequences of 120 random tokens, each repeated once, seed 1"
     bos = mini.tokenizer.bos_id
     assert [int((ids == bos).sum()) for ids in seen] == [1, 1, 1]
@@ -98,7 +96,7 @@ def test_mini_has_previous_token_and_induction_heads_and_an_untrained_model_has_
     scores = ("previous_token", "induction")
     untrained = replace(mini, model=GPT2(mini.model.config, seed=0))
     for network, is_learnt in ((mini, True), (untrained, False)):
-        found = lenses.score_random_repeats(network, 4, bos=False)
+        found = lenses.scored_heads(network, n=4, bos=False)
         assert set(found.rows["n"]) == {4}
         assert found.known == {}
         previous, induction = (found.strongest(score, 1).iloc[0] for score in scores)
@@ -167,7 +165,7 @@ def test_a_beginning_of_text_is_a_position_and_answers_without_a_space_are_named
 
 
 def test_induction_is_undefined_for_texts_without_repeats(mini):
-    found = lenses.score_texts(mini, ["The keys", "One two"], bos=False)
+    found = lenses.scored_heads(mini, ["The keys", "One two"], bos=False)
     assert found.strongest("induction", 5).empty
 
 
@@ -195,22 +193,28 @@ def test_single_text_is_not_split_into_letters(mini):
     assert html.escape(explorer.page()) in explorer._repr_html_()
 
 
-def test_size_is_printed_before_the_page_is_written(tmp_path):
-    out, messages = tmp_path / "page.html", []
-    watcher = SimpleNamespace(tell=lambda message: messages.append((message, out.exists())))
-    assert write_attention_page("mini", [REPEATED], out, bos=False, watcher=watcher) == out
-    size, opening = messages
-    assert size == ("About 0.1 MB: 24 heads of 15 tokens.", False)
-    assert re.fullmatch(r"The page opens on L\dH\d: of 24 heads, .*", opening[0])
-    assert out.stat().st_size < 0.25e6
-
-
-def test_errors_are_reported_and_write_nothing(tmp_path, refused):
-    given = {"texts": [REPEATED], "bos": False, "out": tmp_path / "page.html"}
-    for options in ({"layer": 6}, {"head": -1}, {"most_mb": 0.01}):
-        refused(write_attention_page, "mini", **given, **options)
+def test_errors_of_a_page_or_figure_are_explained(mini, refused):
+    given = (mini.model, mini.tokenizer)
+    for options in ({"layer": 6}, {"head": "5.4"}, {"head": ["5.2", "4.1"]}, {"most_mb": 0.01}):
+        refused(explore_attention, *given, REPEATED, bos=False, **options)
     for texts in ([], [""], ["word " * 300]):
-        refused(write_attention_page, "mini", **given | {"texts": texts})
-    with pytest.raises(ConfigError, match="toaster"):
-        write_attention_page("mini", **given, device="toaster")
-    assert not list(tmp_path.iterdir())
+        refused(explore_attention, *given, texts, bos=False)
+    for head in (None, 5.2, "L5H2", "6.0"):
+        refused(attention_figure, *given, REPEATED, bos=False, head=head)
+    refused(attention_figure, *given, REPEATED, bos=False, head="5.2", layer=5)
+    refused(attention_figure, *given, "word " * 101, bos=False, layer=5)
+
+
+def test_a_figure_has_the_patterns_of_the_given_heads(mini):
+    given = (mini.model, mini.tokenizer, REPEATED)
+    prompt = attention_prompt(*given, bos=False)
+    figure = attention_figure(*given, bos=False, head=["5.2", "4.1"])
+    assert [title.text for title in figure.layout.annotations[:2]] == ["L5H2", "L4H1"]
+    for cells, (layer, head) in zip(figure.data, [(5, 2), (4, 1)], strict=True):
+        pattern = np.zeros_like(prompt.patterns[layer, head])
+        pattern[list(cells.y), list(cells.x)] = cells.marker.color  # queries are rows
+        np.testing.assert_array_equal(pattern, prompt.patterns[layer, head])
+    of_layer = attention_figure(*given, bos=False, layer=5)
+    assert [title.text for title in of_layer.layout.annotations[:4]] == [
+        f"L5H{n}" for n in range(4)
+    ]

@@ -1,5 +1,6 @@
 """Exported figures: formats, sizes, and errors if a requirement is missing."""
 
+import math
 import re
 import struct
 
@@ -7,6 +8,7 @@ import pandas as pd
 import pytest
 
 from probekit.errors import ConfigError, MissingError, UnknownNameError
+from probekit.report.attention.figure import LEAST_CELL, draw_heads
 from probekit.report.figures import figure_files
 from probekit.report.figures.figure_files import (
     CENTIMETRE,
@@ -17,6 +19,7 @@ from probekit.report.figures.figure_files import (
 )
 from probekit.report.figures.line_labels import LABEL
 from probekit.report.pages.parts import first_part, result_parts
+from probekit.results.network import AttentionPrompt
 from tests.report.conftest import four_kinds, judged, make_heads, make_sweep
 
 BEGINS = {"png": b"\x89PNG", "svg": b"<svg", "pdf": b"%PDF"}
@@ -66,6 +69,41 @@ def test_every_format_has_the_size_of_columns(engine, table, tmp_path, columns, 
     sizes = points(paths[1])
     assert len(sizes) > 1
     assert all(7 <= size <= 8 for size in sizes), sizes
+
+
+def prompt_of(patterns):
+    return AttentionPrompt("text", tuple(f" word{n}" for n in range(patterns.shape[-1])), patterns)
+
+
+def test_heads_are_written_as_wide_as_a_column_and_without_bitmaps(engine, call, tmp_path):
+    text = "The keys to the old cabinet"
+    for kind, begin in BEGINS.items():
+        path = tmp_path / f"head.{kind}"
+        how = ("--model", "mini", "--text", text, "--head", "5.2", "--out", path)
+        assert call("attention", *how).stdout == f"{path}\n"
+        assert path.read_bytes().startswith(begin)
+        assert centimetres(path) == pytest.approx([8.5, 6.0], abs=0.03)
+    assert all(6.99 <= size <= 8.01 for size in points(tmp_path / "head.svg"))
+    assert "<image" not in (tmp_path / "head.svg").read_text()
+    assert b"/Subtype /Image" not in (tmp_path / "head.pdf").read_bytes()
+
+
+@pytest.mark.parametrize(("n_heads", "rows"), [(1, 1), (2, 1), (3, 1), (4, 2), (6, 2), (12, 4)])
+@pytest.mark.parametrize("n_tokens", [2, 8, 40])
+def test_maps_of_heads_are_square_and_their_labels_fit(make_patterns, n_heads, rows, n_tokens):
+    prompt = prompt_of(make_patterns(n_tokens)[:1, :1].repeat(n_heads, axis=1))
+    figure = draw_heads(prompt, [(0, head) for head in range(n_heads)])
+    layout, axes = figure.layout, [*figure.select_xaxes()]
+    width = layout.width - layout.margin.l - layout.margin.r
+    height = layout.height - layout.margin.t - layout.margin.b
+    assert layout.height / 96 * 2.54 <= 6.001 * rows
+    assert len({axis.domain for axis in figure.select_yaxes()}) == rows
+    for x, y in zip(axes, figure.select_yaxes(), strict=True):
+        side = width * (x.domain[1] - x.domain[0])
+        assert side == pytest.approx(height * (y.domain[1] - y.domain[0]))
+        assert side / len(x.ticktext) >= LEAST_CELL * 0.99  # labels do not overlap
+    named = [axis for axis in axes if axis.showticklabels]
+    assert len(named) == math.ceil(n_heads / rows)  # below the lowest maps only
 
 
 @pytest.mark.parametrize("make", [four_kinds, make_sweep, make_heads])
