@@ -21,6 +21,7 @@ from probekit.experiment.document import dump_settings
 from probekit.experiment.loader import make_experiment
 from probekit.experiment.schema import AttentionSection, Experiment
 from probekit.files import csv_text, exclusive, write_atomic
+from probekit.model.network import Network
 from probekit.pipeline.capture.captures import capture_models
 from probekit.pipeline.experiment.prepare import read_card
 from probekit.pipeline.experiment.record import described_run, run_key
@@ -78,9 +79,10 @@ def _timed(seconds: dict[str, float], step: str) -> Iterator[None]:
     seconds[step] = round(time.perf_counter() - start, 3)
 
 
-def run(
+def run(  # noqa: PLR0913  # one call, whose options have defaults
     experiment: AnyExperiment | Mapping[str, Any] | str | Path,
     *,
+    model: Network | None = None,
     data: Any = None,
     out: Path | str = "runs",
     cache_root: Location | None = None,
@@ -98,6 +100,8 @@ def run(
 
     Args:
         experiment: an experiment, the path of its file, or nested dicts with the keys of a file.
+        model: network in memory, in place of that of the experiment, whose `model.source` then
+            names only the tokenizer; see `Experiment.with_model`. It stays on its own device.
         data: rows in memory, for an experiment whose section `data` names no file: a data frame of
             pandas or polars, a list of dicts, a `datasets.Dataset`, or a dict of two of these,
             "train" and "test".
@@ -115,7 +119,7 @@ def run(
         ConfigError: another process is running the same experiment in the same folder.
         ProbekitError: one of its subclasses; the message names the problem and its location.
     """
-    made = make_experiment(experiment, data)
+    made = make_experiment(experiment, data, model)
 
     def read() -> Source:
         if isinstance(made, ActivationExperiment):
