@@ -139,7 +139,6 @@ def make_text_experiment(
         MissingError: the file, or a checkpoint that it names, does not exist.
         ConfigError: the description is invalid, or that of an experiment on given activations.
     """
-    given = load_experiment(given) if isinstance(given, str | Path) else given
     experiment = make_experiment(given, data, model)
     if isinstance(experiment, ActivationExperiment):
         raise ConfigError(

@@ -7,8 +7,10 @@ from types import MappingProxyType
 GUIDE = "docs/howto/coming_from_transformer_lens.md"
 
 _TEXTS = "with tokenizer = Tokenizer.from_pretrained(source)"
-_WEIGHTS = "model.get_parameter(NAME); model.state_dict() lists the names, those of the hub"
 _TAPS = "model(batch, tap=tap, sites=[NAME]), in which tap(site, value) returns a value"
+_WEIGHTS = "model.get_parameter(NAME); model.state_dict() lists the names, those of the hub"
+_HOOKS = ("run_with_hooks", "hooks", "add_hook", "reset_hooks")
+_MATRICES = ("W_Q", "W_K", "W_V", "W_in", "W_gate", "b_Q", "b_K", "b_V", "b_O", "b_in", "b_out")
 
 # Name in TransformerLens -> what to write here, in which `model` is a network of ours.
 OURS = MappingProxyType(
@@ -21,24 +23,17 @@ OURS = MappingProxyType(
         "get_token_position": f"tokenizer.position_of(text, part, bos=True), {_TEXTS}",
         "generate": "probekit.generate(model, batch, max_new_tokens=10)",
         "cfg": "model.config and model.axis_sizes",
-        "hook_dict": "model.sites",
-        "loss_fn": "model.loss(batch)",
-        **dict.fromkeys(("run_with_hooks", "hooks", "add_hook", "add_perma_hook"), _TAPS),
-        "reset_hooks": "nothing: a tap is an argument of one call",
         "W_E": "model.token_embedding",
         "W_pos": "model.position_embedding",
         "W_U": "model.unembedding.T",
         "W_O": "model.head_output(layer)",
         "W_out": "model.mlp_output(layer)",
-        **dict.fromkeys(("W_Q", "W_K", "W_V", "W_in", "W_gate"), _WEIGHTS),
-        **dict.fromkeys(("b_Q", "b_K", "b_V", "b_O", "b_in", "b_out", "b_U"), _WEIGHTS),
-        "tokens_to_residual_directions": "model.unembedding[token]",
+        **dict.fromkeys(_HOOKS, _TAPS),
+        **dict.fromkeys(_MATRICES, _WEIGHTS),
         "stack_activation": 'cache.stack("blocks.*.hook_resid_post")',
         "accumulated_resid": 'cache.stack("blocks.*.hook_resid_pre")',
-        "decompose_resid": 'cache.stack("blocks.*.hook_attn_out"), and "blocks.*.hook_mlp_out"',
         "stack_head_results": 'cache.stack("blocks.*.attn.hook_result"), captured on request',
         "logit_attrs": "logit_attribution of probekit.analysis.logits",
-        "cache_dict": "dict(cache)",
     }
 )
 

@@ -132,7 +132,7 @@ def show_pair(pair: PatchedPair, top: int) -> None:
         ("clean", signed(pair.base), "".join(pair.clean)),
         ("corrupt", signed(pair.source), "".join(pair.corrupt)),
     ]
-    show_table(ResultTable("", words("", "", ""), texts), has_heads=False)
+    show_table(ResultTable("", ("text", "difference", *words("")), texts))
     for rows in (pair.of_positions, pair.of_heads):
         if rows.empty:
             continue

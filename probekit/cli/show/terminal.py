@@ -17,7 +17,7 @@ from probekit.report.pages.table import Cell, Column, ResultTable
 from probekit.terminal import Watcher, escape_streams
 
 
-def show_table(table: ResultTable, *, has_heads: bool = True) -> None:
+def show_table(table: ResultTable) -> None:
     """Print a table: the first column and words to the left, numbers to the right.
 
     Words wrap at spaces; numbers, and names that are copied, stay whole. If there is no room for
@@ -37,8 +37,8 @@ def show_table(table: ResultTable, *, has_heads: bool = True) -> None:
     for number, column in enumerate(table.headings):
         cells = [row[number] for row in rows]
         wraps = is_word[number] and column.form != "code"
-        parts = [part for cell in cells for part in (cell.split() if wraps else [cell])]
-        least.append(max(map(cell_len, [*heads[number].split(), *parts]), default=0))
+        parts = heads[number].split() + (" ".join(cells).split() if wraps else cells)
+        least.append(max(map(cell_len, parts), default=0))
         most.append(max(map(cell_len, [heads[number], *cells])))
     spare = console.width - 2 * (len(heads) - 1) - sum(least)  # two spaces between columns
     if spare < 0:
@@ -52,7 +52,7 @@ def show_table(table: ResultTable, *, has_heads: bool = True) -> None:
         given = min(wish, spare // (len(wishes) - rank))
         least[number] += given
         spare -= given
-    shown = rich.table.Table(box=None, pad_edge=False, show_header=has_heads)
+    shown = rich.table.Table(box=None, pad_edge=False)
     for head, width, word in zip(heads, least, is_word, strict=True):
         shown.add_column(Text(head), justify="left" if word else "right", width=width)
     for row in rows:
