@@ -39,6 +39,24 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
+class HoldingSection(Section):
+    """A section that may hold an object passed in Python, which is neither saved nor pickled."""
+
+    _held: Any = PrivateAttr(None)
+
+    def __getstate__(self) -> dict[Any, Any]:
+        return super().__getstate__() | {"__pydantic_private__": {"_held": None}}
+
+    @property
+    def in_memory(self) -> Any:
+        """The object that was passed in Python; None if there is none."""
+        return self._held
+
+    def hold(self, held: Any) -> None:
+        """Keep an object that was passed in Python; it is not part of the saved settings."""
+        self._held = held
+
+
 class KeyLocation:
     """Location of each key for error messages: the key itself, or file and line in a subclass."""
 

@@ -519,8 +519,12 @@ def _copy(source: Location, target: Location, *, pin: str | None, as_json: bool)
 
 def _show(as_json: bool, content: Any, lines: Iterable[str]) -> None:
     """Print the content as JSON, or else the lines."""
-    for line in [json_text(content)] if as_json else lines:
-        click.echo(line)
+    from probekit.cli.show.terminal import echo  # imports rich
+
+    if as_json:
+        click.echo(json_text(content))
+    for line in () if as_json else lines:
+        echo(line)
 
 
 def _age(seconds: float | None) -> str:

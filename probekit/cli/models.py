@@ -64,23 +64,21 @@ def params(model: str, untied: bool, no_qkv_bias: bool, as_json: bool, **sizes: 
         click.echo(json_text({"model": model, "config": config.to_json()} | entries))
         return
 
-    from probekit.cli.show.terminal import show_table
+    from probekit.cli.show.terminal import echo, show_table
     from probekit.report.pages.table import Column, ResultTable
 
-    sizes_in_mb = (f"{dtype} MB" for dtype in _BYTES)
-    columns = ("component", Column("formula", "words"), "number", "times", "in all", "share")
+    columns = ("component", Column("formula", "words"), "number", "times", "in all", "share", "MB")
     rows = []
     for block in entries.values():
         for entry in block:
             cells = [entry["name"], entry["formula"], f"{entry['number']:,}", str(entry["times"])]
             cells += [f"{entry['in_all']:,}", f"{entry['share']:.2%}"]
-            cells += [f"{size:,.2f}" for size in entry["megabytes"].values()]
-            rows.append(cells)
-        rows.append([""] * (len(columns) + len(_BYTES)))  # a blank line
-    show_table(ResultTable("", (*columns, *sizes_in_mb), rows))
+            rows.append([*cells, f"{entry['megabytes']['float32']:,.2f}"])
+        rows.append([""] * len(columns))  # a blank line
+    show_table(ResultTable("", columns, rows))
     axes = config.axis_sizes.items()  # including the axis "1", whose size is its name
-    click.echo(", ".join(f"{axis} = {size:,}" for axis, size in axes if axis != "1"))
-    click.echo("MB are 2^20 bytes.")
+    echo(", ".join(f"{axis} = {size:,}" for axis, size in axes if axis != "1"))
+    echo("MB are 2^20 bytes, of numbers in float32; float16 and bfloat16 take half.")
 
 
 def _entry(count: ParameterCount, total: ParameterCount) -> dict[str, Any]:

@@ -110,10 +110,11 @@ def validate_command(file: Path, overrides: Texts) -> None:
 
     experiment = load_any_experiment(file, overrides)
 
+    from probekit.cli.show.terminal import echo
     from probekit.pipeline.experiment.validate import validate as validate_experiment
 
     validation = validate_experiment(experiment)
-    click.echo(str(validation))
+    echo(str(validation))
     if not validation.ok:
         sys.exit(2)
 

@@ -173,7 +173,7 @@ def apply(probe: Path, texts: tuple[str, ...], per: Any, out: Path | None, **opt
     saved = load_probe(probe)
 
     from probekit.cli.show.looks import show_answers
-    from probekit.cli.show.terminal import watching
+    from probekit.cli.show.terminal import echo, watching
     from probekit.pipeline.look.apply import apply_probe, caution, choose_per
     from probekit.pipeline.look.exports import write_answers
 
@@ -181,7 +181,7 @@ def apply(probe: Path, texts: tuple[str, ...], per: Any, out: Path | None, **opt
     with watching() as watcher:
         readings = apply_probe(saved, texts, watcher=watcher, **options)
     for sentence in caution(saved, per):
-        click.echo(f"note: {sentence}", err=True)
+        echo(f"note: {sentence}", err=True)
     if out is not None:
         click.echo(str(write_answers(out, readings, saved, per)))
         return

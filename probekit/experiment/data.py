@@ -12,7 +12,6 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
-    PrivateAttr,
     ValidationInfo,
     WithJsonSchema,
     field_validator,
@@ -28,7 +27,7 @@ from probekit.data.table import TableColumns
 from probekit.data.words import ConlluColumns, WordColumns
 from probekit.errors import ConfigError
 from probekit.experiment.locations import URL
-from probekit.section import Name, Section, rule_error
+from probekit.section import HoldingSection, Name, Section, rule_error
 
 _COMMIT = re.compile("[0-9a-f]{40}")  # hash of a commit
 
@@ -165,7 +164,7 @@ def _has_no_format_of_its_own(schema: dict[str, Any]) -> None:
     schema["dependentRequired"] = {file: ["format"] for file in files}
 
 
-class DataSection(Section):
+class DataSection(HoldingSection):
     """The labelled examples."""
 
     model_config = ConfigDict(json_schema_extra=_has_no_format_of_its_own)
@@ -194,13 +193,6 @@ class DataSection(Section):
     )
     positive: Positive = None
 
-    _examples: Dataset | None = PrivateAttr(None)
-
-    @property
-    def in_memory(self) -> Dataset | None:
-        """The examples that were passed in Python; None if there are none."""
-        return self._examples
-
     @property
     def has_words(self) -> bool:
         """Whether each example is a word with a span."""
@@ -216,10 +208,6 @@ class DataSection(Section):
     def is_split(self) -> bool:
         """Whether the data assign rows to train and test."""
         return self.has_two_tables or self.columns.split is not None
-
-    def hold(self, examples: Dataset) -> None:
-        """Keep examples that were passed in Python; they are not part of the saved settings."""
-        self._examples = examples
 
     @model_validator(mode="before")
     @classmethod
@@ -288,7 +276,7 @@ def read_examples(data: DataSection, values: Sequence[str] = ()) -> Dataset:
         DataError: the contents are invalid.
     """
     if data.in_memory is not None:
-        return data.in_memory
+        return cast(Dataset, data.in_memory)
     if data.format == "memory":
         facts, missing = data.memory, "the section names no file"
         if facts is not None:

@@ -93,17 +93,19 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
 
 
 def make_experiment(
-    given: AnyExperiment | Mapping[str, Any] | str | Path, data: Any = None
+    given: AnyExperiment | Mapping[str, Any] | str | Path, data: Any = None, model: Any = None
 ) -> AnyExperiment:
-    """Return an experiment from any description of it, with rows in memory if there are any.
+    """Return an experiment from any description of it, with rows and network in memory, if any.
 
     Args:
         given: an experiment, nested dicts with the keys of a file, or the path of a file.
         data: rows in memory; see `Experiment.with_data`.
+        model: network in memory; see `Experiment.with_model`.
 
     Raises:
         MissingError: the file, or a checkpoint that it names, does not exist.
-        ConfigError: the description is invalid, or there are rows for given activations.
+        ConfigError: the description is invalid, or there are rows or a network for given
+            activations.
         DataError: the rows are invalid.
     """
     if isinstance(given, str | Path):
@@ -117,23 +119,26 @@ def make_experiment(
             f"The experiment is of type {type(given).__name__}. Pass an Experiment, a dict or a "
             "path."
         )
-    if data is None:
+    if data is None and model is None:
         return experiment
     if isinstance(experiment, ActivationExperiment):
         raise ConfigError(
             "The experiment has given activations. Pass labels and activations to probekit.probe."
         )
-    return experiment.with_data(data)
+    experiment = experiment if model is None else experiment.with_model(model)
+    return experiment if data is None else experiment.with_data(data)
 
 
-def make_text_experiment(given: Experiment | Mapping[str, Any] | str | Path) -> Experiment:
-    """Return an experiment on texts from any description of it.
+def make_text_experiment(
+    given: Experiment | Mapping[str, Any] | str | Path, data: Any = None, model: Any = None
+) -> Experiment:
+    """Return an experiment on texts from any description of it; see `make_experiment`.
 
     Raises:
         MissingError: the file, or a checkpoint that it names, does not exist.
         ConfigError: the description is invalid, or that of an experiment on given activations.
     """
-    experiment = load_experiment(given) if isinstance(given, str | Path) else make_experiment(given)
+    experiment = make_experiment(given, data, model)
     if isinstance(experiment, ActivationExperiment):
         raise ConfigError(
             f"The experiment {experiment.name} has given activations; this step reads texts."

@@ -11,7 +11,7 @@ from pydantic.config import JsonDict
 from probekit.errors import ConfigError
 from probekit.model.weights.sources import at_revision
 from probekit.probes.targets import MOST_NETWORKS
-from probekit.section import Section, Seed, rule_error, unique_items
+from probekit.section import HoldingSection, Section, Seed, rule_error, unique_items
 
 NETWORKS_BY_DEFAULT = 3  # with random weights
 
@@ -50,7 +50,14 @@ def _last_revision(steps: Any) -> str | None:
     return f"step{max(steps)}" if is_steps else None
 
 
-class ModelSection(Section):
+class NetworkSection(Section):
+    """A network that was passed in Python; written by the run, to recognise its weights again."""
+
+    kind: str = Field(description="class of the network")
+    digest: str = Field(description="digest of the weights")
+
+
+class ModelSection(HoldingSection):
     """The model whose activations are probed."""
 
     # A file may give `path` instead; the loader then fills in `source`.
@@ -96,6 +103,23 @@ class ModelSection(Section):
         json_schema_extra=_allows_a_switch,
     )
     random_seed: Seed = Field(0, description="random seed of the first untrained network")
+    memory: NetworkSection | None = Field(
+        None,
+        description="written by a run whose network was passed in Python; `source` then names only "
+        "the tokenizer",
+    )
+
+    @property
+    def name(self) -> str:
+        """The name of the network in results.
+
+        >>> network = NetworkSection(kind="GPT2", digest="0123456789abcdef")
+        >>> ModelSection(source="mini").name, ModelSection(source="mini", memory=network).name
+        ('mini', 'GPT2 in memory 01234567')
+        """
+        if self.memory is None:
+            return self.source
+        return f"{self.memory.kind} in memory {self.memory.digest[:8]}"
 
     @model_validator(mode="before")
     @classmethod
@@ -117,6 +141,8 @@ class ModelSection(Section):
 
     @model_validator(mode="after")
     def _checkpoints_are_somewhere(self) -> ModelSection:
+        if self.checkpoints is not None and self.memory is not None:
+            raise rule_error("`checkpoints` excludes a network passed in Python", "checkpoints")
         if self.checkpoints is not None and self.path is None and not self.steps_on_hub:
             needed = "the `path` of a pretraining run, or steps of a `source` without `revision`"
             raise rule_error(f"`checkpoints` requires {needed}", "checkpoints")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from probekit.amounts import LEVEL, counted
 from probekit.errors import ConfigError
@@ -17,13 +17,17 @@ from probekit.probes.settings import (
     Reads,
     check_class_weight,
     check_metric,
+    one_or_several,
 )
 from probekit.probes.targets import Baseline
 from probekit.section import Section, Seed, rule_error, unique_items
 
 # Values outside this range are useless: with smaller C all weights round to 0; with larger C fits
 # on separable data do not converge, and above about 1e30 the description length overflows.
-Strengths = Annotated[tuple[Annotated[float, Field(ge=1e-10, le=1e10)], ...], Field(strict=False)]
+Strength = Annotated[float, Field(ge=1e-10, le=1e10)]
+Strengths = Annotated[
+    tuple[Strength, ...], Field(strict=False, min_length=1), BeforeValidator(one_or_several)
+]
 Count = Annotated[int, Field(ge=1)]
 Width = Annotated[int, Field(ge=1, le=65_536)]  # a wider layer does not fit into memory
 Counts = Annotated[tuple[Count, ...], Field(strict=False)]
@@ -36,6 +40,12 @@ else:
 
 
 _DEFAULTS = ProbeSettings()
+
+
+def _allows_one(schema: dict[str, Any]) -> None:
+    """Allow a number in the JSON schema of a list of numbers."""
+    several = {name: schema.pop(name) for name in ("type", "items", "minItems")}
+    schema["anyOf"] = [several["items"], several]
 
 
 class KindSection(Section):
@@ -104,8 +114,9 @@ class ProbeSection(Section):
     )
     C: Strengths = Field(
         _DEFAULTS.C,
-        min_length=1,
-        description="inverse regularisation strengths, selected by inner cross-validation",
+        description="inverse regularisation strength: a number, or a list of at least one; inner "
+        "cross-validation selects one",
+        json_schema_extra=_allows_one,
     )
     folds: int = Field(
         _DEFAULTS.folds, ge=2, le=100, description="number of folds of the inner cross-validation"

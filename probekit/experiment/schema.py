@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -16,6 +16,9 @@ from probekit.experiment.locations import find_file, resolve_experiment
 from probekit.experiment.model import ModelSection, TokensSection
 from probekit.experiment.probe import ProbeSection
 from probekit.section import FolderName, Section, Seed, SettingsFile, rule_error, unique_items
+
+if TYPE_CHECKING:
+    from probekit.model.network import Network
 
 Strings = Annotated[tuple[str, ...], Field(strict=False)]  # a YAML list
 SiteLists = Annotated[
@@ -192,17 +195,66 @@ class Experiment(SettingsFile):
         except UnknownNameError:
             with self.at("data", "columns"):  # puts the location before the message
                 raise
-        known = self.data.memory
+        return self._holding("data", "rows", examples, facts)
+
+    def with_model(self, network: Network) -> Experiment:
+        """Return a copy of the experiment on a network in memory, in place of that of its file.
+
+        `model.source` then names only the tokenizer. The network is used on its own device and in
+        its own dtype, and is not copied: do not change it before the run has ended. Results depend
+        on its weights and config, whose digest the section `model` of the copy has.
+
+        Args:
+            network: a network of `load_model` or `from_transformers`, or one built by its class.
+
+        Raises:
+            ConfigError: this is no network of probekit, or not that of the earlier run; or the
+                experiment probes checkpoints.
+
+        >>> from probekit import load_model
+        >>> Experiment.from_file("quickstart").with_model(load_model("mini")).model.name
+        'GPT2 in memory b321a366'
+        """
+        from probekit.model.network import Network  # imports torch
+        from probekit.model.weights.state_dict import digest_weights
+
+        if not isinstance(network, Network):
+            raise ConfigError(
+                f"model is of type {type(network).__name__}. Pass a network of probekit.load_model "
+                "or probekit.from_transformers; for a name or folder, set `model.source`."
+            )
+        facts = {"kind": type(network).__name__, "digest": digest_weights(network)}
+        dtype = str(network.dtype).removeprefix("torch.")
+        return self._holding("model", "weights", network, facts, dtype=dtype)
+
+    def _holding(
+        self, section: str, what: str, held: Any, facts: Mapping[str, Any], **values: str
+    ) -> Experiment:
+        """Return a copy with an object in memory.
+
+        Args:
+            section: section that describes the object.
+            what: the object in words.
+            held: the object.
+            facts: contents of the section `memory` in this section.
+            values: other values of the section.
+
+        Raises:
+            ConfigError: the experiment is that of a run on an object with another digest.
+        """
+        known = getattr(self, section).memory
         if known is not None and known.digest != facts["digest"]:
-            with self.at("data", "memory", "digest"):
+            with self.at(section, "memory", "digest"):
                 raise ConfigError(
-                    f"these are not the rows of the earlier run, whose digest is "
-                    f"{known.digest[:12]}. To run on other rows, remove `data.memory`."
+                    f"these are not the {what} of the earlier run, whose digest is "
+                    f"{known.digest[:12]}. To run on other {what}, remove `{section}.memory`."
                 )
-        values = self.model_dump()
-        values["data"]["memory"] = facts
-        changed = validated(type(self), values, self.location)
-        changed.data.hold(examples)
+        settings = self.model_dump()
+        settings[section] |= {"memory": facts, **values}
+        changed = validated(type(self), settings, self.location)
+        changed.data.hold(self.data.in_memory)
+        changed.model.hold(self.model.in_memory)
+        getattr(changed, section).hold(held)
         return changed
 
     @property

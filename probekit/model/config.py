@@ -462,6 +462,13 @@ def check_token_ids(entries: Mapping[str, Any], path: Path | str) -> None:
             )
 
 
+# Ends the refusal of a network that probekit does not compute.
+OTHER_MODELS = (
+    "For other models, compute the activations with their own library and pass them to "
+    "probekit.probe (docs/howto/given_activations.md)."
+)
+
+
 def check_required(
     entries: Mapping[str, Any], required: Mapping[str, tuple[Any, ...]], path: Path | str
 ) -> None:
@@ -476,7 +483,7 @@ def check_required(
         if entries.get(key, allowed[0]) not in allowed:
             raise CheckpointError(
                 f"{path}: {key} is {entries[key]!r}. Allowed: {' or '.join(map(repr, allowed))}, "
-                "because probekit computes no other variant."
+                f"because probekit computes no other variant. {OTHER_MODELS}"
             )
 
 

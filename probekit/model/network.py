@@ -25,6 +25,7 @@ from probekit.model.passes.cache import ActivationCache, remember
 from probekit.model.passes.context import Context, KeysValues, KeyValueCache, select_positions
 from probekit.model.passes.taps import ForwardStoppedError, Tap, Taps, tap_parts
 from probekit.model.sites.sites import SitePattern, Sites
+from probekit.model.transformer_lens import lacks
 from probekit.model.weights.sources import at_revision, find_model
 from probekit.model.weights.state_dict import as_dtype, read_checkpoint, write_checkpoint
 from probekit.products import linear
@@ -58,6 +59,13 @@ class Network(nn.Module):
     def __init__(self, config: Any, seed: int | None = 0) -> None:
         super().__init__()
         self.config = config
+
+    def __getattr__(self, name: str) -> Any:
+        """Return a parameter or module; names of TransformerLens are refused with ours."""
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            raise lacks(self, name) from None
 
     @property
     def sites(self) -> Sites:

@@ -70,7 +70,9 @@ class ProbeFacts(Facts):
         bos: whether beginning-of-text was prepended to each text; False for a chat, whose
             template writes it.
         chat: whether the model's chat template wrote each text as the user's turn.
-        model: the source of the model.
+        model: the source of the model, or the name of a network that was passed in Python.
+        tokenizer_source: the source of the tokenizer of a network that was passed in Python, which
+            cannot be loaded again by its name; else None.
         compute: the floating-point format of the forward pass.
         dtype: the floating-point format of the stored rows.
         weights: the digest of the model's weights.
@@ -98,6 +100,7 @@ class ProbeFacts(Facts):
     bos: bool
     chat: bool = False
     model: str
+    tokenizer_source: str | None = None
     compute: Literal["float32", "float16", "bfloat16", "float64"]
     dtype: Literal["float32", "float16"]
     weights: str

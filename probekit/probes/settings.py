@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -99,6 +100,12 @@ class ProbeSpec:
         )
 
 
+def one_or_several(given: Any) -> Any:
+    """Return a number as a tuple; other values unchanged."""
+    is_number = isinstance(given, Real) and not isinstance(given, bool)
+    return (given,) if is_number else given
+
+
 @dataclass(frozen=True)
 class ProbeSettings:
     """Settings for fitting and scoring probes.
@@ -110,7 +117,8 @@ class ProbeSettings:
         class_weight: "balanced" to give all classes the same total weight in each fit, None to
             give all rows the same weight. Predicted probabilities are corrected for class weights,
             predicted classes are not.
-        C: Candidate inverse regularisation strengths, for standardised features.
+        C: Candidate inverse regularisation strengths, for standardised features: a number, or
+            several.
         folds: Number of group-disjoint cross-validation folds of the training rows that select C.
         control_draws: Number of random labellings over which the score of the control task is
             averaged; 0 for no control task.
@@ -126,10 +134,13 @@ class ProbeSettings:
 
     Raises:
         ConfigError: There are no kinds, one is given twice, they need different types of labels, or
-            one of them lacks the metric or class weights; or the metric has no learning curve.
+            one of them lacks the metric or class weights; or the metric has no learning curve; or
+            `C` is empty or not positive.
 
     >>> ProbeSettings(C=(0.01, 0.1)).folds
     5
+    >>> ProbeSettings(C=0.1).C
+    (0.1,)
     """
 
     kinds: tuple[ProbeSpec, ...] = (ProbeSpec(),)
@@ -148,6 +159,13 @@ class ProbeSettings:
     device: str = "cpu"
 
     def __post_init__(self) -> None:
+        try:
+            strengths = tuple(map(float, one_or_several(self.C)))
+        except (TypeError, ValueError):
+            strengths = ()
+        if not strengths or not all(C > 0 for C in strengths):
+            raise ConfigError(f"C is {self.C!r}. Give a positive number, or a list of them.")
+        object.__setattr__(self, "C", strengths)
         texts = [spec.text for spec in self.kinds]
         if not texts or len(set(texts)) < len(texts):
             raise ConfigError(

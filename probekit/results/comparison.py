@@ -125,7 +125,8 @@ def place_name(row: pd.Series, side: Literal["a", "b"]) -> str:
     if row[f"site_{side}"] == NESTED_SITE:
         return TARGETS[HEADLINE].title
     names = ("site", "position", "probe", "view")
-    return " ".join(row[f"{name}_{side}"] for name in names).removesuffix(" raw")
+    parts = (row[f"{name}_{side}"] for name in names)
+    return " ".join(filter(None, parts)).removesuffix(" raw")
 
 
 def both_places(row: pd.Series) -> str:

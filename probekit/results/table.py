@@ -390,6 +390,33 @@ def tick(depth: int, blocks: int) -> str:
     return {EMBED_DEPTH: "embed", blocks: "final norm"}.get(depth, str(depth))
 
 
+def site_names(sites: Iterable[str]) -> dict[str, str]:
+    """Return the layer of each site, as on the axis of figures; of other components, with these.
+
+    Several concatenated sites are named by the first, the last and their number. Sites of given
+    activations keep their names.
+
+    >>> site_names(["hook_embed", "blocks.0.hook_resid_post", "blocks.0.attn.hook_z[head=3]"])
+    {'hook_embed': 'embed', 'blocks.0.hook_resid_post': '0', ...[head=3]': '0 attn.z head 3'}
+    >>> list(site_names(["blocks.0.hook_mlp_out + blocks.1.hook_mlp_out + hook_embed"]).values())
+    ['blocks.0.hook_mlp_out + … + hook_embed (3 sites)']
+    """
+    names = {}
+    for site in sites:
+        first, *others = site.split(JOINT)
+        names[site] = (
+            f"{first} + … + {others[-1]} ({len(others) + 1} sites)" if others[1:] else site
+        )
+    single = [site for site in names if JOINT not in site and "hook_" in site]
+    parts = pd.Series(single, dtype=str).str.extract(r"^(?P<site>.*?)(?:\[head=(?P<head>\d+)\])?$")
+    rows = placed(parts.astype({"head": float}))
+    for number, row in zip(rows.index, rows.to_dict("records"), strict=True):
+        layer = tick(row["depth"], n_blocks(rows))
+        is_stream = row["part"] == "residual stream"
+        names[single[int(number)]] = layer if is_stream else f"{layer} {row['line']}"
+    return names
+
+
 def ticks(rows: pd.DataFrame) -> dict[int, str]:
     """Return the label of each depth from the shallowest to the deepest of the placed rows.
 

@@ -6,6 +6,8 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 
+from probekit.cli.models import params
+from probekit.cli.show.looks import show_sites
 from probekit.cli.show.results import show_results, show_warnings
 from tests.cli.conftest import readable
 from tests.report.conftest import make_record, make_table, row, write_shown
@@ -71,3 +73,18 @@ def test_printed_results_are_those_that_are_stored(tmp_path, capsys, monkeypatch
     show_warnings(result)
     out, err = capsys.readouterr()
     assert readable(re.sub(r"\x1b\[[\d;]*m", "", f"{out}stderr: {err}")) == snapshot
+
+
+@pytest.mark.parametrize("width", [100, 80, 60, 45])
+def test_no_name_number_or_word_is_cut(width, capsys, monkeypatch):
+    words = []
+    for is_terminal in (False, True):
+        monkeypatch.setattr("sys.stdout.isatty", lambda shown=is_terminal: shown)
+        monkeypatch.setenv("COLUMNS", str(width))
+        show_sites("mini")
+        params.callback("mini", untied=False, no_qkv_bias=False, as_json=False)
+        out = re.sub(r"\x1b\[[\d;]*m", "", capsys.readouterr().out)
+        words.append(set(out.replace(";", "").split()))
+    # Without columns, the first heading is left out.
+    assert words[0] <= words[1] | {"component", "site"}
+    assert max(len(line.rstrip()) for line in out.splitlines()) <= width

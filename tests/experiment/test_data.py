@@ -75,6 +75,8 @@ def test_a_dict_may_have_tuples_and_numbers_of_numpy():
     given = {"C": np.array([0.1, 1]), "folds": np.int64(3), "kinds": kinds}
     probe = Experiment.from_dict(VALUES | {"probe": given}).probe
     assert (probe.C, probe.folds, probe.kinds[0].kind) == ((0.1, 1.0), 3, "lda")
+    for one in (0.1, [0.1], np.float64(0.1)):
+        assert Experiment.from_dict(VALUES | {"probe": {"C": one}}).probe.C == (0.1,)
 
 
 def test_experiments_have_several_descriptions():

@@ -1,6 +1,9 @@
 """Members of a network, and gradients at every site, compared with finite differences."""
 
 import ast
+import copy
+import pickle
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,6 +12,7 @@ import torch
 
 import probekit
 from probekit.model.families.gpt2 import COMPONENTS, GPT2
+from probekit.model.transformer_lens import GUIDE, OURS
 from tests.model.gpt2_sites import expand, site_names
 from tests.model.reference import TINY
 
@@ -30,6 +34,25 @@ def test_no_module_outside_model_reaches_into_a_network():
     outside = [path for path in PACKAGE.rglob("*.py") if PACKAGE / "model" not in path.parents]
     reached = {path: parts_reached(path.read_text()) for path in outside}
     assert {path: lines for path, lines in reached.items() if lines} == {}
+
+
+def test_names_of_transformer_lens_are_refused_with_ours():
+    model = GPT2(TINY, seed=0).requires_grad_(False)
+    _, cache = model.run_with_cache(torch.tensor([[5, 6, 7]]))
+    of_class = {"model": model, "cache": cache, "tokenizer": probekit.Tokenizer}
+    for name, ours in OURS.items():
+        for value in (model, cache):
+            assert not hasattr(value, name)
+            with pytest.raises(AttributeError, match=re.escape(f"Use {ours}; see {GUIDE}")):
+                getattr(value, name)
+        for owner, member in re.findall(r"\b(model|cache|tokenizer)\.(\w+)", ours):
+            assert hasattr(of_class[owner], member), ours
+    assert (PACKAGE.parent / GUIDE).is_file()
+    with pytest.raises(AttributeError, match=r"no attribute 'unknown'$"):
+        _ = model.unknown
+    for value in (model, cache):
+        for same in (copy.deepcopy(value), pickle.loads(pickle.dumps(value))):  # noqa: S301
+            assert type(same) is type(value)
 
 
 @pytest.mark.parametrize(

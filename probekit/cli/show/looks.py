@@ -11,8 +11,8 @@ from rich.style import Style
 from rich.text import Text
 
 from probekit.analysis.logits import position_from_start
-from probekit.cli.show.terminal import show_table, words
 from probekit.experiment.bundled import bundled_folder
+from probekit.cli.show.terminal import echo, show_table, words
 from probekit.experiment.loader import BundledExperiment
 from probekit.model.config import ModelConfig, count_parameters
 from probekit.model.families.table import find_config
@@ -83,7 +83,7 @@ def show_lens(rows: pd.DataFrame, position: int) -> None:
     for number, of_text in by_text:
         tokens, place = of_text.tolist(), places[number]
         beginning = line_label("".join(tokens[: place + 1]))
-        click.echo(f"{number} at [{place}] {token_label(tokens[place])}: {beginning}")
+        echo(f"{number} at [{place}] {token_label(tokens[place])}: {beginning}")
         at_place = rows[(rows["prompt"] == number) & (rows["position"] == place)]
         lines = []
         for label, row in zip(site_labels(at_place), at_place.to_dict("records"), strict=True):
@@ -96,29 +96,29 @@ def show_lens(rows: pd.DataFrame, position: int) -> None:
             lines.append((label, *numbers, "  ".join(top)))
         columns = ["layer", "entropy", "KL", "rank of next", *words("most probable tokens")]
         show_table(ResultTable("", columns, lines))
-    click.echo(LEGEND)
-    click.echo(lens_answer(rows))
-    click.echo(lens_accuracy(rows))
+    echo(LEGEND)
+    echo(lens_answer(rows))
+    echo(lens_accuracy(rows))
 
 
 def show_attribution(result: AttributedLogit) -> None:
     """Print the largest contributions, the components with the logit, and the token's rank."""
     show_table(largest_table(result))
-    click.echo(attribution_answer(result))
-    click.echo(attribution_detail(result))
+    echo(attribution_answer(result))
+    echo(attribution_detail(result))
 
 
 def show_heads(result: ScoredHeads) -> None:
     """Print the heads with the highest scores, then the heads known from the literature."""
-    click.echo(f"On {result.read}:")
+    echo(f"On {result.read}:")
     highest = [
         (score.title.lower(), heads_text(result, name, MOST_HEADS) or "not defined for any token")
         for name, score in SCORES.items()
     ]
     show_table(ResultTable("", words("score", "highest"), highest))
-    click.echo(UNITS)
-    click.echo(heads_answer(result))
-    click.echo(COUNTED)
+    echo(UNITS)
+    echo(heads_answer(result))
+    echo(COUNTED)
     if result.known:
         columns = words("known for GPT-2 small", "head", "here", "rank")
         show_table(replace(known_heads_table(result), columns=columns))
@@ -127,22 +127,22 @@ def show_heads(result: ScoredHeads) -> None:
 def show_pair(pair: PatchedPair, top: int) -> None:
     """Print the measure after both texts, the strongest patches, and what they show."""
     answer, wrong = token_label(pair.answer), token_label(pair.wrong)
-    click.echo(f"Logit of {answer} minus logit of {wrong}:")
+    echo(f"Logit of {answer} minus logit of {wrong}:")
     texts = [
         ("clean", signed(pair.base), "".join(pair.clean)),
         ("corrupt", signed(pair.source), "".join(pair.corrupt)),
     ]
-    show_table(ResultTable("", words("", "", ""), texts), has_heads=False)
+    show_table(ResultTable("", ("text", "difference", *words("")), texts))
     for rows in (pair.of_positions, pair.of_heads):
         if rows.empty:
             continue
-        click.echo()
+        echo()
         show_table(strongest_patches(pair, rows, top))
-        click.echo()
-    click.echo(pair_answer(pair))
+        echo()
+    echo(pair_answer(pair))
     for note in pair_notes(pair):
-        click.echo(f"note: {note}", err=True)
-    click.echo(CAVEAT)
+        echo(f"note: {note}", err=True)
+    echo(CAVEAT)
 
 
 def show_answers(readings: Sequence[TextReading], probe: SavedProbe, per: Per) -> None:
@@ -226,20 +226,20 @@ def show_models() -> None:
         rows.append((name, *map(str, sizes), f"{count_parameters(config):,}", origin))
     columns = words("model", "layers", "heads", "d_model", "parameters", "from")
     show_table(ResultTable("", columns, rows))
-    click.echo("Also: org/name@revision on the hub, or the path of a folder.")
+    echo("Also: org/name@revision on the hub, or the path of a folder.")
 
 
 def show_sites(model: str) -> None:
     """Print the table of sites of a model."""
     config = find_config(model)
-    rows = []
+    rows, columns = [], (Column("site", form="code"), *words("shape", "formula"))
     for site in config.sites.rows:
         shape = " ".join(_axis(axis, config) for axis in site.axes)
         note = " (only on request)" if site.on_request else ""
         rows.append((site.name, shape, site.formula + note))
-    show_table(ResultTable("", words("site", "shape", "formula"), rows))
+    show_table(ResultTable("", columns, rows))
     n_sites = len(config.sites.without_request)
-    click.echo(f"{{l}} is 0 to {config.n_layers - 1}: {n_sites} tensors.")
+    echo(f"{{l}} is 0 to {config.n_layers - 1}: {n_sites} tensors.")
 
 
 def _axis(axis: str, config: ModelConfig) -> str:
@@ -254,5 +254,5 @@ def show_experiments(listed: Sequence[BundledExperiment]) -> None:
     columns = (Column("name", "words", "code"), *words("question", "needs"))
     show_table(ResultTable("", columns, rows))
     if listed:
-        click.echo(f"Run one by name: {listed[0].command}. The files are in {bundled_folder()}.")
-    click.echo("Start your own: probekit init my_question.")
+        echo(f"Run one by name: {listed[0].command}. The files are in {bundled_folder()}.")
+    echo("Start your own: probekit init my_question.")

@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import islice
 
-import click
 import pandas as pd
 
 from probekit.amounts import counted
-from probekit.cli.show.terminal import show_table, words
+from probekit.cli.show.terminal import echo, show_table, words
 from probekit.pipeline.selftest import CheckResult
 from probekit.report.causes.findings import cause_answer, directions_in, verdict_tables
 from probekit.report.figures.style import format_number, format_p
@@ -36,7 +35,7 @@ from probekit.report.texts import line_label
 from probekit.results.causes import CauseTables, has_causes
 from probekit.results.comparison import RunComparison, Transfer, both_places
 from probekit.results.record import load_record
-from probekit.results.table import load_table, metric_name, only
+from probekit.results.table import load_table, metric_name, only, site_names
 
 MOST_SETTINGS = 20  # shown in the terminal
 _LEFT_OUT = ("cross-validated", "selectivity", "C")  # shown on the page only
@@ -63,22 +62,23 @@ def show_results(result: RunResult) -> None:
     by_probe: dict[tuple[str, str], list[SiteRow]] = {}
     for row in rows:
         by_probe.setdefault((row.probe, row.position), []).append(row)
+    names = site_names(row.site for row in rows)
     kinds, positions = {row.probe for row in rows}, {row.position for row in rows}
     for number, ((probe, position), sites) in enumerate(by_probe.items()):
         parts = [probe] if len(kinds) > 1 else []
         parts += [position] if len(positions) > 1 else []
         heading = " at ".join(parts)
         if heading:
-            click.echo(f"\n{heading}" if number > 0 else heading)
+            echo(f"\n{heading}" if number > 0 else heading)
         filled = [name for name in columns if any(name in row.cells for row in sites)]
         # Only the main score is followed by its interval.
         main = metric_name(sites[0].metric)
-        headings, lines = ["site"], []
+        headings, lines = ["layer"], []
         for name in filled:
             column = _SHORT.get(name, name)
             headings += [column, "[95 %]"] if name == main else [column]
         for row in sites:
-            line = [f"{_short(row.site)} *" if row.chosen else _short(row.site)]
+            line = [f"{names[row.site]} *" if row.chosen else names[row.site]]
             for name in filled:
                 value, interval = row.cells.get(name, ("-", ""))
                 line += [value, interval] if name == main else [value]
@@ -90,34 +90,22 @@ def show_results(result: RunResult) -> None:
             by = " of at least one outer fold" if v.is_nested else ""
             legend.append(f"*: selected by cross-validation{by}")
         legend += [text for name, text in _LEGEND.items() if name in columns]
-        click.echo(f"{'; '.join(legend)}.")
-    click.echo(f"\n{answer(v, record.question)}")
+        echo(f"{'; '.join(legend)}.")
+    echo(f"\n{answer(v, record.question)}")
     compared = comparison_table(v, record.control)
     if compared:
-        click.echo()
+        echo()
         show_table(in_words(compared))
-        click.echo(RULE)
-
-
-def _short(site: str) -> str:
-    """Return the name of a site; of several concatenated ones, the first, the last and the number.
-
-    >>> _short("blocks.0.attn.hook_z + blocks.1.attn.hook_z + blocks.2.attn.hook_z")
-    'blocks.0.attn.hook_z + … + blocks.2.attn.hook_z (3 sites)'
-    """
-    first, *others = site.split(" + ")
-    if len(others) < 2:
-        return site
-    return f"{first} + … + {others[-1]} ({len(others) + 1} sites)"
+        echo(RULE)
 
 
 def show_warnings(result: RunResult) -> None:
     """Print why there is no control task, if there is none; then the warnings, on stderr."""
     record = load_record(result.folder / "run.json")
     if record.control.why_none:
-        click.echo(record.control.why_none)
+        echo(record.control.why_none)
     for sentence in caveats(record.verdict, record):
-        click.echo(f"warning: {sentence}", err=True)
+        echo(f"warning: {sentence}", err=True)
 
 
 def show_verdicts(verdicts: Sequence[CheckResult]) -> None:
@@ -128,37 +116,41 @@ def show_verdicts(verdicts: Sequence[CheckResult]) -> None:
     ]
     show_table(ResultTable("", words("check", "kind", "expected", "found", "ok"), rows))
     n_failed = sum(not check.ok for check in verdicts)
-    click.echo(f"{counted(len(verdicts), 'check')}, {n_failed} failed.")
+    echo(f"{counted(len(verdicts), 'check')}, {n_failed} failed.")
 
 
 def show_comparison(comparison: RunComparison) -> None:
     """Print the settings that differ, a line for each comparison, and the verdict."""
     if comparison.experiment:
-        click.echo(line_label(comparison.experiment))
-    click.echo(f"a: {line_label(comparison.a)}\nb: {line_label(comparison.b)}")
+        echo(line_label(comparison.experiment))
+    echo(f"a: {line_label(comparison.a)}\nb: {line_label(comparison.b)}")
     for name, values in islice(comparison.settings.items(), MOST_SETTINGS):
-        click.echo(f"  {name}: {' | '.join(map(line_label, values))}")
+        echo(f"  {name}: {' | '.join(map(line_label, values))}")
     if len(comparison.settings) > MOST_SETTINGS:
-        click.echo(f"  and {len(comparison.settings) - MOST_SETTINGS} more settings")
+        echo(f"  and {len(comparison.settings) - MOST_SETTINGS} more settings")
     if not comparison.settings:
-        click.echo("  no setting, digest or version differs")
-    numbers = ("a", "b", "difference", "p", "p_adjusted", "n")
+        echo("  no setting, digest or version differs")
+    sides = {name: [f"{name}_a", f"{name}_b"] for name in ("site", "position", "probe")}
+    rows = comparison.rows
+    of_sites = rows.dropna(subset=sides["site"])
+    names = site_names(site for one in sides["site"] for site in of_sites[one])
+    places = rows.assign(**rows[sides.pop("site")].replace(names))
+    for columns_of_both in sides.values():  # those with one value at all sites are left out
+        if len(pd.unique(of_sites[columns_of_both].to_numpy().ravel())) == 1:
+            places[columns_of_both] = ""
+    numbers = ("a", "b", "difference", "p", "adjusted p")
     columns = [f"{comparison.metric}, a - b", *numbers, *words("")]
-    rows = [_difference_cells(row) for _, row in comparison.rows.iterrows()]
-    show_table(ResultTable("", columns, rows))
+    show_table(ResultTable("", columns, [_difference_cells(row) for _, row in places.iterrows()]))
     if comparison.rows["what"].eq("chosen").any():
-        click.echo("*: the selected probes of both runs.")
+        echo("*: the selected probes of both runs.")
     for note in comparison.notes:
-        click.echo(note)
-    click.echo(comparison.verdict)
-    click.echo(line_label(comparison_answer(comparison)))
+        echo(note)
+    echo(comparison.verdict)
+    echo(line_label(comparison_answer(comparison)))
 
 
 def _difference_cells(row: pd.Series) -> tuple[str, ...]:
-    """Return a comparison as the cells of a row: place, a, b, difference, both p, n and result.
-
-    n is written once if it is the same in both runs.
-    """
+    """Return a comparison as the cells of a row: place, a, b, difference, both p and result."""
     return (
         both_places(row) + (" *" if row["what"] == "chosen" else ""),
         format_number(row["value_a"]),
@@ -166,7 +158,6 @@ def _difference_cells(row: pd.Series) -> tuple[str, ...]:
         difference_words(row),
         format_p(row["p"]),
         format_p(row["p_adjusted"]),
-        " | ".join(dict.fromkeys(f"{row[side]:,}" for side in ("n_a", "n_b"))),
         result_words(row),
     )
 
@@ -174,27 +165,27 @@ def _difference_cells(row: pd.Series) -> tuple[str, ...]:
 def show_transfer(result: Transfer) -> None:
     """Print scores and cosines of the selected site as matrices, and the means of every site."""
     scores, cosines = result.at(*result.chosen)
-    click.echo(line_label(" ".join(result.chosen)))
+    echo(line_label(" ".join(result.chosen)))
     main = only(scores, metric=result.metric)
-    click.echo(f"{metric_name(result.metric)}, trained on (down) and tested on (across):")
+    echo(f"{metric_name(result.metric)}, trained on (down) and tested on (across):")
     show_table(_matrix(result.names, main, ("value", "ci_low", "ci_high")))
     for space, rows in cosines.groupby("space", sort=False):
-        click.echo(f"cosine, {space} features, with 95 % interval under permuted labels:")
+        echo(f"cosine, {space} features, with 95 % interval under permuted labels:")
         show_table(_matrix(result.names, rows, ("cosine", "null_low", "null_high")))
     measured = only(result.scores, metric=result.metric)
     is_own = measured["train"] == measured["test"]
-    means = []
+    means, names = [], site_names(site for site, _ in result.places())
     for site, probe in result.places():
         is_place = (measured["site"] == site) & (measured["probe"] == probe)
         own = format_number(measured.loc[is_place & is_own, "value"].mean())
         others = format_number(measured.loc[is_place & ~is_own, "value"].mean())
         mark = " *" if (site, probe) == result.chosen else ""
-        means.append((site + mark, probe, own, others))
-    show_table(ResultTable("", ("site", *words("probe"), "own test rows", "others'"), means))
-    click.echo("*: selected by cross-validation; its scores are those above.")
-    click.echo(line_label(transfer_answer(result)))
+        means.append((names[site] + mark, probe, own, others))
+    show_table(ResultTable("", ("layer", *words("probe"), "own test rows", "others'"), means))
+    echo("*: selected by cross-validation; its scores are those above.")
+    echo(line_label(transfer_answer(result)))
     for note in result.notes:
-        click.echo(f"warning: {note}", err=True)
+        echo(f"warning: {note}", err=True)
 
 
 def _matrix(names: Sequence[str], rows: pd.DataFrame, columns: tuple[str, str, str]) -> ResultTable:
@@ -214,18 +205,18 @@ def _matrix(names: Sequence[str], rows: pd.DataFrame, columns: tuple[str, str, s
 
 def show_causes(tables: CauseTables) -> None:
     """Print the answer, the table of verdicts and doubts, such as texts that were left out."""
-    click.echo(f"\n{cause_answer(tables)}")
+    echo(f"\n{cause_answer(tables)}")
     verdicts = [table for table, _ in verdict_tables(directions_in(tables))]
     if verdicts:
-        click.echo()
+        echo()
         columns = [replace(column, css="words") for column in verdicts[0].headings]
         all_rows = [row for table in verdicts for row in table.rows]
         rows = [[_words(place, ", "), *map(_words, answers)] for place, *answers in all_rows]
         show_table(ResultTable("", columns, rows))
     for sentence in tables.record.warnings:
-        click.echo(f"warning: {sentence}", err=True)
+        echo(f"warning: {sentence}", err=True)
     for omission in tables.record.left_out:
-        click.echo(f"warning: Interventions leave out {omission.reason}", err=True)
+        echo(f"warning: Interventions leave out {omission.reason}", err=True)
 
 
 def _words(cell: Cell | str, between: str = " ") -> str:

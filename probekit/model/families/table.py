@@ -13,7 +13,7 @@ from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, cast
 
 from probekit.errors import CheckpointError
-from probekit.model.config import ModelConfig, read_entries
+from probekit.model.config import OTHER_MODELS, ModelConfig, read_entries
 from probekit.model.weights.sources import HPARAMS, PUBLISHED_NAMES, at_revision, find_model
 
 if TYPE_CHECKING:
@@ -76,7 +76,8 @@ def family_of(entries: Mapping[str, Any], path: Path | str) -> NetworkFamily:
             return family
     described = ", ".join(f"{one.title} ({', '.join(one.model_types)})" for one in FAMILIES)
     raise CheckpointError(
-        f"{path}: model_type is {model_type!r}. probekit computes these architectures: {described}."
+        f"{path}: model_type is {model_type!r}. probekit computes these architectures: "
+        f"{described}. {OTHER_MODELS}"
     )
 
 

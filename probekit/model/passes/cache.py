@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import NoReturn
 
 import torch
 import torch.nn.functional as F
@@ -11,6 +12,7 @@ from torch import Tensor
 from probekit.errors import UnknownNameError, nearest
 from probekit.model.passes.taps import Tap, head_or_neuron
 from probekit.model.sites.sites import SitePattern, Sites
+from probekit.model.transformer_lens import lacks
 
 
 def remember(values: dict[str, Tensor], *, grad: bool = False) -> Tap:
@@ -96,6 +98,10 @@ class ActivationCache(Mapping[str, Tensor]):
     def __init__(self, values: dict[str, Tensor], sites: Sites) -> None:
         self._values = values
         self._sites = sites
+
+    def __getattr__(self, name: str) -> NoReturn:
+        """Refuse an unknown attribute; names of TransformerLens with ours."""
+        raise lacks(self, name)
 
     def __getitem__(self, site: SitePattern) -> Tensor:
         """Return the activation at one site.

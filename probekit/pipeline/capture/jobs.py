@@ -196,13 +196,14 @@ def put_job(job: Job, work: Work) -> None:
     """Write the job file, if it does not exist, into a store that supports several writers.
 
     Raises:
-        ConfigError: the rows are in the memory of this process.
+        ConfigError: the rows or the network are in the memory of this process.
         StoreError: the store cannot be written, or does not support several writers.
     """
-    if job.experiment.data.in_memory is not None:
+    data, model = job.experiment.data, job.experiment.model
+    if data.in_memory is not None or model.in_memory is not None:
         raise ConfigError(
-            "Other processes cannot read rows that were passed in Python. Capture without workers, "
-            "or write the rows to a file."
+            "Other processes cannot read rows or a network passed in Python. Capture without "
+            "workers, or write the rows to a file and save the network with `save_pretrained`."
         )
     files = files_at(work.store.folder)  # opened again without this process's lock
     files.begin(work.sites[0])  # raises if the store does not support several writers

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import torch
 
 from probekit.activations.capture import fill
 from probekit.activations.local import default_root
@@ -21,13 +20,10 @@ from probekit.experiment.document import dump_settings
 from probekit.experiment.loader import make_text_experiment
 from probekit.experiment.schema import Experiment
 from probekit.files import csv_text, sweep_drafts, write_atomic
-from probekit.model.families.table import load_model
 from probekit.model.network import Network
-from probekit.model.weights.checkpoint import file_checks
-from probekit.model.weights.sources import find_model
 from probekit.pipeline.capture.jobs import begin_work
 from probekit.pipeline.experiment.prepare import prepare
-from probekit.pipeline.experiment.source import TASK, ModelSource
+from probekit.pipeline.experiment.source import TASK, ModelSource, checks_of_files, target_network
 from probekit.pipeline.measure.probing import make_probers
 from probekit.probes.fitters import outputs_of
 from probekit.probes.prober import Prober
@@ -163,7 +159,7 @@ def transfer(
         spread = pooled_spread(scaling)
         for fits in _fit(sets, X, null_draws):
             place = {
-                "model": first.experiment.model.source,
+                "model": first.experiment.model.name,
                 "site": selection.text,
                 "position": first.experiment.tokens.position.text,
                 "view": first.experiment.capture.view,
@@ -182,7 +178,7 @@ def transfer(
     watcher.progress("transfer", len(selections), len(selections))
     result = Transfer(
         names=tuple(one.name for one in sets),
-        model=first.experiment.model.source,
+        model=first.experiment.model.name,
         scores=pd.DataFrame(scores, columns=list(SCORES)),
         cosines=pd.DataFrame(cosines, columns=list(COSINES)),
         metric=first.prober.main_metric,
@@ -203,7 +199,7 @@ def transfer(
         "experiments": {one.name: dump_settings(one.experiment) for one in sets},
         "digests": {one.name: one.source.rows.dataset.digest for one in sets},
         "weights": first.source.captured[TASK].store.identity.weights,
-        "compared_with": file_checks(find_model(first.experiment.model.source)),
+        "compared_with": checks_of_files(first.experiment),
         "notes": list(result.notes),
         "versions": versions(),
     }
@@ -250,7 +246,7 @@ def make_sets(
             "A probe can only predict the labels it was trained on, but the labels differ:\n  "
             f"{lists}\nRename the labels in the data, or remove a data set."
         )
-    model = load_model(plain[0].model.source, getattr(torch, plain[0].model.dtype), device)
+    model = target_network(plain[0], device, TASK)
     root = default_root() if cache_root is None else cache_root
 
     def models(target: str) -> Network:

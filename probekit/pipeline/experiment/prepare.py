@@ -129,6 +129,27 @@ class TextRows(Rows):
         return tuple(dict.fromkeys(part.site for part in parts))
 
 
+def network_config(experiment: Experiment) -> ModelConfig:
+    """Return the config of the network of an experiment.
+
+    Raises:
+        ConfigError: the network was passed in Python to another process.
+        MissingError: the model does not exist.
+    """
+    model = experiment.model
+    if model.in_memory is not None:
+        return cast(ModelConfig, model.in_memory.config)
+    if model.memory is not None:
+        with experiment.at("model", "memory"):
+            raise ConfigError(
+                f"the network of this run was passed in Python ({model.name}) and is not stored "
+                "with it. Pass it: probekit.run(EXPERIMENT, model=NETWORK). To run on the weights "
+                f"of {model.source}, remove `memory`."
+            )
+    with experiment.at("model", "source"):
+        return find_config(model.source)
+
+
 def prepare(experiment: Experiment) -> TextRows:
     """Return the rows of an experiment, without running the model.
 
@@ -139,8 +160,8 @@ def prepare(experiment: Experiment) -> TextRows:
             token or too many.
         DataError: the data cannot be read, tokenized, aligned or split.
     """
+    config = network_config(experiment)
     with experiment.at("model", "source"):
-        config = find_config(experiment.model.source)
         tokenizer = Tokenizer.from_pretrained(experiment.model.source)
         if tokenizer.n_ids > config.d_vocab:
             raise CheckpointError(

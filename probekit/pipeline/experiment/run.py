@@ -19,13 +19,15 @@ from probekit.terminal import Watcher
 
 if TYPE_CHECKING:
     from probekit.activations.records import Location
+    from probekit.model.network import Network
     from probekit.pipeline.experiment.source import Source
     from probekit.report.notebooks.run_result import RunResult
 
 
-def run(
+def run(  # noqa: PLR0913  # one call, whose options have defaults
     experiment: AnyExperiment | Mapping[str, Any] | str | Path,
     *,
+    model: Network | None = None,
     data: Any = None,
     out: Path | str = "runs",
     cache_root: Location | None = None,
@@ -43,6 +45,8 @@ def run(
 
     Args:
         experiment: an experiment, the path of its file, or nested dicts with the keys of a file.
+        model: network in memory, in place of that of the experiment, whose `model.source` then
+            names only the tokenizer; see `Experiment.with_model`. It stays on its own device.
         data: rows in memory, for an experiment whose section `data` names no file: a data frame of
             pandas or polars, a list of dicts, a `datasets.Dataset`, or a dict of two of these,
             "train" and "test".
@@ -60,7 +64,7 @@ def run(
         ConfigError: another process is running the same experiment in the same folder.
         ProbekitError: one of its subclasses; the message names the problem and its location.
     """
-    made = make_experiment(experiment, data)
+    made = make_experiment(experiment, data, model)
     results_folder = path_of("out", out)
     if cache_root is not None:
         path_of("cache_root", cache_root)

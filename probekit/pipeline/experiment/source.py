@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -21,12 +21,12 @@ from probekit.activations.given.given import GivenSite
 from probekit.activations.records import FloatArray, identify
 from probekit.experiment.activations import AnyExperiment
 from probekit.experiment.schema import Experiment
-from probekit.model.families.table import config_of, find_config, load_model, random_network
+from probekit.model.families.table import config_of, load_model, random_network
 from probekit.model.network import Network
 from probekit.model.sites.catalogue import describe, layer_of
 from probekit.model.weights.checkpoint import file_checks
 from probekit.model.weights.sources import find_model
-from probekit.pipeline.experiment.prepare import TextRows, prepare
+from probekit.pipeline.experiment.prepare import TextRows, network_config, prepare
 from probekit.pipeline.experiment.rows import Probed, Rows, normalized, part_of
 from probekit.probes.saved_probe import SavedProbe
 from probekit.probes.targets import NETWORKS, TARGETS
@@ -52,20 +52,29 @@ def targets(experiment: Experiment) -> tuple[str, ...]:
 
 
 def target_network(experiment: Experiment, device: str, target: str) -> Network:
-    """Return the network of one target on a device.
+    """Return the network of one target on a device; all on that of a network in memory, if any.
 
     Raises:
         MissingError: the model does not exist.
     """
-    dtype = getattr(torch, experiment.model.dtype)
-    with experiment.at("model", "source"):
-        if target == TASK:
+    dtype, given = getattr(torch, experiment.model.dtype), experiment.model.in_memory
+    if target == TASK and given is not None:
+        return cast(Network, given)
+    if target == TASK:
+        with experiment.at("model", "source"):
             return load_model(experiment.model.source, dtype, device)
-        config = find_config(experiment.model.source)
+    config = network_config(experiment)
+    device = device if given is None else given.device
     number = TARGETS[target].network
     assert number is not None
     seed = (experiment.model.random_seed + number) % N_SEEDS
     return random_network(config, seed).to(device=device, dtype=dtype)
+
+
+def checks_of_files(experiment: Experiment) -> dict[str, str]:
+    """Return how the files of the probed model are verified; empty for a network in memory."""
+    has_files = experiment.model.memory is None
+    return file_checks(find_model(experiment.model.source)) if has_files else {}
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -156,13 +165,13 @@ class ModelSource(Source):
 
     def described(self) -> dict[str, Any]:
         """Return sizes and file checks of the model, digests, the first random seed, and caches."""
-        model, source, captured = self.models(TASK), self.experiment.model.source, self.captured
+        model, captured = self.models(TASK), self.captured
         sizes = ("n_layers", "n_heads", "d_model", "d_vocab", "n_ctx")
         facts = ModelFacts(
-            source=source,
+            source=self.experiment.model.name,
             **{name: getattr(model.config, name) for name in sizes},
             parameters=sum(parameter.numel() for parameter in model.parameters()),
-            compared_with=file_checks(find_model(source)),
+            compared_with=checks_of_files(self.experiment),
         )
         # The `root` of a capture is a digest of its rows, not a folder.
         digests = {
@@ -228,7 +237,8 @@ class ModelSource(Source):
             "position": experiment.tokens.positions[position].model_dump(mode="json"),
             "bos": experiment.tokens.bos,
             "chat": experiment.tokens.chat,
-            "model": experiment.model.source,
+            "model": experiment.model.name,
+            "tokenizer_source": experiment.model.source if experiment.model.memory else None,
             "compute": experiment.model.dtype,
             "dtype": experiment.capture.dtype,
             "view": experiment.capture.view,

@@ -17,6 +17,7 @@ from probekit.errors import DataError
 from probekit.experiment.activations import ActivationExperiment, AnyExperiment
 from probekit.experiment.loader import make_experiment
 from probekit.model.families.table import random_network
+from probekit.model.network import Network
 from probekit.pipeline.experiment.prepare import TextRows, n_features, prepare, read_card
 from probekit.pipeline.experiment.record import findings
 from probekit.pipeline.experiment.rows import Rows
@@ -81,12 +82,16 @@ class ValidationReport:
 
 
 def validate(
-    experiment: AnyExperiment | Mapping[str, Any] | str | Path, *, data: Any = None
+    experiment: AnyExperiment | Mapping[str, Any] | str | Path,
+    *,
+    model: Network | None = None,
+    data: Any = None,
 ) -> ValidationReport:
     """Return the findings on an experiment's data and the estimated cost of its capture.
 
     Args:
         experiment: an experiment, the path of its file, or nested dicts with the keys of a file.
+        model: network in memory; see `run`.
         data: rows in memory; see `run`.
 
     Raises:
@@ -94,7 +99,7 @@ def validate(
             as findings.
     """
     # Problems of the file itself are raised, those of the data are findings.
-    experiment = make_experiment(experiment)
+    experiment = make_experiment(experiment, model=model)
     read_card(experiment.data)
     try:
         experiment = make_experiment(experiment, data)
@@ -113,8 +118,8 @@ def validate(
     n_models, n_rows = 1 + experiment.model.random_weights, len(rows.plan.example)
     bytes_of_number = np.dtype(experiment.capture.dtype).itemsize
     features = sum(n_features(site, rows.config) for site in rows.sites)
-    model = random_network(rows.config, seed=0).to(getattr(torch, experiment.model.dtype))
-    seconds = estimate_seconds(model, rows.ids, rows.plan, rows.sites)
+    untrained = random_network(rows.config, seed=0).to(getattr(torch, experiment.model.dtype))
+    seconds = estimate_seconds(untrained, rows.ids, rows.plan, rows.sites)
     return replace(
         report,
         findings=by_level(more),

@@ -110,7 +110,7 @@ def write_causes(
     record = CausesRecord(
         name=experiment.name,
         question=experiment.question,
-        model=experiment.model.source,
+        model=experiment.model.name,
         dataset=experiment.data.name,
         classes=inputs.classes if verdicts else (),
         position=experiment.tokens.position.text,
@@ -138,6 +138,7 @@ def write_causes(
 def intervene(
     experiment: Experiment | Mapping[str, Any] | str | Path,
     *,
+    model: Network | None = None,
     data: Any = None,
     out: Path | str = "runs",
     device: str = "cpu",
@@ -152,6 +153,7 @@ def intervene(
 
     Args:
         experiment: an experiment, the path of its file, or nested dicts with the keys of a file.
+        model: network in memory; see `run`.
         data: rows in memory; see `run`.
         out: results folder; the tables are written to `<out>/<name>/<key>/causes`.
         device: device that the model runs on.
@@ -162,8 +164,7 @@ def intervene(
         ConfigError: the experiment has no interventions, or edits the site that probes choose.
         ProbekitError: one of its subclasses; the message names the problem and its location.
     """
-    experiment = make_text_experiment(experiment)
-    experiment = experiment if data is None else experiment.with_data(data)
+    experiment = make_text_experiment(experiment, data, model)
     if not experiment.interventions:
         raise ConfigError(
             f"The experiment {experiment.name} has no interventions. Add the sections "

@@ -93,7 +93,7 @@ def apply_probe(
     probe: SavedProbe,
     texts: str | Sequence[str],
     *,
-    model: str | None = None,
+    model: str | Network | None = None,
     device: str = "cpu",
     allow_other_model: bool = False,
     too_long: TooLong = "error",
@@ -108,7 +108,8 @@ def apply_probe(
     Args:
         probe: a saved probe.
         texts: one or several input texts, each of at least one token.
-        model: source of the model, if it differs from the one in the probe's file.
+        model: source of the model, if it differs from the one in the probe's file; or the network
+            itself, which stays on its device.
         device: compute device of the model.
         allow_other_model: warn instead of raising if weights or vocabulary are not the probe's.
         too_long: handling of texts longer than the context: an error, or a warning with their
@@ -125,7 +126,7 @@ def apply_probe(
     if not texts:
         raise DataError("There is no text to apply the probe to. Give one or more.")
     check_device(device)
-    network = load_network(probe, model or probe.facts.model, device, allow_other_model, watcher)
+    network = load_network(probe, model, device, allow_other_model, watcher)
     return predict_texts(probe, network, texts, too_long=too_long, watcher=watcher)
 
 
@@ -233,14 +234,19 @@ def predict_texts(
 
 
 def load_network(
-    probe: SavedProbe, source: str, device: str, allow_other: bool, watcher: Watcher
+    probe: SavedProbe,
+    given: str | Network | None,
+    device: str,
+    allow_other: bool,
+    watcher: Watcher,
 ) -> ProbedModel:
-    """Return the model of a probe, loaded from `source`.
+    """Return the model of a probe: `given`, or loaded from that source; None for the probe's own.
 
     Raises:
         MissingError: the model does not exist.
-        ConfigError: the probe was fitted on given activations; the model has another width; or it
-            is not the probe's model, and `allow_other` is False.
+        ConfigError: the probe was fitted on given activations, or on a network that was passed in
+            Python, and `given` is None; the model has another width; or it is not the probe's
+            model, and `allow_other` is False.
     """
     facts = probe.facts
     if not facts.weights:
@@ -249,8 +255,18 @@ def load_network(
             "texts is unknown. Apply it to new activations: "
             "SavedProbe.load(path).predict(activations)."
         )
+    if given is None and facts.tokenizer_source is not None:
+        raise ConfigError(
+            f"This probe was fitted on a network that was passed in Python ({facts.model}) and is "
+            "not stored with it. Pass the network: apply_probe(probe, texts, model=NETWORK). Or "
+            "save network and tokenizer with `save_pretrained` and give the folder with --model."
+        )
+    own = given if isinstance(given, Network) else None
+    is_named = given is not None and own is None
+    source = str(given) if is_named else facts.tokenizer_source or facts.model
     try:
-        config, tokenizer = find_config(source), Tokenizer.from_pretrained(source)
+        config = find_config(source) if own is None else own.config
+        tokenizer = Tokenizer.from_pretrained(source)
     except MissingError as error:
         raise MissingError(
             f"{error} The probe was fitted on {facts.model!r}; give its current location with "
@@ -259,7 +275,7 @@ def load_network(
     selections = tuple(chosen for site in facts.sites for chosen in config.sites.select([site]))
     # Before the weights are read, because most other models differ in their sizes.
     probe.check_fits(width=sum(n_features(part.text, config) for part in selections))
-    model = load_model(source, getattr(torch, facts.compute), device)
+    model = own or load_model(source, getattr(torch, facts.compute), device)
     try:
         probe.check_fits(
             weights=digest_weights(model),

@@ -79,6 +79,15 @@ class ResultFigure(go.Figure):  # type: ignore[misc]  # plotly has no types
         meta = self.layout.meta
         return str(meta.get(name, "")) if isinstance(meta, dict) else ""
 
+    def write_image(self, *args: Any, **kwargs: Any) -> None:
+        """Write a picture as Plotly does; the format is the suffix of the file.
+
+        Raises:
+            MissingError: kaleido or Chromium is not installed; the message says how to install it.
+        """
+        check_engine()
+        super().write_image(*args, **kwargs)
+
     def _repr_mimebundle_(self, *_args: Any, **_kwargs: Any) -> dict[str, Any]:
         """Return the figure for Plotly's renderer, a picture if it can be drawn, and a text."""
         bundle = {PLOTLY_TYPE: figure_json(self), "text/plain": repr(self)}

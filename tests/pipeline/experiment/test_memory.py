@@ -1,15 +1,22 @@
-"""Runs on rows in memory: the same results and caches as for a file with these rows."""
+"""Runs on rows and networks in memory: the results and caches of a file or model with them."""
 
+import pickle
+import shutil
 from pathlib import Path
 
 import pytest
+import torch
 from ruamel.yaml import YAML
 
 from probekit.data.examples import Finding
+from probekit.errors import ConfigError
 from probekit.experiment.schema import Experiment
+from probekit.model.families.table import load_model
 from probekit.pipeline.capture.jobs import Job, put_job
 from probekit.pipeline.experiment.run import run
 from probekit.pipeline.experiment.validate import ValidationReport, validate
+from probekit.pipeline.look.apply import apply_probe
+from probekit.probes.saved_probe import SavedProbe
 from tests.pipeline.planted import YAML as PLANTED
 from tests.pipeline.planted import write_rows
 
@@ -62,9 +69,48 @@ def test_the_config_of_a_run_describes_its_rows(frame, call):
         assert "the rows of this run were passed in Python" in " ".join(shown.split())
 
 
-def test_other_processes_cannot_read_rows_in_memory(frame, refused):
-    in_memory = Experiment.from_dict(settings({})).with_data(frame)
-    refused(put_job, Job(in_memory, "task"), None)
+def test_other_processes_cannot_read_what_is_in_memory(frame, refused):
+    experiment = Experiment.from_dict(settings({}))
+    refused(put_job, Job(experiment.with_data(frame), "task"), None)
+    with pytest.raises(ConfigError, match="save the network with `save_pretrained`"):
+        put_job(Job(experiment.with_model(load_model("mini")), "task"), None)
+
+
+def test_a_network_in_memory_is_known_by_its_weights(frame, refused, call):
+    values = settings({})
+    values["model"]["random_weights"] = 1
+    network, changed = load_model("mini"), load_model("mini")
+    changed.get_parameter("h.2.mlp.c_fc.bias").add_(1)
+    by_name, same, other = [
+        go(values, data=frame, model=model) for model in (None, network, changed)
+    ]
+    assert (same.folder, same.answer) == (by_name.folder, by_name.answer)
+    assert same.record["caches"] == by_name.record["caches"]
+    # Untrained networks depend on the config alone.
+    caches, others = by_name.record["caches"], other.record["caches"]
+    assert [name for name, cache in caches.items() if others[name] != cache] == ["task"]
+    digest = other.record["digests"]["weights (task)"]
+    assert other.record["model"]["source"] == f"GPT2 in memory {digest[:8]}"
+    config = Path(shutil.copy(other.folder / "config.yaml", "."))
+    assert go(config, data=frame, model=changed).folder == other.folder
+    refused(run, config, data=frame)
+    refused(run, config, data=frame, model=network)
+    refused(run, values, data=frame, model=torch.nn.Linear(1, 1))
+    values["model"] = {"source": "EleutherAI/pythia-70m", "checkpoints": [0, 512]}
+    refused(run, values, data=frame, model=network)
+    probe = SavedProbe.load(other.folder / "probes" / "blocks.3.hook_resid_post" / "logistic")
+    refused(apply_probe, probe, "The door")
+    (reading,) = apply_probe(probe, "The door", model=changed)
+    assert len(reading.answers) == 2
+
+
+def test_a_network_in_memory_is_used_as_it_is_and_stays_in_its_process(frame):
+    network = load_model("mini", "float64")
+    experiment = Experiment.from_dict(settings({})).with_model(network).with_data(frame)
+    assert experiment.model.in_memory is network
+    assert experiment.model.dtype == "float64"
+    copy = pickle.loads(pickle.dumps(experiment))  # noqa: S301
+    assert (copy.model.in_memory, copy.data.in_memory) == (None, None)
 
 
 def test_a_report_shows_what_the_command_prints(snapshot):

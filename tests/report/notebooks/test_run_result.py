@@ -86,6 +86,8 @@ def test_a_figure_is_shown_by_plotly_or_as_a_picture_or_as_text(result, monkeypa
 
     monkeypatch.setattr(run_result, "check_engine", missing)
     assert set(figure._repr_mimebundle_()) == {PLOTLY_TYPE, "text/plain"}
+    with pytest.raises(MissingError, match="no kaleido"):
+        figure.write_image("figure.pdf")
 
 
 def test_a_notebook_shows_the_answer_and_then_the_curve(result, monkeypatch):
