@@ -130,9 +130,11 @@ def cause_command(file: Path, overrides: Texts, device: str, out: Path) -> None:
     from probekit.cli.show.results import show_causes
     from probekit.cli.show.terminal import watching
     from probekit.pipeline.intervene.run import cause
+    from probekit.report.causes.findings import cause_answer
 
     with watching() as watcher:
         tables = cause(experiment, out=out, device=device, watcher=watcher)
+    click.echo(f"\n{cause_answer(tables)}")
     show_causes(tables)
     click.echo(str(tables.run_dir / "causes.html"))
 

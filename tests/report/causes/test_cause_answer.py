@@ -5,7 +5,13 @@ import math
 import pandas as pd
 import pytest
 
-from probekit.report.causes.findings import MOST_ROWS, cause_answer, directions_in, verdict_tables
+from probekit.report.causes.findings import (
+    MOST_ROWS,
+    cause_answer,
+    cause_detail,
+    directions_in,
+    verdict_tables,
+)
 from probekit.results.causes import CauseTables
 from tests.results.causes.made_causes import (
     attention,
@@ -22,6 +28,9 @@ from tests.results.causes.made_causes import (
 EFFECTS, USED = make_effects(), make_verdicts(used=(3,))
 SMALL = USED["question"].isin(["steers", "silences", "swap"])
 NUMBERS = ["effect", "low", "high"]
+
+
+P, BELOW = "the p-value, adjusted for the questions, is not below 0.05", "the interval is below 0"
 
 
 def verdicts(*rows):
@@ -43,6 +52,22 @@ ANSWERS = {
             **{name: USED[name].mask(SMALL, USED[name] * 0.05) for name in NUMBERS}
         )
     },
+    "an effect above that of the whole vector": {
+        "verdicts": verdicts(verdict_rows(residual(3), "yes yes yes", exceeds_whole=True))
+    },
+    "controls that move the answer as much": {
+        "verdicts": verdicts(
+            verdict_rows(residual(3), "yes undecided undecided", reason=P, effect=0.4, low=0.3)
+        )
+    },
+    "an effect against the label": {
+        "verdicts": verdicts(
+            verdict_rows(
+                residual(3), "yes undecided no", reason=BELOW, effect=-0.4, low=-0.5, high=-0.3
+            )
+        )
+    },
+    "steering alone": {"verdicts": verdicts(verdict_rows(residual(3), "yes no no")[:2])},
     "a use that the number of sites explains": {"verdicts": USED.assign(p_best=0.3)},
     "an undecided use with its reason": {"verdicts": verdicts(undecided(0, "few draws"))},
     "the most frequent reason": {
@@ -114,7 +139,8 @@ def tables_of(folder, rows):
 
 @pytest.mark.parametrize("name", ANSWERS)
 def test_the_answer(name, tmp_path, snapshot):
-    assert cause_answer(CauseTables.open(write_causes(tmp_path, **ANSWERS[name]))) == snapshot
+    tables = CauseTables.open(write_causes(tmp_path, **ANSWERS[name]))
+    assert f"{cause_answer(tables)}\n{cause_detail(tables)}" == snapshot
 
 
 @pytest.mark.parametrize("name", TABLES)
