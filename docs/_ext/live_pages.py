@@ -8,8 +8,9 @@ import os
 import re
 import shlex
 import shutil
-from contextlib import chdir
+from contextlib import chdir, redirect_stdout
 from html import escape
+from io import StringIO
 from pathlib import Path
 
 from docutils import nodes
@@ -117,14 +118,18 @@ def write_pages(work: Path, folder: Path) -> None:
                 place: str(_only(files)) for place, files in PLACES.items() if place in command
             }
             words = [places.get(word, word) for word in shlex.split(command)]
-            cli.main(words, "probekit", standalone_mode=False)
+            with redirect_stdout(StringIO()):
+                cli.main(words, "probekit", standalone_mode=False)
             text = (_only(pattern) if pattern else out).read_text("utf-8")
             policy = re.search(r'<meta http-equiv="Content-Security-Policy".*\n', text)
             out.write_text(text.replace(policy[0], ""), "utf-8")
         figure = open_run(_only(PLACES["{run}"])).figure()
         figure.update_layout(width=None, height=None, autosize=True)
         figure.write_html(
-            folder / "curve.html", include_plotlyjs="../plotly.min.js", config={"responsive": True}
+            folder / "curve.html",
+            include_plotlyjs="../plotly.min.js",
+            config={"responsive": True, "displayModeBar": False},
+            default_height="calc(100vh - 20px)",  # without the margins of the page
         )
     stamp.write_text(digest_sources())
 

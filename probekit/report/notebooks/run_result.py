@@ -134,12 +134,12 @@ class RunResult:
 
     @property
     def answer(self) -> str:
-        """The answer of the run as one sentence: that on its interventions, if it has any."""
+        """The answer of the run as one sentence, about its interventions if it has any."""
         return self.answers[0]
 
     @cached_property
     def answers(self) -> tuple[str, ...]:
-        """The answer, then with interventions that of the probes: score, chance level, p, site."""
+        """The answer, then with interventions the answer of the probes."""
         return run_answers(self.folder, self._record)
 
     @cached_property
