@@ -5,13 +5,7 @@ import math
 import pandas as pd
 import pytest
 
-from probekit.report.causes.findings import (
-    MOST_ROWS,
-    cause_answer,
-    cause_detail,
-    directions_in,
-    verdict_tables,
-)
+from probekit.report.causes import findings
 from probekit.results.causes import CauseTables
 from tests.results.causes.made_causes import (
     attention,
@@ -30,7 +24,7 @@ SMALL = USED["question"].isin(["steers", "silences", "swap"])
 NUMBERS = ["effect", "low", "high"]
 
 
-P, BELOW = "the p-value, adjusted for the questions, is not below 0.05", "the interval is below 0"
+AGAINST = {"effect": -0.4, "low": -0.5, "high": -0.3}
 
 
 def verdicts(*rows):
@@ -52,22 +46,15 @@ ANSWERS = {
             **{name: USED[name].mask(SMALL, USED[name] * 0.05) for name in NUMBERS}
         )
     },
-    "an effect above that of the whole vector": {
-        "verdicts": verdicts(verdict_rows(residual(3), "yes yes yes", exceeds_whole=True))
-    },
-    "controls that move the answer as much": {
-        "verdicts": verdicts(
-            verdict_rows(residual(3), "yes undecided undecided", reason=P, effect=0.4, low=0.3)
+    **{
+        name: {"verdicts": verdicts(verdict_rows(residual(3), answers, **others)[:n])}
+        for name, answers, n, others in (
+            ("an effect above that of the whole vector", "yes yes yes", 4, {"exceeds_whole": True}),
+            ("controls that move as much", "yes undecided undecided", 4, {"low": 0.05}),
+            ("an effect against the label", "yes undecided no", 4, AGAINST),
+            ("steering alone", "yes no no", 2, {}),
         )
     },
-    "an effect against the label": {
-        "verdicts": verdicts(
-            verdict_rows(
-                residual(3), "yes undecided no", reason=BELOW, effect=-0.4, low=-0.5, high=-0.3
-            )
-        )
-    },
-    "steering alone": {"verdicts": verdicts(verdict_rows(residual(3), "yes no no")[:2])},
     "a use that the number of sites explains": {"verdicts": USED.assign(p_best=0.3)},
     "an undecided use with its reason": {"verdicts": verdicts(undecided(0, "few draws"))},
     "the most frequent reason": {
@@ -134,13 +121,13 @@ TABLES = {
 
 def tables_of(folder, rows):
     tables = CauseTables.open(write_causes(folder, verdicts=pd.DataFrame(rows)))
-    return verdict_tables(directions_in(tables))
+    return findings.verdict_tables(findings.directions_in(tables))
 
 
 @pytest.mark.parametrize("name", ANSWERS)
 def test_the_answer(name, tmp_path, snapshot):
     tables = CauseTables.open(write_causes(tmp_path, **ANSWERS[name]))
-    assert f"{cause_answer(tables)}\n{cause_detail(tables)}" == snapshot
+    assert f"{findings.cause_answer(tables)}\n{findings.cause_detail(tables)}" == snapshot
 
 
 @pytest.mark.parametrize("name", TABLES)
@@ -153,6 +140,6 @@ def test_the_table_has(name, tmp_path, snapshot):
 def test_of_many_directions_those_that_are_used_come_first(tmp_path):
     rows = make_verdicts(48, used=(40, 41)).to_dict("records")
     (table, _), (others, _) = tables_of(tmp_path, rows)
-    assert len(table.rows) == MOST_ROWS
-    assert len(others.rows) == 48 - MOST_ROWS
+    assert len(table.rows) == findings.MOST_ROWS
+    assert len(others.rows) == 48 - findings.MOST_ROWS
     assert [row[0].text[-8:] for row in table.rows[:2]] == ["block 40", "block 41"]

@@ -53,13 +53,11 @@ def test_every_reader_of_a_run_shows_the_causal_sentence_first_and_that_of_the_p
     causal, of_probes = result.answers
     assert causal == result.answer == entry(run.parent, run, 0).summary
     assert causal.startswith("Used: the direction at block 3 moves the answer by 0.84")
-    assert of_probes.startswith("Not tested against chance: 94 %")
     show_results(result)
     texts = [text_of(report_page(run)), repr(result), text_of(result._repr_html_())]
     for text in (*texts, capsys.readouterr().out):
         words = " ".join(text.replace("\xa0", " ").split())
         assert -1 < words.find(causal) < words.find(of_probes)
-        assert words.count(causal) == 1
 
 
 def test_a_run_without_interventions_has_neither_section_nor_page(make_run, refused):
