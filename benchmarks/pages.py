@@ -1,6 +1,6 @@
 """Seconds and bytes of pages of runs: a plain run, and a sweep of many positions, sites and kinds.
 
-    python -m benchmarks.pages
+python -m benchmarks.pages
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ At night Sphinx builds all pages, and executes the notebooks of docs/lessons, as
 """
 
 import doctest
+import importlib
 import os
 import re
 import shlex
@@ -18,6 +19,7 @@ from ruamel.yaml import YAML
 
 import probekit
 from probekit.cli.main import cli, main
+from probekit.cli.options import OutputFile
 from probekit.experiment.loader import load_any_experiment, load_experiment, load_recipe
 from probekit.experiment.schema import Experiment
 from probekit.pipeline.experiment.prepare import prepare
@@ -125,6 +127,22 @@ def check_command(command):
 def test_an_unknown_option_is_noticed():
     with pytest.raises(AssertionError):
         check_command("probekit run FILE.yaml --colour")
+
+
+def test_the_gallery_has_a_page_of_every_command_that_writes_one(monkeypatch):
+    pytest.importorskip("sphinx", reason="needs the extra docs")
+    monkeypatch.syspath_prepend(DOCS / "_ext")
+    live_pages = importlib.import_module("live_pages")
+    shown = {command.split()[0] for _, command, _ in live_pages.PAGES.values()}
+    writing = {
+        name
+        for name, command in cli.commands.items()
+        for parameter in command.params
+        if isinstance(parameter.type, OutputFile) and ".html" in (parameter.type.endings or ".html")
+    }
+    assert shown >= writing | {"run", "cause", "transfer"}
+    for _, command, _ in live_pages.PAGES.values():
+        check_command(f"probekit {command}")
 
 
 @pytest.mark.parametrize("name", PAGES)

@@ -132,9 +132,11 @@ def intervene_command(file: Path, overrides: Texts, device: str, out: Path) -> N
     from probekit.cli.show.results import show_causes
     from probekit.cli.show.terminal import watching
     from probekit.pipeline.intervene.run import intervene
+    from probekit.report.causes.findings import cause_answer
 
     with watching() as watcher:
         tables = intervene(experiment, out=out, device=device, watcher=watcher)
+    click.echo(f"\n{cause_answer(tables)}")
     show_causes(tables)
     click.echo(str(tables.run_dir / "causes.html"))
 

@@ -11,8 +11,8 @@ from rich.style import Style
 from rich.text import Text
 
 from probekit.analysis.logits import position_from_start
-from probekit.experiment.bundled import bundled_folder
 from probekit.cli.show.terminal import echo, show_table, words
+from probekit.experiment.bundled import bundled_folder
 from probekit.experiment.loader import BundledExperiment
 from probekit.model.config import ModelConfig, count_parameters
 from probekit.model.families.table import find_config

@@ -11,11 +11,15 @@ import pandas as pd
 from probekit.amounts import counted
 from probekit.cli.show.terminal import echo, show_table, words
 from probekit.pipeline.selftest import CheckResult
-from probekit.report.causes.findings import cause_answer, directions_in, verdict_tables
+from probekit.report.causes.findings import (
+    cause_detail,
+    directions_in,
+    run_answers,
+    verdict_tables,
+)
 from probekit.report.figures.style import format_number, format_p
 from probekit.report.notebooks.run_result import RunResult
 from probekit.report.pages.table import Cell, ResultTable
-from probekit.report.sentences.answer import answer
 from probekit.report.sentences.caveats import caveats
 from probekit.report.sentences.comparisons import (
     comparison_answer,
@@ -91,7 +95,7 @@ def show_results(result: RunResult) -> None:
             legend.append(f"*: selected by cross-validation{by}")
         legend += [text for name, text in _LEGEND.items() if name in columns]
         echo(f"{'; '.join(legend)}.")
-    echo(f"\n{answer(v, record.question)}")
+    echo("\n" + "\n".join(run_answers(result.folder, record)))
     compared = comparison_table(v, record.control)
     if compared:
         echo()
@@ -204,8 +208,8 @@ def _matrix(names: Sequence[str], rows: pd.DataFrame, columns: tuple[str, str, s
 
 
 def show_causes(tables: CauseTables) -> None:
-    """Print the answer, the table of verdicts and doubts, such as texts that were left out."""
-    echo(f"\n{cause_answer(tables)}")
+    """Print details, the table of verdicts and doubts, such as texts that were left out."""
+    echo(f"\n{cause_detail(tables)}")
     verdicts = [table for table, _ in verdict_tables(directions_in(tables))]
     if verdicts:
         echo()

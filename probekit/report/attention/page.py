@@ -251,12 +251,15 @@ def choose_reduction(
 
 
 def count_heads(prompts: Sequence[AttentionPrompt]) -> str:
-    """Return the number of heads and tokens as a phrase, such as "12 heads of 5 to 30 tokens"."""
-    heads = sum(len(prompt.layers) * len(prompt.heads) for prompt in prompts)
+    """Return the number of heads and tokens, such as "12 heads × 2 texts of 5 to 30 tokens"."""
+    counts = {len(prompt.layers) * len(prompt.heads) for prompt in prompts}
     sizes = [len(prompt.tokens) for prompt in prompts]
     least, most = min(sizes), max(sizes)
     lengths = f"{most:,}" if least == most else f"{least:,} to {most:,}"
-    return f"{heads:,} head{'s' if heads > 1 else ''} of {lengths} token{'s' if most > 1 else ''}"
+    texts = f" × {len(prompts):,} texts" if len(prompts) > 1 else ""
+    heads = " or ".join(f"{n:,}" for n in sorted(counts))  # texts may have different heads
+    ends = ["" if counts == {1} else "s", "" if most == 1 else "s"]
+    return f"{heads} head{ends[0]}{texts} of {lengths} token{ends[1]}"
 
 
 def _estimate(prompt: AttentionPrompt, levels: int) -> float:

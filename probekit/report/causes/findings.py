@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,9 +18,10 @@ from probekit.report.figures.style import fixed, format_number, format_p, plotly
 from probekit.report.figures.views import position_words
 from probekit.report.pages.page import Pairs
 from probekit.report.pages.table import Cell, Column, ResultTable
-from probekit.report.sentences.answer import p_words
+from probekit.report.sentences.answer import answer, p_words
 from probekit.report.texts import capitalised, line_label, token_label
-from probekit.results.causes import TABLES, CausesRecord, CauseTables
+from probekit.results.causes import TABLES, CausesRecord, CauseTables, has_causes
+from probekit.results.record import RunRecord
 from probekit.results.table import n_blocks, placed, row_tick
 
 STREAM = "residual stream"
@@ -335,19 +337,35 @@ def position_label(position: int, record: CausesRecord) -> str:
     return f"position {position} ({token_label(record.tokens[position])})"
 
 
-def cause_answer(tables: CauseTables) -> str:
-    """Return the answer as one sentence: the use of the directions, and the effect of patches.
+def run_answers(run_dir: Path, record: RunRecord) -> tuple[str, ...]:
+    """Return the sentences that answer a run's question: of its interventions first, if any."""
+    of_probes = answer(record.verdict, record.question)
+    if not has_causes(run_dir):
+        return (of_probes,)
+    return cause_answer(legible(CauseTables.open(run_dir))), of_probes
 
-    Without directions, it is about the strongest edits only.
+
+def cause_answer(tables: CauseTables) -> str:
+    """Return the answer as a short sentence: whether a direction is used, with its effects.
+
+    Without directions, it is about the strongest edits.
     """
     directions = directions_in(tables)
     if directions:
+        return f"{_use(directions, leading(directions), tables)}."
+    return f"{capitalised(next(_strongest_edits(tables), NOTHING))}."
+
+
+def cause_detail(tables: CauseTables) -> str:
+    """Return the facts behind the answer: the direction, patches at its site, number of texts."""
+    directions = directions_in(tables)
+    if directions:
         best = leading(directions)
-        clauses = [_verdict(directions, best, tables), _patch_there(best, tables)]
+        clauses = [_detection(directions, best, tables), _patch_there(best, tables)]
     else:
-        clauses = list(_strongest_edits(tables)) or [NOTHING]
-    size = n_in_words(tables.record)
-    return f"{capitalised('; '.join(filter(None, clauses)))}; {size}."
+        clauses = list(_strongest_edits(tables))[1:]
+    text = capitalised("; ".join(filter(None, clauses)))
+    return f"{text}{'; ' if text else ''}{n_in_words(tables.record)}."
 
 
 def leading(directions: Sequence[Direction]) -> Direction:
@@ -368,62 +386,43 @@ def leading(directions: Sequence[Direction]) -> Direction:
     return max(used, key=use) if used else max(directions, key=detection)
 
 
-def _first(cases: Iterable[tuple[object, str]]) -> str:
-    """Return the sentence of the first case that holds; at least one must hold."""
-    return next(sentence for holds, sentence in cases if holds)
+def _use(directions: Sequence[Direction], best: Direction, tables: CauseTables) -> str:
+    """Return whether a direction is used, with the effects of the leading one."""
+    answers = {direction.answer(use) for direction in directions for use in USES}
+    case, verb = "Use undecided", "is shown to move"
+    if answers == {"no"}:
+        case, verb = "Not used", "moves"
+    if best.is_used:
+        case = "Used" if best.size >= LITTLE else "Hardly used"
+    elif len(directions) > 1:
+        n_all = counted(len(directions), "direction")
+        return f"{case}: none of {n_all} {verb} the answer when it is added or erased"
+    effects = _effects(best, directions, blocks_of(tables))
+    return f"{case}: {effects or 'the effects of the direction are undefined'}"
 
 
-def _verdict(directions: Sequence[Direction], best: Direction, tables: CauseTables) -> str:
-    """Return whether the label is decodable and the direction used, with the evidence."""
-    place, name = where(tables, best.row["at"]), _name(best)
-    n_all, n_detect = len(directions), sum(one.answer("detects") == "yes" for one in directions)
-    all_of_them = counted(n_all, "direction")
-    # The questions with no verdict other than "no"; a direction may have no verdict on them.
-    refused = {
-        question
-        for question in QUESTIONS
-        if all(direction.answer(question) in ("no", "") for direction in directions)
-    }
-    is_decodable, is_much = best.answer("detects") == "yes", best.size >= LITTLE
-    used = f"{place}: {_used(best, directions)}"
-    # The evidence if no direction is used.
-    none_used = _first(
-        (
-            (n_all == n_detect == 1, f"{name} detects the label but neither steers nor silences"),
-            (n_all == 1, f"{name} neither detects, steers nor silences"),
-            (n_detect == 0, f"none of {all_of_them} detects the label, steers or silences"),
-            (n_detect == n_all, f"all {all_of_them} detect the label, none steers or silences"),
-            (n_detect == 1, f"1 of {all_of_them} detects the label, none steers or silences"),
-            (True, f"{n_detect} of {all_of_them} detect the label, none steers or silences"),
-        )
-    )
-    # The evidence if it is undecided whether one is used.
-    undecided = f"{n_detect} of {all_of_them} shown to detect the label, none to steer or silence"
-    if n_all == 1:
-        answered = filter(best.answer, QUESTIONS)
-        answers = (f"{question} {best.answer(question)}" for question in answered)
-        undecided = f"{name}: {', '.join(answers)}"
-    undecided += _because(directions)
-    return _first(
-        (
-            (best.is_used and is_decodable and is_much, f"decodable and used {used}"),
-            (best.is_used and is_decodable, f"decodable but hardly used {used}"),
-            (best.is_used and is_much, f"used {used}"),
-            (best.is_used, f"hardly used {used}"),
-            (refused >= {*USES} and n_detect, f"decodable but not used {place}: {none_used}"),
-            (refused == {*QUESTIONS}, f"neither decodable nor used {place}: {none_used}"),
-            (n_detect, f"decodable {place}, use undecided: {undecided}"),
-            (True, f"undecided {place}: {undecided}"),
-        )
-    )
+def _detection(directions: Sequence[Direction], best: Direction, tables: CauseTables) -> str:
+    """Return which directions detect the label, and why no use was shown, as a clause."""
+    place = where(tables, best.row["at"])
+    if best.is_used or len(directions) == 1:
+        verbs = {"yes": "detects", "no": "does not detect"}
+        verb = verbs.get(best.answer("detects"), "is not shown to detect")
+        detection = f"{_name(best)} {place} {verb} the label"
+    else:
+        n = sum(one.answer("detects") == "yes" for one in directions)
+        verb = "detect" if n == len(directions) else "are shown to detect"
+        # Directions may differ in their tokens.
+        at = f" {place}" if len({one.row["at"] for one in directions}) == 1 else ""
+        detection = f"{n} of {counted(len(directions), 'direction')}{at} {verb} the label"
+    return detection if best.is_used else detection + _because(directions)
 
 
 def _because(directions: Sequence[Direction]) -> str:
-    """Return why no use was shown as the end of a clause; "" if no reason is known.
+    """Return why the use is undecided as a clause, after a semicolon; "" if no reason is known.
 
     It is the most frequent reason of undecided verdicts, or that no use is significant as the best.
     """
-    verdicts = [(direction, question) for direction in directions for question in QUESTIONS]
+    verdicts = [(direction, question) for direction in directions for question in USES]
     reasons = Counter(
         str(direction.found[question]["reason"])
         for direction, question in verdicts
@@ -431,9 +430,9 @@ def _because(directions: Sequence[Direction]) -> str:
     )
     if reasons:
         ((most_frequent, _),) = reasons.most_common(1)
-        return f", {'mostly ' if len(reasons) > 1 else ''}because {most_frequent}"
+        return f"; undecided {'mostly ' if len(reasons) > 1 else ''}because {most_frequent}"
     if any(direction.answer(use) == "yes" for direction in directions for use in USES):
-        return f", because no use is significant as the best of {len(directions)}"
+        return f"; no use is significant as the best of {len(directions)}"
     return ""
 
 
@@ -446,32 +445,50 @@ def _the(place: str) -> str:
     return f"the {place}" if has_article else place
 
 
-def _used(best: Direction, directions: Sequence[Direction]) -> str:
-    """Return the effects of a direction that is used, as a clause."""
+def _effects(best: Direction, directions: Sequence[Direction], blocks: int) -> str:
+    """Return the effects of a direction and their p-values as a clause; "" if all are undefined.
+
+    The site is named if there are other directions.
+    """
+    at = f" at {place_in_words(best.row, blocks, is_brief=True)}" if len(directions) > 1 else ""
     along = best.row["along"]
     n_sites = len({other.row["site"] for other in directions if other.row["along"] == along})
     best_of = f", best of {n_sites} sites" if n_sites > 1 else ""
     effects, tests = [], []
-    for use in filter(best.is_certain, USES):
+    for use in filter(best.answer, USES):
         row = best.found[use]
+        if math.isnan(row["effect"]):
+            continue
         p = row[["p_holm", "p_best"]].max()  # adjusted for questions, and for sites
-        tests.append("" if np.isnan(p) else f"{p_words(float(p))}{best_of}")
+        # The interval alone decides about "no".
+        has_p = best.answer(use) != "no" and not math.isnan(p)
+        tests.append(f"{p_words(float(p))}{best_of}" if has_p else "")
         numbers = [row["effect"], row["low"], row["high"]]
         if use == "steers":
-            effects.append(f"moves the answer by {interval_in_words(*numbers)} {row['unit']}")
+            unit = row["unit"].replace("standard deviation", "SD")
+            effects.append(
+                f"the direction{at} moves the answer by {interval_in_words(*numbers)} {unit}"
+            )
         else:
             share, low, high = [fixed(100 * number, 0) for number in numbers]
-            removed = f"{share} % [{low}, {high}]"
-            effects.append(f"its erasure removes {removed} of the difference between labels")
+            removes = "removes"
+            if row["high"] < 0:  # the numbers without their signs
+                removes, share, low, high = "adds", share[1:], high[1:], low[1:]
+            interval = "" if math.isnan(row["low"]) else f" [{low}, {high}]"
+            erased = "erasing it" if effects else f"erasing the direction{at}"
+            effects.append(f"{erased} {removes} {share} %{interval} of the label's effect")
+        if row["exceeds_whole"]:
+            tests[-1] = "; ".join(
+                filter(None, [tests[-1], "more than its whole vector: possible artefact"])
+            )
     # Two uses with the same test name it once.
     if len(effects) == 2 and tests[0] == tests[1]:
         effects = [", and ".join(effects)]
         tests = [f"both {tests[0]}" if tests[0] else ""]
-    clauses = [
+    return ", and ".join(
         f"{effect} ({test})" if test else effect
         for effect, test in zip(effects, tests, strict=True)
-    ]
-    return f"{_name(best)} {', and '.join(clauses)}"
+    )
 
 
 def _patch_there(best: Direction, tables: CauseTables) -> str:
@@ -545,15 +562,14 @@ def _of_stream(edits: EditSet, tables: CauseTables) -> str:
         return ""
     blocks, stream = blocks_of(tables), edits.rows[edits.rows["line"].eq(STREAM)]
 
-    def from_block(row: pd.Series[Any]) -> str:
-        block = place_in_words(row, blocks, is_brief=True)
-        return f"from {block} on ({value_in_words(row)})"
+    def at_block(row: pd.Series[Any], on: str = "") -> str:
+        return f"{place_in_words(row, blocks, is_brief=True)}{on} ({value_in_words(row)})"
 
     half = stream[stream["value"].ge(0.5)]
     if edits.at == "probed" and not half.empty:
         return (
-            f"patching the residual stream {where(tables, edits.at)} recovers at least half "
-            f"{OF_EFFECT} {from_block(half.iloc[0])}"
+            f"patching the residual stream {where(tables, edits.at)} first recovers half "
+            f"{OF_EFFECT} at {at_block(half.iloc[0])}"
         )
     at_tokens = stream.dropna(subset="position")
     if edits.at != "each" or at_tokens.empty:
@@ -565,7 +581,7 @@ def _of_stream(edits: EditSet, tables: CauseTables) -> str:
     if len(changes) > MOST_STEPS or not (strongest["value"] > 0).all():
         return ""
     steps = [
-        f"{position_label(int(row['position']), tables.record)} {from_block(row)}"
+        f"{position_label(int(row['position']), tables.record)} from {at_block(row, ' on')}"
         for _, row in changes.iterrows()
     ]
     return f"patching the residual stream recovers most at {', at '.join(steps)}"

@@ -14,12 +14,12 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from probekit.errors import ConfigError, MissingError, UnknownNameError, nearest, path_of
+from probekit.report.causes.findings import run_answers
 from probekit.report.figures.figure_files import REM, check_engine, file_names
 from probekit.report.pages.page import FigurePart, figure_json, render
 from probekit.report.pages.parts import first_part
 from probekit.report.pages.run_page import run_figures
 from probekit.report.pages.table import ResultTable
-from probekit.report.sentences.answer import answer as answer_sentence
 from probekit.report.sentences.caveats import caveats
 from probekit.report.sentences.tables import NO_SCORE, comparison_table, in_words
 from probekit.report.texts import MachinePaths
@@ -141,10 +141,15 @@ class RunResult:
         """The contents of run.json."""
         return self._record.model_dump()
 
-    @cached_property
+    @property
     def answer(self) -> str:
-        """The answer of the run as one sentence, with verdict, score, chance level, p and site."""
-        return answer_sentence(self._record.verdict, self._record.question)
+        """The answer of the run as one sentence, about its interventions if it has any."""
+        return self.answers[0]
+
+    @cached_property
+    def answers(self) -> tuple[str, ...]:
+        """The answer, then with interventions the answer of the probes."""
+        return run_answers(self.folder, self._record)
 
     @cached_property
     def warnings(self) -> tuple[str, ...]:
@@ -230,7 +235,7 @@ class RunResult:
             "run_card.html",
             run=self._record.run,
             question=self._record.question,
-            answer=self.answer,
+            answers=self.answers,
             compared=self._compared and in_words(self._compared),
             warnings=self.warnings,
             report=self.report,
@@ -239,7 +244,8 @@ class RunResult:
     def __repr__(self) -> str:
         """Return the result as about ten lines of text."""
         lines = [f"Run {self._record.run}: {self._record.question or 'no question'}"]
-        lines += _wrapped(self.answer)
+        for sentence in self.answers:
+            lines += _wrapped(sentence)
         lines += _curve_lines(self.table, self._record.verdict)
         rows = self._compared.rows if self._compared else ()
         rivals = ", ".join(f"{name} {score}" for name, score, *_ in rows if score != NO_SCORE)

@@ -9,7 +9,6 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from probekit.amounts import joined_names
 from probekit.report.figures.style import GREY, TEMPLATE, fixed, format_number, signed
 from probekit.report.maps.maps import MOST_TEXTS, diverging, name_colours, text_map
 from probekit.report.pages import page
@@ -37,12 +36,8 @@ OF_ONE_LOGIT = (
     "Shares are not given, because a logit alone is defined only up to a constant that all tokens "
     "share; `--minus` gives a logit difference."
 )
-MOST_NAMED = 5  # components in the answer
+MOST_NAMED = 10  # components in the description of the map
 MOST_ROWS = 8  # components in the table of the largest, on the page and on the terminal
-HALF = 0.5
-# Smallest logit difference with shares, relative to the summed absolute contributions; below it
-# the contributions cancel and the shares are far above 1.
-LEAST_NET = 0.1
 # Columns of an attribution map to the right of the heads, by part.
 OTHER_COLUMNS = {"attn_bias": "bias", "mlp": "MLP"}
 NAMES = {
@@ -83,45 +78,26 @@ def largest_parts(attribution: AttributedLogit, n: int) -> str:
 
 
 def attribution_answer(attribution: AttributedLogit) -> str:
-    """Return the components that carry the logit or the logit difference, as a sentence.
+    """Return which component raises the logit or logit difference most, and which lowers it most.
 
-    These are the fewest that add at least half of it, or the `MOST_NAMED` largest of them, with
-    their shares of a logit difference. If contributions nearly cancel, the sentence gives the sum
-    of the positive and of the negative ones, and the two largest, instead.
+    Of a difference between two tokens, each of the two favours one of them.
     """
-    logit, parts = attribution.logit, strongest_parts(attribution)
-    token = quote(attribution.token)
-    total = f"the logit of {token}, {signed(logit)}"
+    parts, token = strongest_parts(attribution), quote(attribution.token)
+    above = f" above {MEAN}" if attribution.minus == MEAN else ""
+    verbs, total = (f"raises the logit of {token}{above} most", "lowers it most"), "the logit"
     if attribution.minus:
-        other = MEAN if attribution.minus == MEAN else quote(attribution.minus)
-        total = f"the logit difference of {signed(logit)} between {token} and {other}"
-    if abs(logit) < LEAST_NET * float(parts["value"].abs().sum()):
-        return (
-            f"No component carries {total}: contributions of "
-            f"{signed(parts['value'].clip(lower=0).sum())} and "
-            f"{signed(parts['value'].clip(upper=0).sum())} cancel; the largest are "
-            f"{largest_parts(attribution, 2)}."
-        )
-    # The running sum is below half of the logit at n - 1 components, and reaches it at the n-th.
-    along = parts[parts["value"] * logit > 0]
-    n = int((along["value"].abs().cumsum() < HALF * abs(logit)).sum()) + 1
-    named = along.head(min(n, MOST_NAMED))
-    named_sum = named["value"].sum()
-    names = joined_names(
-        [f"{row['name']} ({_amount(row['value'], attribution)})" for _, row in named.iterrows()]
-    )
-    carries = "carries" if len(named) == 1 else "carry"
-    # The difference of the rounded numbers, so that sum and rest of a logit add up as written.
-    rest = round(logit, 2) - round(named_sum, 2)
-    return (
-        f"{names} {carries} {_amount(named_sum, attribution)} of {total}; the other "
-        f"{len(parts) - len(named)} of {len(parts)} components add {signed(rest)}."
-    )
-
-
-def _amount(value: float, attribution: AttributedLogit) -> str:
-    """Return a contribution: its share of a logit difference, or its value for a single logit."""
-    return _share(value, attribution.logit) if attribution.minus else signed(value)
+        total = "the logit difference"
+        if not above:
+            verbs = (f"favours {token} most", f"favours {quote(attribution.minus)} most")
+    # The largest positive and the largest negative contribution, if there are any.
+    signs = (parts["value"] > 0, parts["value"] < 0)
+    clauses = [
+        f"{row['name']} ({signed(row['value'])}) {verb}"
+        for sign, verb in zip(signs, verbs, strict=True)
+        for row in parts[sign].head(1).to_dict("records")
+    ]
+    named = ", ".join(clauses) or "No component contributes"
+    return f"{named}; {total} is {signed(attribution.logit)}."
 
 
 def attribution_detail(attribution: AttributedLogit) -> str:
@@ -147,7 +123,7 @@ def attribution_page(attribution: AttributedLogit, *, model: str, facts: Mapping
         "Contributions of heads and MLPs",
         page.figure_json(attribution_map(rows)),
         "Contribution of each component to the logit. “bias” is the bias of the attention output.",
-        "Contribution of each head and MLP. Largest: " + largest_parts(attribution, 2 * MOST_NAMED),
+        "Contribution of each head and MLP. Largest: " + largest_parts(attribution, MOST_NAMED),
         height=8 + 1.9 * n_layers,
         width=9 + 2.9 * (n_heads + len(OTHER_COLUMNS)),
     )

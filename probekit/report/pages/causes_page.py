@@ -106,6 +106,7 @@ def causes_page(run_dir: Path) -> str:
         eyebrow=["probekit", "interventions", record.name, model_title(record.model)],
         title=record.question or record.name,
         answer=findings.cause_answer(tables),
+        details=[page.Paragraph(page.unbroken(findings.cause_detail(tables)))],
         sections=[*sections, *table_files(run_dir)],
         method=METHOD,
         facts={"": {capitalised(name): words for name, words in named.items() if words}},
@@ -126,7 +127,8 @@ def causes_section(run_dir: Path, tables: CauseTables, layers: dict[int, str]) -
         DataError: a file cannot be read.
     """
     shown, folded = cause_items(tables, layers)
-    items: list[page.Item] = [*shown, *folded, *table_files(run_dir)]
+    detail = page.Paragraph(page.unbroken(findings.cause_detail(tables)))
+    items: list[page.Item] = [detail, *shown, *folded, *table_files(run_dir)]
     return page.PageSection("Causes", items, css="causes", anchor="causes")
 
 

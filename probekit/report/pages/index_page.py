@@ -13,8 +13,8 @@ from urllib.parse import quote
 
 from probekit.amounts import counted
 from probekit.errors import ProbekitError
+from probekit.report.causes.findings import run_answers
 from probekit.report.pages.page import Page, View
-from probekit.report.sentences.answer import answer
 from probekit.results.finished_run import date_text
 from probekit.results.record import STARTED, RecordPart, open_record, read_record
 from probekit.training.run_files import LOG, STATE, is_pretraining, read_log, read_progress
@@ -173,7 +173,7 @@ def _finished(folder: Path, path: str, _written: tuple[int, ...]) -> Entry:
         folder=path,
         url=f"run/{quote(path)}/report.html",
         state="finished",
-        summary=answer(record.verdict, record.question),
+        summary=run_answers(folder, record)[0],
         created=date_text(record.created, " %H:%M"),
         question=record.question or "",
     )

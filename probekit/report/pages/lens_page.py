@@ -19,7 +19,15 @@ from probekit.report.figures.style import SERIES_COLOURS, TEMPLATE, format_numbe
 from probekit.report.maps.maps import Colours, text_map, thin_ticks
 from probekit.report.pages import page
 from probekit.report.pages.table import ResultTable
-from probekit.report.texts import line_label, model_title, short_heading, short_label, token_label
+from probekit.report.texts import (
+    capitalised,
+    line_label,
+    model_title,
+    quote,
+    short_heading,
+    short_label,
+    token_label,
+)
 
 QUESTION = "From which layer on does the network predict its next token?"
 CAVEAT = (
@@ -191,33 +199,40 @@ def lens_summary(rows: pd.DataFrame) -> pd.DataFrame:
 def lens_answer(rows: pd.DataFrame) -> str:
     """Return the layer from which on the lens agrees with the last prediction, as a sentence.
 
-    It is the first layer from which on, without exception, at least half of the positions agree.
-    If it is the last one, the sentence begins with "Only at". The layer before it is named as well,
-    for comparison: there fewer than half agree.
+    It is the first layer from which on, without exception, at least half of the positions agree; of
+    a single text also that of its last position. If a last site is not the output of the network,
+    its prediction is that of a layer.
     """
+    clauses = []
+    if len(rows["prompt"].unique()) == 1:
+        at_last = rows[rows["position"] == rows["position"].max()]
+        token = quote(at_last.iloc[-1]["token_1"])
+        clauses.append(f"{token} is predicted after the text {_settled(lens_summary(at_last))[0]}")
     summary = lens_summary(rows)
-    n = int(summary["n"].iloc[0])
+    n, last = int(summary["n"].iloc[0]), summary.iloc[-1]
+    if n > 1:
+        # Only a site without divergence is the output of the network.
+        final = "final token" if last["kl"] < IS_OUTPUT else f"token of {_layer(last['layer'])}"
+        since, counts = _settled(summary)
+        clauses.append(f"at least half of the {n} positions have their {final} {since} ({counts})")
+    return capitalised(f"{'; '.join(clauses)}.")
+
+
+def _settled(summary: pd.DataFrame) -> tuple[str, str]:
+    """Return from which layer on at least half of the positions agree, and how many do.
+
+    The layer before, at which fewer than half agree, is given for comparison.
+    """
     # Whether at least half agree at a layer and at all later ones; at the last one, all agree.
     settled = (summary["as_output"] >= summary["n"] / 2)[::-1].cummin()[::-1]
     first = int(settled.to_numpy().argmax())
-    since, last = summary.iloc[first], summary.iloc[-1]
-    # Only a site without divergence is the output of the network.
-    is_output = last["kl"] < IS_OUTPUT
-    final = "the final prediction" if is_output else f"that of {_layer(last['layer'])}"
-    before = summary.iloc[first - 1] if first > 0 else None
-    is_only_last = first == len(summary) - 1
-    if before is not None and is_only_last:
-        return (
-            f"Only at {'the last layer' if is_output else _layer(last['layer'])}: at "
-            f"{_layer(before['layer'])}, one site earlier, the most likely token is {final} at "
-            f"{before['as_output']} of {counted(n, 'position')}."
-        )
-    named = [since] if before is None else [since, before]
-    counts = [f"{row['as_output']} of {n} at {_layer(row['layer'])}" for row in named]
-    return (
-        f"From {_layer(since['layer'])} on, the most likely token is {final} at half of the "
-        f"positions or more: {', '.join(counts)}."
-    )
+    counts = [
+        f"{row['as_output']} at {_layer(row['layer'])}"
+        for _, row in summary.iloc[max(first - 1, 0) : first + 1][::-1].iterrows()
+    ]
+    layer = _layer(summary["layer"].iloc[first])
+    since = f"only at {layer}" if first == len(summary) - 1 else f"from {layer} on"
+    return since, ", ".join(counts)
 
 
 def lens_accuracy(rows: pd.DataFrame) -> str:

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
+from probekit.amounts import joined_names
 from probekit.model.sites.catalogue import describe, layer_of
 from probekit.report.figures.style import GREY, TEMPLATE, fixed, format_number, plotly_text, signed
 from probekit.report.maps import maps
@@ -54,7 +55,7 @@ LEAST_REACH = 0.05  # smallest end of a colour scale, so that rounding errors lo
 
 
 def pair_answer(pair: PatchedPair) -> str:
-    """Return where patches have the strongest effects, as sentences.
+    """Return where patches have the strongest effects, as a sentence.
 
     Positions are those of one family of sites: of the residual stream, or of the first family if no
     patch of the stream was measured. Heads are named if they were patched. If the logit difference
@@ -66,18 +67,16 @@ def pair_answer(pair: PatchedPair) -> str:
     families = list(dict.fromkeys(site_family(site) for site in rows["site"]))
     family = RESIDUAL if RESIDUAL in families else families[0]
     of_family = rows[[site_family(site) == family for site in rows["site"]]]
-    sentences = [_strongest_positions(pair, of_family, family)]
-    heads = pair.strongest(pair.of_heads, MOST_HEADS)
-    if len(heads):
-        names = [
-            f"{_name(pair, row)} ({fixed(row['recovery'], 2)})" for row in heads.to_dict("records")
-        ]
-        sentences.append(f"The heads with the largest recovery are {', '.join(names)}.")
-    return " ".join(sentences)
+    clauses = [_strongest_positions(pair, of_family, family)]
+    heads = pair.strongest(pair.of_heads, MOST_HEADS).to_dict("records")
+    if heads:
+        names = [f"{_name(pair, row)} ({fixed(row['recovery'], 2)})" for row in heads]
+        clauses.append(f"the strongest heads are {joined_names(names)}")
+    return f"{'; '.join(clauses)}."
 
 
 def _strongest_positions(pair: PatchedPair, rows: pd.DataFrame, family: str) -> str:
-    """Return the position with the largest absolute recovery at each site, as a sentence.
+    """Return the position with the largest absolute recovery at each site, as a clause.
 
     Consecutive sites with the same position are one run; runs after the first `MOST_RUNS` are only
     counted. Sites without a row do not end a run.
@@ -93,18 +92,19 @@ def _strongest_positions(pair: PatchedPair, rows: pd.DataFrame, family: str) -> 
         for _, of_site in rows.groupby("site", sort=False)
     ]
     runs = [list(run) for _, run in groupby(strongest, key=lambda row: row["position"])]
-    clauses = []
+    clauses: list[str] = []
     for run in runs[:MOST_RUNS]:
         position, sites = run[0]["position"], [patch_label(row["site"]) for row in run]
         where = _layers(sites[0], sites[-1] if len(sites) > 1 else "")
         # The recovery at the first and last of these layers, once if both are written alike.
         ends = dict.fromkeys([fixed(run[0]["recovery"], 2), fixed(run[-1]["recovery"], 2)])
         recovery = " to ".join(ends)
-        clauses.append(f"“{labels[position]}” [{position}] at {where} (recovery {recovery})")
+        verb = "" if clauses else "is strongest "
+        clauses.append(f"“{labels[position]}” [{position}] {verb}at {where} (recovery {recovery})")
     more = f", and {len(runs) - MOST_RUNS} more" if len(runs) > MOST_RUNS else ""
-    among = "Among the verified patches, the" if pair.is_estimated else "The"
+    among = "Of the verified patches in" if pair.is_estimated else "In"
     named = f"the {family}" if family == RESIDUAL else family
-    return f"{among} strongest position of {named} is {', then '.join(clauses)}{more}."
+    return f"{among} {named}, {', then '.join(clauses)}{more}"
 
 
 def _layers(first: str, last: str = "") -> str:

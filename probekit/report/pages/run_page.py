@@ -20,12 +20,11 @@ from probekit.report.attention.page import (
     attention_data,
     choose_reduction,
 )
-from probekit.report.causes.findings import cause_answer, legible
+from probekit.report.causes.findings import legible, run_answers
 from probekit.report.pages import page, parts
 from probekit.report.pages.causes_page import cause_figures, causes_section, write_causes_page
 from probekit.report.pages.table import Cell, ResultTable
 from probekit.report.pages.wrong_examples import errors_section, examples, load_wrong
-from probekit.report.sentences.answer import answer
 from probekit.report.sentences.caveats import caveats
 from probekit.report.sentences.method import method, size_words
 from probekit.report.sentences.tables import (
@@ -179,12 +178,13 @@ def report_page(run_dir: Path) -> str:
     scripts += [EXPLORER_SCRIPTS] if attention else []
     config_text = paths.hide(_text(run_dir / "config.yaml"))
     sections += [_data(record), _measured(record, config_text)]
+    answer, *others = run_answers(run_dir, record)
     return page.Page(
         eyebrow=["probekit", record.run, record.model.source],
         title=record.question or record.run,
-        answer=answer(v, record.question),
+        answer=answer,
         sections=sections,
-        details=[page.Paragraph(page.unbroken(cause_answer(causes)), "finding")] if causes else [],
+        details=[page.Paragraph(page.unbroken(sentence), "finding") for sentence in others],
         caveats=warnings,
         aside=list(filter(None, [date_text(record.created), size_words(v)])),
         styles=("report.css", *attention_styles, *causes_styles),

@@ -9,6 +9,7 @@ from pathlib import Path
 import pandas as pd
 
 from probekit.errors import ConfigError, DataError
+from probekit.report.causes.findings import run_answers
 from probekit.report.figures.layer_curve import curve_figure, facets_height
 from probekit.report.figures.levels import NULL_BAND
 from probekit.report.figures.style import format_number, plotly_text
@@ -18,7 +19,7 @@ from probekit.report.pages import page
 from probekit.report.pages.compare_page import settings_section
 from probekit.report.pages.parts import title
 from probekit.report.pages.table import Cell, Column, ResultTable
-from probekit.report.sentences.answer import answer, chosen_words
+from probekit.report.sentences.answer import chosen_words
 from probekit.report.sentences.captions import colour_words, description
 from probekit.report.sentences.method import nested_line
 from probekit.report.texts import MachinePaths
@@ -48,7 +49,7 @@ class ShownRun:
         table: rows of its results.csv.
         settings: settings that affect the results, by name.
         facts: settings, digests and versions, by name, without folders of the machine.
-        answer: main result, in one line.
+        answer: main results, in one line.
     """
 
     name: str
@@ -90,7 +91,7 @@ class ShownRun:
             table=table,
             settings=settings_of(config),
             facts={name: paths.hide(text) for name, text in facts.items()},
-            answer=answer(record.verdict, record.question),
+            answer=" ".join(run_answers(folder, record)),
         )
 
 

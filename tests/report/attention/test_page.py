@@ -93,7 +93,7 @@ def test_the_finest_quantisation_within_the_limit_is_chosen(make_patterns, monke
 def test_a_page_over_the_limit_is_refused_or_quantised_most_coarsely(make_patterns):
     prompts = [prompt_of(make_patterns(n)) for n in (5, 30)]
     with pytest.raises(
-        DataError, match=r"24 heads of 5 to 30 tokens .* the limit is 0.01 MB.*max-mb"
+        DataError, match=r"12 heads × 2 texts of 5 to 30 tokens .* the limit is 0.01 MB.*max-mb"
     ):
         choose_reduction(prompts, 0.01)
     assert choose_reduction(prompts, 0.01, strict=False).levels == LEVELS[-1]

@@ -5,7 +5,7 @@ import math
 import pandas as pd
 import pytest
 
-from probekit.report.causes.findings import MOST_ROWS, cause_answer, directions_in, verdict_tables
+from probekit.report.causes import findings
 from probekit.results.causes import CauseTables
 from tests.results.causes.made_causes import (
     attention,
@@ -22,6 +22,9 @@ from tests.results.causes.made_causes import (
 EFFECTS, USED = make_effects(), make_verdicts(used=(3,))
 SMALL = USED["question"].isin(["steers", "silences", "swap"])
 NUMBERS = ["effect", "low", "high"]
+
+
+AGAINST = {"effect": -0.4, "low": -0.5, "high": -0.3}
 
 
 def verdicts(*rows):
@@ -41,6 +44,15 @@ ANSWERS = {
     "a significant but small use": {
         "verdicts": USED.assign(
             **{name: USED[name].mask(SMALL, USED[name] * 0.05) for name in NUMBERS}
+        )
+    },
+    **{
+        name: {"verdicts": verdicts(verdict_rows(residual(3), answers, **others)[:n])}
+        for name, answers, n, others in (
+            ("an effect above that of the whole vector", "yes yes yes", 4, {"exceeds_whole": True}),
+            ("controls that move as much", "yes undecided undecided", 4, {"low": 0.05}),
+            ("an effect against the label", "yes undecided no", 4, AGAINST),
+            ("steering alone", "yes no no", 2, {}),
         )
     },
     "a use that the number of sites explains": {"verdicts": USED.assign(p_best=0.3)},
@@ -109,12 +121,13 @@ TABLES = {
 
 def tables_of(folder, rows):
     tables = CauseTables.open(write_causes(folder, verdicts=pd.DataFrame(rows)))
-    return verdict_tables(directions_in(tables))
+    return findings.verdict_tables(findings.directions_in(tables))
 
 
 @pytest.mark.parametrize("name", ANSWERS)
 def test_the_answer(name, tmp_path, snapshot):
-    assert cause_answer(CauseTables.open(write_causes(tmp_path, **ANSWERS[name]))) == snapshot
+    tables = CauseTables.open(write_causes(tmp_path, **ANSWERS[name]))
+    assert f"{findings.cause_answer(tables)}\n{findings.cause_detail(tables)}" == snapshot
 
 
 @pytest.mark.parametrize("name", TABLES)
@@ -127,6 +140,6 @@ def test_the_table_has(name, tmp_path, snapshot):
 def test_of_many_directions_those_that_are_used_come_first(tmp_path):
     rows = make_verdicts(48, used=(40, 41)).to_dict("records")
     (table, _), (others, _) = tables_of(tmp_path, rows)
-    assert len(table.rows) == MOST_ROWS
-    assert len(others.rows) == 48 - MOST_ROWS
+    assert len(table.rows) == findings.MOST_ROWS
+    assert len(others.rows) == 48 - findings.MOST_ROWS
     assert [row[0].text[-8:] for row in table.rows[:2]] == ["block 40", "block 41"]

@@ -87,6 +87,10 @@ class Page:
         self.browser.hover(*middle, shift=shift)
 
     def click(self, selector, *, shift=False):
+        """Click on an element, after opening the options if it is one of them."""
+        self.browser.evaluate(
+            f"document.querySelector({selector!r}).closest('details')?.setAttribute('open', '')"
+        )
         middle = self.browser.middle(f"document.querySelector({selector!r})")
         self.browser.click(*middle, shift=shift)
         self.ready()

@@ -71,6 +71,24 @@ def test_magnifying_scrolls_and_the_tokens_stay_at_the_edges(show):
         assert page.browser.evaluate(SCROLLED) <= 360
 
 
+@pytest.mark.parametrize("width", [1400, 400])
+def test_the_matrix_is_on_the_first_screen_and_pictures_are_level(show, width):
+    """The texts have different numbers of lines."""
+    prompts = [even_explorer(n, 1, 2).prompts[0] for n in (30, 5)]
+    page = show(AttentionExplorer.of(prompts, "gpt2"), "view=side&head=0.0.0", width=width)
+    page.browser.evaluate("scrollTo(0, 0)")
+    boxes = (
+        "[...document.querySelectorAll('.view:not([hidden]) :is(.matrix, .lines)')]"
+        ".map(one => one.getBoundingClientRect()).map(({ top, bottom }) => [top, bottom])"
+    )
+    (left, _), *others = page.browser.evaluate(boxes)
+    assert width < 1400 or left == others[1][0]  # the matrix of the other view
+    page.go("head=0.0.0")
+    (top, bottom), (top_of_lines, _) = page.browser.evaluate(boxes)
+    assert bottom <= 900
+    assert width < 1400 or top == top_of_lines
+
+
 def test_1024_tokens_open_in_8_bits_and_single_weights_can_be_reached(show):
     weights = np.tril(np.random.default_rng(0).random((1, 2, 1024, 1024), np.float32)) ** 8
     weights /= weights.sum(-1, keepdims=True)

@@ -15,7 +15,7 @@ def explorer(show):
 
 def test_the_text_follows_the_pointer(explorer):
     assert explorer.tokens_in_view()[0] == 0
-    for x, y in ((-150, 200), (-100, 10), (150, 240)):
+    for x, y in ((-130, 200), (-100, 10), (150, 240)):
         query, key = explorer.pointed(*explorer.inside(".matrix", x, y))
         assert query > key
         first, last = explorer.tokens_in_view()
@@ -55,7 +55,7 @@ def test_the_lines_of_a_long_text_follow_the_pointer_and_leave_the_window(explor
     query, _ = explorer.pointed(*explorer.inside(".matrix", -100, 200))
     first, end = explorer.browser.evaluate(seen)
     assert first <= query < end < LONG
-    assert end - first > 40
+    assert end - first > 30
     explorer.go("head=0.0.1&picture=lines&pin=row.450")
     first, end = explorer.browser.evaluate(seen)
     assert first <= 450 < end
@@ -63,7 +63,7 @@ def test_the_lines_of_a_long_text_follow_the_pointer_and_leave_the_window(explor
 
 def test_dragging_zooms_to_a_box_and_a_double_click_or_escape_resets(explorer):
     fitted = explorer.size()
-    x, y = start = explorer.inside(".matrix", -150, 100)
+    x, y = start = explorer.inside(".matrix", -130, 100)
     end = (x + 60, y + 50)
     first, last = explorer.pointed(*start), explorer.pointed(*end)
     explorer.drag(start, (x + 20, y + 20), end)
@@ -119,7 +119,7 @@ def test_a_box_is_selected_by_keys(explorer):
 
 
 def test_magnifying_starts_from_the_box_and_keeps_the_middle(explorer):
-    explorer.go("head=0.0.1&box=200-299.50-149")
+    explorer.go("head=0.0.1&box=300-399.150-249")
     before = explorer.pointed(*explorer.inside(".matrix", 40, 40))
     for button in ("1", "-1"):
         explorer.click(f'.zoom [value="{button}"]')

@@ -299,6 +299,7 @@ async function exportView(view, kind) {
 }
 
 find(".tools").addEventListener("change", ({ target }) => {
+  if (target.closest(".pick")) return; // has a listener of its own
   change({ [target.name]: target.type === "checkbox" ? target.checked : target.value });
 });
 find(".sorting").addEventListener("input", ({ target }) => {

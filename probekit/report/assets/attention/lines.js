@@ -39,10 +39,11 @@ class Lines extends Sheet {
 
   measure() {
     const { size } = this.shown;
-    const pitch = Math.floor((TALLEST - HEAD_ROOM) / size);
+    this.room = this.tallest;
+    const pitch = Math.floor((this.room - HEAD_ROOM) / size);
     this.pitch = pitch < PITCH.least ? PITCH.scrolled : Math.min(pitch, PITCH.most);
     const extent = HEAD_ROOM + size * this.pitch + 2;
-    this.box.style.height = `${Math.min(extent, TALLEST)}px`;
+    this.box.style.height = `${Math.min(extent, this.room)}px`;
     this.extent.style.height = `${extent}px`;
     this.measureLabels(Math.min(150, this.box.clientWidth * 0.28));
   }
@@ -55,7 +56,7 @@ class Lines extends Sheet {
   }
 
   get isScrolled() {
-    return this.pitch * this.shown.size + HEAD_ROOM > TALLEST;
+    return this.pitch * this.shown.size + HEAD_ROOM > this.room;
   }
 
   /** Scrolls until the tokens are visible; the last one takes precedence. */

@@ -28,14 +28,15 @@ class Matrix extends Sheet {
 
   measure(region) {
     const room = this.box.closest(".pictures").clientWidth;
+    this.room = this.tallest;
     this.measureLabels(Math.min(150, room * 0.28));
     const { size } = this.shown;
-    const fit = Math.min(LARGEST_CELL, (Math.min(room, TALLEST) - this.margin - 2) / size);
+    const fit = Math.min(LARGEST_CELL, (Math.min(room, this.room) - this.margin - 2) / size);
     this.fit = fit > 4 ? Math.floor(fit) : fit;
     this.cell = this.zoom || (region ? this.cellOf(region, room) : this.fit);
     const extent = Math.ceil(this.margin + this.cell * size) + 1;
     this.box.style.width = `${Math.min(room, extent)}px`;
-    this.box.style.height = `${Math.min(extent, TALLEST)}px`;
+    this.box.style.height = `${Math.min(extent, this.room)}px`;
     Object.assign(this.extent.style, { width: `${extent}px`, height: `${extent}px` });
     const side = Math.max(1, Math.min(size, Math.floor(this.cell * size * devicePixelRatio)));
     this.cells = canvasOf(this.shown, side, this.look);
@@ -45,7 +46,7 @@ class Matrix extends Sheet {
   /** Size of the cells with which a box fills the window. */
   cellOf({ rows, columns }, room) {
     const across = (room - this.margin - SCROLLBAR) / (columns[1] - columns[0] + 1);
-    const down = (TALLEST - this.margin - SCROLLBAR) / (rows[1] - rows[0] + 1);
+    const down = (this.room - this.margin - SCROLLBAR) / (rows[1] - rows[0] + 1);
     return clamp(Math.min(across, down), this.fit, LARGEST_CELL);
   }
 

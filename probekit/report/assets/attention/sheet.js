@@ -2,7 +2,7 @@
 
 const FONT = "12px ui-monospace, 'SF Mono', Menlo, Consolas, 'DejaVu Sans Mono', monospace";
 const LINE_HEIGHT = 14;
-const TALLEST = 760; // largest height of the box, in pixels
+const HEIGHTS = [360, 760]; // smallest and largest room of a picture, in pixels
 
 const ARROWS = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
 const clamp = (value, low, high) => Math.max(low, Math.min(high, value));
@@ -76,6 +76,12 @@ class Sheet {
     context.font = FONT;
     context.direction = "ltr";
     return context;
+  }
+
+  /** Room for the picture: what the first screen has below its text, or a whole screen further down. */
+  get tallest() {
+    const top = this.box.closest(".pictures").getBoundingClientRect().top + scrollY;
+    return clamp(innerHeight - 16 - (top < innerHeight ? top : 0), ...HEIGHTS);
   }
 
   style(name) {

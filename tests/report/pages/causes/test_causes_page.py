@@ -6,7 +6,10 @@ The texts of both are in test_every_page.py.
 import pandas as pd
 import pytest
 
+from probekit.cli.show.results import show_results
+from probekit.report.notebooks.run_result import RunResult
 from probekit.report.pages.causes_page import write_causes_page
+from probekit.report.pages.index_page import entry
 from probekit.report.pages.run_page import report_page, run_figures
 from tests.report.conftest import seal_run
 from tests.report.page_text import text_of
@@ -40,6 +43,21 @@ def test_figures_of_a_run_include_its_interventions(make_run):
     # The layer axis is that of the layer curve.
     axes = [part.figure["layout"]["xaxis"]["tickvals"] for part in figures[:2]]
     assert axes[0] == axes[1]
+
+
+def test_every_reader_of_a_run_shows_the_causal_sentence_first_and_that_of_the_probes_second(
+    make_run, capsys
+):
+    run = seal_run(write_causes(make_run(), verdicts=make_verdicts(used=(3,))))
+    result = RunResult(run)
+    causal, of_probes = result.answers
+    assert causal == result.answer == entry(run.parent, run, 0).summary
+    assert causal.startswith("Used: the direction at block 3 moves the answer by 0.84")
+    show_results(result)
+    texts = [text_of(report_page(run)), repr(result), text_of(result._repr_html_())]
+    for text in (*texts, capsys.readouterr().out):
+        words = " ".join(text.replace("\xa0", " ").split())
+        assert -1 < words.find(causal) < words.find(of_probes)
 
 
 def test_a_run_without_interventions_has_neither_section_nor_page(make_run, refused):
