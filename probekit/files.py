@@ -288,9 +288,29 @@ def exclusive(folder: Path, refusal: str) -> Iterator[None]:
     try:
         with as_store_error("lock", folder):
             is_locked = disk.lock(descriptor, wait=False)
+            if is_locked is False:  # `is_held` of another process has the lock for a moment
+                time.sleep(_PAUSES[0])
+                is_locked = disk.lock(descriptor, wait=False)
         if is_locked is False:  # None: the file system has no locks
             raise ConfigError(refusal)
         yield
+    finally:
+        disk.close(descriptor)
+
+
+def is_held(folder: Path) -> bool | None:
+    """Return whether a process holds the lock of a folder; None if the file system has no locks.
+
+    A lock file that cannot be opened, such as a link, is held by nobody.
+    """
+    disk = Disk()
+    try:
+        descriptor = disk.open(folder / ".lock", for_lock=True)
+    except OSError:
+        return False
+    try:
+        is_free = disk.lock(descriptor, wait=False)
+        return None if is_free is None else not is_free
     finally:
         disk.close(descriptor)
 

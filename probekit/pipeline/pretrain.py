@@ -21,6 +21,7 @@ from probekit.progress import shown_progress
 from probekit.provenance import digest, versions
 from probekit.report.pages.losses import write_losses
 from probekit.results.record import pack_record
+from probekit.stage import recorded_stage
 from probekit.terminal import Watcher
 from probekit.training.corpus import corpus_digest, make_token_file, read_corpus, train_vocabulary
 from probekit.training.learner import save_checkpoint
@@ -90,8 +91,11 @@ def pretrain(
     refusal = f"Another process is training in {folder}. Wait for it, or give another --out."
     with exclusive(folder, refusal):
         sweep_drafts(folder.rglob(".*"))
-        with shown_progress(watcher, progress=progress) as shown:
-            return _pretrain(recipe, folder, device, shown)
+        with (
+            shown_progress(watcher, progress=progress) as shown,
+            recorded_stage(folder, shown) as watched,
+        ):
+            return _pretrain(recipe, folder, device, watched)
 
 
 def _pretrain(recipe: Recipe, folder: Path, device: str, watcher: Watcher) -> PretrainResult:

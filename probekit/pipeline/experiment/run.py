@@ -50,6 +50,7 @@ from probekit.results.record import RunRecord, pack_record
 from probekit.results.selection import chosen_row, headline_row
 from probekit.results.site_results import NESTED_SITE, SavedSiteResults, site_stem
 from probekit.results.table import DIFFERENCES, RESULTS, load_table, make_table, only, read_columns
+from probekit.stage import recorded_stage
 from probekit.terminal import Watcher
 from probekit.training.run_files import find_checkpoints
 from probekit.workers import check_workers
@@ -160,18 +161,18 @@ def run_source(
         source = read()
         probers = make_probers(experiment, source.rows, device)
         path = results_folder / experiment.name / run_key(source, card)
-    with exclusive(path, _BUSY.format(path)):
+    with exclusive(path, _BUSY.format(path)), recorded_stage(path, watcher) as watched:
         # Before the long work, so that an unusable folder fails immediately.
         folder = RunFolder(path, created)
         with step("capture"):
-            source = source.open(partial(capture_models, cache_root=cache_root, watcher=watcher))
+            source = source.open(partial(capture_models, cache_root=cache_root, watcher=watched))
         with step("probe"):
             n_workers = workers if device == "cpu" else 1  # processes cannot share one accelerator
             names, results = [one.text for one in source.rows.positions], []
             for position, (name, prober) in enumerate(zip(names, probers, strict=True)):
                 if len(probers) > 1:
-                    watcher.tell(f"position {name}")
-                results += probe_sites(source, position, prober, folder, watcher, n_workers)
+                    watched.tell(f"position {name}")
+                results += probe_sites(source, position, prober, folder, watched, n_workers)
             chosen = chosen_sites(results, dict(zip(names, probers, strict=True)))
             if chosen is not None:
                 origin = {"run": folder.path.name, "position": chosen.place["position"]}
@@ -190,16 +191,16 @@ def run_source(
                 out=folder.path / "checkpoints",
                 cache_root=cache_root,
                 device=device,
-                watcher=watcher,
+                watcher=watched,
                 page=False,
             )
             _over_training(experiment, table, run_one, folder)
         with step("look"):
-            write_selected_probe(folder, source, probers, results, table, watcher)
+            write_selected_probe(folder, source, probers, results, table, watched)
             prompts = _write_attention(source, folder)
             norms = source.norms()
         with step("intervene"):
-            intervene(source, table, folder, watcher)
+            intervene(source, table, folder, watched)
         # The verdict is that of the saved numbers, so that it can be repeated from the files.
         verdict = judge(
             load_table(folder.path / "results.csv"),

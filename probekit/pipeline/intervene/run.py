@@ -35,6 +35,7 @@ from probekit.report.pages.causes_page import write_causes_page
 from probekit.results.causes import FOLDER, RECORD, TABLES, CausesRecord, CauseTables
 from probekit.results.selection import fold_ranks, ranked_rows, site_with_head
 from probekit.results.table import make_table
+from probekit.stage import recorded_stage
 from probekit.terminal import Watcher
 
 _BUSY = "Another process is running this experiment in {}. Wait for it to end, or give another out."
@@ -178,9 +179,9 @@ def cause(
         card = read_card(experiment.data)
         source = model_source(experiment, device)
         path = Path(out) / experiment.name / run_key(source, card)
-        with exclusive(path, _BUSY.format(path)):
+        with exclusive(path, _BUSY.format(path)), recorded_stage(path, shown) as watched:
             folder = RunFolder(path, datetime.now(UTC).isoformat(timespec="seconds"))
-            intervene(source, None, folder, shown)
+            intervene(source, None, folder, watched)
             folder.finish()
     write_causes_page(path)
     return CauseTables.open(path)

@@ -1,27 +1,32 @@
-"""Index page of a results folder: question, state and main result of each run."""
+"""Index page of a results folder: a table with answer, curve, model and data of each run."""
 
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
 from functools import lru_cache
-from pathlib import Path
+from operator import attrgetter
+from pathlib import Path, PurePosixPath
 from urllib.parse import quote
 
-from probekit.amounts import counted
+from markupsafe import Markup
+
 from probekit.errors import ProbekitError
+from probekit.files import is_held
+from probekit.probes.score.metric_table import METRICS
+from probekit.report.figures.style import format_number
 from probekit.report.pages.page import Page, View
-from probekit.report.sentences.answer import answer
+from probekit.report.sentences.answer import answer, short_answer
 from probekit.results.finished_run import date_text
 from probekit.results.record import STARTED, RecordPart, open_record, read_record
+from probekit.stage import STAGE, read_stage
 from probekit.training.run_files import LOG, STATE, is_pretraining, read_log, read_progress
 
 # Files of a finished run that the index verifies.
 _READ = ("config.yaml", "results.csv", "differences.csv")
-QUIET = 120  # seconds without a new file after which a run is shown as possibly interrupted
+_WIDTH, _HEIGHT = 112, 28  # pixels of a small curve
 
 
 @dataclass(frozen=True)
@@ -32,10 +37,16 @@ class Entry:
         title: name of the experiment; of a pretraining run its name and "pretraining".
         folder: path of the run, relative to the folder of the index.
         url: URL of its report, or of the losses of a pretraining run; "" if there is none yet.
-        state: finished, running, quiet (no new file for a while) or damaged.
-        summary: main result, progress or error message.
-        created: creation time from the run's record; "" unless an experiment has finished.
+        state: finished, running, stopped or damaged.
+        summary: answer in a few words, progress or error message.
+        seconds: time of creation since 1970; of an unfinished run, time of its last change.
+        details: the answer in one sentence; "" unless an experiment has finished.
         question: question of the experiment; "" without one, or unless it has finished.
+        score: reported score, by which answers are sorted; None if there is none.
+        curve: the scores by depth, or the held-out losses by step, as a small figure.
+        model: the probed model.
+        data: name of the data set.
+        n: number of test rows.
     """
 
     title: str
@@ -43,8 +54,19 @@ class Entry:
     url: str
     state: str
     summary: str
-    created: str = ""
+    seconds: float
+    details: str = ""
     question: str = ""
+    score: float | None = None
+    curve: Markup | str = ""
+    model: str = ""
+    data: str = ""
+    n: int | None = None
+
+    @property
+    def date(self) -> str:
+        """Date and time of `seconds`."""
+        return date_text(datetime.fromtimestamp(self.seconds).isoformat(), " %H:%M")
 
 
 class _PretrainRecord(RecordPart):
@@ -55,81 +77,68 @@ class _PretrainRecord(RecordPart):
 
 
 def find_runs(root: Path) -> list[Path]:
-    """Return the folders of the runs under a root, latest first.
+    """Return the folders of the runs under a root.
 
     Runs are searched in root, root/KEY and root/NAME/KEY. Links that lead out of the root are
     ignored.
     """
     inside = root.resolve()
-    files = [
-        path
+    folders = (
+        path.parent
         for pattern in ("", "*/", "*/*/")
         for name in ("run.json", STARTED)
         for path in root.glob(f"{pattern}{name}")
         if path.resolve().is_relative_to(inside)
-    ]
-    folders: dict[Path, float] = {}
-    for path in files:
-        with suppress(FileNotFoundError):  # a run that finishes in the meantime removes STARTED
-            folders[path.parent] = path.stat().st_mtime
-    return sorted(folders, key=lambda folder: (-folders[folder], str(folder)))
+    )
+    return list(dict.fromkeys(folders))
 
 
-def index_page(root: Path, *, now: float | None = None) -> str:
-    """Return the HTML page that lists the runs of a folder; it refreshes itself when served.
+def index_page(root: Path) -> str:
+    """Return the page with a table of the runs of a folder, latest first.
 
-    `now` is the time in seconds to which the ages of files are compared, by default the clock's.
+    It refreshes itself if it is served.
     """
-    entries = [
-        entry(root, folder, time.time() if now is None else now) for folder in find_runs(root)
-    ]
+    entries = [entry(root, folder) for folder in find_runs(root)]
+    entries.sort(key=attrgetter("folder"))
+    entries.sort(key=attrgetter("seconds"), reverse=True)
     return Page(
         eyebrow=["probekit"],
         title=f"Runs in {root.resolve().name}",
         answer="",
         sections=[View("index.html", {"entries": entries})],
-        styles=["index.css"],
-        scripts=["index.js"],
+        styles=["report.css", "index.css"],
+        scripts=[("tables.js", "index.js")],
         is_live=True,
     ).html()
 
 
-def entry(root: Path, folder: Path, now: float) -> Entry:
-    """Return the index entry of a run; `now` is the current time in seconds."""
-    path = folder.relative_to(root).as_posix()
-    if (folder / STARTED).exists():  # the run has not finished
-        # One file for each probed site and position; a file baselines.json belongs to no site.
-        sites = [file for file in folder.glob("sites/**/*.json") if file.stem != "baselines"]
-        times = []
-        for file in (folder / STARTED, *sites):
-            with suppress(FileNotFoundError):  # deleted in the meantime
-                times.append(file.stat().st_mtime)
-        # The clock of a file server may be ahead, so that the age would be negative. It is 0 if all
-        # files were deleted.
-        seconds, state = max(0, round(now - max(times, default=now))), "running"
-        probed = counted(len({file.name for file in sites}), "site")
-        summary = f"{probed} probed; last file written {seconds:,} s ago."
-        if seconds > QUIET:
-            summary += " If the run was interrupted, repeat the same command to resume it."
-            state = "quiet"
-        return Entry(_experiment(folder), path, "", state, summary)
+def entry(root: Path, folder: Path) -> Entry:
+    """Return the index entry of a run."""
+    path = folder.relative_to(root).as_posix()  # "." for the root itself, which a URL cannot have
+    url = quote(str(PurePosixPath("run", path, "report.html")))
+    written = _modified(folder, ("run.json", STARTED, STAGE, LOG, STATE, *_READ))
+    title, seconds = folder.resolve().parent.name, max(written) / 1e9  # the folder is OUT/NAME/KEY
     try:
-        if is_pretraining(folder):
-            written = _modified(folder, ("run.json", LOG, STATE))
-            run, n_steps, step, summary = _progress(folder, written)
-            is_quiet = now - max(written) / 1e9 > QUIET
-            unfinished = "quiet" if is_quiet else "running"
-            state = "finished" if step >= n_steps else unfinished
-            url = f"run/{quote(path)}/report.html" if step else ""
-            return Entry(f"{run}, pretraining", path, url, state, summary)
-        return _finished(folder, path, _modified(folder, ("run.json", *_READ)))
+        if (folder / STARTED).exists():
+            return Entry(title, path, "", *_unfinished(folder), seconds)
+        if not is_pretraining(folder):
+            return _finished(folder, path, url, written)
+        title, is_complete, has_step, summary, curve = _progress(folder, written)
+        state = ("finished", summary) if is_complete else _unfinished(folder, summary)
+        return Entry(title, path, url if has_step else "", *state, seconds, curve=curve)
     except ProbekitError as error:
-        return Entry(_experiment(folder), path, "", "damaged", str(error))
+        return Entry(title, path, "", "damaged", str(error), seconds)
 
 
-def _experiment(folder: Path) -> str:
-    """Return the name of the experiment of a run, from its folder OUT/NAME/KEY."""
-    return folder.resolve().parent.name
+def _unfinished(folder: Path, summary: str = "") -> tuple[str, str]:
+    """Return state and summary of a run that is not finished: running if its lock is held."""
+    is_running, stage = is_held(folder), read_stage(folder)
+    if is_running is False:
+        again = f"`{stage.command}` in {stage.cwd}" if stage.command else "the same call"
+        return "stopped", f"{summary} Stopped at {stage}. Resume it with {again}.".lstrip()
+    doubt = "" if is_running else "the file system has no locks, so that it may have stopped"
+    present = ", ".join(filter(None, [str(stage), stage.time_left, doubt]))
+    return "running", f"{summary} {present}".lstrip()
 
 
 def _modified(folder: Path, names: Sequence[str]) -> tuple[int, ...]:
@@ -139,13 +148,14 @@ def _modified(folder: Path, names: Sequence[str]) -> tuple[int, ...]:
 
 
 @lru_cache(maxsize=100)
-def _progress(folder: Path, _written: tuple[int, ...]) -> tuple[str, int, int, str]:
-    """Return name, number of steps, last logged step and summary of a pretraining run.
+def _progress(folder: Path, _written: tuple[int, ...]) -> tuple[str, bool, bool, str, Markup | str]:
+    """Return title, whether it is complete or has a step, summary and curve of a pretraining run.
 
-    If there is a state, steps logged after it are ignored. The last step is 0 if none is logged.
-    `_written` only makes the cache forget a run whose files have changed.
+    If there is a state, steps logged after it are ignored. `_written` only makes the cache forget a
+    run whose files have changed.
     """
     record = read_record(folder / "run.json", _PretrainRecord)
+    title = f"{record.run}, pretraining"
     # A running process writes the log before the state. Reading the state first ensures that the
     # log covers it. Only the header of the state is read, because the page is requested every few
     # seconds.
@@ -154,26 +164,68 @@ def _progress(folder: Path, _written: tuple[int, ...]) -> tuple[str, int, int, s
     is_logged = progress is not None or (folder / LOG).exists()
     log = read_log(folder / LOG, progress) if is_logged else ()
     if not log:
-        return record.run, record.steps, 0, f"No step of {record.steps:,} is logged yet."
+        return title, False, False, f"No step of {record.steps:,} is logged yet.", ""
     last = log[-1].step
     measured = [row for row in log if not math.isnan(row.held_out_loss)]
-    summary = f"{last:,} of {record.steps:,} steps, no held-out loss yet."
+    loss = "no held-out loss yet"
     if measured:
-        loss = f"{measured[-1].held_out_loss:.2f} nats per token at step {measured[-1].step:,}"
-        summary = f"{last:,} of {record.steps:,} steps, held-out loss {loss}."
-    return record.run, record.steps, last, summary
+        loss = f"held-out loss {measured[-1].held_out_loss:.2f} nats per token"
+        loss += f" at step {measured[-1].step:,}"
+    summary = f"{last:,} of {record.steps:,} steps, {loss}."
+    curve = small_curve([row.held_out_loss for row in measured], "Held-out loss by step")
+    return title, last >= record.steps, True, summary, curve
 
 
 @lru_cache(maxsize=1000)  # the page is requested every few seconds
-def _finished(folder: Path, path: str, _written: tuple[int, ...]) -> Entry:
+def _finished(folder: Path, path: str, url: str, _written: tuple[int, ...]) -> Entry:
     """Return the entry of a finished run; for `_written` see `_progress`."""
     record = open_record(folder, _READ)
+    v = record.verdict
+    metric, chance = METRICS[v.metric], math.nan if v.score is None else v.score.chance
+    best = metric.range[1 if metric.sign > 0 else 0]
     return Entry(
         title=record.run,
         folder=path,
-        url=f"run/{quote(path)}/report.html",
+        url=url,
         state="finished",
-        summary=answer(record.verdict, record.question),
-        created=date_text(record.created, " %H:%M"),
+        summary=short_answer(v, record.question),
+        seconds=datetime.fromisoformat(record.created).timestamp(),
+        details=answer(v, record.question),
         question=record.question or "",
+        score=None if v.score is None else v.score.value,
+        curve=small_curve(v.curve, f"{metric.title} by layer", chance, best),
+        model=record.model.source,
+        data=record.data.name,
+        n=None if v.score is None else v.score.n,
     )
+
+
+def small_curve(
+    values: Sequence[float], name: str, level: float = math.nan, best: float = math.nan
+) -> Markup | str:
+    """Return a small curve as SVG; "" with fewer than two values.
+
+    Args:
+        values: the values, from left to right; NaN are left out.
+        name: what they are, for screen readers.
+        level: value of a dotted line, such as chance; NaN for none.
+        best: the best possible value, which is the other end of the axis; NaN for none.
+    """
+    known = [(place, value) for place, value in enumerate(values) if math.isfinite(value)]
+    if len(known) < 2:
+        return ""
+    within = [value for value in (*values, level, best) if math.isfinite(value)]
+    low, scale = min(within), (_HEIGHT - 4) / (max(within) - min(within) or 1)
+    steps = _WIDTH / (len(values) - 1)
+    points = " ".join(f"{steps * x:.1f},{_HEIGHT - 2 - scale * (y - low):.1f}" for x, y in known)
+    shown = [value for _, value in known]
+    words = f"{name}, {format_number(min(shown))} to {format_number(max(shown))}"
+    dotted: Markup | str = ""
+    if math.isfinite(level):
+        y = _HEIGHT - 2 - scale * (level - low)
+        dotted = Markup('<path d="M0 {:.1f}H{}"/>').format(y, _WIDTH)
+        words += f", chance {format_number(level)}"
+    return Markup(
+        '<svg viewBox="0 0 {0} {1}" width="{0}" height="{1}" role="img" aria-label="{2}">{3}'
+        '<polyline points="{4}"/></svg>'
+    ).format(_WIDTH, _HEIGHT, words, dotted, points)
