@@ -298,8 +298,8 @@ def exclusive(folder: Path, refusal: str) -> Iterator[None]:
         disk.close(descriptor)
 
 
-def is_held(folder: Path) -> bool | None:
-    """Return whether a process holds the lock of a folder; None if the file system has no locks.
+def is_held(folder: Path) -> bool:
+    """Return whether a process holds the lock of a folder; True on a file system without locks.
 
     A lock file that cannot be opened, such as a link, is held by nobody.
     """
@@ -308,11 +308,9 @@ def is_held(folder: Path) -> bool | None:
         descriptor = disk.open(folder / ".lock", for_lock=True)
     except OSError:
         return False
-    try:
-        is_free = disk.lock(descriptor, wait=False)
-        return None if is_free is None else not is_free
-    finally:
-        disk.close(descriptor)
+    is_free = disk.lock(descriptor, wait=False)
+    disk.close(descriptor)
+    return not is_free
 
 
 @contextlib.contextmanager

@@ -20,8 +20,7 @@ import click
 
 from probekit.cli import caches, models, pictures, runs, texts
 from probekit.errors import ProbekitError, nearest
-from probekit.stage import command_line
-from probekit.terminal import Interruptible, escape_streams
+from probekit.terminal import Interruptible, command_line, escape_streams
 
 
 def main() -> None:

@@ -11,7 +11,6 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Sequence
 from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -60,7 +59,7 @@ def find_page(folder: Path, target: str) -> str | None:
     parameter `run` for each run.
 
     Raises:
-        ProbekitError: The page of a run cannot be built, or the number of runs is wrong.
+        ProbekitError: The page of a run cannot be built, or two are needed.
     """
     url = urlsplit(target)
     if url.path == "/":
@@ -68,25 +67,21 @@ def find_page(folder: Path, target: str) -> str | None:
     runs = {run.relative_to(folder).as_posix(): run for run in find_runs(folder)}
     if url.path in ("/overlay", "/compare"):
         names = parse_qs(url.query).get("run", [])
-        if not runs.keys() >= set(names):
+        if not names or not runs.keys() >= set(names):
             return None
-        return _page_of_several([runs[name] for name in names], is_pair=url.path == "/compare")
+        chosen = [runs[name] for name in names]
+        if url.path == "/overlay":
+            return runs_page(load_runs(chosen))
+        if len(chosen) != 2:
+            raise ConfigError("Tick two runs on the list of runs.")
+        from probekit.pipeline.compare.compare import compare  # imports torch
+
+        return comparison_page(compare(*chosen))
     pages = {f"/{PurePosixPath('run', name, 'report.html')}": run for name, run in runs.items()}
     run = pages.get(unquote(url.path))
     if run is None or (run / STARTED).exists():
         return None
     return losses_html(run) if is_pretraining(run) else report_page(run)
-
-
-def _page_of_several(runs: Sequence[Path], *, is_pair: bool) -> str:
-    """Return the page with the curves of several runs, or that of the differences of two."""
-    if (is_pair and len(runs) != 2) or len(runs) < 2:
-        raise ConfigError(f"Tick {'two' if is_pair else 'at least two'} runs on the list of runs.")
-    if not is_pair:
-        return runs_page(load_runs(runs))
-    from probekit.pipeline.compare.compare import compare  # imports torch
-
-    return comparison_page(compare(*runs))
 
 
 class RunsServer(ThreadingHTTPServer):

@@ -17,11 +17,10 @@ from probekit.model.text.tokenizer import Tokenizer
 from probekit.model.weights.checkpoint import check_of
 from probekit.model.weights.sources import find_model, vocabulary_files
 from probekit.products import check_device
-from probekit.progress import shown_progress
+from probekit.progress import recorded_stage, shown_progress
 from probekit.provenance import digest, versions
 from probekit.report.pages.losses import write_losses
 from probekit.results.record import pack_record
-from probekit.stage import recorded_stage
 from probekit.terminal import Watcher
 from probekit.training.corpus import corpus_digest, make_token_file, read_corpus, train_vocabulary
 from probekit.training.learner import save_checkpoint

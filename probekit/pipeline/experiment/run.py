@@ -41,7 +41,7 @@ from probekit.probes.prober import Prober
 from probekit.probes.score.scored import SiteResult
 from probekit.probes.targets import HEADLINE
 from probekit.products import check_device
-from probekit.progress import shown_progress
+from probekit.progress import recorded_stage, shown_progress
 from probekit.report.notebooks.run_result import RunResult
 from probekit.report.pages.run_page import write_report
 from probekit.results.judging import judge
@@ -50,7 +50,6 @@ from probekit.results.record import RunRecord, pack_record
 from probekit.results.selection import chosen_row, headline_row
 from probekit.results.site_results import NESTED_SITE, SavedSiteResults, site_stem
 from probekit.results.table import DIFFERENCES, RESULTS, load_table, make_table, only, read_columns
-from probekit.stage import recorded_stage
 from probekit.terminal import Watcher
 from probekit.training.run_files import find_checkpoints
 from probekit.workers import check_workers

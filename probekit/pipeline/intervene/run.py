@@ -29,13 +29,12 @@ from probekit.pipeline.experiment.source import TASK, ModelSource, Source, model
 from probekit.pipeline.intervene.inputs import CauseInputs, cause_inputs
 from probekit.pipeline.intervene.steps import EffectStep, Part, Row, VerdictStep, read_or_compute
 from probekit.pipeline.measure.run_folder import RunFolder
-from probekit.progress import shown_progress
+from probekit.progress import recorded_stage, shown_progress
 from probekit.provenance import pretty_json
 from probekit.report.pages.causes_page import write_causes_page
 from probekit.results.causes import FOLDER, RECORD, TABLES, CausesRecord, CauseTables
 from probekit.results.selection import fold_ranks, ranked_rows, site_with_head
 from probekit.results.table import make_table
-from probekit.stage import recorded_stage
 from probekit.terminal import Watcher
 
 _BUSY = "Another process is running this experiment in {}. Wait for it to end, or give another out."

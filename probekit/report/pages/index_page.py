@@ -3,30 +3,28 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import datetime
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from functools import lru_cache
 from operator import attrgetter
 from pathlib import Path, PurePosixPath
+from typing import Any
 from urllib.parse import quote
-
-from markupsafe import Markup
 
 from probekit.errors import ProbekitError
 from probekit.files import is_held
 from probekit.probes.score.metric_table import METRICS
+from probekit.progress import STAGE, read_stage
 from probekit.report.figures.style import format_number
 from probekit.report.pages.page import Page, View
-from probekit.report.sentences.answer import answer, short_answer
+from probekit.report.sentences.answer import answer
 from probekit.results.finished_run import date_text
 from probekit.results.record import STARTED, RecordPart, open_record, read_record
-from probekit.stage import STAGE, read_stage
 from probekit.training.run_files import LOG, STATE, is_pretraining, read_log, read_progress
 
 # Files of a finished run that the index verifies.
 _READ = ("config.yaml", "results.csv", "differences.csv")
-_WIDTH, _HEIGHT = 112, 28  # pixels of a small curve
 
 
 @dataclass(frozen=True)
@@ -43,7 +41,7 @@ class Entry:
         details: the answer in one sentence; "" unless an experiment has finished.
         question: question of the experiment; "" without one, or unless it has finished.
         score: reported score, by which answers are sorted; None if there is none.
-        curve: the scores by depth, or the held-out losses by step, as a small figure.
+        curve: the scores by depth, or the held-out losses by step, as a small figure; see `_curve`.
         model: the probed model.
         data: name of the data set.
         n: number of test rows.
@@ -58,15 +56,15 @@ class Entry:
     details: str = ""
     question: str = ""
     score: float | None = None
-    curve: Markup | str = ""
+    curve: Mapping[str, Any] = field(default_factory=dict)
     model: str = ""
     data: str = ""
     n: int | None = None
 
     @property
     def date(self) -> str:
-        """Date and time of `seconds`."""
-        return date_text(datetime.fromtimestamp(self.seconds).isoformat(), " %H:%M")
+        """Date and time of `seconds`, in UTC as on the pages of runs."""
+        return date_text(datetime.fromtimestamp(self.seconds, UTC).isoformat(), " %H:%M")
 
 
 class _PretrainRecord(RecordPart):
@@ -120,25 +118,22 @@ def entry(root: Path, folder: Path) -> Entry:
     title, seconds = folder.resolve().parent.name, max(written) / 1e9  # the folder is OUT/NAME/KEY
     try:
         if (folder / STARTED).exists():
-            return Entry(title, path, "", *_unfinished(folder), seconds)
-        if not is_pretraining(folder):
-            return _finished(folder, path, url, written)
-        title, is_complete, has_step, summary, curve = _progress(folder, written)
-        state = ("finished", summary) if is_complete else _unfinished(folder, summary)
-        return Entry(title, path, url if has_step else "", *state, seconds, curve=curve)
+            return Entry(title, path, "", *_unfinished(folder, ""), seconds)
+        shown = (_pretraining if is_pretraining(folder) else _finished)(folder, path, url, written)
     except ProbekitError as error:
         return Entry(title, path, "", "damaged", str(error), seconds)
+    if shown.state == "finished":
+        return shown
+    state, summary = _unfinished(folder, shown.summary)
+    return replace(shown, state=state, summary=summary)
 
 
-def _unfinished(folder: Path, summary: str = "") -> tuple[str, str]:
+def _unfinished(folder: Path, summary: str) -> tuple[str, str]:
     """Return state and summary of a run that is not finished: running if its lock is held."""
-    is_running, stage = is_held(folder), read_stage(folder)
-    if is_running is False:
-        again = f"`{stage.command}` in {stage.cwd}" if stage.command else "the same call"
-        return "stopped", f"{summary} Stopped at {stage}. Resume it with {again}.".lstrip()
-    doubt = "" if is_running else "the file system has no locks, so that it may have stopped"
-    present = ", ".join(filter(None, [str(stage), stage.time_left, doubt]))
-    return "running", f"{summary} {present}".lstrip()
+    stage, left, resume = read_stage(folder)
+    if is_held(folder):
+        return "running", ", ".join(filter(None, [summary or stage, left]))
+    return "stopped", f"{summary or f'At {stage}'}. Resume it with {resume}."
 
 
 def _modified(folder: Path, names: Sequence[str]) -> tuple[int, ...]:
@@ -148,14 +143,13 @@ def _modified(folder: Path, names: Sequence[str]) -> tuple[int, ...]:
 
 
 @lru_cache(maxsize=100)
-def _progress(folder: Path, _written: tuple[int, ...]) -> tuple[str, bool, bool, str, Markup | str]:
-    """Return title, whether it is complete or has a step, summary and curve of a pretraining run.
+def _pretraining(folder: Path, path: str, url: str, written: tuple[int, ...]) -> Entry:
+    """Return the entry of a pretraining run; its state is "" if it is not finished.
 
-    If there is a state, steps logged after it are ignored. `_written` only makes the cache forget a
-    run whose files have changed.
+    If there is a state, steps logged after it are ignored. A run whose files have changed since
+    `written` is not taken from the cache.
     """
     record = read_record(folder / "run.json", _PretrainRecord)
-    title = f"{record.run}, pretraining"
     # A running process writes the log before the state. Reading the state first ensures that the
     # log covers it. Only the header of the state is read, because the page is requested every few
     # seconds.
@@ -163,47 +157,55 @@ def _progress(folder: Path, _written: tuple[int, ...]) -> tuple[str, bool, bool,
     # A missing log is an error only if there is a state; else no step has been logged yet.
     is_logged = progress is not None or (folder / LOG).exists()
     log = read_log(folder / LOG, progress) if is_logged else ()
-    if not log:
-        return title, False, False, f"No step of {record.steps:,} is logged yet.", ""
-    last = log[-1].step
+    last = log[-1].step if log else 0
     measured = [row for row in log if not math.isnan(row.held_out_loss)]
     loss = "no held-out loss yet"
     if measured:
         loss = f"held-out loss {measured[-1].held_out_loss:.2f} nats per token"
         loss += f" at step {measured[-1].step:,}"
-    summary = f"{last:,} of {record.steps:,} steps, {loss}."
-    curve = small_curve([row.held_out_loss for row in measured], "Held-out loss by step")
-    return title, last >= record.steps, True, summary, curve
+    return Entry(
+        title=f"{record.run}, pretraining",
+        folder=path,
+        url=url if log else "",
+        state="finished" if last >= record.steps else "",
+        summary=f"{last:,} of {record.steps:,} steps, {loss}",
+        seconds=max(written) / 1e9,
+        curve=_curve([row.held_out_loss for row in measured], "Held-out loss by step"),
+    )
 
 
 @lru_cache(maxsize=1000)  # the page is requested every few seconds
 def _finished(folder: Path, path: str, url: str, _written: tuple[int, ...]) -> Entry:
-    """Return the entry of a finished run; for `_written` see `_progress`."""
+    """Return the entry of a finished run; for `_written` see `_pretraining`."""
     record = open_record(folder, _READ)
     v = record.verdict
     metric, chance = METRICS[v.metric], math.nan if v.score is None else v.score.chance
     best = metric.range[1 if metric.sign > 0 else 0]
+    details = answer(v, record.question)
+    summary, _, _ = details.partition(" [")  # to the score
+    if not v.is_nested and v.best is not None and v.best.place not in summary:
+        summary += f" at {v.best.place}"
     return Entry(
         title=record.run,
         folder=path,
         url=url,
         state="finished",
-        summary=short_answer(v, record.question),
+        summary=summary,
         seconds=datetime.fromisoformat(record.created).timestamp(),
-        details=answer(v, record.question),
+        details=details,
         question=record.question or "",
         score=None if v.score is None else v.score.value,
-        curve=small_curve(v.curve, f"{metric.title} by layer", chance, best),
+        curve=_curve(v.curve, f"{metric.title} by layer", chance, best),
         model=record.model.source,
         data=record.data.name,
         n=None if v.score is None else v.score.n,
     )
 
 
-def small_curve(
+def _curve(
     values: Sequence[float], name: str, level: float = math.nan, best: float = math.nan
-) -> Markup | str:
-    """Return a small curve as SVG; "" with fewer than two values.
+) -> dict[str, Any]:
+    """Return what the template draws a small curve from; {} with fewer than two values.
 
     Args:
         values: the values, from left to right; NaN are left out.
@@ -211,21 +213,9 @@ def small_curve(
         level: value of a dotted line, such as chance; NaN for none.
         best: the best possible value, which is the other end of the axis; NaN for none.
     """
-    known = [(place, value) for place, value in enumerate(values) if math.isfinite(value)]
+    known = [value for value in values if math.isfinite(value)]
     if len(known) < 2:
-        return ""
-    within = [value for value in (*values, level, best) if math.isfinite(value)]
-    low, scale = min(within), (_HEIGHT - 4) / (max(within) - min(within) or 1)
-    steps = _WIDTH / (len(values) - 1)
-    points = " ".join(f"{steps * x:.1f},{_HEIGHT - 2 - scale * (y - low):.1f}" for x, y in known)
-    shown = [value for _, value in known]
-    words = f"{name}, {format_number(min(shown))} to {format_number(max(shown))}"
-    dotted: Markup | str = ""
-    if math.isfinite(level):
-        y = _HEIGHT - 2 - scale * (level - low)
-        dotted = Markup('<path d="M0 {:.1f}H{}"/>').format(y, _WIDTH)
-        words += f", chance {format_number(level)}"
-    return Markup(
-        '<svg viewBox="0 0 {0} {1}" width="{0}" height="{1}" role="img" aria-label="{2}">{3}'
-        '<polyline points="{4}"/></svg>'
-    ).format(_WIDTH, _HEIGHT, words, dotted, points)
+        return {}
+    ends = [value for value in (*known, level, best) if math.isfinite(value)]
+    words = f"{name}, {format_number(min(known))} to {format_number(max(known))}"
+    return {"values": known, "level": level, "low": min(ends), "high": max(ends), "words": words}

@@ -17,7 +17,6 @@ from probekit.report.figures.levels import chance_name
 from probekit.report.figures.style import LEVELS, fixed, format_number, format_p
 from probekit.results.verdict import (
     SIGNIFICANTLY_WORSE,
-    Case,
     Choice,
     HeadlineScore,
     UnselectedScores,
@@ -75,9 +74,13 @@ def answer(v: Verdict, question: str | None = None) -> str:
     if v.score is None:
         assert v.best is not None
         return f"No test score: {_in_words(v.best, v)} was chosen, but it has no test row."
+    metric = METRICS[v.score.metric]
     if math.isnan(v.score.value):
-        return f"No answer: the {METRICS[v.score.metric].title} is undefined on the test rows."
-    case, opening = v.case, _opening(v, v.case)
+        return f"No answer: the {metric.title} is undefined on the test rows."
+    # The level of the opening "Worse than {level}".
+    is_chance = v.is_below_chance and not metric.beats_the_mean
+    level = "chance" if is_chance else rival_name("majority", metric.name)
+    case, opening = v.case, OPENINGS[v.case].format(level=level)
     but = _but(v) if case == "not better" else ""
     score, chance = score_words(v.score)
     facts = [chance, _p_in_words(v), _better_words(v) if case == "no evidence" else ""]
@@ -92,29 +95,6 @@ def answer(v: Verdict, question: str | None = None) -> str:
     score += f" at {_in_words(v.choices[0], v)}"
     facts.append(_of_candidates(v, "best of {} in cross-validation"))
     return f"{opening}{but}: {_listed([score, *facts])}."
-
-
-def short_answer(v: Verdict, question: str | None = None) -> str:
-    """Return verdict, score and site in a few words; the whole answer if there is no score.
-
-    If the outer folds chose different sites, none is named.
-    """
-    if v.score is None or math.isnan(v.score.value):
-        return answer(v, question)
-    is_open = v.case == "yes" and not is_yes_no(question)
-    score, _, _ = score_words(v.score)[0].partition(" [")
-    places = _places(v)
-    at = f" at {next(iter(places))}" if len(places) == 1 else ""
-    return f"{_opening(v, 'not better' if is_open else v.case)}: {score}{at}"
-
-
-def _opening(v: Verdict, case: Case) -> str:
-    """Return the beginning of the answer in a case; the verdict must have a score."""
-    assert v.score is not None
-    metric = METRICS[v.score.metric]
-    is_chance = v.is_below_chance and not metric.beats_the_mean
-    level = "chance" if is_chance else rival_name("majority", metric.name)
-    return OPENINGS[case].format(level=level)
 
 
 def _listed(facts: Sequence[str]) -> str:
