@@ -243,7 +243,7 @@ def attention(model: str, texts: Texts, out: Path, max_mb: float, **options: Any
     "columns",
     type=click.IntRange(0),
     multiple=True,
-    help="Column to plot as a curve; repeatable.  [default for wpe.weight: 150, 200, 250]",
+    help="Column to plot as a curve; repeatable.  [default for wpe.weight: the 3 smoothest]",
 )
 @click.option(
     "--corner",

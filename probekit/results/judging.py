@@ -223,17 +223,17 @@ def _differences(
     return named, {name: _difference(row, name) for name, row in rows.items() if name not in named}
 
 
-def other_rivals(differences: pd.DataFrame, verdict: Verdict) -> list[Rival]:
-    """Return the differences of the reported score from probes that were not named in advance.
+def reported_differences(differences: pd.DataFrame, verdict: Verdict) -> dict[str, Rival]:
+    """Return the differences of the reported score, by the name of the other in differences.csv.
 
-    Their p-values are adjusted for all comparisons.
+    Their p-values are adjusted for the comparisons named in advance, or for all others.
     """
     if verdict.best is None:
-        return []
+        return {}
     best = verdict.best
     reported = HEADLINE if verdict.is_nested else f"{best.name} {best.position} {best.probe} task"
     rows = _differences_of(differences, reported)
-    return [_difference(row, name) for name, row in rows.items() if name not in verdict.named]
+    return {name: _difference(row, name) for name, row in rows.items()}
 
 
 def _differences_of(differences: pd.DataFrame, reported: str) -> dict[str, pd.Series]:

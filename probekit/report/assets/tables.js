@@ -3,7 +3,7 @@
 /** The number that a cell shows, or that of its attribute data-sort, or NaN. parseFloat does not
  *  accept the minus sign U+2212. "<0.001" sorts before "0.001". */
 function number(cell) {
-  const [, below, shown] = /^(<?)(.*)$/s.exec((cell.dataset.sort ?? cell.textContent).trim().replace("\u2212", "-").replaceAll(",", ""));
+  const [, below, shown] = /^(<?)(.*)$/s.exec((cell.dataset.sort ?? cell.textContent).trim().replaceAll("\u2212", "-").replaceAll(",", ""));
   return parseFloat(shown) - (below ? 1e-9 : 0);
 }
 

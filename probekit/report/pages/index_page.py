@@ -205,7 +205,7 @@ def _finished(folder: Path, path: str, url: str, _written: tuple[int, ...]) -> E
 def _curve(
     values: Sequence[float], name: str, level: float = math.nan, best: float = math.nan
 ) -> dict[str, Any]:
-    """Return what the template draws a small curve from; {} with fewer than two values.
+    """Return the values of a small curve and the ends of its axis; {} with fewer than two values.
 
     Args:
         values: the values, from left to right; NaN are left out.
