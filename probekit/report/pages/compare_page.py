@@ -85,7 +85,7 @@ def comparison_page(comparison: RunComparison) -> str:
     sections += [page.Paragraph(note, "note") for note in comparison.notes]
     sections += [page.PageSection(part.title, [part]) for part in figures]
     if len(sites):
-        title = f"{len(sites)} comparisons of the same site in both runs"
+        title = f"{counted(len(sites), 'comparison')} of the same site in both runs"
         table = _table(comparison, sites, "Comparisons by site")
         sections.append(page.PageSection("", [page.Fold(title, [table], is_open=not figures)]))
     settings_differ = comparisons.settings_words(names, settings)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -20,7 +21,7 @@ from probekit.report.figures.style import format_number
 from probekit.report.pages.page import Page, View
 from probekit.report.sentences.answer import answer
 from probekit.results.finished_run import date_text
-from probekit.results.record import STARTED, RecordPart, open_record, read_record
+from probekit.results.record import STARTED, RecordPart, RunRecord, open_record, read_record
 from probekit.training.run_files import LOG, STATE, is_pretraining, read_log, read_progress
 
 # Files of a finished run that the index verifies.
@@ -39,12 +40,8 @@ class Entry:
         summary: answer in a few words, progress or error message.
         seconds: time of creation since 1970; of an unfinished run, time of its last change.
         details: the answer in one sentence; "" unless an experiment has finished.
-        question: question of the experiment; "" without one, or unless it has finished.
-        score: reported score, by which answers are sorted; None if there is none.
         curve: the scores by depth, or the held-out losses by step, as a small figure; see `_curve`.
-        model: the probed model.
-        data: name of the data set.
-        n: number of test rows.
+        record: record of a finished experiment; None for other runs.
     """
 
     title: str
@@ -54,12 +51,8 @@ class Entry:
     summary: str
     seconds: float
     details: str = ""
-    question: str = ""
-    score: float | None = None
     curve: Mapping[str, Any] = field(default_factory=dict)
-    model: str = ""
-    data: str = ""
-    n: int | None = None
+    record: RunRecord | None = None
 
     @property
     def date(self) -> str:
@@ -138,8 +131,11 @@ def _unfinished(folder: Path, summary: str) -> tuple[str, str]:
 
 def _modified(folder: Path, names: Sequence[str]) -> tuple[int, ...]:
     """Return the modification times of files in nanoseconds, 0 for files that do not exist."""
-    paths = [folder / name for name in names]
-    return tuple(path.stat().st_mtime_ns if path.exists() else 0 for path in paths)
+    times = dict.fromkeys(names, 0)
+    for name in names:
+        with suppress(FileNotFoundError):  # a run that finishes in the meantime removes files
+            times[name] = (folder / name).stat().st_mtime_ns
+    return tuple(times.values())
 
 
 @lru_cache(maxsize=100)
@@ -175,9 +171,11 @@ def _pretraining(folder: Path, path: str, url: str, written: tuple[int, ...]) ->
 
 
 @lru_cache(maxsize=1000)  # the page is requested every few seconds
-def _finished(folder: Path, path: str, url: str, _written: tuple[int, ...]) -> Entry:
-    """Return the entry of a finished run; for `_written` see `_pretraining`."""
-    record = open_record(folder, _READ)
+def _finished(folder: Path, path: str, url: str, written: tuple[int, ...]) -> Entry:
+    """Return the entry of a finished run; for `written` see `_pretraining`."""
+    record, seconds = open_record(folder, _READ), max(written) / 1e9
+    with suppress(ValueError):  # no date
+        seconds = datetime.fromisoformat(record.created).timestamp()
     v = record.verdict
     metric, chance = METRICS[v.metric], math.nan if v.score is None else v.score.chance
     best = metric.range[1 if metric.sign > 0 else 0]
@@ -191,14 +189,10 @@ def _finished(folder: Path, path: str, url: str, _written: tuple[int, ...]) -> E
         url=url,
         state="finished",
         summary=summary,
-        seconds=datetime.fromisoformat(record.created).timestamp(),
+        seconds=seconds,
         details=details,
-        question=record.question or "",
-        score=None if v.score is None else v.score.value,
         curve=_curve(v.curve, f"{metric.title} by layer", chance, best),
-        model=record.model.source,
-        data=record.data.name,
-        n=None if v.score is None else v.score.n,
+        record=record,
     )
 
 
