@@ -182,7 +182,11 @@ def test_a_stage_has_the_time_left(tmp_path, monkeypatch):
             watcher.progress("probe", done, 8)
         stage = read_stage(tmp_path)
     # 4 were done before, so that 3 more take 90 s; the last one came too early to be written.
-    assert stage == ("probe: 5 of 8", "about 2 minutes left in this step", "the same call")
+    assert stage == (
+        "probe: 5 of 8",
+        "about 2 minutes left in this step",
+        "the same command or call",
+    )
     (tmp_path / STAGE).write_text("[")
     assert read_stage(tmp_path)[0] == "preparation"
 
