@@ -288,11 +288,29 @@ def exclusive(folder: Path, refusal: str) -> Iterator[None]:
     try:
         with as_store_error("lock", folder):
             is_locked = disk.lock(descriptor, wait=False)
+            if is_locked is False:  # `is_held` of another process has the lock for a moment
+                time.sleep(_PAUSES[0])
+                is_locked = disk.lock(descriptor, wait=False)
         if is_locked is False:  # None: the file system has no locks
             raise ConfigError(refusal)
         yield
     finally:
         disk.close(descriptor)
+
+
+def is_held(folder: Path) -> bool:
+    """Return whether a process holds the lock of a folder; True on a file system without locks.
+
+    A lock file that cannot be opened, such as a link, is held by nobody.
+    """
+    disk = Disk()
+    try:
+        descriptor = disk.open(folder / ".lock", for_lock=True)
+    except OSError:
+        return False
+    is_free = disk.lock(descriptor, wait=False)
+    disk.close(descriptor)
+    return not is_free
 
 
 @contextlib.contextmanager

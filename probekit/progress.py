@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import html
+import json
+import math
 import sys
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import rich.console
@@ -24,12 +27,21 @@ from rich.progress import (
 from rich.segment import Segment
 from rich.text import Text
 
+from probekit.amounts import counted
 from probekit.errors import check_has
-from probekit.terminal import SILENT, Watcher, unfiltered, visible
+from probekit.files import inside, write_atomic
+from probekit.terminal import SILENT, Watcher, command_line, unfiltered, visible
 
 SECONDS_BETWEEN_LINES = 10
 SECONDS_BETWEEN_PICTURES = 0.2  # of a notebook; each one is a message to the browser
 MOST_MESSAGES = 20  # shown in a notebook
+STAGE = ".stage.json"  # in the folder of a run until it ends; no result
+SECONDS_BETWEEN_STAGES = 1.0
+_UNKNOWN = (
+    "preparation",
+    "",
+    "the same command or call",
+)  # stage, time left and command before any is known
 
 
 class Console(rich.console.Console):
@@ -225,3 +237,55 @@ def _has_kernel() -> bool:
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
     return getattr(shell, "kernel", None) is not None
+
+
+class _StageWriter:
+    """A watcher that reports to another one, and writes the stage of a run to a file."""
+
+    def __init__(self, watcher: Watcher, path: Path) -> None:
+        self._watcher, self._path = watcher, path
+        self._step, self._start, self._first, self._written = "", 0.0, 0.0, 0.0
+        command = command_line()
+        self._resume = f"`{command}` in {Path.cwd()}" if command else _UNKNOWN[-1]
+        write_atomic(path, json.dumps([*_UNKNOWN[:-1], self._resume]))
+
+    def progress(self, step: str, done: float, total: int) -> None:
+        self._watcher.progress(step, done, total)
+        now = time.monotonic()
+        if step != self._step:
+            self._step, self._start, self._first = step, now, done
+        elif now - self._written < SECONDS_BETWEEN_STAGES:
+            return
+        self._written, left = now, ""
+        if self._first < done < total:
+            minutes = (now - self._start) * (total - done) / (done - self._first) / 60
+            left = f"about {counted(math.ceil(minutes), 'minute')} left in this step"
+        stage = f"{step}: {_done(done)} of {total:,}"
+        write_atomic(self._path, json.dumps([stage, left, self._resume]))
+
+    def tell(self, message: str) -> None:
+        self._watcher.tell(message)
+
+
+@contextmanager
+def recorded_stage(folder: Path, watcher: Watcher) -> Iterator[Watcher]:
+    """Yield a watcher that reports to the given one and records the stage in the folder of a run.
+
+    The record is removed at the end of the block, but not if the block raises.
+
+    Raises:
+        StoreError: the stage cannot be written.
+    """
+    yield _StageWriter(watcher, folder / STAGE)
+    (folder / STAGE).unlink(missing_ok=True)
+
+
+def read_stage(folder: Path) -> tuple[str, str, str]:
+    """Return the last stage of a run, the time left, and how to resume it, in words.
+
+    The time is that of the present step at its mean speed so far; "" if it is unknown.
+    """
+    with suppress(OSError, ValueError):
+        stage, left, resume = json.loads(inside(folder / STAGE).read_text("utf-8"))
+        return str(stage), str(left), str(resume)
+    return _UNKNOWN

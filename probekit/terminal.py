@@ -9,10 +9,12 @@ The library itself prints nothing: it reports progress and messages to a `Watche
 from __future__ import annotations
 
 import json
+import shlex
 import signal
 import sys
 import threading
 from collections.abc import Iterable
+from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, Protocol, Self, TextIO
 
@@ -92,6 +94,16 @@ def escape_streams() -> None:
 def unfiltered(stream: TextIO) -> TextIO:
     """Return the stream under a VisibleStream, for writers that escape the text themselves."""
     return stream.stream if isinstance(stream, VisibleStream) else stream
+
+
+def command_line() -> str:
+    """Return the command line of this process; "" if it is not a command of probekit."""
+    script = Path(sys.argv[0])
+    is_module = script.parts[-2:] == ("probekit", "__main__.py")
+    if not is_module and script.stem != "probekit":
+        return ""
+    program = ["python", "-m", "probekit"] if is_module else [script.name]
+    return shlex.join([*program, *sys.argv[1:]])
 
 
 class Watcher(Protocol):

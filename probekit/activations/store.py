@@ -40,6 +40,7 @@ from probekit.activations.records import (
     record_name,
     stem,
 )
+from probekit.amounts import counted
 from probekit.data.positions import IntArray, RowPlan
 from probekit.errors import (
     ConfigError,
@@ -431,9 +432,9 @@ class ActivationStore:
                 bad += damaged_files
         if bad:
             raise DamagedError(
-                f"{len(bad)} files are damaged: "
+                f"{counted(len(bad), 'damaged file')}: "
                 f"{', '.join(f'{self.folder}/{name}' for name in bad)}. `probekit cache repair "
-                f"{self.folder}` removes them, and the next run computes them again."
+                f"{self.folder}` removes damaged files, and the next run computes them again."
             )
 
     def layout_is_intact(self) -> bool:

@@ -8,21 +8,19 @@ imported at the top: a command checks its arguments first and then imports the s
 from __future__ import annotations
 
 import os
-import shlex
 import signal
 import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from io import TextIOWrapper
-from pathlib import Path
 from typing import Any
 
 import click
 
 from probekit.cli import caches, models, pictures, runs, texts
 from probekit.errors import ProbekitError, nearest
-from probekit.terminal import Interruptible, escape_streams
+from probekit.terminal import Interruptible, command_line, escape_streams
 
 
 def main() -> None:
@@ -43,10 +41,8 @@ def main() -> None:
         error.show()
         sys.exit(error.exit_code)
     except (KeyboardInterrupt, click.Abort) as error:
-        script = Path(sys.argv[0]).name
-        program = ["python", "-m", "probekit"] if script == "__main__.py" else [script]
-        command = shlex.join([*program, *sys.argv[1:]])
-        click.echo(f"\nInterrupted. Completed work is saved; continue with:\n  {command}", err=True)
+        resume = f"Completed work is saved; continue with:\n  {command_line()}"
+        click.echo(f"\nInterrupted. {resume}", err=True)
         sys.exit(143 if isinstance(error, _Terminated) else 130)
     # Below, color=True leaves escape sequences in the text to the stream, which makes them visible.
     except ProbekitError as error:

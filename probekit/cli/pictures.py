@@ -285,7 +285,7 @@ def attention(
     "columns",
     type=click.IntRange(0),
     multiple=True,
-    help="Column to plot as a curve; repeatable.  [default for wpe.weight: 150, 200, 250]",
+    help="Column to plot as a curve; repeatable.  [default for wpe.weight: the 3 smoothest]",
 )
 @click.option(
     "--corner",

@@ -14,14 +14,16 @@ import time
 from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
 
 from probekit.errors import ConfigError, ProbekitError
+from probekit.report.pages.compare_page import comparison_page
 from probekit.report.pages.index_page import find_runs, index_page
 from probekit.report.pages.losses import losses_html
 from probekit.report.pages.run_page import report_page
+from probekit.report.pages.runs_page import load_runs, runs_page
 from probekit.results.record import STARTED
 from probekit.training.run_files import is_pretraining
 
@@ -50,20 +52,33 @@ def make_server(folder: Path, port: int) -> RunsServer:
         ) from error
 
 
-def find_page(folder: Path, path: str) -> str | None:
-    """Return the page for the path of a request; None if no run has it.
+def find_page(folder: Path, target: str) -> str | None:
+    """Return the page for the target of a request; None if a run does not exist.
 
-    A run in progress is in the index, but has no page yet.
+    A run in progress is in the index, but has no page yet. `/overlay` and `/compare` have a
+    parameter `run` for each run.
 
     Raises:
-        ProbekitError: The page of a run cannot be built.
+        ProbekitError: The page of a run cannot be built, or two are needed.
     """
-    if path == "/":
+    url = urlsplit(target)
+    if url.path == "/":
         return index_page(folder)
-    runs = {
-        f"/run/{run.relative_to(folder).as_posix()}/report.html": run for run in find_runs(folder)
-    }
-    run = runs.get(unquote(path))
+    runs = {run.relative_to(folder).as_posix(): run for run in find_runs(folder)}
+    if url.path in ("/overlay", "/compare"):
+        names = parse_qs(url.query).get("run", [])
+        if not names or not runs.keys() >= set(names):
+            return None
+        chosen = [runs[name] for name in names]
+        if url.path == "/overlay":
+            return runs_page(load_runs(chosen))
+        if len(chosen) != 2:
+            raise ConfigError("Tick two runs on the list of runs.")
+        from probekit.pipeline.compare.compare import compare  # imports torch
+
+        return comparison_page(compare(*chosen))
+    pages = {f"/{PurePosixPath('run', name, 'report.html')}": run for name, run in runs.items()}
+    run = pages.get(unquote(url.path))
     if run is None or (run / STARTED).exists():
         return None
     return losses_html(run) if is_pretraining(run) else report_page(run)
@@ -173,7 +188,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(HTTPStatus.FORBIDDEN, f"Use the address {self.server.hosts[0]}.", "plain")
             return
         try:
-            page = find_page(self.server.folder, urlsplit(self.path).path)
+            page = find_page(self.server.folder, self.path)
         except ProbekitError as error:
             self._send(HTTPStatus.INTERNAL_SERVER_ERROR, str(error), "plain")
             return

@@ -17,7 +17,7 @@ from probekit.model.text.tokenizer import Tokenizer
 from probekit.model.weights.checkpoint import check_of
 from probekit.model.weights.sources import find_model, vocabulary_files
 from probekit.products import check_device
-from probekit.progress import shown_progress
+from probekit.progress import recorded_stage, shown_progress
 from probekit.provenance import digest, versions
 from probekit.report.pages.losses import write_losses
 from probekit.results.record import pack_record
@@ -90,8 +90,11 @@ def pretrain(
     refusal = f"Another process is training in {folder}. Wait for it, or give another --out."
     with exclusive(folder, refusal):
         sweep_drafts(folder.rglob(".*"))
-        with shown_progress(watcher, progress=progress) as shown:
-            return _pretrain(recipe, folder, device, shown)
+        with (
+            shown_progress(watcher, progress=progress) as shown,
+            recorded_stage(folder, shown) as watched,
+        ):
+            return _pretrain(recipe, folder, device, watched)
 
 
 def _pretrain(recipe: Recipe, folder: Path, device: str, watcher: Watcher) -> PretrainResult:

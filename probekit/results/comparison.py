@@ -11,7 +11,7 @@ from typing import Literal
 
 import pandas as pd
 
-from probekit.amounts import LEVEL
+from probekit.amounts import LEVEL, counted
 from probekit.probes.score.metric_table import METRICS
 from probekit.probes.targets import HEADLINE, TARGETS
 from probekit.results.site_results import NESTED_SITE
@@ -105,7 +105,7 @@ class RunComparison:
         """A sentence with the number of significant differences."""
         return (
             f"{self.n_significant} of {len(self.rows)} differences are significant (p below "
-            f"{LEVEL:g}, adjusted for {len(self.rows)} comparisons)."
+            f"{LEVEL:g}, adjusted for {counted(len(self.rows), 'comparison')})."
         )
 
 

@@ -32,9 +32,11 @@ from probekit.results.table import (
     EMBED_DEPTH,
     P_VALUES,
     SAME_FEATURES,
+    SERIES,
     concatenated,
     differs,
     n_blocks,
+    of_all_folds,
     only,
     placed,
     row_tick,
@@ -86,6 +88,7 @@ def judge(table: pd.DataFrame, differences: pd.DataFrame, grid: Sequence[float] 
     selectivity = None if task is None else _selectivity(table, task)
     sited, ranked = placed(table), ranked_rows(table)
     places = _Places(sited, ranked)
+    curve = [] if best is None else _curve(sited, best)
     return Verdict(
         metric=main_metric(table),
         main_metrics=main_metrics(table),
@@ -93,6 +96,7 @@ def judge(table: pd.DataFrame, differences: pd.DataFrame, grid: Sequence[float] 
         score=score,
         best=None if best is None else places.choice(best),
         choices=tuple(map(places.choice, picks)),
+        curve=tuple(curve),
         n_candidates=len(ranked),
         varied=_differing(ranked, {"kind": "probe", "position": "position"}),
         close=tuple(places.close()),
@@ -115,6 +119,13 @@ def judge(table: pd.DataFrame, differences: pd.DataFrame, grid: Sequence[float] 
         length_leads=_length_leads(compared),
         learns_control=_learns(compared.get("control"), selectivity),
     )
+
+
+def _curve(sited: pd.DataFrame, best: pd.Series) -> list[float]:
+    """Return the test scores of the task by depth, on the line of the chosen site."""
+    line = {column: best[column] for column in SERIES if column != "seed"}
+    rows = only(of_all_folds(sited), target="task", split="test", metric=best["metric"], **line)
+    return rows["value"].tolist()
 
 
 def compared_rows(row: pd.Series, table: pd.DataFrame) -> dict[str, pd.Series]:
@@ -212,17 +223,17 @@ def _differences(
     return named, {name: _difference(row, name) for name, row in rows.items() if name not in named}
 
 
-def other_rivals(differences: pd.DataFrame, verdict: Verdict) -> list[Rival]:
-    """Return the differences of the reported score from probes that were not named in advance.
+def reported_differences(differences: pd.DataFrame, verdict: Verdict) -> dict[str, Rival]:
+    """Return the differences of the reported score, by the name of the other in differences.csv.
 
-    Their p-values are adjusted for all comparisons.
+    Their p-values are adjusted for the comparisons named in advance, or for all others.
     """
     if verdict.best is None:
-        return []
+        return {}
     best = verdict.best
     reported = HEADLINE if verdict.is_nested else f"{best.name} {best.position} {best.probe} task"
     rows = _differences_of(differences, reported)
-    return [_difference(row, name) for name, row in rows.items() if name not in verdict.named]
+    return {name: _difference(row, name) for name, row in rows.items()}
 
 
 def _differences_of(differences: pd.DataFrame, reported: str) -> dict[str, pd.Series]:

@@ -300,6 +300,7 @@ class Verdict(BaseModel, frozen=True):
         best: the choice by the scores of all folds; for a nested cross-validation that of the final
             probe, which is fitted on all rows. None without cross-validated scores.
         choices: the choice of each outer fold; a single split counts as one fold.
+        curve: the test score of the task by depth, for the kind of site and of probe of `best`.
         n_candidates: number of combinations that were compared for the choice.
         varied: "kind" and "position" if candidates differ in them.
         close: cross-validated score and place of candidates that score about as the best one,
@@ -327,6 +328,7 @@ class Verdict(BaseModel, frozen=True):
     score: HeadlineScore | None = None
     best: Choice | None = None
     choices: tuple[Choice, ...] = ()
+    curve: tuple[Number, ...] = ()
     n_candidates: int = 0
     varied: tuple[str, ...] = ()
     close: tuple[tuple[float, str], ...] = ()

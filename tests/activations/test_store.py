@@ -59,7 +59,7 @@ def test_one_flipped_bit_is_detected_and_its_file_named(tmp_path, model):
     store.verify()
     path = shard_file(store.folder, MODEL_SITES[-1], 1)
     flip_last_bit(path)
-    message = r"1 files are damaged.*hook_resid_post/00001\.\w+\.safetensors"
+    message = r"1 damaged file: .*hook_resid_post/00001\.\w+\.safetensors"
     with pytest.raises(StoreError, match=message):
         store.verify()
     with pytest.raises(StoreError, match=message):  # no run takes such rows for numbers

@@ -17,6 +17,7 @@ from probekit.errors import ConfigError
 from probekit.training.run_files import write_log
 from tests.report.conftest import HOSTILE, make_record, write_shown
 from tests.report.pages.test_losses import a_log, write_pretraining
+from tests.report.pictures import make_comparison
 
 
 @pytest.fixture
@@ -83,11 +84,10 @@ def test_ctrl_c_ends_the_server_with_code_0(root, monkeypatch, by):
 def test_index_shows_new_runs(get, root):
     status, page = get("/")
     assert status == 200
-    assert "0 sites probed" in page
     assert "a b%2f&lt;b&gt;" in page
     (root / "other").mkdir()
     (root / "other" / ".started").write_text("")
-    assert ">other<" in get("/")[1]
+    assert '<tr data-run="other">' in get("/")[1]
     assert get("/", method="HEAD") == (200, "")
 
 
@@ -96,7 +96,7 @@ def test_a_pretraining_run_is_listed_and_served(get, root):
     index = get("/")[1]
     assert 'href="/run/little/report.html"' in index
     assert "700 of 1,000 steps, held-out loss 7.30 nats per token at step 700" in index
-    assert 'class="state running"' in index
+    assert 'class="state stopped"' in index  # no process holds the lock
     assert 'class="state damaged"' not in index
     status, page = get("/run/little/report.html")
     assert status == 200
@@ -105,7 +105,7 @@ def test_a_pretraining_run_is_listed_and_served(get, root):
     write_log(folder / "log.csv", a_log(1000))
     assert 'class="state finished"' in get("/")[1]
     (folder / "log.csv").unlink()
-    assert "No step of 1,000 is logged yet." in get("/")[1]
+    assert "0 of 1,000 steps, no held-out loss yet" in get("/")[1]
     (folder / "run.json").write_text("{")
     assert 'class="state damaged"' in get("/")[1]
 
@@ -256,11 +256,33 @@ def test_internal_errors_are_printed_and_the_server_continues(root, monkeypatch,
 
 def test_finished_run_is_rendered_from_its_files(get, root):
     write_shown(root / "n" / "done ü", record=make_record() | {"attention": []})
-    _, page = get("/")
-    assert "finished" in page
+    assert 'href="/run/n/done%20%C3%BC/report.html"' in get("/")[1]
     status, page = get("/run/n/done%20%C3%BC/report.html")
     assert status == 200
     assert "plotly" in page
+    with serving(root / "n" / "done ü") as server:  # the folder of a run instead of that of all
+        assert 'href="/run/report.html"' in ask(server, "/")[1]
+        assert ask(server, "/run/report.html") == (200, page)
+
+
+def test_ticked_runs_are_overlaid_or_compared(get, root, monkeypatch):
+    for key in ("a", "b"):
+        write_shown(root / "n" / key, record=make_record() | {"key": key})
+    monkeypatch.setattr(
+        "probekit.pipeline.compare.compare.compare",
+        lambda *runs: make_comparison(" ".join(run.name for run in runs)),
+    )
+    two = "run=n%2Fa&run=n%2Fb"
+    status, page = get(f"/overlay?{two}")
+    assert status == 200
+    assert "Accuracy by layer and run" in page
+    status, page = get(f"/compare?{two}")
+    assert status == 200
+    assert "a b" in page
+    assert get("/compare?run=n%2Fa") == (500, "Tick two runs on the list of runs.")
+    assert get("/overlay")[0] == 404
+    assert get("/overlay?run=..&run=n%2Fa")[0] == 404
+    assert get(f"/compare?{two}&run=n%2F..")[0] == 404
 
 
 def test_a_taken_port_is_reported(tmp_path):

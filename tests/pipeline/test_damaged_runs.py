@@ -11,6 +11,7 @@ from filelock import FileLock
 from probekit.cli.view_server import find_page
 from probekit.errors import ConfigError, DataError, MissingError, StoreError
 from probekit.pipeline.compare.compare import compare
+from probekit.progress import STAGE
 from probekit.report.pages.index_page import index_page
 from probekit.report.pages.run_page import run_figures, write_report
 from probekit.report.pages.runs_page import load_runs
@@ -109,7 +110,8 @@ def test_any_changed_byte_of_run_json_is_detected(damaged):
 
 
 def test_index_shows_damaged_runs(damaged):
-    assert "finished" in index_page(damaged.parents[1])
+    assert 'class="state' not in index_page(damaged.parents[1])
+    assert not (damaged / STAGE).exists()
     flip(damaged / "results.csv")
     assert "results.csv changed after the run" in index_page(damaged.parents[1])
 

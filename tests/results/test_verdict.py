@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from probekit.results.judging import other_rivals
+from probekit.results.judging import reported_differences
 from probekit.results.selection import chosen_row, fold_choices, headline_row, is_nested
 from probekit.results.table import DIFFERENCES, make_table, read_columns
 from probekit.results.verdict import NOT_BETTER, TOO_FEW_GROUPS, Rival
@@ -132,8 +132,8 @@ def as_text(v, differences):
     lines.append(line({"score": content["score"] or "none"}))
     rivals = {**v.rivals, **{one.name: one for one in v.neighbours}}
     if differences:
-        others = other_rivals(make_table(differences, DIFFERENCES), v)
-        rivals |= {f"other {one.name}": one for one in others}
+        others = reported_differences(make_table(differences, DIFFERENCES), v)
+        rivals |= {f"other {name}": one for name, one in others.items() if name not in v.named}
     for name, one in rivals.items():
         flags = " ".join(flag for flag, value in one.model_dump().items() if value is True)
         numbers = {key: value for key, value in one.model_dump().items() if type(value) is float}

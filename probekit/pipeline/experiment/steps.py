@@ -38,6 +38,7 @@ from probekit.pipeline.measure.significance import (
 from probekit.probes.prober import Prober
 from probekit.probes.score.scored import SiteResult
 from probekit.probes.targets import HEADLINE
+from probekit.progress import recorded_stage
 from probekit.report.notebooks.run_result import RunResult
 from probekit.results.judging import judge
 from probekit.results.network import AttentionPrompt
@@ -95,20 +96,20 @@ def run_source(
         card = read_card(experiment.data)
         probers = make_probers(experiment, source.rows, device)
         path = Path(out) / experiment.name / run_key(source, card)
-    with exclusive(path, _BUSY.format(path)):
+    with exclusive(path, _BUSY.format(path)), recorded_stage(path, watcher) as watched:
         if is_finished(path):
             return finished_result(path, watcher, page=page)
         # Before the long work, so that an unusable folder fails immediately.
         folder = RunFolder(path, created)
         with step("capture"):
-            source = source.open(partial(capture_models, cache_root=cache_root, watcher=watcher))
+            source = source.open(partial(capture_models, cache_root=cache_root, watcher=watched))
         with step("probe"):
             n_workers = workers if device == "cpu" else 1  # processes cannot share one accelerator
             names, results = [one.text for one in source.rows.positions], []
             for position, (name, prober) in enumerate(zip(names, probers, strict=True)):
                 if len(probers) > 1:
-                    watcher.tell(f"position {name}")
-                results += probe_sites(source, position, prober, folder, watcher, n_workers)
+                    watched.tell(f"position {name}")
+                results += probe_sites(source, position, prober, folder, watched, n_workers)
             chosen = chosen_sites(results, dict(zip(names, probers, strict=True)))
             if chosen is not None:
                 origin = {"run": folder.path.name, "position": chosen.place["position"]}
@@ -130,17 +131,17 @@ def run_source(
                     out=folder.path / "checkpoints",
                     cache_root=cache_root,
                     device=device,
-                    watcher=watcher,
+                    watcher=watched,
                     page=False,
                 ).table
 
             _over_training(experiment, table, run_one, folder)
         with step("look"):
-            write_selected_probe(folder, source, probers, results, table, watcher)
+            write_selected_probe(folder, source, probers, results, table, watched)
             prompts = _write_attention(source, folder)
             norms = source.norms()
         with step("intervene"):
-            write_causes(source, table, folder, watcher)
+            write_causes(source, table, folder, watched)
         # The verdict is that of the saved numbers, so that it can be repeated from the files.
         verdict = judge(
             load_table(folder.path / "results.csv"),

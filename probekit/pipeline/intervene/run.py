@@ -29,7 +29,7 @@ from probekit.pipeline.experiment.source import TASK, ModelSource, Source, model
 from probekit.pipeline.intervene.inputs import CauseInputs, cause_inputs
 from probekit.pipeline.intervene.steps import EffectStep, Part, Row, VerdictStep, read_or_compute
 from probekit.pipeline.measure.run_folder import RunFolder
-from probekit.progress import shown_progress
+from probekit.progress import recorded_stage, shown_progress
 from probekit.provenance import pretty_json
 from probekit.report.pages.causes_page import write_causes_page
 from probekit.results.causes import FOLDER, RECORD, TABLES, CausesRecord, CauseTables
@@ -179,9 +179,9 @@ def intervene(
         card = read_card(experiment.data)
         source = model_source(experiment, device)
         path = Path(out) / experiment.name / run_key(source, card)
-        with exclusive(path, _BUSY.format(path)):
+        with exclusive(path, _BUSY.format(path)), recorded_stage(path, shown) as watched:
             folder = RunFolder(path, datetime.now(UTC).isoformat(timespec="seconds"))
-            write_causes(source, None, folder, shown)
+            write_causes(source, None, folder, watched)
             folder.finish()
     write_causes_page(path)
     return CauseTables.open(path)

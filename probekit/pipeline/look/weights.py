@@ -21,8 +21,7 @@ from probekit.model.weights.sources import HPARAMS, find_model
 from probekit.report.pages.weights_page import MOST_CELLS, overview_page, weight_page
 from probekit.results.network import HeadWeights, WeightTensor
 
-# Columns of the position embeddings that are often plotted for GPT-2.
-COLUMNS = (150, 200, 250)
+N_COLUMNS = 3  # of the position embeddings that are plotted
 CORNER = 300  # rows and columns of a large matrix that are shown
 
 Floats = NDArray[np.float32]
@@ -45,8 +44,8 @@ def write_weights_page(
         source: `mini`, a hub name, a folder, or a file of weights, which may be incomplete.
         out: output page.
         tensor: name of the tensor to plot; None for an overview of all.
-        columns: columns of a matrix to plot as curves; by default those of COLUMNS that the
-            position embeddings have, or else column 0, and none for other matrices.
+        columns: columns of a matrix to plot as curves; by default those of the position embeddings
+            that vary most smoothly with the position, and none for other matrices.
         corner: number of rows and columns shown of a large matrix; by default CORNER. Position
             embeddings are shown completely, unless they have more than MOST_CELLS cells.
         n_head: number of heads, if there is no config.json next to the weights.
@@ -84,7 +83,9 @@ def write_weights_page(
                 f"{tensor} has no column {column}. Allowed: 0 to {values.shape[1] - 1}."
             )
     if not columns and tensor == "wpe.weight" and values.ndim == 2:
-        columns = [column for column in COLUMNS if column < values.shape[1]] or [0]
+        centred = values - values.mean(axis=0)
+        alike = (centred[1:] * centred[:-1]).sum(axis=0)  # values at adjacent positions
+        columns = sorted(np.argsort(-alike, kind="stable")[:N_COLUMNS].tolist())
     is_complete = tensor == "wpe.weight" and values.size <= MOST_CELLS
     attention = _ATTENTION.fullmatch(tensor)
     weight = WeightTensor(

@@ -1,23 +1,61 @@
-// Polls the server for the list of runs and updates the page when it changes.
+// Searches and ticks the runs, and polls the server for rows that have changed.
 
 const SECONDS = 2;
-const list = document.querySelector("#runs");
+const table = document.querySelector("#runs");
+const body = table.tBodies[0];
+const search = document.querySelector("#search");
 const gone = document.querySelector("#gone");
+
+/** Shows the rows that contain every word, and enables the buttons that fit the ticked ones. */
+function show() {
+  const words = search.value.toLowerCase().split(/\s+/);
+  const rows = [...body.rows];
+  for (const row of rows) row.hidden = !words.every((word) => row.textContent.toLowerCase().includes(word));
+  const n = rows.filter((row) => row.querySelector("input")?.checked).length;
+  const found = rows.filter((row) => !row.hidden).length;
+  document.querySelector("#count").textContent = `${found} of ${rows.length} runs${n ? `, ${n} ticked` : ""}`;
+  document.querySelector("[formaction='/overlay']").disabled = n < 2;
+  document.querySelector("[formaction='/compare']").disabled = n !== 2;
+}
+
+/** Replaces the rows that differ from those of the server; ticks, focus and order of others stay. */
+function renew(fresh) {
+  const before = new Map([...body.rows].map((row) => [row.dataset.run, row]));
+  let isChanged = false;
+  for (const row of [...fresh.rows].reverse()) {
+    const old = before.get(row.dataset.run);
+    before.delete(row.dataset.run);
+    if (old?.innerHTML === row.innerHTML) continue;
+    isChanged = true;
+    if (old) old.replaceWith(row);
+    else body.prepend(row);
+  }
+  for (const row of before.values()) row.remove();
+  if (!isChanged && !before.size) return;
+  resort(table);
+  show();
+}
 
 async function refresh() {
   if (document.hidden) return;
   try {
     const answer = await fetch("/", { cache: "no-store" });
     const page = new DOMParser().parseFromString(await answer.text(), "text/html");
-    const runs = page.querySelector("#runs");
     gone.hidden = true;
-    // Replaced only on change, to keep focus and selection.
-    if (runs && runs.innerHTML !== list.innerHTML) list.replaceChildren(...runs.childNodes);
+    const fresh = page.querySelector("#runs");
+    if (!fresh) return;
+    if (table.closest("form").hidden && fresh.tBodies[0].rows.length) location.reload();
+    renew(fresh.tBodies[0]);
   } catch (error) {
     if (!(error instanceof TypeError)) throw error;
     gone.hidden = false;
   }
 }
+
+search.addEventListener("input", show);
+search.addEventListener("keydown", (event) => { if (event.key === "Enter") event.preventDefault(); });
+table.addEventListener("change", show);
+show();
 
 // A saved copy of the page has no server to poll.
 if (location.protocol.startsWith("http")) setInterval(refresh, SECONDS * 1000);

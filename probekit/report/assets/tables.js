@@ -1,9 +1,9 @@
 // Sorts a table by the column whose heading is clicked.
 
-/** The number that a cell shows, or NaN. parseFloat does not accept the minus sign U+2212.
- *  "<0.001" sorts before "0.001". */
+/** The number that a cell shows, or that of its attribute data-sort, or NaN. parseFloat does not
+ *  accept the minus sign U+2212. "<0.001" sorts before "0.001". */
 function number(cell) {
-  const [, below, shown] = /^(<?)(.*)$/s.exec(cell.textContent.trim().replace("\u2212", "-").replaceAll(",", ""));
+  const [, below, shown] = /^(<?)(.*)$/s.exec((cell.dataset.sort ?? cell.textContent).trim().replaceAll("\u2212", "-").replaceAll(",", ""));
   return parseFloat(shown) - (below ? 1e-9 : 0);
 }
 
@@ -21,10 +21,16 @@ function sort(table, column, descending) {
   body.append(...[...body.rows].sort(compare));
 }
 
+/** Sorts a table again, after its rows have changed, by the column that it was sorted by. */
+function resort(table) {
+  const column = [...table.tHead.rows[0].cells].findIndex((head) => head.ariaSort);
+  if (column >= 0) sort(table, column, table.tHead.rows[0].cells[column].ariaSort === "descending");
+}
+
 for (const table of document.querySelectorAll(".sortable")) {
   const heads = [...table.tHead.rows[0].cells];
   heads.forEach((head, column) => {
-    head.querySelector("button").addEventListener("click", () => {
+    head.querySelector("button")?.addEventListener("click", () => {
       const descending = head.ariaSort !== "descending";
       for (const other of heads) other.ariaSort = null;
       head.ariaSort = descending ? "descending" : "ascending";

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
+from probekit.amounts import counted
 from probekit.report.figures.line_labels import name_traces
 from probekit.report.figures.style import (
     TEMPLATE,
@@ -73,11 +74,18 @@ def comparison_page(comparison: RunComparison) -> str:
     sections: list[page.Item] = []
     if len(main):
         title = "Selected probes and baselines"
-        sections.append(page.PageSection(title, [_table(comparison, main, title)], "first"))
+        is_equal = main["difference"].eq(0) & main["what"].ne("chosen")
+        items: list[page.Item] = []
+        if not is_equal.all():
+            items.append(_table(comparison, main[~is_equal], title))
+        if is_equal.any():
+            equal = f"{counted(int(is_equal.sum()), 'score')} equal in both runs"
+            items.append(page.Fold(equal, [_table(comparison, main[is_equal], equal)]))
+        sections.append(page.PageSection(title, items, "first"))
     sections += [page.Paragraph(note, "note") for note in comparison.notes]
     sections += [page.PageSection(part.title, [part]) for part in figures]
     if len(sites):
-        title = f"{len(sites)} comparisons of the same site in both runs"
+        title = f"{counted(len(sites), 'comparison')} of the same site in both runs"
         table = _table(comparison, sites, "Comparisons by site")
         sections.append(page.PageSection("", [page.Fold(title, [table], is_open=not figures)]))
     settings_differ = comparisons.settings_words(names, settings)
@@ -109,8 +117,13 @@ def settings_section(
         return page.PageSection(title, [equal])
     columns = [Column("setting"), *(Column(name, "value", "title") for name in names)]
     rows = [(name, *values) for name, values in settings.items()]
-    table = ResultTable(title, columns, rows)
-    return page.PageSection(title, [table, page.Paragraph(SETTINGS, "note")])
+    inputs = [row for row in rows if row[0].startswith(comparisons.INPUTS)]
+    own = [row for row in rows if row not in inputs]
+    items: list[page.Item] = [ResultTable(title, columns, own)] if own else []
+    if inputs:
+        of_inputs = f"Digests and versions that differ ({len(inputs)})"
+        items.append(page.Fold(of_inputs, [ResultTable(of_inputs, columns, inputs)]))
+    return page.PageSection(title, [*items, page.Paragraph(SETTINGS, "note")])
 
 
 def _table(comparison: RunComparison, rows: pd.DataFrame, title: str) -> ResultTable:

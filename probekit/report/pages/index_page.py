@@ -1,27 +1,31 @@
-"""Index page of a results folder: question, state and main result of each run."""
+"""Index page of a results folder: a table with answer, curve, model and data of each run."""
 
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from functools import lru_cache
-from pathlib import Path
+from operator import attrgetter
+from pathlib import Path, PurePosixPath
+from typing import Any
 from urllib.parse import quote
 
-from probekit.amounts import counted
 from probekit.errors import ProbekitError
+from probekit.files import is_held
+from probekit.probes.score.metric_table import METRICS
+from probekit.progress import STAGE, read_stage
 from probekit.report.causes.findings import run_answers
+from probekit.report.figures.style import format_number
 from probekit.report.pages.page import Page, View
 from probekit.results.finished_run import date_text
-from probekit.results.record import STARTED, RecordPart, open_record, read_record
+from probekit.results.record import STARTED, RecordPart, RunRecord, open_record, read_record
 from probekit.training.run_files import LOG, STATE, is_pretraining, read_log, read_progress
 
 # Files of a finished run that the index verifies.
 _READ = ("config.yaml", "results.csv", "differences.csv")
-QUIET = 120  # seconds without a new file after which a run is shown as possibly interrupted
 
 
 @dataclass(frozen=True)
@@ -32,10 +36,12 @@ class Entry:
         title: name of the experiment; of a pretraining run its name and "pretraining".
         folder: path of the run, relative to the folder of the index.
         url: URL of its report, or of the losses of a pretraining run; "" if there is none yet.
-        state: finished, running, quiet (no new file for a while) or damaged.
-        summary: main result, progress or error message.
-        created: creation time from the run's record; "" unless an experiment has finished.
-        question: question of the experiment; "" without one, or unless it has finished.
+        state: finished, running, stopped or damaged.
+        summary: answer in a few words, progress or error message.
+        seconds: time of creation since 1970; of an unfinished run, time of its last change.
+        details: the answer in one sentence; "" unless an experiment has finished.
+        curve: the scores by depth, or the held-out losses by step, as a small figure; see `_curve`.
+        record: record of a finished experiment; None for other runs.
     """
 
     title: str
@@ -43,8 +49,15 @@ class Entry:
     url: str
     state: str
     summary: str
-    created: str = ""
-    question: str = ""
+    seconds: float
+    details: str = ""
+    curve: Mapping[str, Any] = field(default_factory=dict)
+    record: RunRecord | None = None
+
+    @property
+    def date(self) -> str:
+        """Date and time of `seconds`, in UTC as on the pages of runs."""
+        return date_text(datetime.fromtimestamp(self.seconds, UTC).isoformat(), " %H:%M")
 
 
 class _PretrainRecord(RecordPart):
@@ -55,95 +68,82 @@ class _PretrainRecord(RecordPart):
 
 
 def find_runs(root: Path) -> list[Path]:
-    """Return the folders of the runs under a root, latest first.
+    """Return the folders of the runs under a root.
 
     Runs are searched in root, root/KEY and root/NAME/KEY. Links that lead out of the root are
     ignored.
     """
     inside = root.resolve()
-    files = [
-        path
+    folders = (
+        path.parent
         for pattern in ("", "*/", "*/*/")
         for name in ("run.json", STARTED)
         for path in root.glob(f"{pattern}{name}")
         if path.resolve().is_relative_to(inside)
-    ]
-    folders: dict[Path, float] = {}
-    for path in files:
-        with suppress(FileNotFoundError):  # a run that finishes in the meantime removes STARTED
-            folders[path.parent] = path.stat().st_mtime
-    return sorted(folders, key=lambda folder: (-folders[folder], str(folder)))
+    )
+    return list(dict.fromkeys(folders))
 
 
-def index_page(root: Path, *, now: float | None = None) -> str:
-    """Return the HTML page that lists the runs of a folder; it refreshes itself when served.
+def index_page(root: Path) -> str:
+    """Return the page with a table of the runs of a folder, latest first.
 
-    `now` is the time in seconds to which the ages of files are compared, by default the clock's.
+    It refreshes itself if it is served.
     """
-    entries = [
-        entry(root, folder, time.time() if now is None else now) for folder in find_runs(root)
-    ]
+    entries = [entry(root, folder) for folder in find_runs(root)]
+    entries.sort(key=attrgetter("folder"))
+    entries.sort(key=attrgetter("seconds"), reverse=True)
     return Page(
         eyebrow=["probekit"],
         title=f"Runs in {root.resolve().name}",
         answer="",
         sections=[View("index.html", {"entries": entries})],
-        styles=["index.css"],
-        scripts=["index.js"],
+        styles=["report.css", "index.css"],
+        scripts=[("tables.js", "index.js")],
         is_live=True,
     ).html()
 
 
-def entry(root: Path, folder: Path, now: float) -> Entry:
-    """Return the index entry of a run; `now` is the current time in seconds."""
-    path = folder.relative_to(root).as_posix()
-    if (folder / STARTED).exists():  # the run has not finished
-        # One file for each probed site and position; a file baselines.json belongs to no site.
-        sites = [file for file in folder.glob("sites/**/*.json") if file.stem != "baselines"]
-        times = []
-        for file in (folder / STARTED, *sites):
-            with suppress(FileNotFoundError):  # deleted in the meantime
-                times.append(file.stat().st_mtime)
-        # The clock of a file server may be ahead, so that the age would be negative. It is 0 if all
-        # files were deleted.
-        seconds, state = max(0, round(now - max(times, default=now))), "running"
-        probed = counted(len({file.name for file in sites}), "site")
-        summary = f"{probed} probed; last file written {seconds:,} s ago."
-        if seconds > QUIET:
-            summary += " If the run was interrupted, repeat the same command to resume it."
-            state = "quiet"
-        return Entry(_experiment(folder), path, "", state, summary)
+def entry(root: Path, folder: Path) -> Entry:
+    """Return the index entry of a run."""
+    path = folder.relative_to(root).as_posix()  # "." for the root itself, which a URL cannot have
+    url = quote(str(PurePosixPath("run", path, "report.html")))
+    written = _modified(folder, ("run.json", STARTED, STAGE, LOG, STATE, *_READ))
+    title, seconds = folder.resolve().parent.name, max(written) / 1e9  # the folder is OUT/NAME/KEY
     try:
-        if is_pretraining(folder):
-            written = _modified(folder, ("run.json", LOG, STATE))
-            run, n_steps, step, summary = _progress(folder, written)
-            is_quiet = now - max(written) / 1e9 > QUIET
-            unfinished = "quiet" if is_quiet else "running"
-            state = "finished" if step >= n_steps else unfinished
-            url = f"run/{quote(path)}/report.html" if step else ""
-            return Entry(f"{run}, pretraining", path, url, state, summary)
-        return _finished(folder, path, _modified(folder, ("run.json", *_READ)))
+        if (folder / STARTED).exists():
+            return Entry(title, path, "", *_unfinished(folder, ""), seconds)
+        shown = (_pretraining if is_pretraining(folder) else _finished)(folder, path, url, written)
     except ProbekitError as error:
-        return Entry(_experiment(folder), path, "", "damaged", str(error))
+        return Entry(title, path, "", "damaged", str(error), seconds)
+    if shown.state == "finished":
+        return shown
+    state, summary = _unfinished(folder, shown.summary)
+    return replace(shown, state=state, summary=summary)
 
 
-def _experiment(folder: Path) -> str:
-    """Return the name of the experiment of a run, from its folder OUT/NAME/KEY."""
-    return folder.resolve().parent.name
+def _unfinished(folder: Path, summary: str) -> tuple[str, str]:
+    """Return state and summary of a run that is not finished: running if its lock is held."""
+    stage, left, resume = read_stage(folder)
+    if is_held(folder):
+        return "running", ", ".join(filter(None, [summary or stage, left]))
+    return "stopped", f"{summary or f'At {stage}'}. Resume it with {resume}."
 
 
 def _modified(folder: Path, names: Sequence[str]) -> tuple[int, ...]:
     """Return the modification times of files in nanoseconds, 0 for files that do not exist."""
-    paths = [folder / name for name in names]
-    return tuple(path.stat().st_mtime_ns if path.exists() else 0 for path in paths)
+    times = dict.fromkeys(names, 0)
+    for name in names:
+        with suppress(FileNotFoundError):  # a run that finishes in the meantime removes files
+            times[name] = (folder / name).stat().st_mtime_ns
+    return tuple(times.values())
 
 
 @lru_cache(maxsize=100)
-def _progress(folder: Path, _written: tuple[int, ...]) -> tuple[str, int, int, str]:
-    """Return name, number of steps, last logged step and summary of a pretraining run.
+def _pretraining(folder: Path, path: str, url: str, written: tuple[int, ...]) -> Entry:
+    """Return the entry of a pretraining run; its state is "" if it is not finished.
 
-    If there is a state, steps logged after it are ignored. The last step is 0 if none is logged.
-    `_written` only makes the cache forget a run whose files have changed.
+    If there is a state, steps logged after it are ignored. A run whose files have changed since
+    `written` is not taken from the cache.
     """
     record = read_record(folder / "run.json", _PretrainRecord)
     # A running process writes the log before the state. Reading the state first ensures that the
@@ -153,27 +153,64 @@ def _progress(folder: Path, _written: tuple[int, ...]) -> tuple[str, int, int, s
     # A missing log is an error only if there is a state; else no step has been logged yet.
     is_logged = progress is not None or (folder / LOG).exists()
     log = read_log(folder / LOG, progress) if is_logged else ()
-    if not log:
-        return record.run, record.steps, 0, f"No step of {record.steps:,} is logged yet."
-    last = log[-1].step
+    last = log[-1].step if log else 0
     measured = [row for row in log if not math.isnan(row.held_out_loss)]
-    summary = f"{last:,} of {record.steps:,} steps, no held-out loss yet."
+    loss = "no held-out loss yet"
     if measured:
-        loss = f"{measured[-1].held_out_loss:.2f} nats per token at step {measured[-1].step:,}"
-        summary = f"{last:,} of {record.steps:,} steps, held-out loss {loss}."
-    return record.run, record.steps, last, summary
+        loss = f"held-out loss {measured[-1].held_out_loss:.2f} nats per token"
+        loss += f" at step {measured[-1].step:,}"
+    return Entry(
+        title=f"{record.run}, pretraining",
+        folder=path,
+        url=url if log else "",
+        state="finished" if last >= record.steps else "",
+        summary=f"{last:,} of {record.steps:,} steps, {loss}",
+        seconds=max(written) / 1e9,
+        curve=_curve([row.held_out_loss for row in measured], "Held-out loss by step"),
+    )
 
 
 @lru_cache(maxsize=1000)  # the page is requested every few seconds
-def _finished(folder: Path, path: str, _written: tuple[int, ...]) -> Entry:
-    """Return the entry of a finished run; for `_written` see `_progress`."""
-    record = open_record(folder, _READ)
+def _finished(folder: Path, path: str, url: str, written: tuple[int, ...]) -> Entry:
+    """Return the entry of a finished run; for `written` see `_pretraining`."""
+    record, seconds = open_record(folder, _READ), max(written) / 1e9
+    with suppress(ValueError):  # no date
+        seconds = datetime.fromisoformat(record.created).timestamp()
+    v = record.verdict
+    metric, chance = METRICS[v.metric], math.nan if v.score is None else v.score.chance
+    best = metric.range[1 if metric.sign > 0 else 0]
+    answers = run_answers(folder, record)
+    details = " ".join(answers)
+    summary, _, _ = answers[0].partition(" [")  # to the score
+    if len(answers) == 1 and not v.is_nested and v.best is not None and v.best.place not in summary:
+        summary += f" at {v.best.place}"
     return Entry(
         title=record.run,
         folder=path,
-        url=f"run/{quote(path)}/report.html",
+        url=url,
         state="finished",
-        summary=run_answers(folder, record)[0],
-        created=date_text(record.created, " %H:%M"),
-        question=record.question or "",
+        summary=summary,
+        seconds=seconds,
+        details=details,
+        curve=_curve(v.curve, f"{metric.title} by layer", chance, best),
+        record=record,
     )
+
+
+def _curve(
+    values: Sequence[float], name: str, level: float = math.nan, best: float = math.nan
+) -> dict[str, Any]:
+    """Return the values of a small curve and the ends of its axis; {} with fewer than two values.
+
+    Args:
+        values: the values, from left to right; NaN are left out.
+        name: what they are, for screen readers.
+        level: value of a dotted line, such as chance; NaN for none.
+        best: the best possible value, which is the other end of the axis; NaN for none.
+    """
+    known = [value for value in values if math.isfinite(value)]
+    if len(known) < 2:
+        return {}
+    ends = [value for value in (*known, level, best) if math.isfinite(value)]
+    words = f"{name}, {format_number(min(known))} to {format_number(max(known))}"
+    return {"values": known, "level": level, "low": min(ends), "high": max(ends), "words": words}

@@ -28,16 +28,16 @@ from probekit.report.pages.wrong_examples import errors_section, examples, load_
 from probekit.report.sentences.caveats import caveats
 from probekit.report.sentences.method import method, size_words
 from probekit.report.sentences.tables import (
+    CHOSEN_MINUS,
     RULE,
     comparison_table,
-    differences_table,
     features_tables,
     site_tables,
 )
 from probekit.report.texts import MachinePaths, class_label
 from probekit.results.causes import CauseTables, has_causes
 from probekit.results.finished_run import date_text, load_config
-from probekit.results.judging import other_rivals
+from probekit.results.judging import reported_differences
 from probekit.results.network import AttentionPrompt
 from probekit.results.record import (
     MOST_CLASSES,
@@ -58,9 +58,9 @@ from probekit.results.table import (
 )
 from probekit.results.verdict import Verdict
 
-OTHER_RULE = (
-    "An interval excludes 0 exactly if its p < 0.05; * significant for all differences of the run "
-    "together."
+CHOSEN_MINUS_RULE = (
+    "Chosen minus …: the reported score minus that of the row. An interval excludes 0 exactly if "
+    "its p < 0.05; * significant for all comparisons together."
 )
 FEATURES = (
     "At {site}, where k-sparse probes have their best cross-validated score{over_folds}; a probe "
@@ -195,12 +195,10 @@ def report_page(run_dir: Path) -> str:
 def _sites(
     run_dir: Path, record: RunRecord, table: pd.DataFrame, paths: MachinePaths
 ) -> Iterator[page.PageSection]:
-    """Yield one section, or none without a site.
-
-    It has all sites, and the differences that the table of comparisons does not have.
-    """
+    """Yield one section with all sites, or none without a site."""
     v = record.verdict
-    tables = site_tables(table, v)
+    differences = read_columns(run_dir / "differences.csv", DIFFERENCES)
+    tables = site_tables(table, v, reported_differences(differences, v))
     if not tables:
         return
     best, *others = tables
@@ -209,18 +207,12 @@ def _sites(
         best_sites = f"The {len(best.rows)} sites with the best cross-validated"
         items.append(page.Paragraph(f"{best_sites} {metric_name(v.metric)}, best first.", "note"))
     csv = paths.hide(_text(run_dir / "results.csv"))
+    if any(column.name in CHOSEN_MINUS.values() for column in best.headings):
+        items.append(page.Paragraph(CHOSEN_MINUS_RULE, "note"))
     items.append(page.Files([("Save all numbers as CSV", f"{record.run}-{record.key}.csv", csv)]))
     for more in others:
         n = len(more.rows)
         items.append(page.Fold("The other site" if n == 1 else f"The other {n} sites", [more]))
-    differences = read_columns(run_dir / "differences.csv", DIFFERENCES)
-    rivals = other_rivals(differences, v)
-    if rivals:
-        title = f"Differences from {len(rivals)} other sites, kinds and controls"
-        if len(rivals) == 1:
-            title = "Difference from one other site, kind or control"
-        compared = differences_table(rivals, v)
-        items.append(page.Fold(title, [compared, page.Paragraph(OTHER_RULE, "note")]))
     yield page.PageSection("All sites", items)
 
 
@@ -250,11 +242,11 @@ def _data(record: RunRecord) -> page.PageSection:
         page.Paragraph(f"{data.name}: {data.n_examples:,} examples, {data.n_rows:,} rows."),
         page.Fold("Counts by label and split", [_counts(record)]),
     ]
-    if data.findings:
-        checks = [Cell(f"`{one.code}` {one.message}", lead=one.level) for one in data.findings]
-        items.append(page.Fold("Data checks", [page.Texts(checks)]))
-    if data.notes:
-        items.append(page.Fold("Notes", [page.Texts(data.notes)]))
+    checks = [Cell(f"`{one.code}` {one.message}", lead=one.level) for one in data.findings]
+    # A note that a check repeats is left out.
+    notes = [one for one in data.notes if not any(one in check.text for check in checks)]
+    if checks or notes:
+        items.append(page.Fold("Data checks and notes", [page.Texts([*checks, *notes])]))
     if data.examples:
         items.append(page.Fold("Examples", [examples(data.examples)]))
     if data.card:

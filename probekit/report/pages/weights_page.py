@@ -36,6 +36,8 @@ METHOD = (
 MOST_CELLS = 4_000_000  # of position embeddings that are drawn in full
 # Quantile of the absolute weights at which colours end; an outlier would wash out all others.
 QUANTILE = 0.995
+# Block and kind of a tensor, as in h.3.mlp.c_fc.weight and model.layers.3.mlp.up_proj.weight.
+_OF_BLOCK = r"(?:^|\.)(?:h|layers)\.(?P<block>[0-9]{1,6})\.(?P<kind>.*)$"
 _COLOURBAR = {"thickness": 12, "outlinewidth": 0, "nticks": 6}
 Floats = NDArray[np.float32]
 Wide = NDArray[np.float64]
@@ -44,15 +46,13 @@ Wide = NDArray[np.float64]
 def overview_page(rows: pd.DataFrame, model: str) -> str:
     """Return a self-contained HTML page with a table of all tensors and their norms by block."""
     figures = []
-    # There is a figure by block only for models with at least two blocks.
-    if rows["name"].str.fullmatch(r"h\.[1-9]\d*\..*").any():
-        matrices = rows[rows["name"].str.match(r"h\.") & (rows["shape"].map(len) == 2)]
-        norms = zip(matrices["name"], matrices["norm"], strict=True)
+    named = rows["name"].str.extract(_OF_BLOCK)
+    is_shown = named["kind"].notna() & (rows["shape"].map(len) == 2)
+    drawn = rows.assign(**named)[is_shown].astype({"block": int})
+    drawn = drawn.sort_values("block", kind="stable")
+    if drawn["block"].max() > 0:  # one line per kind of matrix
+        norms = zip(drawn["name"], drawn["norm"], strict=True)
         words = "; ".join(f"{name} {norm:.1f}" for name, norm in norms)
-        # The figure of norms by block, one line per kind of matrix.
-        named = rows["name"].str.extract(r"^h\.(?P<block>[0-9]{1,6})\.(?P<kind>.*)$")
-        is_shown = named["kind"].notna() & (rows["shape"].map(len) == 2)
-        drawn = rows.assign(**named)[is_shown].astype({"block": int}).sort_values("block")
         figure = go.Figure(layout={"template": TEMPLATE})
         for number, (kind, points) in enumerate(drawn.groupby("kind", sort=False)):
             figure.add_scatter(
@@ -128,6 +128,7 @@ def _render(
                 )
                 for _, row in rows.iterrows()
             ],
+            is_sortable=True,
         )
         sections.append(PageSection(f"All {len(rows)} tensors", [table]))
     return Page(

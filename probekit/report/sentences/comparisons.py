@@ -23,6 +23,8 @@ from probekit.results.table import metric_name
 
 MOST_SETTINGS = 3  # named in the sentence under the answer
 
+INPUTS = ("digest of ", "version of ")  # beginnings of the names of facts that are no settings
+
 
 def comparison_question(comparison: RunComparison) -> str:
     """Return the question that a comparison answers."""
@@ -126,7 +128,7 @@ def settings_words(names: tuple[str, str], settings: Mapping[str, Sequence[str]]
     parts = [
         f"{name} is {in_a} in {a} and {in_b} in {b}"
         for name, (in_a, in_b) in settings.items()
-        if not name.startswith(("digest of ", "version of "))
+        if not name.startswith(INPUTS)
     ]
     if not parts:
         return ""

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
+from types import MappingProxyType
 
 import pandas as pd
 
@@ -86,11 +87,6 @@ def _name(target: str, v: Verdict) -> str:
     return f"{name}, own best sites (mean of {v.n_networks})" if is_mean else name
 
 
-def differences_table(rivals: Sequence[Rival], v: Verdict) -> ResultTable:
-    """Return a row for each difference, in the same format as `comparison_table`."""
-    return _table("Differences from all others", _compared(rivals, [one.name for one in rivals]), v)
-
-
 def _table(title: str, rows: Sequence[ComparedRow], v: Verdict) -> ResultTable:
     columns = (Column("compared with", "site", "phrase"), metric_name(v.metric), DIFFERENCE, "p")
     return ResultTable(title, columns, rows, css="compact")
@@ -136,6 +132,13 @@ def _p_cell(p: str, verdict: str, sided: str = "") -> Cell:
 # Name of the site of a single head -> its block and head.
 _HEAD = re.compile(r"^blocks\.(\d+)\..*\[head=(\d+)\]$")
 NOT_CONVERGED = "not converged"
+
+# Target of a score at a site -> column with the reported score minus that score.
+CHOSEN_MINUS = {
+    "task": "chosen minus site",
+    "random_weights": "chosen minus random",
+    "control": "chosen minus control",
+}
 
 # A table of more than MOST_ROWS lines shows the best BEST_ROWS and folds the rest.
 MOST_ROWS = 30
@@ -206,12 +209,28 @@ class SiteRow:
         ]
 
 
-def site_tables(table: pd.DataFrame, v: Verdict) -> list[ResultTable]:
+def site_tables(
+    table: pd.DataFrame, v: Verdict, differences: Mapping[str, Rival] = MappingProxyType({})
+) -> list[ResultTable]:
     """Return the table of all sites; of more than `MOST_ROWS`, the best and the others.
 
     Of several tables, the rows are in the order of the cross-validated score.
+
+    Args:
+        table: Rows of results.csv.
+        v: The verdict of the run.
+        differences: Differences of the reported score, by the other's name in differences.csv.
     """
     rows = site_rows(table, v)
+    compared = _compared(list(differences.values()), list(differences))
+    found = {name: (difference, p.text) for name, _, difference, p in compared}
+    for row in rows:
+        for target, column in CHOSEN_MINUS.items():
+            name = f"{row.site} {row.position} {row.probe} {target}"
+            if name in found:
+                difference, p = found[name]
+                (limits, _), *_ = difference.small
+                row.cells[column] = (difference.text, limits if p == NONE else f"{limits} p {p}")
     n_shown = len(rows) if len(rows) <= MOST_ROWS else BEST_ROWS
     if n_shown < len(rows):
         rows.sort(key=lambda row: row.cross_validated, reverse=True)
@@ -276,7 +295,8 @@ def filled_columns(rows: Sequence[SiteRow]) -> tuple[str, ...]:
     """Return the titles of the columns that at least one line fills."""
     measured = [name for row in rows for name in columns_of(row.metric)]
     # Main scores first, also if the lines have two main metrics.
-    all_columns = dict.fromkeys([metric_name(row.metric) for row in rows] + measured)
+    main = [metric_name(row.metric) for row in rows]
+    all_columns = dict.fromkeys([*main, *measured, *CHOSEN_MINUS.values()])
     return tuple(name for name in all_columns if any(name in row.cells for row in rows))
 
 

@@ -1,6 +1,5 @@
 """The figure of a pretraining run shows its log, during the run and afterwards."""
 
-import time
 from functools import partial
 
 import pytest
@@ -80,7 +79,7 @@ def test_a_log_that_is_not_that_of_the_state_is_no_result(tmp_path, refused, sna
     logged = write_log(folder / "log.csv", a_log(20))
     progress = Progress.of(20, tiny_recipe("texts"), "ab12", "cd34", logged)
     write_state(folder / "state.safetensors", {}, progress)
-    listed = partial(entry, tmp_path, folder, now=time.time())
+    listed = partial(entry, tmp_path, folder)
     assert write_losses(folder)
     assert listed().summary == snapshot
     write_log(folder / "log.csv", a_log(15))

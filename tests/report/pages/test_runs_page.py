@@ -2,16 +2,21 @@
 
 import json
 import re
-import time
+import subprocess
+import sys
 
 import pandas as pd
 import plotly.graph_objects as go
 import pytest
 
-from probekit.errors import DataError
-from probekit.report.pages.index_page import find_runs, index_page
+from probekit.errors import ConfigError, DataError
+from probekit.files import exclusive
+from probekit.progress import STAGE, read_stage, recorded_stage
+from probekit.report.pages.index_page import entry, find_runs, index_page
 from probekit.report.pages.run_page import write_report
 from probekit.report.pages.runs_page import load_runs, runs_figures, runs_page
+from probekit.terminal import SILENT
+from tests.cli.test_view import serving
 from tests.report.conftest import make_record, make_table, seal_run
 from tests.report.page_text import text_of, unpacked
 from tests.report.sentences.cases import with_p
@@ -114,24 +119,124 @@ def test_duplicate_runs_and_different_metrics_are_refused(two, write_run, tmp_pa
     refused(load_runs, [two[0], write_run(tmp_path / "numbers", numbers, OTHER | {"key": "n"})])
 
 
-def test_the_index_has_title_state_and_answer_of_each_run(two, tmp_path, snapshot):
+# A run: it begins a step, reports it, and waits until it is killed or gets an end of file.
+RUN = """
+import sys
+from pathlib import Path
+from probekit.files import exclusive
+from probekit.progress import recorded_stage
+from probekit.terminal import SILENT
+folder = Path(sys.argv[1])
+sys.argv = ["bin/probekit", "run", "my file.yaml"]
+with exclusive(folder, "busy"), recorded_stage(folder, SILENT) as watcher:
+    (folder / ".started").touch()
+    watcher.progress("probe", 2, 8)
+    print(flush=True)
+    sys.stdin.read()
+    (folder / ".started").unlink()
+"""
+
+
+@pytest.fixture
+def begin(tmp_path):
+    """A function that starts a process with a run in a folder, and returns both."""
+
+    def begin(name):
+        folder, pipe = tmp_path / name / "1", subprocess.PIPE
+        command = [sys.executable, "-c", RUN, folder]
+        process = subprocess.Popen(command, stdin=pipe, stdout=pipe, cwd=tmp_path)
+        started.append(process)
+        process.stdout.readline()
+        return folder, process
+
+    started = []
+    yield begin
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def test_a_live_run_has_its_stage_and_a_killed_one_the_command_to_resume(begin, tmp_path):
+    folder, process = begin("going")
+    assert entry(tmp_path, folder).state == "running"
+    assert entry(tmp_path, folder).summary == "probe: 2 of 8"
+    with pytest.raises(ConfigError, match="busy"), exclusive(folder, "busy"):
+        pass
+    process.kill()
+    process.wait()
+    shown = entry(tmp_path, folder)
+    assert (shown.state, shown.url) == ("stopped", "")
+    resume = f"`probekit run 'my file.yaml'` in {tmp_path}"
+    assert shown.summary == f"At probe: 2 of 8. Resume it with {resume}."
+    folder, process = begin("going")  # the lock of a killed process is free
+    process.communicate()
+    assert [path.name for path in folder.iterdir()] == [".lock"]
+
+
+def test_a_stage_has_the_time_left(tmp_path, monkeypatch):
+    clock = iter([100.0, 130.0, 130.5])
+    monkeypatch.setattr("probekit.progress.time.monotonic", lambda: next(clock))
+    with recorded_stage(tmp_path, SILENT) as watcher:
+        for done in (4, 5, 6):
+            watcher.progress("probe", done, 8)
+        stage = read_stage(tmp_path)
+    # 4 were done before, so that 3 more take 90 s; the last one came too early to be written.
+    assert stage == (
+        "probe: 5 of 8",
+        "about 2 minutes left in this step",
+        "the same command or call",
+    )
+    (tmp_path / STAGE).write_text("[")
+    assert read_stage(tmp_path)[0] == "preparation"
+
+
+def test_the_index_has_title_state_and_answer_of_each_run(two, begin, tmp_path, snapshot):
     for folder, seed in zip(two, (0, 1), strict=True):
         (folder / "config.yaml").write_text(SEED.format(seed))
         seal_run(folder)
-    going = tmp_path / "going" / "1"
-    (going / "sites" / "-1").mkdir(parents=True)
-    for name in (".started", "sites/a.json", "sites/-1/a.json", "sites/baselines.json"):
-        (going / name).write_text("{}")
+    begin("going")
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old" / ".started").write_text("")
     (tmp_path / "bad").mkdir()
     changed_record = (two[0] / "run.json").read_text().replace("plural", "other")
     (tmp_path / "bad" / "run.json").write_text(changed_record)
     page = index_page(tmp_path)
     assert "<b>%{x}" not in page
-    text = re.sub(r"\d+ s ago", "N s ago", portable(text_of(page), tmp_path))
-    assert text.replace(tmp_path.name, "FOLDER") == snapshot
-    for state, n in {"finished": 2, "running": 1, "damaged": 1}.items():
+    rows = re.findall(r"<tr data-run=.*?</tr>", portable(page, tmp_path), re.DOTALL)
+    text = text_of("".join(sorted(rows))).replace(tmp_path.name, "FOLDER")
+    assert re.sub(r"\d+ \w+ 20\d\d \d+:\d+", "DATE", text) == snapshot
+    for state, n in {"running": 1, "stopped": 1, "damaged": 1}.items():
         assert page.count(f'class="state {state}"') == n
-    assert 'class="state quiet"' in index_page(tmp_path, now=time.time() + 1000)
+
+
+SHOWN = (
+    "[...document.querySelectorAll('#runs tbody tr:not([hidden])')].map((row) => row.dataset.run)"
+)
+PRESS = "document.querySelectorAll('#runs thead button')[1].click()"
+SEARCH = """
+search.value = "{}";
+search.dispatchEvent(new Event("input"));
+document.querySelector("#count").textContent
+"""
+TICKED = "[...document.querySelectorAll('#runs :checked')].map((box) => box.value)"
+
+
+def test_runs_are_searched_sorted_and_ticked_while_the_list_is_renewed(browser, two, tmp_path):
+    with serving(tmp_path) as server:
+        browser.open(f"http://127.0.0.1:{server.server_port}/")
+        assert browser.evaluate(SEARCH.format("GPT2 plural/B")) == "1 of 2 runs"
+        assert browser.evaluate(SHOWN) == ["plural/b"]
+        browser.evaluate("document.querySelector('tr:not([hidden]) input').click()")
+        assert browser.evaluate(SEARCH.format("")) == "2 of 2 runs, 1 ticked"
+        browser.evaluate(PRESS)  # the best score first, then the worst
+        assert browser.evaluate(SHOWN) == ["plural/3f9a0c", "plural/b"]
+        browser.evaluate(PRESS)
+        (tmp_path / "other").mkdir()
+        (tmp_path / "other" / ".started").write_text("")
+        browser.settle(3000)
+        assert browser.evaluate(SHOWN) == ["plural/b", "plural/3f9a0c", "other"]
+        assert browser.evaluate(TICKED) == ["plural/b"]
+        browser.call("Page.navigate", url="about:blank")  # ends the requests for the list
 
 
 def test_links_out_of_the_folder_are_ignored(two, tmp_path):

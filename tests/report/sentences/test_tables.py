@@ -7,13 +7,17 @@ import pytest
 
 from probekit.report.sentences.tables import (
     BEST_ROWS,
+    CHOSEN_MINUS,
     MOST_ROWS,
     comparison_table,
     filled_columns,
     site_rows,
     site_tables,
 )
+from probekit.results.judging import reported_differences
 from probekit.results.record import BY_WORD, Control
+from probekit.results.table import DIFFERENCES
+from probekit.results.table import make_table as make_rows
 from tests.report.conftest import SITES, difference, judged, make_heads, make_table, row
 from tests.report.sentences.cases import CASES, NESTED, with_p
 
@@ -94,6 +98,22 @@ def test_tables_of_sites_are_those_that_are_stored(snapshot, name):
         for one in sites
     ]
     assert lines([("", "layer", "site", "badge", *columns), *rows]) == snapshot
+
+
+def test_differences_of_the_chosen_probe_are_columns_of_the_table_of_sites():
+    rows = [
+        difference(f"{SITES[1]} last logistic task", 0.14, p=0.001),
+        difference(f"{SITES[1]} last logistic random_weights", 0.21, 0.3, p=math.nan),
+        difference("majority"),
+    ]
+    v = judged(TABLE, rows)
+    differences = reported_differences(make_rows(rows, DIFFERENCES), v)
+    (whole,) = site_tables(TABLE, v, differences)
+    assert [column.name for column in whole.headings[-2:]] == list(CHOSEN_MINUS.values())[:2]
+    assert lines(row[-2:] for row in whole.rows[:2]).splitlines() == [
+        "– | –",
+        "+0.14 [0.09, 0.19] p 0.001* | +0.21 [−0.09, 0.51]",
+    ]
 
 
 def test_of_many_sites_only_the_best_by_cross_validation_are_unfolded():
