@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from probekit.amounts import percent
 from probekit.cli.options import ModelName, json_option
 from probekit.terminal import json_text
 
@@ -70,7 +71,7 @@ def params(model: str, untied: bool, no_qkv_bias: bool, as_json: bool, **sizes: 
     for block in entries.values():
         for entry in block:
             cells = [entry["name"], entry["formula"], f"{entry['number']:,}", str(entry["times"])]
-            cells += [f"{entry['in_all']:,}", f"{entry['share']:.2%}"]
+            cells += [f"{entry['in_all']:,}", percent(entry["share"], 2)]
             cells += [f"{size:,.2f}" for size in entry["megabytes"].values()]
             rows.append(cells)
         rows.append([""] * (len(columns) + len(_BYTES)))  # a blank line

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from probekit.amounts import fixed, signed
 from probekit.errors import DataError
 
 MEAN = "the mean of all tokens"
@@ -249,9 +250,8 @@ class RowPrediction:
         ('plural +1.25', '−0.50')
         """
         if self.label is None:
-            return f"{self.score:.2f}".replace("-", "−")
-        signed = f"{self.score:+.2f}".replace("-", "−")
-        return f"{self.label} {signed}"
+            return fixed(self.score, 2)
+        return f"{self.label} {signed(self.score)}"
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,10 @@ from itertools import islice
 import click
 import pandas as pd
 
-from probekit.amounts import counted
+from probekit.amounts import counted, format_number, format_p
 from probekit.cli.show.terminal import show_table, words
 from probekit.pipeline.selftest import CheckResult
 from probekit.report.causes.findings import cause_answer, directions_in, verdict_tables
-from probekit.report.figures.style import format_number, format_p
 from probekit.report.notebooks.run_result import RunResult
 from probekit.report.pages.table import Cell, ResultTable
 from probekit.report.sentences.answer import answer

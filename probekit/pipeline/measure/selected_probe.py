@@ -30,6 +30,7 @@ from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.preprocessing import StandardScaler
 
 from probekit.activations.given.given import GivenSite
+from probekit.amounts import percent
 from probekit.data.examples import Example
 from probekit.files import as_store_error, csv_text
 from probekit.model.sites.catalogue import describe
@@ -226,7 +227,7 @@ def scatter_rows(chosen: SelectedProbe) -> pd.DataFrame:
     if min(between, within) >= _ROUNDING * np.abs(train).max():
         projected = LinearDiscriminantAnalysis().fit(train, y).transform(test)
     components = [
-        f"component {number} ({share:.0%} of variance)"
+        f"component {number} ({percent(share)} of variance)"
         for number, share in enumerate(pca.explained_variance_ratio_, start=1)
     ]
     discriminants = [f"discriminant {number + 1}" for number in range(projected.shape[1])]

@@ -110,8 +110,8 @@ class AttentionExplorer:
             return ""
         layer, head = np.unravel_index(int(np.nanargmax(scores)), scores.shape)
         return (
-            f"The page opens on L{prompt.layers[layer]}H{prompt.heads[head]}: of {n_heads} heads, "
-            "its attention depends least on distance alone (beyond distance "
+            f"The page opens on L{prompt.layers[layer]}H{prompt.heads[head]}: of "
+            f"{n_heads:,} heads, its attention depends least on distance alone (beyond distance "
             f"{scores[layer, head]:.2f})."
         )
 

@@ -7,6 +7,7 @@ import pandas as pd
 import plotly.colors
 import plotly.graph_objects as go
 
+from probekit.amounts import format_number
 from probekit.report.figures.line_labels import name_traces
 from probekit.report.figures.style import (
     GREY,
@@ -15,7 +16,6 @@ from probekit.report.figures.style import (
     TEMPLATE,
     axis_title,
     error_bars,
-    format_number,
     plotly_text,
     series_marker,
 )

@@ -13,6 +13,7 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from probekit.amounts import fixed, format_number
 from probekit.errors import UnknownNameError, nearest
 from probekit.probes.targets import HEADLINE
 from probekit.report.figures import line_labels
@@ -29,8 +30,6 @@ from probekit.report.figures.style import (
     TITLE_MARGIN,
     LineStyle,
     axis_title,
-    fixed,
-    format_number,
     label_colour,
     layer_axis,
     layer_ends,

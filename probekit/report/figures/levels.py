@@ -10,18 +10,12 @@ from types import MappingProxyType
 import pandas as pd
 import plotly.graph_objects as go
 
+from probekit.amounts import fixed, format_number
 from probekit.probes.kinds.registry import kind_of
 from probekit.probes.score.metric_table import METRICS
 from probekit.probes.targets import BASELINES, HEADLINE
 from probekit.report.figures.line_labels import LineLabel
-from probekit.report.figures.style import (
-    LEVELS,
-    finite_ends,
-    fixed,
-    format_number,
-    plotly_text,
-    with_margin,
-)
+from probekit.report.figures.style import LEVELS, finite_ends, plotly_text, with_margin
 from probekit.results.selection import best_first
 from probekit.results.table import concatenated, differs, only
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +13,7 @@ import plotly.graph_objects as go
 from numpy.typing import NDArray
 from plotly.colors import sequential
 
+from probekit.amounts import fixed, format_number
 from probekit.errors import DataError
 from probekit.probes.score.metric_table import METRICS
 from probekit.probes.targets import TARGETS
@@ -176,9 +176,9 @@ def _draw(
     texts = []
     for features, (_, cell) in zip(_features(cells), cells.iterrows(), strict=True):
         site = style.plotly_text(site_with_head(cell["site"], cell["head"]))
-        score = style.format_number(cell["value"], cell["ci_low"], cell["ci_high"])
+        score = format_number(cell["value"], cell["ci_low"], cell["ci_high"])
         others = [
-            f"{name}: {style.format_number(scores_at[features][key])}"
+            f"{name}: {format_number(scores_at[features][key])}"
             for name, key in related.items()
             if key in scores_at[features] and key != ("task", metric)
         ]
@@ -295,9 +295,10 @@ def text_map(
     if values.size <= most_texts:
         # The row and the column of each cell, in the order of the texts.
         y, x = np.indices(values.shape).reshape(2, -1).tolist()
-        shown_texts = list(texts) if texts is not None else list(map(cell_text, values.ravel()))
+        if texts is None:
+            texts = ["" if np.isnan(value) else fixed(value, 2) for value in values.ravel()]
         font = {"size": style.SMALL, "color": inks(values.ravel(), shown)}
-        figure.add_scatter(x=x, y=y, text=shown_texts, mode="text", textfont=font, hoverinfo="skip")
+        figure.add_scatter(x=x, y=y, text=list(texts), mode="text", textfont=font, hoverinfo="skip")
     # Columns and rows are labelled by index, because labels such as tokens may occur twice. Without
     # a range, the text trace would add a margin around the map.
     axis = {"tickmode": "array", "showgrid": False, "showline": False, "ticks": ""}
@@ -361,19 +362,6 @@ def frame_cell(figure: go.Figure, column: int, row: int) -> None:
     corners = {"x0": column - 0.5, "x1": column + 0.5, "y0": row - 0.5, "y1": row + 0.5}
     for width, colour in ((5, "#ffffff"), (2.5, "#D55E00")):
         figure.add_shape(type="rect", **corners, line={"width": width, "color": colour})
-
-
-def cell_text(value: float) -> str:
-    """Return a value as short text: two decimals, without a leading 0; "" for NaN.
-
-    >>> cell_text(0.968), cell_text(-0.25), cell_text(1.0), cell_text(0.996), cell_text(-0.001)
-    ('.97', '−.25', '1.00', '1.00', '.00')
-    >>> cell_text(10.25), cell_text(-20.5)
-    ('10.25', '−20.50')
-    """
-    if np.isnan(value):
-        return ""
-    return re.sub(r"^(−?)0\.", r"\1.", style.fixed(value, 2))
 
 
 def inks(values: NDArray[np.float64], shown: Colours) -> list[str]:

@@ -11,11 +11,11 @@ import pandas as pd
 import plotly.colors
 import plotly.graph_objects as go
 
-from probekit.amounts import counted
+from probekit.amounts import counted, format_number
 from probekit.errors import DataError, UnknownNameError, nearest
 from probekit.model.sites.catalogue import component_of, layer_of
 from probekit.report.figures.line_labels import LineLabel, label_at_end, label_lines
-from probekit.report.figures.style import SERIES_COLOURS, TEMPLATE, format_number, plotly_text
+from probekit.report.figures.style import SERIES_COLOURS, TEMPLATE, plotly_text
 from probekit.report.maps.maps import Colours, text_map, thin_ticks
 from probekit.report.pages import page
 from probekit.report.pages.table import ResultTable
@@ -76,7 +76,7 @@ def lens_page(rows: pd.DataFrame, *, model: str, facts: Mapping[str, str]) -> st
         title="Agreement with the final prediction by layer",
         figure=page.figure_json(lens_curve(summary)),
         caption=f"Share of {counted(n, 'position')} at which the most likely token of a layer is "
-        f"the final one, and share of {n_next} with a next token in the text at which it is that "
+        f"the final one, and share of {n_next:,} with a next token in the text at which it is that "
         "token.",
         description="Agreement with the final prediction by layer. "
         + "; ".join(
@@ -213,7 +213,7 @@ def lens_answer(rows: pd.DataFrame) -> str:
             f"{before['as_output']} of {counted(n, 'position')}."
         )
     named = [since] if before is None else [since, before]
-    counts = [f"{row['as_output']} of {n} at {_layer(row['layer'])}" for row in named]
+    counts = [f"{row['as_output']:,} of {n:,} at {_layer(row['layer'])}" for row in named]
     return (
         f"From {_layer(since['layer'])} on, the most likely token is {final} at half of the "
         f"positions or more: {', '.join(counts)}."
@@ -339,11 +339,11 @@ def lens_curve(summary: pd.DataFrame) -> go.Figure:
     for (name, (label, total, dash)), colour in zip(_LINES.items(), SERIES_COLOURS, strict=False):
         figure.add_scatter(
             x=list(range(len(summary))),
-            y=shares[name].tolist(),
+            y=(100 * shares[name]).tolist(),
             mode="lines+markers",
             line={"color": colour, "dash": dash, "width": 2.5},
             hovertext=[
-                f"<b>{row['layer']}</b><br>{label} at {row[name]} of {row[total]} positions"
+                f"<b>{row['layer']}</b><br>{label} at {row[name]:,} of {row[total]:,} positions"
                 for _, row in summary.iterrows()
             ],
             hoverinfo="text",
@@ -356,7 +356,7 @@ def lens_curve(summary: pd.DataFrame) -> go.Figure:
         tickangle=0,
         range=[-0.3, len(summary) - 0.9],  # to 0.1 after the last point, at len(summary) - 1
     )
-    figure.update_yaxes(title_text="share of positions", range=[-0.03, 1.05], tickformat=".0%")
+    figure.update_yaxes(title_text="share of positions", range=[-3, 105], ticksuffix=" %")
     labels: list[LineLabel] = []
     for line, (label, _, _) in zip(figure.data, _LINES.values(), strict=True):
         labels += label_at_end(line, label, line.line.color)

@@ -8,10 +8,10 @@ from pathlib import Path
 import pandas as pd
 import plotly.graph_objects as go
 
+from probekit.amounts import fixed, format_number, percent
 from probekit.probes.score.metric_table import METRICS
 from probekit.report.figures import chosen_figures, curves, views
 from probekit.report.figures.layer_curve import curve_figure, facets_height
-from probekit.report.figures.style import fixed, format_number
 from probekit.report.maps.maps import head_maps, layer_map, map_cells
 from probekit.report.pages.page import FigurePart, figure_json
 from probekit.report.sentences import captions
@@ -230,7 +230,7 @@ def chosen_parts(run_dir: Path, table: pd.DataFrame, v: Verdict) -> Iterator[Fig
         wrong = confusion[confusion["truth"] != confusion["guess"]].nlargest(MOST_CONFUSED, "n")
         named = [
             f"{class_label(row['truth'])} predicted as {class_label(row['guess'])}: {row['n']:,} "
-            f"rows ({shares.loc[row['truth'], row['guess']]:.0%} of that label)"
+            f"rows ({percent(shares.loc[row['truth'], row['guess']])} of that label)"
             for _, row in wrong[wrong["n"] > 0].iterrows()
         ]
         yield FigurePart(

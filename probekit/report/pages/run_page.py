@@ -164,7 +164,7 @@ def report_page(run_dir: Path) -> str:
     is_of_classes = METRICS[v.metric].fits("class", {"scores", "probabilities", "alarms"})
     if is_of_classes and n_classes > MOST_CLASSES and not has_matrix:
         not_drawn = (
-            f"The data have {n_classes} classes. Confusion matrix, scatter plots, cosines of "
+            f"The data have {n_classes:,} classes. Confusion matrix, scatter plots, cosines of "
             f"directions and errors are computed for at most {MOST_CLASSES}."
         )
         sections.append(page.Paragraph(not_drawn, "note"))
@@ -207,17 +207,17 @@ def _sites(
     best, *others = tables
     items: list[page.Item] = [best]
     if others:
-        best_sites = f"The {len(best.rows)} sites with the best cross-validated"
+        best_sites = f"The {len(best.rows):,} sites with the best cross-validated"
         items.append(page.Paragraph(f"{best_sites} {metric_name(v.metric)}, best first.", "note"))
     csv = b64encode(paths.hide(_text(run_dir / "results.csv")).encode()).decode()
     items.append(page.Files([("Save all numbers as CSV", f"{record.run}-{record.key}.csv", csv)]))
     for more in others:
         n = len(more.rows)
-        items.append(page.Fold("The other site" if n == 1 else f"The other {n} sites", [more]))
+        items.append(page.Fold("The other site" if n == 1 else f"The other {n:,} sites", [more]))
     differences = read_columns(run_dir / "differences.csv", DIFFERENCES)
     rivals = other_rivals(differences, v)
     if rivals:
-        title = f"Differences from {len(rivals)} other sites, kinds and controls"
+        title = f"Differences from {len(rivals):,} other sites, kinds and controls"
         if len(rivals) == 1:
             title = "Difference from one other site, kind or control"
         compared = differences_table(rivals, v)
@@ -240,7 +240,7 @@ def _features(run_dir: Path, v: Verdict) -> Iterator[page.PageSection]:
     items: list[page.Item] = [best, page.Paragraph(note, "note")]
     for more in others:
         n = len(more.rows)
-        items.append(page.Fold(f"The next {'feature' if n == 1 else f'{n} features'}", [more]))
+        items.append(page.Fold(f"The next {'feature' if n == 1 else f'{n:,} features'}", [more]))
     yield page.PageSection("Features used by the k-sparse probes", items)
 
 

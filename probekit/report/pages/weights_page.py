@@ -13,7 +13,7 @@ import plotly.graph_objects as go
 from numpy.typing import NDArray
 from plotly.subplots import make_subplots
 
-from probekit.amounts import counted
+from probekit.amounts import counted, percent
 from probekit.report.figures.line_labels import name_traces
 from probekit.report.figures.style import (
     SERIES_COLOURS,
@@ -129,7 +129,7 @@ def _render(
                 for _, row in rows.iterrows()
             ],
         )
-        sections.append(PageSection(f"All {len(rows)} tensors", [table]))
+        sections.append(PageSection(f"All {len(rows):,} tensors", [table]))
     return Page(
         eyebrow=["probekit", "weights", model_title(model)],
         title=title,
@@ -237,7 +237,7 @@ def _weight_parts(weight: WeightTensor) -> Iterator[FigurePart]:
         "Heat map of the matrix" if is_whole else f"Heat map of the first {size} weights",
         figure_json(figure),
         f"Rows: {down}. Columns: {across}. The colour scale ends at "
-        f"±{format_weight(colour_end(shown))}, the {QUANTILE:.1%} quantile of the absolute "
+        f"±{format_weight(colour_end(shown))}, the {percent(QUANTILE, 1)} quantile of the absolute "
         "weights; larger ones are clipped.",
         f"Heat map of {size} weights of {name}.",
         height=36,
