@@ -5,10 +5,11 @@ import plotly.colors
 import pytest
 
 from probekit.report.attention.page import attention_colours
+from probekit.report.figures.style import MAGNITUDES
 from probekit.report.maps.maps import luminance
 
 SCALES = {
-    "of maps": [plotly.colors.hex_to_rgb(c) for c in plotly.colors.sequential.Viridis],
+    "of maps": [plotly.colors.unlabel_rgb(c) for c in MAGNITUDES],
     "of attention": attention_colours()["weights"]["light"],
     "of attention, dark": attention_colours()["weights"]["dark"],
 }

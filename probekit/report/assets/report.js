@@ -150,9 +150,7 @@ async function draw(plot) {
 
 const recolour = () => Promise.all(drawn.map((drawing) => Plotly.relayout(drawing, colours(drawing.layout))));
 
-for (const query of ["(prefers-color-scheme: dark)", "print"]) {
-  matchMedia(query).addEventListener("change", recolour);
-}
+document.addEventListener("themechange", recolour);
 
 const plots = [...document.querySelectorAll(".plot")];
 await Promise.all(plots.filter((plot) => !plot.closest("details")).map(draw));

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import plotly.colors
 import plotly.graph_objects as go
 
 from probekit.probes.score.metric_table import METRICS
@@ -31,9 +32,14 @@ class LineStyle:
     legend_rank: int = 1
 
 
+# The first colour, blue, is that of the task and of nothing else.
 # All colours have a contrast of at least 3:1 with white and with the dark background, and are
 # distinguishable with colour blindness; dashes and markers distinguish lines without colour.
 SERIES_COLOURS = ("#0072B2", "#B07D10", "#B2599A", "#6E7F8D", "#8C564B")
+# Colour scales of maps. Magnitudes are light at 0 and dark at the highest value, also in greyscale;
+# signed values are purple below 0, white at 0 and orange above, as in `texts.LOW` and `HIGH`.
+MAGNITUDES = plotly.colors.sequential.tempo
+SIGNED = plotly.colors.diverging.PuOr_r
 GREY = "#7A7F87"  # baselines, bands of the null, and lines that are not highlighted
 INK = "#1c2430"
 # Metadata of figures whose panels a page stacks in one column in narrow windows.

@@ -11,7 +11,6 @@ import pandas as pd
 import plotly.colors
 import plotly.graph_objects as go
 from numpy.typing import NDArray
-from plotly.colors import sequential
 
 from probekit.amounts import fixed, format_number
 from probekit.errors import DataError
@@ -114,11 +113,11 @@ def map_cells(table: pd.DataFrame, metric: str, across: str = "") -> pd.DataFram
 
 
 def colours(values: Sequence[float], metric: str, chance: float) -> Colours:
-    """Return the colour scale for values of a metric; bright means good unless it is diverging.
+    """Return the colour scale for values of a metric; dark is high unless it is diverging.
 
     It starts at chance, or at 0 without a chance level and for differences such as selectivity. If
-    differences are negative, it is diverging. If lower is better, it is reversed and starts at the
-    lowest value. Undefined values are ignored.
+    differences are negative, it is diverging. If lower is better, it starts at the lowest value.
+    Undefined values are ignored.
 
     >>> shown = colours([-0.2, 0.1], "selectivity", chance=0.0)
     >>> shown.low, shown.high, shown.is_diverging
@@ -129,10 +128,9 @@ def colours(values: Sequence[float], metric: str, chance: float) -> Colours:
     if is_difference and least < 0:
         return diverging([least, most], LEAST_RANGE)
     low = 0.0 if is_difference or np.isnan(chance) else chance
-    scale = sequential.Viridis
     if METRICS[metric].lower_is_better:
-        low, scale = least, sequential.Viridis_r
-    return Colours(low, max(most, low + LEAST_RANGE), scale, is_diverging=False)
+        low = least
+    return Colours(low, max(most, low + LEAST_RANGE), style.MAGNITUDES, is_diverging=False)
 
 
 def map_colours(cells: pd.DataFrame, metric: str) -> Colours:
@@ -248,7 +246,7 @@ def diverging(values: Any, least: float = 0.0) -> Colours:
     -1.0
     """
     reach = max(least, float(np.nanmax(np.abs(values), initial=0.0)))
-    return Colours(-reach, reach, plotly.colors.diverging.PuOr_r, is_diverging=True)
+    return Colours(-reach, reach, style.SIGNED, is_diverging=True)
 
 
 def text_map(

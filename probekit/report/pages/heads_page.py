@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
-from plotly.colors import sequential
 
 from probekit.amounts import counted, format_number
+from probekit.report.figures.style import MAGNITUDES
 from probekit.report.maps.maps import (
     LEAST_RANGE,
     MOST_TEXTS,
@@ -226,7 +226,7 @@ def head_score_map(
     figure = text_map(
         scored["value"].to_numpy().reshape(len(layers), len(heads)),
         [_score_hover(score, *row) for row in scored[hovered].itertuples(index=False)],
-        Colours(0.0, end or scale_end(rows, score), sequential.Viridis, is_diverging=False),
+        Colours(0.0, end or scale_end(rows, score), MAGNITUDES, is_diverging=False),
         across=[str(head) for head in heads],
         down=[str(layer) for layer in layers],
         title="head",

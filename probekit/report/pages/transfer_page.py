@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 import numpy as np
 import pandas as pd
-import plotly.colors
 import plotly.graph_objects as go
 
 from probekit.amounts import fixed, format_number, format_p
@@ -135,7 +134,7 @@ def score_map(rows: pd.DataFrame, names: tuple[str, ...], metric: str) -> go.Fig
         rows,
         names,
         ("value", "ci_low", "ci_high"),
-        Colours(low, max(high, low + LEAST_RANGE), plotly.colors.sequential.Viridis, False),
+        Colours(low, max(high, low + LEAST_RANGE), style.MAGNITUDES, False),
         hover={
             metric_name(metric): ("value", "ci_low", "ci_high"),
             "minus the probe trained there": ("difference", "difference_low", "difference_high"),
@@ -150,7 +149,7 @@ def cosine_map(rows: pd.DataFrame, names: tuple[str, ...]) -> go.Figure:
         rows,
         names,
         ("cosine", "null_low", "null_high"),
-        Colours(-1.0, 1.0, plotly.colors.diverging.PuOr_r, is_diverging=True),
+        Colours(-1.0, 1.0, style.SIGNED, is_diverging=True),
         hover={
             "cosine": ("cosine",),
             "with permuted labels": ("null_low", "null_high"),

@@ -79,7 +79,7 @@ let saving;
 async function refresh() {
   const turn = ++turns;
   root.setAttribute("aria-busy", "true");
-  look = new Look(data.colours, state.scale, darkPage.matches);
+  look = new Look(data.colours, state.scale, isDark());
   showControls();
   const shown = await Promise.all(headsByView().map((places) => pictureOrRefusal(places)));
   await showGrid();
@@ -155,7 +155,7 @@ function fill(select, names, chosen) {
 /** Draws the grid if its settings changed; resolves when the grid is drawn, also if an earlier call draws it. */
 function showGrid() {
   const { prompt: number } = state.heads[state.active];
-  const settings = JSON.stringify([number, state.scale, state.rest, state.sorting, darkPage.matches]);
+  const settings = JSON.stringify([number, state.scale, state.rest, state.sorting, isDark()]);
   if (settings !== drawn) {
     drawn = settings;
     gridDrawn = drawGrid(prompts[number], settings);
@@ -323,7 +323,7 @@ addEventListener("hashchange", () => {
   state = stateAt(location.hash);
   refresh();
 });
-darkPage.addEventListener("change", refresh);
+document.addEventListener("themechange", refresh);
 addEventListener("resize", refresh);
 
 find("[name=score]").append(...scoreNames.map((value) => element("option", { value, textContent: scoreTitles[value] })));
