@@ -141,7 +141,7 @@ def report_page(run_dir: Path) -> str:
     causes = legible(CauseTables.open(run_dir)) if has_causes(run_dir) else None
     attention = _attention(run_dir, record) if record.attention else None
     wrong = load_wrong(run_dir)
-    figures = _result_figures(run_dir, table, record)
+    figures = parts.with_choices(_result_figures(run_dir, table, record))
     shown = [part for part in figures if part.is_open]
     folded = [part for part in figures if not part.is_open]
     compared = comparison_table(v, record.control)

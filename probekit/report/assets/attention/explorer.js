@@ -89,7 +89,7 @@ async function refresh() {
   root.setAttribute("aria-busy", "false");
   clearTimeout(saving);
   // Delayed, because browsers limit how often a page may change its URL.
-  if (hasAddress) saving = setTimeout(() => history.replaceState(null, "", `#${asHash(state, prompts)}`), 200);
+  if (hasAddress) saving = setTimeout(() => history.replaceState(null, "", `#${asHash(state, prompts, location.hash)}`), 200);
 }
 
 /** The heads of each view: one, or two where the second is subtracted. */
