@@ -9,42 +9,29 @@ for (const heading of document.querySelectorAll("h1, h2, h3, summary")) {
   taken.add(heading.id);
 }
 
-// Sections that the reader opened or closed, and menus and fields that have a name.
-const isOwn = (one) => !one.closest(".explorer"); // the explorer writes its own part of the fragment
-const sections = new Map([...document.querySelectorAll("details")].filter(isOwn).map((one) => [one, one.open]));
-const fields = new Map([...document.querySelectorAll("select[name], input[name]")].filter(isOwn).map((one) => [one, one.value]));
+// Sections, menus and fields with a name, as they were written. The explorer has its own part of the fragment.
+const own = (selector) => [...document.querySelectorAll(selector)].filter((one) => !one.closest(".explorer"));
+const sections = new Map(own("details").map((one) => [one, one.open]));
+const fields = new Map(own("select[name], input[name]").map((one) => [one, one.value]));
 const idOf = (section) => section.querySelector("summary").id;
 
 /** Writes the view into the fragment; `at` is the id of a heading. */
 function write(at) {
-  const { hash } = location;
-  const all = new URLSearchParams(hash.includes("=") ? hash.slice(1) : "");
+  const all = new URLSearchParams(location.hash.includes("=") ? location.hash.slice(1) : "");
   const toggled = [...sections].filter(([one, first]) => one.open !== first).map(([one]) => idOf(one)).join(",");
-  const values = [...fields].map(([field, first]) => [field.name, field.value === first ? "" : field.value]);
+  const values = [...fields].map(([{ name, value }, first]) => [name, value === first ? "" : value]);
   for (const [name, value] of [["at", at ?? all.get("at")], ["toggled", toggled], ...values]) {
     if (value) all.set(name, value);
     else all.delete(name);
   }
-  if (`#${all}` === (hash || "#")) return;
-  try {
-    history.replaceState(null, "", `#${all}`);
-  } catch {} // the frame of a notebook has no address
+  if (`#${all}` !== (location.hash || "#")) history.replaceState(null, "", `#${all}`);
 }
 
-function goTo(id) {
-  const target = document.getElementById(id);
-  for (let one = target?.closest("details"); one; one = one.parentElement.closest("details")) one.open = true;
-  target?.scrollIntoView();
-}
-
-/** Shows the view of the fragment. A fragment that is only an id leaves sections and menus as they are. */
+/** Shows the view of the fragment; a fragment that is only the id of a heading changes nothing else. */
 function read() {
   const text = location.hash.slice(1);
-  if (!text.includes("=")) {
-    write(decodeURIComponent(text));
-    return goTo(decodeURIComponent(text));
-  }
-  const all = new URLSearchParams(text);
+  if (!text.includes("=")) write(decodeURIComponent(text));
+  const all = new URLSearchParams(location.hash.slice(1));
   const toggled = (all.get("toggled") ?? "").split(",");
   for (const [one, first] of sections) one.open = first !== toggled.includes(idOf(one));
   for (const [field, first] of fields) {
@@ -53,16 +40,17 @@ function read() {
     field.value = value;
     for (const kind of ["input", "change"]) field.dispatchEvent(new Event(kind, { bubbles: true }));
   }
-  goTo(all.get("at"));
+  const target = document.getElementById(all.get("at"));
+  for (let one = target?.closest("details"); one; one = one.parentElement.closest("details")) one.open = true;
+  target?.scrollIntoView();
 }
 
-const contents = document.querySelector(".contents");
 const headings = [...document.querySelectorAll("main > section:not(.text) > h2")];
-if (headings.length > 2) {
-  contents.append(...headings.map(({ id, textContent }) => (
-    Object.assign(document.createElement("a"), { href: `#${id}`, textContent })
-  )));
+document.querySelector(".contents").append(...headings.map(({ id, textContent }) => (
+  Object.assign(document.createElement("a"), { href: `#${id}`, textContent })
+)));
+if (window === window.parent) { // the frame of a notebook has no address
+  if (location.hash) read();
+  addEventListener("hashchange", read);
+  for (const kind of ["toggle", "input", "change"]) document.addEventListener(kind, () => write(), true); // a toggle does not bubble
 }
-if (location.hash) read();
-addEventListener("hashchange", read);
-for (const kind of ["toggle", "input", "change"]) document.addEventListener(kind, () => write(), true); // a toggle does not bubble
