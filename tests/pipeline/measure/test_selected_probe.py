@@ -112,7 +112,7 @@ def test_long_texts_are_cut_around_the_span(at, ends):
         (f"{'x' * at}word{'x' * (996 - at)}", (at, at + 4), ends),
         ("x" * 1000, None, "…x"),
     ):
-        cut, moved = selected_probe.excerpt(text, span)
+        cut, moved, _ = selected_probe.excerpt(text, span)
         assert selected_probe.MOST_CHARACTERS < len(cut) <= selected_probe.MOST_CHARACTERS + 2
         assert cut.startswith(start)
         assert cut.endswith(end)
