@@ -191,7 +191,10 @@ def null_band(table: pd.DataFrame, rows: pd.DataFrame) -> list[go.Scatter]:
     points = pd.concat(nulls).groupby("depth", as_index=False).agg(**limits)
     style = go.Scatter(line={"color": GREY}, legendgroup=NULL_BAND)
     bands = band(points["depth"], points, style, NULL_WIDTH)
-    return [trace.update(name="95 % of the null") for trace in bands]
+    # Hatched, so that the band of the task stays visible where the two overlap.
+    hatched = {"shape": "/", "fgcolor": GREY, "size": 5, "solidity": 0.2}
+    settings = {"name": "95 % of the null", "fillpattern": hatched, "opacity": 0.6}
+    return [trace.update(settings) for trace in bands]
 
 
 def measured_rows(table: pd.DataFrame, metric: str) -> pd.DataFrame:

@@ -82,11 +82,10 @@ def value_range(figure: go.Figure, metric: str, chance: float) -> list[float]:
 
     If the score can select sites and higher is better, the range starts at chance, or at the lowest
     line or interval if that is lower, and ends at the highest possible value. Otherwise, or without
-    a chance level or a highest value, it is the range of the lines and intervals. Undefined
-    scores are ignored. So are bands of the null, which may therefore be cut off.
+    a chance level or a highest value, it is the range of the lines and bands. Undefined scores are
+    ignored.
     """
-    traces = [trace for trace in figure.data if trace.legendgroup != NULL_BAND]
-    low, high = finite_ends(value for trace in traces for value in trace.y)
+    low, high = finite_ends(value for trace in figure.data for value in trace.y)
     fact = METRICS[metric]
     is_score = fact.kind == "score" and fact.selects and not fact.lower_is_better
     if is_score and math.isfinite(chance) and math.isfinite(fact.range[1]):
