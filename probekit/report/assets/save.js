@@ -29,26 +29,13 @@ function rowsOfFigure({ data, layout }) {
   return [["series", "x", "y", "value", "details"], ...points];
 }
 
-async function copy(text) {
-  try {
-    await navigator.clipboard.writeText(text);
-  } catch { // some browsers allow it only on secure pages
-    const area = Object.assign(document.createElement("textarea"), { value: text });
-    document.body.append(area);
-    area.select();
-    document.execCommand("copy");
-    area.remove();
-  }
-}
-
 /** A line of buttons, given as their texts and what they do. */
 function bar(actions) {
   const line = Object.assign(document.createElement("span"), { className: "saving" });
   for (const [text, act] of Object.entries(actions)) {
     const button = Object.assign(document.createElement("button"), { type: "button", textContent: text });
     button.addEventListener("click", async () => {
-      await act();
-      button.textContent = `${text}: done`;
+      button.textContent = `${text}: ${await act().then(() => "done", () => "not allowed by the browser")}`;
     });
     line.append(button);
   }

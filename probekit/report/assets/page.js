@@ -1,5 +1,6 @@
-// Light or dark colours: those of the system, or those that the reader chose for all pages.
+// What every page has: light or dark colours, and a clipboard.
 
+// Colours are those of the system, or those that the reader chose for all pages.
 const darkSystem = matchMedia("(prefers-color-scheme: dark)");
 let chosenTheme = null;
 try {
@@ -23,3 +24,17 @@ function switchTheme() {
 
 for (const query of [darkSystem, matchMedia("print")]) query.addEventListener("change", showTheme);
 showTheme();
+
+/** Copies text to the clipboard, also in frames without clipboard permission (notebooks). */
+async function copy(text) {
+  try {
+    await navigator.clipboard.writeText(text);
+  } catch {
+    const area = Object.assign(document.createElement("textarea"), { value: text });
+    document.body.append(area);
+    area.select();
+    const isCopied = document.execCommand("copy");
+    area.remove();
+    if (!isCopied) throw new Error("The browser does not allow this page to copy to the clipboard.");
+  }
+}
