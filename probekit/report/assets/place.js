@@ -46,7 +46,7 @@ function read() {
 }
 
 const headings = [...document.querySelectorAll("main > section:not(.text) > h2")];
-document.querySelector(".contents").append(...headings.map(({ id, textContent }) => (
+document.querySelector(".contents").append(...headings.filter(() => headings.length > 2).map(({ id, textContent }) => (
   Object.assign(document.createElement("a"), { href: `#${id}`, textContent })
 )));
 if (window === window.parent) { // the frame of a notebook has no address

@@ -13,16 +13,16 @@ const rowsOfTable = (table) => (
   [...table.rows].map((row) => [...row.cells].map(({ innerText }) => innerText.trim().replace(/\s+/g, " ")))
 );
 
-/** Series, place, value and hover text of each point of a figure; bands and texts in cells have no hover text. */
+/** Series, place, value and hover text of each point of a figure; bands and texts in cells have none. */
 function rowsOfFigure({ data, layout }) {
   const label = (axis, value) => {
     const { tickvals, ticktext } = layout[axis.replace(/^./, "$&axis")] ?? {};
     return plain(ticktext?.[tickvals?.indexOf(value)] || value);
   };
-  const points = data.filter(({ hovertext }) => hovertext).flatMap(({ name, x, y, z, hovertext, xaxis = "x", yaxis = "y" }) => {
-    const hover = [hovertext].flat(2).map(plain);
+  const points = data.filter(({ hovertext, hovertemplate }) => hovertext ?? hovertemplate).flatMap(({ name, x, y, z, hovertext, xaxis = "x", yaxis = "y" }) => {
+    const hover = [hovertext ?? []].flat(2).map(plain);
     const cells = z?.flatMap((line, row) => [...line].map((value, column) => [label(xaxis, column), label(yaxis, row), value]));
-    const isLevel = !Array.isArray(hovertext); // one text for a whole horizontal line
+    const isLevel = typeof hovertext === "string"; // one text for a whole horizontal line
     const points = isLevel ? [["", "", y[0]]] : cells ?? [...y].map((value, point) => [label(xaxis, x[point]), "", value]);
     return points.map((point, number) => [plain(name), ...point, hover[number]]);
   });
@@ -53,5 +53,8 @@ for (const plot of document.querySelectorAll(".plot")) {
   }));
 }
 for (const table of document.querySelectorAll("table.numbers")) {
-  (table.closest(".scroll") ?? table).after(bar({ "Copy CSV": () => copy(asCsv(rowsOfTable(table))) }));
+  const frame = document.createElement("div");
+  const outer = table.closest(".scroll") ?? table;
+  outer.replaceWith(frame);
+  frame.append(outer, bar({ "Copy CSV": () => copy(asCsv(rowsOfTable(table))) }));
 }
