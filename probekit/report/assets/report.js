@@ -180,9 +180,10 @@ async function show(plot, metric) {
   if (drawn.includes(drawing)) await Plotly.react(...prepared(plot));
 }
 
-document.querySelector(".metric select")?.addEventListener("change", ({ target }) => {
-  for (const plot of document.querySelectorAll(".plot:has(.others)")) show(plot, target.value);
-});
+const menu = document.querySelector(".metric select");
+const showMetric = () => Promise.all([...document.querySelectorAll(".plot:has(.others)")].map((plot) => show(plot, menu.value)));
+menu?.addEventListener("change", showMetric);
+if (menu?.selectedIndex) showMetric();
 
 const plots = [...document.querySelectorAll(".plot")];
 await Promise.all(plots.filter((plot) => !plot.closest("details")).map(draw));
