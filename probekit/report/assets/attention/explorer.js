@@ -248,7 +248,7 @@ function markView({ shown, part, matrix, lines, text }, line, cell) {
   const tokens = cell ? [cell.column, cell.row] : line ? [line.index] : [];
   // What is under the pointer never moves.
   for (const other of [text, lines]) if (other !== hovered) other.follow(tokens);
-  const readout = cell ? cellText(shown, cell) : line ? lineText(shown, line) : [HINT];
+  const readout = cell ? cellText(shown, cell) : line ? lineText(shown, line) : [element("span", { className: "hint", textContent: HINT })];
   part(".readout").replaceChildren(...readout);
   part(".nearby").replaceChildren(...nearby(shown, line, cell));
   for (const name of [".matrix", ".lines"]) part(name).setAttribute("aria-label", `${shown.name}. ${part(".readout").textContent}`);
