@@ -147,8 +147,11 @@ def load_wrong(run_dir: Path) -> WrongExamples | None:
 
 def errors_section(wrong: WrongExamples, *, is_nested: bool) -> PageSection:
     """Return the section with the worst errors of the selected probe, and of each single probe."""
+    probed = [example.probed for example in wrong.examples]
+    probed += [error.probed for probe in wrong.probes for error in probe.errors]
     values = {
         "wrong": wrong,
+        "has_probed": any(probed),
         "is_nested": is_nested,
         "densest": DENSEST,
         "label_text": class_label,
