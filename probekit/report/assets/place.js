@@ -30,7 +30,8 @@ function write(at) {
 /** Shows the view of the fragment; a fragment that is only the id of a heading changes nothing else. */
 function read() {
   const text = location.hash.slice(1);
-  if (!text.includes("=")) write(new URLSearchParams(`at=${text}`).get("at"));
+  const [id] = text.includes("=") ? [] : new URLSearchParams(text).keys();
+  if (id !== undefined) write(document.getElementById(id) ? id : "");
   const all = new URLSearchParams(location.hash.slice(1));
   const toggled = (all.get("toggled") ?? "").split(",");
   for (const [one, first] of sections) one.open = first !== toggled.includes(idOf(one));
