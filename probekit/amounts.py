@@ -1,8 +1,11 @@
-"""Counts in messages, and the significance level of all tests."""
+"""Numbers as texts, the same on pages, in terminals and in messages; the level of all tests."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
+from decimal import ROUND_HALF_UP, Decimal
+from itertools import count
 
 LEVEL = 0.05  # an effect is significant if its adjusted p-value is below this level
 # Fewest groups for p-values of sign patterns: with 5, none is below 2 / 2**5, which exceeds LEVEL.
@@ -43,3 +46,86 @@ def size_in_words(n_bytes: float) -> str:
             return f"{n_bytes:.0f} {unit}" if unit == "B" else f"{n_bytes:.1f} {unit}"
         n_bytes /= 1000
     return f"{n_bytes:.1f} TB"
+
+
+def format_p(p: float) -> str:
+    """Return a p-value as text; rounding never moves a value below 0.05 up to it.
+
+    >>> format_p(0.0002), format_p(0.0419), format_p(0.3333), format_p(math.nan)
+    ('<0.001', '0.042', '0.33', '–')
+    >>> format_p(0.0496), format_p(0.04996), format_p(0.05), format_p(0.0504)
+    ('0.0496', '0.04996', '0.050', '0.050')
+    """
+    if math.isnan(p):
+        return "–"
+    if p < 0.001:
+        return "<0.001"
+    if p >= 0.1:
+        return f"{p:.2f}"
+    texts = (f"{p:.{places}f}" for places in count(3))
+    # A significant p rounded to 0.050 would contradict its verdict.
+    return next(text for text in texts if (float(text) < LEVEL) == (p < LEVEL))
+
+
+def format_number(value: float, low: float = math.nan, high: float = math.nan) -> str:
+    """Return the value with three decimals, followed by its interval unless `low` is NaN.
+
+    >>> format_number(0.9312, 0.91, 0.9476)
+    '0.931 [0.910, 0.948]'
+    >>> format_number(-0.25)
+    '−0.250'
+    >>> format_number(-0.0001)
+    '0.000'
+    """
+    text = fixed(value, 3)
+    return text if math.isnan(low) else f"{text} [{fixed(low, 3)}, {fixed(high, 3)}]"
+
+
+def fixed(value: float, places: int) -> str:
+    """Return a number with this many decimals, with a minus sign; halves are rounded away from 0.
+
+    The decimal number is rounded, not its binary approximation: percentages and fractions of the
+    same number agree. Infinity is `inf`, and NaN is `nan`.
+
+    >>> fixed(0.175, 2), fixed(17.5, 0), fixed(-0.25, 1), fixed(-0.001, 2)
+    ('0.18', '18', '−0.3', '0.00')
+    """
+    if not math.isfinite(value):
+        return str(float(value)).replace("-", "−")
+    exact = Decimal(f"{value:.12g}").quantize(Decimal(1).scaleb(-places), ROUND_HALF_UP)
+    return f"{exact if exact else abs(exact):f}".replace("-", "−")
+
+
+def percent(share: float, places: int = 0) -> str:
+    """Return a share as a percentage.
+
+    >>> percent(0.93), percent(0.3102, 2), percent(-0.001)
+    ('93 %', '31.02 %', '0 %')
+    """
+    return f"{fixed(100 * share, places)} %"
+
+
+def signed(value: float) -> str:
+    """Return a number with sign and two decimals; 0.00 has no sign, and NaN is "–".
+
+    >>> signed(0.254), signed(-3.0), signed(-0.001), signed(float("nan"))
+    ('+0.25', '−3.00', '0.00', '–')
+    """
+    if math.isnan(value):
+        return "–"
+    text = fixed(value, 2)
+    return f"+{text}" if value > 0 and text != "0.00" else text
+
+
+def decimals(numbers: Iterable[float], most: int) -> int:
+    """Return the fewest decimals, at least 2, with which no number but 0 is written as 0.
+
+    Args:
+        numbers: the numbers; NaN is ignored.
+        most: largest number of decimals, also if more would be needed.
+
+    >>> decimals([0.25, -0.004, 0.0], most=4), decimals([0.00001], most=4)
+    (3, 4)
+    """
+    least = min((abs(number) for number in numbers if abs(number) > 0), default=1.0)
+    return next((n for n in range(2, most) if round(least, n) > 0), most)

@@ -40,7 +40,7 @@ from probekit.activations.records import (
     record_name,
     stem,
 )
-from probekit.amounts import counted
+from probekit.amounts import counted, percent
 from probekit.data.positions import IntArray, RowPlan
 from probekit.errors import (
     ConfigError,
@@ -472,8 +472,8 @@ class ActivationStore:
             if not partial or not np.isin(wanted, stored).all():
                 raise UnknownNameError(
                     f"{problem}: {len(stored):,} of {self.n_rows:,} rows are stored "
-                    f"({len(stored) / self.n_rows:.0%}). Run the capture to its end, or read the "
-                    "rows of rows_at(site) with partial=True."
+                    f"({percent(len(stored) / self.n_rows)}). Run the capture to its end, or read "
+                    "the rows of rows_at(site) with partial=True."
                 )
         # Each wanted row has a place in storage order, which is in the last shard that starts there
         # or before.

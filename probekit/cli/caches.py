@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import CompletionItem
 
-from probekit.amounts import counted, size_in_words
+from probekit.amounts import counted, percent, size_in_words
 from probekit.cli.options import (
     Texts,
     cache_option,
@@ -338,7 +338,7 @@ def show_command(name: str, cache_root: Location | None, as_json: bool) -> None:
     state = f"{_age(summary.age)}, root {summary.root or 'not sealed'}"
     lines = [str(summary.place), summary.what, f"{size_in_words(summary.bytes)}, {state}"]
     for site, n_rows in summary.sites.items():
-        share = "" if n_rows == summary.rows else f" ({n_rows / summary.rows:.0%})"
+        share = "" if n_rows == summary.rows else f" ({percent(n_rows / summary.rows)})"
         lines.append(f"  {site}: {n_rows:,} rows{share}")
     for key, value in identity.items():
         lines.append(f"  {key}: {json.dumps(value) if isinstance(value, dict) else value}")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from probekit.amounts import percent
 from probekit.cli.options import ModelName, json_option
 from probekit.terminal import json_text
 
@@ -72,7 +73,7 @@ def params(model: str, untied: bool, no_qkv_bias: bool, as_json: bool, **sizes: 
     for block in entries.values():
         for entry in block:
             cells = [entry["name"], entry["formula"], f"{entry['number']:,}", str(entry["times"])]
-            cells += [f"{entry['in_all']:,}", f"{entry['share']:.2%}"]
+            cells += [f"{entry['in_all']:,}", percent(entry["share"], 2)]
             rows.append([*cells, f"{entry['megabytes']['float32']:,.2f}"])
         rows.append([""] * len(columns))  # a blank line
     show_table(ResultTable("", columns, rows))

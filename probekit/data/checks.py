@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from probekit.amounts import FEWEST_UNITS, counted
+from probekit.amounts import FEWEST_UNITS, counted, percent
 from probekit.data import labels as spelling
 from probekit.data.examples import Dataset, Example, Finding, Severity, TextSpan, by_level, rows_of
 from probekit.data.splits import Split
@@ -150,7 +150,7 @@ def _counts(splits: _Splits) -> Iterator[Finding]:
     for side, examples in splits.named():
         labels = Counter(example.label for example in examples).most_common()
         groups = {example.group for example in examples}
-        shown = [f"{label} {n} ({n / len(examples):.1%})" for label, n in labels[:_SHOWN]]
+        shown = [f"{label} {n:,} ({percent(n / len(examples), 1)})" for label, n in labels[:_SHOWN]]
         more = [f"and {len(labels) - _SHOWN} more"] if len(labels) > _SHOWN else []
         yield Finding(
             "info",

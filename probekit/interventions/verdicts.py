@@ -23,7 +23,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from probekit.amounts import LEVEL
+from probekit.amounts import LEVEL, percent
 from probekit.interventions.effects import holds_zero, interval_of, resamples_of
 from probekit.interventions.names import Question
 from probekit.probes.score.contributions import of_auroc, parts_of_auroc
@@ -372,7 +372,7 @@ def summary(result: CauseResult) -> str:
         )
     if result.kernel_share > 0.5:
         sentences.append(
-            f"{100 * result.kernel_share:.0f} % of the direction is in the kernel of the output "
+            f"{percent(result.kernel_share)} of the direction is in the kernel of the output "
             "matrix and cannot reach the residual stream."
         )
     return " ".join([*sentences, f"Verdicts: {verdict_numbers(result.verdicts)}."])
@@ -410,7 +410,7 @@ def why_undecided(verdict: CausalVerdict) -> str:
         (verdict.high < 0, "the interval is below 0"),
         (
             verdict.low <= 0,
-            f"the interval contains 0 and exceeds {100 * NEGLIGIBLE:.0f} % of the effect of the "
+            f"the interval contains 0 and exceeds {percent(NEGLIGIBLE)} of the effect of the "
             "whole vector",
         ),
         (np.isnan(verdict.p_holm), "there is no p-value"),

@@ -73,8 +73,8 @@ _ROWS = (
         is_tuned=True,
     ),
     Target("length", "length", "the length alone", is_baseline=True, is_tuned=True),
-    Target("chosen", "fold choice", "the fold choice", choice_of="task"),
-    Target("chosen_control", "control task, fold choice", "control task", choice_of="control"),
+    Target("chosen", "chosen", "the chosen probes", choice_of="task"),
+    Target("chosen_control", "control task, chosen", "control task", choice_of="control"),
     Target(
         "chosen_random_weights",
         "random weights, own sites",
@@ -82,7 +82,7 @@ _ROWS = (
         is_mean_of_networks=True,
         choice_of="random_weights",
     ),
-    Target("chosen_embedding", "embedding, fold choice", "the embedding", choice_of="embedding"),
+    Target("chosen_embedding", "embedding, chosen", "the embedding", choice_of="embedding"),
 )
 TARGETS: Mapping[str, Target] = MappingProxyType({target.name: target for target in _ROWS})
 

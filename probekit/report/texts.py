@@ -19,8 +19,9 @@ LONGEST_TEXT = 9  # characters of a token that fit into a cell
 LONGEST_LABEL = 40  # characters
 LONGEST_HEADING = 100  # characters of a text
 
+# Of negative and positive values, as in the maps: two classes, and bars of contributions.
 # Distinguishable for colour-blind readers, and legible when mixed with a black or white background.
-LOW, HIGH = "#0072B2", "#D55E00"
+LOW, HIGH = "#8073AC", "#B35806"
 NUMBER = "#009E73"
 # Source: the qualitative scheme "Safe" of CARTOColors, made for colour-blind readers.
 _SAFE = "#88CCEE #CC6677 #DDCC77 #117733 #332288 #AA4499 #44AA99 #999933 #882255 #661100 #888888"
@@ -251,7 +252,7 @@ class Palette:
         """Return the colour of a prediction.
 
         >>> Palette(("a", "b"), 0.0, 4.0).paint(RowPrediction("a", -2.0))
-        Paint(hue='#0072B2', strength=0.5)
+        Paint(hue='#8073AC', strength=0.5)
         """
         if answer.label is None:  # a predicted number; the weakest colour if all scores are equal
             span = self.high - self.low

@@ -104,7 +104,7 @@ class RunComparison:
     def verdict(self) -> str:
         """A sentence with the number of significant differences."""
         return (
-            f"{self.n_significant} of {len(self.rows)} differences are significant (p below "
+            f"{self.n_significant:,} of {len(self.rows):,} differences are significant (p below "
             f"{LEVEL:g}, adjusted for {counted(len(self.rows), 'comparison')})."
         )
 
@@ -113,12 +113,12 @@ def place_name(row: pd.Series, side: Literal["a", "b"]) -> str:
     """Return the name of one side of a row: a baseline, or site, position and probe.
 
     Views other than "raw" are appended. The nested choice, whose folds have sites of their own, is
-    the `fold choice`.
+    `chosen`.
 
     >>> place_name(pd.Series({"what": "baseline", "target": "n_grams"}), "a")
     'n-grams'
     >>> place_name(pd.Series({"what": "chosen", "site_a": NESTED_SITE}), "a")
-    'fold choice'
+    'chosen'
     """
     if row["what"] == "baseline":
         return TARGETS[row["target"]].title

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from probekit.amounts import fixed, signed
 from probekit.errors import DataError
 
 if TYPE_CHECKING:  # checks of an experiment do without pandas, which takes half a second
@@ -251,9 +252,8 @@ class RowPrediction:
         ('plural +1.25', '−0.50')
         """
         if self.label is None:
-            return f"{self.score:.2f}".replace("-", "−")
-        signed = f"{self.score:+.2f}".replace("-", "−")
-        return f"{self.label} {signed}"
+            return fixed(self.score, 2)
+        return f"{self.label} {signed(self.score)}"
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel
 from tokenizers.trainers import BpeTrainer
 
+from probekit.amounts import percent
 from probekit.errors import DataError, MissingError, nearest
 from probekit.files import write_atomic
 from probekit.model.text.tokenizer import END_OF_TEXT, Tokenizer
@@ -179,7 +180,7 @@ def _text(path: Path, name: str, content: bytes, unwrap: bool, held_out: float) 
     end = int(len(text) * (1 - held_out) + 1e-6)  # rounding must not turn 0.98 * 50 = 49 into 48
     if not 0 < end < len(text):
         raise DataError(
-            f"{name} has {len(text)} characters, too few to hold out {held_out:.0%} of them."
+            f"{name} has {len(text)} characters, too few to hold out {percent(held_out)} of them."
         )
     return Text(name, text[:end], text[end:])
 

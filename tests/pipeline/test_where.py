@@ -104,7 +104,7 @@ def test_folds_choose_among_the_positions_of_a_sweep(experiment, go):
     differences = pd.read_csv(result.folder / "differences.csv").set_index("b")
     assert differences.loc["word_identity", "value_b"] == by_position[""]
     assert (result.folder / "probes" / "final.json").exists()
-    assert "fold choice" in result.report.read_text()
+    assert "Chosen sites: each of" in result.report.read_text()
 
 
 def test_sweep_offsets_equal_runs_without_a_sweep(experiment, go, tmp_path):

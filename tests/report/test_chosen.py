@@ -134,9 +134,10 @@ def test_an_error_says_which_word_it_is_about(browser, make_run, wrong, has_toke
     browser.open(write_report(seal_run(run)))
     section = "[...document.querySelectorAll('section')].find(one => one.textContent.includes("
     section += "'Worst errors'))"
-    marked = f"[...{section}.querySelectorAll('mark')].map(one => one.querySelector('bdi') ?? one)"
+    marks = f"[...{section}.querySelectorAll('mark, .token.span')]"
+    marked = f"{marks}.map(one => one.querySelector('bdi') ?? one)"
     assert browser.evaluate(f"{marked}.map(one => one.textContent)") == ["saw"]
-    before = f"{marked}[0].closest('mark').previousElementSibling"
+    before = f"{marked}[0].closest('mark, .token.span').previousElementSibling"
     assert browser.evaluate(f"{before} === null") is not has_tokens
     assert [fault for fault in browser.evaluate(AUDIT) if "<small>" in fault] == []
     note = "The labelled span is underlined."

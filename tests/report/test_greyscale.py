@@ -1,14 +1,20 @@
 """Every figure is readable without colours: by lightness, dash or marker."""
 
+import re
+from pathlib import Path
+
 import numpy as np
 import plotly.colors
 import pytest
 
+import probekit
 from probekit.report.attention.page import attention_colours
+from probekit.report.figures.style import MAGNITUDES
 from probekit.report.maps.maps import luminance
 
+PACKAGE = Path(probekit.__file__).parent
 SCALES = {
-    "of maps": [plotly.colors.hex_to_rgb(c) for c in plotly.colors.sequential.Viridis],
+    "of maps": [plotly.colors.unlabel_rgb(c) for c in MAGNITUDES],
     "of attention": attention_colours()["weights"]["light"],
     "of attention, dark": attention_colours()["weights"]["dark"],
 }
@@ -30,3 +36,9 @@ def test_the_middle_of_the_difference_scale_is_its_lightest_or_darkest_colour(pa
     middle = len(lightness) // 2
     outward = [np.diff(lightness[middle:]), np.diff(lightness[middle::-1])]
     assert all((side < 0).all() for side in outward) or all((side > 0).all() for side in outward)
+
+
+@pytest.mark.parametrize("other", [r"[Vv]iridis|RdBu", r":[.,\d]+%[}\"']|\d%[ ,.)]", "fold choice"])
+def test_colours_and_formats_of_numbers_have_one_place(other):
+    files = [path for path in PACKAGE.rglob("*") if path.suffix in {".py", ".js", ".html"}]
+    assert [path.name for path in files if re.search(other, path.read_text("utf-8"))] == []

@@ -10,6 +10,7 @@ import pandas as pd
 from rich.style import Style
 from rich.text import Text
 
+from probekit.amounts import format_number, signed
 from probekit.analysis.logits import position_from_start
 from probekit.cli.show.terminal import echo, show_table, words
 from probekit.experiment.bundled import bundled_folder
@@ -22,7 +23,6 @@ from probekit.pipeline.look.lenses import ModelAndTokenizer
 from probekit.probes.saved_probe import SavedProbe
 from probekit.progress import Console
 from probekit.provenance import versions
-from probekit.report.figures.style import format_number, signed
 from probekit.report.pages.attribution_page import (
     attribution_answer,
     attribution_detail,
@@ -239,7 +239,7 @@ def show_sites(model: str) -> None:
         rows.append((site.name, shape, site.formula + note))
     show_table(ResultTable("", columns, rows))
     n_sites = len(config.sites.without_request)
-    echo(f"{{l}} is 0 to {config.n_layers - 1}: {n_sites} tensors.")
+    echo(f"{{l}} is 0 to {config.n_layers - 1}: {n_sites:,} tensors.")
 
 
 def _axis(axis: str, config: ModelConfig) -> str:

@@ -8,7 +8,7 @@ from itertools import islice
 
 import pandas as pd
 
-from probekit.amounts import counted
+from probekit.amounts import counted, format_number, format_p
 from probekit.cli.show.terminal import echo, show_table, words
 from probekit.pipeline.selftest import CheckResult
 from probekit.report.causes.findings import (
@@ -17,7 +17,6 @@ from probekit.report.causes.findings import (
     run_answers,
     verdict_tables,
 )
-from probekit.report.figures.style import format_number, format_p
 from probekit.report.notebooks.run_result import RunResult
 from probekit.report.pages.table import Cell, ResultTable
 from probekit.report.sentences.caveats import caveats

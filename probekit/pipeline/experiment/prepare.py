@@ -117,6 +117,15 @@ class TextRows(Rows):
         _, index_of_example = np.unique(names, return_inverse=True)
         return index_of_example[self.example]
 
+    def token_read(self, row: int, position: int) -> tuple[int, int] | None:
+        """Return the characters of the only token that a row reads; None if it reads a mean."""
+        number = row * len(self.positions) + position  # see `interleave`
+        first, stop = self.plan.offsets[number : number + 2]
+        if stop - first > 1:
+            return None
+        characters = self.tokens[self.example[row]].offsets[self.plan.positions[first]]
+        return int(characters[0]), int(characters[1])
+
     @property
     def ids(self) -> list[IntArray]:
         """The token ids of each example."""

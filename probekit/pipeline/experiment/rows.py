@@ -128,6 +128,10 @@ class Rows:
         """Index of the text or sentence of each row, shape (n_rows,); None without texts."""
         return None
 
+    def token_read(self, _row: int, _position: int) -> tuple[int, int] | None:
+        """Return the characters of the only token that a row reads; None without one."""
+        return None
+
     def data(self, position: int, positive: str | None) -> list[ProbeData]:
         """Return the data of the probes at a position, one for each split.
 

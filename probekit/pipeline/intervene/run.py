@@ -12,6 +12,7 @@ from typing import Any, cast
 import pandas as pd
 import torch
 
+from probekit.amounts import percent
 from probekit.errors import ConfigError
 from probekit.experiment.interventions import CHOSEN
 from probekit.experiment.loader import make_text_experiment
@@ -75,7 +76,7 @@ def write_causes(
     if preferred is not None and preferred < _MOSTLY:
         warnings.append(
             f"Without edits, the network prefers the right answer over the wrong one in "
-            f"{100 * preferred:.0f} % of {len(inputs.test):,} test texts: effects on an answer "
+            f"{percent(preferred)} of {len(inputs.test):,} test texts: effects on an answer "
             "that it does not give say little about how it finds the right one. Leave out the "
             "texts that it answers wrongly, or use another network."
         )

@@ -30,6 +30,7 @@ from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.preprocessing import StandardScaler
 
 from probekit.activations.given.given import GivenSite
+from probekit.amounts import percent
 from probekit.data.examples import Example
 from probekit.files import as_store_error, csv_text
 from probekit.model.sites.catalogue import describe
@@ -226,7 +227,7 @@ def scatter_rows(chosen: SelectedProbe) -> pd.DataFrame:
     if min(between, within) >= _ROUNDING * np.abs(train).max():
         projected = LinearDiscriminantAnalysis().fit(train, y).transform(test)
     components = [
-        f"component {number} ({share:.0%} of variance)"
+        f"component {number} ({percent(share)} of variance)"
         for number, share in enumerate(pca.explained_variance_ratio_, start=1)
     ]
     discriminants = [f"discriminant {number + 1}" for number in range(projected.shape[1])]
@@ -343,11 +344,13 @@ def wrong_of_probes(
         if worst is None:
             continue
         wrong = predictions.guess != predictions.truth
-        errors = []
+        errors, names = [], [at.text for at in chosen.source.rows.positions]
         for number, ahead in worst.items():
             number_in_file = number_of.setdefault(number, len(number_of))
             guess = str(chosen.classes[predictions.guess[number]])
-            errors.append({"row": number_in_file, "guess": guess, "ahead": ahead})
+            probed = _moved(chosen, number, names.index(row["position"]))
+            error = {"row": number_in_file, "guess": guess, "ahead": ahead, "probed": probed}
+            errors.append(error)
         name = {"name": answers_name(row), "site": row["site"], "head": row["head"]}
         place = {"position": row["position"], "probe": row["probe"]}
         counts = {"n_wrong": int(wrong.sum()), "n_rows": len(wrong)}
@@ -355,7 +358,7 @@ def wrong_of_probes(
     rows_of_errors = []
     for number in number_of:
         example = _example(chosen, number)
-        text, span = excerpt(example.text, example.span)
+        text, span, _ = excerpt(example.text, example.span)
         rows_of_errors.append({"text": text, "span": span, **_truth(chosen, number)})
     return probes, rows_of_errors
 
@@ -399,40 +402,54 @@ def _example(chosen: SelectedProbe, number: int) -> Example:
     return rows.dataset.examples[int(rows.example[row])]
 
 
-def excerpt(text: str, span: tuple[int, int] | None) -> tuple[str, tuple[int, int] | None]:
+def _moved(chosen: SelectedProbe, number: int, position: int) -> tuple[int, int] | None:
+    """Return the characters of the probed token in the excerpt of a test row, if it is there."""
+    example, row = _example(chosen, number), int(chosen.prober.test_rows[number])
+    token = chosen.source.rows.token_read(row, position)
+    text, _, shift = excerpt(example.text, example.span)
+    if token is None or not 0 <= token[0] + shift < token[1] + shift <= len(text):
+        return None
+    return token[0] + shift, token[1] + shift
+
+
+def excerpt(text: str, span: tuple[int, int] | None) -> tuple[str, tuple[int, int] | None, int]:
     """Return at most `MOST_CHARACTERS` of a text around the start of a span, and the moved span.
+
+    The last value is the number of characters by which it was moved.
 
     Without a span the end of the text is returned. Ellipses, in addition to these characters,
     replace the rest. A span that continues beyond the excerpt ends with it.
 
     >>> excerpt("short", None)
-    ('short', None)
-    >>> text, span = excerpt("x" * 1000 + "word", (1000, 1004))
+    ('short', None, 0)
+    >>> text, span, _ = excerpt("x" * 1000 + "word", (1000, 1004))
     >>> len(text), text[slice(*span)]
     (301, 'word')
     """
     if len(text) <= MOST_CHARACTERS:
-        return text, span
+        return text, span, 0
     middle = len(text) if span is None else span[0]
     start = max(0, min(middle - MOST_CHARACTERS // 2, len(text) - MOST_CHARACTERS))
     end = start + MOST_CHARACTERS
     before, after = "…" if start > 0 else "", "…" if end < len(text) else ""
     cut = before + text[start:end] + after
-    if span is None:
-        return cut, None
     shift = len(before) - start
-    return cut, (span[0] + shift, min(span[1], end) + shift)
+    if span is None:
+        return cut, None, shift
+    return cut, (span[0] + shift, min(span[1], end) + shift), shift
 
 
 def wrong_examples(chosen: SelectedProbe) -> list[dict[str, Any]]:
     """Return the worst errors of the selected probe; none without scores.
 
-    Each error has its tokens, with the probe's prediction at each. They are empty if the probe was
-    not saved, if there is no model, or if the text of one of these errors is empty.
+    Each error has its tokens, with the probe's prediction at each. They are empty if several probes
+    made the errors, if the probe was not saved, if there is no model, or if the text of one of
+    these errors is empty.
     """
     worst = worst_errors(chosen, chosen.predictions, MOST_WRONG) or {}
     examples = [_example(chosen, number) for number in worst]
-    texts, probe = [example.text for example in examples], chosen.saved(chosen.site.text)
+    texts = [example.text for example in examples]
+    probe = None if chosen.prober.is_nested else chosen.saved(chosen.site.text)
     readings: Sequence[TextReading | None] = [None] * len(texts)
     if probe is not None and texts and all(texts):  # an empty text has no tokens to predict at
         readings = chosen.source.readings(probe, chosen.site, texts)
@@ -451,6 +468,9 @@ def wrong_examples(chosen: SelectedProbe) -> list[dict[str, Any]]:
             **_truth(chosen, number),
             "guess": str(chosen.classes[chosen.predictions.guess[number]]),
             "ahead": worst[number],
+            "probed": chosen.source.rows.token_read(
+                int(chosen.prober.test_rows[number]), chosen.position
+            ),
             "tokens": tokens,
         }
         errors.append(error)

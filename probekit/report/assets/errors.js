@@ -5,39 +5,25 @@ const menu = section.querySelector("select");
 const peek = section.querySelector(".peek");
 const lists = new Map([...section.querySelectorAll("[data-probe]")].map((list) => [list.dataset.probe, list]));
 
+/** Shows a list in the section, and its first errors below the curve. */
 function show(name) {
   for (const [own, list] of lists) list.hidden = own !== name;
+  const parts = [...lists.get(name).querySelectorAll("h3, .count, .examples")];
+  peek.replaceChildren(...parts.map((part) => part.cloneNode(true)));
+  peek.querySelector("h3").removeAttribute("id");
 }
 
-/** Whether the list of errors is on the screen. */
-function isVisible() {
-  const { top, bottom } = section.getBoundingClientRect();
-  return top < innerHeight - 150 && bottom > 150;
-}
-
-/** Shows a list at the far edge of the window while the section itself is not on the screen. */
-function peekAt(name, y) {
-  const list = lists.get(name);
-  peek.hidden = isVisible();
-  peek.classList.toggle("top", y > innerHeight / 2);
-  peek.replaceChildren(...[...list.children].map((child) => child.cloneNode(true)));
-}
+document.querySelector(".screen .plot")?.append(peek);
+show(menu.value);
 
 // report.js sends these events for points of all figures; points without errors have no list.
-document.addEventListener("pointhover", ({ detail: { name, y } }) => {
-  if (!lists.has(name)) return;
-  show(name);
-  peekAt(name, y);
+document.addEventListener("pointhover", ({ detail: { name } }) => {
+  if (lists.has(name)) show(name);
 });
-document.addEventListener("pointunhover", () => {
-  peek.hidden = true;
-  show(menu.value);
-});
+document.addEventListener("pointunhover", () => show(menu.value));
 document.addEventListener("pointclick", ({ detail: { name } }) => {
   if (!lists.has(name)) return;
   menu.value = name;
-  show(name);
-  peek.hidden = true;
-  section.scrollIntoView({ block: "nearest" });
+  menu.dispatchEvent(new Event("change", { bubbles: true }));
 });
 menu.addEventListener("change", () => show(menu.value));

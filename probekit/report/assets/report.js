@@ -134,17 +134,29 @@ function narrow(drawing, maps) {
   if (maps.length === 1) drawing.style.minWidth = NARROW.matches ? "calc(var(--least, 0rem) - 5rem)" : "";
 }
 
-async function draw(plot) {
-  const { data, layout } = JSON.parse(await unpack(plot.querySelector("script")));
+/** Reads the figure of a plot once. */
+const loaded = (plot) => (plot.loading ??= unpack(plot.querySelector("script")).then((text) => { plot.figure = JSON.parse(text); }));
+
+/** The drawing, traces and layout of a figure, in the colours and for the width of the window. */
+function prepared(plot) {
+  const { data, layout } = structuredClone(plot.figure);
   const drawing = plot.querySelector(".drawing");
   drawing.dataset.height = drawing.style.height;
-  drawn.push(drawing);
-  const written = structuredClone({ data, layout });
+  drawing.written = plot.figure;
   const maps = scaled(data);
   if (NARROW.matches) maps.forEach((number) => { data[number].showscale = false; });
   narrow(drawing, maps);
-  await Plotly.newPlot(drawing, data, paint(layout, { ...colours(layout), ...arranged(drawing, written.layout) }), CONFIG);
+  return [drawing, data, paint(layout, { ...colours(layout), ...arranged(drawing, drawing.written.layout) })];
+}
+
+async function draw(plot) {
+  await loaded(plot);
+  const [drawing, data, layout] = prepared(plot);
+  drawn.push(drawing);
+  await Plotly.newPlot(drawing, data, layout, CONFIG);
   NARROW.addEventListener("change", async () => {
+    const { written } = drawing;
+    const maps = scaled(written.data);
     const values = arranged(drawing, written.layout);
     if (maps.length) {
       const shown = maps.map((number) => !NARROW.matches && (written.data[number].showscale ?? true));
@@ -156,10 +168,10 @@ async function draw(plot) {
   });
   drawing.on("plotly_afterplot", () => name(drawing));
   drawing.addEventListener("keydown", press);
-  // Sent to scripts of the page, with the custom data of the point and the height of the pointer.
+  // Sent to scripts of the page, with the custom data of the point.
   for (const kind of ["hover", "unhover", "click"]) {
-    drawing.on(`plotly_${kind}`, ({ points, event }) => {
-      const detail = { name: points?.[0]?.customdata, y: event?.clientY };
+    drawing.on(`plotly_${kind}`, ({ points }) => {
+      const detail = { name: points?.[0]?.customdata };
       drawing.dispatchEvent(new CustomEvent(`point${kind}`, { bubbles: true, detail }));
     });
   }
@@ -168,9 +180,32 @@ async function draw(plot) {
 
 const recolour = () => Promise.all(drawn.map((drawing) => Plotly.relayout(drawing, colours(drawing.layout))));
 
-for (const query of ["(prefers-color-scheme: dark)", "print"]) {
-  matchMedia(query).addEventListener("change", recolour);
+document.addEventListener("themechange", recolour);
+
+const choices = new Map(); // plot -> its figures by metric
+
+/** Draws the figure of another metric in the place of the one that is shown. */
+async function show(plot, metric) {
+  await loaded(plot);
+  const drawing = plot.querySelector(".drawing");
+  const text = plot.querySelector("figcaption p") ?? plot.querySelector("figcaption");
+  const heading = plot.querySelector("h2, h3") ?? plot.closest("section").querySelector("h2");
+  if (!choices.has(plot)) {
+    const first = { title: heading.textContent, figure: plot.figure, caption: text.textContent, description: drawing.ariaLabel, style: drawing.getAttribute("style") };
+    choices.set(plot, [first, ...JSON.parse(await unpack(plot.querySelector(".others script")))]);
+  }
+  const all = choices.get(plot);
+  const { title, figure, caption: words, description, style } = all.find((one) => one.metric === metric) ?? all[0];
+  [heading.textContent, text.textContent, plot.figure] = [title, words, figure];
+  drawing.ariaLabel = description;
+  drawing.style.height = /height: ([^;]+)/.exec(style)?.[1] ?? "";
+  if (drawn.includes(drawing)) await Plotly.react(...prepared(plot));
 }
+
+const menu = document.querySelector(".metric select");
+const showMetric = () => Promise.all([...document.querySelectorAll(".plot:has(.others)")].map((plot) => show(plot, menu.value)));
+menu?.addEventListener("change", showMetric);
+if (menu?.selectedIndex) showMetric();
 
 const plots = [...document.querySelectorAll(".plot")];
 await Promise.all(plots.filter((plot) => !plot.closest("details")).map(draw));

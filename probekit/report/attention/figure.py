@@ -12,9 +12,8 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from probekit.errors import DataError
-from probekit.report.attention.page import WEIGHTS
 from probekit.report.figures.figure_files import CSS_PIXELS, HEIGHTS, WIDTHS, write_drawings
-from probekit.report.figures.style import INK, plotly_text
+from probekit.report.figures.style import INK, MAGNITUDES, plotly_text
 from probekit.report.texts import short_label
 from probekit.results.network import AttentionPrompt
 
@@ -94,7 +93,7 @@ def draw_heads(prompt: AttentionPrompt, heads: Sequence[tuple[int, int]]) -> go.
     size: dict[str, Any] = {"width": WIDTH, "height": TITLE + height + margin}
     size["margin"] = {"l": left, "r": WIDTH - left - width, "t": TITLE, "b": margin, "pad": 0}
     look: dict[str, Any] = {"paper_bgcolor": "white", "plot_bgcolor": "white", "showlegend": False}
-    look["coloraxis"] = {"colorscale": WEIGHTS, "cmin": 0, "cmax": 1, "colorbar": bar}
+    look["coloraxis"] = {"colorscale": MAGNITUDES, "cmin": 0, "cmax": 1, "colorbar": bar}
     look["font"] = {"family": "Arial, Helvetica, sans-serif", "size": SMALL, "color": INK}
     return figure.update_layout(size | look)
 

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from probekit.errors import DataError, path_of
 from probekit.files import write_atomic
+from probekit.report.figures.style import MAGNITUDES, SIGNED
 from probekit.report.pages.heads_page import SCORES
 from probekit.report.pages.page import Page, View
 from probekit.report.texts import token_label
@@ -38,12 +39,8 @@ SAMPLE = 24  # heads per prompt that are compressed to estimate the page size
 MARGIN = 1.05  # factor by which a page may exceed that estimate
 PAGE_MB = 0.1  # size of a page without prompts
 BASE64 = 4 / 3
-# Perceptually uniform and monotonic in greyscale. Reversed on dark pages, so that a weight of 0 is
-# close to the page background in both themes.
-WEIGHTS = plotly.colors.sequential.tempo
-_DIFFERENCES = plotly.colors.diverging.RdBu_r
-# Equally light at both ends, dark in the middle.
-_IN_THE_DARK = "#b9dcff #6aa5dc #34689c #1f3750 #20262e #55301f #96562f #d98d56 #ffd2b0"
+# Signed values on dark pages: equally light at both ends, dark in the middle.
+_IN_THE_DARK = "#dcd6f7 #a99fd6 #6f62a8 #3b3360 #20262e #55301f #96562f #d98d56 #ffd2b0"
 SIDE = 48  # largest side in pixels; longer texts are max-pooled
 # Palette of the static image, 256 entries: weights, then gaps between tiles and masked cells.
 _N_WEIGHTS, _BETWEEN, _MASKED = 254, 254, 255
@@ -110,8 +107,8 @@ class AttentionExplorer:
             return ""
         layer, head = np.unravel_index(int(np.nanargmax(scores)), scores.shape)
         return (
-            f"The page opens on L{prompt.layers[layer]}H{prompt.heads[head]}: of {n_heads} heads, "
-            "its attention depends least on distance alone (beyond distance "
+            f"The page opens on L{prompt.layers[layer]}H{prompt.heads[head]}: of "
+            f"{n_heads:,} heads, its attention depends least on distance alone (beyond distance "
             f"{scores[layer, head]:.2f})."
         )
 
@@ -306,8 +303,8 @@ def attention_colours() -> dict[str, dict[str, list[list[int]]]]:
     >>> attention_colours()["weights"]["light"][0]
     [254, 245, 244]
     """
-    weights = _stops(WEIGHTS)
-    light, dark = map(_stops, (_DIFFERENCES, _IN_THE_DARK.split()))
+    weights = _stops(MAGNITUDES)
+    light, dark = map(_stops, (SIGNED, _IN_THE_DARK.split()))
     return {
         "weights": {"light": weights, "dark": weights[::-1]},
         "differences": {"light": light, "dark": dark},
@@ -380,7 +377,7 @@ def still_picture(layers: NDArray[np.float32]) -> str:
     n_layers, n_heads, tile_height, tile_width = tiles.shape
     # One picture: the tiles of a layer next to one another, and the layers below one another.
     pixels = tiles.transpose(0, 2, 1, 3).reshape(n_layers * tile_height, n_heads * tile_width)
-    stops = np.array(_stops(WEIGHTS))
+    stops = np.array(_stops(MAGNITUDES))
     points = np.linspace(0, len(stops) - 1, _N_WEIGHTS)
     channels = [np.interp(points, np.arange(len(stops)), channel) for channel in stops.T]
     palette = np.rint(channels).T.astype(np.uint8).tobytes() + bytes(_WHITE + _GREY)

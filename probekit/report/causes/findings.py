@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from probekit.amounts import LEVEL, counted
+from probekit.amounts import LEVEL, counted, fixed, format_number, format_p, percent
 from probekit.interventions.names import REPLACEMENTS
-from probekit.report.figures.style import fixed, format_number, format_p, plotly_text
+from probekit.report.figures.style import plotly_text
 from probekit.report.figures.views import position_words
 from probekit.report.pages.page import Pairs
 from probekit.report.pages.table import Cell, Column, ResultTable
@@ -665,11 +665,11 @@ def _remarks(direction: Direction) -> list[str]:
     remarks = ["Moves more than its whole vector: possible artefact."] if exceeds_whole else []
     kernel = float(direction.row["kernel_share"])
     if kernel > MUCH:  # an unknown share is NaN, which is not larger
-        remarks.append(f"{fixed(100 * kernel, 0)} % is in the kernel of the output matrix.")
+        remarks.append(f"{percent(kernel)} is in the kernel of the output matrix.")
     if direction.answer("steers") == "yes":
         steers = direction.found["steers"]
         if steers["effect"] < 0:
             remarks.append("Steers away from the class that it detects.")
         if not math.isnan(steers["wrong_way"]):
-            remarks.append(f"{fixed(100 * steers['wrong_way'], 0)} % of texts move the wrong way.")
+            remarks.append(f"{percent(steers['wrong_way'])} of texts move the wrong way.")
     return remarks

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
-import plotly.colors
 import plotly.graph_objects as go
 
+from probekit.amounts import format_number
 from probekit.report.figures.line_labels import name_traces
 from probekit.report.figures.style import (
     GREY,
     LEVELS,
+    MAGNITUDES,
     SERIES_COLOURS,
     TEMPLATE,
     axis_title,
     error_bars,
-    format_number,
     plotly_text,
     series_marker,
 )
@@ -58,7 +58,7 @@ def confusion_matrix(rows: pd.DataFrame) -> go.Figure:
     return text_map(
         shares,
         hover,
-        Colours(0.0, 1.0, plotly.colors.sequential.Viridis, is_diverging=False),
+        Colours(0.0, 1.0, MAGNITUDES, is_diverging=False),
         across=labels,
         down=labels,
         title="predicted",
@@ -103,7 +103,7 @@ def scatter_plane(rows: pd.DataFrame, method: str) -> go.Figure:
             y=points["y"].tolist(),
             mode="markers",
             name=plotly_text(class_label(label)),
-            marker={**series_marker(number, 7), "opacity": 0.75},
+            marker={**series_marker(number + 1, 7), "opacity": 0.75},
             hovertext=[plotly_text(class_label(text)) for text in points["label"]],
             hoverinfo="text",
         )

@@ -209,7 +209,7 @@ def sparse_curve(table: pd.DataFrame) -> go.Figure:
         for target in ("task", "control") if is_best else ("task",):
             scores = only(points, target=target)
             label = name if target == "task" else f"{LINES[target].label} at the best site"
-            hover = [point_hover(f"k = {row['k']:.0f}", row) for _, row in scores.iterrows()]
+            hover = [point_hover(f"k = {row['k']:,.0f}", row) for _, row in scores.iterrows()]
             line = scatter(scores["k"], scores["value"], LINES[target], number, label, hover)
             if target == "task" and is_best:
                 figure.add_traces(band(scores["k"], scores, line))
@@ -227,5 +227,5 @@ def sparse_curve(table: pd.DataFrame) -> go.Figure:
     full = full[full["probe"].isin(others["probe"].head(1))].dropna(subset="value")
     references = baselines + [("all_features", row) for _, row in full.head(1).iterrows()]
     labels = draw_levels(figure, references, ends)
-    _log_ticks(figure, "features, k", {k: f"{k:.0f}" for k in sizes}, ends)
+    _log_ticks(figure, "features, k", {k: f"{k:,.0f}" for k in sizes}, ends)
     return finish_curve(figure, metric, rows["chance"].min(), labels)

@@ -13,6 +13,7 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from probekit.amounts import fixed, format_number
 from probekit.errors import UnknownNameError, nearest
 from probekit.probes.targets import HEADLINE
 from probekit.report.figures import line_labels
@@ -29,8 +30,6 @@ from probekit.report.figures.style import (
     TITLE_MARGIN,
     LineStyle,
     axis_title,
-    fixed,
-    format_number,
     label_colour,
     layer_axis,
     layer_ends,
@@ -192,7 +191,10 @@ def null_band(table: pd.DataFrame, rows: pd.DataFrame) -> list[go.Scatter]:
     points = pd.concat(nulls).groupby("depth", as_index=False).agg(**limits)
     style = go.Scatter(line={"color": GREY}, legendgroup=NULL_BAND)
     bands = band(points["depth"], points, style, NULL_WIDTH)
-    return [trace.update(name="95 % of the null") for trace in bands]
+    # Hatched, so that the band of the task stays visible where the two overlap.
+    hatched = {"shape": "/", "fgcolor": GREY, "size": 5, "solidity": 0.2}
+    settings = {"name": "95 % of the null", "fillpattern": hatched, "opacity": 0.6}
+    return [trace.update(settings) for trace in bands]
 
 
 def measured_rows(table: pd.DataFrame, metric: str) -> pd.DataFrame:

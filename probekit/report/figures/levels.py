@@ -10,18 +10,12 @@ from types import MappingProxyType
 import pandas as pd
 import plotly.graph_objects as go
 
+from probekit.amounts import fixed, format_number
 from probekit.probes.kinds.registry import kind_of
 from probekit.probes.score.metric_table import METRICS
 from probekit.probes.targets import BASELINES, HEADLINE
 from probekit.report.figures.line_labels import LineLabel
-from probekit.report.figures.style import (
-    LEVELS,
-    finite_ends,
-    fixed,
-    format_number,
-    plotly_text,
-    with_margin,
-)
+from probekit.report.figures.style import LEVELS, finite_ends, plotly_text, with_margin
 from probekit.results.selection import best_first
 from probekit.results.table import concatenated, differs, only
 
@@ -88,11 +82,10 @@ def value_range(figure: go.Figure, metric: str, chance: float) -> list[float]:
 
     If the score can select sites and higher is better, the range starts at chance, or at the lowest
     line or interval if that is lower, and ends at the highest possible value. Otherwise, or without
-    a chance level or a highest value, it is the range of the lines and intervals. Undefined
-    scores are ignored. So are bands of the null, which may therefore be cut off.
+    a chance level or a highest value, it is the range of the lines and bands. Undefined scores are
+    ignored.
     """
-    traces = [trace for trace in figure.data if trace.legendgroup != NULL_BAND]
-    low, high = finite_ends(value for trace in traces for value in trace.y)
+    low, high = finite_ends(value for trace in figure.data for value in trace.y)
     fact = METRICS[metric]
     is_score = fact.kind == "score" and fact.selects and not fact.lower_is_better
     if is_score and math.isfinite(chance) and math.isfinite(fact.range[1]):

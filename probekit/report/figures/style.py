@@ -6,14 +6,12 @@ import html
 import math
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from decimal import ROUND_HALF_UP, Decimal
-from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import plotly.colors
 import plotly.graph_objects as go
 
-from probekit.amounts import LEVEL
 from probekit.probes.score.metric_table import METRICS
 from probekit.probes.targets import NESTED, TARGETS
 from probekit.terminal import visible
@@ -34,9 +32,14 @@ class LineStyle:
     legend_rank: int = 1
 
 
+# The first colour, blue, is that of the task and of nothing else.
 # All colours have a contrast of at least 3:1 with white and with the dark background, and are
 # distinguishable with colour blindness; dashes and markers distinguish lines without colour.
 SERIES_COLOURS = ("#0072B2", "#B07D10", "#B2599A", "#6E7F8D", "#8C564B")
+# Colour scales of maps. Magnitudes are light at 0 and dark at the highest value, also in greyscale;
+# signed values are purple below 0, white at 0 and orange above, as in `texts.LOW` and `HIGH`.
+MAGNITUDES = plotly.colors.sequential.tempo
+SIGNED = plotly.colors.diverging.PuOr_r
 GREY = "#7A7F87"  # baselines, bands of the null, and lines that are not highlighted
 INK = "#1c2430"
 # Metadata of figures whose panels a page stacks in one column in narrow windows.
@@ -88,6 +91,7 @@ _AXIS = {
     "zeroline": False,
     "title": {"standoff": 8, "font": {"size": LARGE}},
     "automargin": True,
+    "separatethousands": True,
 }
 
 # The background is transparent; the page recolours text and grid in its dark theme.
@@ -158,25 +162,6 @@ def axis_title(metric: str) -> str:
     return f"{title} (lower is better)" if METRICS[metric].lower_is_better else title
 
 
-def format_p(p: float) -> str:
-    """Return a p-value as text; rounding never moves a value below 0.05 up to it.
-
-    >>> format_p(0.0002), format_p(0.0419), format_p(0.3333), format_p(math.nan)
-    ('<0.001', '0.042', '0.33', '–')
-    >>> format_p(0.0496), format_p(0.04996), format_p(0.05), format_p(0.0504)
-    ('0.0496', '0.04996', '0.050', '0.050')
-    """
-    if math.isnan(p):
-        return "–"
-    if p < 0.001:
-        return "<0.001"
-    if p >= 0.1:
-        return f"{p:.2f}"
-    texts = (f"{p:.{places}f}" for places in count(3))
-    # A significant p rounded to 0.050 would contradict its verdict.
-    return next(text for text in texts if (float(text) < LEVEL) == (p < LEVEL))
-
-
 def plotly_text(text: object) -> str:
     r"""Return the text escaped for plotly, which interprets tags, %{...} and $formulas$.
 
@@ -190,61 +175,6 @@ def plotly_text(text: object) -> str:
     'a&lt;U+202E&gt;'
     """
     return html.escape(visible(str(text)), quote=False).replace("%", "&#37;").replace("$", "&#36;")
-
-
-def format_number(value: float, low: float = math.nan, high: float = math.nan) -> str:
-    """Return the value with three decimals, followed by its interval unless `low` is NaN.
-
-    >>> format_number(0.9312, 0.91, 0.9476)
-    '0.931 [0.910, 0.948]'
-    >>> format_number(-0.25)
-    '−0.250'
-    >>> format_number(-0.0001)
-    '0.000'
-    """
-    text = fixed(value, 3)
-    return text if math.isnan(low) else f"{text} [{fixed(low, 3)}, {fixed(high, 3)}]"
-
-
-def fixed(value: float, places: int) -> str:
-    """Return a number with this many decimals, with a minus sign; halves are rounded away from 0.
-
-    The decimal number is rounded, not its binary approximation: percentages and fractions of the
-    same number agree. Infinity is `inf`, and NaN is `nan`.
-
-    >>> fixed(0.175, 2), fixed(17.5, 0), fixed(-0.25, 1), fixed(-0.001, 2)
-    ('0.18', '18', '−0.3', '0.00')
-    """
-    if not math.isfinite(value):
-        return str(float(value)).replace("-", "−")
-    exact = Decimal(f"{value:.12g}").quantize(Decimal(1).scaleb(-places), ROUND_HALF_UP)
-    return f"{exact if exact else abs(exact):f}".replace("-", "−")
-
-
-def signed(value: float) -> str:
-    """Return a number with sign and two decimals; 0.00 has no sign, and NaN is "–".
-
-    >>> signed(0.254), signed(-3.0), signed(-0.001), signed(float("nan"))
-    ('+0.25', '−3.00', '0.00', '–')
-    """
-    if np.isnan(value):
-        return "–"
-    text = fixed(value, 2)
-    return f"+{text}" if value > 0 and text != "0.00" else text
-
-
-def decimals(numbers: Iterable[float], most: int) -> int:
-    """Return the fewest decimals, at least 2, with which no number but 0 is written as 0.
-
-    Args:
-        numbers: the numbers; NaN is ignored.
-        most: largest number of decimals, also if more would be needed.
-
-    >>> decimals([0.25, -0.004, 0.0], most=4), decimals([0.00001], most=4)
-    (3, 4)
-    """
-    least = min((abs(number) for number in numbers if abs(number) > 0), default=1.0)
-    return next((n for n in range(2, most) if round(least, n) > 0), most)
 
 
 MOST_NAMES = 3  # names on the layer axis below its numbers; more are slanted

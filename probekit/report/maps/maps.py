@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,8 +11,8 @@ import pandas as pd
 import plotly.colors
 import plotly.graph_objects as go
 from numpy.typing import NDArray
-from plotly.colors import sequential
 
+from probekit.amounts import fixed, format_number
 from probekit.errors import DataError
 from probekit.probes.score.metric_table import METRICS
 from probekit.probes.targets import TARGETS
@@ -114,11 +113,11 @@ def map_cells(table: pd.DataFrame, metric: str, across: str = "") -> pd.DataFram
 
 
 def colours(values: Sequence[float], metric: str, chance: float) -> Colours:
-    """Return the colour scale for values of a metric; bright means good unless it is diverging.
+    """Return the colour scale for values of a metric; dark is high unless it is diverging.
 
     It starts at chance, or at 0 without a chance level and for differences such as selectivity. If
-    differences are negative, it is diverging. If lower is better, it is reversed and starts at the
-    lowest value. Undefined values are ignored.
+    differences are negative, it is diverging. If lower is better, it starts at the lowest value.
+    Undefined values are ignored.
 
     >>> shown = colours([-0.2, 0.1], "selectivity", chance=0.0)
     >>> shown.low, shown.high, shown.is_diverging
@@ -129,10 +128,9 @@ def colours(values: Sequence[float], metric: str, chance: float) -> Colours:
     if is_difference and least < 0:
         return diverging([least, most], LEAST_RANGE)
     low = 0.0 if is_difference or np.isnan(chance) else chance
-    scale = sequential.Viridis
     if METRICS[metric].lower_is_better:
-        low, scale = least, sequential.Viridis_r
-    return Colours(low, max(most, low + LEAST_RANGE), scale, is_diverging=False)
+        low = least
+    return Colours(low, max(most, low + LEAST_RANGE), style.MAGNITUDES, is_diverging=False)
 
 
 def map_colours(cells: pd.DataFrame, metric: str) -> Colours:
@@ -176,9 +174,9 @@ def _draw(
     texts = []
     for features, (_, cell) in zip(_features(cells), cells.iterrows(), strict=True):
         site = style.plotly_text(site_with_head(cell["site"], cell["head"]))
-        score = style.format_number(cell["value"], cell["ci_low"], cell["ci_high"])
+        score = format_number(cell["value"], cell["ci_low"], cell["ci_high"])
         others = [
-            f"{name}: {style.format_number(scores_at[features][key])}"
+            f"{name}: {format_number(scores_at[features][key])}"
             for name, key in related.items()
             if key in scores_at[features] and key != ("task", metric)
         ]
@@ -248,7 +246,7 @@ def diverging(values: Any, least: float = 0.0) -> Colours:
     -1.0
     """
     reach = max(least, float(np.nanmax(np.abs(values), initial=0.0)))
-    return Colours(-reach, reach, plotly.colors.diverging.PuOr_r, is_diverging=True)
+    return Colours(-reach, reach, style.SIGNED, is_diverging=True)
 
 
 def text_map(
@@ -295,9 +293,10 @@ def text_map(
     if values.size <= most_texts:
         # The row and the column of each cell, in the order of the texts.
         y, x = np.indices(values.shape).reshape(2, -1).tolist()
-        shown_texts = list(texts) if texts is not None else list(map(cell_text, values.ravel()))
+        if texts is None:
+            texts = ["" if np.isnan(value) else fixed(value, 2) for value in values.ravel()]
         font = {"size": style.SMALL, "color": inks(values.ravel(), shown)}
-        figure.add_scatter(x=x, y=y, text=shown_texts, mode="text", textfont=font, hoverinfo="skip")
+        figure.add_scatter(x=x, y=y, text=list(texts), mode="text", textfont=font, hoverinfo="skip")
     # Columns and rows are labelled by index, because labels such as tokens may occur twice. Without
     # a range, the text trace would add a margin around the map.
     axis = {"tickmode": "array", "showgrid": False, "showline": False, "ticks": ""}
@@ -361,19 +360,6 @@ def frame_cell(figure: go.Figure, column: int, row: int) -> None:
     corners = {"x0": column - 0.5, "x1": column + 0.5, "y0": row - 0.5, "y1": row + 0.5}
     for width, colour in ((5, "#ffffff"), (2.5, "#D55E00")):
         figure.add_shape(type="rect", **corners, line={"width": width, "color": colour})
-
-
-def cell_text(value: float) -> str:
-    """Return a value as short text: two decimals, without a leading 0; "" for NaN.
-
-    >>> cell_text(0.968), cell_text(-0.25), cell_text(1.0), cell_text(0.996), cell_text(-0.001)
-    ('.97', '−.25', '1.00', '1.00', '.00')
-    >>> cell_text(10.25), cell_text(-20.5)
-    ('10.25', '−20.50')
-    """
-    if np.isnan(value):
-        return ""
-    return re.sub(r"^(−?)0\.", r"\1.", style.fixed(value, 2))
 
 
 def inks(values: NDArray[np.float64], shown: Colours) -> list[str]:

@@ -9,7 +9,8 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from probekit.report.figures.style import GREY, TEMPLATE, fixed, format_number, signed
+from probekit.amounts import fixed, format_number, percent, signed
+from probekit.report.figures.style import GREY, TEMPLATE
 from probekit.report.maps.maps import MOST_TEXTS, diverging, name_colours, text_map
 from probekit.report.pages import page
 from probekit.report.pages.table import ResultTable
@@ -147,7 +148,7 @@ def attribution_page(attribution: AttributedLogit, *, model: str, facts: Mapping
         (name, format_number(value))
         for name, value in zip(parts["name"], parts["value"], strict=True)
     ]
-    title = f"{len(cells)} components, largest contribution first"
+    title = f"{len(cells):,} components, largest contribution first"
     every = ResultTable(title, ("component", "contribution"), cells, is_sortable=True)
     return page.Page(
         eyebrow=["probekit", "direct logit attribution", model_title(model)],
@@ -190,7 +191,7 @@ def largest_table(attribution: AttributedLogit) -> ResultTable:
 
 
 def _share(value: float, total: float) -> str:
-    return f"{fixed(100 * value / total, 0)} %" if total else "–"
+    return percent(value / total) if total else "–"
 
 
 def part_name(part: str, layer: Any, head: Any) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from probekit.amounts import counted
+from probekit.amounts import counted, fixed
 from probekit.files import inside, write_atomic
 from probekit.interventions.names import REPLACEMENTS
 from probekit.report.causes import findings
@@ -26,7 +26,6 @@ from probekit.report.causes.cause_figures import (
     token_maps,
 )
 from probekit.report.figures.layer_curve import MOST_PANELS, panels_height
-from probekit.report.figures.style import fixed
 from probekit.report.maps.maps import MOST_TEXTS
 from probekit.report.pages import page
 from probekit.report.pages.parts import map_part

@@ -9,16 +9,9 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from probekit.amounts import counted
+from probekit.amounts import counted, format_number, format_p
 from probekit.report.figures.line_labels import name_traces
-from probekit.report.figures.style import (
-    TEMPLATE,
-    error_bars,
-    format_number,
-    format_p,
-    plotly_text,
-    series_marker,
-)
+from probekit.report.figures.style import TEMPLATE, error_bars, plotly_text, series_marker
 from probekit.report.pages import page
 from probekit.report.pages.table import Cell, Column, ResultTable
 from probekit.report.sentences import comparisons

@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
-from plotly.colors import sequential
 
-from probekit.amounts import counted
-from probekit.report.figures.style import format_number
+from probekit.amounts import counted, format_number
+from probekit.report.figures.style import MAGNITUDES
 from probekit.report.maps.maps import (
     LEAST_RANGE,
     MOST_TEXTS,
@@ -71,7 +70,7 @@ def heads_page(scored: ScoredHeads, *, model: str, facts: Mapping[str, str]) -> 
     maps = page.Group("rows", head_figures(scored))
     by_head = scored.rows.set_index(["layer", "head"])
     wide = pd.DataFrame({name: by_head.loc[by_head["score"] == name, "value"] for name in SCORES})
-    title = f"{len(wide)} heads"
+    title = f"{len(wide):,} heads"
     table = ResultTable(
         title,
         ("head", *(score.title.lower() for score in SCORES.values())),
@@ -142,7 +141,7 @@ def known_heads_table(scored: ScoredHeads) -> ResultTable:
             if (layer, head) in heads:
                 index = heads.index((layer, head))
                 value = format_number(ranked["value"].iloc[index])
-                place = f"{index + 1} of {len(heads)}"
+                place = f"{index + 1:,} of {len(heads):,}"
             rows.append((name, f"L{layer}H{head}", value, place))
     title = "Heads of GPT-2 small described in the literature, outlined in the maps"
     columns = ("score", "head", "value", "rank")
@@ -227,7 +226,7 @@ def head_score_map(
     figure = text_map(
         scored["value"].to_numpy().reshape(len(layers), len(heads)),
         [_score_hover(score, *row) for row in scored[hovered].itertuples(index=False)],
-        Colours(0.0, end or scale_end(rows, score), sequential.Viridis, is_diverging=False),
+        Colours(0.0, end or scale_end(rows, score), MAGNITUDES, is_diverging=False),
         across=[str(head) for head in heads],
         down=[str(layer) for layer in layers],
         title="head",
@@ -253,7 +252,7 @@ def scale_end(rows: pd.DataFrame, score: str) -> float:
 
 def _score_hover(score: str, layer: int, head: int, value: float, sd: float, n: int) -> str:
     """Return the hover text of a head's score, its standard deviation and its number of texts."""
-    texts = f"{n} text" if n == 1 else f"{n} texts"
+    texts = f"{n} text" if n == 1 else f"{n:,} texts"
     spread = "" if np.isnan(sd) else f" ± {format_number(sd)} (sd)"
     result = "no token could have it" if n == 0 else f"{format_number(value)}{spread}, {texts}"
     return f"<b>L{layer}H{head}</b><br>{SCORES[score].title.lower()}: {result}"

@@ -13,12 +13,12 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import quote
 
+from probekit.amounts import format_number
 from probekit.errors import ProbekitError
 from probekit.files import is_held
 from probekit.probes.score.metric_table import METRICS
 from probekit.progress import STAGE, read_stage
 from probekit.report.causes.findings import run_answers
-from probekit.report.figures.style import format_number
 from probekit.report.pages.page import Page, View
 from probekit.results.finished_run import date_text
 from probekit.results.record import STARTED, RecordPart, RunRecord, open_record, read_record

@@ -8,14 +8,13 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import plotly.colors
 import plotly.graph_objects as go
 
-from probekit.amounts import counted
+from probekit.amounts import counted, format_number
 from probekit.errors import DataError, UnknownNameError, nearest
 from probekit.model.sites.catalogue import component_of, layer_of
 from probekit.report.figures.line_labels import LineLabel, label_at_end, label_lines
-from probekit.report.figures.style import SERIES_COLOURS, TEMPLATE, format_number, plotly_text
+from probekit.report.figures.style import MAGNITUDES, SERIES_COLOURS, TEMPLATE, plotly_text
 from probekit.report.maps.maps import Colours, text_map, thin_ticks
 from probekit.report.pages import page
 from probekit.report.pages.table import ResultTable
@@ -84,7 +83,7 @@ def lens_page(rows: pd.DataFrame, *, model: str, facts: Mapping[str, str]) -> st
         title="Agreement with the final prediction by layer",
         figure=page.figure_json(lens_curve(summary)),
         caption=f"Share of {counted(n, 'position')} at which the most likely token of a layer is "
-        f"the final one, and share of {n_next} with a next token in the text at which it is that "
+        f"the final one, and share of {n_next:,} with a next token in the text at which it is that "
         "token.",
         description="Agreement with the final prediction by layer. "
         + "; ".join(
@@ -275,16 +274,12 @@ def lens_map(rows: pd.DataFrame, measure: str = "probability") -> go.Figure:
     sites, tokens = site_labels(rows), rows.drop_duplicates("position")["token"]
     values = rows[column].to_numpy(dtype=float, na_value=np.nan)
     values = np.log10(values) if measure == "rank" else values
-    # Bright means good: a high probability, but a low rank, entropy and divergence. Scales end at 1
-    # or above it, so that they have a width if all values are 0 or undefined.
-    if measure == "probability":
-        scale, high = plotly.colors.sequential.Viridis, 1.0
-    else:
-        scale, high = plotly.colors.sequential.Viridis_r, np.nanmax(values, initial=1.0)
+    # Scales end at 1 or above it, so that they have a width if all values are 0 or undefined.
+    high = 1.0 if measure == "probability" else np.nanmax(values, initial=1.0)
     figure = text_map(
         values.reshape(len(sites), len(tokens)),
         [_hover(row) for row in rows.to_dict("records")],
-        Colours(0.0, high, scale, is_diverging=False),
+        Colours(0.0, high, MAGNITUDES, is_diverging=False),
         texts=[_cell(row) for row in rows.to_dict("records")],
         across=[plotly_text(short_label(token)) for token in tokens],
         down=sites,
@@ -351,14 +346,16 @@ def lens_curve(summary: pd.DataFrame) -> go.Figure:
     """Return the curve of `lens_summary`: shares of positions by layer, labelled at their ends."""
     figure = go.Figure(layout={"template": TEMPLATE})
     shares = {name: summary[name] / summary[total] for name, (_, total, _) in _LINES.items()}
-    for (name, (label, total, dash)), colour in zip(_LINES.items(), SERIES_COLOURS, strict=False):
+    for (name, (label, total, dash)), colour in zip(
+        _LINES.items(), SERIES_COLOURS[1:], strict=False
+    ):
         figure.add_scatter(
             x=list(range(len(summary))),
-            y=shares[name].tolist(),
+            y=(100 * shares[name]).tolist(),
             mode="lines+markers",
             line={"color": colour, "dash": dash, "width": 2.5},
             hovertext=[
-                f"<b>{row['layer']}</b><br>{label} at {row[name]} of {row[total]} positions"
+                f"<b>{row['layer']}</b><br>{label} at {row[name]:,} of {row[total]:,} positions"
                 for _, row in summary.iterrows()
             ],
             hoverinfo="text",
@@ -371,7 +368,7 @@ def lens_curve(summary: pd.DataFrame) -> go.Figure:
         tickangle=0,
         range=[-0.3, len(summary) - 0.9],  # to 0.1 after the last point, at len(summary) - 1
     )
-    figure.update_yaxes(title_text="share of positions", range=[-0.03, 1.05], tickformat=".0%")
+    figure.update_yaxes(title_text="share of positions", range=[-3, 105], ticksuffix=" %")
     labels: list[LineLabel] = []
     for line, (label, _, _) in zip(figure.data, _LINES.values(), strict=True):
         labels += label_at_end(line, label, line.line.color)

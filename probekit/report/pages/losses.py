@@ -74,7 +74,7 @@ def loss_figure(log: Sequence[LogRow]) -> go.Figure:
     [('batches, repeated rows included', (9.0, 4.5))]
     """
     figure = go.Figure(layout={"template": TEMPLATE})
-    for (name, column, dash, is_averaged), colour in zip(_LINES, SERIES_COLOURS, strict=False):
+    for (name, column, dash, is_averaged), colour in zip(_LINES, SERIES_COLOURS[1:], strict=False):
         points = [(float(row.step), float(getattr(row, column))) for row in log]
         points = [(step, value) for step, value in points if not math.isnan(value)]
         if is_averaged:

@@ -45,6 +45,10 @@ class FigurePart:
         height: height in rem; None for the default of the style sheet.
         width: smallest width in rem, below which the figure scrolls; None if it always fits.
         views: versions of the figure with other colours, by menu entry; the first one is `figure`.
+        metric: metric of the figure, "" if it is not drawn for several.
+        place: what the figure shows of its metric; figures of other metrics in the same place can
+            replace it.
+        others: figures of other metrics that the reader can choose instead.
     """
 
     kind: ClassVar = "figure"
@@ -56,12 +60,21 @@ class FigurePart:
     height: float | None = None
     width: float | None = None
     views: Mapping[str, go.Figure] = field(default_factory=dict)
+    metric: str = ""
+    place: str = ""
+    others: Sequence[FigurePart] = ()
 
     @property
     def style(self) -> str:
         """Height and smallest width as a style of HTML."""
         sizes = {"height": self.height, "--least": self.width}
         return "; ".join(f"{name}: {size}rem" for name, size in sizes.items() if size is not None)
+
+    @property
+    def choices(self) -> list[dict[str, Any]]:
+        """The contents of `others` for the script of the page."""
+        names = ("metric", "title", "figure", "caption", "description", "style")
+        return [{name: getattr(other, name) for name in names} for other in self.others]
 
     @property
     def changes(self) -> dict[str, dict[str, Any]]:

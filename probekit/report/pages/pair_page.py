@@ -10,9 +10,9 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from probekit.amounts import joined_names
+from probekit.amounts import fixed, format_number, joined_names, signed
 from probekit.model.sites.catalogue import describe, layer_of
-from probekit.report.figures.style import GREY, TEMPLATE, fixed, format_number, plotly_text, signed
+from probekit.report.figures.style import GREY, TEMPLATE, plotly_text
 from probekit.report.maps import maps
 from probekit.report.pages import page
 from probekit.report.pages.table import ResultTable
@@ -226,7 +226,7 @@ def pair_page(pair: PatchedPair, *, model: str, facts: Mapping[str, str]) -> str
     key = "estimate" if pair.is_estimated else "effect"
     ordered = pair.rows.sort_values(key, key=abs, ascending=False, kind="stable")
     patches = [_row(pair, row) for row in ordered.to_dict("records")]
-    title = f"{len(patches)} patches, largest first"
+    title = f"{len(patches):,} patches, largest first"
     table = ResultTable(title, _columns(pair), patches, is_sortable=True)
     sections.append(page.PageSection("All patches", [page.Fold(title, [table])]))
     return page.Page(

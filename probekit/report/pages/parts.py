@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
 import plotly.graph_objects as go
 
+from probekit.amounts import fixed, format_number, percent
 from probekit.probes.score.metric_table import METRICS
 from probekit.report.figures import chosen_figures, curves, views
 from probekit.report.figures.layer_curve import curve_figure, facets_height
-from probekit.report.figures.style import fixed, format_number
 from probekit.report.maps.maps import head_maps, layer_map, map_cells
 from probekit.report.pages.page import FigurePart, figure_json
 from probekit.report.sentences import captions
@@ -56,7 +57,8 @@ def _result_parts(table: pd.DataFrame, v: Verdict, control: Control) -> Iterator
 
     def of_metric(metric: str, *, is_open: bool) -> Iterator[FigurePart]:
         """Yield the layer curve of a metric, then its maps of heads and of positions."""
-        name, maps = title(metric), []  # of each map: heading, figure, rows, whether it is open
+        name = title(metric)
+        maps = []  # of each map: place, heading, figure, rows, whether it is open
         if metric in measured_metrics(curve):
             yield FigurePart(
                 f"{name} by layer{f' · {position}' if position else ''}",
@@ -65,6 +67,8 @@ def _result_parts(table: pd.DataFrame, v: Verdict, control: Control) -> Iterator
                 captions.description(curve, metric),
                 is_open=is_open,
                 height=facets_height(curve, metric),
+                metric=name,
+                place="curve",
             )
         # One figure has the heads at the shown position, another one, folded, those at all others.
         for at_shown_position in (True, False):
@@ -76,15 +80,18 @@ def _result_parts(table: pd.DataFrame, v: Verdict, control: Control) -> Iterator
             if tables:
                 heading = f"{name} by layer and head · {', '.join(tables)}"
                 figure, rows = head_maps(tables, metric), pd.concat(tables.values())
-                maps.append((heading, figure, rows, is_open and at_shown_position))
+                opened = is_open and at_shown_position
+                maps.append((f"heads {at_shown_position}", heading, figure, rows, opened))
         for part, rows in positions:
             if metric in measured_metrics(rows):
                 heading = f"{name} by layer and position · {part}"
-                maps.append((heading, layer_map(rows, metric, "offset"), rows, is_open))
-        for heading, figure, rows, opened in maps:
+                figure = layer_map(rows, metric, "offset")
+                maps.append((part, heading, figure, rows, is_open))
+        for place, heading, figure, rows, opened in maps:
             caption = captions.map_caption(rows, v, metric, control)
             description = captions.map_description(rows, metric)
-            yield map_part(heading, figure, caption, description, is_open=opened, least=LEAST_MAP)
+            a_map = map_part(heading, figure, caption, description, is_open=opened, least=LEAST_MAP)
+            yield replace(a_map, metric=name, place=place)
 
     for metric in first:
         yield from of_metric(metric, is_open=True)
@@ -105,6 +112,17 @@ def _result_parts(table: pd.DataFrame, v: Verdict, control: Control) -> Iterator
     for metric in drawn:
         if metric not in first:
             yield from of_metric(metric, is_open=False)
+
+
+def with_choices(figures: Sequence[FigurePart]) -> list[FigurePart]:
+    """Return the figures, in which folded ones become choices of the open one in their place."""
+    shown = {part.place: part for part in reversed(figures) if part.place and part.is_open}
+    others = {place: [p for p in figures if p.place == place and not p.is_open] for place in shown}
+    return [
+        replace(part, others=others[part.place]) if part is shown.get(part.place) else part
+        for part in figures
+        if part.is_open or part.place not in shown
+    ]
 
 
 def reliability_part(bins: pd.DataFrame, table: pd.DataFrame, v: Verdict) -> FigurePart:
@@ -230,7 +248,7 @@ def chosen_parts(run_dir: Path, table: pd.DataFrame, v: Verdict) -> Iterator[Fig
         wrong = confusion[confusion["truth"] != confusion["guess"]].nlargest(MOST_CONFUSED, "n")
         named = [
             f"{class_label(row['truth'])} predicted as {class_label(row['guess'])}: {row['n']:,} "
-            f"rows ({shares.loc[row['truth'], row['guess']]:.0%} of that label)"
+            f"rows ({percent(shares.loc[row['truth'], row['guess']])} of that label)"
             for _, row in wrong[wrong["n"] > 0].iterrows()
         ]
         yield FigurePart(

@@ -139,7 +139,7 @@ def report_page(run_dir: Path) -> str:
     causes = legible(CauseTables.open(run_dir)) if has_causes(run_dir) else None
     attention = _attention(run_dir, record) if record.attention else None
     wrong = load_wrong(run_dir)
-    figures = _result_figures(run_dir, table, record)
+    figures = parts.with_choices(_result_figures(run_dir, table, record))
     shown = [part for part in figures if part.is_open]
     folded = [part for part in figures if not part.is_open]
     compared = comparison_table(v, record.control)
@@ -162,7 +162,7 @@ def report_page(run_dir: Path) -> str:
     is_of_classes = METRICS[v.metric].fits("class", {"scores", "probabilities", "alarms"})
     if is_of_classes and n_classes > MOST_CLASSES and not has_matrix:
         not_drawn = (
-            f"The data have {n_classes} classes. Confusion matrix, scatter plots, cosines of "
+            f"The data have {n_classes:,} classes. Confusion matrix, scatter plots, cosines of "
             f"directions and errors are computed for at most {MOST_CLASSES}."
         )
         sections.append(page.Paragraph(not_drawn, "note"))
@@ -204,7 +204,7 @@ def _sites(
     best, *others = tables
     items: list[page.Item] = [best]
     if others:
-        best_sites = f"The {len(best.rows)} sites with the best cross-validated"
+        best_sites = f"The {len(best.rows):,} sites with the best cross-validated"
         items.append(page.Paragraph(f"{best_sites} {metric_name(v.metric)}, best first.", "note"))
     csv = paths.hide(_text(run_dir / "results.csv"))
     if any(column.name in CHOSEN_MINUS.values() for column in best.headings):
@@ -212,7 +212,7 @@ def _sites(
     items.append(page.Files([("Save all numbers as CSV", f"{record.run}-{record.key}.csv", csv)]))
     for more in others:
         n = len(more.rows)
-        items.append(page.Fold("The other site" if n == 1 else f"The other {n} sites", [more]))
+        items.append(page.Fold("The other site" if n == 1 else f"The other {n:,} sites", [more]))
     yield page.PageSection("All sites", items)
 
 
@@ -231,7 +231,7 @@ def _features(run_dir: Path, v: Verdict) -> Iterator[page.PageSection]:
     items: list[page.Item] = [best, page.Paragraph(note, "note")]
     for more in others:
         n = len(more.rows)
-        items.append(page.Fold(f"The next {'feature' if n == 1 else f'{n} features'}", [more]))
+        items.append(page.Fold(f"The next {'feature' if n == 1 else f'{n:,} features'}", [more]))
     yield page.PageSection("Features used by the k-sparse probes", items)
 
 

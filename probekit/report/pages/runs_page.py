@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pandas as pd
 
+from probekit.amounts import format_number
 from probekit.errors import ConfigError, DataError
 from probekit.report.causes.findings import run_answers
 from probekit.report.figures.layer_curve import curve_figure, facets_height
 from probekit.report.figures.levels import NULL_BAND
-from probekit.report.figures.style import format_number, plotly_text
+from probekit.report.figures.style import plotly_text
 from probekit.report.figures.views import curve_rows
 from probekit.report.maps.maps import cell_map, map_cells, map_colours
 from probekit.report.pages import page
@@ -152,8 +153,8 @@ def runs_page(runs: Sequence[ShownRun]) -> str:
     headings: list[Column | str] = [Column("run", "words"), *texts, *columns]
     selected = ResultTable("Table of selected sites", headings, rows, is_sortable=True)
     return page.Page(
-        eyebrow=["probekit", experiment, f"{len(runs)} runs", metric],
-        title=common or f"Comparison of {len(runs)} runs",
+        eyebrow=["probekit", experiment, f"{len(runs):,} runs", metric],
+        title=common or f"Comparison of {len(runs):,} runs",
         answer="",
         details=[page.Pairs(answers, css="verdicts")],
         sections=[
@@ -162,7 +163,7 @@ def runs_page(runs: Sequence[ShownRun]) -> str:
             settings_section(names, differing([run.facts for run in runs])),
             page.PageSection("", [page.Fold("Folders of the runs", [folders])]),
         ],
-        head=f"{experiment}: {len(runs)} runs by {metric}",
+        head=f"{experiment}: {len(runs):,} runs by {metric}",
     ).html()
 
 

@@ -6,9 +6,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from probekit.amounts import counted
+from probekit.amounts import counted, format_number
 from probekit.probes.saved_probe import ProbeFacts
-from probekit.report.figures.style import format_number
 from probekit.report.pages.page import Page, Paragraph, View
 from probekit.report.texts import DENSEST, NUMBER, Palette, model_title, token_label
 from probekit.results.network import RowPrediction, TextReading

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import numpy as np
 import pandas as pd
-import plotly.colors
 import plotly.graph_objects as go
 
+from probekit.amounts import fixed, format_number, format_p
 from probekit.report.figures import style
 from probekit.report.maps.maps import LEAST_RANGE, Colours, text_map
 from probekit.report.pages import page
@@ -31,7 +31,7 @@ OTHERS = (
 )
 MOST_TEXTS = 12  # with more data sets, cells are too small for numbers
 # Column of a hover text that is not a score -> its format.
-FORMATS: dict[str, Callable[..., str]] = {"p": style.format_p, "n_null": "{:.0f}".format}
+FORMATS: dict[str, Callable[..., str]] = {"p": format_p, "n_null": "{:,.0f}".format}
 # Space of the features -> title and caption of the map of cosines.
 SPACES = {
     "raw": (
@@ -103,10 +103,10 @@ def place_parts(transfer: Transfer, site: str, probe: str) -> list[page.FigurePa
             null = ""
             if not draws.empty:
                 low, high = int(draws.min()), int(draws.max())
-                n_draws = f"{low}" if low == high else f"{low} to {high}"
+                n_draws = f"{low:,}" if low == high else f"{low:,} to {high:,}"
                 null = (
                     f" Off the diagonal the brackets are based on {n_draws} permutations, so p "
-                    f"cannot be below {style.format_p(1 / (1 + high))}."
+                    f"cannot be below {format_p(1 / (1 + high))}."
                 )
             figures.append(
                 page.FigurePart(
@@ -122,7 +122,7 @@ def place_parts(transfer: Transfer, site: str, probe: str) -> list[page.FigurePa
 
 def _in_words(rows: pd.DataFrame, value: str, low: str, high: str) -> str:
     return "; ".join(
-        f"{row['train']} to {row['test']} {style.format_number(row[value], row[low], row[high])}"
+        f"{row['train']} to {row['test']} {format_number(row[value], row[low], row[high])}"
         for _, row in rows.dropna(subset=value).iterrows()
     )
 
@@ -134,7 +134,7 @@ def score_map(rows: pd.DataFrame, names: tuple[str, ...], metric: str) -> go.Fig
         rows,
         names,
         ("value", "ci_low", "ci_high"),
-        Colours(low, max(high, low + LEAST_RANGE), plotly.colors.sequential.Viridis, False),
+        Colours(low, max(high, low + LEAST_RANGE), style.MAGNITUDES, False),
         hover={
             metric_name(metric): ("value", "ci_low", "ci_high"),
             "minus the probe trained there": ("difference", "difference_low", "difference_high"),
@@ -149,7 +149,7 @@ def cosine_map(rows: pd.DataFrame, names: tuple[str, ...]) -> go.Figure:
         rows,
         names,
         ("cosine", "null_low", "null_high"),
-        Colours(-1.0, 1.0, plotly.colors.diverging.PuOr_r, is_diverging=True),
+        Colours(-1.0, 1.0, style.SIGNED, is_diverging=True),
         hover={
             "cosine": ("cosine",),
             "with permuted labels": ("null_low", "null_high"),
@@ -203,11 +203,11 @@ def _cell(n_columns: int, value: float, low: float, high: float) -> str:
     """
     if np.isnan(value):
         return ""
-    text = style.format_number(value)
+    text = format_number(value)
     if np.isnan(low):
         return text
     space = "<br>" if n_columns > 2 else " "
-    return f"{text}<br>[{style.fixed(low, 2)},{space}{style.fixed(high, 2)}]"
+    return f"{text}<br>[{fixed(low, 2)},{space}{fixed(high, 2)}]"
 
 
 def _hover(row: pd.Series, lines: dict[str, tuple[str, ...]]) -> str:
@@ -223,9 +223,9 @@ def _hover(row: pd.Series, lines: dict[str, tuple[str, ...]]) -> str:
         if np.isnan(numbers[0]):
             continue
         if len(numbers) == 2:  # a range without a value
-            text = " to ".join(map(style.format_number, numbers))
+            text = " to ".join(map(format_number, numbers))
         else:  # a number, or a value with its interval
-            text = FORMATS.get(columns[0], style.format_number)(*numbers)
+            text = FORMATS.get(columns[0], format_number)(*numbers)
         texts.append(f"{name}: {text}")
     return "<br>".join(texts)
 
@@ -243,7 +243,7 @@ def _summary_part(transfer: Transfer) -> page.FigurePart:
         of_kind, marker = rows["probe"] == probe, style.series_marker(number, 8)
         for name, side, dash in (("own test rows", is_own, "solid"), ("others'", ~is_own, "dash")):
             mean = rows[of_kind & side].groupby("site", sort=False)["value"].mean()
-            means = ", ".join(map(style.format_number, mean.dropna()))
+            means = ", ".join(map(format_number, mean.dropna()))
             descriptions.append(f"{probe}, {name}: {means}")
             figure.add_scatter(
                 x=list(map(style.plotly_text, mean.index)),

@@ -13,11 +13,13 @@ import plotly.graph_objects as go
 from numpy.typing import NDArray
 from plotly.subplots import make_subplots
 
-from probekit.amounts import counted
+from probekit.amounts import counted, percent
 from probekit.report.figures.line_labels import name_traces
 from probekit.report.figures.style import (
+    MAGNITUDES,
     SERIES_COLOURS,
     SERIES_MARKERS,
+    SIGNED,
     TEMPLATE,
     finite_ends,
     plotly_text,
@@ -60,7 +62,7 @@ def overview_page(rows: pd.DataFrame, model: str) -> str:
                 y=points["norm"].tolist(),
                 mode="lines+markers",
                 name=plotly_text(kind),
-                line={"color": SERIES_COLOURS[number % len(SERIES_COLOURS)]},
+                line={"color": SERIES_COLOURS[1 + number % (len(SERIES_COLOURS) - 1)]},
                 marker={"symbol": SERIES_MARKERS[number % len(SERIES_MARKERS)], "size": 8},
                 hovertemplate=f"{plotly_text(kind)} of block %{{x}}: %{{y:.1f}}<extra></extra>",
             )
@@ -130,7 +132,7 @@ def _render(
             ],
             is_sortable=True,
         )
-        sections.append(PageSection(f"All {len(rows)} tensors", [table]))
+        sections.append(PageSection(f"All {len(rows):,} tensors", [table]))
     return Page(
         eyebrow=["probekit", "weights", model_title(model)],
         title=title,
@@ -215,8 +217,8 @@ def _weight_parts(weight: WeightTensor) -> Iterator[FigurePart]:
     values, name = weight.numbers, weight.row["name"].iloc[0]
     if values.ndim == 1:
         # The scatter plot of a vector by index.
-        marker = {"size": 4, "color": SERIES_COLOURS[0]}
-        figure = value_curves({"value": np.ascontiguousarray(values)}, "index", SERIES_COLOURS)
+        marker = {"size": 4, "color": SERIES_COLOURS[1]}
+        figure = value_curves({"value": np.ascontiguousarray(values)}, "index", SERIES_COLOURS[1:])
         figure.update_traces(
             mode="markers", marker=marker, hovertemplate="%{x}: %{y:.4f}<extra></extra>"
         )
@@ -238,14 +240,14 @@ def _weight_parts(weight: WeightTensor) -> Iterator[FigurePart]:
         "Heat map of the matrix" if is_whole else f"Heat map of the first {size} weights",
         figure_json(figure),
         f"Rows: {down}. Columns: {across}. The colour scale ends at "
-        f"±{format_weight(colour_end(shown))}, the {QUANTILE:.1%} quantile of the absolute "
+        f"±{format_weight(colour_end(shown))}, the {percent(QUANTILE, 1)} quantile of the absolute "
         "weights; larger ones are clipped.",
         f"Heat map of {size} weights of {name}.",
         height=36,
     )
     if weight.columns:
         columns = {f"column {n}": np.ascontiguousarray(values[:, n]) for n in weight.columns}
-        curves = value_curves(columns, down, SERIES_COLOURS)
+        curves = value_curves(columns, down, SERIES_COLOURS[1:])
         yield FigurePart(
             f"Columns {', '.join(map(str, weight.columns))}",
             figure_json(curves.update_yaxes(title_text="weight")),
@@ -269,9 +271,7 @@ def _attention_parts(heads: HeadWeights) -> Iterator[FigurePart]:
             for name, row in zip(names, heads.norms, strict=True)
             for head, norm in enumerate(row)
         ],
-        Colours(
-            0.0, float(heads.norms.max()), plotly.colors.sequential.Viridis, is_diverging=False
-        ),
+        Colours(0.0, float(heads.norms.max()), MAGNITUDES, is_diverging=False),
         texts=[f"{norm:.1f}" for norm in heads.norms.ravel()],
         across=[str(head) for head in range(heads.norms.shape[1])],
         down=names,
@@ -295,7 +295,7 @@ def _attention_parts(heads: HeadWeights) -> Iterator[FigurePart]:
     for name, spectra in heads.spectra.items():
         # One curve per head. Shades above 0.9 are too light for lines.
         shades = np.linspace(0, 0.9, len(spectra)).tolist()
-        colours = plotly.colors.sample_colorscale(plotly.colors.sequential.Viridis, shades)
+        colours = plotly.colors.sample_colorscale(MAGNITUDES, shades)
         curves = {f"head {head}": values for head, values in enumerate(spectra.tolist())}
         figure = value_curves(curves, "rank", colours, first=1)
         yield FigurePart(
@@ -359,7 +359,7 @@ def _heatmap(values: Floats, end: float, down: str, across: str) -> go.Heatmap:
         z=np.ascontiguousarray(values, np.float32),  # plotly stores arrays as bytes, not digits
         zmin=-end,
         zmax=end,
-        colorscale=plotly.colors.diverging.PuOr_r,
+        colorscale=SIGNED,
         colorbar=_COLOURBAR,
         hovertemplate=f"{down} %{{y}}, {across} %{{x}}: %{{z:.4f}}<extra></extra>",
     )

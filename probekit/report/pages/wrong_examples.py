@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from pydantic import Field, model_validator
 
+from probekit.amounts import signed
 from probekit.report.pages.page import PageSection, View
 from probekit.report.pages.texts_page import painted_tokens
-from probekit.report.texts import DENSEST, Palette, class_label
+from probekit.report.texts import DENSEST, HIGH, LOW, Palette, class_label
 from probekit.results.network import RowPrediction, TextReading
 from probekit.results.record import ExampleRecord, RecordPart, read_record
 from probekit.results.selection import site_with_head
@@ -38,16 +40,19 @@ class WrongExample(WrongRow):
     """A misclassified test row; `ahead` is the score of the predicted minus the true label.
 
     It is None if the probe was not fitted on the true label, whose score is then minus infinity.
+    `probed` has the characters of the token that the probe read; None if it read several.
     """
 
     guess: str
     ahead: float | None
+    probed: tuple[int, int] | None = None
     tokens: tuple[Token, ...] = ()
 
-    def is_marked(self, token: Token) -> bool:
-        """Return whether a token overlaps the labelled span."""
+    def css(self, token: Token) -> str:
+        """Return `span` for a token in the labelled span, and `probed` for the probed token."""
         start, end = self.span or (0, 0)  # no token overlaps an empty span
-        return token.span[0] < end and token.span[1] > start
+        is_marked = token.span[0] < end and token.span[1] > start
+        return " ".join(["span"] * is_marked + ["probed"] * (token.span == self.probed))
 
 
 class ErrorOfProbe(RecordPart):
@@ -56,6 +61,7 @@ class ErrorOfProbe(RecordPart):
     row: int = Field(ge=0)
     guess: str
     ahead: float | None
+    probed: tuple[int, int] | None = None
 
 
 class WrongOfProbe(RecordPart):
@@ -105,8 +111,8 @@ class WrongExamples(RecordPart):
             titles.append(" · ".join([site, *details]))
         return titles
 
-    def painted(self) -> list[tuple[WrongExample, list[tuple[dict[str, Any], bool]]]]:
-        """Return each example with its coloured tokens; True marks a token in the labelled span."""
+    def painted(self) -> list[tuple[WrongExample, list[tuple[dict[str, Any], str]]]]:
+        """Return each example with its coloured tokens and their classes in the style sheet."""
         readings = [
             TextReading(
                 example.text,
@@ -119,14 +125,14 @@ class WrongExamples(RecordPart):
         palette = Palette.of(readings, self.classes)
         parts = [painted_tokens(reading, palette) for reading in readings]
         return [
-            (example, list(zip(tokens, map(example.is_marked, example.tokens), strict=True)))
+            (example, list(zip(tokens, map(example.css, example.tokens), strict=True)))
             for example, tokens in zip(self.examples, parts, strict=True)
         ]
 
     @property
     def has_marks(self) -> bool:
         """Whether a token of any example overlaps the labelled span of that example."""
-        return any(row.is_marked(token) for row in self.examples for token in row.tokens)
+        return any("span" in row.css(token) for row in self.examples for token in row.tokens)
 
 
 def load_wrong(run_dir: Path) -> WrongExamples | None:
@@ -141,26 +147,41 @@ def load_wrong(run_dir: Path) -> WrongExamples | None:
 
 def errors_section(wrong: WrongExamples, *, is_nested: bool) -> PageSection:
     """Return the section with the worst errors of the selected probe, and of each single probe."""
+    probed = [example.probed for example in wrong.examples]
+    probed += [error.probed for probe in wrong.probes for error in probe.errors]
     values = {
         "wrong": wrong,
+        "has_probed": any(probed),
         "is_nested": is_nested,
         "densest": DENSEST,
         "label_text": class_label,
-        "around_span": _around_span,
+        "hues": list(zip(wrong.classes, (LOW, HIGH), strict=False)),
+        "pieces": _pieces,
+        "signed": signed,
     }
     return PageSection("Worst errors", [View("errors.html", values)], "errors")
 
 
 def examples(rows: Sequence[ExampleRecord]) -> View:
     """Return a list of examples with their labels and splits; the labelled span is marked."""
-    values = {"rows": rows, "label_text": class_label, "around_span": _around_span}
+    values = {"rows": rows, "label_text": class_label, "pieces": _pieces}
     return View("examples.html", values)
 
 
-def _around_span(example: ExampleRecord | WrongRow) -> tuple[str, str, str]:
-    """Return the text of an example before, inside and after its span.
+def _pieces(
+    text: str, span: tuple[int, int] | None, probed: tuple[int, int] | None = None
+) -> list[tuple[str, str]]:
+    """Return the pieces of a text with their class in the style sheet: `span`, `probed` or both.
 
-    Without a span the whole text is before it.
+    >>> _pieces("the old dog", (4, 7), (7, 11))
+    [('the ', ''), ('old', 'span'), (' ', ''), ('dog', 'probed')]
     """
-    start, end = example.span or (len(example.text), len(example.text))
-    return example.text[:start], example.text[start:end], example.text[end:]
+    if probed is not None:  # a token may begin with a space
+        start = probed[1] - len(text[slice(*probed)].lstrip())
+        probed = (start, probed[1])
+    named = [(name, ends) for name, ends in (("span", span), ("probed", probed)) if ends]
+    cuts = sorted({0, len(text), *(end for _, ends in named for end in ends)})
+    return [
+        (text[a:b], " ".join(name for name, (start, end) in named if start <= a and b <= end))
+        for a, b in pairwise(cuts)
+    ]

@@ -9,12 +9,12 @@ from collections.abc import Iterable, Sequence
 
 import pandas as pd
 
-from probekit.amounts import counted, joined_names
+from probekit.amounts import counted, fixed, format_number, format_p, joined_names, percent
 from probekit.probes.kinds.registry import kind_of
 from probekit.probes.score.metric_table import METRICS
 from probekit.probes.targets import BASELINES, TARGETS
 from probekit.report.figures.levels import chance_name
-from probekit.report.figures.style import LEVELS, fixed, format_number, format_p
+from probekit.report.figures.style import LEVELS
 from probekit.results.verdict import (
     SIGNIFICANTLY_WORSE,
     Choice,
@@ -182,7 +182,7 @@ def _better_words(v: Verdict) -> str:
         return ""
     best = max(better, key=lambda name: better[name])
     number = v.rivals[best].value
-    score = f"{fixed(100 * number, 0)} %" if metric.in_percent else fixed(number, 2)
+    score = percent(number) if metric.in_percent else fixed(number, 2)
     return f"while {rival_name(best, metric.name)} scores {score}"
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pandas as pd
 
+from probekit.amounts import format_number
 from probekit.probes.score.metric_table import METRICS
 from probekit.probes.targets import HEADLINE
 from probekit.report.figures import layer_curve
 from probekit.report.figures.curves import learning_curve_lines, sparse_rows
 from probekit.report.figures.levels import levels
-from probekit.report.figures.style import LEVELS, LINES, format_number
+from probekit.report.figures.style import LEVELS, LINES
 from probekit.report.maps.maps import chosen_cell, map_cells, map_colours
 from probekit.report.sentences.answer import unit_of
 from probekit.report.sentences.method import nested_line, pooled_ranking
@@ -175,7 +176,7 @@ def map_description(table: pd.DataFrame, metric: str = "accuracy") -> str:
     across = "position" if has_positions else "head"
     low, high = format_number(cells["value"].min()), format_number(cells["value"].max())
     return (
-        f"{metric_name(metric)} by layer and {across}, {len(cells)} cells from {low} to {high}. "
+        f"{metric_name(metric)} by layer and {across}, {len(cells):,} cells from {low} to {high}. "
         f"Highest: {', '.join(named)}."
     )
 
@@ -230,7 +231,9 @@ def sparse_description(table: pd.DataFrame, v: Verdict) -> str:
     rows = only(sparse_rows(table), target="task", metric=v.metric)
     parts = [
         f"{site_with_head(points['site'].iloc[0], points['head'].iloc[0])}: "
-        + ", ".join(f"{row['k']:.0f} {format_number(row['value'])}" for _, row in points.iterrows())
+        + ", ".join(
+            f"{row['k']:,.0f} {format_number(row['value'])}" for _, row in points.iterrows()
+        )
         for _, points in rows.groupby("rank")
     ]
     return f"{_main_name(v)} by number of features. {'; '.join(parts)}."
@@ -297,7 +300,7 @@ def reliability_description(bins: pd.DataFrame) -> str:
         f"{name}: "
         + ", ".join(
             f"confidence {row['confidence']:.2f} accuracy {row['accuracy']:.2f} "
-            f"({row['n_rows']:.0f} rows)"
+            f"({row['n_rows']:,.0f} rows)"
             for _, row in of_probe.iterrows()
         )
         for name, of_probe in bins.groupby("probe", sort=False)

@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from probekit.amounts import LEVEL, joined_names
+from probekit.amounts import LEVEL, fixed, format_number, joined_names
 from probekit.probes.targets import TARGETS
-from probekit.report.figures.style import fixed, format_number
 from probekit.report.sentences.answer import rival_name
 from probekit.results.judging import ACHIEVED
 from probekit.results.record import RunRecord

@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
-from probekit.amounts import counted, joined_names
+from probekit.amounts import counted, decimals, fixed, format_number, joined_names
 from probekit.probes.score.metric_table import METRICS
-from probekit.report.figures.style import decimals, fixed, format_number
 from probekit.report.sentences.answer import p_words
 from probekit.results.comparison import (
     PARTLY,

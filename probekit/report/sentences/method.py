@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from probekit.amounts import joined_names
+from probekit.amounts import format_number, joined_names
 from probekit.probes.kinds.registry import kind_of
-from probekit.report.figures.style import format_number
 from probekit.report.sentences.answer import folds_of, unit_of
 from probekit.results.table import metric_name
 from probekit.results.verdict import Verdict
@@ -46,7 +45,7 @@ COMPRESSION = (
     "length of the training labels given the activations."
 )
 NESTED_LINE = (
-    "Fold choice: each outer fold predicts its test rows at the site{kind} that it chose by "
+    "Chosen: each outer fold predicts its test rows at the site{kind} that it chose by "
     "the validation scores of its own training rows. It is not the score of one site; to pick the "
     "highest point of the curve would be a selection on test rows."
 )
@@ -121,7 +120,7 @@ def nested_sentence(v: Verdict) -> str:
     what = joined_names(["site", *v.several])
     sites = folds_of(Counter(choice.name for choice in v.choices))
     return (
-        f"Nested choice: each of {len(v.choices)} outer folds chose its own {what} by "
+        f"Chosen sites: each of {len(v.choices)} outer folds chose its own {what} by "
         f"cross-validated {metric_name(v.metric)} on its own training rows ({sites})."
     )
 

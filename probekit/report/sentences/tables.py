@@ -12,10 +12,9 @@ from types import MappingProxyType
 
 import pandas as pd
 
-from probekit.amounts import LEVEL
+from probekit.amounts import LEVEL, decimals, fixed, format_number, format_p
 from probekit.probes.score.metric_table import METRICS
 from probekit.report.figures.layer_curve import series_of
-from probekit.report.figures.style import decimals, fixed, format_number, format_p
 from probekit.report.pages.table import Cell, Column, ResultTable
 from probekit.report.sentences.answer import rival_name
 from probekit.report.sentences.method import grid_name
@@ -362,9 +361,9 @@ def features_tables(features: pd.DataFrame) -> list[ResultTable]:
     columns = ("rank", Column("feature", "site", "code"), "smallest k", "share explained")
     rows = [
         (
-            str(row["rank"]),
+            f"{row['rank']:,}",
             row["feature"],
-            str(row["k"]),
+            f"{row['k']:,}",
             format_number(row["share"]),
             class_label(row["label"]),
         )

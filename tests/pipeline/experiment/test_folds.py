@@ -134,8 +134,8 @@ def test_the_nested_choice_at_an_offset_is_read(planted, go):
 
 def test_page_and_terminal_have_the_nested_choice(nested, capsys):
     page = nested.report.read_text()
-    assert "fold choice" in page
-    assert "the final probe, which was fitted on all rows, these included," in page
+    assert "Chosen sites: each of" in page
+    assert "those of the outer fold that did not train on the row" in page
     absent = ("chosen by<br>cross-validation", "The ring marks", "test rows were not used")
     assert not [text for text in absent if text in page]
     assert "the folds chose different sites (" in nested.answer

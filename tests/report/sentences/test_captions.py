@@ -88,7 +88,7 @@ TEXTS = {
     "the description of a map names its highest cells": lambda: map_description(HEADS),
     "the description of a map of positions": lambda: map_description(SWEEP),
     "outer folds do not claim unused test rows": lambda: caption(NESTED),
-    "no fold choice where none was measured": lambda: caption(NESTED, "balanced_accuracy"),
+    "no choice where none was measured": lambda: caption(NESTED, "balanced_accuracy"),
     "a map of outer folds has no frame": lambda: map_caption(FOLDS_OF_HEADS),
     "choices of two sites": lambda: nested_sentence(judged(NESTED)),
     "a single choice": lambda: chosen_words(judged(TABLE)),
@@ -120,7 +120,7 @@ def test_the_nested_choice_is_a_line_and_no_point_of_the_curve():
     assert lines["chosen"]["value"] == 0.9
     assert {"chosen_control", "chosen_random_weights"}.isdisjoint(lines)
     figure = layer_curve(NESTED)
-    assert "fold choice 0.90" in [trace.name for trace in figure.data]
+    assert "chosen 0.90" in [trace.name for trace in figure.data]
     assert not any("chosen by" in one.text for one in figure.layout.annotations)
     assert chosen_points(NESTED, placed(NESTED)) == []
     assert len(chosen_points(TABLE, placed(only(TABLE, split="test", metric="accuracy")))) == 1

@@ -10,7 +10,7 @@ const SCALES = {
 
 const STEPS = 256; // even, so that a difference of 0 gets the middle colour
 
-const darkPage = matchMedia("screen and (prefers-color-scheme: dark)");
+const isDark = () => document.documentElement.dataset.theme === "dark" && matchMedia("screen").matches;
 
 /** STEPS + 1 colours, interpolated between the stops of a scale. */
 function gradient(stops) {

@@ -79,7 +79,7 @@ let saving;
 async function refresh() {
   const turn = ++turns;
   root.setAttribute("aria-busy", "true");
-  look = new Look(data.colours, state.scale, darkPage.matches);
+  look = new Look(data.colours, state.scale, isDark());
   showControls();
   const shown = await Promise.all(headsByView().map((places) => pictureOrRefusal(places)));
   await showGrid();
@@ -89,7 +89,7 @@ async function refresh() {
   root.setAttribute("aria-busy", "false");
   clearTimeout(saving);
   // Delayed, because browsers limit how often a page may change its URL.
-  if (hasAddress) saving = setTimeout(() => history.replaceState(null, "", `#${asHash(state, prompts)}`), 200);
+  if (hasAddress) saving = setTimeout(() => history.replaceState(null, "", `#${asHash(state, prompts, location.hash)}`), 200);
 }
 
 /** The heads of each view: one, or two where the second is subtracted. */
@@ -155,7 +155,7 @@ function fill(select, names, chosen) {
 /** Draws the grid if its settings changed; resolves when the grid is drawn, also if an earlier call draws it. */
 function showGrid() {
   const { prompt: number } = state.heads[state.active];
-  const settings = JSON.stringify([number, state.scale, state.rest, state.sorting, darkPage.matches]);
+  const settings = JSON.stringify([number, state.scale, state.rest, state.sorting, isDark()]);
   if (settings !== drawn) {
     drawn = settings;
     gridDrawn = drawGrid(prompts[number], settings);
@@ -248,7 +248,7 @@ function markView({ shown, part, matrix, lines, text }, line, cell) {
   const tokens = cell ? [cell.column, cell.row] : line ? [line.index] : [];
   // What is under the pointer never moves.
   for (const other of [text, lines]) if (other !== hovered) other.follow(tokens);
-  const readout = cell ? cellText(shown, cell) : line ? lineText(shown, line) : [HINT];
+  const readout = cell ? cellText(shown, cell) : line ? lineText(shown, line) : [element("span", { className: "hint", textContent: HINT })];
   part(".readout").replaceChildren(...readout);
   part(".nearby").replaceChildren(...nearby(shown, line, cell));
   for (const name of [".matrix", ".lines"]) part(name).setAttribute("aria-label", `${shown.name}. ${part(".readout").textContent}`);
@@ -324,7 +324,7 @@ addEventListener("hashchange", () => {
   state = stateAt(location.hash);
   refresh();
 });
-darkPage.addEventListener("change", refresh);
+document.addEventListener("themechange", refresh);
 addEventListener("resize", refresh);
 
 find("[name=score]").append(...scoreNames.map((value) => element("option", { value, textContent: scoreTitles[value] })));

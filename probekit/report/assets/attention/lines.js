@@ -119,13 +119,13 @@ class Lines extends Sheet {
     context.fillRect(isLeft ? 0 : near, y - this.pitch / 2, this.margin, this.pitch);
     context.textBaseline = "middle";
     context.textAlign = isLeft ? "right" : "left";
-    const ink = (name) => (colour ? inkOn(colour) : this.style(isChosen ? "--accent" : name));
+    const ink = (name) => (colour ? inkOn(colour) : this.style(isChosen ? "--ink" : name));
     context.fillStyle = ink("--quiet");
     context.fillText(token, near + sign * 6, y);
     context.fillStyle = ink("--ink");
     context.fillText(this.labels[token], near + sign * (6 + this.counter), y);
     if (!isChosen) return;
-    context.strokeStyle = this.style("--accent");
+    context.strokeStyle = this.style("--frame");
     context.lineWidth = 1.5;
     context.strokeRect(isLeft ? 1 : near, y - this.pitch / 2, this.margin - 1, this.pitch);
   }

@@ -97,7 +97,7 @@ class Matrix extends Sheet {
   drawMarks(context, x, y) {
     const { cell, line } = this.marks;
     const thick = Math.max(this.cell, 2);
-    context.strokeStyle = this.style("--ink");
+    context.strokeStyle = this.style("--frame");
     const long = this.cell * this.shown.size;
     if (line) {
       context.lineWidth = 1.5;
@@ -112,7 +112,7 @@ class Matrix extends Sheet {
     if (!this.selection.box) return;
     const { rows, columns } = this.selection.box;
     const [height, width] = [rows, columns].map(([first, last]) => (last - first + 1) * this.cell);
-    context.strokeStyle = this.style("--accent");
+    context.strokeStyle = this.style("--frame");
     context.lineWidth = 2;
     context.setLineDash([5, 3]);
     context.strokeRect(x + columns[0] * this.cell, y + rows[0] * this.cell, width, height);
@@ -147,9 +147,9 @@ class Matrix extends Sheet {
     context.textAlign = turned ? "left" : "right";
     context.translate(...(turned ? [middle, this.margin - 6] : [this.margin - 6, middle]));
     if (turned) context.rotate(-Math.PI / 2); // reads upwards
-    context.fillStyle = this.style(isMarked ? "--accent" : "--quiet");
+    context.fillStyle = this.style(isMarked ? "--ink" : "--quiet");
     context.fillText(i, 0, 0);
-    context.fillStyle = this.style(isMarked ? "--accent" : "--ink");
+    context.fillStyle = this.style("--ink");
     context.fillText(this.labels[i], turned ? this.counter : -this.counter, 0);
     context.restore();
   }

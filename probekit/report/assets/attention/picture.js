@@ -184,17 +184,3 @@ function asTable(shown) {
   });
   return [head, ...rows].map((row) => row.join("\t")).join("\n");
 }
-
-/** Copies text to the clipboard, also in frames without clipboard permission (notebooks). */
-async function copy(text) {
-  try {
-    await navigator.clipboard.writeText(text);
-  } catch {
-    const area = element("textarea", { value: text });
-    document.body.append(area);
-    area.select();
-    const isCopied = document.execCommand("copy");
-    area.remove();
-    if (!isCopied) throw new Error("The browser does not allow this page to copy to the clipboard.");
-  }
-}

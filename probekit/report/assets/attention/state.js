@@ -15,8 +15,8 @@ const initialState = (opening) => ({
   pin: null, // { axis, index }
 });
 
-/** URL fragment of a state: the head, and values that differ from the defaults. */
-function asHash(state, prompts) {
+/** URL fragment of a state: the head, values that differ from the defaults, and what else the page has written there. */
+function asHash(state, prompts, hash) {
   const head = ({ prompt, layer, head }) =>
     [prompt, prompts[prompt].layers[layer], prompts[prompt].columns[head]].join(".");
   const { sorting, box, pin } = state;
@@ -37,7 +37,8 @@ function asHash(state, prompts) {
     high: sorting.high,
     pin: pin && `${pin.axis}.${pin.index}`,
   };
-  return new URLSearchParams(Object.entries(all).filter(([, value]) => value)).toString();
+  const others = [...new URLSearchParams(hash.slice(1))].filter(([name]) => !(name in all));
+  return new URLSearchParams([...Object.entries(all), ...others].filter(([, value]) => value)).toString();
 }
 
 /** State from a URL fragment; missing or invalid values get their defaults. */
