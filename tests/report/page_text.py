@@ -47,7 +47,7 @@ def text_of(page):
     return "\n".join(line for line in lines if line)
 
 
-def unpacked(page):
+def packed_texts(page):
     """Return the texts that a page contains compressed, in their order."""
     ascii85 = str.maketrans(",.:", "&<>")  # to the digits of RFC 1924
     texts = []
@@ -59,4 +59,4 @@ def unpacked(page):
 
 def figures_of(page):
     """Return the figures of a page in their order, as Plotly's JSON."""
-    return [json.loads(text) for text in unpacked(page) if text.startswith('{"data"')]
+    return [json.loads(text) for text in packed_texts(page) if text.startswith('{"data"')]

@@ -354,7 +354,7 @@ def packed(text: str) -> Markup:
 
 def packed_json(value: Any) -> Markup:
     """Return a <script> element with a value as packed JSON."""
-    return packed(json.dumps(value))
+    return packed(json.dumps(value, sort_keys=True))
 
 
 @cache

@@ -25,6 +25,7 @@ from probekit.report.attention.page import (
     thumbnails,
 )
 from probekit.results.network import AttentionPrompt
+from tests.report.page_text import packed_texts
 
 
 def unpacked(text, levels, n):
@@ -46,7 +47,8 @@ def explorer_of(patterns, model="gpt2", **others):
 
 
 def embedded(page):
-    return json.loads(re.search(r'<script type="application/json">(.*?)</script>', page)[1])
+    (data,) = (text for text in packed_texts(page) if text.startswith('{"colours"'))
+    return json.loads(data)
 
 
 @pytest.mark.parametrize("levels", LEVELS)

@@ -18,7 +18,7 @@ from probekit.report.pages.runs_page import load_runs, runs_figures, runs_page
 from probekit.terminal import SILENT
 from tests.cli.test_view import serving
 from tests.report.conftest import make_record, make_table, seal_run
-from tests.report.page_text import text_of, unpacked
+from tests.report.page_text import packed_texts, text_of
 from tests.report.sentences.cases import with_p
 from tests.stored import changed, drawn, portable
 
@@ -271,7 +271,7 @@ def test_no_folder_of_the_machine_is_on_a_page(write_run, tmp_path, table, recor
         for name in ("gpt2-tuned", "gpt2-other")
     ]
     page = write_report(runs[0]).read_text("utf-8")
-    (csv,) = (text for text in unpacked(page) if text.startswith("run,"))
+    (csv,) = (text for text in packed_texts(page) if text.startswith("run,"))
     several = runs_page(load_runs(runs)).partition("<body")[2]
     for text in (page, csv, several):
         assert not [part for part in (*HIDDEN, str(tmp_path)) if part in text]

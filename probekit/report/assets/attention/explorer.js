@@ -5,7 +5,7 @@ const root = document.getElementById("attention");
 const find = (selector) => root.querySelector(selector);
 const element = (name, properties) => Object.assign(document.createElement(name), properties);
 
-const data = JSON.parse(find("script").textContent);
+const data = JSON.parse(await unpack(find("script")));
 const prompts = data.prompts.map((facts) => new Prompt(facts, data.levels, data.thumbnail));
 const scoreTitles = Object.fromEntries(data.scores);
 const scoreNames = Object.keys(scoreTitles).filter((name) => prompts.every(({ scores }) => name in scores));
