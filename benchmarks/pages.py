@@ -35,7 +35,10 @@ def make_wide() -> pd.DataFrame:
                 site = f"blocks.{layer}.{component}"
                 for kind in KINDS:
                     value = round(0.6 + 0.3 * layer / LAYERS + generator.uniform(-0.05, 0.05), 4)
-                    place = {"position": f"last{offset:+d}" if offset else "last", "probe": kind}
+                    place = {
+                        "position": f"word:last{offset:+d}" if offset else "word:last",
+                        "probe": kind,
+                    }
                     no_limits = {"ci_low": None, "ci_high": None}
                     rows.append(row(site, "task", value, split="validation", **place, **no_limits))
                     rows += [row(site, "task", value, metric=name, **place) for name in METRICS]

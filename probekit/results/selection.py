@@ -147,7 +147,8 @@ def site_with_head(site: str, head: float | None) -> str:
 
 def measured_metrics(table: pd.DataFrame) -> list[str]:
     """Return the metrics that figures can show at single sites; p-values are left out."""
-    metrics = placed(figure_rows(table))["metric"]
+    columns = [name for name in ("site", "order", "component", "head", "metric") if name in table]
+    metrics = placed(figure_rows(table)[columns])["metric"]
     return list(metrics[~metrics.isin(P_VALUES)].unique())
 
 

@@ -329,12 +329,16 @@ def placed(table: pd.DataFrame) -> pd.DataFrame:
     >>> placed(rows)[["line", "depth"]].values.tolist()
     [['residual stream', 0], ['attn.z head 2', 1], ['residual stream', 2]]
     """
-    sites = table["site"].fillna("")
-    rows = table[np.array([site != "" and JOINT not in site for site in sites], dtype=bool)]
-    blocks, places = n_blocks(rows), []
-    orders = rows["order"] if "order" in rows else [math.nan] * len(rows)
-    components = rows["component"] if "component" in rows else rows["site"]
-    cells = zip(rows["site"], orders, components, rows["head"], strict=True)
+    is_single = {site: site != "" and JOINT not in site for site in table["site"].dropna().unique()}
+    rows = table[table["site"].map(is_single).eq(True)]
+    keys = [name for name in ("site", "order", "component", "head") if name in rows]
+    # Pages place the same few sites again and again, each in many rows.
+    places_of_row = rows.groupby(keys, sort=False, dropna=False).ngroup()
+    first = ~places_of_row.duplicated()
+    distinct, blocks, places = rows[first], n_blocks(rows), []
+    orders = distinct["order"] if "order" in rows else [math.nan] * len(distinct)
+    components = distinct["component"] if "component" in rows else distinct["site"]
+    cells = zip(distinct["site"], orders, components, distinct["head"], strict=True)
     for site, order, component, head in cells:
         if not pd.isna(order):
             depth, part, neuron = int(order), component, None
@@ -350,8 +354,9 @@ def placed(table: pd.DataFrame) -> pd.DataFrame:
         places.append((depth, part, f"{part}{of_head}{of_neuron}"))
     columns = ("depth", "part", "line")
     # As text at first, because without rows the types could not be inferred; `depth` is a number.
-    added = pd.DataFrame(places, index=rows.index, columns=columns, dtype="str")
-    return rows.assign(**added.astype({"depth": int})).sort_values("depth", kind="stable")
+    added = pd.DataFrame(places, columns=columns, dtype="str").astype({"depth": int})
+    of_row = added.take(places_of_row.to_numpy()).set_axis(rows.index)
+    return rows.assign(**of_row).sort_values("depth", kind="stable")
 
 
 @lru_cache(maxsize=10_000)  # pages read the places of the same sites again and again
@@ -377,7 +382,7 @@ def concatenated(table: pd.DataFrame) -> pd.DataFrame:
 
 def n_blocks(rows: pd.DataFrame) -> int:
     """Return the number of blocks, taken from the deepest block that occurs in the rows, or 0."""
-    layers = [layer for layer, *_ in map(_parts, rows["site"]) if layer is not None]
+    layers = [layer for layer, *_ in map(_parts, rows["site"].unique()) if layer is not None]
     return max(layers, default=-1) + 1
 
 
@@ -431,7 +436,7 @@ def ticks(rows: pd.DataFrame) -> dict[int, str]:
     return {depth: labels.get(depth, "") for depth in depths}
 
 
-def row_tick(row: pd.Series, blocks: int) -> str:
+def row_tick(row: Mapping[str, Any] | pd.Series, blocks: int) -> str:
     """Return the label of a placed row on the layer axis.
 
     That of given activations is their layer, or without one the name of the site.

@@ -165,7 +165,7 @@ def test_the_menu_switches_between_colourings(browser, pages):
     assert ends == pytest.approx([0.3, 0.3, 1])
     assert title == "probability of the token in the cell"
     inks = [browser.evaluate(GROUND.format(at=at)) for at in (0, 15)]
-    assert inks == ["rgb(255, 255, 255)", "rgb(0, 0, 0)"]
+    assert inks == ["rgb(0, 0, 0)", "rgb(255, 255, 255)"]
     second = "document.querySelectorAll('.plot:has(.choice) .drawing')[1].data[0].z[0]"
     assert browser.evaluate(second) == [0.1, 0.1]
     assert browser.trouble == []

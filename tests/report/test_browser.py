@@ -49,7 +49,7 @@ def test_all_but_the_results_is_closed_and_a_folded_figure_is_drawn_when_it_is_o
     assert browser.evaluate("document.querySelectorAll('details[open]').length") == 0
     folded = "document.querySelectorAll('details .main-svg').length"
     assert browser.evaluate(folded) == 0
-    browser.evaluate("document.querySelector('.folds summary').click()")
+    browser.evaluate("document.querySelector('details:has(.plot) > summary').click()")
     browser.settle()
     assert browser.evaluate(folded) > 0
     titles = browser.evaluate(

@@ -205,13 +205,13 @@ def measured_rows(table: pd.DataFrame, metric: str) -> pd.DataFrame:
     Raises:
         UnknownNameError: The table has no such rows at any site.
     """
-    measured = measured_metrics(table)
-    if metric not in measured:
+    rows = only(figure_rows(table), metric=metric)
+    if not measured_metrics(rows):
         raise UnknownNameError(
             f"The results contain no test rows of metric {metric!r} at any site. "
-            f"{nearest(metric, measured)}"
+            f"{nearest(metric, measured_metrics(table))}"
         )
-    return only(figure_rows(table), metric=metric)
+    return rows
 
 
 def banded_series(
@@ -471,19 +471,28 @@ def curve_facets(table: pd.DataFrame, metric: str = "accuracy") -> go.Figure:
     measured = measured_rows(table, metric)
     rows = placed(measured)
     titles, of_panels = zip(*panels(rows), strict=True)
-    rings = [chosen_points(table, of_panel) for of_panel in of_panels]
+    points = pd.DataFrame(chosen_points(table, rows))
+    rings = [
+        [row for _, row in points[points.index.isin(of_panel.index)].iterrows()]
+        for of_panel in of_panels
+    ]
     ringed = [
         f"{title}{RING}" if marked else title for title, marked in zip(titles, rings, strict=True)
     ]
     figure = panel_grid(ringed, axis_title(metric))
     ends, chosen = layer_ends(ticks(rows)), chosen_row(table)
+    at_chosen = None if chosen is None else same_features(rows, chosen).index
+    # The task line of each series, by its values in the columns of `SERIES`.
+    tasks = {
+        tuple(task[list(SERIES)].iloc[0]): task for _, task in series_of(only(rows, target="task"))
+    }
     labels = []
     for number, (of_panel, marked) in enumerate(zip(of_panels, rings, strict=True), start=1):
         # Highlight the selected series of the panel, or else the first.
         all_series = [series for _, series in series_of(of_panel)]
         highlighted = all_series[0]
-        if chosen is not None:
-            selected = [series for series in all_series if not same_features(series, chosen).empty]
+        if at_chosen is not None:
+            selected = [series for series in all_series if series.index.isin(at_chosen).any()]
             highlighted = selected[0] if selected else highlighted
         lines = curve_lines(table, highlighted)
         for line in lines:
@@ -491,7 +500,7 @@ def curve_facets(table: pd.DataFrame, metric: str = "accuracy") -> go.Figure:
                 line.marker.size = _MARKER
         # The grey task lines of all other series, and their labels.
         first = highlighted.iloc[0]
-        tasks = (only(series, target="task") for _, series in series_of(rows))
+        highlighted_key = tuple(first[list(SERIES)])
         others = [
             go.Scatter(
                 x=task["depth"].tolist(),
@@ -501,8 +510,8 @@ def curve_facets(table: pd.DataFrame, metric: str = "accuracy") -> go.Figure:
                 line={"color": GREY, "width": 1},
                 hoverinfo="skip",
             )
-            for task in tasks
-            if (task[list(SERIES)] != first[list(SERIES)]).any(axis=None)
+            for key, task in tasks.items()
+            if key != highlighted_key
         ]
         at_ends = (line_labels.label_at_end(line, OTHERS, GREY) for line in others)
         of_others = list(chain.from_iterable(at_ends))

@@ -182,10 +182,11 @@ def _draw(
         ]
         header = f"<b>{site}</b> at {style.plotly_text(cell['position'])}"
         texts.append("<br>".join([header, f"{metric_name(metric)}: {score}", *others]))
+    blocks = n_blocks(placed(table))
     figure = cell_map(
         cells.assign(hover=texts),
         map_colours(whole, metric),
-        down=("depth", {depth: tick(int(depth), n_blocks(placed(table))) for depth in depths}),
+        down=("depth", {depth: tick(int(depth), blocks) for depth in depths}),
         across=(across, {column: label(column) for column in columns}),
         title=title,
     )

@@ -200,13 +200,13 @@ def description(table: pd.DataFrame, metric: str = "accuracy") -> str:
     blocks = n_blocks(rows)
     parts = []
     for name, series in layer_curve.series_of(rows):
-        for target, style in LINES.items():
+        for target, line in series.groupby("target", sort=False):
             points = [
                 f"{row_tick(row, blocks)} {format_number(row['value'])}"
-                for _, row in only(series, target=target).iterrows()
+                for row in line.to_dict("records")
             ]
-            title = f"{style.label} {name}".strip()
-            parts += [f"{title}: {', '.join(points)}"] if points else []
+            if target in LINES:
+                parts.append(f"{LINES[target].label} {name}".strip() + f": {', '.join(points)}")
     parts += [
         f"{LEVELS[name].label}: {format_number(row['value'])}" for name, row in levels(measured)
     ]

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from types import MappingProxyType
+from typing import Any, TypeAlias
 
 import pandas as pd
 
@@ -22,14 +23,13 @@ from probekit.report.texts import class_label
 from probekit.results.record import BY_WORD, Control
 from probekit.results.selection import site_with_head
 from probekit.results.table import (
+    SAME_FEATURES,
     concatenated,
     metric_name,
     n_blocks,
     of_all_folds,
-    only,
     placed,
     row_tick,
-    same_features,
 )
 from probekit.results.verdict import COMPARED, SIGNIFICANT, SIGNIFICANTLY_WORSE, Rival, Verdict
 
@@ -44,6 +44,8 @@ RULE = (
     "where p is one-sided, p < 0.05 and the interval excludes 0. – in place of p: too few groups."
 )
 
+# Rows of results.csv on the same features, by target, split and metric.
+Measured: TypeAlias = Mapping[tuple[str, str, str], Mapping[str, Any]]
 # Name and score of a rival, the difference with its interval, and p with the verdict.
 ComparedRow = tuple[str, str, Cell, Cell]
 
@@ -260,7 +262,7 @@ def site_rows(table: pd.DataFrame, v: Verdict) -> list[SiteRow]:
         (choice.name, choice.position, choice.probe, choice.view) for choice in v.choices
     )
 
-    def badge(task: pd.Series) -> str:
+    def badge(task: Mapping[str, Any]) -> str:
         name = site_with_head(task["site"], task["head"])
         n = times_chosen[name, task["position"], task["probe"], task["view"]]
         by = f"{n} of {len(v.choices)} outer folds" if v.is_nested else "cross-validation"
@@ -270,12 +272,17 @@ def site_rows(table: pd.DataFrame, v: Verdict) -> list[SiteRow]:
     # Depths are objects, so that concatenated sites can have None.
     placed_rows = placed(table).astype({"depth": object})
     sited = pd.concat([placed_rows, concatenated(table).assign(depth=None)])
-    rows = [
-        _site_row(name, task, series, blocks=n_blocks(placed_rows), badge=badge(task))
-        for name, series in (series_of(sited) if len(sited) else ())
-        for metric in v.main_metrics
-        for _, task in only(series, target="task", split="test", metric=metric).iterrows()
-    ]
+    blocks, rows = n_blocks(placed_rows), []
+    for name, series in series_of(sited) if len(sited) else ():
+        # The rows on the same features, by target, split and metric.
+        measured: dict[tuple[str, ...], dict[tuple[str, str, str], Mapping[str, Any]]] = {}
+        for row in series.to_dict("records"):
+            of_features = measured.setdefault(tuple(row[key] for key in SAME_FEATURES), {})
+            of_features.setdefault((row["target"], row["split"], row["metric"]), row)
+        for metric in v.main_metrics:
+            for of_features in measured.values():
+                if ("task", "test", metric) in of_features:
+                    rows.append(_site_row(name, metric, of_features, blocks, badge))
     # Rows without single heads are in order already.
     if not any(_HEAD.search(row.site) for row in rows):
         return rows
@@ -300,23 +307,24 @@ def filled_columns(rows: Sequence[SiteRow]) -> tuple[str, ...]:
 
 
 def _site_row(
-    series_name: str, task: pd.Series, series: pd.DataFrame, blocks: int, badge: str
+    series_name: str,
+    metric: str,
+    measured: Measured,
+    blocks: int,
+    badge: Callable[[Mapping[str, Any]], str],
 ) -> SiteRow:
     """Return the line of one test score of the task.
 
     Args:
         series_name: Name of the series.
-        task: Row of the test score.
-        series: All rows of the series, also those of other targets, splits and metrics.
+        metric: Metric of the score.
+        measured: Rows on the features of the score, by target, split and metric.
         blocks: Number of blocks of the network.
-        badge: Note on a site that was selected.
+        badge: Returns the note on a site that was selected.
     """
-    measured = same_features(series, task).set_index(["target", "split", "metric"])
-    metric, score = task["metric"], -math.inf  # if there is no validation score
-    validation = ("task", "validation", metric)
-    # `loc` with a list of one key gives a table, also if only one row has the key.
-    if validation in measured.index:
-        score = METRICS[metric].sign * float(measured.loc[[validation]]["value"].iloc[0])
+    task, score = measured["task", "test", metric], -math.inf  # if there is no validation score
+    if validation := measured.get(("task", "validation", metric)):
+        score = METRICS[metric].sign * float(validation["value"])
     return SiteRow(
         layer=NONE if task["depth"] is None else row_tick(task, blocks),
         site=site_with_head(task["site"], task["head"]),
@@ -324,17 +332,17 @@ def _site_row(
         probe=task["probe"],
         position=task["position"],
         cells={
-            column: _cell_texts(column, measured.loc[[key]].iloc[0])
+            column: _cell_texts(column, measured[key])
             for column, key in columns_of(metric).items()
-            if key in measured.index
+            if key in measured
         },
         metric=metric,
         cross_validated=score,
-        badge=badge,
+        badge=badge(task),
     )
 
 
-def _cell_texts(column: str, row: pd.Series) -> tuple[str, str]:
+def _cell_texts(column: str, row: Mapping[str, Any]) -> tuple[str, str]:
     """Return the text of a cell and the smaller text below it: an interval, or a remark on C."""
     if column == "C":
         remark = "" if pd.isna(row["converged"]) or row["converged"] else NOT_CONVERGED
