@@ -287,7 +287,7 @@ def _converted(cells: pd.Series[str], column: TableColumn, path: Path) -> pd.Ser
         raise_if(~cells.isin(allowed), cells, path, text)
     if column.type == "boolean":
         return cells.map({"True": True, "False": False}).astype("boolean")
-    return cells
+    return cells.astype(object)  # rows are read one by one, which is slow for pandas' own strings
 
 
 def raise_if(invalid: pd.Series[bool], cells: pd.Series[Any], path: Path, allowed: str) -> None:

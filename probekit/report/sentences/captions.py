@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 import pandas as pd
 
 from probekit.amounts import format_number
@@ -200,13 +202,13 @@ def description(table: pd.DataFrame, metric: str = "accuracy") -> str:
     blocks = n_blocks(rows)
     parts = []
     for name, series in layer_curve.series_of(rows):
-        for target, line in series.groupby("target", sort=False):
-            points = [
-                f"{row_tick(row, blocks)} {format_number(row['value'])}"
-                for row in line.to_dict("records")
-            ]
-            if target in LINES:
-                parts.append(f"{LINES[target].label} {name}".strip() + f": {', '.join(points)}")
+        points: dict[str, list[str]] = {}  # by target
+        for row in cast(list[dict[str, Any]], series.to_dict("records")):
+            point = f"{row_tick(row, blocks)} {format_number(row['value'])}"
+            points.setdefault(row["target"], []).append(point)
+        for target, style in LINES.items():
+            title = f"{style.label} {name}".strip()
+            parts += [f"{title}: {', '.join(points[target])}"] if target in points else []
     parts += [
         f"{LEVELS[name].label}: {format_number(row['value'])}" for name, row in levels(measured)
     ]

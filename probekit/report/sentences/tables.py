@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from types import MappingProxyType
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import pandas as pd
 
@@ -276,7 +276,7 @@ def site_rows(table: pd.DataFrame, v: Verdict) -> list[SiteRow]:
     for name, series in series_of(sited) if len(sited) else ():
         # The rows on the same features, by target, split and metric.
         measured: dict[tuple[str, ...], dict[tuple[str, str, str], Mapping[str, Any]]] = {}
-        for row in series.to_dict("records"):
+        for row in cast(list[dict[str, Any]], series.to_dict("records")):
             of_features = measured.setdefault(tuple(row[key] for key in SAME_FEATURES), {})
             of_features.setdefault((row["target"], row["split"], row["metric"]), row)
         for metric in v.main_metrics:
