@@ -9,7 +9,7 @@ from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_v
 from pydantic.config import JsonDict
 
 from probekit.errors import ConfigError
-from probekit.model.weights.sources import at_revision
+from probekit.model.weights.sources import at_revision, name_in_memory
 from probekit.probes.targets import MOST_NETWORKS
 from probekit.section import HoldingSection, Section, Seed, rule_error, unique_items
 
@@ -111,15 +111,9 @@ class ModelSection(HoldingSection):
 
     @property
     def name(self) -> str:
-        """The name of the network in results.
-
-        >>> network = NetworkSection(kind="GPT2", digest="0123456789abcdef")
-        >>> ModelSection(source="mini").name, ModelSection(source="mini", memory=network).name
-        ('mini', 'GPT2 in memory 01234567')
-        """
-        if self.memory is None:
-            return self.source
-        return f"{self.memory.kind} in memory {self.memory.digest[:8]}"
+        """The name of the network in results: its source, or what it is in memory."""
+        memory = self.memory
+        return self.source if memory is None else name_in_memory(memory.kind, memory.digest)
 
     @model_validator(mode="before")
     @classmethod

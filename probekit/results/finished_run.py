@@ -19,6 +19,7 @@ from ruamel.yaml.error import YAMLError
 
 from probekit.errors import DataError
 from probekit.files import inside
+from probekit.model.weights.sources import name_in_memory
 from probekit.probes.score.metrics import ClassPredictions
 from probekit.probes.score.scored import Predictions, Predictor
 from probekit.results.record import RunRecord, check_finished, open_record, reading_run_file
@@ -42,6 +43,9 @@ WITHOUT_EFFECT = (
     "data.memory.n_rows",
     "data.memory.digest",
     "data.memory.is_split",
+    "model.memory",
+    "model.memory.kind",
+    "model.memory.digest",
     "attention.texts",
 )
 ABSENT = "–"
@@ -73,7 +77,11 @@ def settings_of(config: Mapping[str, Any]) -> dict[str, str]:
     Args:
         config: the settings of a run, as nested mappings.
     """
-    return {name: text for name, text in flat(config).items() if name not in WITHOUT_EFFECT}
+    settings = {name: text for name, text in flat(config).items() if name not in WITHOUT_EFFECT}
+    memory = config.get("model", {}).get("memory")
+    if memory:
+        settings["model.source"] = name_in_memory(**memory)
+    return settings
 
 
 def run_facts(config: Mapping[str, Any], record: RunRecord) -> dict[str, str]:

@@ -404,22 +404,23 @@ def site_names(sites: Iterable[str]) -> dict[str, str]:
     >>> site_names(["hook_embed", "blocks.0.hook_resid_post", "blocks.0.attn.hook_z[head=3]"])
     {'hook_embed': 'embed', 'blocks.0.hook_resid_post': '0', ...[head=3]': '0 attn.z head 3'}
     >>> list(site_names(["blocks.0.hook_mlp_out + blocks.1.hook_mlp_out + hook_embed"]).values())
-    ['blocks.0.hook_mlp_out + … + hook_embed (3 sites)']
+    ['0 mlp_out + … + embed (3 sites)']
     """
-    names = {}
-    for site in sites:
-        first, *others = site.split(JOINT)
-        names[site] = (
-            f"{first} + … + {others[-1]} ({len(others) + 1} sites)" if others[1:] else site
-        )
-    single = [site for site in names if JOINT not in site and "hook_" in site]
-    parts = pd.Series(single, dtype=str).str.extract(r"^(?P<site>.*?)(?:\[head=(?P<head>\d+)\])?$")
-    rows = placed(parts.astype({"head": float}))
+    parts = {site: site.split(JOINT) for site in sites}
+    names = {part: part for of_site in parts.values() for part in of_site}
+    known = [part for part in names if "hook_" in part]
+    split = pd.Series(known, dtype=str).str.extract(r"^(?P<site>.*?)(?:\[head=(?P<head>\d+)\])?$")
+    rows = placed(split.astype({"head": float}))
     for number, row in zip(rows.index, rows.to_dict("records"), strict=True):
         layer = tick(row["depth"], n_blocks(rows))
         is_stream = row["part"] == "residual stream"
-        names[single[int(number)]] = layer if is_stream else f"{layer} {row['line']}"
-    return names
+        names[known[int(number)]] = layer if is_stream else f"{layer} {row['line']}"
+    shown = {}
+    for site, (first, *between) in parts.items():
+        last = [names[one] for one in between[-1:]]
+        some, count = (["…"], f" ({len(between) + 1} sites)") if between[1:] else ([], "")
+        shown[site] = JOINT.join([names[first], *some, *last]) + count
+    return shown
 
 
 def ticks(rows: pd.DataFrame) -> dict[int, str]:

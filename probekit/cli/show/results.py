@@ -38,6 +38,7 @@ from probekit.report.texts import line_label
 from probekit.results.causes import CauseTables, has_causes
 from probekit.results.comparison import RunComparison, Transfer, both_places
 from probekit.results.record import load_record
+from probekit.results.site_results import NESTED_SITE
 from probekit.results.table import load_table, metric_name, only, site_names
 
 MOST_SETTINGS = 20  # shown in the terminal
@@ -135,7 +136,7 @@ def show_comparison(comparison: RunComparison) -> None:
         echo("  no setting, digest or version differs")
     sides = {name: [f"{name}_a", f"{name}_b"] for name in ("site", "position", "probe")}
     rows = comparison.rows
-    of_sites = rows.dropna(subset=sides["site"])
+    of_sites = rows[rows["site_a"].notna() & (rows["site_a"] != NESTED_SITE)]
     names = site_names(site for one in sides["site"] for site in of_sites[one])
     places = rows.assign(**rows[sides.pop("site")].replace(names))
     for columns_of_both in sides.values():  # those with one value at all sites are left out

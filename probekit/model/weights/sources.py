@@ -143,6 +143,15 @@ def at_revision(source: str | Path, revision: str | None) -> str | Path:
     return f"{name}@{revision}"
 
 
+def name_in_memory(kind: str, digest: str) -> str:
+    """Return the name of a network that was passed in Python, in place of that of a source.
+
+    >>> name_in_memory("GPT2", "0123456789abcdef")
+    'GPT2 in memory 01234567'
+    """
+    return f"{kind} in memory {digest[:8]}"
+
+
 def vocabulary_files(folder: Path) -> list[Path]:
     """Return the first complete set of `VOCABULARY_FILES` in a folder; empty if there is none."""
     formats = ([folder / name for name in files] for files in VOCABULARY_FILES)

@@ -50,7 +50,6 @@ def run_key(source: Source, card: str | None) -> str:
     config = source.experiment.model_dump(mode="json")
     for key in ("root", "hub", "memory"):  # results depend on the contents, not on their source
         config["data"].pop(key, None)
-    config.get("model", {}).pop("memory", None)
     # Only given activations have this section.
     config.get("activations", {}).pop("folder", None)
     installed = versions()

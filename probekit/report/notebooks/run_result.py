@@ -83,7 +83,8 @@ class ResultFigure(go.Figure):  # type: ignore[misc]  # plotly has no types
         """Write a picture as Plotly does; the format is the suffix of the file.
 
         Raises:
-            MissingError: kaleido or Chromium is not installed; the message says how to install it.
+            MissingError: kaleido or Chromium is not installed; the message explains how to
+                install it.
         """
         check_engine()
         super().write_image(*args, **kwargs)

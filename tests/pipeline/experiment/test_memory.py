@@ -13,6 +13,7 @@ from probekit.errors import ConfigError
 from probekit.experiment.schema import Experiment
 from probekit.model.families.table import load_model
 from probekit.pipeline.capture.jobs import Job, put_job
+from probekit.pipeline.compare.compare import compare
 from probekit.pipeline.experiment.run import run
 from probekit.pipeline.experiment.validate import ValidationReport, validate
 from probekit.pipeline.look.apply import apply_probe
@@ -84,13 +85,18 @@ def test_a_network_in_memory_is_known_by_its_weights(frame, refused, call):
     by_name, same, other = [
         go(values, data=frame, model=model) for model in (None, network, changed)
     ]
-    assert (same.folder, same.answer) == (by_name.folder, by_name.answer)
+    # The run by name keeps its record, which names a model that can be loaded again.
+    assert same.folder != by_name.folder
+    assert (same.answer, same.record["digests"]) == (by_name.answer, by_name.record["digests"])
     assert same.record["caches"] == by_name.record["caches"]
     # Untrained networks depend on the config alone.
     caches, others = by_name.record["caches"], other.record["caches"]
     assert [name for name, cache in caches.items() if others[name] != cache] == ["task"]
     digest = other.record["digests"]["weights (task)"]
-    assert other.record["model"]["source"] == f"GPT2 in memory {digest[:8]}"
+    name = other.record["model"]["source"]
+    assert name == f"GPT2 in memory {digest[:8]}"
+    compared = compare(by_name.folder, other.folder)
+    assert compared.names == ("model.source mini", f"model.source {name}")
     config = Path(shutil.copy(other.folder / "config.yaml", "."))
     assert go(config, data=frame, model=changed).folder == other.folder
     refused(run, config, data=frame)
