@@ -1,7 +1,8 @@
 """Live pages of the documentation, written by the commands of the package on its bundled model.
 
 The first build writes them into the folder of static files; they are written again if the code
-that draws them changes. All of them load one copy of plotly.js. The directive `live-pages` lists them.
+that draws them changes. All of them load one copy of plotly.js. The
+directive `live-pages` lists them.
 """
 
 import os
