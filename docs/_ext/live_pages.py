@@ -1,7 +1,8 @@
 """Live pages of the documentation, written by the commands of the package on its bundled model.
 
-The first build writes them into the folder of static files; they are written again if the code of
-the package changes. All of them load one copy of plotly.js. The directive `live-pages` lists them.
+The first build writes them into the folder of static files; they are written again if the code
+that draws them changes. All of them load one copy of plotly.js. The
+directive `live-pages` lists them.
 """
 
 import os
@@ -18,9 +19,10 @@ from markupsafe import Markup
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
+import probekit
 from probekit import open_run
 from probekit.cli.main import cli
-from probekit.provenance import digest_sources
+from probekit.provenance import digest, digest_sources
 from probekit.report.pages import page
 
 TEXT = "The keys to the old cabinet near the windows were on the table, and the keys"
@@ -95,14 +97,17 @@ PAGES = {
 
 
 def write_pages(work: Path, folder: Path) -> None:
-    """Write all pages, and the curve of the front page, unless this code has written them.
+    """Write all pages, and the curve of the front page, unless the same code has written them.
 
     Args:
         work: folder with `data` and `experiments`, in which the commands run.
         folder: folder of the pages.
     """
+    assets = sorted((Path(probekit.__file__).parent / "report" / "assets").rglob("*.*"))
+    files = [Path(__file__), *assets]
+    sources = digest([digest_sources().encode(), *(path.read_bytes() for path in files)])
     stamp = folder / "sources.txt"
-    if stamp.exists() and stamp.read_text() == digest_sources():
+    if stamp.exists() and stamp.read_text() == sources:
         return
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -131,7 +136,7 @@ def write_pages(work: Path, folder: Path) -> None:
             config={"responsive": True, "displayModeBar": False},
             default_height="calc(100vh - 20px)",  # without the margins of the page
         )
-    stamp.write_text(digest_sources())
+    stamp.write_text(sources)
 
 
 def _only(pattern: str) -> Path:
