@@ -37,11 +37,8 @@ SECONDS_BETWEEN_PICTURES = 0.2  # of a notebook; each one is a message to the br
 MOST_MESSAGES = 20  # shown in a notebook
 STAGE = ".stage.json"  # in the folder of a run until it ends; no result
 SECONDS_BETWEEN_STAGES = 1.0
-_UNKNOWN = (
-    "preparation",
-    "",
-    "the same command or call",
-)  # stage, time left and command before any is known
+# Stage, time left and way to resume, as long as they are unknown.
+_UNKNOWN = ("preparation", "", "the same command or call")
 
 
 class Console(rich.console.Console):

@@ -44,7 +44,7 @@ def test_all_but_the_results_is_closed_and_a_folded_figure_is_drawn_when_it_is_o
     summaries = browser.evaluate(
         "[...document.querySelectorAll('details:not([open]) > summary')].map(e => e.textContent)"
     )
-    for closed in ("About this figure", "Data card", "Data checks", "Full configuration"):
+    for closed in ("About this figure", "Data card", "Data checks and notes", "Full configuration"):
         assert closed in summaries
     assert browser.evaluate("document.querySelectorAll('details[open]').length") == 0
     folded = "document.querySelectorAll('details .main-svg').length"
