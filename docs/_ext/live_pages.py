@@ -53,7 +53,7 @@ PAGES = {
     ),
     "causes": (
         "Interventions: is a direction used, and which layers carry the answer",
-        f'cause experiments/causes.yaml --set "interventions=[{EDITS}]"',
+        f'intervene experiments/causes.yaml --set "interventions=[{EDITS}]"',
         "runs/causes/*/causes.html",
     ),
     "compare": ("Two runs: what differs, and by how much", "compare {run} {other} --out {out}", ""),
@@ -74,7 +74,11 @@ PAGES = {
         f'attention --model mini --text "{TEXT}" --out {{out}}',
         "",
     ),
-    "heads": ("Scores of every head", "heads --model mini --random-repeats 10 --out {out}", ""),
+    "heads": (
+        "Scores of every head",
+        "attention --scores --model mini --random-repeats 10 --out {out}",
+        "",
+    ),
     "lens": (
         "Predictions of every layer",
         f'lens --model mini --text "{TEXT}" --out {{out}}',
@@ -112,7 +116,7 @@ def write_pages(work: Path, folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     # Pages in this folder load the script next to it, which the policy of a page forbids.
-    shared = Markup('</script><script src="../plotly.min.js">')
+    shared = page.packed("") + Markup('<script src="../plotly.min.js"></script>')
     page._ENVIRONMENT.globals["plotly_js"] = lambda: shared
     with chdir(work):
         shutil.rmtree("runs", ignore_errors=True)
