@@ -19,6 +19,7 @@ from benchmarks.claims.over_folds import Design
 from benchmarks.patch_tests import rate
 from probekit.interventions.effects import interval_of, resamples_of
 from probekit.interventions.verdicts import detection
+from probekit.probes.arrays import Codes, Floats
 from probekit.probes.score.metrics import (
     WIDER_OVER_FOLDS,
     ClassPredictions,
@@ -26,7 +27,6 @@ from probekit.probes.score.metrics import (
     auroc,
     within_folds,
 )
-from probekit.probes.solve.design import Codes, Floats
 
 NEW_ROWS, RIDGE = 4000, 10.0
 

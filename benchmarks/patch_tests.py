@@ -33,11 +33,11 @@ from probekit.interventions.effects import (
     resamples_of,
     skewed_interval,
 )
+from probekit.probes.arrays import Floats
 from probekit.probes.score.differences import paired_differences
 from probekit.probes.score.exchange import PValues
 from probekit.probes.score.intervals import Interval
 from probekit.probes.score.metrics import Resamples
-from probekit.probes.solve.design import Floats
 
 N_SITES, AT_ONCE = 20, 250
 SOURCE, SOURCE_SPREAD = 2.0, 0.5  # change of the measure by the counterfactual

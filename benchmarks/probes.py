@@ -38,8 +38,8 @@ from threadpoolctl import threadpool_limits
 from probekit.experiment.loader import load_experiment
 from probekit.pipeline.capture.captures import capture_only
 from probekit.pipeline.experiment.prepare import prepare
+from probekit.probes.arrays import Codes, Floats
 from probekit.probes.data import group_folds
-from probekit.probes.solve.design import Codes, Floats
 from probekit.probes.solve.fits import TunedProbeFit, fit_columns
 from probekit.probes.solve.solver import Fit, Problem, Solver
 from probekit.workers import parallel_map

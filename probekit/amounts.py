@@ -12,6 +12,21 @@ LEVEL = 0.05  # an effect is significant if its adjusted p-value is below this l
 FEWEST_UNITS = 6
 
 
+def duration(seconds: float) -> str:
+    """Return an estimated duration in words.
+
+    >>> [duration(seconds) for seconds in (0.2, 95, 600, 9000)]
+    ['less than a second', 'about 95 seconds', 'about 10 minutes', 'about 2.5 hours']
+    """
+    if round(seconds) == 0:
+        return "less than a second"
+    if seconds < 120:
+        return f"about {counted(round(seconds), 'second')}"
+    if seconds < 7200:
+        return f"about {seconds / 60:.0f} minutes"
+    return f"about {seconds / 3600:.1f} hours"
+
+
 def counted(n: int, name: str) -> str:
     """Return a count with its noun, in the plural unless the count is 1.
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import html
 import json
-import math
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import rich.console
@@ -27,7 +27,7 @@ from rich.progress import (
 from rich.segment import Segment
 from rich.text import Text
 
-from probekit.amounts import counted
+from probekit.amounts import duration
 from probekit.errors import check_has
 from probekit.files import inside, write_atomic
 from probekit.terminal import SILENT, Watcher, command_line, unfiltered, visible
@@ -121,6 +121,7 @@ class _TerminalBars:
     """Progress bars of a terminal."""
 
     def __init__(self, bars: Progress) -> None:
+        self.left = ""  # time left of the run, in words
         self._bars = bars
         self._tasks: dict[str, Any] = {}
 
@@ -128,7 +129,8 @@ class _TerminalBars:
         # A step that starts again gets a new bar.
         if step not in self._tasks or done < self._bars.tasks[self._tasks[step]].completed:
             self._tasks[step] = self._bars.add_task(visible(step), total=total)
-        self._bars.update(self._tasks[step], completed=done)
+        text = visible(f"{step}, {self.left}" if self.left and done < total else step)
+        self._bars.update(self._tasks[step], completed=done, description=text)
 
     def tell(self, message: str) -> None:
         self._bars.console.print(Text(visible(message)))
@@ -148,6 +150,7 @@ class ProgressLines:
     """Plain lines on stderr: one at the end of a step and one every ten seconds."""
 
     def __init__(self) -> None:
+        self.left = ""  # time left of the run, in words
         self._last = time.monotonic()
         self._line = ""
 
@@ -157,6 +160,7 @@ class ProgressLines:
         A line is not written again if nothing has changed.
         """
         line = f"{step}: {_done(done)} of {total:,}"
+        line += f", {self.left}" if self.left and done < total else ""
         is_due = done == total or time.monotonic() - self._last > SECONDS_BETWEEN_LINES
         if is_due and line != self._line:
             self._last, self._line = time.monotonic(), line
@@ -237,50 +241,67 @@ def _has_kernel() -> bool:
 
 
 class _StageWriter:
-    """A watcher that reports to another one, and writes the stage of a run to a file."""
+    """A watcher that reports to another one, and writes the stage of a run to a file.
 
-    def __init__(self, watcher: Watcher, path: Path) -> None:
-        self._watcher, self._path = watcher, path
-        self._step, self._start, self._first, self._written = "", 0.0, 0.0, 0.0
+    It gives the other one the time left, if that has an attribute `left`. The time left is that of
+    the present step at its mean speed so far, plus the estimates of later steps.
+    """
+
+    def __init__(self, watcher: Watcher, path: Path, later: Mapping[str, float]) -> None:
+        self._watcher, self._path, self._later = watcher, path, dict(later)
+        self._step, self._of_step = "", 0.0
+        self._start, self._first, self._written = 0.0, 0.0, 0.0
         command = command_line()
         self._resume = f"`{command}` in {Path.cwd()}" if command else _UNKNOWN[-1]
         write_atomic(path, json.dumps([*_UNKNOWN[:-1], self._resume]))
 
     def progress(self, step: str, done: float, total: int) -> None:
-        self._watcher.progress(step, done, total)
-        now = time.monotonic()
+        now, left = time.monotonic(), ""
         if step != self._step:
             self._step, self._start, self._first = step, now, done
-        elif now - self._written < SECONDS_BETWEEN_STAGES:
-            return
-        self._written, left = now, ""
-        if self._first < done < total:
-            minutes = (now - self._start) * (total - done) / (done - self._first) / 60
-            left = f"about {counted(math.ceil(minutes), 'minute')} left in this step"
-        stage = f"{step}: {_done(done)} of {total:,}"
-        write_atomic(self._path, json.dumps([stage, left, self._resume]))
+            self._of_step = self._later.pop(step, 0.0)
+        # Before there is a speed, the time of the present step is its estimate.
+        seconds = self._of_step
+        if self._first < done <= total:
+            seconds = (now - self._start) * (total - done) / (done - self._first)
+        if seconds + sum(self._later.values()) > 0:
+            left = f"{duration(seconds + sum(self._later.values()))} left"
+        if hasattr(self._watcher, "left"):
+            self._watcher.left = left
+        self._watcher.progress(step, done, total)
+        if now - self._written > SECONDS_BETWEEN_STAGES or self._start == now:
+            self._written = now
+            stage = f"{step}: {_done(done)} of {total:,}"
+            write_atomic(self._path, json.dumps([stage, left, self._resume]))
 
     def tell(self, message: str) -> None:
         self._watcher.tell(message)
 
 
 @contextmanager
-def recorded_stage(folder: Path, watcher: Watcher) -> Iterator[Watcher]:
+def recorded_stage(
+    folder: Path, watcher: Watcher, later: Mapping[str, float] = MappingProxyType({})
+) -> Iterator[Watcher]:
     """Yield a watcher that reports to the given one and records the stage in the folder of a run.
 
     The record is removed at the end of the block, but not if the block raises.
 
+    Args:
+        folder: folder of the run.
+        watcher: receives the progress, and the time left if it has an attribute `left`.
+        later: estimated seconds of steps, by the name in their progress.
+
     Raises:
         StoreError: the stage cannot be written.
     """
-    yield _StageWriter(watcher, folder / STAGE)
+    yield _StageWriter(watcher, folder / STAGE, later)
     (folder / STAGE).unlink(missing_ok=True)
 
 
 def read_stage(folder: Path) -> tuple[str, str, str]:
     """Return the last stage of a run, the time left, and how to resume it, in words.
 
-    The time is that of the present step at its mean speed so far; "" if it is unknown.
+    The time is "" if it is unknown.
     """
     with suppress(OSError, ValueError):
         stage, left, resume = json.loads(inside(folder / STAGE).read_text("utf-8"))

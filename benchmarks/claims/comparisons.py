@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from benchmarks.claims.designs import GROUPS, Design, Sizes
 from benchmarks.claims.rates import Rate, size_of
 from probekit.amounts import LEVEL
+from probekit.probes.arrays import Floats
 from probekit.probes.score.differences import (
     Difference,
     Side,
@@ -22,7 +23,6 @@ from probekit.probes.score.differences import (
 )
 from probekit.probes.score.metric_table import METRICS
 from probekit.probes.score.metrics import ClassPredictions, Resamples, accuracy
-from probekit.probes.solve.design import Floats
 
 GAIN = 0.1  # planted difference of the accuracies
 COMPARISONS = 8  # that are adjusted together

@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
+from probekit.probes.arrays import Floats
 from probekit.probes.data import ProbeData
 from probekit.probes.score.metrics import RATES, ClassPredictions, fixed_thresholds, with_alarms
 from probekit.probes.settings import ProbeSettings, ProbeSpec
-from probekit.probes.solve.design import Floats
 from probekit.probes.split import SplitProber
 
 NEGATIVES = 1200  # training rows; 1 % needs at least 1,000

@@ -29,7 +29,7 @@ from probekit.model.passes.cache import remember
 from probekit.model.passes.inputs import TokenBatch
 from probekit.model.passes.taps import part_features
 from probekit.model.sites.sites import SitePattern
-from probekit.probes.solve.design import Floats
+from probekit.probes.arrays import Floats
 
 _WITH_GRADIENT = ("logit_difference", "probability", "loss")
 

@@ -52,9 +52,9 @@ from probekit.interventions.verdicts import (
 from probekit.model.network import Network
 from probekit.model.passes.inputs import NOT_COUNTED, TokenBatch, next_tokens
 from probekit.model.sites.sites import SiteSelection
+from probekit.probes.arrays import Codes, Floats
 from probekit.probes.score.intervals import Interval
 from probekit.probes.score.metrics import WIDER_OVER_FOLDS, Resamples, mean_of_rows
-from probekit.probes.solve.design import Codes, Floats
 
 
 @dataclass(frozen=True, eq=False)

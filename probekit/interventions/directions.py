@@ -32,8 +32,8 @@ from probekit.interventions.names import METHODS, Along
 from probekit.model.network import Network
 from probekit.model.passes.inputs import TokenBatch
 from probekit.model.sites.sites import SiteSelection
+from probekit.probes.arrays import Codes, Features, Floats
 from probekit.probes.score.exchange import permuted_labels
-from probekit.probes.solve.design import Codes, Features, Floats
 from probekit.probes.solve.solver import Problem, Solver
 
 LabelSets = NDArray[np.integer]  # (1 + draws, n_rows), the true labels first

@@ -32,6 +32,7 @@ from probekit.amounts import LEVEL
 from probekit.interventions.measures import AnswerMeasure
 from probekit.model.sites.catalogue import layer_of
 from probekit.model.sites.sites import SiteSelection
+from probekit.probes.arrays import Floats
 from probekit.probes.score.contributions import ClassParts
 from probekit.probes.score.differences import Difference, paired_differences
 from probekit.probes.score.exchange import ROUNDING, PValues, p_values
@@ -44,7 +45,6 @@ from probekit.probes.score.intervals import (
 )
 from probekit.probes.score.metric_table import UNBOUNDED, Range
 from probekit.probes.score.metrics import Resamples, mean_of_rows
-from probekit.probes.solve.design import Floats
 
 
 def resamples_of(groups: NDArray[np.generic], widening: float = 1.0) -> Resamples:

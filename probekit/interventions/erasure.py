@@ -30,8 +30,8 @@ from probekit.model.passes.inputs import TokenBatch
 from probekit.model.passes.taps import part_features
 from probekit.model.sites.catalogue import layer_of
 from probekit.model.sites.sites import SitePattern, SiteSelection
+from probekit.probes.arrays import Codes, Features, Floats
 from probekit.probes.score.metrics import ClassPredictions, balanced_accuracy
-from probekit.probes.solve.design import Codes, Features, Floats
 from probekit.probes.solve.solver import Problem, Solver
 from probekit.probes.training_rows import class_means
 

@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from probekit.amounts import LEVEL, percent
 from probekit.interventions.effects import holds_zero, interval_of, resamples_of
 from probekit.interventions.names import Question
+from probekit.probes.arrays import Codes, Floats
 from probekit.probes.score.contributions import of_auroc, parts_of_auroc
 from probekit.probes.score.exchange import ROUNDING, LabelExchange, holm, p_values
 from probekit.probes.score.metric_table import METRICS
@@ -36,7 +37,6 @@ from probekit.probes.score.metrics import (
     mean_of_rows,
     within_folds,
 )
-from probekit.probes.solve.design import Codes, Floats
 
 Answer = Literal["yes", "no", "undecided"]
 

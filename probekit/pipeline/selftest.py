@@ -28,11 +28,11 @@ from probekit.model.families.gpt2 import GPT2, GPT2Config
 from probekit.model.sites.catalogue import describe, layer_of
 from probekit.model.text.tokenizer import Tokenizer
 from probekit.pipeline.experiment.run import run
+from probekit.probes.arrays import Floats
 from probekit.probes.data import ProbeData
 from probekit.probes.prober import Prober
 from probekit.probes.score.scored import SiteResult
 from probekit.probes.settings import ProbeSettings, ProbeSpec
-from probekit.probes.solve.design import Floats
 from probekit.terminal import SILENT, Watcher
 from probekit.training.corpus import train_vocabulary
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from probekit.amounts import counted
 from probekit.errors import DataError, TooFewGroupsError, nearest
-from probekit.probes.solve.design import Codes, Floats, Mask
+from probekit.probes.arrays import Codes, Floats, Mask
 
 LARGEST_NUMBER = 1e100  # largest numeric label: sums of squares of larger ones overflow
 # Smallest share of typical rows; the spread of fewer does not represent that of all rows.

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from probekit.amounts import counted
 from probekit.errors import ConfigError, DataError
+from probekit.probes.arrays import Codes, Features, Floats, Mask
 from probekit.probes.data import ProbeData, group_folds, numbers, sample_groups, typical_rows
 from probekit.probes.kinds.left_out import logistic_left_out
 from probekit.probes.score.exchange import permuted_labels
@@ -36,7 +37,6 @@ from probekit.probes.score.metrics import (
 from probekit.probes.score.scored import log_frequencies, rating
 from probekit.probes.settings import ProbeSettings, ProbeSpec
 from probekit.probes.solve.descent import StoppingRule
-from probekit.probes.solve.design import Codes, Features, Floats, Mask
 from probekit.probes.solve.fits import Judge, TunedProbeFit, Tuning, best_rated, fit_columns
 from probekit.probes.solve.layers import AffineLayer, FittedLayers, apply_layers
 from probekit.probes.solve.solver import OnFit, Problem, Solver

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probekit.errors import DataError
+from probekit.probes.arrays import Codes, Features, Mask
 from probekit.probes.controls.control_task import why_no_control
 from probekit.probes.data import ProbeData
 from probekit.probes.fitters import FittedRows, LabelColumn
@@ -29,7 +30,6 @@ from probekit.probes.score.scored import (
     measure,
 )
 from probekit.probes.settings import ProbeSettings, ProbeSpec
-from probekit.probes.solve.design import Codes, Features, Mask
 from probekit.probes.solve.solver import OnFit
 from probekit.probes.split import SplitProber
 from probekit.probes.targets import NETWORKS, TARGETS
@@ -126,7 +126,12 @@ class Prober:
     @property
     def is_nested(self) -> bool:
         """Whether there are several splits, each with its own fits."""
-        return len(self._splits) > 1
+        return self.n_splits > 1
+
+    @property
+    def n_splits(self) -> int:
+        """The number of splits, each of which has its own fits."""
+        return len(self._splits)
 
     @property
     def saved_rows(self) -> FittedRows:

@@ -11,6 +11,7 @@ import numpy as np
 from scipy.special import log_softmax
 
 from probekit.probes import fitters
+from probekit.probes.arrays import Codes, Features, Floats, Mask
 from probekit.probes.controls import control_task
 from probekit.probes.controls.baselines import predict_baselines
 from probekit.probes.data import (
@@ -27,7 +28,6 @@ from probekit.probes.score.metric_table import METRICS
 from probekit.probes.score.metrics import ClassPredictions, fixed_thresholds, with_alarms
 from probekit.probes.score.scored import FitFacts, Predictions, Scored, rating, uninformed
 from probekit.probes.settings import ProbeSettings, ProbeSpec
-from probekit.probes.solve.design import Codes, Features, Floats, Mask
 from probekit.probes.solve.fits import TunedProbeFit, held_out_scores
 from probekit.probes.solve.layers import FittedLayers
 from probekit.probes.solve.solver import OnFit

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from probekit.probes.solve.design import Codes, Features, Floats, Mask, moments
+from probekit.probes.arrays import Codes, Features, Floats, Mask
+from probekit.probes.solve.design import moments
 from probekit.probes.solve.layers import AffineLayer
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import islice
+from typing import TYPE_CHECKING
 
 import pandas as pd
 
 from probekit.amounts import counted, format_number, format_p
 from probekit.cli.show.terminal import echo, show_table, words
-from probekit.pipeline.selftest import CheckResult
 from probekit.report.causes.findings import (
     cause_detail,
     directions_in,
@@ -40,6 +40,9 @@ from probekit.results.comparison import RunComparison, Transfer, both_places
 from probekit.results.record import load_record
 from probekit.results.site_results import NESTED_SITE
 from probekit.results.table import load_table, metric_name, only, site_names
+
+if TYPE_CHECKING:  # it imports torch, which a finished run does not need
+    from probekit.pipeline.selftest import CheckResult
 
 MOST_SETTINGS = 20  # shown in the terminal
 _LEFT_OUT = ("cross-validated", "selectivity", "C")  # shown on the page only

@@ -25,6 +25,7 @@ from probekit.pipeline.capture.jobs import begin_work
 from probekit.pipeline.experiment.prepare import prepare
 from probekit.pipeline.experiment.source import TASK, ModelSource, checks_of_files, target_network
 from probekit.pipeline.measure.probing import make_probers
+from probekit.probes.arrays import Features, Floats
 from probekit.probes.fitters import outputs_of
 from probekit.probes.prober import Prober
 from probekit.probes.score.contributions import difference_of_parts
@@ -41,7 +42,6 @@ from probekit.probes.score.scored import (
     parts_of,
 )
 from probekit.probes.settings import ProbeSpec
-from probekit.probes.solve.design import Features, Floats
 from probekit.probes.solve.layers import FittedLayers, cosine, direction, pooled_spread
 from probekit.products import check_device
 from probekit.provenance import pretty_json, versions

@@ -25,6 +25,7 @@ from probekit.model.sites.sites import SiteConcatenation, SiteSelection
 from probekit.model.text.tokenizer import TokenizedText, Tokenizer, batch_of
 from probekit.pipeline.experiment.rows import (
     Objects,
+    Probed,
     Rows,
     hold_out,
     interleave,
@@ -283,10 +284,7 @@ def find_features(
                         f"{site} has the axes {' '.join(axes)}. Allowed: {', '.join(allowed)}. Set "
                         "`view: raw` for other sites."
                     )
-    widths = {}
-    for selection in selections:
-        widths[selection.text] = sum(n_features(part.text, config) for part in selection.parts)
-    check_sparse(experiment, widths)
+    check_sparse(experiment, {one.text: width_of(one, config) for one in selections})
     return selections
 
 
@@ -308,6 +306,11 @@ def check_sparse(experiment: AnyExperiment, widths: Mapping[str, int]) -> None:
                     f"{wide[0].text} selects more features than {narrowest} has ({width}). "
                     f"Set k to {width} or less, or remove that site."
                 )
+
+
+def width_of(selection: Probed, config: ModelConfig) -> int:
+    """Return the number of features of a selection."""
+    return sum(n_features(part.text, config) for part in selection.parts)
 
 
 def n_features(name: str, config: ModelConfig) -> int:

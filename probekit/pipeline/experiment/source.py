@@ -26,7 +26,7 @@ from probekit.model.network import Network
 from probekit.model.sites.catalogue import describe, layer_of
 from probekit.model.weights.checkpoint import file_checks
 from probekit.model.weights.sources import find_model
-from probekit.pipeline.experiment.prepare import TextRows, network_config, prepare
+from probekit.pipeline.experiment.prepare import TextRows, network_config, prepare, width_of
 from probekit.pipeline.experiment.rows import Probed, Rows, normalized, part_of
 from probekit.probes.saved_probe import SavedProbe
 from probekit.probes.targets import NETWORKS, TARGETS
@@ -97,6 +97,11 @@ class Source(ABC):
     def networks(self) -> tuple[str, ...]:
         """The networks that there are rows of: `task`, then each untrained network."""
         return (TASK,)
+
+    @property
+    @abstractmethod
+    def widths(self) -> Sequence[int]:
+        """The number of features of each site."""
 
     @abstractmethod
     def identity(self) -> Any:
@@ -191,6 +196,11 @@ class ModelSource(Source):
     def networks(self) -> tuple[str, ...]:
         """The networks that there are rows of after `open`: `task`, then each untrained network."""
         return tuple(self.captured)
+
+    @property
+    def widths(self) -> Sequence[int]:
+        """The number of features of each site."""
+        return [width_of(one, self.rows.config) for one in self.rows.selections]
 
     def identity(self) -> Any:
         """Return the identity of the cache of the probed model, as JSON.

@@ -26,7 +26,7 @@ from probekit.pipeline.experiment.record import described_run, run_key
 from probekit.pipeline.experiment.source import Source, model_source
 from probekit.pipeline.intervene.run import write_causes
 from probekit.pipeline.measure.choices import chosen_sites
-from probekit.pipeline.measure.probing import make_probers, probe_sites
+from probekit.pipeline.measure.probing import make_probers, probe_sites, probing_seconds
 from probekit.pipeline.measure.run_folder import RunFolder
 from probekit.pipeline.measure.selected_probe import write_selected_probe
 from probekit.pipeline.measure.significance import (
@@ -96,7 +96,9 @@ def run_source(
         card = read_card(experiment.data)
         probers = make_probers(experiment, source.rows, device)
         path = Path(out) / experiment.name / run_key(source, card)
-    with exclusive(path, _BUSY.format(path)), recorded_stage(path, watcher) as watched:
+        seconds_of_probing = probing_seconds(probers, source.widths, len(source.networks), workers)
+    later = {} if seconds_of_probing is None else {"probe": seconds_of_probing}
+    with exclusive(path, _BUSY.format(path)), recorded_stage(path, watcher, later) as watched:
         if is_finished(path):
             return finished_result(path, watcher, page=page)
         # Before the long work, so that an unusable folder fails immediately.

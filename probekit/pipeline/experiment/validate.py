@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,18 +11,18 @@ import numpy as np
 import torch
 
 from probekit.activations.capture import estimate_seconds
-from probekit.amounts import counted
+from probekit.amounts import counted, duration
 from probekit.data.examples import Finding, by_level
 from probekit.errors import DataError
 from probekit.experiment.activations import ActivationExperiment, AnyExperiment
 from probekit.experiment.loader import make_experiment
 from probekit.model.families.table import random_network
 from probekit.model.network import Network
-from probekit.pipeline.experiment.prepare import TextRows, n_features, prepare, read_card
+from probekit.pipeline.experiment.prepare import TextRows, n_features, prepare, read_card, width_of
 from probekit.pipeline.experiment.record import findings
 from probekit.pipeline.experiment.rows import Rows
 from probekit.pipeline.intervene.inputs import cause_findings
-from probekit.pipeline.measure.probing import make_probers
+from probekit.pipeline.measure.probing import make_probers, probing_seconds
 from probekit.probes.controls.baselines import quick_word_guess, word_identity_log_frequencies
 
 _MOST_ROWS = 1000  # of each side that the check of words reads, so that it is fast
@@ -32,7 +32,7 @@ _SEPARATED = 0.95  # balanced accuracy of words from which there is a warning
 
 @dataclass(frozen=True, repr=False)
 class ValidationReport:
-    """Findings of the data checks and the estimated cost of the capture.
+    """Findings of the data checks and the estimated cost of the run.
 
     If the data cannot be read or split, there is one finding, and the numbers keep their defaults.
 
@@ -42,8 +42,9 @@ class ValidationReport:
         n_rows: rows per captured or given site.
         n_sites: captured or given sites.
         bytes: size of all captured activations, of all networks together, or of given activations.
-        minutes: estimated duration of the capture on this machine's CPU, from one timed batch;
-            None if there is nothing to capture.
+        seconds: estimated duration of each step on this machine's CPU, by name: `capture`, `probe`
+            and `interventions`, from one timed batch and some timed fits. A step that the run does
+            not have, or whose duration is unknown, is missing.
     """
 
     findings: tuple[Finding, ...]
@@ -51,7 +52,7 @@ class ValidationReport:
     n_rows: int = 0
     n_sites: int = 0
     bytes: int = 0
-    minutes: float | None = None
+    seconds: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def ok(self) -> bool:
@@ -64,15 +65,8 @@ class ValidationReport:
         heads = {"error": "Error"}
         lines = [f"{heads.get(one.level, one.level)}: {one.message}" for one in self.findings]
         if self.n_rows:
-            cost = "nothing to capture"
-            if self.minutes is not None:
-                duration = f"about {self.minutes:.1f} minutes"
-                seconds = round(60 * self.minutes)
-                if seconds == 0:
-                    duration = "less than a second"
-                elif seconds < 120:
-                    duration = f"about {counted(seconds, 'second')}"
-                cost = f"{duration} to capture on this machine, plus probing"
+            steps = [f"{duration(seconds)} to {name}" for name, seconds in self.seconds.items()]
+            cost = f"{', '.join(steps)} on this machine" if steps else "duration unknown"
             lines.append(
                 f"{counted(self.n_examples, 'example')}, {counted(self.n_rows, 'row')} at each of "
                 f"{counted(self.n_sites, 'site')}, {self.bytes / 1e6:,.1f} MB, "
@@ -87,7 +81,7 @@ def validate(
     model: Network | None = None,
     data: Any = None,
 ) -> ValidationReport:
-    """Return the findings on an experiment's data and the estimated cost of its capture.
+    """Return the findings on an experiment's data and the estimated cost of its run.
 
     Args:
         experiment: an experiment, the path of its file, or nested dicts with the keys of a file.
@@ -107,11 +101,13 @@ def validate(
             from probekit.pipeline.given.source import read_given
 
             source = read_given(experiment)
-            return _report(experiment, source.rows, bytes=source.given.n_bytes)
+            return _report(experiment, source.rows, source.widths, bytes=source.given.n_bytes)
         rows = prepare(experiment)
-        report = _report(experiment, rows)
+        widths = [width_of(selection, rows.config) for selection in rows.selections]
+        report = _report(experiment, rows, widths, 1 + experiment.model.random_weights)
         words = _separating_words(rows) if experiment.probe.reads == "classes" else []
-        more = (*report.findings, *words, *cause_findings(experiment, rows))
+        of_causes, n_edits = cause_findings(experiment, rows)
+        more = (*report.findings, *words, *of_causes)
     except DataError as error:
         return ValidationReport((Finding("error", "data", str(error)),))
     # The plan has the rows of all positions.
@@ -120,25 +116,38 @@ def validate(
     features = sum(n_features(site, rows.config) for site in rows.sites)
     untrained = random_network(rows.config, seed=0).to(getattr(torch, experiment.model.dtype))
     seconds = estimate_seconds(untrained, rows.ids, rows.plan, rows.sites)
+    durations = {"capture": n_models * seconds, **report.seconds}
+    if n_edits:  # most of them compute one position of the blocks after the site
+        durations["intervene"] = n_edits * seconds / sum(map(len, rows.ids)) / 2
     return replace(
         report,
         findings=by_level(more),
         n_rows=n_rows,
         n_sites=len(rows.sites),
         bytes=n_models * n_rows * features * bytes_of_number,
-        minutes=n_models * seconds / 60,
+        seconds=durations,
     )
 
 
-def _report(experiment: AnyExperiment, rows: Rows, bytes: int = 0) -> ValidationReport:
-    """Return a report on rows, without the cost of a capture.
+def _report(
+    experiment: AnyExperiment,
+    rows: Rows,
+    widths: Sequence[int],
+    n_networks: int = 1,
+    bytes: int = 0,
+) -> ValidationReport:
+    """Return a report on rows, without the cost of a capture and of interventions.
+
+    `widths` are the numbers of features of the sites.
 
     Raises:
         DataError: the rows cannot be probed.
     """
     probers = make_probers(experiment, rows)
     n_examples, n_rows, n_sites = len(rows.dataset), len(rows.example), len(rows.selections)
-    return ValidationReport(findings(rows, probers), n_examples, n_rows, n_sites, bytes)
+    found, seconds = findings(rows, probers), probing_seconds(probers, widths, n_networks)
+    durations = {} if seconds is None else {"probe": seconds}
+    return ValidationReport(found, n_examples, n_rows, n_sites, bytes, durations)
 
 
 def _separating_words(rows: TextRows) -> list[Finding]:

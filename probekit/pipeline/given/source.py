@@ -69,6 +69,11 @@ class GivenSource(Source):
             "caches": {} if folder is None else {TASK: folder},
         }
 
+    @property
+    def widths(self) -> Sequence[int]:
+        """The number of features of each site."""
+        return [self.given.contents[site.text].n_features for site in self.given.sites]
+
     def identity(self) -> Any:
         """Return the digests of activations and tokens."""
         return {"activations": self.given.digest, "tokens": digest_json(self.tokens)}

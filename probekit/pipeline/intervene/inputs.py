@@ -232,17 +232,17 @@ def cause_inputs(experiment: Experiment, prepared: TextRows) -> CauseInputs:
     return CauseInputs(experiment, tokenizer, kept_examples, kept_position, splits, tuple(left_out))
 
 
-def cause_findings(experiment: Experiment, prepared: TextRows) -> tuple[Finding, ...]:
-    """Return warnings about rows and answers of the interventions, then their cost.
+def cause_findings(experiment: Experiment, prepared: TextRows) -> tuple[tuple[Finding, ...], int]:
+    """Return warnings about rows and answers, with a finding on the cost, and the number of edits.
 
-    There are no findings without interventions.
+    The number is that of edits of all texts together. There are none without interventions.
 
     Raises:
         ConfigError: a site does not exist, or the probed position is not a single token.
         DataError: a fold has no training or no test row left.
     """
     if not experiment.interventions:
-        return ()
+        return (), 0
     inputs = cause_inputs(experiment, prepared)
     n_passes = 0
     for number, step in enumerate(experiment.interventions):
@@ -283,7 +283,7 @@ def cause_findings(experiment: Experiment, prepared: TextRows) -> tuple[Finding,
                 "the text."
             )
             findings.append(Finding("warning", "unspaced-answers", text))
-    return (*findings, Finding("info", "interventions", message))
+    return (*findings, Finding("info", "interventions", message)), n_passes * len(inputs.test)
 
 
 def _word(example: Example, name: str) -> str:

@@ -43,7 +43,7 @@ from probekit.model.network import Network
 from probekit.model.sites.catalogue import layer_of
 from probekit.model.sites.sites import SiteSelection
 from probekit.pipeline.intervene.inputs import CauseInputs
-from probekit.probes.solve.design import Floats
+from probekit.probes.arrays import Floats
 from probekit.provenance import digest_json, seal, unseal
 from probekit.results.causes import FOLDER
 

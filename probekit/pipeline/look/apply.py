@@ -36,8 +36,8 @@ from probekit.model.text.tokenizer import Tokenizer
 from probekit.model.weights.state_dict import digest_weights
 from probekit.pipeline.experiment.prepare import TextEncoder, n_features
 from probekit.pipeline.experiment.rows import normalized, part_of
+from probekit.probes.arrays import Floats
 from probekit.probes.saved_probe import SavedProbe
-from probekit.probes.solve.design import Floats
 from probekit.products import check_device
 from probekit.results.network import Per, RowPrediction, TextReading
 from probekit.terminal import SILENT, Watcher

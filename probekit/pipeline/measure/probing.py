@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -23,6 +24,8 @@ from probekit.model.sites.sites import JOINT, SiteSelection
 from probekit.pipeline.experiment.rows import Probed, Rows
 from probekit.pipeline.experiment.source import Source
 from probekit.pipeline.measure.run_folder import RunFolder
+from probekit.probes.data import sample_groups
+from probekit.probes.fitters import FittedRows
 from probekit.probes.prober import Prober
 from probekit.probes.saved_probe import HeldOutScore, ProbeFacts, SavedProbe, probe_files
 from probekit.probes.score.scored import SiteResult
@@ -33,6 +36,8 @@ from probekit.terminal import SILENT, Watcher
 from probekit.workers import parallel_map
 
 _ROWS_AT_ONCE = 10_000  # rows that are converted to float64 together
+_ROWS_OF_ESTIMATE = 4000  # training rows of the fits that an estimate is made from
+_OTHER_WORK = 2.5  # time of a site, in times of its tuned fits: scores, intervals, description
 
 # A site to probe, or None for the baselines, with the stem and origin of its saved results.
 _Task: TypeAlias = tuple[Probed | None, Path, Mapping[str, str]]
@@ -74,6 +79,47 @@ def make_probers(experiment: AnyExperiment, rows: Rows, device: str = "cpu") -> 
             error.args = (f"At {at_position.text}: {error}" if is_sweep else str(error),)
             raise
     return tuple(probers)
+
+
+def probing_seconds(
+    probers: Sequence[Prober], widths: Sequence[int], n_networks: int, workers: int | None = None
+) -> float | None:
+    """Return the estimated time to probe all sites, in seconds.
+
+    A probe of each kind is tuned on random features of some training rows, and its time multiplied.
+    None if a kind reads whole texts or trees, or the sampled rows cannot be fitted.
+
+    Args:
+        probers: the rows and settings at each position.
+        widths: number of features of each site.
+        n_networks: number of probed networks, the one of the experiment and those with random
+            weights.
+        workers: number of sites probed in parallel; None for one per core.
+    """
+    prober = probers[0]
+    data, settings = prober.data, prober.settings
+    rows = data.train[sample_groups(data.groups[data.train], _ROWS_OF_ESTIMATE, settings.seed)]
+    tasks = {kind.task for kind in settings.kinds}
+    if tasks & {"text", "tree"} or (settings.reads == "classes" and len(set(data.y[rows])) < 2):
+        return None
+    try:
+        fitted = FittedRows.of(data, settings, rows)
+    except TooFewGroupsError:
+        return None
+    X = np.random.default_rng(0).normal(size=(len(rows), max(widths))).astype(np.float32)
+    start = time.perf_counter()
+    for spec in settings.kinds:
+        fitted.fitter(spec).tune(X, [fitted.column], _no_fit_reported)
+    seconds = time.perf_counter() - start
+    n_fits = prober.n_splits * (n_networks + settings.control_draws * prober.has_control)
+    size = sum(widths) / max(widths) * len(data.train) / len(rows)
+    n_parallel = min(cpu_count(), workers or cpu_count(), len(widths))
+    return float(_OTHER_WORK * seconds * n_fits * size * len(probers) / n_parallel)
+
+
+def _no_fit_reported(done: int, total: int) -> None:
+    """Report no progress."""
+    del done, total
 
 
 def probe_sites(

@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 
 from probekit.amounts import LEVEL
+from probekit.probes.arrays import Floats
 from probekit.probes.prober import Prober
 from probekit.probes.score.calibration import ReliabilityBin, reliability_bins
 from probekit.probes.score.contributions import RowScores, difference_of_parts
@@ -24,7 +25,6 @@ from probekit.probes.score.intervals import jackknife_interval, score_interval
 from probekit.probes.score.metric_table import METRICS, association
 from probekit.probes.score.metrics import ClassPredictions, NumberPredictions
 from probekit.probes.score.scored import Predictions, Predictor, SiteResult, metrics_of, parts_of
-from probekit.probes.solve.design import Floats
 from probekit.probes.targets import HEADLINE, NETWORKS, TARGETS
 from probekit.results.selection import answers_name, named_rivals, ranked_rows
 from probekit.results.table import P_VALUES, only

@@ -24,13 +24,13 @@ from numpy.typing import NDArray
 
 from probekit.data.words import WORD
 from probekit.errors import DataError
+from probekit.probes.arrays import Codes, Floats, Mask
 from probekit.probes.data import ProbeData, sample_groups
 from probekit.probes.fitters import FittedRows, LabelColumn, RowPredictions
 from probekit.probes.score.metric_table import METRICS
 from probekit.probes.score.metrics import ClassPredictions, NumberPredictions
 from probekit.probes.score.scored import log_frequencies, majority_guess
 from probekit.probes.settings import ProbeSpec
-from probekit.probes.solve.design import Codes, Floats, Mask
 from probekit.probes.solve.fits import Judge, rate_numbers, rate_scores, search
 from probekit.probes.solve.solver import Problem, Solver
 from probekit.probes.targets import BASELINE_GRIDS

@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 
 from probekit.amounts import counted
 from probekit.errors import ConfigError
+from probekit.probes.arrays import Codes, Mask
 from probekit.probes.data import ProbeData
 from probekit.probes.settings import ProbeSettings
-from probekit.probes.solve.design import Codes, Mask
 from probekit.probes.targets import NO_CONTROL_TASK
 
 HASH_BYTES = 8

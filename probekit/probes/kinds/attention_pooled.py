@@ -14,10 +14,10 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from probekit.errors import DataError
+from probekit.probes.arrays import Codes, Features, Floats, Mask
 from probekit.probes.data import fittable_insides, group_folds
 from probekit.probes.kinds import base
 from probekit.probes.kinds.registry import POOLED_C, at_least, positive_grid
-from probekit.probes.solve.design import Codes, Features, Floats, Mask
 from probekit.probes.solve.fits import Judge, rate_scores, search
 from probekit.probes.solve.layers import FittedLayers, with_reference
 from probekit.probes.training_rows import Scaling, measured

@@ -16,9 +16,9 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
 
 from probekit.errors import DataError
+from probekit.probes.arrays import Codes, Features, Floats, Mask
 from probekit.probes.data import fittable_insides, group_folds
 from probekit.probes.kinds.registry import at_least, positive_grid
-from probekit.probes.solve.design import Codes, Features, Floats, Mask
 from probekit.probes.solve.fits import rate_scores, search
 from probekit.probes.solve.layers import AffineLayer, FittedLayers, apply_layers, with_reference
 from probekit.probes.training_rows import TrainingRows

@@ -10,8 +10,8 @@ import numpy as np
 from sklearn.covariance import empirical_covariance, ledoit_wolf_shrinkage, shrunk_covariance
 
 from probekit.errors import ConfigError
+from probekit.probes.arrays import Codes, Floats
 from probekit.probes.kinds.base import LayeredProbe
-from probekit.probes.solve.design import Codes, Floats
 from probekit.probes.solve.layers import FittedLayers
 from probekit.probes.training_rows import Scaling, TrainingRows, class_means
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from probekit.errors import ConfigError
+from probekit.probes.arrays import Codes, Features, Floats, Mask
 from probekit.probes.kinds.base import TunedProbe
 from probekit.probes.kinds.logistic import TOLERANCES
 from probekit.probes.kinds.registry import C_GRID
 from probekit.probes.solve.descent import StoppingRule
-from probekit.probes.solve.design import Codes, Features, Floats, Mask
 from probekit.probes.solve.layers import AffineLayer, FittedLayers
 from probekit.probes.solve.solver import Fit, Problem, Solver
 from probekit.probes.training_rows import Scaling, TrainingRows

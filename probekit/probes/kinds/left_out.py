@@ -24,7 +24,8 @@ from numpy.typing import NDArray
 from scipy.linalg import solve_triangular
 from scipy.special import expit
 
-from probekit.probes.solve.design import BLOCK_ROWS, Codes, Features, Floats
+from probekit.probes.arrays import Codes, Features, Floats
+from probekit.probes.solve.design import BLOCK_ROWS
 from probekit.probes.solve.layers import AffineLayer, apply_layers
 from probekit.probes.training_rows import Scaling, TrainingRows
 

@@ -14,11 +14,11 @@ from sklearn.utils import Tags, column_or_1d, compute_sample_weight
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from probekit.probes.arrays import Codes, Features, Floats
 from probekit.probes.data import fittable_insides, group_folds
 from probekit.probes.kinds import base
 from probekit.probes.kinds.registry import C_GRID, at_least, positive_grid
 from probekit.probes.solve.descent import StoppingRule
-from probekit.probes.solve.design import Codes, Features, Floats
 from probekit.probes.solve.fits import Tuning, fit_columns
 from probekit.probes.solve.layers import with_reference
 from probekit.probes.solve.solver import Fit, Problem, Solver

@@ -10,9 +10,9 @@ import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.neural_network import MLPClassifier
 
+from probekit.probes.arrays import Floats
 from probekit.probes.kinds.base import TunedProbe
 from probekit.probes.kinds.registry import MLP_ALPHAS
-from probekit.probes.solve.design import Floats
 from probekit.probes.solve.layers import AffineLayer, FittedLayers
 from probekit.probes.training_rows import Scaling, TrainingRows
 

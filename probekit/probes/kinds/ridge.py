@@ -11,11 +11,11 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from probekit.probes.arrays import Codes, Features, Floats, Mask
 from probekit.probes.data import group_folds
 from probekit.probes.kinds import base
 from probekit.probes.kinds.left_out import ridge_left_out
 from probekit.probes.kinds.registry import ALPHAS, at_least, positive_grid
-from probekit.probes.solve.design import Codes, Features, Floats, Mask
 from probekit.probes.solve.fits import rate_numbers, search
 from probekit.probes.solve.layers import AffineLayer, FittedLayers, apply_layers
 from probekit.probes.training_rows import Scaling, TrainingRows, balanced_weights, measured

@@ -13,11 +13,11 @@ from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from probekit.probes.arrays import Features, Floats, Mask
 from probekit.probes.kinds import trees as dependency
 from probekit.probes.kinds.base import units_of
 from probekit.probes.kinds.registry import at_least
 from probekit.probes.score.metrics import Resamples
-from probekit.probes.solve.design import Features, Floats, Mask
 from probekit.probes.training_rows import Scaling, measured
 
 Reals = NDArray[np.floating]

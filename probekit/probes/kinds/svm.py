@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.optimize import minimize
 
+from probekit.probes.arrays import Floats
 from probekit.probes.kinds.base import TunedProbe
 from probekit.probes.kinds.registry import C_GRID
-from probekit.probes.solve.design import Floats
 from probekit.probes.solve.layers import AffineLayer, FittedLayers
 from probekit.probes.training_rows import Scaling, TrainingRows, balanced_weights
 

@@ -12,9 +12,9 @@ import numpy as np
 from scipy.special import gammaln, xlog1py, xlogy
 
 from probekit.errors import DataError
+from probekit.probes.arrays import Codes, Floats
 from probekit.probes.score.intervals import jackknife_interval
 from probekit.probes.score.metrics import ClassPredictions, Resamples, mean_of_rows, tally
-from probekit.probes.solve.design import Codes, Floats
 
 BINS = 15
 

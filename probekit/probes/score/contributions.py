@@ -39,8 +39,8 @@ from functools import partial
 import numpy as np
 import scipy
 
+from probekit.probes.arrays import Codes, Floats
 from probekit.probes.score import metrics
-from probekit.probes.solve.design import Codes, Floats
 
 
 @dataclass(frozen=True, eq=False)

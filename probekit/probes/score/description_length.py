@@ -34,9 +34,9 @@ from numpy.typing import NDArray
 from scipy.special import log_softmax
 
 from probekit.errors import ConfigError
+from probekit.probes.arrays import Codes, Floats, Mask
 from probekit.probes.score.metric_table import Family
 from probekit.probes.score.metrics import Resamples, mean_of_rows
-from probekit.probes.solve.design import Codes, Floats, Mask
 
 
 def learning_sizes(n_samples: int, steps: int, smallest: int = 32) -> tuple[int, ...]:

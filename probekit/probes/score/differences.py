@@ -28,6 +28,7 @@ import numpy as np
 import scipy
 
 from probekit.amounts import FEWEST_UNITS, LEVEL
+from probekit.probes.arrays import Floats
 from probekit.probes.score.contributions import (
     ClassParts,
     ClassSpread,
@@ -38,7 +39,6 @@ from probekit.probes.score.exchange import ROUNDING, holm, sign_patterns
 from probekit.probes.score.intervals import jackknife_interval, score_interval
 from probekit.probes.score.metric_table import UNBOUNDED, Range
 from probekit.probes.score.metrics import Resamples
-from probekit.probes.solve.design import Floats
 
 DRAWS = 10_000  # number of random sign patterns, if there are too many to use all
 DRAWS_OF_GROUPS = 4000  # number of simulated data sets, if a class is rare

@@ -39,9 +39,9 @@ from numpy.typing import NDArray
 from scipy.special import gammaln
 
 from probekit.errors import DataError
+from probekit.probes.arrays import Codes, Floats, Mask
 from probekit.probes.score.contributions import RowScores
 from probekit.probes.score.metrics import WIDER_OVER_FOLDS
-from probekit.probes.solve.design import Codes, Floats, Mask
 
 # With fewer distinct arrangements no p-value is given: the smallest possible one is above 0.05.
 FEWEST_ARRANGEMENTS = 20

@@ -19,8 +19,8 @@ from scipy.sparse import csr_array
 from scipy.special import log_softmax
 
 from probekit.errors import DataError
+from probekit.probes.arrays import Codes, Floats, Mask
 from probekit.probes.score.metric_table import Family
-from probekit.probes.solve.design import Codes, Floats, Mask
 
 # Maximum number of units that are left out one at a time; more groups are joined to units.
 MOST_UNITS = 1000

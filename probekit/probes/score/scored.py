@@ -15,6 +15,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from probekit.probes.arrays import Codes, Floats
 from probekit.probes.kinds.trees import SentenceScores
 from probekit.probes.score import metrics
 from probekit.probes.score.contributions import ClassParts, mean_parts
@@ -26,7 +27,6 @@ from probekit.probes.score.metric_table import (
     class_parts,
     metric_functions,
 )
-from probekit.probes.solve.design import Codes, Floats
 from probekit.probes.solve.layers import FittedLayers
 
 RowsScored = Literal["test", "validation", "online", "learning"]

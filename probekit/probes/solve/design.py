@@ -15,16 +15,11 @@ from functools import cached_property
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import softplus
 
+from probekit.probes.arrays import Features, Floats, Mask
 from probekit.products import gram, linear
-
-Floats = NDArray[np.float64]
-Features = NDArray[np.floating]
-Codes = NDArray[np.int64]
-Mask = NDArray[np.bool_]
 
 BLOCK_ROWS = 4096
 # Matrices larger than this are not stored standardised, but standardised by block in each pass.

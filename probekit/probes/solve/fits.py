@@ -15,8 +15,9 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from probekit.probes.arrays import Codes, Features, Floats, Mask
 from probekit.probes.solve.descent import StoppingRule
-from probekit.probes.solve.design import BLOCK_ROWS, Codes, Features, Floats, Mask
+from probekit.probes.solve.design import BLOCK_ROWS
 from probekit.probes.solve.layers import AffineLayer, FittedLayers
 from probekit.probes.solve.solver import DEFAULT_STOPPING, Fit, OnFit, Problem, Solver
 

@@ -11,7 +11,7 @@ import numpy as np
 from probekit.amounts import LEVEL
 
 if TYPE_CHECKING:  # that module imports torch, and saved probes are applied without it
-    from probekit.probes.solve.design import Codes, Features, Floats
+    from probekit.probes.arrays import Codes, Features, Floats
 
 
 class AffineLayer(NamedTuple):

@@ -20,18 +20,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from probekit.probes.arrays import Codes, Features, Floats, Mask
 from probekit.probes.solve.coordinates import hessian_size
 from probekit.probes.solve.descent import MEMORY, Minimum, StoppingRule, descend
-from probekit.probes.solve.design import (
-    Codes,
-    Design,
-    Features,
-    Floats,
-    Mask,
-    Objectives,
-    dual,
-    shared,
-)
+from probekit.probes.solve.design import Design, Objectives, dual, shared
 from probekit.probes.solve.layers import AffineLayer, FittedLayers, with_reference
 
 OnFit = Callable[[int, int], None]
