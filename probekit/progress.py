@@ -6,11 +6,10 @@ import html
 import json
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import rich.console
@@ -240,62 +239,64 @@ def _has_kernel() -> bool:
     return getattr(shell, "kernel", None) is not None
 
 
-class _StageWriter:
+class StageWriter:
     """A watcher that reports to another one, and writes the stage of a run to a file.
 
     It gives the other one the time left, if that has an attribute `left`. The time left is that of
     the present step at its mean speed so far, plus the estimates of later steps.
     """
 
-    def __init__(self, watcher: Watcher, path: Path, later: Mapping[str, float]) -> None:
-        self._watcher, self._path, self._later = watcher, path, dict(later)
-        self._step, self._of_step = "", 0.0
+    def __init__(self, watcher: Watcher, path: Path) -> None:
+        self._watcher, self._path = watcher, path
+        self._later: dict[str, float] = {}  # estimated seconds of later steps
+        self._step, self._seconds, self._last = "", 0.0, 0.0
         self._start, self._first, self._written = 0.0, 0.0, 0.0
         command = command_line()
         self._resume = f"`{command}` in {Path.cwd()}" if command else _UNKNOWN[-1]
         write_atomic(path, json.dumps([*_UNKNOWN[:-1], self._resume]))
 
+    def expect(self, step: str, seconds: float | None) -> None:
+        """Set the estimated duration of a later step; None if it is unknown."""
+        if seconds is not None:
+            self._later[step] = seconds
+
     def progress(self, step: str, done: float, total: int) -> None:
-        now, left = time.monotonic(), ""
-        if step != self._step:
+        """Report progress, with the time left; write the stage at most once a second."""
+        now = time.monotonic()
+        if is_new := step != self._step or done < self._last:
             self._step, self._start, self._first = step, now, done
-            self._of_step = self._later.pop(step, 0.0)
-        # Before there is a speed, the time of the present step is its estimate.
-        seconds = self._of_step
+            self._seconds = self._later.pop(step, 0.0)  # until there is a speed
+        self._last = done
+        seconds = self._seconds
         if self._first < done <= total:
             seconds = (now - self._start) * (total - done) / (done - self._first)
-        if seconds + sum(self._later.values()) > 0:
-            left = f"{duration(seconds + sum(self._later.values()))} left"
+        seconds += sum(self._later.values())
+        left = f"at least {duration(seconds).removeprefix('about ')} left" if seconds else ""
         if hasattr(self._watcher, "left"):
             self._watcher.left = left
         self._watcher.progress(step, done, total)
-        if now - self._written > SECONDS_BETWEEN_STAGES or self._start == now:
+        if is_new or now - self._written > SECONDS_BETWEEN_STAGES:
             self._written = now
             stage = f"{step}: {_done(done)} of {total:,}"
             write_atomic(self._path, json.dumps([stage, left, self._resume]))
 
     def tell(self, message: str) -> None:
+        """Report a message."""
         self._watcher.tell(message)
 
 
 @contextmanager
-def recorded_stage(
-    folder: Path, watcher: Watcher, later: Mapping[str, float] = MappingProxyType({})
-) -> Iterator[Watcher]:
+def recorded_stage(folder: Path, watcher: Watcher) -> Iterator[StageWriter]:
     """Yield a watcher that reports to the given one and records the stage in the folder of a run.
 
     The record is removed at the end of the block, but not if the block raises.
 
-    Args:
-        folder: folder of the run.
-        watcher: receives the progress, and the time left if it has an attribute `left`.
-        later: estimated seconds of steps, by the name in their progress.
-
     Raises:
         StoreError: the stage cannot be written.
     """
-    yield _StageWriter(watcher, folder / STAGE, later)
-    (folder / STAGE).unlink(missing_ok=True)
+    yield StageWriter(watcher, folder / STAGE)
+    with suppress(OSError):  # on Windows, while another process reads it
+        (folder / STAGE).unlink(missing_ok=True)
 
 
 def read_stage(folder: Path) -> tuple[str, str, str]:

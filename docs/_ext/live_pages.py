@@ -116,7 +116,7 @@ def write_pages(work: Path, folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     # Pages in this folder load the script next to it, which the policy of a page forbids.
-    shared = page.packed("") + Markup('<script src="../plotly.min.js"></script>')
+    shared = page.compressed("") + Markup('<script src="../plotly.min.js"></script>')
     page._ENVIRONMENT.globals["plotly_js"] = lambda: shared
     with chdir(work):
         shutil.rmtree("runs", ignore_errors=True)

@@ -201,8 +201,8 @@ class Experiment(SettingsFile):
         """Return a copy of the experiment on a network in memory, in place of that of its file.
 
         `model.source` then names only the tokenizer. The network is used on its own device and in
-        its own dtype, and is not copied: do not change it before the run has ended. Results depend
-        on its weights and config, whose digest the section `model` of the copy has.
+        its own dtype, and is not copied: do not change it before the run has ended. The section
+        `model` of the copy has the digest of its weights.
 
         Args:
             network: a network of `load_model` or `from_transformers`, or one built by its class.

@@ -321,7 +321,7 @@ class BasePass:
         """Return the results [n d_model] of a function of the ascending numbers of some passes.
 
         The passes of a batch change and measure the same positions, so that none computes more than
-        these, and none is padded.
+        these, and none is padded at its end.
 
         Args:
             run: the function, called with the numbers of the passes of each batch.
@@ -330,8 +330,8 @@ class BasePass:
         """
         width, d_model = self.batch.ids.shape[1], self.model.axis_sizes["d_model"]
         size = max(1, BATCH_BYTES // (4 * STREAM_TENSORS * width * d_model))
-        extents = torch.stack([first.to(rows.device), self.measured[rows]], dim=1)
-        _, extent_of_pass = torch.unique(extents, dim=0, return_inverse=True)
+        extents = first.to(rows.device) * width + self.measured[rows]
+        _, extent_of_pass = torch.unique(extents, return_inverse=True)
         final = self.final[rows]
         for extent in range(int(extent_of_pass.max()) + 1):
             passes = (extent_of_pass == extent).nonzero()[:, 0]

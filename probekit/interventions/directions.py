@@ -245,7 +245,7 @@ def _units(weights: Floats) -> Floats:
 
 TEXTS_AT_ONCE = 128
 _CHANGE_BYTES = 64 << 20  # changes of the residual stream of one block of directions
-_KEPT_BYTES = 128 << 20  # passes of the texts of one fold that stay in memory
+_KEPT_BYTES = 64 << 20  # largest pass of a batch that stays in memory, of each fold
 
 
 @dataclass(frozen=True, eq=False)
@@ -284,7 +284,7 @@ class Responder:
     def features(self) -> Floats:
         """Return the activations at the positions that are read, (n_texts, n_features)."""
         parts = []
-        for part in self._parts(self.batch):
+        for part in self._computed_parts(self.batch):
             values = part.kept.value(self.selection)[part.everything, part.read]
             parts.append(values.double().cpu().numpy())
         return np.concatenate(parts)
@@ -357,14 +357,15 @@ class Responder:
             read = kept.measured if at is None else at
             if self.read is not None:
                 read = self.read[rows].to(self.model.device)
-            yield _Part(self, kept, at, self.measure[rows], read)
+            yield _Part(self.selection, self.entry, kept, at, self.measure[rows], read)
 
 
 @dataclass(frozen=True, eq=False)
 class _Part:
     """Some of the texts, with their kept pass."""
 
-    responder: Responder
+    selection: SiteSelection
+    entry: StreamEntry
     kept: BasePass
     at: Tensor | None
     measure: AnswerMeasure
@@ -378,7 +379,7 @@ class _Part:
     @cached_property
     def value(self) -> Tensor:
         """Activations at the edited positions, [n_texts n_features], or at all, [n_texts pos _]."""
-        value = self.kept.value(self.responder.selection)
+        value = self.kept.value(self.selection)
         return value if self.at is None else value[self.everything, self.at]
 
     def tensor(self, values: Floats) -> Tensor:
@@ -392,7 +393,7 @@ class _Part:
 
     def whole(self, change: Tensor) -> Floats:
         """Return the measure after a change of the site's value."""
-        entry, rows = self.responder.entry, self.everything
+        entry, rows = self.entry, self.everything
         change = entry.in_stream(change)
         if self.at is None:
             final = self.kept.shifted(entry, lambda passes: change[passes], rows)
@@ -437,7 +438,7 @@ class _Part:
             # One pass for each text, direction and dose, in this order of axes, the last fastest.
             change = of_block[..., None] * vectors[None, :, None]  # [text direction dose d_model]
             rows = self.everything.repeat_interleave(len(block) * n_doses)
-            entry = self.responder.entry
+            entry = self.entry
             final = self.kept.shifted_at(entry, change.flatten(0, 2), rows, self.at[rows])
             scores[:, block] = self.score(final, rows).reshape(of_block.shape)
         return scores
@@ -455,9 +456,9 @@ class _Part:
             by_position = coefficients[rows[passes], :, directions]  # [n_passes pos]
             return by_position[..., None] * vectors[directions][:, None]
 
-        final = self.kept.shifted(self.responder.entry, change, rows)
+        final = self.kept.shifted(self.entry, change, rows)
         return self.score(final, rows).reshape(n, n_directions)
 
     def _images(self, directions: DirectionSet) -> Tensor:
         """Return the change of the residual stream along each direction, [n_directions d_model]."""
-        return self.responder.entry.in_stream(self.tensor(directions.unit))
+        return self.entry.in_stream(self.tensor(directions.unit))

@@ -130,7 +130,7 @@ class Prober:
 
     @property
     def n_splits(self) -> int:
-        """The number of splits, each of which has its own fits."""
+        """The number of splits; each has its own fits."""
         return len(self._splits)
 
     @property

@@ -184,6 +184,7 @@ class PatchedPair:
             only estimated; recovery if source equals base.
         unspaced: answers without a leading space that are single tokens with one, too.
 
+    >>> import pandas as pd
     >>> rows = pd.DataFrame({"estimate": [None]})
     >>> pair = PatchedPair(("a",), ("b",), " x", " y", 1.0, -1.0, rows)
     >>> pair.difference, pair.is_estimated

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -287,7 +288,7 @@ def _converted(cells: pd.Series[str], column: TableColumn, path: Path) -> pd.Ser
         raise_if(~cells.isin(allowed), cells, path, text)
     if column.type == "boolean":
         return cells.map({"True": True, "False": False}).astype("boolean")
-    return cells.astype(object)  # rows are read one by one, which is slow for pandas' own strings
+    return cells
 
 
 def raise_if(invalid: pd.Series[bool], cells: pd.Series[Any], path: Path, allowed: str) -> None:
@@ -398,8 +399,9 @@ def tick(depth: int, blocks: int) -> str:
 def site_names(sites: Iterable[str]) -> dict[str, str]:
     """Return the layer of each site, as on the axis of figures; of other components, with these.
 
-    Several concatenated sites are named by the first, the last and their number. Sites of given
-    activations keep their names.
+    Sites of the same layer, such as resid_pre of a block and resid_post of the one before it, keep
+    their names, and so do sites of given activations. Several concatenated sites are named by the
+    first, the last and their number.
 
     >>> site_names(["hook_embed", "blocks.0.hook_resid_post", "blocks.0.attn.hook_z[head=3]"])
     {'hook_embed': 'embed', 'blocks.0.hook_resid_post': '0', ...[head=3]': '0 attn.z head 3'}
@@ -415,6 +417,8 @@ def site_names(sites: Iterable[str]) -> dict[str, str]:
         layer = tick(row["depth"], n_blocks(rows))
         is_stream = row["part"] == "residual stream"
         names[known[int(number)]] = layer if is_stream else f"{layer} {row['line']}"
+    times = Counter(names.values())
+    names = {site: name if times[name] == 1 else site for site, name in names.items()}
     shown = {}
     for site, (first, *between) in parts.items():
         last = [names[one] for one in between[-1:]]

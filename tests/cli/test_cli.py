@@ -78,7 +78,7 @@ def test_interrupt_saves_no_partially_trained_mlp(folder, by, workers):
     )
     options = ["--workers", workers, *(part for change in changes for part in ("--set", change))]
     # The next step fits a site.
-    errors = interrupted(folder, options, "runs/*/*/sites/baselines.*", by)
+    errors = interrupted(folder, options, "cache/*/manifest.json", by)
     assert f"probekit run planted.yaml --workers {workers}" in errors
     assert "interrupted by user" not in errors
     assert not list(folder.glob("runs/*/*/results.csv"))

@@ -6,6 +6,7 @@ This module does not import torch, so that a command on a finished run answers a
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ from blake3 import blake3
 
 from probekit.errors import DataError, MissingError, StoreError
 from probekit.experiment.activations import ActivationExperiment, AnyExperiment
+from probekit.files import inside
 from probekit.model.weights.sources import local_folder
 from probekit.provenance import PART_VERSIONS, digest_json, digest_sources, versions
 from probekit.results.record import check_finished, open_record
@@ -22,37 +24,45 @@ if TYPE_CHECKING:
     from probekit.report.notebooks.run_result import RunResult
 
 
-def inputs_digest(experiment: AnyExperiment) -> str | None:
+def inputs_digest(experiment: AnyExperiment, device: str) -> str | None:
     """Return one digest of everything that the results of an experiment depend on.
 
-    It covers settings, files of data and model, source code and versions. None unless all data and
-    weights are in local files that are read whole: not for rows in memory, data or models of the
-    hub, given activations, and several checkpoints.
+    It covers settings, files of data and model, the kind of device, source code and versions. None
+    unless all data and weights are in local files that are read whole: not for rows or a network in
+    memory, data or models of the hub, given activations, and several checkpoints. None also if the
+    user lets products be computed in a reduced precision.
 
     Raises:
         ConfigError: the name of the model is invalid.
         MissingError: there is no such model.
     """
-    if isinstance(experiment, ActivationExperiment) or experiment.model.checkpoints is not None:
+    if isinstance(experiment, ActivationExperiment):
         return None
+    if experiment.model.memory is not None or experiment.model.checkpoints is not None:
+        return None
+    torch = sys.modules.get("torch")  # unless it is imported, nobody has changed its settings
+    for backend in () if torch is None else (torch.backends.cuda, torch.backends.mkldnn):
+        if backend.matmul.fp32_precision not in ("none", "ieee"):
+            return None
     with experiment.at("model", "source"):
         model = local_folder(experiment.model.source)
     data = experiment.data
     names = [name for name in (data.file, data.train, data.test, data.card) if name is not None]
     if model is None or data.hub is not None or not names or data.format == "memory":
         return None
-    files = [Path(data.root) / name for name in names]
-    files += sorted(path for path in model.iterdir() if path.is_file())
+    files = {name: Path(data.root) / name for name in names}
+    files |= {f"model/{path.name}": path for path in model.iterdir() if path.is_file()}
     config = experiment.model_dump(mode="json")
     config["data"].pop("root")  # results depend on the contents, not on their place
     try:
-        contents = [_digest_of(path) for path in files]
+        contents = {name: _digest_of(path) for name, path in files.items()}
     except OSError:  # reported when the file is read
         return None
     return digest_json(
         {
             "config": config,
             "files": contents,
+            "device": device.partition(":")[0],
             "parts": PART_VERSIONS,
             "sources": digest_sources(),
             "versions": versions(),
@@ -74,7 +84,7 @@ def find_finished(folder: Path, inputs: str | None) -> Path | None:
     """
     for path in sorted(folder.glob("*/run.json")) if inputs is not None else ():
         try:
-            is_same = json.loads(path.read_bytes())["inputs"] == inputs
+            is_same = json.loads(inside(path, folder).read_bytes())["inputs"] == inputs
         except (OSError, ValueError, LookupError, TypeError):
             continue  # damaged, or the record of another release
         if is_same and is_finished(path.parent):

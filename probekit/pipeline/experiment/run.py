@@ -69,7 +69,7 @@ def run(  # noqa: PLR0913  # one call, whose options have defaults
     if cache_root is not None:
         path_of("cache_root", cache_root)
     with shown_progress(watcher, progress=progress) as shown:
-        inputs = inputs_digest(made)
+        inputs = inputs_digest(made, device)
         finished = find_finished(results_folder / made.name, inputs)
         if finished is not None:
             return finished_result(finished, shown, page=page)
@@ -79,16 +79,16 @@ def run(  # noqa: PLR0913  # one call, whose options have defaults
         from probekit.workers import check_workers
 
         check_workers(workers)
-        check_device(device)
         if isinstance(made, ActivationExperiment):
             from probekit.pipeline.given.source import read_given
 
+            check_device(device)
             source: Source = read_given(made)
         else:
             from probekit.pipeline.experiment.source import model_source
 
             source = model_source(made, device)
-        if inputs != inputs_digest(made):  # a file was changed while it was read
+        if inputs != inputs_digest(made, device):  # a file was changed while it was read
             inputs = None
 
         from probekit.pipeline.experiment.steps import run_source

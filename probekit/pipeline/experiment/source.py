@@ -195,7 +195,7 @@ class ModelSource(Source):
     @property
     def networks(self) -> tuple[str, ...]:
         """The networks that there are rows of after `open`: `task`, then each untrained network."""
-        return tuple(self.captured)
+        return targets(self.experiment)
 
     @property
     def widths(self) -> Sequence[int]:

@@ -96,17 +96,18 @@ def run_source(
         card = read_card(experiment.data)
         probers = make_probers(experiment, source.rows, device)
         path = Path(out) / experiment.name / run_key(source, card)
-        seconds_of_probing = probing_seconds(probers, source.widths, len(source.networks), workers)
-    later = {} if seconds_of_probing is None else {"probe": seconds_of_probing}
-    with exclusive(path, _BUSY.format(path)), recorded_stage(path, watcher, later) as watched:
+    n_workers = workers if device == "cpu" else 1  # processes cannot share one accelerator
+    with exclusive(path, _BUSY.format(path)), recorded_stage(path, watcher) as watched:
         if is_finished(path):
             return finished_result(path, watcher, page=page)
+        watched.expect(
+            "probe", probing_seconds(probers, source.widths, len(source.networks), n_workers)
+        )
         # Before the long work, so that an unusable folder fails immediately.
         folder = RunFolder(path, created)
         with step("capture"):
             source = source.open(partial(capture_models, cache_root=cache_root, watcher=watched))
         with step("probe"):
-            n_workers = workers if device == "cpu" else 1  # processes cannot share one accelerator
             names, results = [one.text for one in source.rows.positions], []
             for position, (name, prober) in enumerate(zip(names, probers, strict=True)):
                 if len(probers) > 1:

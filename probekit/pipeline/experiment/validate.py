@@ -65,8 +65,8 @@ class ValidationReport:
         heads = {"error": "Error"}
         lines = [f"{heads.get(one.level, one.level)}: {one.message}" for one in self.findings]
         if self.n_rows:
-            steps = [f"{duration(seconds)} to {name}" for name, seconds in self.seconds.items()]
-            cost = f"{', '.join(steps)} on this machine" if steps else "duration unknown"
+            steps = [f"{name} {duration(seconds)}" for name, seconds in self.seconds.items()]
+            cost = f"on this machine: {', '.join(steps)}" if steps else "duration unknown"
             lines.append(
                 f"{counted(self.n_examples, 'example')}, {counted(self.n_rows, 'row')} at each of "
                 f"{counted(self.n_sites, 'site')}, {self.bytes / 1e6:,.1f} MB, "
@@ -118,7 +118,7 @@ def validate(
     seconds = estimate_seconds(untrained, rows.ids, rows.plan, rows.sites)
     durations = {"capture": n_models * seconds, **report.seconds}
     if n_edits:  # most of them compute one position of the blocks after the site
-        durations["intervene"] = n_edits * seconds / sum(map(len, rows.ids)) / 2
+        durations["interventions"] = n_edits * seconds / sum(map(len, rows.ids)) / 2
     return replace(
         report,
         findings=by_level(more),

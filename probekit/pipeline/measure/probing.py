@@ -16,7 +16,7 @@ from joblib import cpu_count
 from numpy.typing import NDArray
 
 from probekit.activations.given.given import GivenSite
-from probekit.errors import ConfigError, ProbekitError, TooFewGroupsError
+from probekit.errors import ConfigError, DataError, ProbekitError, TooFewGroupsError
 from probekit.experiment.activations import AnyExperiment
 from probekit.files import as_store_error
 from probekit.model.sites.catalogue import component_of, layer_of
@@ -36,7 +36,8 @@ from probekit.terminal import SILENT, Watcher
 from probekit.workers import parallel_map
 
 _ROWS_AT_ONCE = 10_000  # rows that are converted to float64 together
-_ROWS_OF_ESTIMATE = 4000  # training rows of the fits that an estimate is made from
+# Training rows of the fits that an estimate is made from, and their features in all.
+_ROWS_OF_ESTIMATE, _NUMBERS_OF_ESTIMATE = 4000, 4 << 20
 _OTHER_WORK = 2.5  # time of a site, in times of its tuned fits: scores, intervals, description
 
 # A site to probe, or None for the baselines, with the stem and origin of its saved results.
@@ -97,22 +98,24 @@ def probing_seconds(
         workers: number of sites probed in parallel; None for one per core.
     """
     prober = probers[0]
-    data, settings = prober.data, prober.settings
-    rows = data.train[sample_groups(data.groups[data.train], _ROWS_OF_ESTIMATE, settings.seed)]
-    tasks = {kind.task for kind in settings.kinds}
-    if tasks & {"text", "tree"} or (settings.reads == "classes" and len(set(data.y[rows])) < 2):
+    data, settings, width = prober.data, prober.settings, max(widths)
+    if {kind.task for kind in settings.kinds} & {"text", "tree"}:
         return None
+    seconds = math.inf
     try:
+        most = min(_ROWS_OF_ESTIMATE, 1 + _NUMBERS_OF_ESTIMATE // width)
+        rows = data.train[sample_groups(data.groups[data.train], most, settings.seed)]
         fitted = FittedRows.of(data, settings, rows)
-    except TooFewGroupsError:
+        X = np.random.default_rng(0).standard_normal((len(rows), width), dtype=np.float32)
+        for _ in range(2):  # the first is a warm-up
+            start = time.perf_counter()
+            for spec in settings.kinds:
+                fitted.fitter(spec).tune(X, [fitted.column], _no_fit_reported)
+            seconds = min(seconds, time.perf_counter() - start)
+    except DataError:  # too few rows, groups or labels in the sample
         return None
-    X = np.random.default_rng(0).normal(size=(len(rows), max(widths))).astype(np.float32)
-    start = time.perf_counter()
-    for spec in settings.kinds:
-        fitted.fitter(spec).tune(X, [fitted.column], _no_fit_reported)
-    seconds = time.perf_counter() - start
     n_fits = prober.n_splits * (n_networks + settings.control_draws * prober.has_control)
-    size = sum(widths) / max(widths) * len(data.train) / len(rows)
+    size = sum(widths) / width * len(data.train) / len(rows)
     n_parallel = min(cpu_count(), workers or cpu_count(), len(widths))
     return float(_OTHER_WORK * seconds * n_fits * size * len(probers) / n_parallel)
 

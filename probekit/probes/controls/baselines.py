@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from probekit.data.words import WORD
 from probekit.errors import DataError
-from probekit.probes.arrays import Codes, Floats, Mask
+from probekit.probes.arrays import Codes, Features, Floats, Mask
 from probekit.probes.data import ProbeData, sample_groups
 from probekit.probes.fitters import FittedRows, LabelColumn, RowPredictions
 from probekit.probes.score.metric_table import METRICS
@@ -343,9 +343,9 @@ def quick_word_guess(train: NDArray[Any], codes: Codes, others: NDArray[Any]) ->
     for word in chain.from_iterable(words):
         number.setdefault(word, len(number))
 
-    def counts(texts: Sequence[Sequence[str]]) -> Floats:
+    def counts(texts: Sequence[Sequence[str]]) -> Features:
         """Return how often each word of the training texts occurs, (n_texts, n_words)."""
-        found: Floats = np.zeros((len(texts), len(number)))
+        found = np.zeros((len(texts), len(number)), dtype=np.float32)
         for row, of_text in zip(found, texts, strict=True):
             np.add.at(row, [number[word] for word in of_text if word in number], 1)
         return found

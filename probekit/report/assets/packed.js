@@ -1,7 +1,7 @@
 // Texts that are stored in the page compressed, written by `packed` in report/pages/page.py.
 const DIGITS = "{{ digits }}";
 
-/** Returns the text of a <script> with packed text: base 85, then zlib. */
+/** Returns the text that an element contains in base 85, compressed by zlib. */
 async function unpack(script) {
   const text = script.textContent.trim();
   const value = new Uint8Array(128);

@@ -12,7 +12,7 @@ for (const heading of document.querySelectorAll("h1, h2, h3, summary")) {
 // Sections, menus and fields with a name, as they were written. The explorer has its own part of the fragment.
 const own = (selector) => [...document.querySelectorAll(selector)].filter((one) => !one.closest(".explorer"));
 const sections = new Map(own("details").map((one) => [one, one.open]));
-const fields = new Map(own("select[name], input[name]").map((one) => [one, one.value]));
+const fields = new Map(own("select[name]").map((one) => [one, one.value]));
 const idOf = (section) => section.querySelector("summary").id;
 
 /** Writes the view into the fragment; `at` is the id of a heading. */

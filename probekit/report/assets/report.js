@@ -207,10 +207,8 @@ const showMetric = () => Promise.all([...document.querySelectorAll(".plot:has(.o
 menu?.addEventListener("change", showMetric);
 if (menu?.selectedIndex) showMetric();
 
-const plots = [...document.querySelectorAll(".plot")];
-await Promise.all(plots.filter((plot) => !plot.closest("details")).map(draw));
-
 // A closed <details> has no width to draw into, so its figure is drawn when it is opened.
-for (const plot of document.querySelectorAll("details .plot")) {
-  plot.closest("details").addEventListener("toggle", () => draw(plot), { once: true });
-}
+const plots = [...document.querySelectorAll(".plot")];
+const closed = (plot) => plot.closest("details:not([open])");
+for (const plot of plots) closed(plot)?.addEventListener("toggle", () => draw(plot), { once: true });
+await Promise.all(plots.filter((plot) => !closed(plot)).map(draw));

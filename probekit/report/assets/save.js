@@ -13,17 +13,30 @@ const rowsOfTable = (table) => (
   [...table.rows].map((row) => [...row.cells].map(({ innerText }) => innerText.trim().replace(/\s+/g, " ")))
 );
 
+const TYPES = { f4: Float32Array, f8: Float64Array, i1: Int8Array, u1: Uint8Array, i2: Int16Array, u2: Uint16Array, i4: Int32Array, u4: Uint32Array };
+
+/** Numbers of a trace as rows, also those that plotly.py writes as base 64. */
+function rowsOf(values) {
+  if (!values?.bdata) return values;
+  const bytes = Uint8Array.from(atob(values.bdata), (character) => character.charCodeAt(0));
+  const numbers = [...new TYPES[values.dtype](bytes.buffer)];
+  if (!values.shape) return numbers;
+  const [height, width] = values.shape.split(",").map(Number);
+  return Array.from({ length: height }, (_, row) => numbers.slice(row * width, (row + 1) * width));
+}
+
 /** Series, place, value and hover text of each point of a figure; bands and texts in cells have none. */
 function rowsOfFigure({ data, layout }) {
   const label = (axis, value) => {
     const { tickvals, ticktext } = layout[axis.replace(/^./, "$&axis")] ?? {};
     return plain(ticktext?.[tickvals?.indexOf(value)] || value);
   };
-  const points = data.filter(({ hovertext, hovertemplate }) => hovertext ?? hovertemplate).flatMap(({ name, x, y, z, hovertext, xaxis = "x", yaxis = "y" }) => {
+  const points = data.filter(({ hovertext, hovertemplate }) => hovertext ?? hovertemplate).flatMap(({ name, x0 = 0, hovertext, xaxis = "x", yaxis = "y", ...trace }) => {
+    const [x, y, z] = [trace.x, trace.y, trace.z].map(rowsOf);
     const hover = [hovertext ?? []].flat(2).map(plain);
     const cells = z?.flatMap((line, row) => [...line].map((value, column) => [label(xaxis, column), label(yaxis, row), value]));
     const isLevel = typeof hovertext === "string"; // one text for a whole horizontal line
-    const points = isLevel ? [["", "", y[0]]] : cells ?? [...y].map((value, point) => [label(xaxis, x[point]), "", value]);
+    const points = isLevel ? [["", "", y[0]]] : cells ?? [...y].map((value, point) => [label(xaxis, x?.[point] ?? x0 + point), "", value]);
     return points.map((point, number) => [plain(name), ...point, hover[number]]);
   });
   return [["series", "x", "y", "value", "details"], ...points];
@@ -49,7 +62,7 @@ for (const plot of document.querySelectorAll(".plot")) {
     "Save SVG": () => Plotly.downloadImage(structuredClone(drawing.written), {
       format: "svg", filename: document.title, width: Math.max(640, drawing.offsetWidth), height: drawing.offsetHeight,
     }),
-    "Copy CSV": () => copy(asCsv(rowsOfFigure(drawing.written))),
+    "Copy CSV": async () => copy(asCsv(rowsOfFigure(drawing.written))),
   }));
 }
 for (const table of document.querySelectorAll("table.numbers")) {

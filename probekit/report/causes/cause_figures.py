@@ -193,7 +193,7 @@ def dose_figure(panels: Sequence[Panel]) -> go.Figure:
     figure.update_xaxes(range=ends, tickvals=doses, ticktext=texts, tickangle=0)
     labels = []
     for number, curve in enumerate(curves, start=1):
-        style = LineStyle(DIRECTION, "solid", SERIES_COLOURS[0], width=2.4, marker_size=6)
+        style = LineStyle(DIRECTION, "solid", SERIES_COLOURS[1], width=2.4, marker_size=6)
         hover = [_dose_hover(row, unit) for _, row in curve.iterrows()]
         line = layer_curve.scatter(curve["by"], curve["effect"], style, 0, DIRECTION, hover)
         interval = curve.rename(columns={"low": "ci_low", "high": "ci_high"})

@@ -391,7 +391,7 @@ def _use(directions: Sequence[Direction], best: Direction, tables: CauseTables) 
     answers = {direction.answer(use) for direction in directions for use in USES}
     case, verb = "Use undecided", "is shown to move"
     if answers == {"no"}:
-        case, verb = "Not used", "moves"
+        case, verb = "Not used", "noticeably moves"
     if best.is_used:
         case = "Used" if best.size >= LITTLE else "Hardly used"
     elif len(directions) > 1:
@@ -470,10 +470,10 @@ def _effects(best: Direction, directions: Sequence[Direction], blocks: int) -> s
                 f"the direction{at} moves the answer by {interval_in_words(*numbers)} {unit}"
             )
         else:
-            share, low, high = [fixed(100 * number, 0) for number in numbers]
             removes = "removes"
-            if row["high"] < 0:  # the numbers without their signs
-                removes, share, low, high = "adds", share[1:], high[1:], low[1:]
+            if row["high"] < 0:
+                removes, numbers = "adds", [-numbers[0], -numbers[2], -numbers[1]]
+            share, low, high = [fixed(100 * number, 0) for number in numbers]
             interval = "" if math.isnan(row["low"]) else f" [{low}, {high}]"
             erased = "erasing it" if effects else f"erasing the direction{at}"
             effects.append(f"{erased} {removes} {share} %{interval} of the label's effect")

@@ -222,7 +222,7 @@ def reliability_figure(bins: pd.DataFrame) -> go.Figure:
         label = plotly_text(name)
         points = of_probe.sort_values("confidence")
         # Accuracy by confidence with intervals as error bars, and bars of row counts.
-        marker = series_marker(number, 8)
+        marker = series_marker(number + 1, 8)
         shared = {
             "legendgroup": label,
             "hovertext": [_bin_hover(row) for _, row in points.iterrows()],

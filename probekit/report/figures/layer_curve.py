@@ -468,7 +468,7 @@ def curve_facets(table: pd.DataFrame, metric: str = "accuracy") -> go.Figure:
     Raises:
         UnknownNameError: The table has no test rows of this metric.
     """
-    measured = measured_rows(table, metric)
+    measured = measured_rows(table, metric).reset_index(drop=True)
     rows = placed(measured)
     titles, of_panels = zip(*panels(rows), strict=True)
     points = pd.DataFrame(chosen_points(table, rows))

@@ -182,7 +182,7 @@ def difference_figure(comparison: RunComparison) -> go.Figure:
     figure.add_hline(y=0, line={"color": "#7A7F87", "width": 1.5, "dash": "longdash"})
     series = rows.groupby(_LINE, sort=False)
     for number, (names, points) in enumerate(series):
-        marker = series_marker(number, 9)
+        marker = series_marker(number + 1, 9)
         hollow = f"{marker['symbol']}-open"
         symbols = np.where(points["holds"], marker["symbol"], hollow).tolist()
         figure.add_scatter(

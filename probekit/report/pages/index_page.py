@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -182,6 +183,8 @@ def _finished(folder: Path, path: str, url: str, written: tuple[int, ...]) -> En
     answers = run_answers(folder, record)
     details = " ".join(answers)
     summary, _, _ = answers[0].partition(" [")  # to the score
+    if len(answers) > 1:  # that of interventions has several effects
+        summary = re.sub(r" \[[^]]*\]", "", answers[0])
     if len(answers) == 1 and not v.is_nested and v.best is not None and v.best.place not in summary:
         summary += f" at {v.best.place}"
     return Entry(

@@ -333,13 +333,13 @@ def _packed_script() -> Markup:
     return Markup(_asset("packed.js").replace("{{ digits }}", _DIGITS))
 
 
-def packed(text: str) -> Markup:
+def compressed(text: str) -> Markup:
     """Return a <script> element with a compressed text, which `unpack` in packed.js reads.
 
     The text is compressed by zlib and written in base 85: four bytes are five digits, the most
     significant digit first. Base 64, which browsers decode themselves, would be 7 % longer.
 
-    >>> packed("probekit")
+    >>> compressed("probekit")
     Markup('<script type="text/plain" class="packed" data-bytes="16">c-ku{%1=to,MW}{4@CoE</script>')
     """
     data = zlib.compress(text.encode(), 9)
@@ -352,15 +352,15 @@ def packed(text: str) -> Markup:
     )
 
 
-def packed_json(value: Any) -> Markup:
+def compressed_json(value: Any) -> Markup:
     """Return a <script> element with a value as packed JSON."""
-    return packed(json.dumps(value, sort_keys=True))
+    return compressed(json.dumps(value, sort_keys=True))
 
 
 @cache
 def _plotly_js() -> Markup:
     """Return the Plotly library packed, so that pages draw their figures offline."""
-    return packed(get_plotlyjs())
+    return compressed(get_plotlyjs())
 
 
 # Those of RFC 1924, but "," "." ":" for "&" "<" ">", which HTML would not leave as they are.
@@ -378,7 +378,7 @@ _ENVIRONMENT = Environment(
     lstrip_blocks=True,
 )
 _ENVIRONMENT.filters |= {"breakable": breakable, "unbroken": unbroken, "with_code": with_code}
-_ENVIRONMENT.filters |= {"packed": packed, "packed_json": packed_json}
+_ENVIRONMENT.filters |= {"compressed": compressed, "compressed_json": compressed_json}
 _ENVIRONMENT.globals.update(
     asset=_asset, assets=_assets, packed_script=_packed_script, plotly_js=_plotly_js
 )

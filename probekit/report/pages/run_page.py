@@ -60,7 +60,8 @@ from probekit.results.verdict import Verdict
 
 CHOSEN_MINUS_RULE = (
     "Chosen minus …: the reported score minus that of the row. An interval excludes 0 exactly if "
-    "its p < 0.05; * significant for all comparisons together."
+    "its p < 0.05; * significant after adjustment: for the comparisons named in advance, or else "
+    "for all comparisons."
 )
 FEATURES = (
     "At {site}, where k-sparse probes have their best cross-validated score{over_folds}; a probe "

@@ -262,7 +262,7 @@ def test_no_prompt_is_refused(refused):
 def test_hostile_text_cannot_leave_its_element(make_patterns, hostile):
     prompt = AttentionPrompt(hostile, (hostile,) * 5, make_patterns(5))
     page = AttentionExplorer.of([prompt], hostile).page()
-    assert page.count("</script>") == 4
+    assert page.count("</script>") == page.count("<script")
     assert "<b>%" not in page
     assert embedded(page)["prompts"][0]["text"] == hostile
 

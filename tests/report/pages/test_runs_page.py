@@ -11,11 +11,10 @@ import pytest
 
 from probekit.errors import ConfigError, DataError
 from probekit.files import exclusive
-from probekit.progress import STAGE, read_stage, recorded_stage
+from probekit.progress import STAGE, ProgressLines, read_stage, recorded_stage
 from probekit.report.pages.index_page import entry, find_runs, index_page
 from probekit.report.pages.run_page import write_report
 from probekit.report.pages.runs_page import load_runs, runs_figures, runs_page
-from probekit.terminal import SILENT
 from tests.cli.test_view import serving
 from tests.report.conftest import make_record, make_table, seal_run
 from tests.report.page_text import packed_texts, text_of
@@ -174,14 +173,24 @@ def test_a_live_run_has_its_stage_and_a_killed_one_the_command_to_resume(begin, 
 
 
 def test_a_stage_has_the_time_left(tmp_path, monkeypatch):
-    clock = iter([100.0, 130.0, 130.5])
+    clock = iter([90.0, 100.0, 130.0, 130.5])
     monkeypatch.setattr("probekit.progress.time.monotonic", lambda: next(clock))
-    with recorded_stage(tmp_path, SILENT) as watcher:
+    shown, stages = ProgressLines(), []
+    with recorded_stage(tmp_path, shown) as watcher:
+        for step, seconds in {"probe": 200.0, "look": 10.0, "other": None}.items():
+            watcher.expect(step, seconds)
+        shown.progress = lambda *_: stages.append(shown.left)
         for done in (4, 5, 6):
             watcher.progress("probe", done, 8)
         stage = read_stage(tmp_path)
-    # 4 were done before, so that 3 more take 90 s; the last one came too early to be written.
-    assert stage[:2] == ("probe: 5 of 8", "about 2 minutes left in this step")
+    # 4 were done before, so that 3 more take 90 s, and the next step 10; before there is a speed,
+    # the estimate counts. The last one came too early to be written.
+    assert stages == [
+        "at least 4 minutes left",
+        "at least 100 seconds left",
+        "at least 40 seconds left",
+    ]
+    assert stage[:2] == ("probe: 5 of 8", "at least 100 seconds left")
     (tmp_path / STAGE).write_text("[")
     assert read_stage(tmp_path)[0] == "preparation"
 

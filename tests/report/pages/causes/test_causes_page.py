@@ -51,7 +51,7 @@ def test_every_reader_of_a_run_shows_the_causal_sentence_first_and_that_of_the_p
     run = seal_run(write_causes(make_run(), verdicts=make_verdicts(used=(3,))))
     result = RunResult(run)
     causal, of_probes = result.answers
-    assert causal == result.answer == entry(run.parent, run, 0).summary
+    assert causal == result.answer == entry(run.parent, run).details.partition(". ")[0] + "."
     assert causal.startswith("Used: the direction at block 3 moves the answer by 0.84")
     show_results(result)
     texts = [text_of(report_page(run)), repr(result), text_of(result._repr_html_())]
