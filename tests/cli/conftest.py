@@ -20,7 +20,7 @@ VARYING = {
     r"\b(?=\d*[a-f])[0-9a-f]{10,}\b": "DIGEST",
     r"48;2;\d+;\d+;\d+": "48;2;RGB",
     r"[\d,]+ (tokens|texts)/s": r"N \1/s",
-    r"(less than a|about \d+) seconds?": "SECONDS",
+    r"(less than a|about \d+) (seconds?|minutes)": "SECONDS",
     r"Expected one of .* at start": "Expected one of DEVICES at start",
     r"Available devices: .*": "Available devices: DEVICES.",
 }
