@@ -463,7 +463,7 @@ def embedding(n: int, d_model: int) -> nn.Embedding:
 def initialise(
     model: Network, seed: int, output_maps: str | tuple[str, ...], norm_weight: float = 1.0
 ) -> None:
-    """Initialise all weights in place: matrices from a normal distribution, biases 0, gains 1.
+    """Give a network new weights: matrices from a normal distribution, biases 0, gains 1.
 
     The standard deviation is 0.02, or `config.initializer_range` if the config has one. For the
     output maps of the 2 n_layers sublayers it is divided by sqrt(2 n_layers). torch's global
@@ -486,6 +486,10 @@ def initialise(
     >>> round(model.wte.weight.std().item(), 3), round(model.h[0].mlp.c_proj.weight.std().item(), 3)
     (0.02, 0.005)
     """
+    # In place of `model.to_empty`, which imports sympy for weights on the meta device.
+    names = model.state_dict().items()
+    storage = {name: torch.empty(weight.shape, dtype=weight.dtype) for name, weight in names}
+    model.load_state_dict(storage, assign=True)
     generator = torch.Generator().manual_seed(seed)
     std = getattr(model.config, "initializer_range", 0.02)
     for name, parameter in model.named_parameters():

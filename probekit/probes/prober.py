@@ -14,10 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probekit.errors import DataError
-from probekit.probes.arrays import Codes, Features, Mask
+from probekit.probes.arrays import Codes, Features, Floats, Mask
 from probekit.probes.controls.control_task import why_no_control
 from probekit.probes.data import ProbeData
 from probekit.probes.fitters import FittedRows, LabelColumn
+from probekit.probes.score.exchange import LabelExchange
 from probekit.probes.score.metric_table import METRICS
 from probekit.probes.score.metrics import WIDER_OVER_FOLDS, ClassPredictions, Resamples
 from probekit.probes.score.scored import (
@@ -173,6 +174,17 @@ class Prober:
     def truth_of(self, probe: str) -> LabelColumn:
         """Return the label codes, or the numbers, of the rows that a kind is scored on."""
         return self._splits[0].task[self.rows_of(probe)]
+
+    def label_exchange(self, labels: Floats, probe: str, draws: int) -> LabelExchange:
+        """Return the exchanges of labels for the test rows that a kind is scored on.
+
+        Args:
+            labels: label of each of these rows, one-hot or a number, shape (n_samples, n_labels).
+            probe: the kind of probe.
+            draws: number of exchanges.
+        """
+        groups = self.data.groups[self.rows_of(probe)]
+        return LabelExchange.of(labels, groups, self.fold_of(probe), draws, self.settings.seed)
 
     @property
     def main_metric(self) -> str:

@@ -9,7 +9,7 @@ from probekit.errors import ConfigError
 from probekit.pipeline.compare.compare import compare
 from probekit.pipeline.experiment.prepare import prepare
 from probekit.pipeline.experiment.run import run
-from probekit.pipeline.measure.probing import make_probers
+from probekit.pipeline.measure.probers import make_probers
 from probekit.probes.prober import Prober
 from probekit.probes.saved_probe import SavedProbe
 from probekit.results.selection import fold_choices, headline_row, site_with_head

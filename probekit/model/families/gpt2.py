@@ -360,7 +360,6 @@ class GPT2(Network):
             if not config.tie_word_embeddings:
                 self.lm_head = nn.Linear(config.n_embd, config.vocab_size, bias=False)
         if seed is not None:
-            self.to_empty(device="cpu")
             initialise(self, seed, output_maps="c_proj.weight")
         self.eval()  # no dropout until model.train()
 

@@ -484,7 +484,6 @@ class RotaryNetwork(Network):
                 unembedding = nn.Linear(d_model, d_vocab, bias=False)
                 self.add_module(names.unembedding.removesuffix(".weight"), unembedding)
         if seed is not None:
-            self.to_empty(device="cpu")
             maps = (f"{names.heads}.weight", f"{names.neurons}.weight")
             initialise(self, seed, output_maps=maps, norm_weight=self.NORM.weight_of_gain_1)
         self.eval()

@@ -24,7 +24,7 @@ from probekit.model.network import Network
 from probekit.pipeline.capture.jobs import begin_work
 from probekit.pipeline.experiment.prepare import prepare
 from probekit.pipeline.experiment.source import TASK, ModelSource, checks_of_files, target_network
-from probekit.pipeline.measure.probing import make_probers
+from probekit.pipeline.measure.probers import make_probers
 from probekit.probes.arrays import Features, Floats
 from probekit.probes.fitters import outputs_of
 from probekit.probes.prober import Prober

@@ -17,7 +17,6 @@ from probekit.data.positions import IntArray
 from probekit.data.splits import Split
 from probekit.pipeline.experiment.rows import Rows
 from probekit.pipeline.experiment.source import Source
-from probekit.pipeline.measure.significance import label_exchange
 from probekit.probes.prober import Prober
 from probekit.probes.score.exchange import FEWEST_ARRANGEMENTS
 from probekit.probes.score.metric_table import METRICS
@@ -158,7 +157,7 @@ def _few_arrangements(prober: Prober) -> list[Finding]:
     truth = prober.truth_of(probe)
     # Numbers, or one-hot classes, shape (n_rows, n_labels).
     labels = truth[:, None] if prober.settings.reads_numbers else np.eye(truth.max() + 1)[truth]
-    exchange = label_exchange(labels, probe, prober, draws=0)
+    exchange = prober.label_exchange(labels, probe, draws=0)
     if exchange.is_enough:
         return []
     ways = counted(round(exchange.n_arrangements), "way")

@@ -26,7 +26,8 @@ from probekit.pipeline.experiment.record import described_run, run_key
 from probekit.pipeline.experiment.source import Source, model_source
 from probekit.pipeline.intervene.run import write_causes
 from probekit.pipeline.measure.choices import chosen_sites
-from probekit.pipeline.measure.probing import make_probers, probe_sites, probing_seconds
+from probekit.pipeline.measure.probers import make_probers, probing_seconds
+from probekit.pipeline.measure.probing import probe_sites
 from probekit.pipeline.measure.run_folder import RunFolder
 from probekit.pipeline.measure.selected_probe import write_selected_probe
 from probekit.pipeline.measure.significance import (

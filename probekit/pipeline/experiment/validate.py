@@ -21,8 +21,7 @@ from probekit.model.network import Network
 from probekit.pipeline.experiment.prepare import TextRows, n_features, prepare, read_card, width_of
 from probekit.pipeline.experiment.record import findings
 from probekit.pipeline.experiment.rows import Rows
-from probekit.pipeline.intervene.inputs import cause_findings
-from probekit.pipeline.measure.probing import make_probers, probing_seconds
+from probekit.pipeline.measure.probers import make_probers, probing_seconds
 from probekit.probes.controls.baselines import quick_word_guess, word_identity_log_frequencies
 
 _MOST_ROWS = 1000  # of each side that the check of words reads, so that it is fast
@@ -106,8 +105,12 @@ def validate(
         widths = [width_of(selection, rows.config) for selection in rows.selections]
         report = _report(experiment, rows, widths, 1 + experiment.model.random_weights)
         words = _separating_words(rows) if experiment.probe.reads == "classes" else []
-        of_causes, n_edits = cause_findings(experiment, rows)
-        more = (*report.findings, *words, *of_causes)
+        more, n_edits = (*report.findings, *words), 0
+        if experiment.interventions:
+            from probekit.pipeline.intervene.inputs import cause_findings  # imports pandas
+
+            of_causes, n_edits = cause_findings(experiment, rows)
+            more = (*more, *of_causes)
     except DataError as error:
         return ValidationReport((Finding("error", "data", str(error)),))
     # The plan has the rows of all positions.

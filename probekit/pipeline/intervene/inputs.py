@@ -235,14 +235,12 @@ def cause_inputs(experiment: Experiment, prepared: TextRows) -> CauseInputs:
 def cause_findings(experiment: Experiment, prepared: TextRows) -> tuple[tuple[Finding, ...], int]:
     """Return warnings about rows and answers, with a finding on the cost, and the number of edits.
 
-    The number is that of edits of all texts together. There are none without interventions.
+    The number is that of edits of all texts together.
 
     Raises:
         ConfigError: a site does not exist, or the probed position is not a single token.
         DataError: a fold has no training or no test row left.
     """
-    if not experiment.interventions:
-        return (), 0
     inputs = cause_inputs(experiment, prepared)
     n_passes = 0
     for number, step in enumerate(experiment.interventions):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -16,16 +15,12 @@ from joblib import cpu_count
 from numpy.typing import NDArray
 
 from probekit.activations.given.given import GivenSite
-from probekit.errors import ConfigError, DataError, ProbekitError, TooFewGroupsError
-from probekit.experiment.activations import AnyExperiment
 from probekit.files import as_store_error
 from probekit.model.sites.catalogue import component_of, layer_of
 from probekit.model.sites.sites import JOINT, SiteSelection
-from probekit.pipeline.experiment.rows import Probed, Rows
+from probekit.pipeline.experiment.rows import Probed
 from probekit.pipeline.experiment.source import Source
 from probekit.pipeline.measure.run_folder import RunFolder
-from probekit.probes.data import sample_groups
-from probekit.probes.fitters import FittedRows
 from probekit.probes.prober import Prober
 from probekit.probes.saved_probe import HeldOutScore, ProbeFacts, SavedProbe, probe_files
 from probekit.probes.score.scored import SiteResult
@@ -36,93 +31,9 @@ from probekit.terminal import SILENT, Watcher
 from probekit.workers import parallel_map
 
 _ROWS_AT_ONCE = 10_000  # rows that are converted to float64 together
-# Training rows of the fits that an estimate is made from, and their features in all.
-_ROWS_OF_ESTIMATE, _NUMBERS_OF_ESTIMATE = 4000, 4 << 20
-_OTHER_WORK = 2.5  # time of a site, in times of its tuned fits: scores, intervals, description
 
 # A site to probe, or None for the baselines, with the stem and origin of its saved results.
 _Task: TypeAlias = tuple[Probed | None, Path, Mapping[str, str]]
-
-
-def make_probers(experiment: AnyExperiment, rows: Rows, device: str = "cpu") -> tuple[Prober, ...]:
-    """Return one prober per position; a prober uses the same folds and controls at all sites.
-
-    Probers of two positions differ in control labels and scaling, which depend on the tokens.
-
-    Raises:
-        DataError: the labels, groups or split cannot be probed. Raised before the model runs.
-        ConfigError: a requested control task cannot be drawn.
-    """
-    with experiment.at("probe", "kinds"):
-        settings = experiment.probe.settings(device)
-    if not rows.has_types:  # no lookup of words, and no control labels by word
-        baselines = tuple(name for name in settings.baselines if name != "word_identity")
-        draws = 0 if settings.control_by == "word" else settings.control_draws
-        settings = replace(settings, baselines=baselines, control_draws=draws)
-    probers = []
-    for position, at_position in enumerate(rows.positions):
-        try:
-            data = rows.data(position, experiment.data.positive)
-            if settings.reads == "classes":
-                with experiment.at("data", "positive"):
-                    # The property raises if no training row has the label.
-                    _ = [split.positive_code for split in data]
-            try:
-                probers.append(Prober(data, settings))
-            except TooFewGroupsError:
-                with experiment.at("probe", "folds"):
-                    raise
-            except ConfigError:  # a DataError names its rows itself
-                with experiment.at("probe", "control_draws"):
-                    raise
-        except ProbekitError as error:
-            is_sweep = len(rows.positions) > 1
-            error.args = (f"At {at_position.text}: {error}" if is_sweep else str(error),)
-            raise
-    return tuple(probers)
-
-
-def probing_seconds(
-    probers: Sequence[Prober], widths: Sequence[int], n_networks: int, workers: int | None = None
-) -> float | None:
-    """Return the estimated time to probe all sites, in seconds.
-
-    A probe of each kind is tuned on random features of some training rows, and its time multiplied.
-    None if a kind reads whole texts or trees, or the sampled rows cannot be fitted.
-
-    Args:
-        probers: the rows and settings at each position.
-        widths: number of features of each site.
-        n_networks: number of probed networks, the one of the experiment and those with random
-            weights.
-        workers: number of sites probed in parallel; None for one per core.
-    """
-    prober = probers[0]
-    data, settings, width = prober.data, prober.settings, max(widths)
-    if {kind.task for kind in settings.kinds} & {"text", "tree"}:
-        return None
-    seconds = math.inf
-    try:
-        most = min(_ROWS_OF_ESTIMATE, 1 + _NUMBERS_OF_ESTIMATE // width)
-        rows = data.train[sample_groups(data.groups[data.train], most, settings.seed)]
-        fitted = FittedRows.of(data, settings, rows)
-        X = np.random.default_rng(0).standard_normal((len(rows), width), dtype=np.float32)
-        for _ in range(2):  # the first is a warm-up
-            start = time.perf_counter()
-            for spec in settings.kinds:
-                fitted.fitter(spec).tune(X, [fitted.column], _no_fit_reported)
-            seconds = min(seconds, time.perf_counter() - start)
-    except DataError:  # too few rows, groups or labels in the sample
-        return None
-    n_fits = prober.n_splits * (n_networks + settings.control_draws * prober.has_control)
-    size = sum(widths) / width * len(data.train) / len(rows)
-    n_parallel = min(cpu_count(), workers or cpu_count(), len(widths))
-    return float(_OTHER_WORK * seconds * n_fits * size * len(probers) / n_parallel)
-
-
-def _no_fit_reported(done: int, total: int) -> None:
-    """Report no progress."""
-    del done, total
 
 
 def probe_sites(

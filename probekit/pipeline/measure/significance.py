@@ -15,12 +15,11 @@ import numpy as np
 import pandas as pd
 
 from probekit.amounts import LEVEL
-from probekit.probes.arrays import Floats
 from probekit.probes.prober import Prober
 from probekit.probes.score.calibration import ReliabilityBin, reliability_bins
 from probekit.probes.score.contributions import RowScores, difference_of_parts
 from probekit.probes.score.differences import Difference, paired_differences
-from probekit.probes.score.exchange import ROUNDING, LabelExchange, holm, p_values
+from probekit.probes.score.exchange import ROUNDING, holm, p_values
 from probekit.probes.score.intervals import jackknife_interval, score_interval
 from probekit.probes.score.metric_table import METRICS, association
 from probekit.probes.score.metrics import ClassPredictions, NumberPredictions
@@ -112,7 +111,7 @@ def p_value_rows(
         n_draws = max(draws, min(DRAWS_A_SITE * len(entries), MOST_DRAWS))
         # All entries are scored on the same rows, and so with the same labels.
         first_row, first_scores = entries[0]
-        exchange = label_exchange(first_scores.labels, first_row["probe"], prober, n_draws)
+        exchange = prober.label_exchange(first_scores.labels, first_row["probe"], n_draws)
         if not exchange.is_enough:
             continue
         # The first column is that of the true labels, the others are those of exchanged labels.
@@ -139,19 +138,6 @@ def row_scores(one: ScoredPredictions) -> RowScores | None:
     first = one.predictions[0]
     function = association(one.row["metric"], first.family)
     return None if function is None else function(first)
-
-
-def label_exchange(labels: Floats, probe: str, prober: Prober, draws: int) -> LabelExchange:
-    """Return the exchanges of labels for the test rows that a kind of probe is scored on.
-
-    Args:
-        labels: label of each of these rows, one-hot or a number, shape (n_samples, n_labels).
-        probe: the kind of probe.
-        prober: holds the groups of the rows.
-        draws: number of exchanges.
-    """
-    groups = prober.data.groups[prober.rows_of(probe)]
-    return LabelExchange.of(labels, groups, prober.fold_of(probe), draws, prober.settings.seed)
 
 
 def difference_rows(

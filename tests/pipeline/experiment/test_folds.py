@@ -11,7 +11,7 @@ from probekit.pipeline.compare.compare import compare
 from probekit.pipeline.experiment.prepare import prepare
 from probekit.pipeline.experiment.record import data_facts, findings
 from probekit.pipeline.experiment.validate import validate
-from probekit.pipeline.measure.probing import make_probers
+from probekit.pipeline.measure.probers import make_probers
 from probekit.probes.saved_probe import SavedProbe
 from probekit.report.pages.parts import result_parts
 from probekit.report.sentences.answer import p_words

@@ -17,7 +17,7 @@ from probekit.pipeline.experiment import source
 from probekit.pipeline.experiment.prepare import prepare
 from probekit.pipeline.experiment.record import findings
 from probekit.pipeline.experiment.source import residual_norms
-from probekit.pipeline.measure.probing import make_probers
+from probekit.pipeline.measure.probers import make_probers
 from probekit.probes.targets import NETWORKS
 from probekit.results.selection import chosen_row
 from probekit.results.table import RESULTS, only, placed, same_features
