@@ -12,7 +12,13 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from probekit.errors import DataError
-from probekit.report.figures.figure_files import CSS_PIXELS, HEIGHTS, WIDTHS, write_drawings
+from probekit.report.figures.figure_files import (
+    CSS_PIXELS,
+    HEIGHTS,
+    WIDTHS,
+    SavedFigure,
+    write_drawings,
+)
 from probekit.report.figures.style import INK, MAGNITUDES, plotly_text
 from probekit.report.texts import short_label
 from probekit.results.network import AttentionPrompt
@@ -95,7 +101,7 @@ def draw_heads(prompt: AttentionPrompt, heads: Sequence[tuple[int, int]]) -> go.
     look: dict[str, Any] = {"paper_bgcolor": "white", "plot_bgcolor": "white", "showlegend": False}
     look["coloraxis"] = {"colorscale": MAGNITUDES, "cmin": 0, "cmax": 1, "colorbar": bar}
     look["font"] = {"family": "Arial, Helvetica, sans-serif", "size": SMALL, "color": INK}
-    return figure.update_layout(size | look)
+    return SavedFigure(figure.update_layout(size | look))
 
 
 def save_figure(figure: go.Figure, path: Path) -> None:

@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import plotly.graph_objects as go
 
 from probekit.errors import ConfigError, MissingError, UnknownNameError, nearest, path_of
 from probekit.report.causes.findings import run_answers
-from probekit.report.figures.figure_files import REM, check_engine, file_names
+from probekit.report.figures.figure_files import REM, SavedFigure, check_engine, file_names
 from probekit.report.pages.page import FigurePart, figure_json, render
 from probekit.report.pages.parts import first_part
 from probekit.report.pages.run_page import run_figures
@@ -44,7 +43,7 @@ TEXT_WIDTH = 100  # characters
 MOST_POINTS = 16  # of the layer curve in the text
 
 
-class ResultFigure(go.Figure):  # type: ignore[misc]  # plotly has no types
+class ResultFigure(SavedFigure):
     """Plotly figure of a run, which can be changed like any other.
 
     JupyterLab and VS Code draw it with Plotly. Viewers without Plotly, such as HTML that nbconvert
@@ -78,16 +77,6 @@ class ResultFigure(go.Figure):  # type: ignore[misc]  # plotly has no types
     def _meta(self, name: str) -> str:
         meta = self.layout.meta
         return str(meta.get(name, "")) if isinstance(meta, dict) else ""
-
-    def write_image(self, *args: Any, **kwargs: Any) -> None:
-        """Write a picture as Plotly does; the format is the suffix of the file.
-
-        Raises:
-            MissingError: kaleido or Chromium is not installed; the message explains how to
-                install it.
-        """
-        check_engine()
-        super().write_image(*args, **kwargs)
 
     def _repr_mimebundle_(self, *_args: Any, **_kwargs: Any) -> dict[str, Any]:
         """Return the figure for Plotly's renderer, a picture if it can be drawn, and a text."""

@@ -3,6 +3,7 @@
 import math
 import re
 import struct
+import zlib
 
 import pandas as pd
 import pytest
@@ -75,6 +76,14 @@ def prompt_of(patterns):
     return AttentionPrompt("text", tuple(f" word{n}" for n in range(patterns.shape[-1])), patterns)
 
 
+def inflated(stream):
+    """Return the content of a stream of a PDF; b"" if it is not deflated."""
+    try:
+        return zlib.decompress(stream)
+    except zlib.error:
+        return b""
+
+
 def test_heads_are_written_as_wide_as_a_column_and_without_bitmaps(engine, call, tmp_path):
     text = "The keys to the old cabinet"
     for kind, begin in BEGINS.items():
@@ -85,7 +94,12 @@ def test_heads_are_written_as_wide_as_a_column_and_without_bitmaps(engine, call,
         assert centimetres(path) == pytest.approx([8.5, 6.0], abs=0.03)
     assert all(6.99 <= size <= 8.01 for size in points(tmp_path / "head.svg"))
     assert "<image" not in (tmp_path / "head.svg").read_text()
-    assert b"/Subtype /Image" not in (tmp_path / "head.pdf").read_bytes()
+    pdf = (tmp_path / "head.pdf").read_bytes()
+    assert b"/Subtype /Image" not in pdf
+    # The drawing begins in the corner of the page: a margin would cut it off at the other side.
+    streams = re.findall(rb"stream\r?\n(.*?)endstream", pdf, re.DOTALL)
+    drawn = next(text for text in map(inflated, streams) if b" cm" in text[:200])
+    assert re.search(rb"\n(\S+ \S+) \S+ \S+ re\nW", drawn)[1] == b"0 0"
 
 
 @pytest.mark.parametrize(("n_heads", "rows"), [(1, 1), (2, 1), (3, 1), (4, 2), (6, 2), (12, 4)])

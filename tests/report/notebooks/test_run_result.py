@@ -8,6 +8,7 @@ import struct
 import pytest
 
 from probekit.errors import MissingError
+from probekit.report.figures import figure_files
 from probekit.report.notebooks import run_result
 from probekit.report.notebooks.run_result import PLOTLY_TYPE, RunResult, open_run
 from probekit.report.pages.run_page import run_figures, write_report
@@ -84,7 +85,8 @@ def test_a_figure_is_shown_by_plotly_or_as_a_picture_or_as_text(result, monkeypa
     def missing():
         raise MissingError("no kaleido")
 
-    monkeypatch.setattr(run_result, "check_engine", missing)
+    for module in (run_result, figure_files):
+        monkeypatch.setattr(module, "check_engine", missing)
     assert set(figure._repr_mimebundle_()) == {PLOTLY_TYPE, "text/plain"}
     with pytest.raises(MissingError, match="no kaleido"):
         figure.write_image("figure.pdf")
