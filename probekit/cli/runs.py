@@ -89,12 +89,14 @@ def run_command(
 
     experiment = load_any_experiment(file, overrides)
 
-    from probekit.cli.show.results import show_causes_of, show_results, show_warnings
     from probekit.cli.show.terminal import watching
     from probekit.pipeline.experiment.run import run as run_experiment
 
     with watching() as watcher:
         result = run_experiment(experiment, **options, page=page, watcher=watcher)
+
+    from probekit.cli.show.results import show_causes_of, show_results, show_warnings
+
     show_results(result)
     show_causes_of(result)
     show_warnings(result)

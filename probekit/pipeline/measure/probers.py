@@ -22,6 +22,7 @@ from probekit.probes.prober import Prober
 
 # Training rows of the fits that an estimate is made from, and their features in all.
 _ROWS_OF_ESTIMATE, _NUMBERS_OF_ESTIMATE = 4000, 4 << 20
+_LONG_ESTIMATE = 0.5  # seconds, in which a warm-up no longer matters
 _OTHER_WORK = 4.0  # time of a site, in times of its tuned fits: scores, intervals, description
 
 
@@ -93,6 +94,8 @@ def probing_seconds(
             for spec in settings.kinds:
                 fitted.fitter(spec).tune(X, [fitted.column], _no_fit_reported)
             seconds = min(seconds, time.perf_counter() - start)
+            if seconds > _LONG_ESTIMATE:
+                break
     except DataError:  # too few rows, groups or labels in the sample
         return None
     n_fits = prober.n_splits * (n_networks + settings.control_draws * prober.has_control)
