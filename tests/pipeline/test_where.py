@@ -156,7 +156,7 @@ def test_invalid_offset_is_named(experiment, tmp_path, monkeypatch, refused):
             raise ConfigError("one word")
         return Prober(data, settings)
 
-    monkeypatch.setattr("probekit.pipeline.measure.probing.Prober", refuse)
+    monkeypatch.setattr("probekit.pipeline.measure.probers.Prober", refuse)
     refused(lambda: make_probers(swept, prepare(swept)))
 
 

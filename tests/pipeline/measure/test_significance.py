@@ -1,7 +1,7 @@
 """P-values and differences of a run: size, adjustment, and too few groups."""
 
 from dataclasses import fields, replace
-from types import SimpleNamespace
+from types import MethodType, SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -133,6 +133,7 @@ def test_kinds_that_read_whole_texts_have_exchanges_of_their_own():
         rows_of=rows_of.get,
         fold_of=lambda probe: np.zeros(len(rows_of[probe]), int),
     )
+    other.label_exchange = MethodType(Prober.label_exchange, other)
     tokens = scored_at(SITES[0], truth, guess)
     texts = scored_at(SITES[0], truth[first], guess[first])
     texts = replace(texts, row=texts.row | {"probe": "attention_pooled"})
