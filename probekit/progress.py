@@ -36,6 +36,7 @@ SECONDS_BETWEEN_PICTURES = 0.2  # of a notebook; each one is a message to the br
 MOST_MESSAGES = 20  # shown in a notebook
 STAGE = ".stage.json"  # in the folder of a run until it ends; no result
 SECONDS_BETWEEN_STAGES = 1.0
+_LONGEST_STAGE = 10_000  # characters of the file
 # Stage, time left and way to resume, as long as they are unknown.
 _UNKNOWN = ("preparation", "", "the same command or call")
 
@@ -304,7 +305,9 @@ def read_stage(folder: Path) -> tuple[str, str, str]:
 
     The time is "" if it is unknown.
     """
-    with suppress(OSError, ValueError):
-        stage, left, resume = json.loads(inside(folder / STAGE).read_text("utf-8"))
-        return str(stage), str(left), str(resume)
+    with suppress(OSError, ValueError, RecursionError):
+        text = inside(folder / STAGE).read_text("utf-8")
+        stage, left, resume = map(str, json.loads(text[:_LONGEST_STAGE]))
+        f"{stage}{left}{resume}".encode()  # raises for half a surrogate pair
+        return stage, left, resume
     return _UNKNOWN

@@ -14,7 +14,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "probekit"
 BUDGETS = {
     "report": 7517,
-    "pipeline": 5574,
+    "pipeline": 5577,
     "probes": 5594,
     "model": 4396,
     "activations": 2344,
@@ -25,7 +25,7 @@ BUDGETS = {
     "results": 1948,
     "training": 859,
     "analysis": 494,
-    "": 1219,  # the files at the top
+    "": 1222,  # the files at the top
 }
 NO_CODE = (
     tokenize.COMMENT,

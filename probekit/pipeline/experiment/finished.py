@@ -36,9 +36,9 @@ def inputs_digest(experiment: AnyExperiment, device: str) -> str | None:
         ConfigError: the name of the model is invalid.
         MissingError: there is no such model.
     """
-    if isinstance(experiment, ActivationExperiment):
-        return None
-    if experiment.model.memory is not None or experiment.model.checkpoints is not None:
+    if isinstance(experiment, ActivationExperiment) or not (
+        experiment.model.memory is None and experiment.model.checkpoints is None
+    ):
         return None
     torch = sys.modules.get("torch")  # unless it is imported, nobody has changed its settings
     for backend in () if torch is None else (torch.backends.cuda, torch.backends.mkldnn):
@@ -52,6 +52,8 @@ def inputs_digest(experiment: AnyExperiment, device: str) -> str | None:
         return None
     files = {name: Path(data.root) / name for name in names}
     files |= {f"model/{path.name}": path for path in model.iterdir() if path.is_file()}
+    if not all(path.is_file() for path in files.values()):  # reported when the file is read
+        return None
     config = experiment.model_dump(mode="json")
     config["data"].pop("root")  # results depend on the contents, not on their place
     try:
@@ -85,7 +87,7 @@ def find_finished(folder: Path, inputs: str | None) -> Path | None:
     for path in sorted(folder.glob("*/run.json")) if inputs is not None else ():
         try:
             is_same = json.loads(inside(path, folder).read_bytes())["inputs"] == inputs
-        except (OSError, ValueError, LookupError, TypeError):
+        except (OSError, ValueError, LookupError, TypeError, RecursionError):
             continue  # damaged, or the record of another release
         if is_same and is_finished(path.parent):
             return path.parent
@@ -107,7 +109,8 @@ def finished_result(folder: Path, watcher: Watcher, *, page: bool) -> RunResult:
     from probekit.report.notebooks.run_result import RunResult  # imports pandas and plotly
 
     watcher.tell(f"finished before: results of {folder}")
-    if page and not (folder / "report.html").is_file():
+    report = folder / "report.html"
+    if page and not (report.is_file() and report.stat().st_size):
         write_page(folder)
     return RunResult(folder)
 
