@@ -14,7 +14,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "probekit"
 BUDGETS = {
     "report": 7517,
-    "pipeline": 5577,
+    "pipeline": 5572,
     "probes": 5594,
     "model": 4396,
     "activations": 2344,

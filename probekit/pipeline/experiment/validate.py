@@ -65,7 +65,9 @@ class ValidationReport:
         lines = [f"{heads.get(one.level, one.level)}: {one.message}" for one in self.findings]
         if self.n_rows:
             steps = [f"{name} {duration(seconds)}" for name, seconds in self.seconds.items()]
-            cost = f"on this machine: {', '.join(steps)}" if steps else "duration unknown"
+            if "probe" not in self.seconds:
+                steps.append("probe for an unknown time")
+            cost = f"on this machine: {', '.join(steps)}"
             lines.append(
                 f"{counted(self.n_examples, 'example')}, {counted(self.n_rows, 'row')} at each of "
                 f"{counted(self.n_sites, 'site')}, {self.bytes / 1e6:,.1f} MB, "

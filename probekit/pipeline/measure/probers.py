@@ -5,7 +5,6 @@ This module imports neither pandas nor joblib, so that an experiment is validate
 
 from __future__ import annotations
 
-import math
 import os
 import time
 from collections.abc import Sequence
@@ -13,16 +12,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from probekit.errors import ConfigError, DataError, ProbekitError, TooFewGroupsError
+from probekit.errors import ConfigError, ProbekitError, TooFewGroupsError
 from probekit.experiment.activations import AnyExperiment
 from probekit.pipeline.experiment.rows import Rows
-from probekit.probes.data import sample_groups
 from probekit.probes.fitters import FittedRows
 from probekit.probes.prober import Prober
 
-# Training rows of the fits that an estimate is made from, and their features in all.
-_ROWS_OF_ESTIMATE, _NUMBERS_OF_ESTIMATE = 4000, 4 << 20
-_LONG_ESTIMATE = 0.5  # seconds, in which a warm-up no longer matters
+# An estimate is made from fits of these training rows, with so many numbers in all their features.
+_WARM_UP, _MOST_ROWS, _MOST_NUMBERS = 100, 4000, 4 << 20
 _OTHER_WORK = 4.0  # time of a site, in times of its tuned fits: scores, intervals, description
 
 
@@ -70,7 +67,8 @@ def probing_seconds(
     """Return the estimated time to probe all sites, in seconds.
 
     A probe of each kind is tuned on random features of some training rows, and its time multiplied.
-    None if a kind reads whole texts or trees, or the sampled rows cannot be fitted.
+    None if a kind reads whole texts or trees or is an MLP, whose single fits take seconds, or if
+    the sampled rows have one label.
 
     Args:
         probers: the rows and settings at each position.
@@ -81,23 +79,19 @@ def probing_seconds(
     """
     prober = probers[0]
     data, settings, width = prober.data, prober.settings, max(widths)
-    if {kind.task for kind in settings.kinds} & {"text", "tree"}:
+    if any(kind.task in ("text", "tree") or kind.kind == "mlp" for kind in settings.kinds):
         return None
-    seconds = math.inf
-    try:
-        most = min(_ROWS_OF_ESTIMATE, 1 + _NUMBERS_OF_ESTIMATE // width)
-        rows = data.train[sample_groups(data.groups[data.train], most, settings.seed)]
-        fitted = FittedRows.of(data, settings, rows)
-        X = np.random.default_rng(0).standard_normal((len(rows), width), dtype=np.float32)
-        for _ in range(2):  # the first is a warm-up
-            start = time.perf_counter()
-            for spec in settings.kinds:
-                fitted.fitter(spec).tune(X, [fitted.column], _no_fit_reported)
-            seconds = min(seconds, time.perf_counter() - start)
-            if seconds > _LONG_ESTIMATE:
-                break
-    except DataError:  # too few rows, groups or labels in the sample
-        return None
+    generator, seconds = np.random.default_rng(0), 0.0
+    for most in (_WARM_UP, min(_MOST_ROWS, _MOST_NUMBERS // width)):
+        rows = generator.permutation(data.train)[:most]
+        if len(set(data.y[rows])) < 2:
+            return None
+        fitted = FittedRows(data, settings, rows, np.arange(len(rows)) % settings.folds)
+        X = generator.standard_normal((len(rows), width), dtype=np.float32)
+        start = time.perf_counter()
+        for spec in settings.kinds:
+            fitted.fitter(spec).tune(X, [fitted.column], _no_fit_reported)
+        seconds = time.perf_counter() - start
     n_fits = prober.n_splits * (n_networks + settings.control_draws * prober.has_control)
     size = sum(widths) / width * len(data.train) / len(rows)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
