@@ -11,7 +11,7 @@ from probekit.probes.settings import ProbeSettings, ProbeSpec
 
 def prober_of(kind="logistic", n=60):
     y, groups = np.array(["a", "b"] * (n // 2)), np.repeat(["large", "x", "y", "z"], n // 4)
-    data = ProbeData(y, groups, groups, train=np.arange(n * 3 // 4), test=np.arange(n * 3 // 4, n))
+    data = ProbeData(y, groups, groups, train=np.arange(n // 2), test=np.arange(n // 2, n))
     return Prober(data, ProbeSettings(folds=2, control_draws=0, kinds=(ProbeSpec(kind),)))
 
 
