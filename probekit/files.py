@@ -613,7 +613,9 @@ def _mapped(table: pd.DataFrame, change: Callable[[Any], Any]) -> pd.DataFrame:
         if _holds_numbers(column):
             return column
         # Series.map would infer a new dtype and turn integers next to None into floats.
-        return pd.Series([change(cell) for cell in column], column.index, dtype=column.dtype)
+        return pd.Series(
+            [change(cell) for cell in column.tolist()], column.index, dtype=column.dtype
+        )
 
     columns = {change(name): changed(column) for name, column in table.items()}
     return pd.DataFrame(columns, index=table.index)

@@ -45,7 +45,7 @@ def main_metrics(table: pd.DataFrame) -> tuple[str, ...]:
     >>> main_metrics(pd.DataFrame({"main_metric": ["auroc", None]}))
     ('auroc',)
     """
-    recorded = {name for cell in table["main_metric"].dropna() for name in cell.split()}
+    recorded = {name for cell in table["main_metric"].dropna().unique() for name in cell.split()}
     return tuple(name for name in METRICS if name in recorded)
 
 
@@ -57,7 +57,7 @@ def main_metric(table: pd.DataFrame) -> str:
     >>> main_metric(pd.DataFrame({"metric": ["spearman", "r2"], "main_metric": ["r2", "r2"]}))
     'r2'
     """
-    candidates, measured = (main_metrics(table) or MAIN_METRICS), set(table["metric"])
+    candidates, measured = (main_metrics(table) or MAIN_METRICS), table["metric"].unique()
     return next((metric for metric in candidates if metric in measured), candidates[0])
 
 
@@ -147,8 +147,8 @@ def site_with_head(site: str, head: float | None) -> str:
 
 def measured_metrics(table: pd.DataFrame) -> list[str]:
     """Return the metrics that figures can show at single sites; p-values are left out."""
-    columns = [name for name in ("site", "order", "component", "head", "metric") if name in table]
-    metrics = placed(figure_rows(table)[columns])["metric"]
+    columns = ["site", "order", "component", "head", "depth", "metric"]
+    metrics = placed(figure_rows(table)[table.columns.intersection(columns)])["metric"]
     return list(metrics[~metrics.isin(P_VALUES)].unique())
 
 

@@ -321,7 +321,7 @@ def placed(table: pd.DataFrame) -> pd.DataFrame:
     Concatenated sites have no depth and are excluded; see `concatenated`.
 
     Sites of given activations have the column `order`, which is their depth, and `component`, which
-    is their line.
+    is their line. Rows that were placed before keep their depth.
 
     >>> rows = pd.DataFrame({
     ...     "site": ["ln_final.hook_normalized", "blocks.1.hook_resid_pre", "blocks.1.attn.hook_z"],
@@ -330,6 +330,8 @@ def placed(table: pd.DataFrame) -> pd.DataFrame:
     >>> placed(rows)[["line", "depth"]].values.tolist()
     [['residual stream', 0], ['attn.z head 2', 1], ['residual stream', 2]]
     """
+    if "depth" in table:
+        return table.sort_values("depth", kind="stable")
     is_single = {site: site != "" and JOINT not in site for site in table["site"].dropna().unique()}
     rows = table[table["site"].map(is_single).eq(True)]
     keys = [name for name in ("site", "order", "component", "head") if name in rows]

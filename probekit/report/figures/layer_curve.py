@@ -176,8 +176,9 @@ def null_band(table: pd.DataFrame, rows: pd.DataFrame) -> list[go.Scatter]:
         return []
     tested = placed(only(table, metric="p_value", target="task")).dropna(subset="null_low")
     all_series = [series for _, series in series_of(rows)]
-    chosen, has_runs = chosen_row(table), differs(rows["run"])
-    if chosen is not None and len(all_series) > 1 and not has_runs:
+    has_runs = differs(rows["run"])
+    chosen = chosen_row(table) if len(all_series) > 1 and not has_runs else None
+    if chosen is not None:
         all_series = [series for series in all_series if not same_features(series, chosen).empty]
     if tested.empty or not all_series:
         return []
@@ -222,11 +223,10 @@ def banded_series(
     Many are more than `MOST_BANDS`. Of many series, none has a band if they belong to several runs,
     and the first `MOST_BANDS` have one if no site was selected.
     """
-    is_many = len(all_series) > MOST_BANDS
-    if is_many and differs(pd.concat(series["run"] for _, series in all_series)):
+    if len(all_series) > MOST_BANDS and differs(pd.concat(rows["run"] for _, rows in all_series)):
         return ()
-    chosen = chosen_row(table)
-    if not is_many or chosen is None:
+    chosen = chosen_row(table) if len(all_series) > MOST_BANDS else None
+    if chosen is None:
         return tuple(name for name, _ in all_series[:MOST_BANDS])
     return tuple(name for name, rows in all_series if not same_features(rows, chosen).empty)
 

@@ -36,7 +36,7 @@ def levels(measured: pd.DataFrame, *, is_brief: bool = False) -> list[LevelLine]
     is_brief = is_brief or differs(measured["run"])
     measured = measured.reset_index(drop=True)  # below, rows are removed by their labels
     defined = measured.dropna(subset="value")
-    is_mean = all(METRICS[name].beats_the_mean for name in measured["metric"])
+    is_mean = all(METRICS[name].beats_the_mean for name in measured["metric"].unique())
     shown = defined
     if is_brief:
         others = defined[defined["target"].isin(BASELINES) & defined["target"].ne("majority")]
@@ -53,8 +53,8 @@ def levels(measured: pd.DataFrame, *, is_brief: bool = False) -> list[LevelLine]
     ]
     if not any(target in ("majority", "mean") for target, _ in rows):
         # A difference such as selectivity is 0 for a probe that learns random labels equally well.
-        is_difference = [METRICS[name].kind == "difference" for name in measured["metric"]]
-        chance = measured["chance"].mask(pd.Series(is_difference, measured.index, dtype=bool), 0.0)
+        differences = [name for name, metric in METRICS.items() if metric.kind == "difference"]
+        chance = measured["chance"].mask(measured["metric"].isin(differences), 0.0)
         at_chance = measured.assign(value=chance, site="", ci_low=math.nan, ci_high=math.nan)
         at_chance = at_chance.dropna(subset="value").drop_duplicates("value")
         rows += [(chance_name(at_chance), row) for _, row in at_chance.iterrows()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 
@@ -19,7 +20,7 @@ _SAME_MAP = ("line", "position", "probe", "view")
 _CELL = (*_SAME_MAP, "depth", "step")
 _POSITIONS = {"first": "first token", "last": "last token", "mean": "mean of all tokens"}
 # Position in or next to a span, with its offset in tokens if it has one.
-OFFSET = r"^(?:span|word:[a-z]+)(?P<offset>[+-]\d+)?(?:\+first)?$"
+OFFSET = r"(?:span|word:[a-z]+)(?P<offset>[+-]\d+)?(?:\+first)?"
 
 
 def position_offset(positions: pd.Series[str]) -> pd.Series[float]:
@@ -29,9 +30,11 @@ def position_offset(positions: pd.Series[str]) -> pd.Series[float]:
     >>> position_offset(positions).tolist()
     [-1.0, 2.0, 0.0, nan]
     """
-    of_span = positions.str.fullmatch(OFFSET)
-    offsets = positions.str.extract(OFFSET)["offset"].astype(float)
-    return offsets.mask(of_span & offsets.isna(), 0.0)
+    offsets = {}
+    for position in positions.unique():
+        found = re.fullmatch(OFFSET, position)
+        offsets[position] = float(found["offset"] or 0) if found else math.nan
+    return positions.map(offsets).astype(float)
 
 
 def position_words(position: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,7 @@ from probekit.report.figures.views import position_offset
 from probekit.results.selection import is_nested, main_metric, ranked_rows, site_with_head
 from probekit.results.table import (
     SAME_FEATURES,
+    differs,
     figure_rows,
     metric_name,
     n_blocks,
@@ -42,47 +43,37 @@ GAP = 0.025  # between maps of a row, as a share of the row
 _SPLIT = 0.179
 
 
-def layer_map(table: pd.DataFrame, metric: str = "accuracy", across: str = "head") -> go.Figure:
+def layer_map(cells: pd.DataFrame, across: str = "head") -> go.Figure:
     """Return the map of a test metric by layer (down) and head, offset or training step (across).
 
-    The cell with the best cross-validated score among those drawn is framed, unless each outer fold
-    chose its own.
+    The cell with the best cross-validated score is framed, unless each outer fold chose its own.
 
     Args:
-        table: Rows of results.csv; for training steps with a column `step`.
-        metric: A metric that was measured on test rows.
+        cells: Cells of `map_cells`, which names their columns.
         across: `head`, `offset` from the span, or `step` of training.
 
     Raises:
-        UnknownNameError: The table has no test rows of this metric.
         DataError: Two rows have the same cell.
     """
-    return _draw(table, map_cells(table, metric, across), metric, across)
+    return _draw(cells, across, cells)
 
 
-def head_maps(tables: Mapping[str, pd.DataFrame], metric: str = "accuracy") -> go.Figure:
+def head_maps(cells: pd.DataFrame) -> go.Figure:
     """Return the maps of a test metric by layer and head in a row, on one colour scale.
 
-    The head with the best cross-validated score among all that are drawn is framed, unless each
-    outer fold chose its own.
+    The head with the best cross-validated score of all maps is framed, unless each outer fold chose
+    its own.
 
     Args:
-        tables: Rows of each map, by title, with no label of the index in two of them.
-        metric: A metric that was measured on test rows.
+        cells: Cells of `map_cells`; the column `title` names the map of each.
 
     Raises:
-        UnknownNameError: The tables have no test rows of this metric.
-        DataError: Two rows of a table have the same cell.
+        DataError: Two rows of a map have the same cell.
     """
-    table = pd.concat(tables.values())
-    if len(tables) == 1:
-        return layer_map(table, metric)
-    whole = map_cells(table, metric, "head")
-    drawn = {
-        title: _draw(table, map_cells(rows, metric, "head"), metric, "head", whole=whole)
-        for title, rows in tables.items()
-    }
-    return map_row(drawn)
+    if not differs(cells["title"]):
+        return layer_map(cells)
+    maps = cells.groupby("title", sort=False)
+    return map_row({str(title): _draw(rows, "head", cells) for title, rows in maps})
 
 
 def offset_label(offset: float) -> str:
@@ -103,13 +94,54 @@ _AXES: dict[str, tuple[str, Callable[[float], str]]] = {
 
 
 def map_cells(table: pd.DataFrame, metric: str, across: str = "") -> pd.DataFrame:
-    """Return the task's placed test rows of a metric, with the column `offset` from the span.
+    """Return the task's test rows of a metric by depth, with what a map shows of each.
 
-    Rows without a value of the column `across`, if it is given, are left out.
+    These are the columns of `placed`, and `offset` from the span; `rank`, 0 for the best
+    cross-validated score, and `n_best`, the number of equally good cells (both NaN without a
+    validation score, and if each outer fold chose its own site); and as `shown_with` the lines with
+    the other scores of these features: main metric, selectivity, control task, random weights.
+
+    Args:
+        table: Rows of results.csv; for training steps with a column `step`.
+        metric: A metric that was measured on test rows.
+        across: Rows without a value of this column are left out.
+
+    Raises:
+        UnknownNameError: The table has no test rows of this metric.
     """
-    rows = only(placed(measured_rows(table, metric)), target="task")
-    rows = rows.assign(offset=position_offset(rows["position"]))
-    return rows[rows[across].notna()] if across else rows
+    measured_rows(table, metric)
+    rows = placed(table)
+    # One number for all rows on the same features, which is quicker to compare than their columns.
+    rows = rows.assign(
+        features=rows.groupby(list(SAME_FEATURES), sort=False, dropna=False).ngroup()
+    )
+    test = figure_rows(rows)
+    cells = only(test, target="task", metric=metric)
+    cells = cells.assign(offset=position_offset(cells["position"]))
+    if across:
+        cells = cells[cells[across].notna()]
+    features = cells["features"]
+    ranked = ranked_rows(rows).dropna(subset="value")
+    ranked = ranked[ranked["features"].isin(features) & (not is_nested(table))]
+    place_of = {number: place for place, number in enumerate(ranked["features"])}
+    main = main_metric(test)
+    others = {
+        metric_name(main): ("task", main),
+        "selectivity": ("task", "selectivity"),
+        **{name: (target, main) for target, name in COMPARED.items()},
+    }
+    shown_with = pd.Series("", index=cells.index)
+    for name, (target, other) in others.items():
+        if (target, other) != ("task", metric):
+            scores = only(test, target=target, metric=other)
+            lines = [f"<br>{name}: {format_number(value)}" for value in scores["value"]]
+            line_of = dict(zip(scores["features"], lines, strict=True))
+            shown_with += [line_of.get(number, "") for number in features]
+    return cells.assign(
+        rank=features.map(place_of),
+        n_best=ranked["value"].isin(ranked["value"].head(1)).sum(),
+        shown_with=shown_with,
+    )
 
 
 def colours(values: Sequence[float], metric: str, chance: float) -> Colours:
@@ -133,18 +165,12 @@ def colours(values: Sequence[float], metric: str, chance: float) -> Colours:
     return Colours(low, max(most, low + LEAST_RANGE), style.MAGNITUDES, is_diverging=False)
 
 
-def map_colours(cells: pd.DataFrame, metric: str) -> Colours:
+def map_colours(cells: pd.DataFrame) -> Colours:
     """Return the colour scale of a map of these cells."""
-    return colours(cells["value"].tolist(), metric, cells["chance"].min())
+    return colours(cells["value"].tolist(), cells["metric"].iloc[0], cells["chance"].min())
 
 
-def _draw(
-    table: pd.DataFrame,
-    cells: pd.DataFrame,
-    metric: str,
-    across: str,
-    whole: pd.DataFrame | None = None,
-) -> go.Figure:
+def _draw(cells: pd.DataFrame, across: str, whole: pd.DataFrame) -> go.Figure:
     """Return the map of the cells, with depth on one axis and the column `across` on the other.
 
     `whole` has the cells of all maps with which this one shares layers, colours and the frame.
@@ -156,74 +182,30 @@ def _draw(
             f"{len(second_rows)} cells of the map have two rows, the first at {first}. Give the "
             "rows of one component in one run."
         )
-    whole = cells if whole is None else whole
     title, label = _AXES[across]
     columns, depths = sorted(cells[across].unique()), sorted(whole["depth"].unique())
-    # The hover text of each cell: site, value with interval, and related scores.
-    test = placed(figure_rows(table))
-    main = main_metric(test)
-    related = {
-        metric_name(main): ("task", main),
-        "selectivity": ("task", "selectivity"),
-        **{name: (target, main) for target, name in COMPARED.items()},
-    }
-    scores_at: dict[Hashable, dict[tuple[str, str], float]] = {}
-    measured = zip(_features(test), test["target"], test["metric"], test["value"], strict=True)
-    for features, target, name, value in measured:
-        scores_at.setdefault(features, {})[target, name] = value
+    blocks = n_blocks(whole)
+    named = metric_name(cells["metric"].iloc[0])
     texts = []
-    for features, (_, cell) in zip(_features(cells), cells.iterrows(), strict=True):
+    shown = ["site", "head", "position", "value", "ci_low", "ci_high", "shown_with"]
+    for cell in cells[shown].to_dict("records"):
         site = style.plotly_text(site_with_head(cell["site"], cell["head"]))
         score = format_number(cell["value"], cell["ci_low"], cell["ci_high"])
-        others = [
-            f"{name}: {format_number(scores_at[features][key])}"
-            for name, key in related.items()
-            if key in scores_at[features] and key != ("task", metric)
-        ]
         header = f"<b>{site}</b> at {style.plotly_text(cell['position'])}"
-        texts.append("<br>".join([header, f"{metric_name(metric)}: {score}", *others]))
-    blocks = n_blocks(placed(table))
+        texts.append(f"{header}<br>{named}: {score}{cell['shown_with']}")
     figure = cell_map(
         cells.assign(hover=texts),
-        map_colours(whole, metric),
+        map_colours(whole),
         down=("depth", {depth: tick(int(depth), blocks) for depth in depths}),
         across=(across, {column: label(column) for column in columns}),
         title=title,
     )
     # The best cell of all maps may be in another one than this.
-    framed = chosen_cell(table, whole)
-    if framed is not None and framed.name in cells.index:
-        frame_cell(figure, columns.index(framed[across]), depths.index(framed["depth"]))
-        scores = _ranked_cells(table, whole)["value"]
-        n_best = int((scores == scores.iloc[0]).sum())
-        ties = f" (1 of {n_best})" if n_best > 1 else ""
+    for _, best in cells[cells["rank"] == whole["rank"].min()].iterrows():
+        frame_cell(figure, columns.index(best[across]), depths.index(best["depth"]))
+        ties = f" (1 of {best['n_best']})" if best["n_best"] > 1 else ""
         write_above(figure, f"framed: best by cross-validation{ties}")
     return figure
-
-
-def _features(rows: pd.DataFrame) -> list[tuple[str, ...]]:
-    """Return the values of `SAME_FEATURES` of each placed row as tuples."""
-    return list(rows[list(SAME_FEATURES)].itertuples(index=False, name=None))
-
-
-def chosen_cell(table: pd.DataFrame, cells: pd.DataFrame) -> pd.Series | None:
-    """Return the cell with the best cross-validated score; None if no cell has one.
-
-    Also None for a nested cross-validation, in which each fold chooses a cell of its own.
-    """
-    if is_nested(table):
-        return None
-    by_features = {
-        key: cell for key, (_, cell) in zip(_features(cells), cells.iterrows(), strict=True)
-    }
-    ranked = _features(_ranked_cells(table, cells))
-    return by_features[ranked[0]] if ranked else None
-
-
-def _ranked_cells(table: pd.DataFrame, cells: pd.DataFrame) -> pd.DataFrame:
-    """Return the validation rows of the cells, best cross-validated score first."""
-    ranked, drawn = ranked_rows(table), set(_features(cells))
-    return ranked.loc[[key in drawn for key in _features(ranked)]]
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,14 @@ from probekit.report.sentences.method import REFITTED, SITE_OF_ALL_FOLDS, pooled
 from probekit.report.texts import capitalised, class_label
 from probekit.results.record import BY_WORD, Control, Norms
 from probekit.results.selection import hidden_kinds, measured_metrics
-from probekit.results.table import RESULTS, TableColumn, load_table, metric_name, page_table
+from probekit.results.table import (
+    RESULTS,
+    TableColumn,
+    load_table,
+    metric_name,
+    page_table,
+    placed,
+)
 from probekit.results.verdict import Verdict
 
 LEAST_MAP = 24.0  # height of a map in rem, next to a table of comparisons
@@ -53,13 +60,18 @@ def _result_parts(table: pd.DataFrame, v: Verdict, control: Control) -> Iterator
     drawn = [name for name in METRICS if name in measured and METRICS[name].is_drawn]
     first = [name for name in v.main_metrics if name in drawn]
     curve, position = views.curve_rows(table), views.curve_position(table)
-    heads, positions = list(views.head_tables(table)), list(views.position_tables(table))
+    # One figure has the heads at the shown position, another one, folded, those at all others.
+    heads: dict[bool, list[pd.DataFrame]] = {True: [], False: []}
+    for part, is_shown, rows in views.head_tables(table):
+        heads[is_shown].append(placed(rows.assign(title=part)))
+    positions = [(part, placed(rows)) for part, rows in views.position_tables(table)]
+    of_curve = measured_metrics(curve)
 
     def of_metric(metric: str, *, is_open: bool) -> Iterator[FigurePart]:
         """Yield the layer curve of a metric, then its maps of heads and of positions."""
         name = title(metric)
-        maps = []  # of each map: place, heading, figure, rows, whether it is open
-        if metric in measured_metrics(curve):
+        maps = []  # of each map: place, heading, figure, cells, whether it is open
+        if metric in of_curve:
             yield FigurePart(
                 f"{name} by layer{f' · {position}' if position else ''}",
                 figure_json(curve_figure(curve, metric)),
@@ -70,26 +82,22 @@ def _result_parts(table: pd.DataFrame, v: Verdict, control: Control) -> Iterator
                 metric=name,
                 place="curve",
             )
-        # One figure has the heads at the shown position, another one, folded, those at all others.
-        for at_shown_position in (True, False):
-            tables = {
-                part: rows
-                for part, is_shown, rows in heads
-                if is_shown is at_shown_position and metric in measured_metrics(rows)
-            }
+        for is_shown, of_parts in heads.items():
+            tables = [rows for rows in of_parts if metric in measured_metrics(rows)]
             if tables:
-                heading = f"{name} by layer and head · {', '.join(tables)}"
-                figure, rows = head_maps(tables, metric), pd.concat(tables.values())
-                opened = is_open and at_shown_position
-                maps.append((f"heads {at_shown_position}", heading, figure, rows, opened))
+                cells = map_cells(pd.concat(tables), metric, "head")
+                named = ", ".join(rows["title"].iloc[0] for rows in tables)
+                heading = f"{name} by layer and head · {named}"
+                opened = is_open and is_shown
+                maps.append((f"heads {is_shown}", heading, head_maps(cells), cells, opened))
         for part, rows in positions:
             if metric in measured_metrics(rows):
+                cells = map_cells(rows, metric, "offset")
                 heading = f"{name} by layer and position · {part}"
-                figure = layer_map(rows, metric, "offset")
-                maps.append((part, heading, figure, rows, is_open))
-        for place, heading, figure, rows, opened in maps:
-            caption = captions.map_caption(rows, v, metric, control)
-            description = captions.map_description(rows, metric)
+                maps.append((part, heading, layer_map(cells, "offset"), cells, is_open))
+        for place, heading, figure, cells, opened in maps:
+            caption = captions.map_caption(cells, v, control)
+            description = captions.map_description(cells)
             a_map = map_part(heading, figure, caption, description, is_open=opened, least=LEAST_MAP)
             yield replace(a_map, metric=name, place=place)
 
@@ -197,13 +205,13 @@ def step_parts(table: pd.DataFrame | None, v: Verdict) -> Iterator[FigurePart]:
     metric = v.metric
     for name, rows in views.step_tables(table):
         if metric in measured_metrics(rows):
-            cells = map_cells(rows, metric).sort_values("value", kind="stable", na_position="first")
-            highest = cells.iloc[-1]
+            cells = map_cells(rows, metric, "step")
+            highest = cells.sort_values("value", kind="stable", na_position="first").iloc[-1]
             yield map_part(
                 f"{title(metric)} by layer and step of training · {name}",
-                layer_map(rows, metric, "step"),
+                layer_map(cells, "step"),
                 "Each column is a checkpoint, labelled with its training step. "
-                + captions.map_caption(rows, v, metric),
+                + captions.map_caption(cells, v),
                 f"{metric_name(metric)} by layer and step of training, {cells['step'].nunique()} "
                 f"checkpoints, from {format_number(cells['value'].min())} to "
                 f"{format_number(highest['value'])}; the highest is at {highest['site']} after "

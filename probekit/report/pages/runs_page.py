@@ -222,7 +222,7 @@ def runs_figures(runs: Sequence[ShownRun]) -> list[page.FigurePart]:
     labels = ticks(cells)
     heat_map = cell_map(
         cells.assign(hover=hover),
-        map_colours(cells, metric),
+        map_colours(cells),
         down=("run", {run: plotly_text(run).replace(" · ", "<br>") for run in cells["run"]}),
         across=("depth", {depth: plotly_text(labels[int(depth)]) for depth in depths}),
         title="layer",
@@ -231,7 +231,7 @@ def runs_figures(runs: Sequence[ShownRun]) -> list[page.FigurePart]:
         f"{title(metric)}, runs by layers",
         page.figure_json(heat_map.update_yaxes(title_text=None)),
         f"One row per run, for the kind of site that most runs probed: {cells['line'].iloc[0]}. "
-        f"{probes} {colour_words(cells, metric)}",
+        f"{probes} {colour_words(cells)}",
         "; ".join(
             f"{run}: {', '.join(map(format_number, of_run['value']))}"
             for run, of_run in cells.groupby("run", sort=False)

@@ -13,7 +13,7 @@ from probekit.report.figures import layer_curve
 from probekit.report.figures.curves import learning_curve_lines, sparse_rows
 from probekit.report.figures.levels import levels
 from probekit.report.figures.style import LEVELS, LINES
-from probekit.report.maps.maps import chosen_cell, map_cells, map_colours
+from probekit.report.maps.maps import map_colours
 from probekit.report.sentences.answer import unit_of
 from probekit.report.sentences.method import nested_line, pooled_ranking
 from probekit.report.texts import capitalised
@@ -125,15 +125,12 @@ def _measured_on(task: pd.DataFrame, metric: str, is_nested: bool) -> str:
     return " ".join(sentence for sentence, holds in sentences.items() if holds)
 
 
-def map_caption(
-    table: pd.DataFrame, v: Verdict, metric: str = "accuracy", control: Control = BY_WORD
-) -> str:
-    """Return the caption of a map: rows, probes, colours and frame.
+def map_caption(cells: pd.DataFrame, v: Verdict, control: Control = BY_WORD) -> str:
+    """Return the caption of a map of these `map_cells`: rows, probes, colours and frame.
 
     `control` describes the control task.
     """
-    cells = map_cells(table, metric)
-    score = metric_name(v.metric)
+    metric, score = cells["metric"].iloc[0], metric_name(v.metric)
     is_difference = METRICS[metric].kind == "difference"
     # Each sentence, and whether it holds.
     sentences = {
@@ -141,11 +138,9 @@ def map_caption(
         f"label to each {control.by} (Hewitt and Liang 2019).": is_difference,
         _measured_on(cells, metric, v.is_nested): True,
         "Each cell is a separate probe.": True,
-        colour_words(cells, metric): True,
+        colour_words(cells): True,
         f"The frame marks the cell with the best cross-validated {score} on training rows among "
-        "those drawn; test rows were not used for the selection.": (
-            chosen_cell(table, cells) is not None
-        ),
+        "those drawn; test rows were not used for the selection.": cells["rank"].notna().any(),
         "No cell is framed, because each outer fold chose its own.": v.is_nested,
         f"All offsets have the same examples, folds and resamples. {AT_OFFSETS[control.by]} "
         "the token at the offset.": differs(cells["position"]),
@@ -153,9 +148,9 @@ def map_caption(
     return " ".join(sentence for sentence, holds in sentences.items() if holds)
 
 
-def colour_words(cells: pd.DataFrame, metric: str) -> str:
+def colour_words(cells: pd.DataFrame) -> str:
     """Return a sentence about the range of the colour scale of these cells."""
-    scale, fact = map_colours(cells, metric), METRICS[metric]
+    scale, fact = map_colours(cells), METRICS[cells["metric"].iloc[0]]
     low, high = format_number(scale.low), format_number(scale.high)
     if scale.is_diverging:
         return f"Colours range from {low} to {high}, with 0 in the middle."
@@ -165,9 +160,9 @@ def colour_words(cells: pd.DataFrame, metric: str) -> str:
     return f"Colours range from {low} ({least}) to {high}; lower values have the colour of {low}."
 
 
-def map_description(table: pd.DataFrame, metric: str = "accuracy") -> str:
-    """Return the text alternative of a map: its range and its highest cells."""
-    cells = map_cells(table, metric).sort_values("value", ascending=False, kind="stable")
+def map_description(cells: pd.DataFrame) -> str:
+    """Return the text alternative of a map of these `map_cells`: its range and highest cells."""
+    cells = cells.sort_values("value", ascending=False, kind="stable")
     has_positions = differs(cells["position"])
     named = [
         site_with_head(cell["site"], cell["head"])
@@ -176,9 +171,10 @@ def map_description(table: pd.DataFrame, metric: str = "accuracy") -> str:
         for _, cell in cells.head(MOST_NAMES).iterrows()
     ]
     across = "position" if has_positions else "head"
+    name = metric_name(cells["metric"].iloc[0])
     low, high = format_number(cells["value"].min()), format_number(cells["value"].max())
     return (
-        f"{metric_name(metric)} by layer and {across}, {len(cells):,} cells from {low} to {high}. "
+        f"{name} by layer and {across}, {len(cells):,} cells from {low} to {high}. "
         f"Highest: {', '.join(named)}."
     )
 

@@ -8,15 +8,8 @@ import plotly.colors
 import plotly.graph_objects as go
 import pytest
 
-from probekit.report.maps.maps import (
-    Colours,
-    colours,
-    head_maps,
-    inks,
-    layer_map,
-    luminance,
-    text_map,
-)
+from probekit.report.maps import maps
+from probekit.report.maps.maps import Colours, colours, inks, luminance, map_cells, text_map
 from probekit.report.pages.parts import load_training, step_parts
 from tests.report.conftest import altered, judged, make_heads, make_sweep
 from tests.report.pictures import TRAINED_SITES, training_rows
@@ -30,6 +23,16 @@ SCALES = {
     "reversed": plotly.colors.sequential.Viridis_r,
     "diverging": plotly.colors.diverging.PuOr_r,
 }
+
+
+def layer_map(table, metric="accuracy", across="head"):
+    return maps.layer_map(map_cells(table, metric, across), across)
+
+
+def head_maps(tables):
+    titled = pd.concat([rows.assign(title=title) for title, rows in tables.items()])
+    return maps.head_maps(map_cells(titled, "accuracy", "head"))
+
 
 MAPS = {
     "layers go down and heads across": lambda: layer_map(HEADS.sample(frac=1, random_state=0)),

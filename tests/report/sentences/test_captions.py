@@ -8,10 +8,10 @@ import pytest
 from probekit.report.figures.layer_curve import chosen_points, layer_curve
 from probekit.report.figures.levels import levels
 from probekit.report.figures.views import at_shown_position, curve_rows
-from probekit.report.maps.maps import chosen_cell, map_cells
+from probekit.report.maps.maps import map_cells
 from probekit.report.sentences import captions
 from probekit.report.sentences.answer import chosen_words
-from probekit.report.sentences.captions import description, map_description
+from probekit.report.sentences.captions import description
 from probekit.report.sentences.method import nested_sentence
 from probekit.results.record import Control
 from probekit.results.table import only, placed
@@ -46,8 +46,12 @@ def caption(table, *others, **options):
     return captions.caption(table, judged(table), *others, **options)
 
 
-def map_caption(table, *others):
-    return captions.map_caption(table, judged(table), *others)
+def map_description(table):
+    return captions.map_description(map_cells(table, "accuracy"))
+
+
+def map_caption(table, metric="accuracy", *control):
+    return captions.map_caption(map_cells(table, metric), judged(table), *control)
 
 
 def reliability(table):
@@ -85,7 +89,9 @@ TEXTS = {
     "a map with numbers below 0": lambda: map_caption(NEGATIVE, "selectivity"),
     "a map of positions": lambda: map_caption(SWEEP, "accuracy", BY_GROUP),
     "a description has every number": lambda: description(TABLE),
-    "the description of a map names its highest cells": lambda: map_description(HEADS),
+    "the description of a map names its highest cells": lambda: map_description(
+        map_cells(HEADS, "accuracy")
+    ),
     "the description of a map of positions": lambda: map_description(SWEEP),
     "outer folds do not claim unused test rows": lambda: caption(NESTED),
     "no choice where none was measured": lambda: caption(NESTED, "balanced_accuracy"),
@@ -124,7 +130,7 @@ def test_the_nested_choice_is_a_line_and_no_point_of_the_curve():
     assert not any("chosen by" in one.text for one in figure.layout.annotations)
     assert chosen_points(NESTED, placed(NESTED)) == []
     assert len(chosen_points(TABLE, placed(only(TABLE, split="test", metric="accuracy")))) == 1
-    assert chosen_cell(FOLDS_OF_HEADS, map_cells(FOLDS_OF_HEADS, "accuracy")) is None
+    assert map_cells(FOLDS_OF_HEADS, "accuracy")["rank"].isna().all()
 
 
 def test_the_line_is_in_the_curve_of_a_sweep_too():
