@@ -1,9 +1,9 @@
 """Parallel map over worker processes that share the CPU cores.
 
-The first job runs in this process and measures the time per job. Worker processes are started only
-if the remaining jobs would take clearly longer than the start of a process. This process computes
-jobs too. Every job uses the same number of threads in any process, because the last bits of a
-result may depend on that number.
+Without an estimate of the time, the first job runs in this process and measures it. Worker
+processes are started only if the jobs would take clearly longer than the start of a process. This
+process computes jobs too. Every job uses the same number of threads in any process, because the
+last bits of a result may depend on that number.
 """
 
 from __future__ import annotations
@@ -50,6 +50,7 @@ def parallel_map(
     items: Sequence[Item],
     workers: int | None = None,
     n_threads: int | None = None,
+    seconds: float | None = None,
 ) -> Iterator[Result]:
     """Yield the result of each job, in the order of the items.
 
@@ -58,6 +59,7 @@ def parallel_map(
         items: arguments of the jobs.
         workers: number of jobs that run at the same time; None for one per core.
         n_threads: threads per job; None for an equal share of the cores.
+        seconds: estimated time of all jobs in one process; None to measure the first one.
 
     Raises:
         ConfigError: `workers` is less than 1.
@@ -75,15 +77,17 @@ def parallel_map(
     if n_threads is None:
         n_threads = max(1, cores // n_parallel)
     run_job = partial(_threaded, job, n_threads)
-    start = time.perf_counter()  # the first job shows how long the others would take
-    first = run_job(items[0])
-    serial_seconds = (time.perf_counter() - start) * (len(items) - 1)
-    yield first
+    if seconds is None:
+        start = time.perf_counter()
+        first = run_job(items[0])
+        items = items[1:]
+        seconds = (time.perf_counter() - start) * len(items)
+        yield first
     # Worker processes must save more time than their start takes. Two processes save half.
-    if n_parallel == 1 or serial_seconds < 2 * START_UP or ProcessPoolExecutor is None:
-        yield from map(run_job, items[1:])
+    if n_parallel == 1 or seconds < 2 * START_UP or ProcessPoolExecutor is None:
+        yield from map(run_job, items)
     else:
-        yield from _in_parallel(run_job, items[1:], n_parallel - 1)  # and this process
+        yield from _in_parallel(run_job, items, n_parallel - 1)  # and this process
 
 
 def check_workers(workers: int | None) -> None:

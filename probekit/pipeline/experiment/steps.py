@@ -26,7 +26,7 @@ from probekit.pipeline.experiment.record import described_run, run_key
 from probekit.pipeline.experiment.source import Source, model_source
 from probekit.pipeline.intervene.run import write_causes
 from probekit.pipeline.measure.choices import chosen_sites
-from probekit.pipeline.measure.probers import make_probers, probing_seconds
+from probekit.pipeline.measure.probers import make_probers, probing_seconds, seconds_of_processes
 from probekit.pipeline.measure.probing import probe_sites
 from probekit.pipeline.measure.run_folder import RunFolder
 from probekit.pipeline.measure.selected_probe import write_selected_probe
@@ -101,9 +101,9 @@ def run_source(
     with exclusive(path, _BUSY.format(path)), recorded_stage(path, watcher) as watched:
         if is_finished(path):
             return finished_result(path, watcher, page=page)
-        watched.expect(
-            "probe", probing_seconds(probers, source.widths, len(source.networks), n_workers)
-        )
+        expected = probing_seconds(probers, source.widths, len(source.networks))
+        n_sites = len(source.widths)
+        watched.expect("probe", seconds_of_processes(expected, n_sites, n_workers))
         # Before the long work, so that an unusable folder fails immediately.
         folder = RunFolder(path, created)
         with step("capture"):
@@ -113,7 +113,10 @@ def run_source(
             for position, (name, prober) in enumerate(zip(names, probers, strict=True)):
                 if len(probers) > 1:
                     watched.tell(f"position {name}")
-                results += probe_sites(source, position, prober, folder, watched, n_workers)
+                of_position = None if expected is None else expected / len(probers)
+                results += probe_sites(
+                    source, position, prober, folder, watched, n_workers, of_position
+                )
             chosen = chosen_sites(results, dict(zip(names, probers, strict=True)))
             if chosen is not None:
                 origin = {"run": folder.path.name, "position": chosen.place["position"]}

@@ -21,7 +21,7 @@ from probekit.model.network import Network
 from probekit.pipeline.experiment.prepare import TextRows, n_features, prepare, read_card, width_of
 from probekit.pipeline.experiment.record import findings
 from probekit.pipeline.experiment.rows import Rows
-from probekit.pipeline.measure.probers import make_probers, probing_seconds
+from probekit.pipeline.measure.probers import make_probers, probing_seconds, seconds_of_processes
 from probekit.probes.controls.baselines import quick_word_guess, word_identity_log_frequencies
 
 _MOST_ROWS = 1000  # of each side that the check of words reads, so that it is fast
@@ -150,7 +150,8 @@ def _report(
     """
     probers = make_probers(experiment, rows)
     n_examples, n_rows, n_sites = len(rows.dataset), len(rows.example), len(rows.selections)
-    found, seconds = findings(rows, probers), probing_seconds(probers, widths, n_networks)
+    found, serial = findings(rows, probers), probing_seconds(probers, widths, n_networks)
+    seconds = seconds_of_processes(serial, len(widths), None)
     durations = {} if seconds is None else {"probe": seconds}
     return ValidationReport(found, n_examples, n_rows, n_sites, bytes, durations)
 

@@ -62,9 +62,9 @@ def make_probers(experiment: AnyExperiment, rows: Rows, device: str = "cpu") -> 
 
 
 def probing_seconds(
-    probers: Sequence[Prober], widths: Sequence[int], n_networks: int, workers: int | None = None
+    probers: Sequence[Prober], widths: Sequence[int], n_networks: int
 ) -> float | None:
-    """Return the estimated time to probe all sites, in seconds.
+    """Return the estimated time to probe all sites in one process, in seconds.
 
     A probe of each kind is tuned on random features of some training rows, and its time multiplied.
     None if a kind reads whole texts or trees or is an MLP, whose single fits take seconds, or if
@@ -75,7 +75,6 @@ def probing_seconds(
         widths: number of features of each site.
         n_networks: number of probed networks, the one of the experiment and those with random
             weights.
-        workers: number of sites probed in parallel; None for one per core.
     """
     prober = probers[0]
     data, settings, width = prober.data, prober.settings, max(widths)
@@ -94,9 +93,22 @@ def probing_seconds(
         seconds = time.perf_counter() - start
     n_fits = prober.n_splits * (n_networks + settings.control_draws * prober.has_control)
     size = sum(widths) / width * len(data.train) / len(rows)
+    return float(_OTHER_WORK * seconds * n_fits * size * len(probers))
+
+
+def seconds_of_processes(seconds: float | None, n_sites: int, workers: int | None) -> float | None:
+    """Return the time of `probing_seconds` if sites are shared among processes.
+
+    Args:
+        seconds: the time of one process; None if it is unknown.
+        n_sites: the number of sites.
+        workers: the number of processes; None for one per core.
+
+    >>> seconds_of_processes(60.0, n_sites=8, workers=1), seconds_of_processes(None, 8, None)
+    (60.0, None)
+    """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    n_parallel = min(workers or cores or 1, cores or 1, len(widths))
-    return float(_OTHER_WORK * seconds * n_fits * size * len(probers) / n_parallel)
+    return seconds and seconds / min(workers or cores or 1, cores or 1, n_sites)
 
 
 def _no_fit_reported(done: int, total: int) -> None:

@@ -43,6 +43,7 @@ def probe_sites(
     folder: RunFolder,
     watcher: Watcher,
     workers: int | None = 1,
+    seconds: float | None = None,
 ) -> list[SiteResult]:
     """Return the results of the baselines, then of every site in forward order.
 
@@ -53,6 +54,7 @@ def probe_sites(
         folder: folder of the run; finished sites are saved in its folder `sites` and reused.
         watcher: receives the progress.
         workers: number of sites probed in parallel, each in a process; None for one per core.
+        seconds: estimated time for all sites in one process, if it is known.
 
     Raises:
         StoreError: a file cannot be written, or the folder was deleted during the run.
@@ -76,7 +78,9 @@ def probe_sites(
     # It must not depend on the number of workers or of missing sites, because the number of threads
     # may change the last bits of results. At least 1, also with more sites than cores.
     n_threads = max(1, cpu_count() // len(selections))
-    found = parallel_map(job, [tasks[number] for number in missing], workers, n_threads)
+    if seconds is not None:
+        seconds *= len(missing) / len(sites)
+    found = parallel_map(job, [tasks[number] for number in missing], workers, n_threads, seconds)
     for done, (number, site) in enumerate(zip(missing, found, strict=True), start=1):
         sites[number] = site
         folder.note(site.files)

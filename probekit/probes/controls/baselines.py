@@ -35,9 +35,9 @@ from probekit.probes.solve.fits import Judge, rate_numbers, rate_scores, search
 from probekit.probes.solve.solver import Problem, Solver
 from probekit.probes.targets import BASELINE_GRIDS
 
-# Maps inputs to a sparse or dense feature matrix, with parameters fitted on training inputs.
-FeatureExtractor = Callable[[NDArray[Any]], Any]
-FitFeatures = Callable[[NDArray[Any]], FeatureExtractor]
+# Maps inputs, an array or a sparse matrix, to features, with parameters fitted on training inputs.
+FeatureExtractor = Callable[[Any], Any]
+FitFeatures = Callable[[Any], FeatureExtractor]
 
 TEXT_C = BASELINE_GRIDS["class"][1]
 PENALTIES = BASELINE_GRIDS["number"][1]
@@ -75,12 +75,13 @@ def predict_baselines(
     for name, (inputs_of, fit_features) in TEXT_BASELINES.items():
         if name not in settings.baselines:
             continue
-        inputs, others = inputs_of(data, rows), inputs_of(data, data.test)
-        if inputs is not None and others is not None:
+        inputs = inputs_of(data, np.concatenate([rows, data.test]))
+        if inputs is not None:
+            own, others = inputs[: len(rows)], inputs[len(rows) :]
             n_classes = None if settings.reads_numbers else fitted.n_classes
             judge, balanced = fitted.judge(LOGISTIC), settings.class_weight is not None
             outputs, penalty = text_model(
-                fit_features, inputs, task[rows], fold_of_row, others, n_classes, judge, balanced
+                fit_features, own, task[rows], fold_of_row, others, n_classes, judge, balanced
             )
             predictions = fitted.predictions(LOGISTIC, task[data.test], outputs, task[rows])
             yield name, predictions, len(rows), penalty
@@ -180,16 +181,15 @@ def word_mean_numbers(
     return found
 
 
-def word_counts(train: NDArray[Any], longest: int = 1) -> FeatureExtractor:
-    """Return a function that counts the words of the training vocabulary in texts.
+def known_words(train: Any) -> FeatureExtractor:
+    """Return a function that keeps the columns of word counts whose word occurs in `train`."""
+    known = np.flatnonzero(train.getnnz(axis=0))
 
-    Sequences of up to `longest` adjacent words are counted, too.
-    """
-    from sklearn.feature_extraction.text import CountVectorizer
+    def features(counts: Any) -> Any:
+        """Return the columns of the words that occur in the training rows."""
+        return counts[:, known]
 
-    counter = CountVectorizer(token_pattern=WORD, ngram_range=(1, longest), dtype=np.float64)
-    found: FeatureExtractor = counter.fit(train).transform
-    return found
+    return features
 
 
 def word_indicators(train: NDArray[Any]) -> FeatureExtractor:
@@ -214,9 +214,27 @@ def decile_features(train: NDArray[Any]) -> FeatureExtractor:
     return features
 
 
-def _texts(data: ProbeData, rows: Codes) -> NDArray[Any] | None:
-    """Return the text (n_rows,) of each row; None if there are no texts."""
-    return None if data.texts is None else data.texts[rows]
+def word_counts(texts: Sequence[str] | NDArray[Any], longest: int = 1) -> Any:
+    """Return how often each word occurs in each text, as a sparse matrix (n_texts, n_words).
+
+    Sequences of up to `longest` adjacent words are counted, too. The columns are the words of all
+    texts, in alphabetical order; `known_words` keeps those of training texts.
+
+    >>> word_counts(["To be", "or not to be"]).toarray().tolist()
+    [[1.0, 0.0, 0.0, 1.0], [1.0, 1.0, 1.0, 1.0]]
+    """
+    from sklearn.feature_extraction.text import CountVectorizer
+
+    counter = CountVectorizer(token_pattern=WORD, ngram_range=(1, longest), dtype=np.float64)
+    # Rows of a data set of words share their text.
+    distinct, number = np.unique(np.asarray(texts, dtype=object), return_inverse=True)
+    # `transform` sorts the words of a row, on whose order the last bits of a fit depend.
+    return counter.fit(distinct).transform(distinct)[number]
+
+
+def _words_of_texts(data: ProbeData, rows: Codes, longest: int = 1) -> Any:
+    """Return the `word_counts` of the text of each row; None if there are no texts."""
+    return None if data.texts is None else word_counts(data.texts[rows], longest)
 
 
 def _lengths(data: ProbeData, rows: Codes) -> NDArray[Any] | None:
@@ -236,9 +254,9 @@ def _words(data: ProbeData, rows: Codes) -> NDArray[Any] | None:
 
 # For each baseline, a function that returns the inputs (n_rows, ...) of some rows, None if the data
 # lack them, and one that returns the feature extractor of training inputs.
-TEXT_BASELINES: dict[str, tuple[Callable[[ProbeData, Codes], NDArray[Any] | None], FitFeatures]] = {
-    "bag_of_words": (_texts, word_counts),
-    "n_grams": (_texts, partial(word_counts, longest=2)),
+TEXT_BASELINES: dict[str, tuple[Callable[[ProbeData, Codes], Any], FitFeatures]] = {
+    "bag_of_words": (_words_of_texts, known_words),
+    "n_grams": (partial(_words_of_texts, longest=2), known_words),
     "neighbouring_words": (_words, word_indicators),
     "length": (_lengths, decile_features),
 }
@@ -246,10 +264,10 @@ TEXT_BASELINES: dict[str, tuple[Callable[[ProbeData, Codes], NDArray[Any] | None
 
 def text_model(
     fit_features: FitFeatures,
-    train: NDArray[Any],
+    train: Any,
     y: LabelColumn,
     fold_of_row: Codes,
-    others: NDArray[Any],
+    others: Any,
     n_classes: int | None,
     judge: Judge | None = None,
     balanced: bool = False,
@@ -274,9 +292,9 @@ def text_model(
     Raises:
         DataError: Labels are classes, and the training rows have only one.
 
-    >>> train, test = np.array(["so good", "so bad"] * 2), np.array(["a good day"])
+    >>> counts = word_counts(["so good", "so bad", "so good", "so bad", "a good day"])
     >>> y, folds = np.array([1, 0, 1, 0]), np.array([0, 0, 1, 1])
-    >>> logs, _ = text_model(word_counts, train, y, folds, test, n_classes=2)
+    >>> logs, _ = text_model(known_words, counts[:4], y, folds, counts[4:], n_classes=2)
     >>> logs.argmax(axis=1).tolist()
     [1]
     >>> y, new = np.array([1.0, 2.0, 8.0, 9.0]), np.array([[7.0]])

@@ -17,8 +17,8 @@ def prober_of(kind="logistic", n=60):
 
 @pytest.mark.parametrize("kind", ["logistic", "lda"])
 def test_probing_takes_longer_for_more_work(kind):
-    small = probing_seconds([prober_of(kind)], [4], 1, workers=1)
-    large = probing_seconds([prober_of(kind)] * 3, [4] * 20, 40, workers=1)
+    small = probing_seconds([prober_of(kind)], [4], 1)
+    large = probing_seconds([prober_of(kind)] * 3, [4] * 20, 40)
     assert large > 20 * small > 0
 
 

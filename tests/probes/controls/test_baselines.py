@@ -4,15 +4,26 @@ import numpy as np
 import pytest
 
 from probekit.probes.controls import baselines
-from probekit.probes.controls.baselines import PENALTIES, TEXT_BASELINES, TEXT_C, text_model
+from probekit.probes.controls.baselines import PENALTIES, TEXT_BASELINES, TEXT_C, word_counts
 from probekit.probes.data import ProbeData
 from probekit.probes.prober import Prober
 from probekit.probes.score.metrics import NumberPredictions, Resamples, r2
 from probekit.probes.settings import ProbeSettings
 
-bag_of_words, n_grams, neighbouring_words, length = (one for _, one in TEXT_BASELINES.values())
+bag_of_words, n_grams, neighbouring_words, length = TEXT_BASELINES
+LONGEST = {bag_of_words: 1, n_grams: 2}  # of the baselines that count words in texts
 TRAIN, TEST = slice(0, 300), slice(300, 400)
 FOLDS = np.arange(300) // 2 % 5
+
+
+def text_model(baseline, train, labels, folds, tested, n_classes):
+    """The outputs for the tested inputs, and the penalty; texts are given as texts."""
+    inputs = np.concatenate([train, tested])
+    if baseline in LONGEST:
+        inputs = word_counts(inputs, LONGEST[baseline])
+    own, others = inputs[: len(train)], inputs[len(train) :]
+    features = TEXT_BASELINES[baseline][1]
+    return baselines.text_model(features, own, labels, folds, others, n_classes)
 
 
 def predicted(features, X, labels, tested=None, n_classes=None):
