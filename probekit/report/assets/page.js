@@ -8,9 +8,10 @@ try {
   chosenTheme = localStorage.getItem("theme") || null;
 } catch {} // storage is forbidden in frames of notebooks; a choice then lasts until the page closes
 
-function showTheme() {
+function showTheme(event) {
   const onScreen = chosenTheme ?? (darkSystem.matches ? "dark" : "light");
-  document.documentElement.dataset.theme = paper.matches ? "light" : onScreen;
+  const isPaper = paper.matches || event?.type === "beforeprint";
+  document.documentElement.dataset.theme = isPaper ? "light" : onScreen;
   document.dispatchEvent(new Event("themechange"));
 }
 
@@ -25,6 +26,7 @@ function switchTheme() {
 }
 
 for (const query of [darkSystem, paper]) query.addEventListener("change", showTheme);
+for (const kind of ["beforeprint", "afterprint"]) addEventListener(kind, showTheme);
 showTheme();
 
 /** A new element with properties and children. */

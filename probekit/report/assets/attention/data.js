@@ -5,8 +5,7 @@ const rowStart = (row) => (row * (row + 1)) / 2;
 /** Codes of weights, from deflated and base64-encoded text. */
 async function unpacked(text, levels) {
   const bytes = Uint8Array.from(atob(text), (character) => character.charCodeAt(0));
-  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
-  const buffer = await new Response(stream).arrayBuffer();
+  const buffer = await inflated(bytes).arrayBuffer();
   return levels > 255 ? new Uint16Array(buffer) : new Uint8Array(buffer);
 }
 
