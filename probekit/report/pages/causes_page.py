@@ -149,7 +149,7 @@ def cause_items(
     ]
     items = [*_verdicts(tables), *(page.Paragraph(sentence, "note") for sentence in cautions)]
     folded = [part for part in parts if not part.is_open]
-    return [*items, page.Group("cause-figures", figures)], folded
+    return [*items, page.Group("columns cause-figures", figures, column=34)], folded
 
 
 def _verdicts(tables: CauseTables) -> Iterator[page.Item]:

@@ -161,9 +161,9 @@ class Group:
 
     Attributes:
         layout: class in the style sheet, "" for none: `rows`, `split` for a figure to the left of a
-            table, `matrices` and `cause-figures` for figures next to each other, and others.
+            table, `columns` for figures next to each other, and others.
         items: the items.
-        column: smallest width of a column in rem; 0 for the default of the style sheet.
+        column: smallest width of one of the `columns` in rem.
     """
 
     kind: ClassVar = "group"
