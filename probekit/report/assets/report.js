@@ -22,8 +22,6 @@ for (const source of document.querySelectorAll(".modules script")) {
   document.head.append(element("script", { type: "module", textContent: await unpack(source) }));
 }
 
-const channels = (colour) => [1, 3, 5].map((at) => parseInt(colour.slice(at, at + 2), 16));
-
 /** Sets the colours of a layout to those of the page's style. */
 function paint(layout) {
   const style = getComputedStyle(document.documentElement);
@@ -34,6 +32,7 @@ function paint(layout) {
   for (const name of Object.keys(layout).filter((name) => /^[xy]axis\d*$/.test(name))) {
     Object.assign(layout[name], { gridcolor: grid, linecolor: line, tickcolor: line });
   }
+  const channels = (colour) => [1, 3, 5].map((at) => parseInt(colour.slice(at, at + 2), 16));
   // Texts that name lines have the colour of the line, mixed with the ink (see `label_colour` in style.py).
   for (const { arrowcolor, font } of layout.annotations ?? []) {
     if (!arrowcolor || !font?.color) continue;

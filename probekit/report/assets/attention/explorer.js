@@ -19,7 +19,6 @@ let hovered = null; // the part of the page that the hovered item is in
 let isShifted = false;
 let look;
 let drawn = ""; // settings that the grid was last drawn with
-let gridDrawn; // promise of the grid with these settings
 
 const views = [makeView(), makeView()];
 const picks = [makePick(0), makePick(1)];
@@ -84,9 +83,14 @@ async function refresh() {
   root.setAttribute("aria-busy", "true");
   look = new Look(data.colours, state.scale, isDark());
   showControls();
+  const { heads, active, scale, rest, score, order, low, high } = state;
+  const { prompt } = heads[active];
+  const settings = JSON.stringify([prompt, scale, rest, score, order, low, high, isDark()]);
   const shown = await Promise.all(headsByView().map((places) => pictureOrRefusal(places)));
-  await showGrid();
+  const thumbnails = settings === drawn ? null : await prompts[prompt].thumbnails(rest);
   if (turn !== turns) return; // the state changed while this was decoded
+  if (thumbnails) showGrid(prompts[prompt], thumbnails);
+  drawn = settings;
   views.forEach((view, number) => showView(view, shown[number]));
   mark();
   root.setAttribute("aria-busy", "false");
@@ -135,7 +139,6 @@ function showPick(box, number) {
   box.hidden = number > 0 && !isCompared;
   letter.hidden = !isCompared;
   letter.textContent = "AB"[number];
-  letter.title = "Select heads in the grid for this view";
   letter.setAttribute("aria-pressed", state.active === number);
   const lists = [
     [prompts.map(({ text }, i) => `${i + 1}  ${text.slice(0, 300)}`), prompt],
@@ -154,21 +157,7 @@ function fill(select, names, chosen) {
   select.value = chosen;
 }
 
-/** Draws the grid if its settings changed; resolves when the grid is drawn, also if an earlier call draws it. */
-function showGrid() {
-  const { prompt: number } = state.heads[state.active];
-  const { scale, rest, score, order, low, high } = state;
-  const settings = JSON.stringify([number, scale, rest, score, order, low, high, isDark()]);
-  if (settings !== drawn) {
-    drawn = settings;
-    gridDrawn = drawGrid(prompts[number], settings);
-  }
-  return gridDrawn;
-}
-
-async function drawGrid(prompt, settings) {
-  const thumbnails = await prompt.thumbnails(state.rest);
-  if (drawn !== settings) return;
+function showGrid(prompt, thumbnails) {
   const { passed, all, text } = grid.show(prompt, thumbnails, look, state);
   find(".arrangement").textContent = text;
   find(".passed").textContent = state.score ? `${passed} of ${all} heads` : "";
@@ -192,8 +181,10 @@ function showView(view, shown) {
   showKey(view.part(".key"), shown);
 }
 
+const hasPicture = (name) => [name, "both"].includes(state.picture);
+
 function showPictures({ part, matrix, lines }, shown) {
-  const [isMatrix, isLines] = ["matrix", "lines"].map((name) => [name, "both"].includes(state.picture));
+  const [isMatrix, isLines] = ["matrix", "lines"].map(hasPicture);
   part(".frame").hidden = part(".zoom").hidden = !isMatrix;
   part(".lines").hidden = part(".linestext").hidden = !isLines;
   matrix.show(shown, look, state.zoom, state.box);
@@ -213,9 +204,7 @@ function showKey(key, shown) {
 }
 
 /** The row or column that colours the text: the pinned one, or else the hovered one. */
-function shownLine() {
-  return state.pin ?? lineOf(hover, isShifted);
-}
+const shownLine = () => state.pin ?? lineOf(hover, isShifted);
 
 function lineOf(at, shifted) {
   if (!at) return null;
@@ -285,12 +274,9 @@ async function exportView(view, kind) {
     }
     const paper = new Look(data.colours, state.scale, false);
     const { shown, lines } = view;
-    const parts = {
-      matrix: () => matrixPart(shown, paper),
-      lines: () => linesPart(shown, paper, lines.marks.line, lines.visible),
-    };
-    const chosen = Object.keys(parts).filter((name) => [name, "both"].includes(state.picture));
-    const picture = drawing(`${data.model} · ${shown.name}`, chosen.map((name) => parts[name]()));
+    const parts = hasPicture("matrix") ? [matrixPart(shown, paper)] : [];
+    if (hasPicture("lines")) parts.push(linesPart(shown, paper, lines.marks.line, lines.visible));
+    const picture = drawing(`${data.model} · ${shown.name}`, parts);
     const name = fileName(data.model, prompts, shown.places, kind);
     download(await SAVED_AS[kind](picture), name);
     status.textContent = `Saved ${name}.`;

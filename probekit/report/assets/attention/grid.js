@@ -65,10 +65,6 @@ class HeadGrid {
     }
   }
 
-  focus() {
-    this.box.querySelector("[tabindex='0']")?.focus();
-  }
-
   key(event) {
     const place = this.places.get(event.target);
     if (!place || !(event.key in ARROWS)) return;
@@ -77,11 +73,11 @@ class HeadGrid {
     const buttons = [...this.places.keys()];
     const width = this.across();
     const now = buttons.indexOf(event.target);
-    const column = this.isRanked ? now + right : clamp((now % width) + right, 0, width - 1);
-    const next = this.isRanked ? column + down * width : now - (now % width) + column + down * width;
-    if (!buttons[next]) return;
-    this.open(this.places.get(buttons[next]));
-    buttons[next].focus();
+    const next = buttons[now + right + down * width];
+    const isInRow = Math.floor(now / width) === Math.floor((now + right) / width);
+    if (!next || !(isInRow || this.isRanked)) return;
+    this.open(this.places.get(next));
+    next.focus();
   }
 
   /** Number of heads per row of the grid. */

@@ -34,11 +34,7 @@ class Lines extends Sheet {
 
   show(shown, look) {
     Object.assign(this, { shown, look });
-    this.measure();
-  }
-
-  measure() {
-    const { size } = this.shown;
+    const { size } = shown;
     this.room = this.tallest;
     const pitch = Math.floor((this.room - HEAD_ROOM) / size);
     this.pitch = pitch < PITCH.least ? PITCH.scrolled : Math.min(pitch, PITCH.most);
