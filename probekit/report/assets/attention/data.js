@@ -102,7 +102,8 @@ async function picture(prompts, [place, other], rest, stretch) {
     const subtracted = prompts[other.prompt];
     shown.parts = [Float32Array.from(values), await subtracted.values(other, rest)];
     shown.parts[1].forEach((value, at) => (values[at] -= value));
-    shown.tokens = tokens.map((token, i) => either(token, subtracted.tokens[i]));
+    const others = subtracted.tokens;
+    shown.tokens = tokens.map((token, i) => (token === others[i] ? token : `${token} | ${others[i]}`));
   }
   // In the first row with a weight, all of it is on the only token that is left.
   shown.least = rowStart(rest ? 2 : 1);
@@ -110,8 +111,6 @@ async function picture(prompts, [place, other], rest, stretch) {
   shown.top = stretch ? Math.abs(values[shown.largest]) || 1 : 1;
   return shown;
 }
-
-const either = (token, other) => (token === other ? token : `${token} | ${other}`);
 
 /** Index, from `start` on, of the value with the largest magnitude; undefined if there is none. */
 function largest(values, start) {

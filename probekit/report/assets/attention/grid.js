@@ -71,19 +71,14 @@ class HeadGrid {
     event.preventDefault();
     const [down, right] = ARROWS[event.key];
     const buttons = [...this.places.keys()];
-    const width = this.across();
+    const columns = getComputedStyle(this.box).gridTemplateColumns.split(" ").length;
+    const width = this.isRanked ? columns : columns - 1; // heads in a row, without the name of the layer
     const now = buttons.indexOf(event.target);
     const next = buttons[now + right + down * width];
     const isInRow = Math.floor(now / width) === Math.floor((now + right) / width);
     if (!next || !(isInRow || this.isRanked)) return;
     this.open(this.places.get(next));
     next.focus();
-  }
-
-  /** Number of heads per row of the grid. */
-  across() {
-    const columns = getComputedStyle(this.box).gridTemplateColumns.split(" ").length;
-    return this.isRanked ? columns : columns - 1;
   }
 }
 

@@ -84,11 +84,10 @@ function drawnLabels(labels, cell, left, top) {
   return labels.flatMap((label, i) => {
     if (i % step) return [];
     const middle = (i + 0.5) * cell;
-    const common = { "dominant-baseline": "central" };
     const turned = `translate(${left + middle} ${top - 5}) rotate(-90)`;
     return [
-      svgElement("text", { ...common, x: left - 5, y: top + middle, "text-anchor": "end" }, label),
-      svgElement("text", { ...common, transform: turned }, label),
+      svgElement("text", { "dominant-baseline": "central", x: left - 5, y: top + middle, "text-anchor": "end" }, label),
+      svgElement("text", { "dominant-baseline": "central", transform: turned }, label),
     ];
   });
 }
