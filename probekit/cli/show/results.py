@@ -14,6 +14,7 @@ from probekit.cli.show.terminal import echo, show_table, words
 from probekit.report.causes.findings import (
     cause_detail,
     directions_in,
+    open_causes,
     run_answers,
     verdict_tables,
 )
@@ -98,7 +99,7 @@ def show_results(result: RunResult) -> None:
             legend.append(f"*: selected by cross-validation{by}")
         legend += [text for name, text in _LEGEND.items() if name in columns]
         echo(f"{'; '.join(legend)}.")
-    echo("\n" + "\n".join(run_answers(result.folder, record)))
+    echo("\n" + "\n".join(run_answers(open_causes(result.folder), record)))
     compared = comparison_table(v, record.control)
     if compared:
         echo()
