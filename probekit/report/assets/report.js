@@ -14,7 +14,7 @@ document.head.append(library);
 
 for (const link of document.querySelectorAll("a.save")) {
   unpack(link.nextElementSibling).then((text) => {
-    link.href = URL.createObjectURL(new Blob([text], { type: "text/csv" }));
+    link.setAttribute("href", URL.createObjectURL(new Blob([text], { type: "text/csv" })));
   });
 }
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -174,7 +174,7 @@ def report_page(run_dir: Path) -> str:
         sections.append(page.PageSection("Attention", [view]))
     attention_styles = EXPLORER_STYLES if attention else ()
     causes_styles = ("causes.css",) if causes else ()
-    scripts: list[str | Sequence[str]] = ["errors.js"] if wrong and wrong.probes else []
+    scripts: list[tuple[str, ...]] = [("errors.js",)] if wrong and wrong.probes else []
     scripts += [EXPLORER_SCRIPTS] if attention else []
     config_text = paths.hide(_text(run_dir / "config.yaml"))
     sections += [_data(record), _measured(record, config_text)]
