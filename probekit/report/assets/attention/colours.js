@@ -69,7 +69,8 @@ function inkOn(colour) {
   return 0.2126 * r + 0.7152 * g + 0.0722 * b > 0.179 ? "#000000" : "#ffffff";
 }
 
-/** Canvas of side x side pixels: several values in a pixel are max-pooled by absolute value, masked cells are transparent. */
+/** Canvas of side x side pixels. Several values in a pixel are max-pooled by absolute value; masked
+ *  cells are transparent. */
 function canvasOf(shown, side, look) {
   const { size, values } = shown;
   const pooled = new Float32Array(side * side).fill(NaN);
