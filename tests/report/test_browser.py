@@ -102,6 +102,40 @@ def test_buttons_of_a_figure_work_with_the_keyboard(browser, make_run):
     assert browser.evaluate(reach) < before
 
 
+def test_a_figure_stays_zoomed_when_its_colours_or_the_window_change(browser, page):
+    browser.open(page)
+    plot = "document.querySelector('.plot .drawing')"
+    reach = f"({plot}.layout.xaxis.range[1] - {plot}.layout.xaxis.range[0])"
+    before = browser.evaluate(reach)
+    browser.evaluate(f"{plot}.querySelector('[data-title=\"Zoom in\"]').click()")
+    browser.settle()
+    zoomed = browser.evaluate(reach)
+    assert zoomed < before
+    browser.evaluate("switchTheme()")
+    browser.settle()
+    assert browser.evaluate(reach) == zoomed
+    browser.resize(600)
+    browser.settle()
+    assert browser.evaluate(reach) == zoomed
+    browser.evaluate("switchTheme()")  # the choice lasts in the storage of the browser
+    assert browser.trouble == []
+
+
+def test_a_dark_page_is_printed_in_light_colours_by_browsers_that_copy_it_first(browser, page):
+    """These send no event of the media query."""
+    browser.open(page, dark=True)
+    theme = "document.documentElement.dataset.theme"
+    themes = [
+        browser.evaluate(f"{change} {theme}")
+        for change in (
+            "",
+            "dispatchEvent(new Event('beforeprint'));",
+            "dispatchEvent(new Event('afterprint'));",
+        )
+    ]
+    assert themes == ["dark", "light", "dark"]
+
+
 BOTTOM = "document.querySelector('{}').getBoundingClientRect().bottom"
 
 

@@ -21,17 +21,13 @@ function show() {
 /** Replaces the rows that differ from those of the server; ticks, focus and order of others stay. */
 function renew(fresh) {
   const before = new Map([...body.rows].map((row) => [row.dataset.run, row]));
-  let isChanged = false;
   for (const row of [...fresh.rows].reverse()) {
     const old = before.get(row.dataset.run);
     before.delete(row.dataset.run);
-    if (old?.innerHTML === row.innerHTML) continue;
-    isChanged = true;
-    if (old) old.replaceWith(row);
-    else body.prepend(row);
+    if (!old) body.prepend(row);
+    else if (old.innerHTML !== row.innerHTML) old.replaceWith(row);
   }
   for (const row of before.values()) row.remove();
-  if (!isChanged && !before.size) return;
   resort(table);
   show();
 }
@@ -43,9 +39,7 @@ async function refresh() {
     const page = new DOMParser().parseFromString(await answer.text(), "text/html");
     gone.hidden = true;
     const fresh = page.querySelector("#runs");
-    if (!fresh) return;
-    if (table.closest("form").hidden && fresh.tBodies[0].rows.length) location.reload();
-    renew(fresh.tBodies[0]);
+    if (fresh) renew(fresh.tBodies[0]);
   } catch (error) {
     if (!(error instanceof TypeError)) throw error;
     gone.hidden = false;

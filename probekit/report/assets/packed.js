@@ -12,7 +12,8 @@ async function unpack(script) {
     for (let digit = at; digit < at + 5; digit += 1) number = number * 85 + value[text.charCodeAt(digit)];
     words.setUint32(word, number);
   }
-  const bytes = new Uint8Array(words.buffer, 0, Number(script.dataset.bytes));
-  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
-  return new Response(stream).text();
+  return inflated(new Uint8Array(words.buffer, 0, Number(script.dataset.bytes))).text();
 }
+
+/** Returns bytes that zlib has compressed as the body of a response. */
+const inflated = (bytes) => new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate")));

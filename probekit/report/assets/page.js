@@ -1,14 +1,17 @@
-// What every page has: light or dark colours, and a clipboard.
+// What every page has: light or dark colours, a clipboard, and a function that makes elements.
 
-// Colours are those of the system, or those that the reader chose for all pages.
+// Colours are those of the system, or those that the reader chose for all pages; paper is light.
 const darkSystem = matchMedia("(prefers-color-scheme: dark)");
+const paper = matchMedia("print");
 let chosenTheme = null;
 try {
   chosenTheme = localStorage.getItem("theme") || null;
 } catch {} // storage is forbidden in frames of notebooks; a choice then lasts until the page closes
 
-function showTheme() {
-  document.documentElement.dataset.theme = chosenTheme ?? (darkSystem.matches ? "dark" : "light");
+function showTheme(event) {
+  const onScreen = chosenTheme ?? (darkSystem.matches ? "dark" : "light");
+  const isPaper = paper.matches || event?.type === "beforeprint";
+  document.documentElement.dataset.theme = isPaper ? "light" : onScreen;
   document.dispatchEvent(new Event("themechange"));
 }
 
@@ -22,15 +25,23 @@ function switchTheme() {
   showTheme();
 }
 
-for (const query of [darkSystem, matchMedia("print")]) query.addEventListener("change", showTheme);
+for (const query of [darkSystem, paper]) query.addEventListener("change", showTheme);
+for (const kind of ["beforeprint", "afterprint"]) addEventListener(kind, showTheme);
 showTheme();
+
+/** A new element with properties and children. */
+function element(name, properties = {}, ...children) {
+  const made = Object.assign(document.createElement(name), properties);
+  made.append(...children);
+  return made;
+}
 
 /** Copies text to the clipboard, also in frames without clipboard permission (notebooks). */
 async function copy(text) {
   try {
     await navigator.clipboard.writeText(text);
   } catch {
-    const area = Object.assign(document.createElement("textarea"), { value: text });
+    const area = element("textarea", { value: text });
     document.body.append(area);
     area.select();
     const isCopied = document.execCommand("copy");

@@ -47,9 +47,8 @@ function read() {
 }
 
 const headings = [...document.querySelectorAll("main > section:not(.text) > h2")];
-document.querySelector(".contents").append(...headings.filter(() => headings.length > 2).map(({ id, textContent }) => (
-  Object.assign(document.createElement("a"), { href: `#${id}`, textContent })
-)));
+const links = headings.map(({ id, textContent }) => element("a", { href: `#${id}`, textContent }));
+if (links.length > 2) document.querySelector(".contents").append(...links);
 if (window === window.parent) { // the frame of a notebook has no address
   if (location.hash) read();
   addEventListener("hashchange", read);

@@ -9,8 +9,7 @@ const CONFIG = {
 };
 
 // Figures are drawn by the library that the page contains compressed.
-const library = document.createElement("script");
-library.textContent = await unpack(document.querySelector("#plotly script"));
+const library = element("script", { textContent: await unpack(document.querySelector("#plotly script")) });
 document.head.append(library);
 
 for (const link of document.querySelectorAll("a.save")) {
@@ -20,47 +19,26 @@ for (const link of document.querySelectorAll("a.save")) {
 }
 
 for (const source of document.querySelectorAll(".modules script")) {
-  const module = document.createElement("script");
-  module.type = "module";
-  module.textContent = await unpack(source);
-  document.head.append(module);
+  document.head.append(element("script", { type: "module", textContent: await unpack(source) }));
 }
 
-const channels = (colour) => [1, 3, 5].map((at) => parseInt(colour.slice(at, at + 2), 16));
-
-/** Colours of the texts that name lines, by path: that of the line, mixed with the ink (see `label_colour` in style.py). */
-function labelColours(layout, ink) {
-  const mixed = (colour) => channels(colour).map((own, at) => Math.round(0.6 * own + 0.4 * channels(ink)[at]));
-  return (layout.annotations ?? []).flatMap(({ arrowcolor, font }, number) => (
-    arrowcolor && font?.color ? [[`annotations[${number}].font.color`, `rgb(${mixed(arrowcolor)})`]] : []
-  ));
-}
-
-/** Layout colours taken from the page's style, by path in the layout. */
-function colours(layout) {
+/** Sets the colours of a layout to those of the page's style. */
+function paint(layout) {
   const style = getComputedStyle(document.documentElement);
   const value = (name) => style.getPropertyValue(name).trim();
-  const axes = Object.keys(layout).filter((name) => /^[xy]axis\d*$/.test(name)).flatMap((axis) => [
-    [`${axis}.gridcolor`, value("--grid")],
-    [`${axis}.linecolor`, value("--line")],
-    [`${axis}.tickcolor`, value("--line")],
-  ]);
-  const texts = [["font.color", value("--ink")], ["modebar.color", value("--quiet")]];
-  return Object.fromEntries([...texts, ...axes, ...labelColours(layout, value("--ink"))]);
-}
-
-const drawn = [];
-
-/** Sets values of a layout by path before the first draw, so that colours do not flicker; null is the default. */
-function paint(layout, values) {
-  for (const [path, value] of Object.entries(values)) {
-    const names = path.split(/[.[\]]+/);
-    const last = names.pop();
-    const at = names.reduce((part, name) => (part[name] ??= {}), layout);
-    if (value === null) delete at[last];
-    else at[last] = value;
+  const [ink, grid, line] = [value("--ink"), value("--grid"), value("--line")];
+  layout.font = { ...layout.font, color: ink };
+  layout.modebar = { ...layout.modebar, color: value("--quiet") };
+  for (const name of Object.keys(layout).filter((name) => /^[xy]axis\d*$/.test(name))) {
+    Object.assign(layout[name], { gridcolor: grid, linecolor: line, tickcolor: line });
   }
-  return layout;
+  const channels = (colour) => [1, 3, 5].map((at) => parseInt(colour.slice(at, at + 2), 16));
+  // Texts that name lines have the colour of the line, mixed with the ink (see `label_colour` in style.py).
+  for (const { arrowcolor, font } of layout.annotations ?? []) {
+    if (!arrowcolor || !font?.color) continue;
+    const mixed = channels(arrowcolor).map((own, at) => Math.round(0.6 * own + 0.4 * channels(ink)[at]));
+    font.color = `rgb(${mixed})`;
+  }
 }
 
 // Elements that Plotly makes clickable with a pointer only; keys are added here.
@@ -89,12 +67,10 @@ const NARROW = matchMedia("(max-width: 40rem)");
 const GAP = 64; // pixels between stacked panels, for labels of ticks and a title
 const LINE = 18; // pixels of the second line of a title
 
-/** Values of the layout, by path, with panels in one column or as they were written; sets the height of the drawing. */
-function arranged(drawing, layout) {
-  const axes = Object.keys(layout).filter((name) => /^xaxis\d*$/.test(name)).map((name) => [name, name.replace("x", "y")]);
-  if (!layout.meta?.stacks || axes.length < 2) return {};
-  drawing.style.height = drawing.dataset.height;
-  drawing.style.minWidth = "";
+/** Puts the panels of a layout into one column, and makes the drawing higher. */
+function stack(drawing, layout) {
+  const axes = Object.keys(layout).filter((name) => /^xaxis\d*$/.test(name));
+  if (!layout.meta?.stacks || axes.length < 2) return;
   const { meta, margin } = layout;
   const isLong = layout.annotations?.some((note) => note.name === "panel title" && note.text.includes("<br>"));
   const gap = GAP + (isLong ? LINE : 0);
@@ -102,70 +78,55 @@ function arranged(drawing, layout) {
   const [low, high] = layout.yaxis.domain ?? [0, 1];
   const panel = (drawing.offsetHeight - around) * (high - low);
   const whole = axes.length * (panel + gap) - gap;
-  if (NARROW.matches) {
-    drawing.style.height = `${whole + around}px`;
-    drawing.style.minWidth = `calc(6rem + var(--least, 0rem) / ${axes.length})`;
-  }
-  return Object.fromEntries(axes.flatMap(([x, y], number) => {
+  drawing.style.height = `${whole + around}px`;
+  drawing.style.minWidth = `calc(6rem + var(--least, 0rem) / ${axes.length})`;
+  axes.forEach((name, number) => {
+    const [x, y] = [layout[name], layout[name.replace("x", "y")]];
     const top = 1 - number * (panel + gap) / whole;
-    const isLast = number === axes.length - 1;
-    const stacked = {
-      [`${x}.domain`]: [0, 1],
-      [`${x}.showticklabels`]: true,
-      [`${x}.ticktext`]: meta.ticktext?.[x] ?? layout[x].ticktext,
-      [`${x}.title.text`]: isLast ? layout[x].title.text : "",
-      [`${y}.domain`]: [Math.max(0, top - panel / whole), top],
-      [`${y}.showticklabels`]: true,
-    };
-    const read = (path) => path.split(".").reduce((at, part) => at?.[part], layout) ?? null;
-    return Object.entries(stacked).map(([path, value]) => [path, NARROW.matches ? value : read(path)]);
-  }));
+    Object.assign(x, { domain: [0, 1], showticklabels: true, ticktext: meta.ticktext?.[name] ?? x.ticktext });
+    if (number < axes.length - 1) x.title = { ...x.title, text: "" };
+    Object.assign(y, { domain: [Math.max(0, top - panel / whole), top], showticklabels: true });
+  });
 }
 
-/** Numbers of the maps whose colour bar is left out in narrow windows, because their cells contain the values. */
-const scaled = (data) => (
-  data.some(({ mode }) => mode === "text") ? data.flatMap(({ type, colorbar }, number) => (
-    type === "heatmap" && colorbar?.orientation !== "h" ? [number] : []
-  )) : []
-);
-
-/** Lets a map without its colour bar be narrower. */
-function narrow(drawing, maps) {
-  if (maps.length === 1) drawing.style.minWidth = NARROW.matches ? "calc(var(--least, 0rem) - 5rem)" : "";
+/** Leaves out the colour bar of maps whose cells contain the values, so that a single one needs less room. */
+function dropScale(drawing, data) {
+  if (!data.some(({ mode }) => mode === "text")) return;
+  const maps = data.filter(({ type, colorbar }) => type === "heatmap" && colorbar?.orientation !== "h");
+  for (const map of maps) map.showscale = false;
+  if (maps.length === 1) drawing.style.minWidth = "calc(var(--least, 0rem) - 5rem)";
 }
 
 /** Reads the figure of a plot once. */
-const loaded = (plot) => (plot.loading ??= unpack(plot.querySelector("script")).then((text) => { plot.figure = JSON.parse(text); }));
+const loaded = (plot) => (plot.loading ??= unpack(plot.querySelector("script")).then((text) => {
+  plot.shown = { figure: JSON.parse(text), style: plot.querySelector(".drawing").getAttribute("style") ?? "" };
+}));
 
 /** The drawing, traces and layout of a figure, in the colours and for the width of the window. */
 function prepared(plot) {
-  const { data, layout } = structuredClone(plot.figure);
+  const { data, layout } = structuredClone(plot.shown.figure);
   const drawing = plot.querySelector(".drawing");
-  drawing.dataset.height = drawing.style.height;
-  drawing.written = plot.figure;
-  const maps = scaled(data);
-  if (NARROW.matches) maps.forEach((number) => { data[number].showscale = false; });
-  narrow(drawing, maps);
-  return [drawing, data, paint(layout, { ...colours(layout), ...arranged(drawing, drawing.written.layout) })];
+  drawing.setAttribute("style", plot.shown.style);
+  if (plot.view) {
+    data.forEach((trace, number) => Object.assign(trace, plot.view.traces[number]));
+    layout.plot_bgcolor = plot.view.ground;
+  }
+  if (NARROW.matches) {
+    dropScale(drawing, data);
+    stack(drawing, layout);
+  }
+  paint(layout);
+  layout.uirevision = drawing.ariaLabel; // the reader's zoom lasts until another figure is shown
+  return [drawing, data, layout];
 }
+
+const drawn = new Set();
 
 async function draw(plot) {
   await loaded(plot);
   const [drawing, data, layout] = prepared(plot);
-  drawn.push(drawing);
+  drawn.add(plot);
   await Plotly.newPlot(drawing, data, layout, CONFIG);
-  NARROW.addEventListener("change", async () => {
-    const { written } = drawing;
-    const maps = scaled(written.data);
-    const values = arranged(drawing, written.layout);
-    if (maps.length) {
-      const shown = maps.map((number) => !NARROW.matches && (written.data[number].showscale ?? true));
-      await Plotly.restyle(drawing, { showscale: shown }, maps);
-      narrow(drawing, maps);
-    }
-    await Plotly.relayout(drawing, values);
-    await Plotly.Plots.resize(drawing);
-  });
   drawing.on("plotly_afterplot", () => name(drawing));
   drawing.addEventListener("keydown", press);
   // Sent to scripts of the page, with the custom data of the point.
@@ -178,28 +139,37 @@ async function draw(plot) {
   name(drawing);
 }
 
-const recolour = () => Promise.all(drawn.map((drawing) => Plotly.relayout(drawing, colours(drawing.layout))));
+/** Draws figures again that have changed, or whose page has. */
+const redraw = (plots) => Promise.all([...plots].map((plot) => Plotly.react(...prepared(plot))));
 
-document.addEventListener("themechange", recolour);
+document.addEventListener("themechange", () => redraw(drawn));
+NARROW.addEventListener("change", () => redraw(drawn));
 
-const choices = new Map(); // plot -> its figures by metric
+// Menus of maps select the colours of another view.
+for (const menu of document.querySelectorAll(".choice select")) {
+  const plot = menu.closest(".plot");
+  menu.addEventListener("change", async () => {
+    const [, views] = plot.querySelectorAll("script");
+    plot.view = JSON.parse(await unpack(views))[menu.value];
+    await redraw([plot]);
+  });
+}
 
-/** Draws the figure of another metric in the place of the one that is shown. */
+/** Shows the figure of another metric in the place of the one that is shown. */
 async function show(plot, metric) {
   await loaded(plot);
   const drawing = plot.querySelector(".drawing");
-  const text = plot.querySelector("figcaption p") ?? plot.querySelector("figcaption");
+  const text = plot.querySelector("figcaption p");
   const heading = plot.querySelector("h2, h3") ?? plot.closest("section").querySelector("h2");
-  if (!choices.has(plot)) {
-    const first = { title: heading.textContent, figure: plot.figure, caption: text.textContent, description: drawing.ariaLabel, style: drawing.getAttribute("style") };
-    choices.set(plot, [first, ...JSON.parse(await unpack(plot.querySelector(".others script")))]);
+  if (!plot.choices) {
+    const words = { title: heading.textContent, caption: text.textContent, description: drawing.ariaLabel };
+    const others = JSON.parse(await unpack(plot.querySelector(".others script")));
+    plot.choices = [{ ...plot.shown, ...words }, ...others];
   }
-  const all = choices.get(plot);
-  const { title, figure, caption: words, description, style } = all.find((one) => one.metric === metric) ?? all[0];
-  [heading.textContent, text.textContent, plot.figure] = [title, words, figure];
-  drawing.ariaLabel = description;
-  drawing.style.height = /height: ([^;]+)/.exec(style)?.[1] ?? "";
-  if (drawn.includes(drawing)) await Plotly.react(...prepared(plot));
+  plot.shown = plot.choices.find((one) => one.metric === metric) ?? plot.choices[0];
+  const { title, caption, description } = plot.shown;
+  [heading.textContent, text.textContent, drawing.ariaLabel] = [title, caption, description];
+  if (drawn.has(plot)) await redraw([plot]);
 }
 
 const menu = document.querySelector(".metric select");

@@ -44,9 +44,9 @@ function rowsOfFigure({ data, layout }) {
 
 /** A line of buttons, given as their texts and what they do. */
 function bar(actions) {
-  const line = Object.assign(document.createElement("span"), { className: "saving" });
+  const line = element("span", { className: "saving" });
   for (const [text, act] of Object.entries(actions)) {
-    const button = Object.assign(document.createElement("button"), { type: "button", textContent: text });
+    const button = element("button", { type: "button", textContent: text });
     button.addEventListener("click", async () => {
       button.textContent = `${text}: ${await act().then(() => "done", () => "not allowed by the browser")}`;
     });
@@ -59,15 +59,15 @@ for (const plot of document.querySelectorAll(".plot")) {
   const drawing = plot.querySelector(".drawing");
   plot.querySelector("figcaption").append(bar({
     // As written, in the colours of a light page and for a wide window.
-    "Save SVG": () => Plotly.downloadImage(structuredClone(drawing.written), {
+    "Save SVG": () => Plotly.downloadImage(structuredClone(plot.shown.figure), {
       format: "svg", filename: document.title, width: Math.max(640, drawing.offsetWidth), height: drawing.offsetHeight,
     }),
-    "Copy CSV": async () => copy(asCsv(rowsOfFigure(drawing.written))),
+    "Copy CSV": async () => copy(asCsv(rowsOfFigure(plot.shown.figure))),
   }));
 }
 for (const table of document.querySelectorAll("table.numbers")) {
-  const frame = document.createElement("div");
   const outer = table.closest(".scroll") ?? table;
+  const frame = element("div");
   outer.replaceWith(frame);
   frame.append(outer, bar({ "Copy CSV": () => copy(asCsv(rowsOfTable(table))) }));
 }

@@ -18,7 +18,9 @@ function sort(table, column, descending) {
     const absent = Number.isNaN(number(left)) - Number.isNaN(number(right));
     return absent || direction * left.textContent.localeCompare(right.textContent);
   };
-  body.append(...[...body.rows].sort(compare));
+  const sorted = [...body.rows].sort(compare);
+  // A row that is moved would lose the focus.
+  if (sorted.some((row, number) => row !== body.rows[number])) body.append(...sorted);
 }
 
 /** Sorts a table again, after its rows have changed, by the column that it was sorted by. */

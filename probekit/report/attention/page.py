@@ -120,7 +120,7 @@ class AttentionExplorer:
             title=f"Attention of {self.model}",
             answer="",
             sections=[View("attention/explorer.html", {"attention": data})],
-            styles=("attention/page.css", *EXPLORER_STYLES),
+            styles=EXPLORER_STYLES,
             scripts=[EXPLORER_SCRIPTS],
         ).html()
 

@@ -337,12 +337,19 @@ def position_label(position: int, record: CausesRecord) -> str:
     return f"position {position} ({token_label(record.tokens[position])})"
 
 
-def run_answers(run_dir: Path, record: RunRecord) -> tuple[str, ...]:
+def open_causes(run_dir: Path) -> CauseTables | None:
+    """Return the interventions of a run as pages show them; None without interventions.
+
+    Raises:
+        DataError: A file cannot be read.
+    """
+    return legible(CauseTables.open(run_dir)) if has_causes(run_dir) else None
+
+
+def run_answers(causes: CauseTables | None, record: RunRecord) -> tuple[str, ...]:
     """Return the sentences that answer a run's question: of its interventions first, if any."""
     of_probes = answer(record.verdict, record.question)
-    if not has_causes(run_dir):
-        return (of_probes,)
-    return cause_answer(legible(CauseTables.open(run_dir))), of_probes
+    return (of_probes,) if causes is None else (cause_answer(causes), of_probes)
 
 
 def cause_answer(tables: CauseTables) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 import pandas as pd
 
 from probekit.errors import ConfigError, MissingError, UnknownNameError, nearest, path_of
-from probekit.report.causes.findings import run_answers
+from probekit.report.causes.findings import open_causes, run_answers
 from probekit.report.figures.figure_files import REM, SavedFigure, check_engine, file_names
 from probekit.report.pages.page import FigurePart, figure_json, render
 from probekit.report.pages.parts import first_part
@@ -139,7 +139,7 @@ class RunResult:
     @cached_property
     def answers(self) -> tuple[str, ...]:
         """The answer, then with interventions the answer of the probes."""
-        return run_answers(self.folder, self._record)
+        return run_answers(open_causes(self.folder), self._record)
 
     @cached_property
     def warnings(self) -> tuple[str, ...]:

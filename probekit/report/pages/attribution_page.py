@@ -71,13 +71,6 @@ def strongest_parts(attribution: AttributedLogit) -> pd.DataFrame:
     return named.sort_values("value", key=abs, ascending=False, kind="stable")
 
 
-def largest_parts(attribution: AttributedLogit, n: int) -> str:
-    """Return the n components with the largest absolute contributions, as a phrase."""
-    named = strongest_parts(attribution).head(n)
-    pairs = zip(named["name"], named["value"], strict=True)
-    return ", ".join(f"{name} {signed(value)}" for name, value in pairs)
-
-
 def attribution_answer(attribution: AttributedLogit) -> str:
     """Return which component raises the logit or logit difference most, and which lowers it most.
 
@@ -119,12 +112,14 @@ def attribution_page(attribution: AttributedLogit, *, model: str, facts: Mapping
     exact = f"The contributions of the {len(parts)} components sum to the logit within"
     rows = attribution.rows
     n_layers, n_heads = (int(rows[name].max()) + 1 for name in ("layer", "head"))
+    largest = parts[["name", "value"]].head(MOST_NAMED).itertuples(index=False)
+    named = ", ".join(f"{name} {signed(value)}" for name, value in largest)
     in_order = "; ".join(f"{name} {signed(value)}" for name, value in step_rows(rows).items())
     by_head = page.FigurePart(
         "Contributions of heads and MLPs",
         page.figure_json(attribution_map(rows)),
         "Contribution of each component to the logit. “bias” is the bias of the attention output.",
-        "Contribution of each head and MLP. Largest: " + largest_parts(attribution, MOST_NAMED),
+        f"Contribution of each head and MLP. Largest: {named}",
         height=8 + 1.9 * n_layers,
         width=9 + 2.9 * (n_heads + len(OTHER_COLUMNS)),
     )

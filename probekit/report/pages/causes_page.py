@@ -32,7 +32,7 @@ from probekit.report.pages.parts import map_part
 from probekit.report.pages.table import Cell, ResultTable
 from probekit.report.sentences.answer import p_words
 from probekit.report.texts import capitalised, class_label, model_title
-from probekit.results.causes import FOLDER, TABLES, CauseTables, has_causes
+from probekit.results.causes import FOLDER, TABLES, CauseTables
 from probekit.results.record import reading_run_file
 from probekit.results.table import n_blocks, only
 
@@ -149,7 +149,7 @@ def cause_items(
     ]
     items = [*_verdicts(tables), *(page.Paragraph(sentence, "note") for sentence in cautions)]
     folded = [part for part in parts if not part.is_open]
-    return [*items, page.Group("cause-figures", figures)], folded
+    return [*items, page.Group("columns cause-figures", figures, column=34)], folded
 
 
 def _verdicts(tables: CauseTables) -> Iterator[page.Item]:
@@ -193,9 +193,8 @@ def cause_figures(run_dir: Path, layers: dict[int, str] | None = None) -> list[p
     Raises:
         DataError: a file cannot be read.
     """
-    if not has_causes(run_dir):
-        return []
-    return cause_parts(findings.legible(CauseTables.open(run_dir)), layers)
+    tables = findings.open_causes(run_dir)
+    return [] if tables is None else cause_parts(tables, layers)
 
 
 def table_files(run_dir: Path) -> list[page.Files]:

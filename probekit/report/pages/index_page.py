@@ -19,7 +19,7 @@ from probekit.errors import ProbekitError
 from probekit.files import is_held
 from probekit.probes.score.metric_table import METRICS
 from probekit.progress import STAGE, read_stage
-from probekit.report.causes.findings import run_answers
+from probekit.report.causes.findings import open_causes, run_answers
 from probekit.report.pages.page import Page, View
 from probekit.results.finished_run import date_text
 from probekit.results.record import STARTED, RecordPart, RunRecord, open_record, read_record
@@ -180,7 +180,7 @@ def _finished(folder: Path, path: str, url: str, written: tuple[int, ...]) -> En
     v = record.verdict
     metric, chance = METRICS[v.metric], math.nan if v.score is None else v.score.chance
     best = metric.range[1 if metric.sign > 0 else 0]
-    answers = run_answers(folder, record)
+    answers = run_answers(open_causes(folder), record)
     details = " ".join(answers)
     summary, _, _ = answers[0].partition(" [")  # to the score
     if len(answers) > 1:  # that of interventions has several effects

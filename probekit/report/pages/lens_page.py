@@ -323,8 +323,8 @@ def _hover(row: dict[Hashable, Any]) -> str:
     """Return the hover text of a cell: its tokens, the next token of the text, entropy and KL."""
 
     def named(token_column: str, probability_column: str) -> str:
-        token = plotly_text(token_label(row[token_column]))
-        return f"{token} {_probability(row[probability_column])}"
+        token, p = plotly_text(token_label(row[token_column])), row[probability_column]
+        return f"{token} {format_number(p) if p >= 0.001 else f'{p:.1e}'}"
 
     here = plotly_text(token_label(row["token"]))
     lines = [f"<b>{_site_label(row['site'])}</b> at [{row['position']}] {here}"]
@@ -335,11 +335,6 @@ def _hover(row: dict[Hashable, Any]) -> str:
         lines.append(f"follows: {following}, rank {row['next_rank']:,}")
     lines.append(f"entropy {row['entropy']:.2f} nats, KL from the output {row['kl']:.2f} nats")
     return "<br>".join(lines)
-
-
-def _probability(value: float) -> str:
-    """Return a probability as text, in scientific notation below 0.001."""
-    return format_number(value) if value >= 0.001 else f"{value:.1e}"
 
 
 def lens_curve(summary: pd.DataFrame) -> go.Figure:

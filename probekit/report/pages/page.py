@@ -161,9 +161,9 @@ class Group:
 
     Attributes:
         layout: class in the style sheet, "" for none: `rows`, `split` for a figure to the left of a
-            table, `matrices` and `cause-figures` for figures next to each other, and others.
+            table, `columns` for figures next to each other, and others.
         items: the items.
-        column: smallest width of a column in rem; 0 for the default of the style sheet.
+        column: smallest width of one of the `columns` in rem.
     """
 
     kind: ClassVar = "group"
@@ -239,7 +239,7 @@ class Page:
         aside: parts at the right end of the line above the title.
         head: title of the window; "" for `title`.
         styles: style sheets; `report.css` is that of pages with figures.
-        scripts: scripts, and groups of scripts that are one module.
+        scripts: modules, each given as the names of its scripts.
         is_live: whether the page refreshes itself, for which it may request its own address.
     """
 
@@ -254,7 +254,7 @@ class Page:
     aside: Sequence[str] = ()
     head: str = ""
     styles: Sequence[str] = ("report.css",)
-    scripts: Sequence[str | Sequence[str]] = ()
+    scripts: Sequence[Sequence[str]] = ()
     is_live: bool = False
 
     @property
@@ -318,19 +318,10 @@ def breakable(text: str) -> Markup:
     return Markup(".<wbr>").join(visible(text).split("."))
 
 
-def _asset(name: str) -> Markup:
-    """Return a style sheet or script unescaped, for use inside a <style> or <script> element."""
-    return Markup(files("probekit.report").joinpath("assets", name).read_text("utf-8"))
-
-
-def _assets(names: Sequence[str]) -> Markup:
-    """Return scripts that are one module."""
-    return Markup("\n").join(_asset(name) for name in names)
-
-
-def _packed_script() -> Markup:
-    """Return the script that unpacks texts."""
-    return Markup(_asset("packed.js").replace("{{ digits }}", _DIGITS))
+def _asset(*names: str) -> Markup:
+    """Return a style sheet, or the scripts of a module, unescaped for a <style> or <script>."""
+    folder = files("probekit.report").joinpath("assets")
+    return Markup("\n".join(folder.joinpath(name).read_text("utf-8") for name in names))
 
 
 def compressed(text: str) -> Markup:
@@ -379,6 +370,4 @@ _ENVIRONMENT = Environment(
 )
 _ENVIRONMENT.filters |= {"breakable": breakable, "unbroken": unbroken, "with_code": with_code}
 _ENVIRONMENT.filters |= {"compressed": compressed, "compressed_json": compressed_json}
-_ENVIRONMENT.globals.update(
-    asset=_asset, assets=_assets, packed_script=_packed_script, plotly_js=_plotly_js
-)
+_ENVIRONMENT.globals.update(asset=_asset, digits=Markup(_DIGITS), plotly_js=_plotly_js)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from probekit.report.attention.page import (
     attention_data,
     choose_reduction,
 )
-from probekit.report.causes.findings import legible, run_answers
+from probekit.report.causes.findings import open_causes, run_answers
 from probekit.report.pages import page, parts
 from probekit.report.pages.causes_page import cause_figures, causes_section, write_causes_page
 from probekit.report.pages.table import Cell, ResultTable
@@ -35,7 +35,6 @@ from probekit.report.sentences.tables import (
     site_tables,
 )
 from probekit.report.texts import MachinePaths, class_label
-from probekit.results.causes import CauseTables, has_causes
 from probekit.results.finished_run import date_text, load_config
 from probekit.results.judging import reported_differences
 from probekit.results.network import AttentionPrompt
@@ -137,7 +136,7 @@ def report_page(run_dir: Path) -> str:
     record = paths.hide_in(record)
     v = record.verdict
     table = load_table(run_dir / "results.csv")
-    causes = legible(CauseTables.open(run_dir)) if has_causes(run_dir) else None
+    causes = open_causes(run_dir)
     attention = _attention(run_dir, record) if record.attention else None
     wrong = load_wrong(run_dir)
     figures = parts.with_choices(_result_figures(run_dir, table, record))
@@ -175,11 +174,11 @@ def report_page(run_dir: Path) -> str:
         sections.append(page.PageSection("Attention", [view]))
     attention_styles = EXPLORER_STYLES if attention else ()
     causes_styles = ("causes.css",) if causes else ()
-    scripts: list[str | Sequence[str]] = ["errors.js"] if wrong and wrong.probes else []
+    scripts: list[tuple[str, ...]] = [("errors.js",)] if wrong and wrong.probes else []
     scripts += [EXPLORER_SCRIPTS] if attention else []
     config_text = paths.hide(_text(run_dir / "config.yaml"))
     sections += [_data(record), _measured(record, config_text)]
-    answer, *others = run_answers(run_dir, record)
+    answer, *others = run_answers(causes, record)
     return page.Page(
         eyebrow=["probekit", record.run, record.model.source],
         title=record.question or record.run,

@@ -59,7 +59,7 @@ def texts_page(readings: Sequence[TextReading], classes: Sequence[str], facts: P
         method=METHOD,
         facts={"Scores on the probe's own data set": _tested(facts)},
         styles=["texts.css"],
-        scripts=["texts.js"],
+        scripts=[("texts.js",)],
     ).html()
 
 
@@ -144,13 +144,12 @@ def _key(palette: Palette) -> dict[str, Sequence[Any]]:
 
 def _tested(facts: ProbeFacts) -> dict[str, str]:
     """Return the held-out scores of the probe by the name of the metric."""
-    return {
-        metric_name(name): _with_interval(score.value, score.ci_low, score.ci_high)
-        + f" on {score.n:,} held-out rows"
-        + (f", chance {format_number(score.chance)}" if score.chance is not None else "")
-        for name, score in facts.metrics.items()
-    }
-
-
-def _with_interval(value: float, low: float | None, high: float | None) -> str:
-    return format_number(value) if low is None or high is None else format_number(value, low, high)
+    tested = {}
+    for name, score in facts.metrics.items():
+        ends = (
+            () if score.ci_low is None or score.ci_high is None else (score.ci_low, score.ci_high)
+        )
+        chance = "" if score.chance is None else f", chance {format_number(score.chance)}"
+        value = format_number(score.value, *ends)
+        tested[metric_name(name)] = f"{value} on {score.n:,} held-out rows{chance}"
+    return tested

@@ -71,14 +71,13 @@ def transfer_page(transfer: Transfer) -> str:
         caveats=transfer.notes,
         method=METHOD,
         head=f"Transfer between {', '.join(transfer.names)}",
-        styles=("report.css", "transfer.css"),
     ).html()
 
 
 def _matrices(transfer: Transfer, site: str, probe: str) -> page.Group:
     """Return the figures of one kind of probe at one site, next to each other."""
     parts = place_parts(transfer, site, probe)
-    return page.Group("matrices", parts, column=14 + 5 * len(transfer.names))
+    return page.Group("columns", parts, column=14 + 5 * len(transfer.names))
 
 
 def place_parts(transfer: Transfer, site: str, probe: str) -> list[page.FigurePart]:

@@ -99,17 +99,18 @@ class WrongExamples(RecordPart):
         """Whether the examples have predictions at tokens: either all have them, or none."""
         return bool(self.examples) and bool(self.examples[0].tokens)
 
-    def titles(self) -> list[str]:
-        """Return the title of each of `probes`: its site, and position and kind if they differ."""
+    @property
+    def titled(self) -> list[tuple[str, WrongOfProbe]]:
+        """Each of `probes` with its title: its site, and position and kind if they differ."""
         has_positions = len({probe.position for probe in self.probes}) > 1
         has_kinds = len({probe.probe for probe in self.probes}) > 1
-        titles = []
+        titled = []
         for probe in self.probes:
             site = site_with_head(probe.site, probe.head)
             details = [probe.position] if has_positions else []
             details += [probe.probe] if has_kinds else []
-            titles.append(" · ".join([site, *details]))
-        return titles
+            titled.append((" · ".join([site, *details]), probe))
+        return titled
 
     def painted(self) -> list[tuple[WrongExample, list[tuple[dict[str, Any], str]]]]:
         """Return each example with its coloured tokens and their classes in the style sheet."""

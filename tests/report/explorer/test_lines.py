@@ -72,7 +72,7 @@ def test_pointing_at_a_token_of_the_lines_isolates_them(show):
     assert explorer.text(".readout").startswith("key[2] ␣c ← ")
 
 
-PICTURES = [f"[name=picture][value={name}] + span" for name in ("both", "matrix", "lines")]
+PICTURES = [f"label:has([name=picture][value={name}])" for name in ("both", "matrix", "lines")]
 SESSIONS = {
     "lines are moved through by keys": [
         "go('head=0.0.1&picture=lines')",

@@ -2,7 +2,7 @@
 
 import pytest
 
-SIDE = "[name=view][value=side] + span"
+SIDE = "label:has([name=view][value=side])"
 SESSIONS = {
     "heads open by click and by arrow keys": (
         "scored",

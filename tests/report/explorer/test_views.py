@@ -19,7 +19,7 @@ MASKED = [0xE6, 0xE9, 0xED]
     ],
 )
 def test_cells_have_the_colour_of_their_weight_in_each_scale(explorer, scale, share):
-    explorer.click(f"[name=scale][value={scale}] + span")
+    explorer.click(f"label:has([name=scale][value={scale}])")
     for destination, source in ((0, 0), (3, 1), (4, 0), (4, 4)):
         expected = colour_of(PATTERNS[0][0, 0, destination, source], share)
         np.testing.assert_allclose(explorer.pixel(destination, source), expected, atol=1)

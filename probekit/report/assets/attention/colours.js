@@ -10,7 +10,7 @@ const SCALES = {
 
 const STEPS = 256; // even, so that a difference of 0 gets the middle colour
 
-const isDark = () => document.documentElement.dataset.theme === "dark" && matchMedia("screen").matches;
+const isDark = () => document.documentElement.dataset.theme === "dark";
 
 /** STEPS + 1 colours, interpolated between the stops of a scale. */
 function gradient(stops) {
@@ -69,8 +69,9 @@ function inkOn(colour) {
   return 0.2126 * r + 0.7152 * g + 0.0722 * b > 0.179 ? "#000000" : "#ffffff";
 }
 
-/** Image of side x side pixels; several values in a pixel are max-pooled by absolute value. */
-function imageOf(shown, side, look) {
+/** Canvas of side x side pixels. Several values in a pixel are max-pooled by absolute value; masked
+ *  cells are transparent. */
+function canvasOf(shown, side, look) {
   const { size, values } = shown;
   const pooled = new Float32Array(side * side).fill(NaN);
   for (let row = 0, at = 0; row < size; row++) {
@@ -87,12 +88,7 @@ function imageOf(shown, side, look) {
   pooled.forEach((value, pixel) => {
     if (!Number.isNaN(value)) pixels[pixel] = colours[Math.round(STEPS * look.place(shown, value))];
   });
-  return image;
-}
-
-/** Canvas with that image; masked cells are transparent. */
-function canvasOf(shown, side, look) {
-  const canvas = Object.assign(document.createElement("canvas"), { width: side, height: side });
-  canvas.getContext("2d").putImageData(imageOf(shown, side, look), 0, 0);
+  const canvas = element("canvas", { width: side, height: side });
+  canvas.getContext("2d").putImageData(image, 0, 0);
   return canvas;
 }

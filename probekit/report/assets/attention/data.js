@@ -5,30 +5,23 @@ const rowStart = (row) => (row * (row + 1)) / 2;
 /** Codes of weights, from deflated and base64-encoded text. */
 async function unpacked(text, levels) {
   const bytes = Uint8Array.from(atob(text), (character) => character.charCodeAt(0));
-  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
-  const buffer = await new Response(stream).arrayBuffer();
+  const buffer = await inflated(bytes).arrayBuffer();
   return levels > 255 ? new Uint16Array(buffer) : new Uint8Array(buffer);
 }
 
-function weightsOf(codes, levels) {
-  const weights = new Float32Array(codes.length);
-  for (let at = 0; at < codes.length; at++) weights[at] = (codes[at] / levels) ** 2;
-  return weights;
-}
+const weightsOf = (codes, levels) => new Float32Array(codes).map((code) => (code / levels) ** 2);
 
 /** Weights without those on the first token, rows renormalised to sum to 1; NaN is not drawn. */
 function withoutFirst(values, size) {
   for (let row = 0; row < size; row++) {
-    const start = rowStart(row);
-    let sum = 0;
-    for (let column = 1; column <= row; column++) sum += values[start + column];
-    for (let column = 1; column <= row; column++) values[start + column] /= sum || 1;
-    values[start] = NaN;
+    const others = values.subarray(rowStart(row) + 1, rowStart(row + 1));
+    const sum = others.reduce((before, value) => before + value, 0) || 1;
+    others.set(others.map((value) => value / sum));
+    values[rowStart(row)] = NaN;
   }
   return values;
 }
 
-const SUMMARIES = ["mean", "max"];
 const MERGES = {
   mean: (all) => all[0].map((_, at) => all.reduce((sum, values) => sum + values[at], 0) / all.length),
   max: (all) => all[0].map((_, at) => Math.max(...all.map((values) => values[at]))),
@@ -40,7 +33,7 @@ class Prompt {
     const { thumbnails: small, ...others } = facts;
     Object.assign(this, others, { small, levels, thumbnail });
     this.size = this.tokens.length;
-    this.columns = [...this.heads, ...(this.heads.length > 1 ? SUMMARIES : [])];
+    this.columns = [...this.heads, ...(this.heads.length > 1 ? Object.keys(MERGES) : [])];
     this.decoded = new Map();
   }
 
@@ -103,14 +96,14 @@ class Prompt {
 async function picture(prompts, [place, other], rest, stretch) {
   const prompt = prompts[place.prompt];
   const values = await prompt.values(place, rest);
-  const shown = { values, size: prompt.size, levels: prompt.levels, signed: Boolean(other), rest };
+  const { size, levels, tokens } = prompt;
+  const shown = { values, size, levels, tokens, signed: Boolean(other), rest };
   if (other) {
     const subtracted = prompts[other.prompt];
     shown.parts = [Float32Array.from(values), await subtracted.values(other, rest)];
     shown.parts[1].forEach((value, at) => (values[at] -= value));
-    shown.tokens = prompt.tokens.map((token, i) => either(token, subtracted.tokens[i]));
-  } else {
-    shown.tokens = prompt.tokens;
+    const others = subtracted.tokens;
+    shown.tokens = tokens.map((token, i) => (token === others[i] ? token : `${token} | ${others[i]}`));
   }
   // In the first row with a weight, all of it is on the only token that is left.
   shown.least = rowStart(rest ? 2 : 1);
@@ -118,8 +111,6 @@ async function picture(prompts, [place, other], rest, stretch) {
   shown.top = stretch ? Math.abs(values[shown.largest]) || 1 : 1;
   return shown;
 }
-
-const either = (token, other) => (token === other ? token : `${token} | ${other}`);
 
 /** Index, from `start` on, of the value with the largest magnitude; undefined if there is none. */
 function largest(values, start) {

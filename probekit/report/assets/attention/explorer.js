@@ -3,7 +3,6 @@
 
 const root = document.getElementById("attention");
 const find = (selector) => root.querySelector(selector);
-const element = (name, properties) => Object.assign(document.createElement(name), properties);
 
 const data = JSON.parse(await unpack(find("script")));
 const prompts = data.prompts.map((facts) => new Prompt(facts, data.levels, data.thumbnail));
@@ -20,15 +19,19 @@ let hovered = null; // the part of the page that the hovered item is in
 let isShifted = false;
 let look;
 let drawn = ""; // settings that the grid was last drawn with
-let gridDrawn; // promise of the grid with these settings
 
 const views = [makeView(), makeView()];
 const picks = [makePick(0), makePick(1)];
 const grid = new HeadGrid(find(".grid"), openHead);
 
+/** Appends a copy of the element in a template to another element, and returns it. */
+function copied(template, parent) {
+  parent.append(find(template).content.cloneNode(true));
+  return parent.lastElementChild;
+}
+
 function makeView() {
-  const box = find("template.view").content.cloneNode(true).firstElementChild;
-  find(".views").append(box);
+  const box = copied("template.view", find(".views"));
   const handlers = {
     point: pointAt, pin: pinAt,
     zoom: (cells) => change({ zoom: 0, box: cells }),
@@ -50,8 +53,7 @@ function makeView() {
 }
 
 function makePick(number) {
-  const box = find("template.pick").content.cloneNode(true).firstElementChild;
-  find(".picks").append(box);
+  const box = copied("template.pick", find(".picks"));
   box.setAttribute("aria-label", number ? "Head to compare with" : "Head shown");
   box.querySelector(".letter").addEventListener("click", () => change({ active: number }));
   box.addEventListener("change", ({ target }) => {
@@ -81,9 +83,14 @@ async function refresh() {
   root.setAttribute("aria-busy", "true");
   look = new Look(data.colours, state.scale, isDark());
   showControls();
+  const { heads, active, scale, rest, score, order, low, high } = state;
+  const { prompt } = heads[active];
+  const settings = JSON.stringify([prompt, scale, rest, score, order, low, high, isDark()]);
   const shown = await Promise.all(headsByView().map((places) => pictureOrRefusal(places)));
-  await showGrid();
+  const thumbnails = settings === drawn ? null : await prompts[prompt].thumbnails(rest);
   if (turn !== turns) return; // the state changed while this was decoded
+  if (thumbnails) showGrid(prompts[prompt], thumbnails);
+  drawn = settings;
   views.forEach((view, number) => showView(view, shown[number]));
   mark();
   root.setAttribute("aria-busy", "false");
@@ -116,10 +123,9 @@ function placeName(place) {
 function showControls() {
   for (const name of ["view", "picture", "scale"]) find(`[name=${name}][value=${state[name]}]`).checked = true;
   for (const name of ["rest", "stretch"]) find(`[name=${name}]`).checked = state[name];
-  for (const [name, value] of Object.entries(state.sorting)) {
-    const control = find(`.sorting [name=${name}]`);
-    if (control.value !== value) control.value = value;
-    control.parentElement.hidden = name !== "score" && !state.sorting.score;
+  for (const control of find(".sorting").querySelectorAll("[name]")) {
+    if (control.value !== state[control.name]) control.value = state[control.name];
+    control.parentElement.hidden = control.name !== "score" && !state.score;
   }
   root.dataset.view = state.view;
   picks.forEach(showPick);
@@ -133,7 +139,6 @@ function showPick(box, number) {
   box.hidden = number > 0 && !isCompared;
   letter.hidden = !isCompared;
   letter.textContent = "AB"[number];
-  letter.title = "Select heads in the grid for this view";
   letter.setAttribute("aria-pressed", state.active === number);
   const lists = [
     [prompts.map(({ text }, i) => `${i + 1}  ${text.slice(0, 300)}`), prompt],
@@ -146,29 +151,16 @@ function showPick(box, number) {
 
 function fill(select, names, chosen) {
   if (names.join("\n") !== select.dataset.names) {
-    select.replaceChildren(...names.map((textContent, value) => element("option", { textContent, value })));
+    select.replaceChildren(...names.map((name, value) => element("option", { value }, name)));
     select.dataset.names = names.join("\n");
   }
   select.value = chosen;
 }
 
-/** Draws the grid if its settings changed; resolves when the grid is drawn, also if an earlier call draws it. */
-function showGrid() {
-  const { prompt: number } = state.heads[state.active];
-  const settings = JSON.stringify([number, state.scale, state.rest, state.sorting, isDark()]);
-  if (settings !== drawn) {
-    drawn = settings;
-    gridDrawn = drawGrid(prompts[number], settings);
-  }
-  return gridDrawn;
-}
-
-async function drawGrid(prompt, settings) {
-  const thumbnails = await prompt.thumbnails(state.rest);
-  if (drawn !== settings) return;
-  const { passed, all, text } = grid.show(prompt, thumbnails, look, state.sorting);
+function showGrid(prompt, thumbnails) {
+  const { passed, all, text } = grid.show(prompt, thumbnails, look, state);
   find(".arrangement").textContent = text;
-  find(".passed").textContent = state.sorting.score ? `${passed} of ${all} heads` : "";
+  find(".passed").textContent = state.score ? `${passed} of ${all} heads` : "";
   find(".heads .pooled").hidden = prompt.size <= data.thumbnail.side;
 }
 
@@ -189,8 +181,10 @@ function showView(view, shown) {
   showKey(view.part(".key"), shown);
 }
 
+const hasPicture = (name) => [name, "both"].includes(state.picture);
+
 function showPictures({ part, matrix, lines }, shown) {
-  const [isMatrix, isLines] = ["matrix", "lines"].map((name) => [name, "both"].includes(state.picture));
+  const [isMatrix, isLines] = ["matrix", "lines"].map(hasPicture);
   part(".frame").hidden = part(".zoom").hidden = !isMatrix;
   part(".lines").hidden = part(".linestext").hidden = !isLines;
   matrix.show(shown, look, state.zoom, state.box);
@@ -202,19 +196,15 @@ function showPictures({ part, matrix, lines }, shown) {
 function showKey(key, shown) {
   const stops = look.bar(shown).filter((_, step) => step % 16 === 0);
   key.firstElementChild.style.background = `linear-gradient(to right, ${stops.map(rgb).join(", ")})`;
-  const ticks = look.ticks(shown).map((value) => {
-    const tick = element("span", { textContent: tickText(value) });
-    tick.style.left = `${100 * look.place(shown, value)}%`;
-    return tick;
-  });
+  const ticks = look.ticks(shown).map((value) => (
+    element("span", { style: `left: ${100 * look.place(shown, value)}%` }, tickText(value))
+  ));
   key.lastElementChild.replaceChildren(...ticks);
   key.setAttribute("aria-label", `Colour scale of the ${look.title(shown)} from ${tickText(look.ticks(shown)[0])} to ${tickText(shown.top)}`);
 }
 
 /** The row or column that colours the text: the pinned one, or else the hovered one. */
-function shownLine() {
-  return state.pin ?? lineOf(hover, isShifted);
-}
+const shownLine = () => state.pin ?? lineOf(hover, isShifted);
 
 function lineOf(at, shifted) {
   if (!at) return null;
@@ -248,7 +238,7 @@ function markView({ shown, part, matrix, lines, text }, line, cell) {
   const tokens = cell ? [cell.column, cell.row] : line ? [line.index] : [];
   // What is under the pointer never moves.
   for (const other of [text, lines]) if (other !== hovered) other.follow(tokens);
-  const readout = cell ? cellText(shown, cell) : line ? lineText(shown, line) : [element("span", { className: "hint", textContent: HINT })];
+  const readout = cell ? cellText(shown, cell) : line ? lineText(shown, line) : [element("span", { className: "hint" }, HINT)];
   part(".readout").replaceChildren(...readout);
   part(".nearby").replaceChildren(...nearby(shown, line, cell));
   for (const name of [".matrix", ".lines"]) part(name).setAttribute("aria-label", `${shown.name}. ${part(".readout").textContent}`);
@@ -284,12 +274,9 @@ async function exportView(view, kind) {
     }
     const paper = new Look(data.colours, state.scale, false);
     const { shown, lines } = view;
-    const parts = {
-      matrix: () => matrixPart(shown, paper),
-      lines: () => linesPart(shown, paper, lines.marks.line, lines.visible),
-    };
-    const chosen = Object.keys(parts).filter((name) => [name, "both"].includes(state.picture));
-    const picture = drawing(`${data.model} · ${shown.name}`, chosen.map((name) => parts[name]()));
+    const parts = hasPicture("matrix") ? [matrixPart(shown, paper)] : [];
+    if (hasPicture("lines")) parts.push(linesPart(shown, paper, lines.marks.line, lines.visible));
+    const picture = drawing(`${data.model} · ${shown.name}`, parts);
     const name = fileName(data.model, prompts, shown.places, kind);
     download(await SAVED_AS[kind](picture), name);
     status.textContent = `Saved ${name}.`;
@@ -298,14 +285,11 @@ async function exportView(view, kind) {
   }
 }
 
-find(".tools").addEventListener("change", ({ target }) => {
+find(".app").addEventListener("input", ({ target }) => {
   if (target.closest(".pick")) return; // has a listener of its own
-  change({ [target.name]: target.type === "checkbox" ? target.checked : target.value });
-});
-find(".sorting").addEventListener("input", ({ target }) => {
-  const sorting = { ...state.sorting, [target.name]: target.value };
-  if (target.name === "score") sorting.order = target.value ? "high" : "layer";
-  change({ sorting });
+  const update = { [target.name]: target.type === "checkbox" ? target.checked : target.value };
+  if (target.name === "score") update.order = target.value ? "high" : "layer";
+  change(update);
 });
 document.addEventListener("keydown", (event) => {
   if (event.key !== "Escape") return;
@@ -327,7 +311,7 @@ addEventListener("hashchange", () => {
 document.addEventListener("themechange", refresh);
 addEventListener("resize", refresh);
 
-find("[name=score]").append(...scoreNames.map((value) => element("option", { value, textContent: scoreTitles[value] })));
+find("[name=score]").append(...scoreNames.map((value) => element("option", { value }, scoreTitles[value])));
 find(".address").hidden = !hasAddress;
 find(".app").hidden = false;
 refresh();

@@ -2,8 +2,7 @@
 
 class HeadGrid {
   constructor(box, open) {
-    this.box = box;
-    this.open = open;
+    Object.assign(this, { box, open });
     box.addEventListener("click", (event) => {
       const button = event.target.closest("button");
       if (button) open(this.places.get(button));
@@ -12,18 +11,18 @@ class HeadGrid {
   }
 
   /** Draws the heads that pass the filter; returns the number of these and of all heads, and how they are arranged. */
-  show(prompt, thumbnail, look, sorting) {
+  show(prompt, thumbnail, look, state) {
     this.places = new Map();
     const all = prompt.layers.flatMap((_, layer) => prompt.columns.map((__, head) => ({ layer, head })));
-    const value = (place) => prompt.score(sorting.score, place);
-    const passes = (place) => isWithin(value(place), sorting);
+    const value = (place) => prompt.score(state.score, place);
+    const passes = (place) => isWithin(value(place), state);
     const heads = all.filter(({ head }) => prompt.isHead(head));
     const passed = heads.filter(passes);
-    const button = (place) => this.button(prompt, place, canvasOf(thumbnail(place), thumbnail(place).size, look), sorting);
-    this.isRanked = Boolean(sorting.score) && sorting.order !== "layer";
+    const button = (place) => this.button(prompt, place, canvasOf(thumbnail(place), thumbnail(place).size, look), state);
+    this.isRanked = Boolean(state.score) && state.order !== "layer";
     this.box.classList.toggle("ranked", this.isRanked);
     if (this.isRanked) {
-      const sign = sorting.order === "high" ? -1 : 1;
+      const sign = state.order === "high" ? -1 : 1;
       const rank = (place) => (Number.isNaN(value(place)) ? Infinity : sign * value(place));
       passed.sort((a, b) => rank(a) - rank(b) || 0); // stable for ties and for heads without a score
       this.box.style.gridTemplateColumns = "";
@@ -31,25 +30,26 @@ class HeadGrid {
     } else {
       this.box.style.gridTemplateColumns = `max-content repeat(${prompt.columns.length}, minmax(26px, 72px))`;
       const names = prompt.columns.map((name, head) => (prompt.isHead(head) ? `H${name}` : name));
-      this.box.replaceChildren(element("span"), ...names.map((textContent) => element("span", { textContent })));
+      this.box.replaceChildren(...["", ...names].map((name) => element("span", {}, name)));
       for (const place of all) {
-        if (!place.head) this.box.append(element("span", { textContent: `L${prompt.layers[place.layer]}` }));
+        if (!place.head) this.box.append(element("span", {}, `L${prompt.layers[place.layer]}`));
         const made = button(place);
         made.classList.toggle("out", prompt.isHead(place.head) && !passes(place));
         this.box.append(made);
       }
     }
-    return { passed: passed.length, all: heads.length, text: arrangement(prompt, this.isRanked, sorting) };
+    return { passed: passed.length, all: heads.length, text: arrangement(prompt, this.isRanked, state) };
   }
 
   button(prompt, place, canvas, { score }) {
-    const button = element("button", { type: "button", title: prompt.name(place), tabIndex: -1 });
-    button.append(canvas);
-    const value = prompt.score(score, place);
-    if (this.isRanked) button.append(element("b", { textContent: prompt.shortName(place) }));
-    if (score && prompt.isHead(place.head)) button.append(element("small", { textContent: scoreText(value) }));
-    const scored = score && prompt.isHead(place.head) ? `, ${score.replace("_", " ")} ${scoreText(value)}` : "";
-    button.setAttribute("aria-label", prompt.name(place) + scored);
+    const title = prompt.name(place);
+    const button = element("button", { type: "button", title, tabIndex: -1, ariaLabel: title }, canvas);
+    if (this.isRanked) button.append(element("b", {}, prompt.shortName(place)));
+    if (score && prompt.isHead(place.head)) {
+      const value = scoreText(prompt.score(score, place));
+      button.append(element("small", {}, value));
+      button.ariaLabel += `, ${score.replace("_", " ")} ${value}`;
+    }
     this.places.set(button, place);
     return button;
   }
@@ -65,29 +65,20 @@ class HeadGrid {
     }
   }
 
-  focus() {
-    this.box.querySelector("[tabindex='0']")?.focus();
-  }
-
   key(event) {
     const place = this.places.get(event.target);
     if (!place || !(event.key in ARROWS)) return;
     event.preventDefault();
     const [down, right] = ARROWS[event.key];
     const buttons = [...this.places.keys()];
-    const width = this.across();
-    const now = buttons.indexOf(event.target);
-    const column = this.isRanked ? now + right : clamp((now % width) + right, 0, width - 1);
-    const next = this.isRanked ? column + down * width : now - (now % width) + column + down * width;
-    if (!buttons[next]) return;
-    this.open(this.places.get(buttons[next]));
-    buttons[next].focus();
-  }
-
-  /** Number of heads per row of the grid. */
-  across() {
     const columns = getComputedStyle(this.box).gridTemplateColumns.split(" ").length;
-    return this.isRanked ? columns : columns - 1;
+    const width = this.isRanked ? columns : columns - 1; // heads in a row, without the name of the layer
+    const now = buttons.indexOf(event.target);
+    const next = buttons[now + right + down * width];
+    const isInRow = Math.floor(now / width) === Math.floor((now + right) / width);
+    if (!next || !(isInRow || this.isRanked)) return;
+    this.open(this.places.get(next));
+    next.focus();
   }
 }
 

@@ -34,11 +34,7 @@ class Lines extends Sheet {
 
   show(shown, look) {
     Object.assign(this, { shown, look });
-    this.measure();
-  }
-
-  measure() {
-    const { size } = this.shown;
+    const { size } = shown;
     this.room = this.tallest;
     const pitch = Math.floor((this.room - HEAD_ROOM) / size);
     this.pitch = pitch < PITCH.least ? PITCH.scrolled : Math.min(pitch, PITCH.most);
@@ -67,10 +63,7 @@ class Lines extends Sheet {
     }
   }
 
-  draw() {
-    const { clientWidth: width, clientHeight: height } = this.box;
-    if (!width || !this.shown) return; // hidden
-    const context = this.sharp(width, height);
+  paint(context, width, height) {
     context.save();
     context.beginPath();
     context.rect(0, HEAD_ROOM, width, height - HEAD_ROOM);
@@ -81,12 +74,9 @@ class Lines extends Sheet {
       for (const axis of ["row", "column"]) this.drawToken(context, token, axis, lines);
     }
     context.restore();
-    context.fillStyle = this.style("--quiet");
-    context.textBaseline = "middle";
-    context.textAlign = "right";
-    context.fillText("query", this.margin - 6, HEAD_ROOM / 2);
-    context.textAlign = "left";
-    context.fillText("key", width - this.margin + 6, HEAD_ROOM / 2);
+    const quiet = this.style("--quiet");
+    this.write(context, "query", this.margin - 6, HEAD_ROOM / 2, "right", quiet);
+    this.write(context, "key", width - this.margin + 6, HEAD_ROOM / 2, "left", quiet);
   }
 
   middle(token) {
@@ -117,13 +107,10 @@ class Lines extends Sheet {
     const colour = reached ? this.look.colour(this.shown, reached.value) : null;
     context.fillStyle = colour ? rgb(colour) : "transparent";
     context.fillRect(isLeft ? 0 : near, y - this.pitch / 2, this.margin, this.pitch);
-    context.textBaseline = "middle";
-    context.textAlign = isLeft ? "right" : "left";
+    const align = isLeft ? "right" : "left";
     const ink = (name) => (colour ? inkOn(colour) : this.style(isChosen ? "--ink" : name));
-    context.fillStyle = ink("--quiet");
-    context.fillText(token, near + sign * 6, y);
-    context.fillStyle = ink("--ink");
-    context.fillText(this.labels[token], near + sign * (6 + this.counter), y);
+    this.write(context, token, near + sign * 6, y, align, ink("--quiet"));
+    this.write(context, this.labels[token], near + sign * (6 + this.counter), y, align, ink("--ink"));
     if (!isChosen) return;
     context.strokeStyle = this.style("--frame");
     context.lineWidth = 1.5;

@@ -73,10 +73,7 @@ class Matrix extends Sheet {
     return next <= this.fit ? 0 : next;
   }
 
-  draw() {
-    const { clientWidth: width, clientHeight: height } = this.box;
-    if (!width || !this.shown) return; // hidden
-    const context = this.sharp(width, height);
+  paint(context, width, height) {
     const { margin, cell, box, shown } = this;
     const [x, y] = [margin - box.scrollLeft, margin - box.scrollTop];
     const side = cell * shown.size;
@@ -95,28 +92,21 @@ class Matrix extends Sheet {
   }
 
   drawMarks(context, x, y) {
-    const { cell, line } = this.marks;
-    const thick = Math.max(this.cell, 2);
+    const { cell: side, marks: { cell, line }, selection } = this;
+    const thick = Math.max(side, 2);
+    const frame = (lineWidth, row, column, width, height) => {
+      context.lineWidth = lineWidth;
+      context.strokeRect(x + column * side, y + row * side, width, height);
+    };
     context.strokeStyle = this.style("--frame");
-    const long = this.cell * this.shown.size;
-    if (line) {
-      context.lineWidth = 1.5;
-      const at = line.index * this.cell;
-      if (line.axis === "row") context.strokeRect(x, y + at, (line.index + 1) * this.cell, thick);
-      else context.strokeRect(x + at, y + at, thick, long - at);
-    }
-    if (cell) {
-      context.lineWidth = 2;
-      context.strokeRect(x + cell.column * this.cell, y + cell.row * this.cell, thick, thick);
-    }
-    if (!this.selection.box) return;
-    const { rows, columns } = this.selection.box;
-    const [height, width] = [rows, columns].map(([first, last]) => (last - first + 1) * this.cell);
-    context.strokeStyle = this.style("--frame");
-    context.lineWidth = 2;
+    if (line?.axis === "row") frame(1.5, line.index, 0, (line.index + 1) * side, thick);
+    if (line?.axis === "column") frame(1.5, line.index, line.index, thick, (this.shown.size - line.index) * side);
+    if (cell) frame(2, cell.row, cell.column, thick, thick);
+    if (!selection.box) return;
+    const { rows, columns } = selection.box;
+    const [height, width] = [rows, columns].map(([first, last]) => (last - first + 1) * side);
     context.setLineDash([5, 3]);
-    context.strokeRect(x + columns[0] * this.cell, y + rows[0] * this.cell, width, height);
-    context.setLineDash([]);
+    frame(2, rows[0], columns[0], width, height);
   }
 
   drawLabels(context, width, height) {
@@ -142,27 +132,21 @@ class Matrix extends Sheet {
   drawLabel(context, i, scrolled, turned, isMarked) {
     const middle = this.margin + (i + 0.5) * this.cell - scrolled;
     if (middle < this.margin) return;
+    const [align, sign] = turned ? ["left", 1] : ["right", -1];
     context.save();
-    context.textBaseline = "middle";
-    context.textAlign = turned ? "left" : "right";
     context.translate(...(turned ? [middle, this.margin - 6] : [this.margin - 6, middle]));
     if (turned) context.rotate(-Math.PI / 2); // reads upwards
-    context.fillStyle = this.style(isMarked ? "--ink" : "--quiet");
-    context.fillText(i, 0, 0);
-    context.fillStyle = this.style("--ink");
-    context.fillText(this.labels[i], turned ? this.counter : -this.counter, 0);
+    this.write(context, i, 0, 0, align, this.style(isMarked ? "--ink" : "--quiet"));
+    this.write(context, this.labels[i], sign * this.counter, 0, align, this.style("--ink"));
     context.restore();
   }
 
   /** Draws the names of the axes in the corner, if there is room. */
   drawCorner(context) {
     if (this.margin < 84) return;
-    context.fillStyle = this.style("--quiet");
-    context.textAlign = "left";
-    context.textBaseline = "alphabetic";
-    context.fillText("query ↓", 2, this.margin - 8);
-    context.textAlign = "right";
-    context.fillText("key →", this.margin - 8, 14);
+    const quiet = this.style("--quiet");
+    this.write(context, "query ↓", 2, this.margin - 11, "left", quiet);
+    this.write(context, "key →", this.margin - 8, 11, "right", quiet);
   }
 
   /** Row and column under the pointer, which may be outside of the matrix. */

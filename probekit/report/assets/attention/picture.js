@@ -4,10 +4,10 @@ const MOST_RECTANGLES = 96; // tokens; with more, the cells are drawn as one ima
 const DRAWN_SIDE = 720;
 const DRAWN_FONT = "ui-monospace, 'SF Mono', Menlo, Consolas, 'DejaVu Sans Mono', monospace";
 
-function svgElement(name, attributes, text) {
+function svgElement(name, attributes, ...children) {
   const made = document.createElementNS(root.querySelector("svg").namespaceURI, name);
   for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
-  if (text !== undefined) made.textContent = text;
+  made.append(...children);
   return made;
 }
 
@@ -27,9 +27,7 @@ function drawing(name, parts) {
   );
   let left = 0;
   for (const part of parts) {
-    const group = svgElement("g", { transform: `translate(${left} ${TITLE_HEIGHT})` });
-    group.append(...part.elements);
-    svg.append(group);
+    svg.append(svgElement("g", { transform: `translate(${left} ${TITLE_HEIGHT})` }, ...part.elements));
     left += part.width;
   }
   return svg;
@@ -86,11 +84,10 @@ function drawnLabels(labels, cell, left, top) {
   return labels.flatMap((label, i) => {
     if (i % step) return [];
     const middle = (i + 0.5) * cell;
-    const common = { "dominant-baseline": "central" };
     const turned = `translate(${left + middle} ${top - 5}) rotate(-90)`;
     return [
-      svgElement("text", { ...common, x: left - 5, y: top + middle, "text-anchor": "end" }, label),
-      svgElement("text", { ...common, transform: turned }, label),
+      svgElement("text", { "dominant-baseline": "central", x: left - 5, y: top + middle, "text-anchor": "end" }, label),
+      svgElement("text", { "dominant-baseline": "central", transform: turned }, label),
     ];
   });
 }
@@ -137,9 +134,8 @@ const asSvg = (svg) => new Blob([written(svg)], { type: "image/svg+xml" });
 async function asPng(svg) {
   const image = element("img", { src: `data:image/svg+xml,${encodeURIComponent(written(svg))}` });
   await image.decode();
-  const size = { width: 2 * svg.getAttribute("width"), height: 2 * svg.getAttribute("height") };
-  const canvas = element("canvas", size);
-  canvas.getContext("2d").drawImage(image, 0, 0, size.width, size.height);
+  const canvas = element("canvas", { width: 2 * svg.getAttribute("width"), height: 2 * svg.getAttribute("height") });
+  canvas.getContext("2d").drawImage(image, 0, 0, canvas.width, canvas.height);
   return new Promise((done) => canvas.toBlob(done, "image/png"));
 }
 

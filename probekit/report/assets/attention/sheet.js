@@ -18,19 +18,25 @@ function fitted(context, token, width) {
 /** Scroll offset, changed as little as possible, at which the stretch from `start` to `end` is visible in `room`. */
 const scrolledTo = (offset, start, end, room) => clamp(offset, end - room, start);
 
-class Sheet {
-  /** `handlers.point` and `handlers.pin` are called with the cell or token hovered or clicked. */
+/** A part of a view with cells or tokens that can be hovered, clicked or reached with keys. */
+class Pointed {
+  /** `handlers.point` and `handlers.pin` are called with what `at` returns for the event. */
   constructor(box, handlers) {
-    this.box = box;
-    this.extent = box.querySelector(".extent");
-    this.canvas = box.querySelector("canvas");
-    this.handlers = handlers;
-    this.marks = {};
-    box.addEventListener("scroll", () => this.draw());
+    Object.assign(this, { box, handlers });
     box.addEventListener("pointermove", (event) => handlers.point(this.at(event), event, this));
     box.addEventListener("pointerleave", (event) => handlers.point(null, event, this));
     box.addEventListener("click", (event) => handlers.pin(this.at(event), event));
     box.addEventListener("keydown", (event) => this.key(event));
+  }
+}
+
+class Sheet extends Pointed {
+  constructor(box, handlers) {
+    super(box, handlers);
+    this.extent = box.querySelector(".extent");
+    this.canvas = box.querySelector("canvas");
+    this.marks = {};
+    box.addEventListener("scroll", () => this.draw());
   }
 
   /** Arrow keys move the cursor, Enter and the space bar pin what it is on. */
@@ -62,8 +68,10 @@ class Sheet {
     this.margin = Math.ceil(widest + this.counter) + 10;
   }
 
-  /** The canvas's context, cleared, at the resolution of the screen. */
-  sharp(width, height) {
+  /** Clears the canvas, sets the resolution of the screen, and paints; does nothing if the box is hidden. */
+  draw() {
+    const { clientWidth: width, clientHeight: height } = this.box;
+    if (!width || !this.shown) return;
     const scale = devicePixelRatio || 1;
     const pixels = { width: Math.round(width * scale), height: Math.round(height * scale) };
     if (this.canvas.width !== pixels.width || this.canvas.height !== pixels.height) {
@@ -75,7 +83,13 @@ class Sheet {
     context.clearRect(0, 0, width, height);
     context.font = FONT;
     context.direction = "ltr";
-    return context;
+    this.paint(context, width, height);
+  }
+
+  /** Writes a text that begins ("left") or ends ("right") at a point. */
+  write(context, text, x, y, textAlign, fillStyle) {
+    Object.assign(context, { textAlign, fillStyle, textBaseline: "middle" });
+    context.fillText(text, x, y);
   }
 
   /** Room for the picture: what the first screen has below its text, or a whole screen further down. */

@@ -1,7 +1,12 @@
 // State of the explorer, and its encoding in the URL fragment.
 
 // Allowed values of settings; the first one is the default.
-const CHOICES = { view: ["one", "side", "difference"], picture: ["both", "matrix", "lines"], scale: ["sqrt", "linear", "log"] };
+const CHOICES = {
+  view: ["one", "side", "difference"],
+  picture: ["both", "matrix", "lines"],
+  scale: ["sqrt", "linear", "log"],
+  order: ["layer", "high", "low"],
+};
 
 const initialState = (opening) => ({
   ...Object.fromEntries(Object.entries(CHOICES).map(([name, [first]]) => [name, first])),
@@ -11,7 +16,9 @@ const initialState = (opening) => ({
   stretch: false, // the colour scale ends at the largest weight shown
   zoom: 0, // pixels per cell; 0 fits the matrix or the box
   box: null, // { rows: [first, last], columns: [first, last] } to fit into the window
-  sorting: { score: "", order: "layer", low: "", high: "" },
+  score: "", // by which the heads are filtered and ordered
+  low: "",
+  high: "",
   pin: null, // { axis, index }
 });
 
@@ -19,26 +26,21 @@ const initialState = (opening) => ({
 function asHash(state, prompts, hash) {
   const head = ({ prompt, layer, head }) =>
     [prompt, prompts[prompt].layers[layer], prompts[prompt].columns[head]].join(".");
-  const { sorting, box, pin } = state;
-  const changed = (name) => state[name] !== CHOICES[name][0] && state[name];
+  const { view, picture, scale, zoom, box, score, order, low, high, pin } = state;
   const all = {
     head: head(state.heads[0]),
-    other: changed("view") && head(state.heads[1]),
-    view: changed("view"),
-    picture: changed("picture"),
-    scale: changed("scale"),
+    other: view !== "one" && head(state.heads[1]),
+    view, picture, scale,
     rest: state.rest && 1,
     stretch: state.stretch && 1,
-    zoom: state.zoom,
+    zoom,
     box: box && [box.rows, box.columns].map((ends) => ends.join("-")).join("."),
-    score: sorting.score,
-    order: sorting.order !== "layer" && sorting.order,
-    low: sorting.low,
-    high: sorting.high,
+    score, order, low, high,
     pin: pin && `${pin.axis}.${pin.index}`,
   };
-  const others = [...new URLSearchParams(hash.slice(1))].filter(([name]) => !(name in all));
-  return new URLSearchParams([...Object.entries(all), ...others].filter(([, value]) => value)).toString();
+  const own = Object.entries(all).filter(([name, value]) => value && value !== CHOICES[name]?.[0]);
+  const others = [...new URLSearchParams(hash.slice(1))].filter(([name, value]) => value && !(name in all));
+  return new URLSearchParams([...own, ...others]).toString();
 }
 
 /** State from a URL fragment; missing or invalid values get their defaults. */
@@ -46,7 +48,6 @@ function fromHash(hash, prompts, scores, openingScore) {
   const query = new URLSearchParams(hash.replace(/^#/, ""));
   const state = initialState({ prompt: 0, layer: 0, head: 0, ...prompts[0].highest(openingScore) });
   const among = (key, allowed, otherwise) => (allowed.includes(query.get(key)) ? query.get(key) : otherwise);
-  const number = (key) => (Number.isFinite(parseFloat(query.get(key))) ? query.get(key) : "");
   state.heads = ["head", "other"].map((key) => placeOf(query.get(key), prompts) ?? state.heads[0]);
   if (!query.has("other")) state.heads[1] = neighbour(state.heads[0], prompts);
   for (const [name, allowed] of Object.entries(CHOICES)) state[name] = among(name, allowed, state[name]);
@@ -54,12 +55,8 @@ function fromHash(hash, prompts, scores, openingScore) {
   state.stretch = query.has("stretch");
   state.zoom = MAGNIFICATIONS.find((cell) => cell === Number(query.get("zoom"))) ?? 0;
   state.box = state.zoom ? null : boxOf(query.get("box"), prompts[state.heads[0].prompt].size);
-  state.sorting = {
-    score: among("score", scores, ""),
-    order: among("order", ["layer", "high", "low"], "layer"),
-    low: number("low"),
-    high: number("high"),
-  };
+  state.score = among("score", scores, "");
+  for (const key of ["low", "high"]) if (Number.isFinite(parseFloat(query.get(key)))) state[key] = query.get(key);
   const [axis, index] = (query.get("pin") ?? "").split(".");
   const isToken = Number(index) < prompts[state.heads[0].prompt].size && /^\d+$/.test(index);
   if (["row", "column"].includes(axis) && isToken) state.pin = { axis, index: Number(index) };

@@ -1,18 +1,14 @@
 // The text, with tokens coloured by the attention from or to one token.
 
-class TokenText {
+class TokenText extends Pointed {
   constructor(box, handlers) {
-    this.box = box;
-    this.handlers = handlers;
-    const at = (event) => {
-      const token = event.target.closest(".token");
-      return token && { token: Number(token.dataset.at) };
-    };
-    box.addEventListener("pointermove", (event) => handlers.point(at(event), event, this));
-    box.addEventListener("pointerleave", (event) => handlers.point(null, event, this));
-    box.addEventListener("focusin", (event) => handlers.point(at(event), event, this));
-    box.addEventListener("click", (event) => at(event) && handlers.pin(at(event), event));
-    box.addEventListener("keydown", (event) => this.key(event));
+    super(box, handlers);
+    box.addEventListener("focusin", (event) => handlers.point(this.at(event), event, this));
+  }
+
+  at(event) {
+    const token = event.target.closest(".token");
+    return token && { token: Number(token.dataset.at) };
   }
 
   /** Shows tokens; does nothing if they are already shown. */
@@ -66,9 +62,9 @@ class TokenText {
 }
 
 function tokenButton(token, i) {
-  const button = element("button", { type: "button", className: "token", tabIndex: i ? -1 : 0 });
   const [, space, shown] = token.match(/^(␣*)(.*)$/su);
-  button.append(element("i", { textContent: space }), element("bdi", { textContent: shown }));
+  const facts = { type: "button", className: "token", tabIndex: i ? -1 : 0 };
+  const button = element("button", facts, element("i", {}, space), element("bdi", {}, shown));
   button.dataset.at = i;
   return button;
 }

@@ -1,8 +1,8 @@
 // Text shown with a matrix: facts of a head, a cell, a row or a column.
 
 const HINT = "Hover over a token to see what it attends to; hold Shift to see what attends to it.";
-const bold = (textContent) => element("strong", { textContent });
-const quoted = (shown, i) => element("bdi", { textContent: shown.tokens[i] });
+const bold = (text) => element("strong", {}, text);
+const quoted = (shown, i) => element("bdi", {}, shown.tokens[i]);
 
 function cellText(shown, { row, column }) {
   const parts = [`query[${row}] `, quoted(shown, row), ` → key[${column}] `, quoted(shown, column), " "];
@@ -34,9 +34,9 @@ const NEIGHBOURS = 12; // tokens on either side
 
 /** A token with those around it: what is before it, itself, and what is after it. */
 function neighbourhood(shown, name, token) {
-  const joined = (from, to) => element("bdi", { textContent: shown.tokens.slice(Math.max(0, from), to).join("") });
+  const joined = (from, to) => element("bdi", {}, ...shown.tokens.slice(Math.max(0, from), to));
   const parts = [joined(token - NEIGHBOURS, token), quoted(shown, token), joined(token + 1, token + 1 + NEIGHBOURS)];
-  return [element("span", { textContent: `${name}[${token}]` }), ...parts];
+  return [element("span", {}, `${name}[${token}]`), ...parts];
 }
 
 /** The neighbourhoods of a cell, or of the token of a row or column. */
@@ -76,9 +76,5 @@ function facts(shown) {
   if (!shown.signed && prompt.isHead(place.head)) {
     for (const name of scoreNames) pairs.push([scoreTitles[name], scoreText(prompt.score(name, place))]);
   }
-  return pairs.map(([name, text]) => {
-    const fact = element("span", { textContent: `${name} ` });
-    fact.append(element("b", { textContent: text }));
-    return fact;
-  });
+  return pairs.map(([name, text]) => element("span", {}, `${name} `, element("b", {}, text)));
 }
