@@ -68,7 +68,9 @@ UNTESTED = "not clearly better than"  # the interval decides
 NOT_MORE_OFTEN_CORRECT = (
     "its predictions are associated with the labels, but the interval of the difference contains 0"
 )
-# Advice that follows it, by metric: other metrics, which a constant prediction does not raise.
+GROUPS_NEEDED = "; with this difference and spread, about {n:,.0f} groups would exclude it"
+# Advice that follows it for imbalanced labels, by metric: other metrics, which a constant
+# prediction does not raise.
 OTHER_METRICS = {
     "accuracy": "; probe.metric may be set to balanced_accuracy or auroc",
     "balanced_accuracy": "; probe.metric may be set to auroc",
@@ -148,7 +150,7 @@ def most_serious_first(found: Iterable[Caveat]) -> list[str]:
 def _found(v: Verdict, record: RunRecord) -> Iterator[Caveat]:
     """Yield the warnings about the scores and those that the data checks found, not ordered yet."""
     if v.score is not None:
-        yield from _rivals(v)
+        yield from _rivals(v, record)
     if v.learns_control:
         # Word identity answers the doubt if the control task is by word and the probe is better.
         is_better = "word_identity" in v.rivals and "word_identity" not in v.doubts
@@ -179,10 +181,11 @@ def _found(v: Verdict, record: RunRecord) -> Iterator[Caveat]:
         yield Caveat(doubt.code, message, doubt.level == "error")
 
 
-def _rivals(v: Verdict) -> Iterator[Caveat]:
+def _rivals(v: Verdict, record: RunRecord) -> Iterator[Caveat]:
     """Yield a warning for each group of rivals that imply the same doubt for the same reason."""
     assert v.score is not None
     metric, doubts = v.score.metric, v.doubts
+    is_imbalanced = any(finding.code == "imbalance" for finding in record.data.findings)
     # If the p of a test is not significant or NaN, nothing was decoded that other rivals explain.
     if "majority" in doubts and v.p is not None and not v.p < LEVEL:
         doubts = {"majority": doubts["majority"]}
@@ -193,7 +196,9 @@ def _rivals(v: Verdict) -> Iterator[Caveat]:
         if rival.is_named:
             relation = RELATIONS.get(rival.verdict, UNTESTED)
             if rival.verdict == NOT_BETTER:
-                doubt = NOT_MORE_OFTEN_CORRECT + OTHER_METRICS.get(metric, "")
+                n = rival.groups_needed(v.score.n_groups)
+                doubt = NOT_MORE_OFTEN_CORRECT + (GROUPS_NEEDED.format(n=n) if n > 0 else "")
+                doubt += OTHER_METRICS.get(metric, "") if is_imbalanced else ""
             elif rival.is_opposite:
                 doubt = SWAPPED
         kinds.setdefault((relation, doubt), []).append(kind)
