@@ -346,13 +346,9 @@ def init(name: Path, data: Path | None, **columns: str | None) -> None:
     required = (data, columns["text"], columns["label"])
     if None in required and any((*required, columns["group"])):
         raise click.UsageError("Your own data need --data, --text and --label.")
-    purposes = {
-        ".yaml": "question, model, data and probes; the comments explain each key",
-        ".csv": "sample rows; for your own rows: probekit init --data FILE",
-        ".json": "with it, editors complete keys and values",
-    }
     paths = write_example(name, data, columns)
-    for path in paths:
-        click.echo(f"{path}: {purposes[path.suffix]}")
+    click.echo("\n".join(map(str, paths)))
+    if data is None:
+        click.echo("The rows are a sample. For your own table: probekit init --help")
     file = shlex.quote(str(paths[0]))
     click.echo(f"Next:\n  probekit validate {file}\n  probekit run {file}")

@@ -231,7 +231,7 @@ def write_example(
             f"{name!r} cannot be the name of an experiment, which has at most 80 letters, digits "
             f"and the characters . _ -; try {other!r}."
         ) from error
-    yaml, text = YAML(), io.StringIO()  # writes comments, and quotes a name such as 12
+    yaml, written = YAML(), io.StringIO()  # writes comments, and quotes a name such as 12
     yaml.width = 200
     # The name is also part of the names of files.
     values = yaml.load(_TEMPLATE.read_text(encoding="utf-8").replace(_NAME, name))
@@ -244,12 +244,12 @@ def write_example(
         shown = ", ".join(labels) if len(labels) <= _MOST_LABELS else f"{len(labels):,} labels"
         label = f"{columns['label']} ({shown})"
         values["question"] = f"Can the {label} be decoded at the last token?"
-        file = Path(os.path.relpath(table, place.parent)).as_posix()
-        values["data"].update({"format": format, "file": file})
+        values["data"]["format"] = format
+        values["data"]["file"] = Path(os.path.relpath(table, place.parent)).as_posix()
         values["data"]["columns"].update({"group": None, **columns})
-    yaml.dump(values, text)
+    yaml.dump(values, written)
     contents = {
-        place.with_name(f"{name}.yaml"): text.getvalue(),
+        place.with_name(f"{name}.yaml"): written.getvalue(),
         **({} if table else {place.with_name(f"{name}.csv"): sample_rows()}),
         place.with_name(SCHEMA): schemas()[SCHEMA],
     }
