@@ -346,7 +346,7 @@ def init(name: Path, data: Path | None, **columns: str | None) -> None:
     required = (data, columns["text"], columns["label"])
     if None in required and any((*required, columns["group"])):
         raise click.UsageError("Your own data need --data, --text and --label.")
-    paths = write_example(name, data, columns)
+    paths = write_example(name, data, **columns)
     click.echo("\n".join(map(str, paths)))
     if data is None:
         click.echo("The rows are a sample. For your own table: probekit init --help")

@@ -14,7 +14,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
@@ -200,9 +199,7 @@ def bundled_experiments() -> list[BundledExperiment]:
     return sorted(listed, key=lambda one: (one.command.startswith("probekit pretrain"), one.name))
 
 
-def write_example(
-    place: Path, table: Path | None = None, columns: Mapping[str, Any] = MappingProxyType({})
-) -> list[Path]:
+def write_example(place: Path, table: Path | None = None, **columns: Any) -> list[Path]:
     """Write an experiment file and the schema; return the paths of the files.
 
     Without a table, sample data are written, too. No existing file is changed. If the folder has

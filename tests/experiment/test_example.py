@@ -62,8 +62,8 @@ def test_the_experiment_of_a_table_has_its_columns_and_labels(tmp_path, call, re
     assert experiment.data.columns.group == group
     assert "--label" in call("init", "other", *words[:4]).stderr
     columns = {"text": "it", "label": "No"}
-    refused(write_example, tmp_path / "other", tmp_path / "my data.tsv", columns)
-    refused(write_example, tmp_path / "other", tmp_path / "my data.txt", columns)
+    refused(write_example, tmp_path / "other", tmp_path / "my data.tsv", **columns)
+    refused(write_example, tmp_path / "other", tmp_path / "my data.txt", **columns)
 
 
 def test_the_commands_print_what_to_do_next(call):

@@ -156,11 +156,7 @@ def _but(v: Verdict) -> str:
     assert v.score is not None
     metric, doubts = METRICS[v.score.metric], v.doubts
     # The rivals that are better than the probe; their verdicts are on the probe.
-    better = {
-        name: rival
-        for name, rival in doubts.items()
-        if rival.is_named and rival.verdict == SIGNIFICANTLY_WORSE
-    }
+    better = {n: r for n, r in doubts.items() if r.is_named and r.verdict == SIGNIFICANTLY_WORSE}
     parts, n_groups = [], v.score.n_groups
     needed = doubts["majority"].groups_needed(n_groups) if _is_only_associated(v) else math.nan
     if needed > 0 and n_groups < FEW_GROUPS and not better:

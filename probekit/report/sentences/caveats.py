@@ -69,13 +69,6 @@ NOT_MORE_OFTEN_CORRECT = (
     "its predictions are associated with the labels, but the interval of the difference contains 0"
 )
 GROUPS_NEEDED = "; with this difference and spread, about {n:,.0f} groups would exclude it"
-# Advice that follows it for imbalanced labels, by metric: other metrics, which a constant
-# prediction does not raise.
-OTHER_METRICS = {
-    "accuracy": "; probe.metric may be set to balanced_accuracy or auroc",
-    "balanced_accuracy": "; probe.metric may be set to auroc",
-    "macro_f1": "; probe.metric may be set to balanced_accuracy or auroc",
-}
 SWAPPED = "labels may be swapped, or depend on something else, in some groups"
 RIVAL = "The probe is {relation} {rivals}: {doubt}."
 CONTROL = (
@@ -150,7 +143,7 @@ def most_serious_first(found: Iterable[Caveat]) -> list[str]:
 def _found(v: Verdict, record: RunRecord) -> Iterator[Caveat]:
     """Yield the warnings about the scores and those that the data checks found, not ordered yet."""
     if v.score is not None:
-        yield from _rivals(v, record)
+        yield from _rivals(v)
     if v.learns_control:
         # Word identity answers the doubt if the control task is by word and the probe is better.
         is_better = "word_identity" in v.rivals and "word_identity" not in v.doubts
@@ -168,7 +161,9 @@ def _found(v: Verdict, record: RunRecord) -> Iterator[Caveat]:
         _, allowed = ACHIEVED[v.score.metric]
         text = FALSE_POSITIVES.format(rate=f"{value} %{interval}", allowed=100 * allowed)
         yield Caveat("achieved-fpr", text)
-    doubts = [finding for finding in record.data.findings if finding.level != "info"]
+    # The note on imbalanced labels advises another metric than accuracy.
+    shown = {"imbalance"} if "majority" in v.doubts and v.metric == "accuracy" else set()
+    doubts = [one for one in record.data.findings if one.level != "info" or one.code in shown]
     if v.length_leads and all(doubt.code != "length" for doubt in doubts):
         yield Caveat("length-leads", LENGTH_LEADS)
     yield from (_edge(edge, v) for edge in v.edges)
@@ -181,11 +176,10 @@ def _found(v: Verdict, record: RunRecord) -> Iterator[Caveat]:
         yield Caveat(doubt.code, message, doubt.level == "error")
 
 
-def _rivals(v: Verdict, record: RunRecord) -> Iterator[Caveat]:
+def _rivals(v: Verdict) -> Iterator[Caveat]:
     """Yield a warning for each group of rivals that imply the same doubt for the same reason."""
     assert v.score is not None
     metric, doubts = v.score.metric, v.doubts
-    is_imbalanced = any(finding.code == "imbalance" for finding in record.data.findings)
     # If the p of a test is not significant or NaN, nothing was decoded that other rivals explain.
     if "majority" in doubts and v.p is not None and not v.p < LEVEL:
         doubts = {"majority": doubts["majority"]}
@@ -198,7 +192,6 @@ def _rivals(v: Verdict, record: RunRecord) -> Iterator[Caveat]:
             if rival.verdict == NOT_BETTER:
                 n = rival.groups_needed(v.score.n_groups)
                 doubt = NOT_MORE_OFTEN_CORRECT + (GROUPS_NEEDED.format(n=n) if n > 0 else "")
-                doubt += OTHER_METRICS.get(metric, "") if is_imbalanced else ""
             elif rival.is_opposite:
                 doubt = SWAPPED
         kinds.setdefault((relation, doubt), []).append(kind)
