@@ -134,10 +134,9 @@ def why_no_control(
     by, types = settings.control_by, control_types(data, settings)
     n_types = min(len(np.unique(types[rows])) for rows in fitted)
     if n_types < FEWEST_TYPES:
-        where = " at the probed position" if by == "word" else ""
         return (
-            f"{NO_CONTROL_TASK}only {counted(n_types, f'different {by}')}{where}; random labels of "
-            f"fewer than {FEWEST_TYPES} {by}s in the training rows are too easy to learn."
+            f"{NO_CONTROL_TASK}only {counted(n_types, f'different probed {by}')}; random labels "
+            f"of fewer than {FEWEST_TYPES} {by}s in the training rows are too easy to learn."
         )
     n_rows, n_groups = int(comparable.sum()), len(np.unique(data.groups[test[comparable]]))
     if n_rows >= FEWEST_ROWS and n_groups >= FEWEST_GROUPS:
