@@ -10,7 +10,6 @@ from itertools import count
 LEVEL = 0.05  # an effect is significant if its adjusted p-value is below this level
 # Fewest groups for p-values of sign patterns: with 5, none is below 2 / 2**5, which exceeds LEVEL.
 FEWEST_UNITS = 6
-FEW_GROUPS = 20  # with fewer test groups, intervals are approximate
 
 
 def duration(seconds: float) -> str:

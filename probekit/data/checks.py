@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from probekit.amounts import FEW_GROUPS, FEWEST_UNITS, counted, percent
+from probekit.amounts import FEWEST_UNITS, counted, percent
 from probekit.data import labels as spelling
 from probekit.data.examples import Dataset, Example, Finding, Severity, TextSpan, by_level, rows_of
 from probekit.data.splits import Split
@@ -22,6 +22,7 @@ from probekit.data.splits import Split
 _SHOWN = 20  # labels listed in a message, and characters around a span
 _SHOWN_TEXTS = 3  # texts with contradicting labels that a message shows
 _LONGEST_TEXT = 60  # characters
+FEW_GROUPS = 20  # with fewer test groups, intervals are approximate
 _FEW_EXAMPLES = 5  # with fewer training examples of a label, some inner folds lack it
 _MAJORITY = 0.8  # share of the most frequent label from which accuracy is a poor metric
 _STRONG_IMBALANCE = 10  # ratio of the most frequent to the rarest label

@@ -9,15 +9,8 @@ from collections.abc import Iterable, Sequence
 
 import pandas as pd
 
-from probekit.amounts import (
-    FEW_GROUPS,
-    counted,
-    fixed,
-    format_number,
-    format_p,
-    joined_names,
-    percent,
-)
+from probekit.amounts import counted, fixed, format_number, format_p, joined_names, percent
+from probekit.data.checks import FEW_GROUPS
 from probekit.probes.kinds.registry import kind_of
 from probekit.probes.score.metric_table import METRICS
 from probekit.probes.targets import BASELINES, TARGETS
