@@ -271,7 +271,8 @@ def _repeated_texts(splits: _Splits) -> Iterator[Finding]:
                 "warning",
                 f"duplicates-in-{side}",
                 f"{n_repeated:,} of {n_examples:,} examples in {side} have the same text and "
-                f"span as an earlier one{of_fold}.",
+                f"span as an earlier one{of_fold}, and so count more than other texts. Remove the "
+                "repeated rows, unless their frequency matters.",
             )
 
 
