@@ -47,7 +47,7 @@ def anchors(text):
 def write_data(folder: Path) -> None:
     """Write the table my_data.csv, which the experiment of the README reads."""
     rows = [
-        {"text": f"The {size} {noun} was {end}", "label": size, "topic": noun}
+        {"sentence": f"The {size} {noun} was {end}", "size": size, "topic": noun}
         for noun in ("house", "door", "river", "garden", "letter", "table", "ship", "horse")
         for end in ("there", "here", "gone")
         for size in ("large", "little")

@@ -10,6 +10,7 @@ import re
 import shlex
 import subprocess
 import sys
+from contextlib import chdir
 from functools import cached_property
 from pathlib import Path
 
@@ -34,6 +35,7 @@ PAGES = {page.relative_to(ROOT).as_posix(): page.read_text() for page in pages(R
 # Commands of this page write to a folder that several machines share.
 OF_CLUSTERS = "docs/howto/cluster.md"
 WITH_COMMANDS = [name for name in PAGES if commands(PAGES[name]) and name != OF_CLUSTERS]
+FIRST = commands(PAGES["README.md"])[1]  # probekit init
 # Of a sentence, a table, a formula or a block.
 ENDS = (".", "?", ":", ".)", "|", "$$", "```", ":::", ">", "](layer_curve.png)")
 CLASSES = frozenset(n for n in probekit.__all__ if isinstance(getattr(probekit, n), type))
@@ -67,8 +69,9 @@ def test_the_python_of_the_page_on_transformer_lens_runs():
 def workplace(tmp_path_factory):
     """The experiment of the README with its data and two runs; the path of each placeholder."""
     folder = tmp_path_factory.mktemp("workplace")
-    (folder / "my_question.yaml").write_text(blocks(PAGES["README.md"], "yaml")[0])
     write_data(folder)
+    with chdir(folder):
+        cli(shlex.split(FIRST)[1:], standalone_mode=False)
     for name in ("experiments", "data"):
         (folder / name).symlink_to(ROOT / name)
     settings = folder / "my_question.yaml"
@@ -88,7 +91,7 @@ def test_every_command_of_a_page_runs(name, workplace, monkeypatch, capsys):
     monkeypatch.chdir(folder)
     monkeypatch.setenv("PROBEKIT_CACHE", str(folder / "cache"))
     for command in commands(PAGES[name]):
-        if command == "make quickstart":  # a target of its own in .ci/run
+        if command in ("make quickstart", FIRST):  # a target in .ci/run; run by `workplace`
             continue
         words = [paths.get(word, word) for word in shlex.split(command)]
         monkeypatch.setattr(sys, "argv", words)
@@ -105,6 +108,12 @@ def test_every_command_and_option_exists(name):
     for command in [*commands(text), *inline]:
         if command.startswith("probekit "):
             check_command(command)
+
+
+def test_the_experiment_of_the_readme_is_that_of_init(workplace):
+    block, file = blocks(PAGES["README.md"], "yaml")[0], workplace[0] / "my_question.yaml"
+    assert set(block.splitlines()) <= set(file.read_text().splitlines())
+    assert YAML(typ="safe").load(block) == YAML(typ="safe").load(file)
 
 
 def check_command(command):

@@ -218,7 +218,8 @@ def bos_option(texts: str = "each text") -> Decorator:
     return click.option(
         "--bos/--no-bos",
         default=False,
-        help=f"Whether to prepend the beginning-of-text token to {texts}.",
+        help=f"Whether to prepend the beginning-of-text token to {texts}. Without --bos the first "
+        "token is that of the text.",
     )
 
 

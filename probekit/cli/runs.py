@@ -327,20 +327,28 @@ def experiments() -> None:
 
 @click.command()
 @click.argument("name", type=click.Path(path_type=Path))
-def init(name: Path) -> None:
+@click.option(
+    "--data",
+    type=click.Path(path_type=Path),
+    help="Your table: .csv, .tsv, .jsonl or .parquet.  [default: sample data]",
+)
+@click.option("--text", help="Its column with the text.")
+@click.option("--label", help="Its column with the label to predict.")
+@click.option("--group", help="Its column with the group, such as the document.")
+def init(name: Path, data: Path | None, **columns: str | None) -> None:
     """Write a first experiment: NAME.yaml, sample data and a schema.
 
-    The file has a comment on each key; with the schema, editors complete keys and values. No
-    existing file is overwritten.
+    With --data, the experiment is about your own table. The file has a comment on each key; with
+    the schema, editors complete keys and values. No existing file is overwritten.
     """
     from probekit.experiment.loader import write_example
 
-    yaml, data, schema = write_example(name)
-    for path, purpose in (
-        (yaml, "question, model, data and probes; the comments explain each key"),
-        (data, "sample rows; replace them with your own"),
-        (schema, "with it, editors complete keys and values"),
-    ):
-        click.echo(f"{path}: {purpose}")
-    file = shlex.quote(str(yaml))
+    required = (data, columns["text"], columns["label"])
+    if None in required and any((*required, columns["group"])):
+        raise click.UsageError("Your own data need --data, --text and --label.")
+    paths = write_example(name, data, **columns)
+    click.echo("\n".join(map(str, paths)))
+    if data is None:
+        click.echo("The rows are a sample. For your own table: probekit init --help")
+    file = shlex.quote(str(paths[0]))
     click.echo(f"Next:\n  probekit validate {file}\n  probekit run {file}")

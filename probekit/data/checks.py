@@ -22,7 +22,7 @@ from probekit.data.splits import Split
 _SHOWN = 20  # labels listed in a message, and characters around a span
 _SHOWN_TEXTS = 3  # texts with contradicting labels that a message shows
 _LONGEST_TEXT = 60  # characters
-_FEW_GROUPS = 20  # with fewer test groups, intervals are approximate
+FEW_GROUPS = 20  # with fewer test groups, intervals are approximate
 _FEW_EXAMPLES = 5  # with fewer training examples of a label, some inner folds lack it
 _MAJORITY = 0.8  # share of the most frequent label from which accuracy is a poor metric
 _STRONG_IMBALANCE = 10  # ratio of the most frequent to the rarest label
@@ -229,11 +229,11 @@ def _crossing_groups(splits: _Splits) -> Iterator[Finding]:
 def _few_groups(splits: _Splits) -> Iterator[Finding]:
     """Yield a warning if there are few test groups in all."""
     n_groups = len({example.group for example in splits.tested})
-    if n_groups < _FEW_GROUPS:
+    if n_groups < FEW_GROUPS:
         yield Finding(
             "warning",
             "few-groups",
-            f"Only {counted(n_groups, 'test group')}: intervals over fewer than {_FEW_GROUPS} "
+            f"Only {counted(n_groups, 'test group')}: intervals over fewer than {FEW_GROUPS} "
             "groups are approximate.",
         )
 
@@ -271,7 +271,8 @@ def _repeated_texts(splits: _Splits) -> Iterator[Finding]:
                 "warning",
                 f"duplicates-in-{side}",
                 f"{n_repeated:,} of {n_examples:,} examples in {side} have the same text and "
-                f"span as an earlier one{of_fold}.",
+                f"span as an earlier one{of_fold}, and so count more than other texts. Remove the "
+                "repeated rows, unless their frequency matters.",
             )
 
 

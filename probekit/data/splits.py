@@ -14,7 +14,7 @@ from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components
 
 from probekit.amounts import counted
-from probekit.data.examples import Dataset, StringArray, TextSpan
+from probekit.data.examples import Dataset, Example, StringArray, TextSpan, rows_of
 from probekit.errors import DataError
 
 IntArray = npt.NDArray[np.int64]
@@ -42,7 +42,9 @@ class Split:
 _MIN_TEST_GROUPS = 2  # an interval over groups needs two
 
 
-def grouped_split(labels: Strings, groups: Strings, *, test: float, seed: int) -> Split:
+def grouped_split(
+    labels: Strings, groups: Strings, *, test: float, seed: int, examples: Sequence[Example] = ()
+) -> Split:
     """Split whole groups at random, so that about a share `test` of each label is in test.
 
     Groups are visited repeatedly in random order. A group changes sides if that reduces the
@@ -55,6 +57,7 @@ def grouped_split(labels: Strings, groups: Strings, *, test: float, seed: int) -
         test: target share of test rows, between 0 and 1; only approximated if groups are few or
             large.
         seed: random seed for the order of groups.
+        examples: the rows, for messages.
 
     Raises:
         DataError: there is only one label, a label cannot be on both sides, or test would have
@@ -64,7 +67,7 @@ def grouped_split(labels: Strings, groups: Strings, *, test: float, seed: int) -
     >>> split.train.size, split.test.size
     (8, 4)
     """
-    counts = labels_of_groups(labels, groups)
+    counts = labels_of_groups(labels, groups, examples)
     targets = _target_rows(counts, test)
     chosen = _choose_groups(counts, targets, np.random.default_rng(seed))
     split = _split(group in chosen for group in groups)
@@ -83,8 +86,10 @@ def grouped_split(labels: Strings, groups: Strings, *, test: float, seed: int) -
     return split
 
 
-def labels_of_groups(labels: Strings, groups: Strings) -> dict[str, Counter[str]]:
-    """Return the number of rows of each label in each group.
+def labels_of_groups(
+    labels: Strings, groups: Strings, examples: Sequence[Example] = ()
+) -> dict[str, Counter[str]]:
+    """Return the number of rows of each label in each group; messages name rows of `examples`.
 
     Raises:
         DataError: there is only one label, or a label occurs in one group only.
@@ -97,11 +102,13 @@ def labels_of_groups(labels: Strings, groups: Strings) -> dict[str, Counter[str]
         counts[group][label] += 1
     n_rows, n_groups = _totals(counts)
     _require_two(n_rows, "The data set")
+    alone = {label for label, n in n_groups.items() if n < 2}
+    rows = rows_of([example for example in examples if example.label in alone])
     _require_none(
-        [label for label, n in n_groups.items() if n < 2],
-        "These labels have rows in one group only, so that one side of the split would lack them: "
-        "{}. Correct typos, remove the rows, merge labels, or use smaller groups. For numeric "
-        "labels, use `kind: ridge_regression`.",
+        alone,
+        f"These labels have rows in one group only{rows and f' ({rows})'}, so that one side of the "
+        "split would lack them: {}. Correct typos, remove the rows, merge labels, or use smaller "
+        "groups. For numeric labels, use `kind: ridge_regression`.",
     )
     return counts
 

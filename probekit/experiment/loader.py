@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import io
+import os
 import re
 import sys
 from collections import defaultdict
@@ -15,11 +17,14 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
+from ruamel.yaml import YAML
 
-from probekit.errors import ConfigError
+from probekit.data.readers import read_dataset
+from probekit.data.table import TableColumns
+from probekit.errors import ConfigError, nearest
 from probekit.experiment.activations import ActivationExperiment, AnyExperiment
 from probekit.experiment.bundled import bundled_data, bundled_files
-from probekit.experiment.document import Document, parse_yaml, read_document
+from probekit.experiment.document import Document, read_document
 from probekit.experiment.locations import (
     find_file,
     resolve_activations,
@@ -36,6 +41,8 @@ _TEMPLATE = Path(__file__).with_name("example.yaml")  # of `write_example`
 _NAME = "my_question"  # in the template
 _EVERY = 3  # the sample has every third subject
 _ROWS = 16  # of each subject in the sample
+_TABLES = ("csv", "tsv", "jsonl", "parquet")
+_MOST_LABELS = 4  # in the question about a table
 
 
 def load_experiment(path: str | Path, overrides: Sequence[str] = ()) -> Experiment:
@@ -192,17 +199,22 @@ def bundled_experiments() -> list[BundledExperiment]:
     return sorted(listed, key=lambda one: (one.command.startswith("probekit pretrain"), one.name))
 
 
-def write_example(place: Path) -> list[Path]:
-    """Write an experiment file, sample data and the schema; return the paths of the files.
+def write_example(place: Path, table: Path | None = None, **columns: Any) -> list[Path]:
+    """Write an experiment file and the schema; return the paths of the files.
 
-    No existing file is changed. If the folder has the same schema from an earlier example, it is
-    reused.
+    Without a table, sample data are written, too. No existing file is changed. If the folder has
+    the same schema from an earlier example, it is reused.
 
     Args:
         place: path of the experiment file, with or without the ending .yaml.
+        table: file with the rows, whose extension is its format.
+        columns: names of its columns, as fields of `TableColumns`.
 
     Raises:
-        ConfigError: another file exists already, or the name is not valid for an experiment.
+        ConfigError: another file exists already, the name is not valid for an experiment, or the
+            table has another extension or lacks a column.
+        MissingError: the table does not exist.
+        DataError: the contents of the table are invalid; the message names the row.
         StoreError: the folder cannot be read or written.
     """
     place = place.with_name(re.sub(r"\.ya?ml$", "", place.name))
@@ -216,15 +228,26 @@ def write_example(place: Path) -> list[Path]:
             f"{name!r} cannot be the name of an experiment, which has at most 80 letters, digits "
             f"and the characters . _ -; try {other!r}."
         ) from error
-    # YAML reads a name such as 12 or true as another type.
-    quoted = name if isinstance(parse_yaml(f"name: {name}", "name")["name"], str) else f'"{name}"'
-    # As a value of `name` it may need quotes; elsewhere it is part of the name of a file. The new
-    # name may contain the old one, so no text is replaced in what was inserted.
-    parts = _TEMPLATE.read_text(encoding="utf-8").split(f"name: {_NAME}")
-    yaml = f"name: {quoted}".join(part.replace(_NAME, name) for part in parts)
+    yaml, written = YAML(), io.StringIO()  # writes comments, and quotes a name such as 12
+    yaml.width = 200
+    # The name is also part of the names of files.
+    values = yaml.load(_TEMPLATE.read_text(encoding="utf-8").replace(_NAME, name))
+    values["name"] = values["data"]["name"] = name
+    if table is not None:
+        if (format := table.suffix[1:]) not in _TABLES:
+            raise ConfigError(f"{table}: unknown extension. {nearest(format, _TABLES)}")
+        dataset = read_dataset(table, format=format, columns=TableColumns(**columns))
+        labels = sorted(set(dataset.labels))
+        shown = ", ".join(labels) if len(labels) <= _MOST_LABELS else f"{len(labels):,} labels"
+        label = f"{columns['label']} ({shown})"
+        values["question"] = f"Can the {label} be decoded at the last token?"
+        values["data"]["format"] = format
+        values["data"]["file"] = Path(os.path.relpath(table, place.parent)).as_posix()
+        values["data"]["columns"].update({"group": None, **columns})
+    yaml.dump(values, written)
     contents = {
-        place.with_name(f"{name}.yaml"): yaml,
-        place.with_name(f"{name}.csv"): sample_rows(),
+        place.with_name(f"{name}.yaml"): written.getvalue(),
+        **({} if table else {place.with_name(f"{name}.csv"): sample_rows()}),
         place.with_name(SCHEMA): schemas()[SCHEMA],
     }
     for path, content in contents.items():

@@ -20,7 +20,7 @@ Case = Literal["yes", "not better", "no evidence", "too few groups", "worse", "u
 SIGNIFICANT = "significant"
 SIGNIFICANTLY_WORSE = "significantly worse"
 NOT_SIGNIFICANT = "not significant"
-NOT_BETTER = "not better"  # than the majority class, although the predictions are associated
+NOT_BETTER = "associated, not better"  # than the majority class
 TOO_FEW_GROUPS = "too few groups"
 
 # Scores that the reported one is compared with, in the order of the table of comparisons.
@@ -200,6 +200,15 @@ class Rival(BaseModel, frozen=True):
             return NOT_SIGNIFICANT
         is_better = METRICS[self.metric].sign * self.difference > 0
         return SIGNIFICANT if is_better else SIGNIFICANTLY_WORSE
+
+    def groups_needed(self, n_groups: int) -> float:
+        """Return about how many groups make the smallest lead 0; NaN if unknown or without a lead.
+
+        The lead and its spread between groups stay the same, and the interval shrinks with the root
+        of the number of groups.
+        """
+        smallest, lead = self.leads[0], METRICS[self.metric].sign * self.difference
+        return n_groups * (1 - smallest / lead) ** 2 if lead > 0 else NAN
 
     @property
     def is_doubtful(self) -> bool:

@@ -39,7 +39,7 @@ FINDINGS = [
     {"level": "warning", "code": "duplicates-across", "message": "Duplicates."},
     {"level": "error", "code": "crossing-groups", "message": "Groups cross."},
 ]
-REASON = "No control task: the training rows have only 7 word types. Few words."
+REASON = "No control task: only 7 different probed words. Few words."
 NO_CONTROL = [{"level": "info", "code": "no-control", "message": REASON}]
 CASES = {
     "sites, legend, answer and comparisons, in this order": (

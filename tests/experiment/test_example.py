@@ -3,6 +3,7 @@
 import pytest
 
 from probekit.errors import StoreError
+from probekit.experiment.data import read_examples
 from probekit.experiment.loader import SCHEMA, load_experiment, write_example
 from probekit.pipeline.experiment.validate import validate
 
@@ -46,6 +47,23 @@ def test_a_name_that_is_no_folder_is_refused(tmp_path, refused):
 @pytest.mark.parametrize("name", ["yes", "1e3", "null", "2024", "my_question_2"])
 def test_a_name_that_yaml_reads_as_another_value_is_quoted(tmp_path, name):
     assert load_experiment(write_example(tmp_path / name)[0]).name == name
+
+
+@pytest.mark.parametrize("group", ["doc: x", None])
+def test_the_experiment_of_a_table_has_its_columns_and_labels(tmp_path, call, refused, group):
+    rows = [f"{kind} {noun},{kind},{noun}" for kind in ("big", "2") for noun in ("a cat", "a dog")]
+    (tmp_path / "my data.tsv").write_text("\n".join(["it,yes,doc: x", *rows]).replace(",", "\t"))
+    words = ["--data", "my data.tsv", "--text", "it", "--label", "yes"]
+    done = call("init", "here/mine", *words, *(["--group", group] if group else []))
+    assert "sample" not in done.stdout + (tmp_path / "here" / "mine.yaml").read_text()
+    experiment = load_experiment(tmp_path / "here" / "mine.yaml")
+    assert experiment.question == "Can the yes (2, big) be decoded at the last token?"
+    assert len(read_examples(experiment.data)) == 4
+    assert experiment.data.columns.group == group
+    assert "--label" in call("init", "other", *words[:4]).stderr
+    columns = {"text": "it", "label": "No"}
+    refused(write_example, tmp_path / "other", tmp_path / "my data.tsv", **columns)
+    refused(write_example, tmp_path / "other", tmp_path / "my data.txt", **columns)
 
 
 def test_the_commands_print_what_to_do_next(call):

@@ -214,3 +214,8 @@ def test_cached_values_change_no_gradient_of_a_parameter():
     seen, _ = model.run_with_cache(TOKENS, SITES, MASK)
     for one, other in zip(plain, torch.autograd.grad(measure(seen).sum(), parameters), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-8, atol=1e-10)
+
+
+def test_the_folder_of_another_family_is_refused_with_load_model(tmp_path, refused):
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    refused(GPT2.from_pretrained, tmp_path)

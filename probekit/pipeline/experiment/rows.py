@@ -191,7 +191,9 @@ def hold_out(
             groups = groups.copy()
             groups[example] = joined_groups(dataset.labels[example], groups[example], words)
         if has_classes:
-            split = grouped_split(dataset.labels, groups, test=settings.test, seed=settings.seed)
+            labels, examples = dataset.labels, dataset.examples
+            test, seed = settings.test, settings.seed
+            split = grouped_split(labels, groups, test=test, seed=seed, examples=examples)
         else:
             split = unlabelled_split(groups, test=settings.test, seed=settings.seed)
     if settings.drop_repeated:
@@ -233,7 +235,8 @@ def _nested(
         dataset = _noting_removed(dataset, n_dropped, template)
     labels, groups = dataset.labels[tested], dataset.groups[tested]
     if has_classes:
-        labels_of_groups(labels, groups)  # raises if a label is in a single group or the only one
+        # Raises if a label is in a single group or the only one.
+        labels_of_groups(labels, groups, dataset.select(tested).examples)
     # Folds are stratified by class; numbers and syntactic heads have no classes.
     strata = labels if has_classes else np.zeros(len(tested))
     fold_of_example = np.full(len(dataset), -1)  # -1: in no split

@@ -51,8 +51,8 @@ def draw_controls(
     controls = list(islice(usable, wanted))
     if len(controls) < wanted:
         raise ConfigError(
-            f"control_draws is {wanted}, but with {n_types} {settings.control_by} types too few "
-            "draws give different labels. Set `control_draws` to 0."
+            f"control_draws is {wanted}, but with {n_types} different {settings.control_by}s too "
+            "few draws give different labels. Set `control_draws` to 0."
         )
     return controls
 
@@ -135,8 +135,8 @@ def why_no_control(
     n_types = min(len(np.unique(types[rows])) for rows in fitted)
     if n_types < FEWEST_TYPES:
         return (
-            f"{NO_CONTROL_TASK}the training rows have only {counted(n_types, f'{by} type')}; "
-            f"random labels of fewer than {FEWEST_TYPES} types are too easy to learn."
+            f"{NO_CONTROL_TASK}only {counted(n_types, f'different probed {by}')}; random labels "
+            f"of fewer than {FEWEST_TYPES} {by}s in the training rows are too easy to learn."
         )
     n_rows, n_groups = int(comparable.sum()), len(np.unique(data.groups[test[comparable]]))
     if n_rows >= FEWEST_ROWS and n_groups >= FEWEST_GROUPS:

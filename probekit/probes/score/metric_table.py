@@ -250,7 +250,7 @@ _ROWS = (
         explanation=(
             "Lower is better: mean absolute difference between confidence and accuracy over "
             "confidence bins (Guo et al. 2017), minus its mean for calibrated predictions; 0 = "
-            "calibrated."
+            "calibrated, and a value may be negative."
         ),
     ),
     Metric("selectivity", "selectivity", kind="difference", range=UNBOUNDED),

@@ -22,7 +22,7 @@ from probekit.files import write_atomic
 from probekit.report.figures.style import MAGNITUDES, SIGNED
 from probekit.report.pages.heads_page import SCORES
 from probekit.report.pages.page import Page, View
-from probekit.report.texts import token_label
+from probekit.report.texts import quote, token_label
 from probekit.results.network import AttentionPrompt
 
 THUMBNAIL_LEVELS = 255
@@ -116,7 +116,7 @@ class AttentionExplorer:
         """Return the page as HTML."""
         data = attention_data(self.prompts, self.model, self.reduction)
         return Page(
-            eyebrow=["probekit", self.model],
+            eyebrow=["probekit", self.model, f"first token {quote(self.prompts[0].tokens[0])}"],
             title=f"Attention of {self.model}",
             answer="",
             sections=[View("attention/explorer.html", {"attention": data})],

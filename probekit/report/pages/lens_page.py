@@ -202,16 +202,14 @@ def lens_answer(rows: pd.DataFrame) -> str:
     a single text also that of its last position. If a last site is not the output of the network,
     its prediction is that of a layer.
     """
-    clauses = []
+    clauses, summary = [], lens_summary(rows)
+    n, final = int(summary["n"].iloc[0]), _final(summary.iloc[-1], "token")
     if len(rows["prompt"].unique()) == 1:
         at_last = rows[rows["position"] == rows["position"].max()]
-        token = quote(at_last.iloc[-1]["token_1"])
-        clauses.append(f"{token} is predicted after the text {_settled(lens_summary(at_last))[0]}")
-    summary = lens_summary(rows)
-    n, last = int(summary["n"].iloc[0]), summary.iloc[-1]
+        token, (since, _) = quote(at_last.iloc[-1]["token_1"]), _settled(lens_summary(at_last))
+        of_layer = "" if final == "final token" else f", the {final},"
+        clauses.append(f"{token}{of_layer} is predicted after the text {since}")
     if n > 1:
-        # Only a site without divergence is the output of the network.
-        final = "final token" if last["kl"] < IS_OUTPUT else f"token of {_layer(last['layer'])}"
         since, counts = _settled(summary)
         clauses.append(f"at least half of the {n} positions have their {final} {since} ({counts})")
     return capitalised(f"{'; '.join(clauses)}.")
@@ -240,9 +238,14 @@ def lens_accuracy(rows: pd.DataFrame) -> str:
     if not last["n_next"]:
         return "The texts have one token each, so there is no next token to compare with."
     return (
-        f"The final prediction is the next token of the text at {last['right']} of "
+        f"The {_final(last, 'prediction')} is the next token of the text at {last['right']} of "
         f"{counted(int(last['n_next']), 'position')}."
     )
+
+
+def _final(last: pd.Series, what: str) -> str:
+    """Return the name of the last prediction; only without divergence it is the network's."""
+    return f"final {what}" if last["kl"] < IS_OUTPUT else f"{what} of {_layer(last['layer'])}"
 
 
 def _layer(label: str) -> str:

@@ -10,12 +10,14 @@ from collections.abc import Iterable, Sequence
 import pandas as pd
 
 from probekit.amounts import counted, fixed, format_number, format_p, joined_names, percent
+from probekit.data.checks import FEW_GROUPS
 from probekit.probes.kinds.registry import kind_of
 from probekit.probes.score.metric_table import METRICS
 from probekit.probes.targets import BASELINES, TARGETS
 from probekit.report.figures.levels import chance_name
 from probekit.report.figures.style import LEVELS
 from probekit.results.verdict import (
+    NOT_BETTER,
     SIGNIFICANTLY_WORSE,
     Choice,
     HeadlineScore,
@@ -115,7 +117,15 @@ def _p_in_words(v: Verdict) -> str:
         majority = rival_name("majority", v.rivals["majority"].metric)
         return f"{p_words(v.p)} for the difference from {majority}"
     # Next to a score below chance, a large p would be misread.
-    return f"one-sided {p_words(v.p)}" if v.is_below_chance else p_words(v.p)
+    if v.is_below_chance:
+        return f"one-sided {p_words(v.p)}"
+    # Next to a score that is not better, a small p would be misread.
+    return p_words(v.p) + (" for an association" if _is_only_associated(v) else "")
+
+
+def _is_only_associated(v: Verdict) -> bool:
+    """Whether p is significant, and the interval of the difference from a constant guess has 0."""
+    return "majority" in v.doubts and v.doubts["majority"].verdict == NOT_BETTER
 
 
 def rival_name(target: str, metric: str) -> str:
@@ -139,12 +149,14 @@ def _but(v: Verdict) -> str:
     assert v.score is not None
     metric, doubts = METRICS[v.score.metric], v.doubts
     # The rivals that are better than the probe; their verdicts are on the probe.
-    better = {
-        name: rival
-        for name, rival in doubts.items()
-        if rival.is_named and rival.verdict == SIGNIFICANTLY_WORSE
-    }
-    parts = []
+    better = {n: r for n, r in doubts.items() if r.is_named and r.verdict == SIGNIFICANTLY_WORSE}
+    parts, n_groups = [], v.score.n_groups
+    needed = doubts["majority"].groups_needed(n_groups) if _is_only_associated(v) else math.nan
+    if needed > 0 and n_groups < FEW_GROUPS and not better:
+        return (
+            f", but {n_groups} groups are too few (about {needed:,.0f} are needed) to show that it "
+            f"is better than {rival_name('majority', metric.name)}"
+        )
     if better and "majority" in doubts and "majority" not in better:
         parts = [f"{NOT_BETTER_THAN} {rival_name('majority', metric.name)}"]
     named = better or doubts

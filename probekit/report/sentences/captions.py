@@ -271,8 +271,9 @@ def reliability_caption(bins: pd.DataFrame, table: pd.DataFrame, v: Verdict) -> 
         "Accuracy by confidence of the predictions, in bins of equal width, with 95 % intervals "
         "for new test groups (jackknife). Each kind of probe is shown at the site of its best "
         f"cross-validated {metric_name(v.metric)}. On the dashed line the probe is "
-        f"calibrated; below it, overconfident. Lower is better: {'; '.join(filter(None, scores))}."
-        f"{pooled_ranking(v)}"
+        f"calibrated; below it, overconfident. Lower is better: {'; '.join(filter(None, scores))}. "
+        "The calibration error is reduced by its mean for calibrated predictions, so that 0 is "
+        f"calibrated and a value may be negative.{pooled_ranking(v)}"
     )
 
 

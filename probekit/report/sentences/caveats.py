@@ -68,12 +68,7 @@ UNTESTED = "not clearly better than"  # the interval decides
 NOT_MORE_OFTEN_CORRECT = (
     "its predictions are associated with the labels, but the interval of the difference contains 0"
 )
-# Advice that follows it, by metric: other metrics, which a constant prediction does not raise.
-OTHER_METRICS = {
-    "accuracy": "; probe.metric may be set to balanced_accuracy or auroc",
-    "balanced_accuracy": "; probe.metric may be set to auroc",
-    "macro_f1": "; probe.metric may be set to balanced_accuracy or auroc",
-}
+GROUPS_NEEDED = "; with this difference and spread, about {n:,.0f} groups would exclude it"
 SWAPPED = "labels may be swapped, or depend on something else, in some groups"
 RIVAL = "The probe is {relation} {rivals}: {doubt}."
 CONTROL = (
@@ -166,7 +161,9 @@ def _found(v: Verdict, record: RunRecord) -> Iterator[Caveat]:
         _, allowed = ACHIEVED[v.score.metric]
         text = FALSE_POSITIVES.format(rate=f"{value} %{interval}", allowed=100 * allowed)
         yield Caveat("achieved-fpr", text)
-    doubts = [finding for finding in record.data.findings if finding.level != "info"]
+    # The note on imbalanced labels advises another metric than accuracy.
+    shown = {"imbalance"} if "majority" in v.doubts and v.metric == "accuracy" else set()
+    doubts = [one for one in record.data.findings if one.level != "info" or one.code in shown]
     if v.length_leads and all(doubt.code != "length" for doubt in doubts):
         yield Caveat("length-leads", LENGTH_LEADS)
     yield from (_edge(edge, v) for edge in v.edges)
@@ -193,7 +190,8 @@ def _rivals(v: Verdict) -> Iterator[Caveat]:
         if rival.is_named:
             relation = RELATIONS.get(rival.verdict, UNTESTED)
             if rival.verdict == NOT_BETTER:
-                doubt = NOT_MORE_OFTEN_CORRECT + OTHER_METRICS.get(metric, "")
+                n = rival.groups_needed(v.score.n_groups)
+                doubt = NOT_MORE_OFTEN_CORRECT + (GROUPS_NEEDED.format(n=n) if n > 0 else "")
             elif rival.is_opposite:
                 doubt = SWAPPED
         kinds.setdefault((relation, doubt), []).append(kind)

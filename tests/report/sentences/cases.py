@@ -224,6 +224,12 @@ CASES = {
         table=with_metric(with_values(make_table(), (1.28, 0.9, 1.61), target="task"), "brier"),
     ),
     "associated, but not more often correct": case(majority(-0.008, 0.028, 0.0005), p=0.0005),
+    "associated, in few groups": case(majority(0.1, 0.12, 0.0005), p=0.0005),
+    "associated, imbalanced labels": Case(
+        with_p(make_table(), 0.0005),
+        (majority(-0.008, 0.028, 0.0005),),
+        findings=({"level": "info", "code": "imbalance", "message": "Imbalanced."},),
+    ),
     "associated and opposite": case(majority(-0.2, 0.1, 0.0005), p=0.0005),
     "the majority and a better rival": case(
         majority(0.01, 0.11, 0.0005), word_identity(-0.1, 0.01), p=0.0005
