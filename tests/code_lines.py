@@ -13,19 +13,19 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1] / "probekit"
 BUDGETS = {
-    "report": 7517,
-    "pipeline": 5572,
-    "probes": 5594,
-    "model": 4396,
+    "report": 7512,
+    "pipeline": 5582,
+    "probes": 5600,
+    "model": 4404,
     "activations": 2344,
-    "cli": 2039,
+    "cli": 2043,
     "interventions": 1924,
-    "experiment": 1707,
-    "data": 1836,
-    "results": 1948,
+    "experiment": 1727,
+    "data": 1843,
+    "results": 1953,
     "training": 859,
     "analysis": 494,
-    "": 1222,  # the files at the top
+    "": 1227,  # the files at the top
 }
 NO_CODE = (
     tokenize.COMMENT,

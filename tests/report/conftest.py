@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import cache, partial
@@ -323,6 +324,16 @@ def hostile() -> str:
     return HOSTILE
 
 
+# Whether the scripts of the page have drawn it.
+DRAWN = (
+    "document.readyState === 'complete' && location.protocol !== 'about:' && "
+    "[...document.querySelectorAll('.plot')].every("
+    "plot => plot.closest('details') || plot.querySelector('.main-svg')) && "
+    "[...document.querySelectorAll('#attention')]"
+    ".every(explorer => explorer.getAttribute('aria-busy') === 'false')"
+)
+
+
 class Browser:
     """Headless Chromium, controlled over pipes without a driver or port.
 
@@ -398,13 +409,16 @@ class Browser:
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setEmulatedMedia", media="screen", features=[scheme])
         self.call("Page.navigate", url=url)
-        self._wait(
-            "document.readyState === 'complete' && location.protocol !== 'about:' && "
-            "[...document.querySelectorAll('.plot')].every("
-            "plot => plot.closest('details') || plot.querySelector('.main-svg')) && "
-            "[...document.querySelectorAll('#attention')]"
-            ".every(explorer => explorer.getAttribute('aria-busy') === 'false')"
-        )
+        self._wait(DRAWN)
+
+    def reload(self) -> None:
+        """Load the page again and wait until its scripts have drawn it."""
+        self.evaluate("window.isOld = true")
+        self.call("Page.reload")
+        # Without a promise, which would end with the old page.
+        while self.call("Runtime.evaluate", expression="window.isOld")["result"].get("value"):
+            time.sleep(0.05)
+        self._wait(DRAWN)
 
     def unfold(self) -> None:
         """Open all folded parts of the page and wait until their figures are drawn."""

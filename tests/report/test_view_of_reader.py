@@ -1,7 +1,5 @@
 """What a reader changes on a page: metric, theme, open sections, and links to the same view."""
 
-import time
-
 import pytest
 
 HASH = "decodeURIComponent(location.hash)"
@@ -39,8 +37,7 @@ def test_a_link_shows_the_metric_and_the_sections_that_the_reader_chose(browser,
     browser.open(page)
     assert browser.evaluate(HEADING) == "Accuracy by layer"
     browser.evaluate(f"location.hash = {link!r}")
-    browser.call("Page.reload")
-    time.sleep(2)  # a script that waits in the page would end with it
+    browser.reload()
     assert browser.evaluate(HEADING) == "AUROC by layer"
     assert browser.evaluate(axis) == "AUROC"
     assert browser.evaluate(f"{SECTION}.open")

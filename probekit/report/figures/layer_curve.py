@@ -15,6 +15,7 @@ from plotly.subplots import make_subplots
 
 from probekit.amounts import fixed, format_number
 from probekit.errors import UnknownNameError, nearest
+from probekit.probes.score.metric_table import METRICS
 from probekit.probes.targets import HEADLINE
 from probekit.report.figures import line_labels
 from probekit.report.figures.levels import NULL_BAND, draw_levels, levels, value_range
@@ -190,6 +191,8 @@ def null_band(table: pd.DataFrame, rows: pd.DataFrame) -> list[go.Scatter]:
         nulls.append(only(tested, **{column: first[column] for column in columns}))
     limits = {"ci_low": ("null_low", "min"), "ci_high": ("null_high", "max")}
     points = pd.concat(nulls).groupby("depth", as_index=False).agg(**limits)
+    # Those of few groups are widened, but no score is outside the range of its metric.
+    points[[*limits]] = points[[*limits]].clip(*METRICS[rows["metric"].iloc[0]].range)
     style = go.Scatter(line={"color": GREY}, legendgroup=NULL_BAND)
     bands = band(points["depth"], points, style, NULL_WIDTH)
     # Hatched, so that the band of the task stays visible where the two overlap.

@@ -259,3 +259,10 @@ def test_bands_have_more_contrast_on_dark_pages_and_panels_their_colours(
     grids = "[...document.querySelector('.plot').querySelectorAll('.ygrid')].map("
     grids += "line => getComputedStyle(line).stroke)"
     assert len(set(browser.evaluate(grids))) == 1
+
+
+def test_the_band_of_the_null_ends_at_the_ends_of_the_metric():
+    table = with_null(without_controls(PLAIN))
+    wide = table.assign(null_low=table["null_low"] - 1, null_high=table["null_high"] + 1)
+    (found,) = [trace for trace in curve_figure(wide).data if trace.name == "95 % of the null"]
+    assert set(found.y) == {0.0, 1.0}
