@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import cast
 
 import torch
 import torch.nn.functional as F
+from threadpoolctl import threadpool_limits
 from torch import Tensor
 from torch.autograd import forward_ad
 
@@ -203,3 +205,16 @@ def check_device_name(device: str) -> None:
         ConfigError: the name is invalid.
     """
     check_device(device, torch.device)
+
+
+@contextmanager
+def threads(number: int) -> Iterator[None]:
+    """Limit all libraries to `number` threads in the block; to one thread in a forked process."""
+    number = 1 if is_forked() else number
+    previous = torch.get_num_threads()
+    torch.set_num_threads(number)
+    try:
+        with threadpool_limits(number):
+            yield
+    finally:
+        torch.set_num_threads(previous)

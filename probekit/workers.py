@@ -23,12 +23,10 @@ from functools import cache, partial
 from multiprocessing import resource_tracker
 from typing import TypeVar
 
-import torch
 from joblib import cpu_count, wrap_non_picklable_objects
-from threadpoolctl import threadpool_limits
 
 from probekit.errors import ConfigError, DataError
-from probekit.products import is_forked
+from probekit.products import threads
 from probekit.terminal import Interruptible
 
 try:
@@ -218,16 +216,3 @@ def _exit_after(parent: int) -> None:
         while os.getppid() == parent:
             time.sleep(1)
     os._exit(1)
-
-
-@contextmanager
-def threads(number: int) -> Iterator[None]:
-    """Limit all libraries to `number` threads in the block; to one thread in a forked process."""
-    number = 1 if is_forked() else number
-    previous = torch.get_num_threads()
-    torch.set_num_threads(number)
-    try:
-        with threadpool_limits(number):
-            yield
-    finally:
-        torch.set_num_threads(previous)

@@ -10,8 +10,7 @@ from torch.func import grad, jacfwd, jvp, vmap
 
 from probekit import products
 from probekit.model.layers.modules import Linear
-from probekit.products import GELU, GELU_TANH, SILU, gram, linear
-from probekit.workers import threads
+from probekit.products import GELU, GELU_TANH, SILU, gram, linear, threads
 
 _ACTIVATIONS = (GELU, GELU_TANH, SILU)
 
@@ -71,7 +70,7 @@ def test_onednn_is_used_if_torch_has_it():
 _FORKED = """
 import os, signal, torch
 from probekit.products import linear
-from probekit.workers import threads
+from probekit.products import threads
 x = torch.ones(500, 500)
 torch.set_num_threads(2)
 linear(x, x)

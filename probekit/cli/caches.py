@@ -171,8 +171,8 @@ def worker(
     from joblib import cpu_count
 
     from probekit.pipeline.capture.jobs import work_at
+    from probekit.products import threads as with_threads
     from probekit.workers import exit_with_parent
-    from probekit.workers import threads as with_threads
 
     if parent is not None:
         exit_with_parent(parent)

@@ -18,9 +18,9 @@ from probekit.activations.records import Location
 from probekit.amounts import counted
 from probekit.errors import ConfigError, ProbekitError, StoreError
 from probekit.pipeline.capture.jobs import Job, close_job, put_job
+from probekit.products import threads
 from probekit.provenance import install_command
 from probekit.terminal import Watcher
-from probekit.workers import threads
 
 _DEATHS_IN_A_ROW = 3  # per actor, without a finished shard in between; the driver gives up after
 _SECONDS_TO_PLACE = 20  # waiting time for resources before a message, and for a connection

@@ -17,10 +17,11 @@ from probekit.experiment.activations import AnyExperiment
 from probekit.pipeline.experiment.rows import Rows
 from probekit.probes.fitters import FittedRows
 from probekit.probes.prober import Prober
+from probekit.products import threads
 
 # An estimate is made from fits of these training rows, with so many numbers in all their features.
 _WARM_UP, _MOST_ROWS, _MOST_NUMBERS = 100, 4000, 4 << 20
-_OTHER_WORK = 4.0  # time of a site, in times of its tuned fits: scores, intervals, description
+_OTHER_WORK = 6.0  # time of a site, in times of its tuned fits: scores, intervals, description
 
 
 def make_probers(experiment: AnyExperiment, rows: Rows, device: str = "cpu") -> tuple[Prober, ...]:
@@ -87,10 +88,11 @@ def probing_seconds(
             return None
         fitted = FittedRows(data, settings, rows, np.arange(len(rows)) % settings.folds)
         X = generator.standard_normal((len(rows), width), dtype=np.float32)
-        start = time.process_time()  # does not depend on what else runs on the machine
-        for spec in settings.kinds:
-            fitted.fitter(spec).tune(X, [fitted.column], _no_fit_reported)
-        seconds = time.process_time() - start
+        with threads(1):
+            start = time.process_time()  # does not depend on what else runs on the machine
+            for spec in settings.kinds:
+                fitted.fitter(spec).tune(X, [fitted.column], _no_fit_reported)
+            seconds = time.process_time() - start
     n_fits = prober.n_splits * (n_networks + settings.control_draws * prober.has_control)
     size = sum(widths) / width * len(data.train) / len(rows)
     return float(_OTHER_WORK * seconds * n_fits * size * len(probers))

@@ -1,7 +1,7 @@
 // The attention matrix of a head: rows are queries, columns keys. Only the visible part is
 // drawn, with the tokens along its edges, so that labels stay visible at any magnification.
 
-const LARGEST_CELL = 34;
+const LARGEST_CELL = 34, READABLE_CELL = 14, LINES = 290; // pixels; LINES: least width, with the gap
 const MAGNIFICATIONS = [1, 2, 3, 4, 6, 8, 12, 16, 24, LARGEST_CELL];
 const SCROLLBAR = 16;
 
@@ -31,7 +31,10 @@ class Matrix extends Sheet {
     this.room = this.tallest;
     this.measureLabels(Math.min(150, room * 0.28));
     const { size } = this.shown;
-    const fit = Math.min(LARGEST_CELL, (Math.min(room, this.room) - this.margin - 2) / size);
+    // The lines are beside the matrix if it is large enough then.
+    const beside = room - LINES, isLarge = beside > 400 && beside - this.margin > READABLE_CELL * size;
+    const width = isLarge ? beside : room;
+    const fit = Math.min(LARGEST_CELL, (Math.min(width, this.room) - this.margin - 2) / size);
     this.fit = fit > 4 ? Math.floor(fit) : fit;
     this.cell = this.zoom || (region ? this.cellOf(region, room) : this.fit);
     const extent = Math.ceil(this.margin + this.cell * size) + 1;
