@@ -31,9 +31,9 @@ class Matrix extends Sheet {
     this.room = this.tallest;
     this.measureLabels(Math.min(150, room * 0.28));
     const { size } = this.shown;
-    // The lines are beside the matrix if it is large enough then.
-    const beside = room - LINES, isLarge = beside > 400 && beside - this.margin > READABLE_CELL * size;
-    const width = isLarge ? beside : room;
+    // The lines are next to the matrix if it is large enough then.
+    const rest = room - LINES, isLarge = rest > 400 && rest - this.margin > READABLE_CELL * size;
+    const width = isLarge ? rest : room;
     const fit = Math.min(LARGEST_CELL, (Math.min(width, this.room) - this.margin - 2) / size);
     this.fit = fit > 4 ? Math.floor(fit) : fit;
     this.cell = this.zoom || (region ? this.cellOf(region, room) : this.fit);
