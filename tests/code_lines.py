@@ -13,15 +13,15 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1] / "probekit"
 BUDGETS = {
-    "report": 7512,
-    "pipeline": 5584,
+    "report": 7517,
+    "pipeline": 5587,
     "probes": 5600,
     "model": 4404,
     "activations": 2344,
     "cli": 2043,
     "interventions": 1924,
-    "experiment": 1727,
-    "data": 1843,
+    "experiment": 1731,
+    "data": 1852,
     "results": 1953,
     "training": 859,
     "analysis": 494,

@@ -15,7 +15,7 @@ from scipy.sparse.csgraph import connected_components
 
 from probekit.amounts import counted
 from probekit.data.examples import Dataset, Example, StringArray, TextSpan, rows_of
-from probekit.errors import DataError
+from probekit.errors import DataError, nearest
 
 IntArray = npt.NDArray[np.int64]
 
@@ -24,6 +24,7 @@ Strings: TypeAlias = Sequence[str] | StringArray | npt.NDArray[np.str_]
 _SIDES = ("train", "test")
 _ROUNDING = 1e-9
 _SHOWN = 60  # characters of a name in a message
+_MOST_TYPOS = 3  # labels in a message with the labels that they may be
 
 
 @dataclass(frozen=True)
@@ -104,11 +105,19 @@ def labels_of_groups(
     _require_two(n_rows, "The data set")
     alone = {label for label, n in n_groups.items() if n < 2}
     rows = rows_of([example for example in examples if example.label in alone])
+    likely = {label: nearest(label, n_rows.keys() - alone) for label in sorted(alone)}
+    typos = [
+        near.replace("Nearest:", f" Nearest to {label!r}:")
+        for label, near in likely.items()
+        if near.startswith("Nearest:")
+    ]
+    are_numbers = all(label.lstrip("+-").replace(".", "", 1).isdecimal() for label in alone)
     _require_none(
         alone,
         f"These labels have rows in one group only{rows and f' ({rows})'}, so that one side of the "
-        "split would lack them: {}. Correct typos, remove the rows, merge labels, or use smaller "
-        "groups. For numeric labels, use `kind: ridge_regression`.",
+        f"split would lack them: {{}}.{''.join(typos[:_MOST_TYPOS])} Correct typos, remove the "
+        "rows, merge labels, or use smaller groups."
+        + (" For numeric labels, use `kind: ridge_regression`." if are_numbers else ""),
     )
     return counts
 

@@ -359,7 +359,12 @@ def explain(fault: ErrorDetails, kind: type[BaseModel]) -> tuple[KeyPath, str]:
         near = nearest(str(fault["input"]), _choices(field.annotation))
         return keys, " ".join(dict.fromkeys((f"{given}.", near, _allowed(field))))
     if fault["type"] in ("model_type", "model_attributes_type"):
-        return keys, f"{given}. It must be a section with {_keys_of(_section_at(kind, keys))}."
+        section = _section_at(kind, keys)
+        (first, first_field), *_ = section.model_fields.items()
+        # The value of the first key alone, as in `position: last`.
+        is_first = fault["input"] in _choices(first_field.annotation)
+        example = f" Write {{{first}: {fault['input']}}}." if is_first else ""
+        return keys, f"{given}. It must be a section with {_keys_of(section)}.{example}"
     text = fault["msg"]
     for python, yaml in _TERMS.items():
         text = text.replace(python, yaml)

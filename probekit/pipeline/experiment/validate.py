@@ -187,7 +187,8 @@ def _separating_words(rows: TextRows) -> list[Finding]:
         f"Words alone separate the labels: {best} predicts them with a balanced accuracy of "
         f"{scores[best]:.2f} in {counted(len(test), 'row')} of held-out groups (chance "
         f"{1 / len(classes):.2f}), so that a probe that scores as high need not read more than "
-        "words. Put rows with the same word into one group (data.columns.group, or "
-        "split.word_disjoint), or probe a word or span whose label its own text does not give."
+        "words. Put rows with the same word into one group (data.columns.group; without "
+        "split.folds also split.word_disjoint), or probe a word or span whose label its own text "
+        "does not give."
     )
     return [Finding("warning", "separating-words", message)]

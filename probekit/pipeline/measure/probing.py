@@ -80,6 +80,8 @@ def probe_sites(
     n_threads = max(1, cpu_count() // len(selections))
     if seconds is not None:
         seconds *= len(missing) / len(sites)
+    if sum(number > 0 for number in missing) < 2:
+        workers = 1  # for the baselines alone, no other process is started
     found = parallel_map(job, [tasks[number] for number in missing], workers, n_threads, seconds)
     for done, (number, site) in enumerate(zip(missing, found, strict=True), start=1):
         sites[number] = site

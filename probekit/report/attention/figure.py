@@ -31,12 +31,14 @@ GAP = 7  # between maps
 LEAST_CELL = 0.85 * SMALL  # in smaller cells only some tokens are labelled
 MOST_TOKENS = 100
 MOST_IN_A_ROW = 3
+TICKS = (0, 0.01, 0.1, 0.25, 0.5, 1)  # weights at the colour bar, as on the page
 
 
 def draw_heads(prompt: AttentionPrompt, heads: Sequence[tuple[int, int]]) -> go.Figure:
     """Return the attention patterns of heads of a prompt, up to three maps in a row.
 
-    The figure is one column of a paper wide, and one row is at most 6 cm high.
+    The figure is one column of a paper wide, and one row is at most 6 cm high. Colours are
+    proportional to the square root of a weight, as on the page.
 
     Args:
         prompt: patterns that include those of the heads.
@@ -77,7 +79,7 @@ def draw_heads(prompt: AttentionPrompt, heads: Sequence[tuple[int, int]]) -> go.
         row, column = divmod(number, n_columns)
         place = {"row": row + 1, "col": column + 1}
         pattern = prompt.patterns[prompt.layers.index(layer), prompt.heads.index(head)]
-        marker["color"] = pattern[queries, keys].tolist()
+        marker["color"] = np.sqrt(pattern[queries, keys]).tolist()
         cells = {"x": keys.tolist(), "y": queries.tolist(), "marker": marker, "mode": "markers"}
         figure.add_scatter(**cells, cliponaxis=False, hoverinfo="skip", **place)
         figure.update_xaxes(showticklabels=number + n_columns >= len(heads), **place)
@@ -92,7 +94,8 @@ def draw_heads(prompt: AttentionPrompt, heads: Sequence[tuple[int, int]]) -> go.
     figure.update_yaxes(axis, range=[n - 0.5, -0.5])
     bar = {
         **{"title": {"text": "attention weight", "side": "right", "font_size": LARGE}},
-        **{"tickvals": [0, 0.5, 1], "ticks": "outside", "ticklen": 2, "outlinewidth": 0.5},
+        **{"tickvals": np.sqrt(TICKS).tolist(), "ticktext": [f"{share:g}" for share in TICKS]},
+        **{"ticks": "outside", "ticklen": 2, "outlinewidth": 0.5},
         **{"lenmode": "pixels", "len": min(height, HEIGHT - TITLE - margin), "thickness": 7},
         **{"x": 1 + 5 / width, "xpad": 0, "ypad": 0},
     }

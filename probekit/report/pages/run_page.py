@@ -57,6 +57,7 @@ from probekit.results.table import (
 )
 from probekit.results.verdict import Verdict
 
+C_OF_FOLDS = "C: – where the outer folds chose different values."
 CHOSEN_MINUS_RULE = (
     "Chosen minus …: the reported score minus that of the row. An interval excludes 0 exactly if "
     "its p < 0.05; * significant after adjustment: for the comparisons named in advance, or else "
@@ -203,6 +204,8 @@ def _sites(
         return
     best, *others = tables
     items: list[page.Item] = [best]
+    if v.is_nested and any(column.name == "C" for column in best.headings):
+        items.append(page.Paragraph(C_OF_FOLDS, "note"))
     if others:
         best_sites = f"The {len(best.rows):,} sites with the best cross-validated"
         items.append(page.Paragraph(f"{best_sites} {metric_name(v.metric)}, best first.", "note"))
