@@ -166,6 +166,8 @@ FOUR, SIX = (Split(np.arange(n), np.arange(n, 2 * n)) for n in (2, 3))
     "call",
     [
         "grouped_split(['rare'] * 2 + ['common'] * 9, ['g', 'g', *NUMBERS[:9]], test=0.2, seed=0)",
+        "grouped_split(['common'] * 9 + ['comon'], NUMBERS[:10], test=0.2, seed=0)",
+        "grouped_split(list('1122') + ['3.5'], list('abcde'), test=0.2, seed=0)",
         "grouped_split(LARGE[0] + ['common'] * 400, LARGE[1] + NUMBERS, test=0.05, seed=0)",
         "grouped_split('aaaa', 'abcd', test=0.5, seed=0)",
         "given_split(dataset_of([*ROWS, ('x', 'd', 'tset')]))",
