@@ -18,12 +18,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from joblib import cpu_count
 from numpy.typing import NDArray
 from sklearn.decomposition import PCA
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
@@ -38,10 +40,13 @@ from probekit.model.sites.sites import SiteConcatenation, SiteSelection
 from probekit.pipeline.experiment.rows import Probed, Rows
 from probekit.pipeline.experiment.source import Source
 from probekit.pipeline.measure.run_folder import RunFolder, probe_path
+from probekit.probes.arrays import Floats
+from probekit.probes.fitters import FittedRows
 from probekit.probes.prober import Prober
 from probekit.probes.saved_probe import SavedProbe, probe_files
 from probekit.probes.score.metrics import ClassPredictions
 from probekit.probes.score.scored import Predictor, SiteResult
+from probekit.probes.settings import ProbeSpec
 from probekit.probes.solve.layers import bound_of_null, null_cosines, unit_rows
 from probekit.probes.targets import HEADLINE, NESTED_PROBE
 from probekit.provenance import digest, pretty_json
@@ -56,6 +61,7 @@ from probekit.results.selection import (
 )
 from probekit.results.table import only, placed
 from probekit.terminal import SILENT, Watcher
+from probekit.workers import parallel_map
 
 MOST_WRONG = 10  # errors of the selected probe
 MOST_OF_A_PROBE = 5  # errors of each other probe
@@ -115,6 +121,7 @@ def write_selected_probe(
     results: Sequence[SiteResult],
     table: pd.DataFrame,
     watcher: Watcher = SILENT,
+    workers: int | None = 1,
 ) -> None:
     """Write the features of k-sparse probes, the final probe, and tables of the selected probe.
 
@@ -163,7 +170,7 @@ def write_selected_probe(
     tables = {
         "confusion.csv": confusion_rows(chosen),
         "scatter.csv": scatter_rows(chosen),
-        "cosines.csv": cosine_rows(chosen, watcher),
+        "cosines.csv": cosine_rows(chosen, watcher, workers),
     }
     for name, content in tables.items():
         if not content.empty:
@@ -255,7 +262,9 @@ def _sample(rows: NDArray[Any], most: int, generator: np.random.Generator) -> ND
     return np.sort(generator.choice(rows, most, replace=False)) if len(rows) > most else rows
 
 
-def cosine_rows(chosen: SelectedProbe, watcher: Watcher = SILENT) -> pd.DataFrame:
+def cosine_rows(
+    chosen: SelectedProbe, watcher: Watcher = SILENT, workers: int | None = 1
+) -> pd.DataFrame:
     """Return the cosine similarity between probe directions at all pairs of sites.
 
     The sites are those on the line of the selected probe in the figure of the scores. With one
@@ -286,20 +295,20 @@ def cosine_rows(chosen: SelectedProbe, watcher: Watcher = SILENT) -> pd.DataFram
     if len(probes) < 2:
         return pd.DataFrame()
     unit = {site: probe.unit_directions for site, probe in probes.items()}
-    null, kind = {}, str(chosen.row["probe"])
+    kind, penalties = str(chosen.row["probe"]), {}
     spec = next(spec for spec in chosen.prober.settings.kinds if spec.text == kind)
-    fitted = [stream for stream in streams if stream.text in probes]
-    for done, stream in enumerate(fitted, start=1):
-        penalty = probes[stream.text].facts.hyperparameters.get(spec.grid_name or "C")
-        assert penalty is None or isinstance(penalty, float)
-        is_own = stream == chosen.site
-        X = chosen.X if is_own else chosen.source.block(stream, chosen.position)
-        fits = chosen.prober.saved_rows.permuted_fits(spec, X, penalty, NULL_DRAWS)
-        drawn = [unit_rows(fit.layers[0].weight.astype(np.float64)) for fit in fits]
-        known = [directions for directions in drawn if directions is not None]
-        # (n_draws, n_directions, n_features); empty if a direction has length 0
-        null[stream.text] = np.stack(known) if len(known) == NULL_DRAWS else np.empty((0, 0, 0))
-        watcher.progress("probes of permuted labels", done, len(fitted))
+    for stream in streams:
+        if stream.text in probes:
+            penalty = probes[stream.text].facts.hyperparameters.get(spec.grid_name or "C")
+            assert penalty is None or isinstance(penalty, float)
+            penalties[stream] = penalty
+    job = partial(_null_directions, chosen.source, chosen.position, chosen.prober.saved_rows, spec)
+    n_threads = max(1, cpu_count() // len(penalties))  # as for `probe_sites`
+    null = {}
+    found = parallel_map(job, list(penalties.items()), workers, n_threads)
+    for stream, directions in zip(penalties, found, strict=True):
+        null[stream.text] = directions
+        watcher.progress("probes of permuted labels", len(null), len(penalties))
     rows = []
     for (a, u), (b, v) in product(unit.items(), repeat=2):  # u, v: (n_directions, n_features)
         cosine = round(float((u * v).sum(axis=1).mean()), 6)
@@ -312,6 +321,25 @@ def cosine_rows(chosen: SelectedProbe, watcher: Watcher = SILENT) -> pd.DataFram
             row |= {"null_high": round(bound_of_null(cosines), 6), "n_null": len(cosines)}
         rows.append(row)
     return pd.DataFrame(rows)
+
+
+def _null_directions(
+    source: Source,
+    position: int,
+    fitted: FittedRows,
+    spec: ProbeSpec,
+    item: tuple[SiteSelection, float | None],
+) -> Floats:
+    """Return the directions (n_draws, n_directions, n_features) of probes of permuted labels.
+
+    They have length 1; the array is empty if a probe has a direction of length 0. The item is a
+    site and the penalty of its probes.
+    """
+    site, penalty = item
+    fits = fitted.permuted_fits(spec, source.block(site, position), penalty, NULL_DRAWS)
+    drawn = [unit_rows(fit.layers[0].weight.astype(np.float64)) for fit in fits]
+    known = [directions for directions in drawn if directions is not None]
+    return np.stack(known) if len(known) == NULL_DRAWS else np.empty((0, 0, 0))
 
 
 def _is_whole_stream(site: SiteSelection) -> bool:
