@@ -335,18 +335,23 @@ def experiments() -> None:
 @click.option("--text", help="Its column with the text.")
 @click.option("--label", help="Its column with the label to predict.")
 @click.option("--group", help="Its column with the group, such as the document.")
-def init(name: Path, data: Path | None, **columns: str | None) -> None:
+def init(
+    name: Path, data: Path | None, text: str | None, label: str | None, group: str | None
+) -> None:
     """Write a first experiment: NAME.yaml, sample data and a schema.
 
     With --data, the experiment is about your own table. The file has a comment on each key; with
     the schema, editors complete keys and values. No existing file is overwritten.
     """
+    from probekit.data.table import TableColumns
     from probekit.experiment.loader import write_example
 
-    required = (data, columns["text"], columns["label"])
-    if None in required and any((*required, columns["group"])):
+    columns = None
+    if data is not None and text is not None and label is not None:
+        columns = TableColumns(text=text, label=label, group=group)
+    elif any((data, text, label, group)):
         raise click.UsageError("Your own data need --data, --text and --label.")
-    paths = write_example(name, data, **columns)
+    paths = write_example(name, data, columns)
     click.echo("\n".join(map(str, paths)))
     if data is None:
         click.echo("The rows are a sample. For your own table: probekit init --help")

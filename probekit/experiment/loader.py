@@ -199,7 +199,9 @@ def bundled_experiments() -> list[BundledExperiment]:
     return sorted(listed, key=lambda one: (one.command.startswith("probekit pretrain"), one.name))
 
 
-def write_example(place: Path, table: Path | None = None, **columns: Any) -> list[Path]:
+def write_example(
+    place: Path, table: Path | None = None, columns: TableColumns | None = None
+) -> list[Path]:
     """Write an experiment file and the schema; return the paths of the files.
 
     Without a table, sample data are written, too. No existing file is changed. If the folder has
@@ -208,7 +210,7 @@ def write_example(place: Path, table: Path | None = None, **columns: Any) -> lis
     Args:
         place: path of the experiment file, with or without the ending .yaml.
         table: file with the rows, whose extension is its format.
-        columns: names of its columns, as fields of `TableColumns`.
+        columns: names of its columns; by default text, label and group.
 
     Raises:
         ConfigError: another file exists already, the name is not valid for an experiment, or the
@@ -234,16 +236,17 @@ def write_example(place: Path, table: Path | None = None, **columns: Any) -> lis
     values = yaml.load(_TEMPLATE.read_text(encoding="utf-8").replace(_NAME, name))
     values["name"] = values["data"]["name"] = name
     if table is not None:
-        if (format := table.suffix[1:]) not in _TABLES:
-            raise ConfigError(f"{table}: unknown extension. {nearest(format, _TABLES)}")
-        dataset = read_dataset(table, format=format, columns=TableColumns(**columns))
+        columns, kind = columns or TableColumns(), table.suffix[1:].lower()
+        if kind not in _TABLES:
+            raise ConfigError(f"{table}: unknown extension. {nearest(kind, _TABLES)}")
+        dataset = read_dataset(table, format=kind, columns=columns)
         labels = sorted(set(dataset.labels))
         shown = ", ".join(labels) if len(labels) <= _MOST_LABELS else f"{len(labels):,} labels"
-        label = f"{columns['label']} ({shown})"
-        values["question"] = f"Can the {label} be decoded at the last token?"
-        values["data"]["format"] = format
+        values["question"] = f"Can the {columns.label} ({shown}) be decoded at the last token?"
+        values["data"]["format"] = kind
         values["data"]["file"] = Path(os.path.relpath(table, place.parent)).as_posix()
-        values["data"]["columns"].update({"group": None, **columns})
+        named = {"text": columns.text, "label": columns.label, "group": columns.group}
+        values["data"]["columns"].update(named)
     yaml.dump(values, written)
     contents = {
         place.with_name(f"{name}.yaml"): written.getvalue(),

@@ -481,11 +481,11 @@ def check_required(
     """
     for key, allowed in required.items():
         if entries.get(key, allowed[0]) not in allowed:
-            reason = f"because probekit computes no other variant. {OTHER_MODELS}"
+            reason = f", because probekit computes no other variant. {OTHER_MODELS}"
             if key == "model_type":
-                reason = "as this class has no other. `probekit.load_model` chooses by model_type."
+                reason = ". Use `probekit.load_model`, which selects the class by model_type."
             raise CheckpointError(
-                f"{path}: {key} is {entries[key]!r}. Allowed: {' or '.join(map(repr, allowed))}, "
+                f"{path}: {key} is {entries[key]!r}. Allowed: {' or '.join(map(repr, allowed))}"
                 f"{reason}"
             )
 

@@ -201,15 +201,6 @@ class Rival(BaseModel, frozen=True):
         is_better = METRICS[self.metric].sign * self.difference > 0
         return SIGNIFICANT if is_better else SIGNIFICANTLY_WORSE
 
-    def groups_needed(self, n_groups: int) -> float:
-        """Return about how many groups make the smallest lead 0; NaN if unknown or without a lead.
-
-        The lead and its spread between groups stay the same, and the interval shrinks with the root
-        of the number of groups.
-        """
-        smallest, lead = self.leads[0], METRICS[self.metric].sign * self.difference
-        return n_groups * (1 - smallest / lead) ** 2 if lead > 0 else NAN
-
     @property
     def is_doubtful(self) -> bool:
         """Whether the difference does not show that the reported score is better.

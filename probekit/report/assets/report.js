@@ -162,9 +162,10 @@ async function show(plot, metric) {
   const text = plot.querySelector("figcaption p");
   const heading = plot.querySelector("h2, h3") ?? plot.closest("section").querySelector("h2");
   if (!plot.choices) {
-    const words = { title: heading.textContent, caption: text.textContent, description: drawing.ariaLabel };
+    // Before the wait, during which another choice may change the figure.
+    const first = { ...plot.shown, title: heading.textContent, caption: text.textContent, description: drawing.ariaLabel };
     const others = JSON.parse(await unpack(plot.querySelector(".others script")));
-    plot.choices = [{ ...plot.shown, ...words }, ...others];
+    plot.choices ??= [first, ...others];
   }
   plot.shown = plot.choices.find((one) => one.metric === metric) ?? plot.choices[0];
   const { title, caption, description } = plot.shown;

@@ -115,8 +115,10 @@ class AttentionExplorer:
     def page(self) -> str:
         """Return the page as HTML."""
         data = attention_data(self.prompts, self.model, self.reduction)
+        first = {prompt.tokens[0] for prompt in self.prompts}
+        first_token = [f"first token {quote(token)}" for token in first] if len(first) == 1 else []
         return Page(
-            eyebrow=["probekit", self.model, f"first token {quote(self.prompts[0].tokens[0])}"],
+            eyebrow=["probekit", self.model, *first_token],
             title=f"Attention of {self.model}",
             answer="",
             sections=[View("attention/explorer.html", {"attention": data})],

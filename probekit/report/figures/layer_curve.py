@@ -191,7 +191,7 @@ def null_band(table: pd.DataFrame, rows: pd.DataFrame) -> list[go.Scatter]:
         nulls.append(only(tested, **{column: first[column] for column in columns}))
     limits = {"ci_low": ("null_low", "min"), "ci_high": ("null_high", "max")}
     points = pd.concat(nulls).groupby("depth", as_index=False).agg(**limits)
-    # Those of few groups are widened, but no score is outside the range of its metric.
+    # Those of outer folds are widened, but no score is outside the range of its metric.
     points[[*limits]] = points[[*limits]].clip(*METRICS[rows["metric"].iloc[0]].range)
     style = go.Scatter(line={"color": GREY}, legendgroup=NULL_BAND)
     bands = band(points["depth"], points, style, NULL_WIDTH)

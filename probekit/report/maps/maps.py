@@ -97,7 +97,7 @@ def map_cells(table: pd.DataFrame, metric: str, across: str = "") -> pd.DataFram
     """Return the task's test rows of a metric by depth, with what a map shows of each.
 
     These are the columns of `placed`, and `offset` from the span; `rank`, 0 for the best
-    cross-validated score, and `n_best`, the number of equally good cells (both NaN without a
+    cross-validated score, and `n_best`, the number of equally good cells (NaN and 0 without a
     validation score, and if each outer fold chose its own site); and as `shown_with` the lines with
     the other scores of these features: main metric, selectivity, control task, random weights.
 
@@ -109,7 +109,7 @@ def map_cells(table: pd.DataFrame, metric: str, across: str = "") -> pd.DataFram
     Raises:
         UnknownNameError: The table has no test rows of this metric.
     """
-    measured_rows(table, metric)
+    measured_rows(table, metric)  # raises if the metric was not measured
     rows = placed(table)
     # One number for all rows on the same features, which is quicker to compare than their columns.
     rows = rows.assign(

@@ -124,7 +124,7 @@ def _p_in_words(v: Verdict) -> str:
 
 
 def _is_only_associated(v: Verdict) -> bool:
-    """Whether p is significant, and the interval of the difference from a constant guess has 0."""
+    """Whether p is significant, and the the difference from a constant guess may be 0."""
     return "majority" in v.doubts and v.doubts["majority"].verdict == NOT_BETTER
 
 
@@ -144,19 +144,14 @@ def _but(v: Verdict) -> str:
 
     The majority class is the first, because a probe that is not better has learnt nothing that its
     score shows. The others follow, best first; if there are any that are better than the probe,
-    only those. Of more than `MOST_RIVALS` names in a row, those after the first are counted.
+    only those. Of more than `MOST_RIVALS` names in a row, those after the first are counted. Few
+    test groups are named where predictions and labels are associated.
     """
     assert v.score is not None
     metric, doubts = METRICS[v.score.metric], v.doubts
     # The rivals that are better than the probe; their verdicts are on the probe.
     better = {n: r for n, r in doubts.items() if r.is_named and r.verdict == SIGNIFICANTLY_WORSE}
-    parts, n_groups = [], v.score.n_groups
-    needed = doubts["majority"].groups_needed(n_groups) if _is_only_associated(v) else math.nan
-    if needed > 0 and n_groups < FEW_GROUPS and not better:
-        return (
-            f", but {n_groups} groups are too few (about {needed:,.0f} are needed) to show that it "
-            f"is better than {rival_name('majority', metric.name)}"
-        )
+    parts = []
     if better and "majority" in doubts and "majority" not in better:
         parts = [f"{NOT_BETTER_THAN} {rival_name('majority', metric.name)}"]
     named = better or doubts
@@ -174,7 +169,9 @@ def _but(v: Verdict) -> str:
     if len(names) > MOST_RIVALS:
         names = [names[0], f"{len(names) - 1} others"]
     parts.append(f"{'worse than' if better else NOT_BETTER_THAN} {joined_names(names)}")
-    return f", but {' and '.join(parts)}"
+    is_few = _is_only_associated(v) and v.score.n_groups < FEW_GROUPS
+    few = f", with only {v.score.n_groups} test groups" if is_few else ""
+    return f", but {' and '.join(parts)}{few}"
 
 
 def _better_words(v: Verdict) -> str:

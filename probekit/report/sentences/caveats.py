@@ -66,9 +66,9 @@ RELATIONS = {
 }
 UNTESTED = "not clearly better than"  # the interval decides
 NOT_MORE_OFTEN_CORRECT = (
-    "its predictions are associated with the labels, but the interval of the difference contains 0"
+    "its predictions are associated with the labels, but the interval of the difference contains "
+    "0; more test groups would make it shorter"
 )
-GROUPS_NEEDED = "; with this difference and spread, about {n:,.0f} groups would exclude it"
 SWAPPED = "labels may be swapped, or depend on something else, in some groups"
 RIVAL = "The probe is {relation} {rivals}: {doubt}."
 CONTROL = (
@@ -190,8 +190,7 @@ def _rivals(v: Verdict) -> Iterator[Caveat]:
         if rival.is_named:
             relation = RELATIONS.get(rival.verdict, UNTESTED)
             if rival.verdict == NOT_BETTER:
-                n = rival.groups_needed(v.score.n_groups)
-                doubt = NOT_MORE_OFTEN_CORRECT + (GROUPS_NEEDED.format(n=n) if n > 0 else "")
+                doubt = NOT_MORE_OFTEN_CORRECT
             elif rival.is_opposite:
                 doubt = SWAPPED
         kinds.setdefault((relation, doubt), []).append(kind)

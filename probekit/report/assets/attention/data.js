@@ -34,7 +34,7 @@ class Prompt {
     Object.assign(this, others, { small, levels, thumbnail });
     this.size = this.tokens.length;
     this.columns = [...this.heads, ...(this.heads.length > 1 ? Object.keys(MERGES) : [])];
-    this.decoded = new Map();
+    Object.assign(this, { decoded: new Map(), smallDecoded: [] });
   }
 
   isHead(column) {
@@ -83,7 +83,8 @@ class Prompt {
   async thumbnails(rest) {
     const { levels, side: most } = this.thumbnail;
     const side = Math.min(this.size, most);
-    const weights = weightsOf(await unpacked(this.small[Number(rest)], levels), levels);
+    const codes = (this.smallDecoded[Number(rest)] ??= unpacked(this.small[Number(rest)], levels));
+    const weights = weightsOf(await codes, levels);
     const length = rowStart(side);
     return ({ layer, head }) => {
       const start = (layer * this.columns.length + head) * length;

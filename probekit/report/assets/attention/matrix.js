@@ -31,9 +31,10 @@ class Matrix extends Sheet {
     this.room = this.tallest;
     this.measureLabels(Math.min(150, room * 0.28));
     const { size } = this.shown;
-    // The lines are next to the matrix if it is large enough then.
+    // The lines are next to the matrix if they are shown and it is large enough then.
+    const { hidden } = this.box.closest(".pictures").querySelector(".lines");
     const rest = room - LINES, isLarge = rest > 400 && rest - this.margin > READABLE_CELL * size;
-    const width = isLarge ? rest : room;
+    const width = isLarge && !hidden ? rest : room;
     const fit = Math.min(LARGEST_CELL, (Math.min(width, this.room) - this.margin - 2) / size);
     this.fit = fit > 4 ? Math.floor(fit) : fit;
     this.cell = this.zoom || (region ? this.cellOf(region, room) : this.fit);
