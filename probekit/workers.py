@@ -40,8 +40,7 @@ Result = TypeVar("Result")
 _GUARD = "ends with the parent"  # name of a thread
 IDLE = 10.0  # seconds without work after which a worker process exits
 _SYNCHRONIZE, _INFINITE = 0x0010_0000, 0xFFFF_FFFF  # constants of the Windows API
-# Seconds for a new process to import the modules of a job, and to send jobs to those that wait.
-START_UP, SENDING = 4.0, 0.5
+START_UP = 4.0  # seconds for a new process to import the modules of a job
 
 
 def parallel_map(
@@ -83,8 +82,7 @@ def parallel_map(
         seconds = (time.perf_counter() - start) * len(items)
         yield first
     # Worker processes must save more time than their start takes. Two processes save half.
-    start_up = SENDING if _processes.cache_info().currsize else START_UP
-    if n_parallel == 1 or seconds < 2 * start_up or ProcessPoolExecutor is None:
+    if n_parallel == 1 or seconds < 2 * START_UP or ProcessPoolExecutor is None:
         yield from map(run_job, items)
     else:
         yield from _in_parallel(run_job, items, n_parallel - 1)  # and this process

@@ -144,7 +144,9 @@ def run_source(
 
             _over_training(experiment, table, run_one, folder)
         with step("look"):
-            write_selected_probe(folder, source, probers, results, table, watched, n_workers)
+            write_selected_probe(
+                folder, source, probers, results, table, watched, n_workers, expected
+            )
             prompts = _write_attention(source, folder)
             norms = source.norms()
         with step("intervene"):

@@ -122,6 +122,7 @@ def write_selected_probe(
     table: pd.DataFrame,
     watcher: Watcher = SILENT,
     workers: int | None = 1,
+    seconds: float | None = None,
 ) -> None:
     """Write the features of k-sparse probes, the final probe, and tables of the selected probe.
 
@@ -131,7 +132,8 @@ def write_selected_probe(
 
     The tables, and the errors of all probes, are left out if they are empty, if no probe was
     selected, if it does not predict classes, if it predicts whole texts instead of rows, or if
-    there are more than `MOST_CLASSES` classes.
+    there are more than `MOST_CLASSES` classes. `workers` and `seconds` are those of `probe_sites`,
+    whose processes also fit the probes of permuted labels.
 
     Raises:
         DataError: A file of the probe is damaged.
@@ -170,7 +172,7 @@ def write_selected_probe(
     tables = {
         "confusion.csv": confusion_rows(chosen),
         "scatter.csv": scatter_rows(chosen),
-        "cosines.csv": cosine_rows(chosen, watcher, workers),
+        "cosines.csv": cosine_rows(chosen, watcher, workers, seconds),
     }
     for name, content in tables.items():
         if not content.empty:
@@ -263,7 +265,10 @@ def _sample(rows: NDArray[Any], most: int, generator: np.random.Generator) -> ND
 
 
 def cosine_rows(
-    chosen: SelectedProbe, watcher: Watcher = SILENT, workers: int | None = 1
+    chosen: SelectedProbe,
+    watcher: Watcher = SILENT,
+    workers: int | None = 1,
+    seconds: float | None = None,
 ) -> pd.DataFrame:
     """Return the cosine similarity between probe directions at all pairs of sites.
 
@@ -305,7 +310,7 @@ def cosine_rows(
     job = partial(_null_directions, chosen.source, chosen.position, chosen.prober.saved_rows, spec)
     n_threads = max(1, cpu_count() // len(penalties))  # as for `probe_sites`
     null = {}
-    found = parallel_map(job, list(penalties.items()), workers, n_threads)
+    found = parallel_map(job, list(penalties.items()), workers, n_threads, seconds)
     for stream, directions in zip(penalties, found, strict=True):
         null[stream.text] = directions
         watcher.progress("probes of permuted labels", len(null), len(penalties))
