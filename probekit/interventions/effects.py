@@ -54,11 +54,11 @@ def resamples_of(groups: NDArray[np.generic], widening: float = 1.0) -> Resample
 
     A single group has no resamples, so that its intervals are NaN.
 
-    >>> resamples_of(np.array(["a", "a"])).counts.shape
-    (1, 1)
+    >>> resamples_of(np.array(["a", "a"])).n_units
+    0
     """
     if len(np.unique(groups)) < 2:
-        return Resamples(np.zeros(len(groups), dtype=np.int64), np.ones((1, 1), dtype=np.float32))
+        return Resamples(np.zeros(len(groups), dtype=np.int64), np.zeros(1, dtype=np.int64), 0)
     return Resamples.leave_one_out(groups, widening=widening)
 
 
@@ -309,9 +309,7 @@ def effects_of(
             mean = mean_of_rows(np.where(np.isnan(change), 0.0, change), resamples)
             pairs.append((mean, np.zeros_like(mean)))  # the effect is compared with 0
             shares = np.where(np.isnan(change), 0.0, (change - np.nanmean(change)) / len(change))
-            by_group = np.bincount(resamples.group_of_row, shares, resamples.n_groups)
-            # The sum over the groups of each unit: the unit is what a resample leaves out.
-            deviations.append(by_group @ (1.0 - resamples.counts[:, 1:]))
+            deviations.append(resamples.by_unit(shares)[0])
         tested = patch_p_values(paired_differences(pairs, resamples), np.stack(deviations))
         p, p_best = tested.single, tested.maximum
     rows = []

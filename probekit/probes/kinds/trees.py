@@ -171,8 +171,7 @@ def hit_rate(scores: SentenceScores, resamples: Resamples) -> Floats:
     >>> hit_rate(scores, whole).round(3).tolist(), tree_spearman(scores, whole).tolist()
     ([0.667], [0.75])
     """
-    counts = resamples.counts[resamples.group_of_row]
-    return ratio(scores.hits @ counts, scores.trials @ counts)
+    return ratio(resamples.sums(scores.hits)[0], resamples.sums(scores.trials)[0])
 
 
 def tree_spearman(scores: SentenceScores, resamples: Resamples) -> Floats:
@@ -184,9 +183,10 @@ def tree_spearman(scores: SentenceScores, resamples: Resamples) -> Floats:
 
     Source: Hewitt and Manning (2019), section 4.1.
     """
-    counts = resamples.counts[resamples.group_of_row]
-    of_length = (scores.lengths == np.array(LENGTHS)[:, None]).astype(np.float64)
-    means = ratio((of_length * scores.correlations) @ counts, of_length @ counts)
+    # Cell 0 has the sentences of other lengths.
+    cells = np.where(np.isin(scores.lengths, LENGTHS), scores.lengths - LENGTHS[0] + 1, 0)
+    sums, n = (resamples.sums(one, cells, 1 + len(LENGTHS)) for one in (scores.correlations, None))
+    means = ratio(sums[1:], n[1:])
     defined = ~np.isnan(means)
     return ratio(np.where(defined, means, 0.0).sum(axis=0), defined.sum(axis=0))
 

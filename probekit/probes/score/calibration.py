@@ -14,7 +14,7 @@ from scipy.special import gammaln, xlog1py, xlogy
 from probekit.errors import DataError
 from probekit.probes.arrays import Codes, Floats
 from probekit.probes.score.intervals import jackknife_interval
-from probekit.probes.score.metrics import ClassPredictions, Resamples, mean_of_rows, tally
+from probekit.probes.score.metrics import ClassPredictions, Resamples, mean_of_rows
 
 BINS = 15
 
@@ -65,11 +65,10 @@ def ece(predictions: ClassPredictions, resamples: Resamples) -> Floats:
     (2022), Mitigating bias in calibration error estimation, for the bias.
     """
     confidence = _confidence(predictions, "ece")
-    bin_of_row, groups = _bin(confidence, BINS), resamples.group_of_row
+    bin_of_row = _bin(confidence, BINS)
     correct = (predictions.truth == predictions.guess).astype(np.float64)
     n_rows, n_correct, n_expected = (
-        tally(bin_of_row, groups, (BINS, resamples.n_groups), values) @ resamples.counts
-        for values in (np.ones_like(correct), correct, confidence)
+        resamples.sums(values, bin_of_row, BINS) for values in (None, correct, confidence)
     )
     # The mean absolute deviation of a binomial count of n rows with probability p is
     # 2 m (n over m) p^m (1 - p)^(n - m + 1), with m = floor(n p) + 1; it is 0 if m exceeds n.

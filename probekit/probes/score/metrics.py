@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, partial, wraps
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
+from scipy.sparse import csc_array
 from scipy.special import log_softmax
 
 from probekit.errors import DataError
@@ -25,7 +25,7 @@ from probekit.probes.score.metric_table import Family
 # Maximum number of units that are left out one at a time; more groups are joined to units.
 MOST_UNITS = 1000
 WIDER_OVER_FOLDS = 2**0.5  # factor on standard errors of predictions of several outer folds
-# Number of resamples that AUROC computes at a time; 128 columns of 25,000 rows take 26 MB.
+# Number of resamples that metrics of ranks compute at a time; 128 of 25,000 levels take 26 MB.
 BLOCK = 128
 
 
@@ -101,16 +101,20 @@ class Resamples:
     A unit is one group. If there are more than 1,000 groups, a unit is several groups, joined at
     random. All predictions on the same rows share one `Resamples`, so that differences are paired.
 
+    A sum over a resample is the sum over all rows minus that over the rows of the unit, so that no
+    table of rows by resamples is needed.
+
     Attributes:
         group_of_row: The group number (n_samples,) of each row.
-        counts: Multiplicity (n_groups, 1 + n_units) of each group in each resample; column 0 is the
-            original sample.
+        unit_of_group: The unit (n_groups,) of each group.
+        n_units: The number of units that are left out; 0 for the original sample only.
         widening: Factor on standard errors: 1, or `WIDER_OVER_FOLDS` for the predictions of several
             outer folds. These depend on each other, because their fits share training rows.
     """
 
     group_of_row: Codes
-    counts: NDArray[np.float32]
+    unit_of_group: Codes
+    n_units: int
     widening: float = 1.0
 
     @classmethod
@@ -123,8 +127,8 @@ class Resamples:
         `most` units of about equally many groups, which leaves the variance unbiased.
 
         >>> resamples = Resamples.leave_one_out(np.array(["s1", "s1", "s2"]))
-        >>> resamples.counts.tolist()
-        [[1.0, 0.0, 1.0], [1.0, 1.0, 0.0]]
+        >>> resamples.sums().tolist()  # number of rows of all groups, without s1, without s2
+        [[3.0, 1.0, 2.0]]
 
         Source: Kott (2001), The delete-a-group jackknife.
         """
@@ -132,19 +136,16 @@ class Resamples:
         unit_of_group = np.arange(len(names))
         if len(names) > most:
             unit_of_group = np.random.default_rng(0).permutation(len(names)) % most
-        n_units = unit_of_group.max() + 1
-        counts = np.ones((len(names), 1 + n_units), dtype=np.float32)
-        counts[np.arange(len(names)), 1 + unit_of_group] = 0
-        return cls(group_of_row, counts, widening)
+        return cls(group_of_row, unit_of_group, min(len(names), most), widening)
 
     @classmethod
     def whole(cls, n_rows: int) -> Resamples:
         """Return the original sample only, to compute the value of a metric without an interval.
 
-        >>> Resamples.whole(2).counts.tolist()
-        [[1.0], [1.0]]
+        >>> Resamples.whole(2).sums().tolist()
+        [[2.0]]
         """
-        return cls(np.arange(n_rows), np.ones((n_rows, 1), dtype=np.float32))
+        return cls(np.arange(n_rows), np.zeros(n_rows, dtype=np.int64), 0)
 
     def of_rows(self, rows: NDArray[np.generic]) -> Resamples:
         """Return the same resamples for some rows, given by a mask or by row numbers."""
@@ -153,19 +154,58 @@ class Resamples:
     @property
     def undrawn(self) -> Resamples:
         """The original sample only."""
-        return Resamples(self.group_of_row, self.counts[:, :1], self.widening)
+        return replace(self, unit_of_group=np.zeros_like(self.unit_of_group), n_units=0)
 
     @property
     def n_groups(self) -> int:
         """The number of groups."""
-        return len(self.counts)
+        return len(self.unit_of_group)
+
+    @cached_property
+    def unit_of_row(self) -> Codes:
+        """The unit (n_samples,) of each row."""
+        return self.unit_of_group[self.group_of_row]
 
     @cached_property
     def weights(self) -> Floats:
         """The share of the rows (n_units,) that each unit holds."""
-        n_rows = np.bincount(self.group_of_row, minlength=self.n_groups)
-        left_out = n_rows @ (1.0 - self.counts[:, 1:])
-        return left_out / len(self.group_of_row)
+        return self.by_unit()[0, : self.n_units] / len(self.group_of_row)
+
+    def by_unit(
+        self,
+        values: NDArray[np.generic] | None = None,
+        cells: Codes | None = None,
+        n_cells: int = 1,
+    ) -> Floats:
+        """Return the sums (n_cells, n_units) over the rows of each cell and unit; see `sums`.
+
+        Without units to leave out there is one that has all rows.
+        """
+        n_units = max(1, self.n_units)
+        places = self.unit_of_row if cells is None else cells * n_units + self.unit_of_row
+        summed = np.bincount(places, weights=values, minlength=n_cells * n_units)
+        return summed.reshape(n_cells, n_units).astype(np.float64)
+
+    def sums(
+        self,
+        values: NDArray[np.generic] | None = None,
+        cells: Codes | None = None,
+        n_cells: int = 1,
+    ) -> Floats:
+        """Return the sums (n_cells, 1 + n_units) of values over rows of each cell and resample.
+
+        Args:
+            values: The value (n_samples,) of each row; None counts rows.
+            cells: The cell (n_samples,) of each row, such as its class; None for one cell.
+            n_cells: The number of cells.
+
+        >>> resamples = Resamples.leave_one_out(np.array(["s1", "s1", "s2"]))
+        >>> resamples.sums(np.array([1.0, 2.0, 4.0]), cells=np.array([0, 1, 1]), n_cells=2).tolist()
+        [[1.0, 0.0, 1.0], [6.0, 4.0, 2.0]]
+        """
+        by_unit = self.by_unit(values, cells, n_cells)
+        total = by_unit.sum(axis=1, keepdims=True)
+        return np.hstack([total, total - by_unit])[:, : 1 + self.n_units]
 
     @property
     def n_effective(self) -> float:
@@ -271,14 +311,7 @@ def mean_of_rows(values: NDArray[np.generic], resamples: Resamples) -> Floats:
     >>> mean_of_rows(np.array([1.0, 4.0]), Resamples.whole(2)).tolist()
     [2.5]
     """
-    return ratio(_summed(values, resamples), _summed(None, resamples))
-
-
-def _summed(values: NDArray[np.generic] | None, resamples: Resamples) -> Floats:
-    """Return the sum (1 + n_units,) of values over the rows of each resample; None counts rows."""
-    groups = resamples.group_of_row
-    by_group = np.bincount(groups, weights=values, minlength=resamples.n_groups)
-    return by_group.astype(np.float64) @ resamples.counts
+    return ratio(resamples.sums(values)[0], resamples.sums()[0])
 
 
 def ratio(numerators: NDArray[np.generic], denominators: NDArray[np.generic]) -> Floats:
@@ -292,25 +325,30 @@ def ratio(numerators: NDArray[np.generic], denominators: NDArray[np.generic]) ->
     return found
 
 
-def _in_blocks(function: Callable[..., Floats], resamples: Resamples, *tables: Any) -> Floats:
-    """Return `function(*tables, counts)` for all resamples, called with `BLOCK` of them at a time.
+def _in_blocks(
+    function: Callable[..., Floats], resamples: Resamples, *levels: tuple[Codes, Codes, int]
+) -> Floats:
+    """Return a function of the numbers of rows at levels, for all resamples, `BLOCK` at a time.
 
-    Its `counts` are some columns of `resamples.counts`.
+    Args:
+        function: Called with a table (n_levels, n_block) for each entry of `levels`, and with the
+            units (n_block,) that are left out, -1 for none.
+        resamples: The resamples.
+        levels: Level and unit of some rows, and the number of levels.
     """
-    starts = range(0, resamples.counts.shape[1], BLOCK)
-    blocks = (resamples.counts[:, start : start + BLOCK] for start in starts)
-    return np.concatenate([function(*tables, counts) for counts in blocks], axis=-1)
-
-
-def tally(
-    rows: Codes, columns: Codes, shape: tuple[int, int], weight: float | Floats = 1.0
-) -> csr_array:
-    """Return a sparse matrix with `weight` added at each (row, column).
-
-    >>> tally(np.array([0, 0, 1]), np.array([1, 1, 0]), shape=(2, 2)).toarray().tolist()
-    [[0.0, 2.0], [1.0, 0.0]]
-    """
-    return csr_array((np.broadcast_to(weight, len(rows)), (rows, columns)), shape=shape)
+    tables = []
+    for level_of_row, unit_of_row, n_levels in levels:
+        ones, shape = np.ones(len(level_of_row)), (n_levels, max(1, resamples.n_units))
+        tables.append(csc_array((ones, (level_of_row, unit_of_row)), shape=shape))
+    totals = [table.sum(axis=1)[:, None] for table in tables]
+    found = [function(*totals, np.array([-1]))]
+    for start in range(0, resamples.n_units, BLOCK):
+        units = np.arange(start, min(start + BLOCK, resamples.n_units))
+        columns = slice(start, start + BLOCK)
+        pairs = zip(totals, tables, strict=True)
+        kept = [total - table[:, columns].toarray() for total, table in pairs]
+        found.append(function(*kept, units))
+    return np.concatenate(found, axis=-1)
 
 
 def _by_class(predictions: ClassPredictions, resamples: Resamples) -> tuple[Floats, Floats, Floats]:
@@ -318,18 +356,11 @@ def _by_class(predictions: ClassPredictions, resamples: Resamples) -> tuple[Floa
 
     Each has shape (n_classes, 1 + n_units).
     """
-
-    def counted(codes: Codes, groups: Codes) -> Floats:
-        """Return the number of rows with each class code in each resample."""
-        table = tally(codes, groups, (predictions.n_classes, resamples.n_groups))
-        found: Floats = table @ resamples.counts
-        return found
-
-    groups, correct = resamples.group_of_row, predictions.truth == predictions.guess
+    truth, guess, n_classes = predictions.truth, predictions.guess, predictions.n_classes
     return (
-        counted(predictions.truth[correct], groups[correct]),
-        counted(predictions.truth, groups),
-        counted(predictions.guess, groups),
+        resamples.sums(truth == guess, truth, n_classes),
+        resamples.sums(None, truth, n_classes),
+        resamples.sums(None, guess, n_classes),
     )
 
 
@@ -343,28 +374,36 @@ def mean_of_defined(numerators: Floats, denominators: Floats) -> Floats:
 def _area(scores: Floats, positive: Mask, resamples: Resamples) -> Floats:
     """Return the number of pairs that the positive row wins, and of all pairs (2, 1 + n_units).
 
-    A pair is a positive and a negative row; the row with the higher score wins.
-
-    Levels are the distinct scores of the positives. A negative row loses to every level above it
-    and half to a level it ties with, so half of it is added on each side of its position. A
-    cumulative sum over the levels then counts the negatives that each level beats.
+    A pair is a positive and a negative row; the row with the higher score wins, and a tie is half a
+    win. Without a unit, the pairs of its rows with all others are missing; pairs of two of its rows
+    are subtracted twice, and so added once.
     """
-    groups = resamples.group_of_row
-    levels, level_of_positive = np.unique(scores[positive], return_inverse=True)
-    shape = (len(levels) + 1, resamples.n_groups)  # the last place is above all levels
-    positives = tally(level_of_positive, groups[positive], shape)
-    negatives = sum(
-        tally(np.searchsorted(levels, scores[~positive], side=side), groups[~positive], shape, 0.5)
-        for side in ("left", "right")
-    )
-    return _in_blocks(_pairs, resamples, positives, negatives)
+    _, levels = np.unique(scores, return_inverse=True)
+    units, n_levels = resamples.unit_of_row, len(scores) + 1  # one more, so that starts are free
+    of_positive, of_negative = levels[positive], levels[~positive]
+    wins = np.empty(len(scores))  # of a positive row; of a negative row, the positive rows above it
+    wins[positive] = _beaten(of_negative, of_positive)
+    wins[~positive] = len(of_positive) - _beaten(of_positive, of_negative)
+    # Keys that rank the rows within their unit.
+    keys, starts = units * n_levels + levels, units[positive] * n_levels - 1
+    inside = np.zeros(len(scores))
+    inside[positive] = _beaten(keys[~positive], keys[positive]) - _beaten(keys[~positive], starts)
+    n_won = resamples.by_unit(wins)[0]
+    total = n_won.sum() / 2  # each pair counts for both of its rows
+    won = np.concatenate([[total], total - n_won + resamples.by_unit(inside)[0]])
+    n_positive, n_negative = resamples.sums(None, positive.astype(np.int64), 2)[::-1]
+    return np.stack([won[: 1 + resamples.n_units], n_positive * n_negative])
 
 
-def _pairs(positives: csr_array, negatives: csr_array, counts: NDArray[np.float32]) -> Floats:
-    """Return pairs won and all pairs (2, n_draws) from the tables (n_levels + 1, n_groups)."""
-    # The positive rows at each level, and the negative rows that each of them beats.
-    hits, beaten = positives @ counts, np.cumsum(negatives @ counts, axis=0)
-    return np.stack([np.einsum("ld,ld->d", hits, beaten), hits.sum(axis=0) * beaten[-1]])
+def _beaten(others: Codes, numbers: Codes) -> Floats:
+    """Return how many of the others each number exceeds; one that is equal counts one half.
+
+    >>> _beaten(np.array([3, 1, 3]), np.array([3, 9])).tolist()
+    [2.0, 3.0]
+    """
+    ordered = np.sort(others)
+    left, right = (np.searchsorted(ordered, numbers, side=side) for side in ("left", "right"))
+    return (left + right) / 2
 
 
 RATES = (0.01, 0.05)  # allowed false positive rates, in the order of the columns of `alarms`
@@ -414,27 +453,30 @@ def _precisions(predictions: ClassPredictions, code: int, resamples: Resamples) 
     its score, so it is counted at the highest of them; below all levels it never counts.
     """
     scores, is_positive = class_scores(predictions, code), predictions.truth == code
-    groups = resamples.group_of_row
+    units = resamples.unit_of_row
     levels, level_of_positive = np.unique(scores[is_positive], return_inverse=True)
-    shape = (len(levels), resamples.n_groups)
-    positives = tally(level_of_positive, groups[is_positive], shape)
     level_of_negative = np.searchsorted(levels, scores[~is_positive], side="right") - 1
     is_counted = level_of_negative >= 0
-    negatives = tally(level_of_negative[is_counted], groups[~is_positive][is_counted], shape)
-    sums = _in_blocks(_precision_of, resamples, positives, negatives)
-    n_negative = np.bincount(groups[~is_positive], minlength=resamples.n_groups)
-    has_negatives: Mask = n_negative @ resamples.counts > 0
+    sums = _in_blocks(
+        _precision_of,
+        resamples,
+        (level_of_positive, units[is_positive], len(levels)),
+        (level_of_negative[is_counted], units[~is_positive][is_counted], len(levels)),
+    )
+    has_negatives: Mask = resamples.sums(~is_positive)[0] > 0
     return sums * has_negatives
 
 
-def _precision_of(
-    positives: csr_array, negatives: csr_array, counts: NDArray[np.float32]
-) -> Floats:
-    """Return summed precision and number of positives (2, n_draws) in the resamples `counts`."""
-    hits = positives @ counts.astype(np.float64)
+def _precision_of(hits: Floats, negatives: Floats, units: Codes) -> Floats:
+    """Return summed precision and number of positives (2, n_draws).
+
+    `hits` and `negatives` are the numbers (n_levels, n_draws) of positive and negative rows at each
+    level; `units`, which these resamples leave out, is not needed.
+    """
+    del units
     # A level accepts the rows at this level and at all higher ones.
     accepted_hits = np.cumsum(hits[::-1], axis=0)[::-1]
-    accepted = accepted_hits + np.cumsum((negatives @ counts)[::-1], axis=0)[::-1]
+    accepted = accepted_hits + np.cumsum(negatives[::-1], axis=0)[::-1]
     shape = accepted.shape
     precision = np.divide(accepted_hits, accepted, out=np.zeros(shape), where=accepted > 0)
     return np.stack([np.einsum("ld,ld->d", hits, precision), hits.sum(axis=0)])
@@ -560,7 +602,7 @@ def r2(predictions: NumberPredictions, resamples: Resamples) -> Floats:
     # Centring by the overall mean, close to that of any resample, avoids cancellation.
     centred = predictions.truth - predictions.truth.mean()
     squared_errors = (predictions.truth - predictions.guess) ** 2
-    summed = (_summed(values, resamples) for values in (None, centred, centred**2, squared_errors))
+    summed = (resamples.sums(one)[0] for one in (None, centred, centred**2, squared_errors))
     n_rows, total, square, error = summed
     spread = square - total**2 / n_rows
     return 1 - ratio(error, np.where(spread > SMALLEST_SPREAD * square, spread, 0.0))
@@ -578,37 +620,32 @@ def spearman(predictions: NumberPredictions, resamples: Resamples) -> Floats:
     >>> spearman(predictions, Resamples.whole(3)).tolist()
     [0.5]
     """
-    groups, n_groups = resamples.group_of_row, resamples.n_groups
-    # The ranks in a resample follow from its number of rows at each level (distinct value), which
-    # follows from the number of rows of each group at the level.
-    truth_and_guess = []
+    # The ranks in a resample follow from its number of rows at each level (distinct value).
+    units, levels, level_of_row = resamples.unit_of_row, [], []
     for values in (predictions.truth, predictions.guess):
-        levels, level_of_row = np.unique(values, return_inverse=True)
-        rows_of_level = tally(level_of_row, groups, (len(levels), n_groups))
-        truth_and_guess.append((level_of_row, rows_of_level))
-    return _in_blocks(_correlation, resamples, *truth_and_guess, groups)
-
-
-_Levels: TypeAlias = tuple[Codes, csr_array]  # level of each row; rows of each level and group
+        distinct, numbers = np.unique(values, return_inverse=True)
+        levels.append((numbers, units, len(distinct)))
+        level_of_row.append(numbers)
+    return _in_blocks(partial(_correlation, level_of_row, units), resamples, *levels)
 
 
 def _correlation(
-    truth: _Levels, guess: _Levels, groups: Codes, counts: NDArray[np.float32]
+    level_of_row: Sequence[Codes], unit_of_row: Codes, n_a: Floats, n_b: Floats, units: Codes
 ) -> Floats:
     """Return the Spearman correlation (n_draws,) of each resample.
 
     Args:
-        truth: the level (n_samples,) of each row's label: its index among the sorted distinct
-            labels; and the number (n_levels, n_groups) of rows at each level.
-        guess: the same for the predictions.
-        groups: the group (n_samples,) of each row.
-        counts: number of times that each resample contains each group, shape (n_groups, n_draws).
+        level_of_row: the level (n_samples,) of each row's label, its index among the sorted
+            distinct labels; and the same of the predictions.
+        unit_of_row: the unit (n_samples,) of each row.
+        n_a: the number of rows at each level of the labels, shape (n_levels, n_draws).
+        n_b: the same for the predictions.
+        units: the unit (n_draws,) that each resample leaves out.
     """
-    (level_of_truth, table_of_truth), (level_of_guess, table_of_guess) = truth, guess
-    n_a, n_b = table_of_truth @ counts, table_of_guess @ counts
     a, b = _centred_ranks(n_a), _centred_ranks(n_b)
     squares = np.einsum("ld,ld,ld->d", n_a, a, a) * np.einsum("ld,ld,ld->d", n_b, b, b)
-    products = np.einsum("rd,rd,rd->d", counts[groups], a[level_of_truth], b[level_of_guess])
+    kept, (of_truth, of_guess) = unit_of_row[:, None] != units, level_of_row
+    products = np.einsum("rd,rd,rd->d", kept, a[of_truth], b[of_guess])
     # Ranks are multiples of 1/2, so these sums are exact: a single level gives exactly 0.
     return ratio(products, np.sqrt(squares))
 
@@ -679,13 +716,13 @@ def within_folds(metric: Callable[..., Floats]) -> Callable[..., Floats]:
         """Return the metric, averaged over folds."""
         if predictions.folds is None:
             return metric(predictions, resamples)
-        total = np.zeros(resamples.counts.shape[1])
+        total = np.zeros(1 + resamples.n_units)
         n_rows = np.zeros_like(total)
         for fold in np.unique(predictions.folds):
             rows = predictions.folds == fold
             of_fold = resamples.of_rows(rows)
             value = metric(take(predictions, rows), of_fold)
-            weight = np.where(np.isnan(value), 0.0, _summed(None, of_fold))
+            weight = np.where(np.isnan(value), 0.0, of_fold.sums()[0])
             total += weight * np.nan_to_num(value)
             n_rows += weight
         return ratio(total, n_rows)

@@ -160,11 +160,9 @@ def test_a_thousand_classes_need_no_table_of_a_million():
 
 def test_many_groups_are_left_out_in_units_of_about_equal_numbers():
     groups = np.repeat(np.arange(95), 2)
-    counts = Resamples.leave_one_out(groups, most=20).counts
-    assert counts.shape == (95, 21)
-    assert np.all((counts[:, 1:] == 0).sum(axis=1) == 1)  # each group belongs to one unit
-    assert set((counts[:, 1:] == 0).sum(axis=0).tolist()) == {4, 5}
-    assert np.array_equal(counts, Resamples.leave_one_out(groups, most=20).counts)
+    units = Resamples.leave_one_out(groups, most=20).unit_of_group
+    assert set(np.bincount(units, minlength=20).tolist()) == {4, 5}
+    assert np.array_equal(units, Resamples.leave_one_out(groups, most=20).unit_of_group)
 
 
 def test_units_of_many_groups_leave_the_variance_unbiased():
@@ -306,19 +304,16 @@ def test_other_metrics_are_those_of_all_rows(metric):
     assert value(POOLED, metric) == value(plain, metric)
 
 
-def test_every_column_of_the_resamples_weighs_the_rows_that_it_holds():
-    """Leaving out a group, as the jackknife does, and drawing it twice, as the bootstrap does."""
-    resamples = Resamples.leave_one_out(GROUPS)
-    counts = np.ones((resamples.n_groups, 3), dtype=np.float32)
-    counts[:10, 1] = 0  # half of the first fold
-    counts[25:40, 2] = 2
-    found = metrics_of(POOLED)["auroc"](POOLED, Resamples(resamples.group_of_row, counts))
+def test_every_resample_weighs_the_rows_that_it_holds():
+    units = np.repeat([0, 1, 2], [10, 30, GROUPS.max() - 39])  # half of the first fold, and others
+    resamples = Resamples(Resamples.leave_one_out(GROUPS).group_of_row, units, n_units=3)
+    found = metrics_of(POOLED)["auroc"](POOLED, resamples)
     assert area(POOLED) < found[0] - 0.05  # ranks across fits see the offset
-    for column, repeats in enumerate(counts[GROUPS].astype(int).T):
-        drawn = metrics.take(POOLED, np.repeat(np.arange(len(GROUPS)), repeats))
+    for left_out, one in zip((-1, 0, 1, 2), found, strict=True):
+        drawn = metrics.take(POOLED, resamples.unit_of_row != left_out)
         parts = [metrics.take(drawn, drawn.folds == fold) for fold in (0, 1)]
         sizes = [len(part.truth) for part in parts]
-        assert found[column] == pytest.approx(np.average([area(p) for p in parts], weights=sizes))
+        assert one == pytest.approx(np.average([area(p) for p in parts], weights=sizes))
 
 
 def test_a_fold_with_a_single_class_is_left_out():
