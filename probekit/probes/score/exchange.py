@@ -47,7 +47,8 @@ from probekit.probes.score.metrics import WIDER_OVER_FOLDS
 FEWEST_ARRANGEMENTS = 20
 MOST_EXACT = 14  # up to 2^14 sign patterns are all computed
 BLOCK = 1000  # number of sign patterns computed at a time
-MOST_ENTRIES = 5_000_000  # largest number of exchanged labels, or of their scores, at a time
+MOST_ENTRIES = 2_000_000  # largest number of exchanged labels at a time
+CACHED = 300_000  # numbers that the cache of a processor core holds
 
 
 def sign_patterns(n_units: int, draws: int, seed: int) -> Iterator[NDArray[np.int8]]:
@@ -210,9 +211,7 @@ class LabelExchange:
         # Arrays (3, n_draws, n_sites), the first one with the true labels as its only draw.
         sums = [np.sum([part.sums(part.labels[None]) for part in parts], axis=0)]
         rng = np.random.default_rng(self.seed)
-        # The largest array holds, for each draw, a label per row or a number per group and site.
-        largest = max(len(self.labels), self.n_groups * len(rows))
-        block = max(1, MOST_ENTRIES // largest)
+        block = max(1, MOST_ENTRIES // max(1, len(self.labels)))  # independent of the sites
         for start in range(0, self.draws, block):
             n_draws = min(block, self.draws - start)
             drawn = [part.sums(part.exchanged(n_draws, rng)) for part in parts]
@@ -325,12 +324,18 @@ class _Rows:
         The third is the score of all rows, as in `_Groups.sums`. Here all rows count equally in
         both scores, which therefore differ only by a constant that no exchange changes.
         """
-        by_group = np.zeros((labels.shape[1], len(labels), self.scores.shape[3]))
-        # For classes, place 0 of the scores belongs to class 1.
-        for number, weights in enumerate(_weights(labels, range(1, self.n_classes))):
-            by_group += weights.swapaxes(0, 1) @ self.scores[:, :, number]
-        score = by_group.sum(axis=0)
-        return np.stack([score, np.square(by_group).sum(axis=0), score])
+        n_draws, n_groups, _ = labels.shape
+        score, variance = np.zeros((2, n_draws, self.scores.shape[3]))
+        block = max(1, CACHED // score.size)
+        for start in range(0, n_groups, block):
+            groups = slice(start, start + block)
+            by_group: Floats | float = 0.0
+            # For classes, place 0 of the scores belongs to class 1.
+            for number, weights in enumerate(_weights(labels[:, groups], range(1, self.n_classes))):
+                by_group = by_group + weights.swapaxes(0, 1) @ self.scores[groups, :, number]
+            score += np.sum(by_group, axis=0)
+            variance += np.square(by_group).sum(axis=0)
+        return np.stack([score, variance, score])
 
 
 def _weights(labels: NDArray[Any], classes: Sequence[int]) -> Iterator[Floats]:
