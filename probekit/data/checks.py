@@ -35,10 +35,10 @@ _Sides: TypeAlias = tuple[_Examples, _Examples]  # train and test
 _NO_GROUPS = Finding(
     "warning",
     "no-groups",
-    "No group column is set, so each row is its own group. Related rows, such as instances of one "
+    "No groups are given, so each row is its own group. Related rows, such as instances of one "
     "template or words of one text, may be in both train and test, and confidence intervals are "
-    "then too narrow. Set data.columns.group to the column that identifies related rows; if rows "
-    "are unrelated, to a column with a different value in each.",
+    "then too narrow. Give data.columns.group, in Python `groups`: the same name for related rows; "
+    "if rows are unrelated, a different one for each.",
 )
 
 

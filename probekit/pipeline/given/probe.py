@@ -145,14 +145,14 @@ def probe(  # noqa: PLR0913  # one call, whose options have defaults
             examples.append(Example(text, label, group, row_name, split=side))
         except DataError as error:
             raise DataError(f"{row_name}: {error}") from error
-    dataset = Dataset(name, tuple(examples))
+    dataset = Dataset(name, tuple(examples), has_groups=names is not None)
 
     results_folder = path_of("out", out)
     check_workers(workers)
     check_device(device)
     with shown_progress(watcher, progress=progress) as shown:
         given = open_activations(activations, sites=experiment.activations.sites, position=position)
-        rows = given_source(experiment, dataset, words, given, lacks_groups=groups is None)
+        rows = given_source(experiment, dataset, words, given)
         return run_source(
             rows, out=results_folder, device=device, workers=workers, watcher=shown, page=page
         )

@@ -27,13 +27,6 @@ from probekit.pipeline.experiment.source import TASK, Source
 from probekit.provenance import digest_json
 from probekit.results.record import ModelFacts
 
-NO_GROUPS = Finding(
-    "warning",
-    "no-groups",
-    "No groups are given, so each row is its own group. Related rows, such as tokens of one text, "
-    "may be in both train and test, and confidence intervals are then too narrow. Give `groups`: "
-    "the same name for related rows; if rows are unrelated, a different one for each.",
-)
 _LEFT_OUT = (
     "The activations were given, so networks with random weights and baselines that read the texts "
     "are left out"
@@ -145,8 +138,6 @@ def given_source(
     dataset: Dataset,
     tokens: Sequence[str] | None,
     given: GivenActivations,
-    *,
-    lacks_groups: bool = False,
 ) -> GivenSource:
     """Return activations with their rows as the source of a run.
 
@@ -155,7 +146,6 @@ def given_source(
         dataset: one example for each row, whose text is its token, or names the row without tokens.
         tokens: word or token of each row; None if they are unknown.
         given: the activations.
-        lacks_groups: whether groups could be given in memory, but are not.
 
     Raises:
         ConfigError: a site has fewer features than a probe selects, or the words are unknown that
@@ -193,7 +183,7 @@ def given_source(
     types = np.array(ids if tokens is None else tokens, dtype=str)
     example = np.arange(n_rows)
     dataset, examples, splits = hold_out(experiment, dataset, example, types)
-    findings = [NO_GROUPS] if lacks_groups else []
+    findings = []
     for code, message in _warnings(given, dataset, splits, experiment.probe.reads == "classes"):
         findings.append(Finding("warning", code, message))
     left_out = f"{_LEFT_OUT}{_LACKS_TOKENS if tokens is None else ''}."
