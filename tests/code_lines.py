@@ -14,12 +14,12 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "probekit"
 BUDGETS = {
     "report": 7514,
-    "pipeline": 5615,
-    "probes": 5600,
+    "pipeline": 5606,
+    "probes": 5624,
     "model": 4404,
     "activations": 2344,
     "cli": 2048,
-    "interventions": 1924,
+    "interventions": 1923,
     "experiment": 1734,
     "data": 1852,
     "results": 1950,
