@@ -16,8 +16,7 @@ Feature scaling and row weights remain those of all rows. With a weak penalty an
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -119,12 +118,10 @@ def _without_group(
         hessian += weighted.T @ weighted
     root = np.linalg.cholesky(hessian)
     left_out = scores.copy()
-    for groups in _blocks(data.groups):
-        block = np.concatenate(groups)
-        whitened = solve_triangular(root, _with_bias(scaling, X[block]).T, lower=True).T
-        ends = np.cumsum([len(rows) for rows in groups])
-        for rows, B in zip(groups, np.split(whitened, ends[:-1]), strict=True):
-            left_out[rows] += _step(B, curvature[rows, None], slopes[rows])
+    for rows in _blocks(data.groups):
+        block = _with_bias(scaling, X[rows.ravel()])
+        whitened = solve_triangular(root, block.T, lower=True).T.reshape(*rows.shape, -1)
+        left_out[rows] += _step(whitened, curvature[rows, None], slopes[rows])
     return left_out
 
 
@@ -134,30 +131,30 @@ def _with_bias(scaling: Scaling, X: Features) -> Floats:
 
 
 def _step(B: Floats, curvature: Floats, slopes: Floats) -> Floats:
-    """Return the change (n_rows, n_out) of the scores of a group that is removed.
+    """Return the change (n_groups, n_rows, n_out) of the scores of groups that are removed.
 
     At the solution the gradient without the group is -B^T slopes, so that the change has a plus.
-    B (n_rows, n_coordinates) are the rows of the group in coordinates in which the Hessian of all
-    rows is the identity. Of the two equal expressions B (I - B^T D B)^-1 B^T slopes and
-    B B^T (I - D B B^T)^-1 slopes, with the curvature in the diagonal of D, the one with the smaller
-    system is computed.
+    B (n_groups, n_rows, n_coordinates) are the rows of each group in coordinates in which the
+    Hessian of all rows is the identity. Of the two equal expressions B (I - B^T D B)^-1 B^T slopes
+    and B B^T (I - D B B^T)^-1 slopes, with the curvature in the diagonal of D, the one with the
+    smaller system is computed.
     """
     step: Floats
-    if len(B) <= B.shape[1]:
-        inner = B @ B.T
-        step = inner @ np.linalg.solve(np.eye(len(B)) - curvature * inner, slopes)
+    _, n_rows, n_coordinates = B.shape
+    transposed = B.swapaxes(1, 2)
+    if n_rows <= n_coordinates:
+        inner = B @ transposed
+        step = inner @ np.linalg.solve(np.eye(n_rows) - curvature * inner, slopes)
     else:
-        without = np.eye(B.shape[1]) - B.T @ (curvature * B)
-        step = B @ np.linalg.solve(without, B.T @ slopes)
+        without = np.eye(n_coordinates) - transposed @ (curvature * B)
+        step = B @ np.linalg.solve(without, transposed @ slopes)
     return step
 
 
-def _blocks(groups: NDArray[np.generic]) -> Iterable[list[Codes]]:
-    """Return the row numbers of each group, in lists of groups with about `BLOCK_ROWS` rows."""
+def _blocks(groups: NDArray[np.generic]) -> Iterator[Codes]:
+    """Yield row numbers (n_groups, n_rows) of groups of one size, about `BLOCK_ROWS` at a time."""
     _, codes, sizes = np.unique(groups, return_inverse=True, return_counts=True)
-    rows_of_groups = np.split(np.argsort(codes, kind="stable"), np.cumsum(sizes)[:-1])
-    # Groups that end within the same `BLOCK_ROWS` rows, with all rows sorted by group.
-    blocks: dict[int, list[Codes]] = defaultdict(list)
-    for end, rows in zip(np.cumsum(sizes).tolist(), rows_of_groups, strict=True):
-        blocks[end // BLOCK_ROWS].append(rows)
-    return blocks.values()
+    by_group, starts = np.argsort(codes, kind="stable"), np.cumsum(sizes) - sizes
+    for size in np.unique(sizes):
+        rows = by_group[starts[sizes == size, None] + np.arange(size)]
+        yield from np.array_split(rows, 1 + rows.size // BLOCK_ROWS)
