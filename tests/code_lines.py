@@ -15,7 +15,7 @@ PACKAGE = Path(__file__).parents[1] / "probekit"
 BUDGETS = {
     "report": 7514,
     "pipeline": 5606,
-    "probes": 5622,
+    "probes": 5620,
     "model": 4404,
     "activations": 2344,
     "cli": 2048,

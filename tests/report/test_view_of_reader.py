@@ -48,6 +48,18 @@ def test_a_link_shows_the_metric_and_the_sections_that_the_reader_chose(browser,
     assert browser.trouble == []
 
 
+def test_two_choices_of_a_metric_in_a_row_leave_each_figure_its_own_title(browser, page):
+    browser.open(page)
+    axis = "document.querySelector('.screen .drawing').layout.yaxis.title.text"
+    browser.evaluate(f"{SHOW_AUROC}; {SHOW_AUROC.replace('AUROC', 'Accuracy')}")
+    browser.settle(500)
+    for metric in ("Accuracy", "AUROC", "Accuracy"):
+        browser.evaluate(SHOW_AUROC.replace("AUROC", metric))
+        browser.settle(500)
+        assert browser.evaluate(HEADING) == f"{metric} by layer"
+        assert browser.evaluate(axis).lower() == metric.lower()
+
+
 def test_each_heading_has_an_id_and_wide_windows_list_the_sections(browser, page):
     browser.open(page)
     headings = "document.querySelectorAll(':is(h1, h2, h3, summary):not(.explorer *)')"

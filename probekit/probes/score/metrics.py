@@ -8,7 +8,7 @@ correlated and intervals over rows would be too narrow.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, partial, wraps
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
@@ -325,30 +325,25 @@ def ratio(numerators: NDArray[np.generic], denominators: NDArray[np.generic]) ->
     return found
 
 
-def _in_blocks(
-    function: Callable[..., Floats], resamples: Resamples, *levels: tuple[Codes, Codes, int]
-) -> Floats:
-    """Return a function of the numbers of rows at levels, for all resamples, `BLOCK` at a time.
+def _blocks(
+    resamples: Resamples, *levels: tuple[Codes, Codes, int]
+) -> Iterator[tuple[Codes, list[Floats]]]:
+    """Yield the units (n_block,) that some resamples leave out, and their numbers of rows.
 
-    Args:
-        function: Called with a table (n_levels, n_block) for each entry of `levels`, and with the
-            units (n_block,) that are left out, -1 for none.
-        resamples: The resamples.
-        levels: Level and unit of some rows, and the number of levels.
+    The first resample, which leaves out none, has the unit -1; the others are `BLOCK` at a time.
+    The numbers are one table (n_levels, n_block) for each entry of `levels`: the level and the unit
+    of some rows, and the number of levels.
     """
     tables = []
     for level_of_row, unit_of_row, n_levels in levels:
         ones, shape = np.ones(len(level_of_row)), (n_levels, max(1, resamples.n_units))
         tables.append(csc_array((ones, (level_of_row, unit_of_row)), shape=shape))
     totals = [table.sum(axis=1)[:, None] for table in tables]
-    found = [function(*totals, np.array([-1]))]
+    yield np.array([-1]), totals
     for start in range(0, resamples.n_units, BLOCK):
         units = np.arange(start, min(start + BLOCK, resamples.n_units))
-        columns = slice(start, start + BLOCK)
         pairs = zip(totals, tables, strict=True)
-        kept = [total - table[:, columns].toarray() for total, table in pairs]
-        found.append(function(*kept, units))
-    return np.concatenate(found, axis=-1)
+        yield units, [total - table[:, start : start + BLOCK].toarray() for total, table in pairs]
 
 
 def _by_class(predictions: ClassPredictions, resamples: Resamples) -> tuple[Floats, Floats, Floats]:
@@ -457,23 +452,22 @@ def _precisions(predictions: ClassPredictions, code: int, resamples: Resamples) 
     levels, level_of_positive = np.unique(scores[is_positive], return_inverse=True)
     level_of_negative = np.searchsorted(levels, scores[~is_positive], side="right") - 1
     is_counted = level_of_negative >= 0
-    sums = _in_blocks(
-        _precision_of,
+    blocks = _blocks(
         resamples,
         (level_of_positive, units[is_positive], len(levels)),
         (level_of_negative[is_counted], units[~is_positive][is_counted], len(levels)),
     )
+    sums = np.concatenate([_precision_of(*tables) for _, tables in blocks], axis=-1)
     has_negatives: Mask = resamples.sums(~is_positive)[0] > 0
     return sums * has_negatives
 
 
-def _precision_of(hits: Floats, negatives: Floats, units: Codes) -> Floats:
+def _precision_of(hits: Floats, negatives: Floats) -> Floats:
     """Return summed precision and number of positives (2, n_draws).
 
     `hits` and `negatives` are the numbers (n_levels, n_draws) of positive and negative rows at each
-    level; `units`, which these resamples leave out, is not needed.
+    level.
     """
-    del units
     # A level accepts the rows at this level and at all higher ones.
     accepted_hits = np.cumsum(hits[::-1], axis=0)[::-1]
     accepted = accepted_hits + np.cumsum(negatives[::-1], axis=0)[::-1]
@@ -626,11 +620,13 @@ def spearman(predictions: NumberPredictions, resamples: Resamples) -> Floats:
         distinct, numbers = np.unique(values, return_inverse=True)
         levels.append((numbers, units, len(distinct)))
         level_of_row.append(numbers)
-    return _in_blocks(partial(_correlation, level_of_row, units), resamples, *levels)
+    blocks = _blocks(resamples, *levels)
+    found = [_correlation(level_of_row, units, left_out, *tables) for left_out, tables in blocks]
+    return np.concatenate(found)
 
 
 def _correlation(
-    level_of_row: Sequence[Codes], unit_of_row: Codes, n_a: Floats, n_b: Floats, units: Codes
+    level_of_row: Sequence[Codes], unit_of_row: Codes, units: Codes, n_a: Floats, n_b: Floats
 ) -> Floats:
     """Return the Spearman correlation (n_draws,) of each resample.
 
@@ -638,9 +634,9 @@ def _correlation(
         level_of_row: the level (n_samples,) of each row's label, its index among the sorted
             distinct labels; and the same of the predictions.
         unit_of_row: the unit (n_samples,) of each row.
+        units: the unit (n_draws,) that each resample leaves out.
         n_a: the number of rows at each level of the labels, shape (n_levels, n_draws).
         n_b: the same for the predictions.
-        units: the unit (n_draws,) that each resample leaves out.
     """
     a, b = _centred_ranks(n_a), _centred_ranks(n_b)
     squares = np.einsum("ld,ld,ld->d", n_a, a, a) * np.einsum("ld,ld,ld->d", n_b, b, b)
