@@ -159,3 +159,17 @@ def test_a_window_that_changes_size_while_the_page_loads(browser, tmp_path):
     assert browser.evaluate("document.querySelectorAll('.heads button').length") >= 24 * 24
     assert browser.evaluate("document.querySelector('.view .name').textContent")
     assert browser.trouble == []
+
+
+def test_a_dark_page_is_drawn_light_before_it_is_printed(show):
+    """Browsers print after `beforeprint` and the promises that are settled by then."""
+    page = show(even_explorer(5, 1, 2))
+    page.browser.evaluate("document.documentElement.dataset.theme === 'dark' || switchTheme()")
+    page.browser.settle()
+    is_busy = page.browser.evaluate(
+        "(async () => { dispatchEvent(new Event('beforeprint'));"
+        "for (let turn = 0; turn < 300; turn += 1) await null;"
+        "return document.querySelector('#attention').ariaBusy; })()"
+    )
+    assert is_busy == "false"
+    page.browser.evaluate("switchTheme()")  # the choice lasts in the storage of the browser
