@@ -138,7 +138,7 @@ def mean_projection(X: Features, codes: Codes) -> Eraser:
     [[1.0, 1.0], [1.0, 1.0]]
     """
     _, mean = _centred(X, codes)
-    means = class_means(np.asarray(X, np.float64), codes)
+    means = class_means(X, codes)
     return probe_projection(means - means.mean(axis=0), mean)
 
 

@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 
 from probekit.amounts import counted
 from probekit.errors import ConfigError, DataError
-from probekit.probes.arrays import Codes, Features, Floats, Mask
+from probekit.lazy_rows import LazyRows
+from probekit.probes.arrays import Codes, Floats, Mask, Rows
 from probekit.probes.data import ProbeData, group_folds, numbers, sample_groups, typical_rows
 from probekit.probes.kinds.left_out import logistic_left_out
 from probekit.probes.score.exchange import permuted_labels
@@ -145,25 +146,26 @@ class FittedRows:
         """Return the fitter of a kind for classification or regression."""
         return _LogisticFitter(spec, self) if spec.kind == "logistic" else Fitter(spec, self)
 
-    def tuned(self, spec: ProbeSpec, X: Features, on_fit: OnFit) -> TunedProbeFit[FittedLayers]:
+    def tuned(self, spec: ProbeSpec, X: Rows, on_fit: OnFit) -> TunedProbeFit[FittedLayers]:
         """Return the fit of a kind on these rows, with C selected by cross-validation on them.
 
         X (n_rows, n_features) contains the features of all rows of the data.
         """
-        (tuned,) = self.fitter(spec).tune(X[self.rows], [self.column], on_fit)
+        inside = LazyRows.of(X).select(self.rows)
+        (tuned,) = self.fitter(spec).tune(inside, [self.column], on_fit)
         return tuned
 
-    def explained(self, X: Features) -> Floats:
+    def explained(self, X: Rows) -> Floats:
         """Return the share (n_features,) of each feature's variance that the labels explain.
 
         X (n_rows, n_features) contains the features of all rows of the data.
         """
         from probekit.probes.kinds.k_sparse import explained_shares
 
-        return explained_shares(X[self.rows], self.column, self.typical)
+        return explained_shares(LazyRows.of(X).select(self.rows), self.column, self.typical)
 
     def permuted_fits(
-        self, spec: ProbeSpec, X: Features, penalty: float | None, draws: int
+        self, spec: ProbeSpec, X: Rows, penalty: float | None, draws: int
     ) -> list[FittedLayers]:
         """Return fits on permuted labels; see `permuted_labels`.
 
@@ -179,7 +181,8 @@ class FittedRows:
         labels = permuted_labels(self.column, self.groups, draws, self.settings.seed)
         tasks = [(codes, penalty) for codes in labels]
         all_rows = np.ones(len(self.rows), dtype=bool)
-        return [fit for (fit,) in self.fitter(spec).refit(X[self.rows], tasks, [all_rows])]
+        inside = LazyRows.of(X).select(self.rows)
+        return [fit for (fit,) in self.fitter(spec).refit(inside, tasks, [all_rows])]
 
     def predictions(
         self, spec: ProbeSpec, truth: LabelColumn, outputs: NDArray[Any], fitted: LabelColumn
@@ -277,7 +280,7 @@ class Fitter:
     rows: FittedRows
 
     def tune(
-        self, X: Features, columns: Sequence[LabelColumn], on_fit: OnFit
+        self, X: Rows, columns: Sequence[LabelColumn], on_fit: OnFit
     ) -> list[TunedProbeFit[FittedLayers]]:
         """Return the tuned fit of each label column (n_samples,); calls `on_fit(done, total)`."""
         fold_of_row, penalties = self.rows.fold_of_row, self.spec.penalties(self.rows.settings)
@@ -297,7 +300,12 @@ class Fitter:
             # The held-out outputs (n_grid, n_samples, ...) of all rows at each penalty.
             n_classes = None if self.rows.settings.reads_numbers else int(column.max()) + 1
             by_fold = [
-                np.stack([outputs_of(fit, X[fold_of_row == fold], n_classes) for fit in path])
+                np.stack(
+                    [
+                        outputs_of(fit, LazyRows.of(X).select(fold_of_row == fold), n_classes)
+                        for fit in path
+                    ]
+                )
                 for fold, path in enumerate(paths)
             ]
             # They are in the order of folds; the second sort restores the order of the rows.
@@ -313,13 +321,13 @@ class Fitter:
         return tuned
 
     def refit(
-        self, X: Features, tasks: Sequence[LabelsAndPenalty], masks: Sequence[Mask]
+        self, X: Rows, tasks: Sequence[LabelsAndPenalty], masks: Sequence[Mask]
     ) -> list[list[FittedLayers]]:
         """Return, for each label column with its penalty, the fit on the rows of each mask."""
         return [[self._path([penalty], X, y, mask)[0] for mask in masks] for y, penalty in tasks]
 
     def left_out(
-        self, X: Features, column: LabelColumn, tuned: TunedProbeFit[FittedLayers]
+        self, X: Rows, column: LabelColumn, tuned: TunedProbeFit[FittedLayers]
     ) -> Floats | None:
         """Return the scores (n_samples, n_out) of the final fit without the group of each row.
 
@@ -336,7 +344,7 @@ class Fitter:
         return probe.left_out(tuned.solved_at, tuned.solution, data)
 
     def _path(
-        self, penalties: Sequence[float | None], X: Features, column: LabelColumn, inside: Mask
+        self, penalties: Sequence[float | None], X: Rows, column: LabelColumn, inside: Mask
     ) -> list[FittedLayers]:
         """Return the fit at each penalty on the rows selected by `inside`."""
         from probekit.probes.kinds.base import TunedProbe
@@ -347,7 +355,7 @@ class Fitter:
         typical = None if self.rows.typical is None else self.rows.typical[inside]
         if self.rows.settings.reads_numbers:
             y = column[inside, None].astype(np.float64)
-            layers = ridge_path(X[inside], y, values, typical)
+            layers = ridge_path(LazyRows.of(X).select(inside), y, values, typical)
             return [FittedLayers(np.empty(0, dtype=np.int64), (layer,)) for layer in layers]
         codes = np.asarray(column[inside], dtype=np.int64)
         classes = np.unique(codes)
@@ -356,7 +364,9 @@ class Fitter:
             return [FittedLayers(classes, (layer,))] * len(penalties)
         probe = self.spec.build(self.rows.settings)
         index_in_classes = np.searchsorted(classes, codes)
-        data = TrainingRows(X[inside], index_in_classes, self.rows.groups[inside], typical)
+        data = TrainingRows(
+            LazyRows.of(X).select(inside), index_in_classes, self.rows.groups[inside], typical
+        )
         path = probe.path(values, data) if isinstance(probe, TunedProbe) else [probe.solve(data)]
         return [replace(fit, classes=classes[fit.classes]) for fit in path]  # back to label codes
 
@@ -370,7 +380,7 @@ class _LogisticFitter(Fitter):
         return self.rows.settings.class_weight == "balanced"
 
     def tune(
-        self, X: Features, columns: Sequence[LabelColumn], on_fit: OnFit
+        self, X: Rows, columns: Sequence[LabelColumn], on_fit: OnFit
     ) -> list[TunedProbeFit[FittedLayers]]:
         settings = self.rows.settings
         # Without a judge the solver selects by accuracy, which is faster. Accuracy is the only
@@ -390,10 +400,10 @@ class _LogisticFitter(Fitter):
         return list(tuned)
 
     def refit(
-        self, X: Features, tasks: Sequence[LabelsAndPenalty], masks: Sequence[Mask]
+        self, X: Rows, tasks: Sequence[LabelsAndPenalty], masks: Sequence[Mask]
     ) -> list[list[FittedLayers]]:
-        settings, weights = self.rows.settings, [mask.astype(np.float32) for mask in masks]
-        solver = Solver(X, weights, typical=self.rows.typical, device=settings.device)
+        settings = self.rows.settings
+        solver = Solver(X, masks, typical=self.rows.typical, device=settings.device)
         problems, n_masks = [], len(masks)
         for codes, C in tasks:
             assert C is not None  # logistic fits always have a penalty
@@ -403,7 +413,7 @@ class _LogisticFitter(Fitter):
         return [list(fits[start : start + n_masks]) for start in range(0, len(fits), n_masks)]
 
     def left_out(
-        self, X: Features, column: LabelColumn, tuned: TunedProbeFit[FittedLayers]
+        self, X: Rows, column: LabelColumn, tuned: TunedProbeFit[FittedLayers]
     ) -> Floats | None:
         classes, rows = tuned.solution.classes, self.rows
         if len(classes) != 2:
@@ -415,7 +425,7 @@ class _LogisticFitter(Fitter):
         return logistic_left_out(data, layer, tuned.solved_at, weights)
 
 
-def outputs_of(solution: FittedLayers, X: Features, n_classes: int | None) -> Floats:
+def outputs_of(solution: FittedLayers, X: Rows, n_classes: int | None) -> Floats:
     """Return the outputs of a fit for rows X (n_samples, n_features).
 
     These are the scores (n_samples, n_classes); for numbers, without `n_classes`, the predictions

@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probekit.errors import DataError
-from probekit.probes.arrays import Codes, Features, Floats, Mask
+from probekit.lazy_rows import LazyRows
+from probekit.probes.arrays import Codes, Floats, Mask, Rows
 from probekit.probes.controls.control_task import why_no_control
 from probekit.probes.data import ProbeData
 from probekit.probes.fitters import FittedRows, LabelColumn
@@ -207,7 +208,7 @@ class Prober:
             self._resamples[key] = Resamples.leave_one_out(groups, widening=widening)
         return self._resamples[key]
 
-    def site(self, X: Features, *, on_fit: OnFit | None = None) -> SiteResult:
+    def site(self, X: Rows, *, on_fit: OnFit | None = None) -> SiteResult:
         """Return the results of all kinds at one site, kind by kind.
 
         Args:
@@ -217,7 +218,7 @@ class Prober:
         Raises:
             DataError: X has the wrong number of rows or the wrong dtype, or is not finite.
         """
-        self._check(X)
+        X = self._checked(X)
         # A nested cross-validation ends with a further fit, on all rows.
         kinds, n_steps = self.settings.kinds, len(self._splits) + (1 if self.is_nested else 0)
         result = SiteResult()
@@ -233,7 +234,7 @@ class Prober:
         return result
 
     def random_site(
-        self, networks: Iterable[Features], n_networks: int, on_fit: OnFit | None = None
+        self, networks: Iterable[Rows], n_networks: int, on_fit: OnFit | None = None
     ) -> SiteResult:
         """Return the results of networks with random weights at one site, kind by kind.
 
@@ -251,11 +252,11 @@ class Prober:
         """
         kinds, of_networks = self.settings.kinds, []
         for X, on_network in zip(networks, _callbacks(on_fit, n_networks), strict=True):
-            self._check(X)
+            rows = self._checked(X)
             of_kinds = []
             for spec, on_kind in zip(kinds, _callbacks(on_network, len(kinds)), strict=True):
                 steps = _callbacks(on_kind, len(self._splits))
-                of_kinds.append(self._read(spec, X, random=True, steps=steps))
+                of_kinds.append(self._read(spec, rows, random=True, steps=steps))
             of_networks.append(of_kinds)
         result = SiteResult()
         # `of_kind` holds, for each network, the scores of one kind of probe for each split.
@@ -274,7 +275,7 @@ class Prober:
         return result
 
     def _read(
-        self, spec: ProbeSpec, X: Features, random: bool, steps: Sequence[OnFit]
+        self, spec: ProbeSpec, X: LazyRows, random: bool, steps: Sequence[OnFit]
     ) -> list[list[Scored]]:
         """Return the scores of a kind of probe for each split.
 
@@ -318,21 +319,24 @@ class Prober:
                 for fold, scored in enumerate(same):
                     yield from self.measure(scored.with_facts(fold=fold))
 
-    def _check(self, X: Features) -> None:
-        """Raise DataError unless X has one finite row of floats for each label."""
-        if X.ndim != 2 or len(X) != len(self.data.y):
+    def _checked(self, X: Rows) -> LazyRows:
+        """Return X after checking that it has one finite row of floats for each label."""
+        if len(X.shape) != 2 or len(X) != len(self.data.y):
             raise DataError(
                 f"X has shape {X.shape}, but needs shape ({len(self.data.y)}, n_features), with "
                 "one row for each label."
             )
         if X.dtype not in FLOATS:
             raise DataError(f"X has dtype {X.dtype}. Give activations as float32 or float64.")
-        wrong = np.flatnonzero(~np.isfinite(X).all(axis=1))
+        rows = LazyRows.of(X).loaded()
+        is_finite = [np.isfinite(block).all(axis=1) for _, block in rows.blocks()]
+        wrong = np.flatnonzero(~np.concatenate(is_finite))
         if len(wrong):
             raise DataError(
                 f"{len(wrong)} of {len(X)} rows of X contain NaN or infinity, first row {wrong[0]}."
                 " Capture them again, in float32 if they were stored as float16."
             )
+        return rows
 
 
 def _over_splits(of_splits: Sequence[Sequence[Scored]]) -> list[Scored]:

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 from scipy.special import log_softmax
 
+from probekit.lazy_rows import LazyRows
 from probekit.probes import fitters
-from probekit.probes.arrays import Codes, Features, Floats, Mask
+from probekit.probes.arrays import Codes, Floats, Mask, Rows
 from probekit.probes.controls import control_task
 from probekit.probes.controls.baselines import predict_baselines
 from probekit.probes.data import (
@@ -47,7 +48,7 @@ class _Column:
     """
 
     fitter: fitters.Fitter
-    X: Features
+    X: LazyRows
     labels: fitters.LabelColumn
     codes: fitters.LabelColumn
     tuned: TunedProbeFit[FittedLayers]
@@ -147,7 +148,7 @@ class SplitProber:
         chance = uninformed(column[self.scored.train], predictions)
         return Scored((predictions,), (chance,), self._test_groups, facts, **changes)
 
-    def read(self, spec: ProbeSpec, X: Features, random: bool, on_fit: OnFit) -> list[Scored]:
+    def read(self, spec: ProbeSpec, X: Rows, random: bool, on_fit: OnFit) -> list[Scored]:
         """Return the scores of one kind of probe at one site.
 
         The first is the score of the task on the test rows. For kinds that predict each row by
@@ -170,7 +171,8 @@ class SplitProber:
             return [scored]
         labels = [self.task] if random else [self.task, *self._controls]
         rows, fitter = self.fitted.rows, self.fitted.fitter(spec)
-        inside, codes = X[rows], [column[rows] for column in labels]
+        X = LazyRows.of(X)
+        inside, codes = X.select(rows), [column[rows] for column in labels]
         columns = []
         for number, tuned in enumerate(fitter.tune(inside, codes, on_fit)):
             facts = FitFacts(
@@ -182,7 +184,7 @@ class SplitProber:
             ).of_fits([tuned.solution])
             columns.append(_Column(fitter, inside, labels[number], codes[number], tuned, facts))
         task, *controls = columns
-        outside = X[self.data.test].astype(np.float64)
+        outside = X.select(self.data.test)
         test, validation = self._test_and_validation(task, outside)
         scores = [replace(test, fit=task.tuned.solution), validation]
         if controls:
@@ -199,7 +201,7 @@ class SplitProber:
             scores += self._learning(task, outside)
         return scores
 
-    def _test_and_validation(self, column: _Column, outside: Floats) -> tuple[Scored, Scored]:
+    def _test_and_validation(self, column: _Column, outside: LazyRows) -> tuple[Scored, Scored]:
         """Return the score on the test rows X `outside` and the cross-validation score."""
         fitted, tuned = self.fitted, column.tuned
         held_out = self._held_out(column)
@@ -214,7 +216,7 @@ class SplitProber:
         return self._scored(predictions, column.labels, column.facts), validation
 
     def _predict(
-        self, column: _Column, solution: FittedLayers, X: Floats, fitted: Codes
+        self, column: _Column, solution: FittedLayers, X: LazyRows, fitted: Codes
     ) -> fitters.RowPredictions:
         """Return the predictions for the test rows X, by a fit on the training rows `fitted`."""
         n_classes = None if self.settings.reads_numbers else self.fitted.n_classes
@@ -269,11 +271,11 @@ class SplitProber:
             for block, solution in zip(coded[1:], fits, strict=True):
                 # `solution` is the fit on the blocks before this one.
                 n_classes, fitted = self.fitted.n_classes, column.codes[block.fitted]
-                outputs = solution.class_scores(column.X[block.coded], n_classes)
+                outputs = solution.class_scores(column.X.select(block.coded), n_classes)
                 removed = self.fitted.removed_prior(fitted)
                 prior = 0.0 if removed is None else removed
                 if not column.fitter.spec.logits:
-                    train_scores = solution.class_scores(column.X[block.fitted], n_classes)
+                    train_scores = solution.class_scores(column.X.select(block.fitted), n_classes)
                     outputs = outputs * coding.tempered(train_scores, fitted, prior)
                 tables.append(log_softmax(outputs + prior, axis=1))
             code = coding.OnlineCode.of_blocks(coded, tables, column.codes)
@@ -282,7 +284,7 @@ class SplitProber:
         task, *controls = scores
         return [task, Scored.of_draws(controls)] if controls else [task]
 
-    def _learning(self, task: _Column, outside: Floats) -> list[Scored]:
+    def _learning(self, task: _Column, outside: LazyRows) -> list[Scored]:
         """Return the points of the learning curve: one test score per training set size.
 
         The penalty is not selected again: it is the one selected on all training rows.
@@ -298,7 +300,7 @@ class SplitProber:
             scores.append(self._scored(predictions, task.labels, facts, metric=metric))
         return scores
 
-    def _by_text(self, spec: ProbeSpec, X: Features, target: str) -> Scored:
+    def _by_text(self, spec: ProbeSpec, X: Rows, target: str) -> Scored:
         """Return the test score of a kind that reads whole texts or dependency trees.
 
         There is no control task: a random label for each word would give a text several labels.

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from probekit.probes.arrays import Codes, Features, Floats, Mask
+from probekit.lazy_rows import LazyRows
+from probekit.probes.arrays import Codes, Features, Floats, Mask, Rows
 from probekit.probes.solve.design import moments
 from probekit.probes.solve.layers import AffineLayer
 
@@ -23,17 +24,17 @@ class Scaling:
     scale: Floats
 
     @classmethod
-    def centred(cls, X: Features) -> Scaling:
+    def centred(cls, X: Rows) -> Scaling:
         """Return the scaling that only subtracts the mean of X (n_samples, n_features).
 
         >>> Scaling.centred(np.array([[1.0, 5.0], [3.0, 5.0]])).mean.tolist()
         [2.0, 5.0]
         """
-        mean: Floats = X.mean(axis=0, dtype=np.float64)
-        return cls(mean, np.ones_like(mean))
+        sums = sum(block.sum(axis=0, dtype=np.float64) for _, block in LazyRows.of(X).blocks())
+        return cls(sums / len(X), np.ones(X.shape[1]))
 
     @classmethod
-    def standard(cls, X: Features) -> Scaling:
+    def standard(cls, X: Rows) -> Scaling:
         """Return the scaling to mean 0 and standard deviation 1; constant features become 0.
 
         >>> Scaling.standard(np.array([[1.0, 5.0], [3.0, 5.0]])).scale.tolist()
@@ -52,6 +53,10 @@ class Scaling:
         scaled /= self.scale
         return scaled
 
+    def lazily(self, X: Rows) -> LazyRows:
+        """Return X (n_samples, n_features) scaled, in float64, when it is read."""
+        return LazyRows.of(X).map(self.apply, np.float64)
+
     def fold(self, weight: Floats, bias: Floats) -> AffineLayer:
         """Return the layer on raw rows that is equivalent to the given one on scaled rows.
 
@@ -66,17 +71,19 @@ class Scaling:
         return AffineLayer(raw, bias - raw @ self.mean)
 
 
-def measured(X: Features, typical: Mask | None) -> Features:
+def measured(X: Rows, typical: Mask | None) -> Rows:
     """Return the rows of X (n_samples, n_features) that feature scaling is estimated from.
 
     These are the `typical` rows (n_samples,). All rows are returned if `typical` is None or selects
     fewer than two, because a standard deviation needs two rows.
 
     >>> X = np.array([[900.0], [1.0], [3.0]])
-    >>> measured(X, np.array([False, True, True])).tolist()
+    >>> measured(X, np.array([False, True, True]))[:].tolist()
     [[1.0], [3.0]]
     """
-    return X if typical is None or np.count_nonzero(typical) < 2 else X[typical]
+    if typical is None or np.count_nonzero(typical) < 2:
+        return X
+    return LazyRows.of(X).select(typical)
 
 
 def balanced_weights(labels: NDArray[np.generic]) -> Floats:
@@ -104,23 +111,24 @@ class TrainingRows:
         typical: Which rows (n_samples,) feature scaling is estimated from; None means all.
     """
 
-    X: Features
+    X: Rows
     codes: Codes
     groups: NDArray[np.generic]
     typical: Mask | None = None
 
     @property
-    def measured(self) -> Features:
+    def measured(self) -> Rows:
         """The rows (n_typical, n_features) that feature scaling is estimated from."""
         return measured(self.X, self.typical)  # the function above, not this property
 
     def take(self, rows: Mask) -> TrainingRows:
         """Return the rows selected by a mask (n_samples,)."""
         typical = None if self.typical is None else self.typical[rows]
-        return TrainingRows(self.X[rows], self.codes[rows], self.groups[rows], typical)
+        X = LazyRows.of(self.X).select(rows)
+        return TrainingRows(X, self.codes[rows], self.groups[rows], typical)
 
 
-def class_means(X: Floats, codes: Codes) -> Floats:
+def class_means(X: Rows, codes: Codes) -> Floats:
     """Return the class means (n_classes, n_features) for the codes 0, 1, 2, ...
 
     Each code up to the largest must occur.
@@ -128,6 +136,8 @@ def class_means(X: Floats, codes: Codes) -> Floats:
     >>> class_means(np.array([[1.0], [3.0], [7.0]]), np.array([0, 0, 1])).tolist()
     [[2.0], [7.0]]
     """
-    members = codes == np.arange(codes.max() + 1)[:, None]
-    found: Floats = members @ X / members.sum(axis=1, keepdims=True)
-    return found
+    sizes = np.bincount(codes)
+    sums = np.zeros((len(sizes), X.shape[1]))
+    for place, block in LazyRows.of(X).blocks():
+        sums += (codes[place] == np.arange(len(sizes))[:, None]) @ block.astype(np.float64)
+    return sums / sizes[:, None]

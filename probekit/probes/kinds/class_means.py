@@ -7,10 +7,10 @@ from numbers import Real
 from typing import Any, Literal
 
 import numpy as np
-from sklearn.covariance import empirical_covariance, ledoit_wolf_shrinkage, shrunk_covariance
 
 from probekit.errors import ConfigError
-from probekit.probes.arrays import Codes, Floats
+from probekit.lazy_rows import LazyRows
+from probekit.probes.arrays import Codes, Floats, Rows
 from probekit.probes.kinds.base import LayeredProbe
 from probekit.probes.solve.layers import FittedLayers
 from probekit.probes.training_rows import Scaling, TrainingRows, class_means
@@ -20,7 +20,7 @@ LEAST_SHRINKAGE = 1e-6
 
 
 def within_covariance(
-    X: Floats, means: Floats, codes: Codes, shrinkage: float | None = None
+    X: Rows, means: Floats, codes: Codes, shrinkage: float | None = None
 ) -> Floats:
     """Return the shrunk within-class covariance (n_features, n_features).
 
@@ -35,14 +35,24 @@ def within_covariance(
     Source: Ledoit and Wolf (2004), A well-conditioned estimator for large-dimensional covariance
     matrices; pooled over the classes before shrinking, so that rare classes contribute.
     """
-    residuals = X - means[codes]
-    covariance = empirical_covariance(residuals, assume_centered=True)
-    if not np.trace(covariance) > 0:
-        return np.eye(len(covariance))
+    n, d = X.shape
+    covariance, fourths = np.zeros((d, d)), 0.0
+    for place, block in LazyRows.of(X).blocks():
+        residuals = block - means[codes[place]]
+        covariance += residuals.T @ residuals / n
+        fourths += float(np.sum(np.sum(residuals**2, axis=1) ** 2))
+    variance = np.trace(covariance) / d
+    if not variance > 0:
+        return np.eye(d)
     if shrinkage is None:
-        shrinkage = ledoit_wolf_shrinkage(residuals, assume_centered=True)
-    found: Floats = shrunk_covariance(covariance, max(shrinkage, LEAST_SHRINKAGE))
-    return found
+        # The variance of the covariance, and its distance from a multiple of the identity.
+        squares = np.sum(covariance**2)
+        distance = squares - d * variance**2
+        noise = min((fourths / n - squares) / n, distance)
+        shrinkage = noise / distance if noise > 0 else 0.0
+    weight = max(shrinkage, LEAST_SHRINKAGE)
+    shrunk: Floats = (1 - weight) * covariance + weight * variance * np.eye(d)
+    return shrunk
 
 
 def apply_inverse(means: Floats, covariance: Floats) -> Floats:
@@ -114,7 +124,7 @@ class LdaProbe(LayeredProbe):
             )
         shrinkage = None if given == "auto" else given
         scaling = Scaling.standard(data.measured)
-        rows = scaling.apply(data.X)
+        rows = scaling.lazily(data.X)
         means = class_means(rows, data.codes)
         covariance = within_covariance(rows, means, data.codes, shrinkage)
         log_priors = np.log(np.bincount(data.codes) / len(rows))
@@ -149,7 +159,7 @@ class MassMeanProbe(LayeredProbe):
     def solve(self, data: TrainingRows) -> FittedLayers:
         """Return the fit on the training rows."""
         scaling = Scaling.standard(data.measured) if self.covariance else Scaling.centred(data.X)
-        rows = scaling.apply(data.X)
+        rows = scaling.lazily(data.X)
         means = class_means(rows, data.codes)
         directions = means
         if self.covariance:
@@ -173,5 +183,5 @@ class NearestMeanProbe(LayeredProbe):
     def solve(self, data: TrainingRows) -> FittedLayers:
         """Return the fit on the training rows."""
         scaling = Scaling.standard(data.measured)
-        means = class_means(scaling.apply(data.X), data.codes)
+        means = class_means(scaling.lazily(data.X), data.codes)
         return FittedLayers(np.unique(data.codes), (scaling.fold(*nearest_rule(means, means)),))

@@ -8,14 +8,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from probekit.errors import ConfigError
-from probekit.probes.arrays import Codes, Features, Floats, Mask
+from probekit.lazy_rows import LazyRows
+from probekit.probes.arrays import Codes, Floats, Mask, Rows
 from probekit.probes.kinds.base import TunedProbe
 from probekit.probes.kinds.logistic import TOLERANCES
 from probekit.probes.kinds.registry import C_GRID
 from probekit.probes.solve.descent import StoppingRule
 from probekit.probes.solve.layers import AffineLayer, FittedLayers
 from probekit.probes.solve.solver import Fit, Problem, Solver
-from probekit.probes.training_rows import Scaling, TrainingRows
+from probekit.probes.training_rows import Scaling, TrainingRows, class_means
 
 # Scores of identical features differ by rounding error; rounded, they tie and the first one wins.
 SCORE_DIGITS = 12
@@ -75,8 +76,9 @@ class KSparseProbe(TunedProbe):
                 f"k is {self.k}, but the rows have {width} feature(s). Set k to at most {width}."
             )
         features = best_features(data.X, data.codes, self.k, data.typical)
-        X = np.ascontiguousarray(data.X[:, features])
-        solver = Solver(X, [np.ones(len(X), dtype=np.float32)], typical=data.typical)
+        rows = LazyRows.of(data.X)
+        X = np.concatenate([block[:, features] for _, block in rows.blocks()])
+        solver = Solver(X, [np.ones(len(X), dtype=bool)], typical=data.typical)
         problems = [Problem(data.codes, float(C), balanced=self.balanced) for C in values]
         fits = solver.solve(problems, StoppingRule(TOLERANCES[X.dtype.name], self.max_iter))
         return [self._wide(fit, features, width) for fit in fits]
@@ -91,7 +93,7 @@ class KSparseProbe(TunedProbe):
         return FittedLayers(fit.classes, (layer,), max(fit.n_iter, 1), fit.converged)
 
 
-def best_features(X: Features, codes: Codes, k: int, typical: Mask | None = None) -> Codes:
+def best_features(X: Rows, codes: Codes, k: int, typical: Mask | None = None) -> Codes:
     """Return the indices (k,) of the features with the highest ANOVA F, best first.
 
     Features are ranked by the share of their variance that the classes explain, which increases
@@ -105,7 +107,7 @@ def best_features(X: Features, codes: Codes, k: int, typical: Mask | None = None
     return np.argsort(-explained_shares(X, codes, typical), kind="stable")[:k]
 
 
-def explained_shares(X: Features, codes: Codes, typical: Mask | None = None) -> Floats:
+def explained_shares(X: Rows, codes: Codes, typical: Mask | None = None) -> Floats:
     """Return the share (n_features,) of each feature's variance that the classes explain, 0 to 1.
 
     If `typical` (n_samples,) is given, only those rows are used, unless they have fewer than two
@@ -115,13 +117,12 @@ def explained_shares(X: Features, codes: Codes, typical: Mask | None = None) -> 
     array([1., 0.])
     """
     if typical is not None and len(np.unique(codes[typical])) > 1:
-        X, codes = X[typical], codes[typical]
-    rows = Scaling.standard(X).apply(X)
+        X, codes = LazyRows.of(X).select(typical), codes[typical]
+    rows = Scaling.standard(X).lazily(X)
     _, class_of_row, sizes = np.unique(codes, return_inverse=True, return_counts=True)
-    members = class_of_row == np.arange(len(sizes))[:, None]
     # Scaled rows have a mean of 0, so these are sums of squares around the overall mean.
-    between = np.sum((members @ rows) ** 2 / sizes[:, None], axis=0)
-    total = np.sum(rows**2, axis=0)
+    total = sum(np.sum(block**2, axis=0) for _, block in rows.blocks())
+    between = np.sum(class_means(rows, class_of_row) ** 2 * sizes[:, None], axis=0)
     share = np.divide(between, total, out=np.zeros_like(total), where=total > 0)
     found: Floats = share.round(SCORE_DIGITS)
     return found

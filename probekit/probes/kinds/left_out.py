@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 from scipy.linalg import solve_triangular
 from scipy.special import expit
 
+from probekit.lazy_rows import BLOCK_ROWS, LazyRows
 from probekit.probes.arrays import Codes, Features, Floats
-from probekit.probes.solve.design import BLOCK_ROWS
 from probekit.probes.solve.layers import AffineLayer, apply_layers
 from probekit.probes.training_rows import Scaling, TrainingRows
 
@@ -104,24 +104,23 @@ def _without_group(
     row in its scores. In coordinates in which the Hessian of all rows is the identity, the Hessian
     without the rows B of a group is I - B^T D B, with their curvature in the diagonal of D.
     """
-    X, scaling = data.X, Scaling.standard(data.measured)
+    X, scaling = LazyRows.of(data.X), Scaling.standard(data.measured)
     if len(X) < X.shape[1]:
         # Coordinates within the span of the scaled rows have the same inner products.
-        X = np.linalg.qr(scaling.apply(X).T).R.T
+        X = LazyRows.of(np.linalg.qr(scaling.apply(X[:]).T).R.T)
         scaling = Scaling(np.zeros(len(X)), np.ones(len(X)))
     n_features = X.shape[1]
     hessian = np.zeros((n_features + 1, n_features + 1))
     hessian[:-1, :-1] = penalty * np.eye(n_features)  # the bias, in the last place, has none
-    for start in range(0, len(X), BLOCK_ROWS):
-        part = slice(start, start + BLOCK_ROWS)
-        weighted = _with_bias(scaling, X[part]) * np.sqrt(curvature[part, None])
+    for part, rows in X.blocks():
+        weighted = _with_bias(scaling, rows) * np.sqrt(curvature[part, None])
         hessian += weighted.T @ weighted
     root = np.linalg.cholesky(hessian)
     left_out = scores.copy()
-    for rows in _blocks(data.groups):
-        block = _with_bias(scaling, X[rows.ravel()])
-        whitened = solve_triangular(root, block.T, lower=True).T.reshape(*rows.shape, -1)
-        left_out[rows] += _step(whitened, curvature[rows, None], slopes[rows])
+    for numbers in _blocks(data.groups):
+        block = _with_bias(scaling, X[numbers.ravel()])
+        whitened = solve_triangular(root, block.T, lower=True).T.reshape(*numbers.shape, -1)
+        left_out[numbers] += _step(whitened, curvature[numbers, None], slopes[numbers])
     return left_out
 
 

@@ -53,7 +53,7 @@ class MlpProbe(TunedProbe):
     def path(self, values: Floats, data: TrainingRows) -> list[FittedLayers]:
         """Return the fit at each value of alpha."""
         scaling = Scaling.standard(data.measured)
-        rows = scaling.apply(data.X).astype(np.float32)  # twice as fast as float64
+        rows = scaling.lazily(data.X)[:].astype(np.float32)  # twice as fast as float64
         solutions, shared = [], {"max_iter": self.max_iter, "random_state": self.random_state}
         for alpha in values:
             network = MLPClassifier(

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from probekit.probes.arrays import Codes, Features, Floats, Mask
+from probekit.probes.arrays import Codes, Features, Floats, Mask, Rows
 from probekit.probes.data import group_folds
 from probekit.probes.kinds import base
 from probekit.probes.kinds.left_out import ridge_left_out
@@ -145,7 +145,7 @@ class RidgeRegressionProbe(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
 
 def ridge_path(
-    X: Features,
+    X: Rows,
     targets: Floats,
     alphas: Floats,
     typical: Mask | None = None,
@@ -166,24 +166,26 @@ def ridge_path(
     3.4.1; with fewer rows than features, computed from the eigenvectors of X X^T, section 18.3.5.
     """
     scaling = Scaling.standard(measured(X, typical))
-    rows = scaling.apply(X)
+    rows, counts = scaling.lazily(X), np.ones(len(X)) if weights is None else weights
     # Rows scaled by a subset are not centred; the unpenalised bias absorbs their mean.
-    if weights is None:
-        mean, centre = targets.mean(axis=0), rows.mean(axis=0)
-        rows, residuals = rows - centre, targets - mean
-    else:
-        mean, centre = (np.average(values, axis=0, weights=weights) for values in (targets, rows))
-        scale = np.sqrt(weights)[:, None]
-        rows, residuals = scale * (rows - centre), scale * (targets - mean)
+    mean = counts @ targets / counts.sum()
+    centre = sum(counts[place] @ block for place, block in rows.blocks()) / counts.sum()
+    residuals, roots = targets - mean, np.sqrt(counts)[:, None]
     # The coefficients are axes (eigenvalues + alpha)^-1 axes^T rows^T residuals, with the axes of
     # X^T X. They equal rows^T axes (eigenvalues + alpha)^-1 axes^T residuals, with the axes of
     # X X^T, which is the smaller matrix if there are fewer rows than features.
-    is_tall = rows.shape[0] >= rows.shape[1]
-    eigenvalues, axes = np.linalg.eigh(rows.T @ rows if is_tall else rows @ rows.T)
-    eigenvalues = np.maximum(eigenvalues, 0.0)  # rounding can make 0 slightly negative
-    if is_tall:
-        on_axes, back = (rows @ axes).T @ residuals, axes
+    if len(X) >= X.shape[1]:
+        gram, crossed = np.zeros((X.shape[1], X.shape[1])), np.zeros((X.shape[1], targets.shape[1]))
+        for place, block in rows.blocks():
+            weighted = roots[place] * (block - centre)
+            gram += weighted.T @ weighted
+            crossed += weighted.T @ (roots[place] * residuals[place])
+        eigenvalues, axes = np.linalg.eigh(gram)
+        on_axes, back = axes.T @ crossed, axes
     else:
-        on_axes, back = axes.T @ residuals, rows.T @ axes
+        wide = roots * (rows[:] - centre)
+        eigenvalues, axes = np.linalg.eigh(wide @ wide.T)
+        on_axes, back = axes.T @ (roots * residuals), wide.T @ axes
+    eigenvalues = np.maximum(eigenvalues, 0.0)  # rounding can make 0 slightly negative
     coefs = [(back @ (on_axes / (eigenvalues + alpha)[:, None])).T for alpha in alphas]
     return tuple(scaling.fold(coef, mean - coef @ centre) for coef in coefs)

@@ -53,7 +53,7 @@ class SvmProbe(TunedProbe):
     def path(self, values: Floats, data: TrainingRows) -> list[FittedLayers]:
         """Return the fit at each value of C."""
         scaling, classes = Scaling.standard(data.measured), np.unique(data.codes)
-        rows = scaling.apply(data.X)
+        rows = scaling.lazily(data.X)[:]
         _, axes = np.linalg.eigh(rows.T @ rows)
         rows = rows @ axes
         positives = classes[1:] if len(classes) == 2 else classes

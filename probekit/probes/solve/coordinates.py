@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from probekit.probes.solve.design import Objectives, enough_rows, probabilities
+from probekit.probes.solve.design import Objectives, enough_rows
 from probekit.products import gram, linear
 
 LEAST_CURVATURE = 1e-4  # lower bound, for classes that are nearly always certain
@@ -27,6 +27,8 @@ LEAST_CURVATURE = 1e-4  # lower bound, for classes that are nearly always certai
 LEFT_OUT = 0.1
 # With more coordinates, a Hessian takes too much memory and time.
 MOST_COORDINATES = 2048
+# Rows beyond this number are thinned before those of a Hessian are chosen.
+MOST_ROWS = 1 << 18
 # A Hessian is computed once the iterations so far have cost this fraction of it.
 WORTH = 0.1
 # Products with fewer columns take as long as with this many: reading the rows dominates.
@@ -48,12 +50,15 @@ class Product:
     scaling: Tensor
 
     @classmethod
-    def at(cls, objectives: Objectives, scores: Tensor) -> Product:
-        """Return the coordinates at a point, given its scores (F, c, n)."""
+    def at(cls, objectives: Objectives, point: Tensor) -> Product:
+        """Return the coordinates at a point (F, c, q + 1)."""
         # The mean covariance (F, c, c) of the predicted labels, as indicators.
-        predicted = probabilities(scores)
-        weighted = predicted * objectives.weights[:, None]
-        covariance = torch.diag_embed(weighted.sum(dim=2)) - weighted @ predicted.mT
+        covariance = point.new_zeros(*point.shape[:2], point.shape[1], dtype=torch.float64)
+        for block in objectives.blocks(point):
+            predicted = block.probabilities()
+            weighted = predicted * block.weights[:, None]
+            covariance += torch.diag_embed(weighted.sum(dim=2)) - weighted @ predicted.mT
+        covariance = covariance.to(point.dtype)
         curvature, classes = torch.linalg.eigh(covariance)
         curvature = curvature.clamp_min(0)[..., None]
         along_axes = curvature * objectives.variances + objectives.penalty[:, None, None]
@@ -89,12 +94,12 @@ class Factor:
     lower: Tensor
 
     @classmethod
-    def at(cls, objectives: Objectives, scores: Tensor) -> Factor | None:
-        """Return the coordinates of all fits at a point, given its scores (F, c, n).
+    def at(cls, objectives: Objectives, point: Tensor) -> Factor | None:
+        """Return the coordinates of all fits at a point (F, c, q + 1).
 
         None if rounding errors make a Hessian that is not positive definite.
         """
-        factors = _hessians(objectives, scores)
+        factors = _hessians(objectives, point)
         # Each Hessian is replaced by its factor, one at a time, to save memory.
         for score in range(len(factors)):
             factors[score], failed = torch.linalg.cholesky_ex(factors[score])
@@ -135,16 +140,16 @@ class Coordinates:
     own: Product
 
     @classmethod
-    def at(cls, objectives: Objectives, scores: Tensor, n_steps: int = 0) -> Coordinates:
-        """Return the coordinates at a point, given its scores (F, c, n), after `n_steps` steps."""
-        product = Product.at(objectives, scores)
+    def at(cls, objectives: Objectives, point: Tensor, n_steps: int = 0) -> Coordinates:
+        """Return the coordinates at a point (F, c, q + 1), after `n_steps` steps."""
+        product = Product.at(objectives, point)
         parts: list[tuple[Tensor, _Part]] = []
         rest = []
         for group in torch.unique(objectives.group):
             places = torch.nonzero(objectives.group == group).flatten()
             of_group = objectives.select(places)
             is_worth_it = _is_worth_it(of_group, n_steps)
-            factor = Factor.at(of_group, scores[places]) if is_worth_it else None
+            factor = Factor.at(of_group, point[places]) if is_worth_it else None
             if factor is None:
                 rest.append(places)
             else:
@@ -205,30 +210,32 @@ def _is_worth_it(objectives: Objectives, n_steps: int) -> bool:
     return hessian_size(q) > 0 and n_steps * cost_of_step >= WORTH * cost_of_hessian
 
 
-def _hessians(objectives: Objectives, scores: Tensor) -> Tensor:
+def _hessians(objectives: Objectives, point: Tensor) -> Tensor:
     """Return the approximate mean Hessian (c, q + 1, q + 1) of the fits, for each score.
 
     The last column is not filled in: a Cholesky factorisation reads the lower triangle only.
     """
-    curvature = objectives.curvature(scores).mean(dim=0)
     penalty, units = objectives.penalty.mean(), objectives.units.mean(dim=0)
-    c, q = len(curvature), len(units)
-    # The curvature (c, n) of the rows that a Hessian is computed from; 0 for other rows. Those of
-    # smallest curvature are left out; the rest is thinned at equal strides, weighted by the stride.
+    c, q = point.shape[1], len(units)
+    # The mean curvature (c, n) of every k-th row over the fits.
+    every = max(1, len(objectives.rows) // MOST_ROWS)
+    parts = []
+    for block in objectives.blocks(point, every):
+        predicted = block.probabilities()
+        parts.append(((predicted - predicted**2) * block.weights[:, None]).mean(dim=0))
+    curvature = torch.cat(parts, dim=1).mul_(every)
+    # The rows of smallest curvature are left out; the rest is thinned at equal strides, weighted by
+    # the stride.
     ascending, order = curvature.sort(dim=1)
     n_left_out = (ascending.cumsum(dim=1, dtype=torch.float64) <= LEFT_OUT * penalty).sum(dim=1)
-    thinned = torch.zeros_like(curvature)
-    for score in range(c):
-        rows = order[score, n_left_out[score] :]
-        stride = max(1, len(rows) // enough_rows(q))
-        rows = rows[stride // 2 :: stride]
-        thinned[score, rows] = stride * curvature[score, rows]
     hessians = curvature.new_zeros(c, q + 1, q + 1)
-    for place, block in objectives.rows.blocks():
-        for score in range(c):
-            rows = torch.nonzero(thinned[score, place]).flatten()
-            root = thinned[score, place][rows].sqrt()
-            weighted = block[rows] * root[:, None]
+    for score in range(c):
+        numbers = order[score, n_left_out[score] :]
+        stride = max(1, len(numbers) // enough_rows(q))
+        numbers = numbers[stride // 2 :: stride].sort().values
+        for part, rows in objectives.rows.take(numbers * every):
+            root = (stride * curvature[score, part // every]).sqrt()
+            weighted = rows * root[:, None]
             hessians[score, :-1, :-1] += gram(weighted)
             hessians[score, -1, :-1] += root @ weighted
     hessians[:, -1, :-1] *= units

@@ -23,7 +23,6 @@ MEMORY = 10  # (step, gradient change) pairs that L-BFGS stores
 TRIALS = 10  # maximum number of step lengths tried in a line search
 CURVATURE = 0.9  # constant of the curvature condition: largest remaining fraction of the slope
 REFRESH = (10, 30, 90)  # iterations after which the coordinates are recomputed
-RECOMPUTE = 25  # iterations after which scores are recomputed, against accumulated rounding errors
 PATIENCE = 20  # iterations without progress after which a fit stops: only rounding error is left
 BEYOND = 10  # maximum number of iterations between tolerance and aim
 
@@ -38,7 +37,6 @@ class _State:
     least_value: Tensor  # (F,), smallest value so far
     least_excess: Tensor  # (F,), smallest excess so far
     point: Tensor  # (F, c, q + 1)
-    scores: Tensor  # (F, c, n)
     value: Tensor  # (F,), of the objective
     raw: Tensor  # (F, c, q + 1), gradient in the original coordinates
     gradient: Tensor  # (F, c, q + 1), gradient in the preconditioned coordinates
@@ -140,12 +138,11 @@ def descend(
     """
     aim, max_iter = min(stopping.aim, stopping.tolerance), stopping.max_iter
     numbers, start = torch.arange(len(start), device=start.device), centred(start)
-    scores = objectives.scores(start)
-    coordinates = Coordinates.at(objectives, scores)
-    value, raw = _evaluated(objectives, start, objectives.losses(scores))
+    coordinates = Coordinates.at(objectives, start)
+    value, raw = objectives.at(start)
     inf, gradient = torch.full_like(value, torch.inf), coordinates.of_gradient(raw)
     beyond, idle = torch.zeros_like(numbers), torch.zeros_like(numbers)
-    state = _State(numbers, beyond, idle, inf, inf, start, scores, value, raw, gradient)
+    state = _State(numbers, beyond, idle, inf, inf, start, value, raw, gradient)
     for n_iter in range(max_iter + 1):
         excess, norms = state.excess, state.gradient.flatten(1).norm(dim=1)
         stopped = (state.idle == PATIENCE) | (state.beyond == BEYOND) | (n_iter == max_iter)
@@ -167,7 +164,7 @@ def descend(
             state = state.select(running)
         if n_iter in REFRESH:
             del coordinates  # free their memory before the new ones are computed
-            coordinates = Coordinates.at(objectives, state.scores, n_iter)
+            coordinates = Coordinates.at(objectives, state.point, n_iter)
             state = replace(
                 state,
                 gradient=coordinates.of_gradient(state.raw),
@@ -175,37 +172,20 @@ def descend(
                 idle=torch.zeros_like(state.idle),
                 least_excess=torch.full_like(state.value, torch.inf),
             )
-        state = _step(objectives, coordinates, state, recompute=n_iter % RECOMPUTE == 0)
+        state = _step(objectives, coordinates, state)
 
 
-def _evaluated(
-    objectives: Objectives, point: Tensor, known: tuple[Tensor, Tensor]
-) -> tuple[Tensor, Tensor]:
-    """Return value (F,) and gradient (F, c, q + 1) at a point, from its known losses and slopes."""
-    losses, slopes = known
-    value = losses + 0.5 * objectives.penalties(point, point)
-    return value, objectives.gradient(slopes, point)
-
-
-def _step(
-    objectives: Objectives, coordinates: Coordinates, state: _State, recompute: bool
-) -> _State:
+def _step(objectives: Objectives, coordinates: Coordinates, state: _State) -> _State:
     """Return the state after one iteration."""
-    direction = coordinates.to_point(state.direction)
-    length, scores, known = _line_search(objectives, state, direction)
-    point = state.point + length[:, None, None] * direction
-    if recompute:
-        scores = objectives.scores(point)
-        known = objectives.losses(scores)
-    value, raw = _evaluated(objectives, point, known)
-    gradient = coordinates.of_gradient(raw)
+    length, trial = _line_search(objectives, state, coordinates.to_point(state.direction))
+    gradient = coordinates.of_gradient(trial.raw)
     step, change = length[:, None, None] * state.direction, gradient - state.gradient
     product = dot(step, change)
     # A pair without positive curvature gets 0, so that the search direction does not use it.
     inverse = torch.where(product > torch.finfo(product.dtype).tiny, 1 / product, 0.0)
     pairs = [*state.pairs, (step, change, inverse)][-MEMORY:]
     after = replace(
-        state, point=point, scores=scores, value=value, raw=raw, gradient=gradient, pairs=pairs
+        state, point=trial.point, value=trial.value, raw=trial.raw, gradient=gradient, pairs=pairs
     )
     after.track_progress()
     return after
@@ -215,37 +195,31 @@ class _Trial(NamedTuple):
     """Values at a trial step length of each fit.
 
     Attributes:
-        scores: Scores (F, c, n) at this step length.
-        losses: Mean cross-entropies (F,).
-        slopes: Derivatives (F, c, n) of the losses in the scores.
+        point: Coefficients and intercepts (F, c, q + 1) at this step length.
+        value: Values (F,) of the objectives.
+        raw: Gradients (F, c, q + 1) of the objectives.
         slope: Derivative (F,) of the objective along the search direction.
     """
 
-    scores: Tensor
-    losses: Tensor
-    slopes: Tensor
+    point: Tensor
+    value: Tensor
+    raw: Tensor
     slope: Tensor
 
 
-def _line_search(
-    objectives: Objectives, state: _State, direction: Tensor
-) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
-    """Return the step length (F,) of each fit, and scores, losses and slopes at the new point.
+def _line_search(objectives: Objectives, state: _State, direction: Tensor) -> tuple[Tensor, _Trial]:
+    """Return the step length (F,) of each fit along a direction, and the values at its end.
 
     The objective is convex along a line, so the root of its derivative is bracketed and approached
-    by secants. Scores are linear in the step length, so a trial needs no product with the rows.
+    by secants.
     """
-    along, slope = objectives.scores(direction), state.slope
-    # Along the line, the derivative of the penalty is linear + length * square.
-    linear = objectives.penalties(state.point, direction)
-    square = objectives.penalties(direction, direction)
+    slope = state.slope
 
     def evaluate(length: Tensor, fits: Tensor | slice) -> _Trial:
         """Return the values of some fits at the step lengths (F,) of all."""
-        scores = torch.addcmul(state.scores[fits], along[fits], length[fits][:, None, None])
-        losses, slopes = objectives.select(fits).losses(scores)
-        penalty = linear[fits] + length[fits] * square[fits]
-        return _Trial(scores, losses, slopes, dot(slopes, along[fits]) + penalty)
+        point = state.point[fits] + length[fits, None, None] * direction[fits]
+        value, raw = objectives.select(fits).at(point)
+        return _Trial(point, value, raw, dot(raw, direction[fits]))
 
     # The ends of the bracket of the root, with their slopes. As long as the upper end is infinite,
     # the secant through it is not used.
@@ -263,8 +237,7 @@ def _line_search(
         secant = low - low_slope * (high - low) / (high_slope - low_slope)
         # As long as the root has no upper bound, the length grows fourfold.
         length = torch.where(accepted, length, torch.where(high.isinf(), 4 * low, secant))
-        others = torch.nonzero(~accepted).flatten() if accepted.any() else slice(None)
-        retried = evaluate(length, others)
-        trial.scores[others], trial.losses[others] = retried.scores, retried.losses
-        trial.slopes[others], trial.slope[others] = retried.slopes, retried.slope
-    return length, trial.scores, (trial.losses, trial.slopes)
+        others = torch.nonzero(~accepted).flatten()
+        for whole, retried in zip(trial, evaluate(length, others), strict=True):
+            whole[others] = retried
+    return length, trial

@@ -12,30 +12,33 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from probekit.probes.arrays import Features, Floats, Mask
-from probekit.products import gram, linear
+from probekit.lazy_rows import BLOCK_ROWS, LazyRows
+from probekit.probes.arrays import Codes, Features, Floats, Mask, Rows
+from probekit.products import gram, linear, weighted_sums
 
-BLOCK_ROWS = 4096
-# Matrices larger than this are not stored standardised, but standardised by block in each pass.
+# Size of the standardised rows that are stored; the others are standardised by block in each pass.
 RESIDENT_BYTES = 4 << 30
+MAPPED_BYTES = 3 << 28  # the same for rows in a file
 # A variance below this fraction of the mean square is recomputed in two passes, for accuracy.
 CANCELLED = 0.1
 
 
 @dataclass(frozen=True, eq=False)
 class DesignRows:
-    """Standardised rows (n_samples, n_coordinates), stored or recomputed in each pass.
+    """Standardised rows (n_samples, n_coordinates), which are read by blocks.
 
-    Products are computed by blocks of rows; sums over blocks are accumulated in float64.
+    The first blocks are stored, as many as fit into the memory allowed. The others are standardised
+    again in each pass, to the same numbers.
     """
 
-    raw: Features  # (n_samples, n_coordinates)
+    raw: Rows  # (n_samples, n_coordinates)
     mean: Floats  # (n_coordinates,), to subtract
     scale: Floats  # (n_coordinates,), to divide by
     dtype: torch.dtype
@@ -44,40 +47,38 @@ class DesignRows:
     def __len__(self) -> int:
         return len(self.raw)
 
-    def blocks(self) -> Iterator[tuple[slice, Tensor]]:
-        """Yield each block with the slice of its rows."""
-        for start in range(0, len(self), BLOCK_ROWS):
-            place = slice(start, start + BLOCK_ROWS)
-            stored = self._resident
-            yield place, (self._standardised(place) if stored is None else stored[place])
+    def blocks(self, every: int = 1) -> Iterator[tuple[slice, Tensor]]:
+        """Yield each block of every k-th row, with the slice of its rows."""
+        step = BLOCK_ROWS * every
+        for start in range(0, len(self), step):
+            place = slice(start, min(start + step, len(self)), every)
+            is_stored = place.stop <= len(self._stored)
+            yield place, (self._stored[place] if is_stored else self._standardised(place))
 
-    def times(self, coef: Tensor) -> Tensor:
-        """Return coef @ rows.T (k, n_samples), for coef (k, n_coordinates)."""
-        product = coef.new_empty(len(coef), len(self))
-        for place, block in self.blocks():
-            product[:, place] = linear(coef, block)
-        return product
-
-    def sum_of(self, values: Tensor) -> Tensor:
-        """Return values @ rows (k, n_coordinates), for values (k, n_samples)."""
-        shape = len(values), self.raw.shape[1]
-        total = torch.zeros(shape, dtype=torch.float64, device=self.device)
-        for place, block in self.blocks():
-            total += linear(values[:, place], block.T)
-        return total.to(self.dtype)
+    def take(self, numbers: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield the rows of some row numbers by blocks, with the numbers of the block."""
+        for start in range(0, len(numbers), BLOCK_ROWS):
+            part = numbers[start : start + BLOCK_ROWS]
+            yield part, self._standardised(part.cpu().numpy())
 
     @cached_property
-    def _resident(self) -> Tensor | None:
-        """All standardised rows; None if they are too large to be stored."""
-        n_bytes = self.raw.size * torch.finfo(self.dtype).bits // 8
-        return self._standardised(slice(None)) if n_bytes <= RESIDENT_BYTES else None
+    def _stored(self) -> Tensor:
+        """The rows of the first blocks."""
+        most = MAPPED_BYTES if LazyRows.of(self.raw).is_mapped else RESIDENT_BYTES
+        n_stored = most // (self.raw.shape[1] * torch.finfo(self.dtype).bits // 8 or 1)
+        n_stored = len(self) if n_stored >= len(self) else n_stored - n_stored % BLOCK_ROWS
+        stored = torch.empty(n_stored, self.raw.shape[1], dtype=self.dtype, device=self.device)
+        for start in range(0, n_stored, BLOCK_ROWS):
+            place = slice(start, min(start + BLOCK_ROWS, n_stored))
+            stored[place] = self._standardised(place)
+        return stored
 
-    def _standardised(self, place: slice) -> Tensor:
-        """Return the standardised rows of a slice."""
-        block = torch.from_numpy(np.array(self.raw[place])).to(self.device, self.dtype)
-        block -= torch.as_tensor(self.mean, dtype=self.dtype, device=self.device)
-        block /= torch.as_tensor(self.scale, dtype=self.dtype, device=self.device)
-        return block
+    def _standardised(self, place: slice | Codes) -> Tensor:
+        """Return the rows of a slice or of row numbers, in new memory."""
+        dtype = np.float64 if self.dtype == torch.float64 else np.float32
+        rows = np.subtract(self.raw[place], self.mean.astype(dtype))
+        rows /= self.scale.astype(dtype)
+        return torch.from_numpy(rows).to(self.device)
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,7 +89,10 @@ class Design:
         rows: the standardised features or, in the dual form, their coordinates.
         axes: (n_coordinates, n_coordinates), orthonormal columns: the principal axes of the rows.
         variances: (n_coordinates,), variances of the rows along the axes.
-        weights: (n_shares, n_samples), weight of each row in the fits of each share.
+        weights: (n_shares, n_samples), weight of each row in the fits of each share, or whether it
+            belongs to the share.
+        largest: number that the weights were divided by: the largest, so that float32 can hold
+            them. 1 in a dual design.
         units: (n_shares, n_coordinates), reciprocal standard deviation of the rows within each
             share. It converts coefficients on features standardised within the share to
             coefficients on `rows`. It is 0 for a feature that is constant within the share, so that
@@ -102,6 +106,7 @@ class Design:
     axes: Tensor
     variances: Tensor
     weights: Tensor
+    largest: float
     units: Tensor
     mean: Floats
     back: Floats
@@ -131,12 +136,15 @@ class Design:
         return coef, intercept + raw @ self.mean
 
 
-def shared(X: Features, weights: Sequence[Features], typical: Mask, device: str = "cpu") -> Design:
+def shared(
+    X: Rows, weights: Sequence[Features | Mask], typical: Mask, device: str = "cpu"
+) -> Design:
     """Return the design of rows X (n_samples, n_features) for fits on several shares of them.
 
-    `weights` holds the row weights (n_samples,) of each share; feature scaling is estimated from
-    the `typical` rows (n_samples,). Features are standardised once over the rows of all shares; the
-    `units` of a share make its fits equivalent to fits on features standardised within it.
+    `weights` holds the row weights (n_samples,) of each share, or which rows belong to it; feature
+    scaling is estimated from the `typical` rows (n_samples,). Features are standardised once over
+    the rows of all shares; the `units` of a share make its fits equivalent to fits on features
+    standardised within it.
 
     >>> X = np.array([[1.0, 5.0], [3.0, 5.0], [8.0, 5.0]])
     >>> design = shared(X, [np.array([1.0, 1.0, 0.0]), np.ones(3)], np.ones(3, dtype=bool))
@@ -144,7 +152,10 @@ def shared(X: Features, weights: Sequence[Features], typical: Mask, device: str 
     ([4.0, 5.0], [[2.944, 0.0], [1.0, 0.0]])
     """
     dtype = torch.float64 if X.dtype == np.float64 else torch.float32
-    stacked = torch.as_tensor(np.stack(weights), dtype=dtype, device=device)
+    stacked = torch.as_tensor(np.stack(weights), device=device)
+    largest = float(stacked.max())
+    if stacked.dtype != torch.bool:
+        stacked = (stacked / largest).to(dtype)
     counted = stacked.any(dim=0).cpu().numpy()  # the rows of at least one share
     # Mean and scale are rounded to the dtype, so that `fold` exactly undoes the standardisation.
     mean, scale = (
@@ -161,6 +172,7 @@ def shared(X: Features, weights: Sequence[Features], typical: Mask, device: str 
         axes=axes,
         variances=variances.clamp_min(0),
         weights=stacked,
+        largest=largest,
         units=torch.where(spread > 0, 1 / spread, 0.0),
         mean=mean,
         back=1 / scale,
@@ -173,11 +185,9 @@ def _correlations(rows: DesignRows, typical: Tensor) -> Tensor:
     # Every k-th typical row, so that at least enough rows are left, if there are as many.
     sample = torch.nonzero(typical).flatten()
     sample = sample[:: max(1, len(sample) // enough_rows(n_features))]
-    is_sampled = torch.zeros_like(typical)
-    is_sampled[sample] = True
     sums = torch.zeros(n_features, n_features, dtype=rows.dtype, device=rows.device)
-    for place, block in rows.blocks():
-        sums += gram(block[is_sampled[place]])
+    for _, block in rows.take(sample):
+        sums += gram(block)
     return sums / len(sample)
 
 
@@ -193,7 +203,7 @@ def enough_rows(n_features: int) -> int:
     return max(2048, 4 * n_features)
 
 
-def dual(X: Features, weights: Features, typical: Mask, device: str = "cpu") -> Design:
+def dual(X: Features, weights: Features | Mask, typical: Mask, device: str = "cpu") -> Design:
     """Return the dual design of one share, with at most as many coordinates as rows.
 
     The solution of a penalised fit is a linear combination of its rows, so that the span of the
@@ -219,13 +229,14 @@ def dual(X: Features, weights: Features, typical: Mask, device: str = "cpu") -> 
         axes=torch.eye(n, dtype=torch.float64, device=device),
         variances=torch.as_tensor(squares[spanned] / len(Z), device=device),
         weights=torch.as_tensor(weights[None, counted], dtype=torch.float64, device=device),
+        largest=1.0,
         units=torch.ones(1, n, dtype=torch.float64, device=device),
         mean=mean,
         back=(Z.T @ vectors[:, spanned]) / lengths / scale[:, None],
     )
 
 
-def moments(X: Features, weights: Features, typical: Mask) -> tuple[Floats, Floats]:
+def moments(X: Rows, weights: Features | Mask, typical: Mask) -> tuple[Floats, Floats]:
     """Return weighted mean and standard deviation (n_features,) of the typical rows of X.
 
     All rows are used if fewer than two typical rows have a weight other than 0. A constant feature
@@ -236,15 +247,23 @@ def moments(X: Features, weights: Features, typical: Mask) -> tuple[Floats, Floa
     ([2.0, 5.0], [1.0, inf])
     """
     share = weights * typical if np.count_nonzero(weights * typical) > 1 else weights
-    share = share / share.sum(dtype=np.float64)  # weights that sum to 1
-    places = [slice(start, start + BLOCK_ROWS) for start in range(0, len(X), BLOCK_ROWS)]
-    mean = sum(share[place] @ X[place].astype(np.float64) for place in places)
-    squares = sum(share[place] @ (X[place] - mean) ** 2 for place in places)
-    spread = np.sqrt(squares)
+    # Mean and sum of squared deviations so far; those of each block are merged.
+    total, mean, squares = 0.0, np.zeros(X.shape[1]), np.zeros(X.shape[1])
+    for place, block in LazyRows.of(X).blocks():
+        of_block = share[place].astype(np.float64)
+        n = of_block.sum()
+        if n > 0:
+            rows = block.astype(np.float64)
+            moved = of_block @ rows / n - mean
+            rows -= mean + moved
+            squares += of_block @ np.square(rows, out=rows) + moved**2 * (total * n / (total + n))
+            mean += moved * (n / (total + n))
+            total += n
+    spread = np.sqrt(squares / total)
     return mean, np.where(spread <= _rounding(X) * np.abs(mean), np.inf, spread)
 
 
-def _rounding(X: Features) -> float:
+def _rounding(X: Rows) -> float:
     """Return the standard deviation, relative to the mean, below which a feature is constant.
 
     The sum of n numbers has a rounding error of up to n float64 epsilons, and the activation of
@@ -261,14 +280,21 @@ def _spread(rows: DesignRows, weights: Tensor, typical: Mask) -> Tensor:
     used = weights * torch.as_tensor(typical, device=weights.device)
     few = (used > 0).sum(dim=1, keepdim=True) < 2
     used = torch.where(few, weights, used)
-    used = used / used.sum(dim=1, keepdim=True)  # weights that sum to 1 in each share
-    squares = sum(used[:, place] @ block**2 for place, block in rows.blocks())
-    variance = squares - rows.sum_of(used) ** 2
+    totals = used.sum(dim=1, keepdim=True, dtype=torch.float64)
+    shape = len(used), rows.raw.shape[1]
+    sums, squares = torch.zeros(2, *shape, dtype=torch.float64, device=rows.device)
+    for place, block in rows.blocks():
+        of_block = used[:, place].to(rows.dtype)
+        sums += weighted_sums(of_block, block)
+        squares += weighted_sums(of_block, block**2)
+    squares /= totals
+    variance = squares - (sums / totals) ** 2
     spread = variance.clamp_min(0).sqrt()
     # If the two terms of a variance nearly cancel, rounding errors dominate it. This is rare.
     for share in torch.nonzero((variance < CANCELLED * squares).any(dim=1)).flatten():
-        spread[share] = _exact_spread(rows, used[share]).to(spread)
-    return spread
+        spread[share] = _exact_spread(rows, used[share] / totals[share])
+    found: Tensor = spread.to(rows.dtype)
+    return found
 
 
 def _exact_spread(rows: DesignRows, weights: Tensor) -> Tensor:
@@ -276,7 +302,6 @@ def _exact_spread(rows: DesignRows, weights: Tensor) -> Tensor:
 
     `weights` (n_samples,) sum to 1.
     """
-    weights = weights.double()
     sums = [weights[place] @ block.double() for place, block in rows.blocks()]
     mean = torch.stack(sums).sum(dim=0)
     squares = [weights[place] @ (block.double() - mean) ** 2 for place, block in rows.blocks()]
@@ -290,12 +315,19 @@ def _exact_spread(rows: DesignRows, weights: Tensor) -> Tensor:
 class Objectives:
     """Objectives of F fits on the same rows: mean cross-entropy plus L2 penalty.
 
+    Label columns and shares are stored once, for all fits that have them.
+
     Attributes:
         rows: The standardised rows (n, q).
         axes: Principal axes (q, q) of the rows.
         variances: Variances (q,) of the rows along the axes.
-        codes: Label codes (F, n).
-        weights: Row weights (F, n), which sum to 1 in each fit.
+        columns: Label codes (n_columns, n) of each label column.
+        shares: Row weights (n_shares, n) of each share, or which rows belong to it.
+        column: Index (F,) of the label column of each fit.
+        share: Index (F,) of the share of each fit.
+        class_of_code: Class (F, n_codes) of each label code in each fit.
+        factors: Factor (F, n_classes) of the weights of the rows of each class. The products sum to
+            1 in each fit.
         units: Factors (F, q) that convert the coefficients of a fit to coefficients on the rows.
         penalty: Regularisation strength (F,): the factor of half the squared coefficients.
         group: Group number (F,); fits of a group have about the same Hessian.
@@ -304,58 +336,90 @@ class Objectives:
     rows: DesignRows
     axes: Tensor
     variances: Tensor
-    codes: Tensor
-    weights: Tensor
+    columns: Tensor
+    shares: Tensor
+    column: Tensor
+    share: Tensor
+    class_of_code: Tensor
+    factors: Tensor
     units: Tensor
     penalty: Tensor
     group: Tensor
 
     def select(self, fits: Tensor | slice) -> Objectives:
         """Return the objectives of some of the fits."""
-        per_fit = ("codes", "weights", "units", "penalty", "group")
+        per_fit = ("column", "share", "class_of_code", "factors", "units", "penalty", "group")
         return replace(self, **{name: getattr(self, name)[fits] for name in per_fit})
 
-    def scores(self, point: Tensor) -> Tensor:
-        """Return the scores (F, c, n) for coefficients and intercepts (F, c, q + 1)."""
-        coef = point[..., :-1] * self.units[:, None]
-        products = self.rows.times(coef.flatten(0, 1))
-        return products.view(*point.shape[:2], -1).add_(point[..., -1:])
+    def blocks(self, point: Tensor, every: int = 1) -> Iterator[Block]:
+        """Yield every k-th row by blocks, at coefficients and intercepts (F, c, q + 1)."""
+        coef = (point[..., :-1] * self.units[:, None]).flatten(0, 1)
+        for place, rows in self.rows.blocks(every):
+            codes = self.class_of_code.gather(1, self.columns[self.column, place].long())
+            weights = self.factors.gather(1, codes) * self.shares[self.share, place]
+            scores = linear(coef, rows).view(*point.shape[:2], -1).add_(point[..., -1:])
+            yield Block(rows, codes, weights, scores)
 
-    def losses(self, scores: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the mean cross-entropy (F,) in float64, and its gradient (F, c, n) in scores."""
-        if scores.shape[1] == 1:
-            score, is_second = scores[:, 0], self.codes
-            # Above 40, softplus(x) rounds to x in float64; the default threshold is too low for it.
-            loss = softplus(score, threshold=40) - score * is_second
-            slopes = (torch.sigmoid(score) - is_second)[:, None]
-        else:
-            slopes = scores.softmax(dim=1)  # minus 1 at the true class, subtracted in place below
-            of_truth = slopes.gather(1, self.codes[:, None])
-            loss = -of_truth[:, 0].clamp_min(torch.finfo(of_truth.dtype).tiny).log()
-            slopes.scatter_add_(1, self.codes[:, None], torch.full_like(of_truth, -1))
-        slopes.mul_(self.weights[:, None])
-        return (loss * self.weights).sum(dim=1, dtype=torch.float64), slopes
+    def at(self, point: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the objectives (F,) in float64 and their gradients (F, c, q + 1) at a point.
 
-    def curvature(self, scores: Tensor) -> Tensor:
-        """Return the second derivative (F, c, n) of the loss in each score."""
-        predicted = probabilities(scores)
-        return (predicted - predicted**2).mul_(self.weights[:, None])
-
-    def gradient(self, slopes: Tensor, point: Tensor) -> Tensor:
-        """Return the gradient (F, c, q + 1) at a point, given the loss gradient in the scores."""
-        product = self.rows.sum_of(slopes.flatten(0, 1)).view(*slopes.shape[:2], -1)
-        product *= self.units[:, None]
-        product += self.penalty[:, None, None] * point[..., :-1]
-        return torch.cat([product, slopes.sum(dim=2, keepdim=True)], dim=2)
+        A point has the coefficients and intercepts (F, c, q + 1) of all fits.
+        """
+        value = 0.5 * self.penalties(point, point).double()
+        gradient = torch.zeros_like(point, dtype=torch.float64)
+        for block in self.blocks(point):
+            losses, slopes = block.losses()
+            value += losses
+            product = weighted_sums(slopes.flatten(0, 1), block.rows)
+            gradient[..., :-1] += product.view(*slopes.shape[:2], -1)
+            gradient[..., -1] += slopes.sum(dim=2)
+        gradient[..., :-1] *= self.units[:, None]
+        gradient[..., :-1] += self.penalty[:, None, None] * point[..., :-1]
+        return value, gradient.to(point.dtype)
 
     def penalties(self, first: Tensor, second: Tensor) -> Tensor:
         """Return penalty times inner product of the coefficients of two points (F,)."""
         return self.penalty * dot(first[..., :-1], second[..., :-1])
 
 
-def probabilities(scores: Tensor) -> Tensor:
-    """Return the probabilities (F, c, n) of the second of two classes, or of each class."""
-    return torch.sigmoid(scores) if scores.shape[1] == 1 else scores.softmax(dim=1)
+class Block(NamedTuple):
+    """A block of rows of `Objectives`, at a point.
+
+    Attributes:
+        rows: Standardised rows (b, q).
+        codes: Class (F, b) of each row in each fit.
+        weights: Weight (F, b) of each row in each fit.
+        scores: Scores (F, c, b).
+    """
+
+    rows: Tensor
+    codes: Tensor
+    weights: Tensor
+    scores: Tensor
+
+    def losses(self) -> tuple[Tensor, Tensor]:
+        """Return the sum of the losses (F,) in float64, and its gradient (F, c, b) in the scores.
+
+        It overwrites the scores.
+        """
+        scores, codes = self.scores, self.codes
+        if scores.shape[1] == 1:
+            score = scores[:, 0]
+            # Above 40, softplus(x) rounds to x in float64; the default threshold is too low for it.
+            loss = softplus(score, threshold=40) - score * codes
+            slopes = scores.sigmoid_().sub_(codes[:, None])
+        else:
+            slopes = scores.softmax(dim=1)  # minus 1 at the true class, subtracted in place below
+            of_truth = slopes.gather(1, codes[:, None])
+            loss = -of_truth[:, 0].clamp_min(torch.finfo(of_truth.dtype).tiny).log()
+            slopes.scatter_add_(1, codes[:, None], torch.full_like(of_truth, -1))
+        slopes.mul_(self.weights[:, None])
+        return (loss * self.weights).sum(dim=1, dtype=torch.float64), slopes
+
+    def probabilities(self) -> Tensor:
+        """Return the probabilities (F, c, b) of the second of two classes, or of each class."""
+        scores = self.scores
+        return torch.sigmoid(scores) if scores.shape[1] == 1 else scores.softmax(dim=1)
 
 
 def dot(first: Tensor, second: Tensor) -> Tensor:

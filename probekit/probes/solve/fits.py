@@ -15,10 +15,10 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from probekit.probes.arrays import Codes, Features, Floats, Mask
+from probekit.lazy_rows import LazyRows
+from probekit.probes.arrays import Codes, Features, Floats, Mask, Rows
 from probekit.probes.solve.descent import StoppingRule
-from probekit.probes.solve.design import BLOCK_ROWS
-from probekit.probes.solve.layers import AffineLayer, FittedLayers
+from probekit.probes.solve.layers import AffineLayer, FittedLayers, with_reference
 from probekit.probes.solve.solver import DEFAULT_STOPPING, Fit, OnFit, Problem, Solver
 
 # Selecting C only compares accuracies, so these fits may stop earlier than the final one.
@@ -77,7 +77,7 @@ DEFAULT_TUNING = Tuning()
 
 
 def fit_columns(
-    X: Features,
+    X: Rows,
     columns: Sequence[Codes],
     fold_of_row: Codes,
     grid: Sequence[float],
@@ -119,8 +119,8 @@ def fit_columns(
         if on_fit is not None:
             on_fit(done, total)
 
-    row_weights = np.ones(len(X), dtype=np.float32) if weights is None else weights
-    shares = [np.where(fold_of_row != fold, row_weights, 0) for fold in range(n_folds)]
+    row_weights = np.ones(len(X), dtype=bool) if weights is None else weights
+    shares = [(fold_of_row != fold) * row_weights for fold in range(n_folds)]
     solver = Solver(X, [*shares, row_weights], typical=typical, device=device)
     paths = _paths(solver, columns, grid, tuning, report)
     held_out = _held_out(X, paths, fold_of_row)
@@ -250,7 +250,7 @@ def rate_numbers(truth: NDArray[Any], numbers: NDArray[Any], _fold_of_row: Codes
 
 
 def held_out_scores(
-    X: Features, paths: NDArray[np.object_], fold_of_row: Codes, n_classes: int
+    X: Rows, paths: NDArray[np.object_], fold_of_row: Codes, n_classes: int
 ) -> Floats:
     """Return the class scores (n_grid, n_samples, n_classes) by the fit that held out each row.
 
@@ -262,27 +262,36 @@ def held_out_scores(
     return scores
 
 
-def _held_out(X: Features, paths: NDArray[np.object_], fold_of_row: Codes) -> Codes:
+def _held_out(X: Rows, paths: NDArray[np.object_], fold_of_row: Codes) -> Codes:
     """Return the held-out predictions (n_columns, n_grid, n_samples) of the search.
 
     `paths` (n_columns, n_grid, n_folds) holds its fits.
     """
     guesses = np.zeros((*paths.shape[:2], len(X)), dtype=np.int64)
     for fold, numbers, rows in _blocks(X, fold_of_row):
-        guesses[:, :, numbers] = [[fit.predict(rows) for fit in path] for path in paths[..., fold]]
+        fits = paths[..., fold].ravel()
+        weights, biases = zip(*(fit.layers[0] for fit in fits), strict=True)
+        scores = np.concatenate(weights) @ rows.T + np.concatenate(biases)[:, None]
+        ends = np.cumsum([len(bias) for bias in biases])
+        for place, fit, own in zip(
+            np.ndindex(paths.shape[:2]), fits, np.split(scores, ends[:-1]), strict=True
+        ):
+            guesses[(*place, numbers)] = fit.classes[
+                with_reference(own, len(fit.classes)).argmax(axis=0)
+            ]
     return guesses
 
 
-def _blocks(X: Features, fold_of_row: Codes) -> Iterator[tuple[int, Codes, Floats]]:
+def _blocks(X: Rows, fold_of_row: Codes) -> Iterator[tuple[int, Codes, Floats]]:
     """Yield each fold with the numbers of its held-out rows and the rows in float64.
 
-    X is read in blocks, because it may be a memory-mapped file that is larger than the memory.
+    There are several blocks of rows of a fold.
     """
-    for fold in range(int(fold_of_row.max()) + 1):
-        outside = np.flatnonzero(fold_of_row == fold)
-        for start in range(0, len(outside), BLOCK_ROWS):
-            numbers = outside[start : start + BLOCK_ROWS]
-            yield fold, numbers, X[numbers].astype(np.float64)
+    for place, block in LazyRows.of(X).blocks():
+        rows, folds = block.astype(np.float64), fold_of_row[place]
+        for fold in np.unique(folds):
+            inside = np.flatnonzero(folds == fold)
+            yield int(fold), place.start + inside, rows[inside]
 
 
 def _mean(codes: Codes, fits: Sequence[Fit]) -> AffineLayer | None:

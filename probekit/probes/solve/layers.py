@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from probekit.amounts import LEVEL
+from probekit.lazy_rows import LazyRows
 
 if TYPE_CHECKING:  # that module imports torch, and saved probes are applied without it
     from probekit.probes.arrays import Codes, Features, Floats
@@ -40,11 +41,11 @@ class FittedLayers:
     converged: bool = True
     gradient_norm: float | None = None
 
-    def scores(self, X: Features) -> Floats:
+    def scores(self, X: Features | LazyRows) -> Floats:
         """Return the scores (n_samples, n_out) of raw rows (n_samples, n_features)."""
         return apply_layers(self.layers, X)
 
-    def class_scores(self, X: Features, n_classes: int) -> Floats:
+    def class_scores(self, X: Features | LazyRows, n_classes: int) -> Floats:
         """Return the scores (n_samples, n_classes); -inf for a class that was not fitted."""
         return self.by_class(self.scores(X), n_classes)
 
@@ -58,7 +59,7 @@ class FittedLayers:
         return of_classes
 
 
-def apply_layers(layers: tuple[AffineLayer, ...], X: Features) -> Floats:
+def apply_layers(layers: tuple[AffineLayer, ...], X: Features | LazyRows) -> Floats:
     """Return the output (n_samples, n_out) of the layers, with a ReLU after each hidden layer.
 
     >>> twice = AffineLayer(np.array([[2.0]]), np.array([0.0]))
@@ -66,10 +67,13 @@ def apply_layers(layers: tuple[AffineLayer, ...], X: Features) -> Floats:
     [[0.0], [4.0]]
     """
     first, *later = layers
-    values: Floats = X @ first.weight.T + first.bias
-    for weight, bias in later:
-        values = np.maximum(values, 0.0) @ weight.T + bias
-    return values
+    output = np.empty((len(X), len(layers[-1].bias)))
+    for place, rows in LazyRows.of(X).blocks():
+        values = rows @ first.weight.T + first.bias
+        for weight, bias in later:
+            values = np.maximum(values, 0.0) @ weight.T + bias
+        output[place] = values
+    return output
 
 
 def with_reference(scores: Floats, n_classes: int) -> Floats:

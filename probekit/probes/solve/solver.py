@@ -20,7 +20,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from probekit.probes.arrays import Codes, Features, Floats, Mask
+from probekit.lazy_rows import BLOCK_ROWS
+from probekit.probes.arrays import Codes, Features, Floats, Mask, Rows
 from probekit.probes.solve.coordinates import hessian_size
 from probekit.probes.solve.descent import MEMORY, Minimum, StoppingRule, descend
 from probekit.probes.solve.design import Design, Objectives, dual, shared
@@ -28,13 +29,10 @@ from probekit.probes.solve.layers import AffineLayer, FittedLayers, with_referen
 
 OnFit = Callable[[int, int], None]
 
-# Memory of one batch: about eight score tensors (rows x fits x classes), the L-BFGS memory, and a
-# Hessian for each group and class.
+# Memory of one batch: about eight score tensors (rows of a block x fits x classes), the L-BFGS
+# memory, and a Hessian for each group and class.
 BATCH_BYTES = 1 << 30
 SCORE_TENSORS = 8
-# Size of one score tensor of a batch on a CPU. glibc reuses freed memory only up to 32 MB; larger
-# tensors get new pages from the system each time, which is ten times slower.
-SCORES_BYTES = 24 << 20
 # At this penalty all coefficients are exactly 0; a larger one overflows float32.
 LARGEST_PENALTY = 1e30
 
@@ -102,12 +100,14 @@ class Solver:
     computed in the precision of the rows, float32 or float64, with sums over rows in float64. A
     share with fewer rows than features is solved in its dual form.
 
-    Memory: one copy of the rows, if it is at most 4 GB, plus at most 1 GB for scores and Hessians.
-    Results depend on the other fits of a batch only within the tolerance.
+    Memory: the standardised rows, at most 4 GB, or 0.75 GB if they are in a file, plus at most 1 GB
+    for scores of a block and Hessians. Results depend on the other fits of a batch only within the
+    tolerance.
 
     Args:
-        X: the rows (n_samples, n_features); a memory-mapped array is read in blocks.
+        X: the rows (n_samples, n_features), which are read by blocks.
         shares: the row weights (n_samples,) of each share; rows with weight 0 are not part of it.
+            A mask selects rows of equal weight.
         typical: which rows (n_samples,) feature scaling is estimated from; None means all.
         device: where the products are computed.
 
@@ -119,8 +119,8 @@ class Solver:
 
     def __init__(
         self,
-        X: Features,
-        shares: Sequence[Features],
+        X: Rows,
+        shares: Sequence[Features | Mask],
         *,
         typical: Mask | None = None,
         device: str = "cpu",
@@ -174,21 +174,23 @@ class Solver:
 
 @dataclass(frozen=True, eq=False)
 class _Task:
-    """A problem in terms of a design, with `codes` renumbered to index the `classes` of its share.
+    """A problem in terms of a design.
 
-    `number` is the index of the problem. `class_weights` (n_classes,) multiply the row weights,
-    whose sum stays the same; None for equal ones. Tasks of a group have the same labels, classes
-    and C, and shares of about the same size and standard deviations, and therefore about the same
-    Hessian.
+    `number` is the index of the problem, `share` that of its share in the design, and `codes` are
+    the label codes of the rows of the design. `classes` are those with weight in the share,
+    `totals` (n_classes,) their weights, and `class_weights` (n_classes,) factors of these weights.
+    Tasks of a group have the same labels, classes and C, and shares of about the same size and
+    standard deviations, and therefore about the same Hessian.
     """
 
     number: int
     group: int
     C: float
     share: int
-    classes: Codes
     codes: Codes
-    class_weights: Floats | None
+    classes: Codes
+    totals: Floats
+    class_weights: Floats
     start: AffineLayer | None
 
     @property
@@ -201,31 +203,31 @@ def _tasks(
     problems: Sequence[Problem], numbers: Sequence[int], design: Design, rows: slice | Codes
 ) -> Iterator[_Task]:
     """Yield the tasks of some problems; `rows` are the numbers of the rows of the design in X."""
-    known: dict[tuple[int, int], tuple[Codes, Codes]] = {}
+    columns: dict[int, Codes] = {}
+    totals_of: dict[tuple[int, int], Floats] = {}
     groups: dict[tuple[object, ...], int] = {}
-    totals = design.weights.sum(dim=1, keepdim=True)
+    weights = design.weights.cpu().numpy()
+    sizes = design.weights.sum(dim=1, keepdim=True)
     # Shares with equal rounded logarithms have similar Hessians; adding 0.0 turns -0 to 0.
-    signatures = torch.cat([totals, design.units], dim=1).log2().round().cpu().numpy() + 0.0
+    signatures = torch.cat([sizes, design.units], dim=1).log2().round().cpu().numpy() + 0.0
     for number in numbers:
         problem = problems[number]
-        share = problem.share if len(design.weights) > 1 else 0  # a dual design has a single share
-        labels = id(problem.codes), share  # several problems, one for each C, have the same labels
-        if labels not in known:
-            codes = problem.codes[rows]
-            classes = np.unique(codes[design.weights[share].cpu().numpy() > 0])
-            # Labels outside the share have weight 0, so their index does not matter.
-            indices = np.searchsorted(classes, codes).clip(max=len(classes) - 1)
-            known[labels] = classes, indices
-        classes, indices = known[labels]
-        labels_key = id(problem.codes), classes.tobytes(), problem.balanced
-        key = (*labels_key, problem.C, signatures[share].tobytes())
+        share = problem.share if len(weights) > 1 else 0  # a dual design has a single share
+        labels = id(problem.codes)  # several problems, one for each C, have the same labels
+        codes = columns.setdefault(labels, problem.codes[rows])
+        if (labels, share) not in totals_of:
+            of_rows = weights[share].astype(np.float64)
+            totals_of[labels, share] = np.bincount(codes, weights=of_rows).astype(np.float64)
+        classes = np.flatnonzero(totals_of[labels, share])
+        totals = totals_of[labels, share][classes]
+        # Balanced: each class gets the same total weight.
+        factors = (
+            totals.sum() / (len(totals) * totals) if problem.balanced else np.ones(len(totals))
+        )
         # Groups are numbered in the order in which their keys occur first.
+        key = (labels, classes.tobytes(), problem.balanced, problem.C, signatures[share].tobytes())
         group = groups.setdefault(key, len(groups))
-        weights = None
-        if problem.balanced:  # each class gets the same total weight
-            sums = np.bincount(indices, weights=design.weights[share].cpu().double().numpy())
-            weights = sums.sum() / (len(sums) * sums)
-        yield _Task(number, group, problem.C, share, classes, indices, weights, problem.start)
+        yield _Task(number, group, problem.C, share, codes, classes, totals, factors, problem.start)
 
 
 def _solved(
@@ -258,11 +260,9 @@ def _batches(design: Design, tasks: Sequence[_Task]) -> Iterator[list[_Task]]:
         n_groups = len({task.group for task in alike})
         # Numbers that each score of a task needs in memory; a group shares its Hessian.
         of_hessian = hessian_size(n_coordinates) * n_groups / len(alike)
-        n_numbers = SCORE_TENSORS * len(design.rows) + 2 * MEMORY * n_coordinates + of_hessian
-        n_bytes = n_scores * design.weights.itemsize  # of one number for each score of a task
-        most_tasks = BATCH_BYTES / (n_numbers * n_bytes)
-        if design.weights.device.type == "cpu":
-            most_tasks = min(most_tasks, SCORES_BYTES / (len(design.rows) * n_bytes))
+        of_block = SCORE_TENSORS * min(BLOCK_ROWS, len(design.rows))
+        n_numbers = of_block + 2 * MEMORY * n_coordinates + of_hessian
+        most_tasks = BATCH_BYTES / (n_numbers * n_scores * design.variances.itemsize)
         n_batches = math.ceil(len(alike) / max(1, int(most_tasks)))
         for indices in np.array_split(np.arange(len(alike)), n_batches):
             yield [alike[index] for index in indices]
@@ -274,8 +274,7 @@ def _start(design: Design, task: _Task) -> Tensor:
     if task.start is not None and design.back.ndim == 1:
         coef, intercept = design.unfold(task.share, *task.start)
     else:
-        weights = design.weights[task.share].cpu().double().numpy() * _of_rows(task)
-        counts = np.bincount(task.codes, weights=weights, minlength=len(task.classes))
+        counts = task.totals * task.class_weights
         logs = np.log(counts / counts.sum())
         coef = np.zeros((task.n_scores, len(design.variances)))
         intercept = logs[1:] - logs[0] if task.n_scores == 1 else logs - logs.mean()
@@ -285,33 +284,34 @@ def _start(design: Design, task: _Task) -> Tensor:
 
 def _objectives(design: Design, tasks: Sequence[_Task]) -> Objectives:
     """Return the objectives of a batch of tasks, with row weights that sum to 1 in each."""
-    shares = [task.share for task in tasks]
-    weights = design.weights[shares]
-    total = weights.sum(dim=1, keepdim=True)
-    if any(task.class_weights is not None for task in tasks):
-        factors = np.stack([_of_rows(task) for task in tasks])
-        weights = weights * torch.as_tensor(factors).to(weights)
-    C = torch.tensor([task.C for task in tasks], dtype=torch.float64, device=weights.device)
-    codes = torch.as_tensor(np.stack([task.codes for task in tasks]))
-    is_binary = tasks[0].n_scores == 1
+    columns = {id(task.codes): task.codes for task in tasks}
+    places = {labels: place for place, labels in enumerate(columns)}
+    n_codes = 1 + max(int(codes.max()) for codes in columns.values())
+    stacked = np.stack(list(columns.values())).astype(np.min_scalar_type(-n_codes))
+    # A code without weight in the share gets any class.
+    class_of_code = [
+        np.searchsorted(task.classes, np.arange(n_codes)).clip(max=len(task.classes) - 1)
+        for task in tasks
+    ]
+    totals = np.array([task.totals.sum() for task in tasks])
+    C = np.array([task.C for task in tasks])
+    factors = np.stack([task.class_weights for task in tasks]) / totals[:, None]
+    penalty = np.minimum(1 / (C * totals * design.largest), LARGEST_PENALTY)
+    device, share = design.weights.device, [task.share for task in tasks]
     return Objectives(
         rows=design.rows,
         axes=design.axes,
         variances=design.variances,
-        # The binary loss multiplies scores by the codes; the other one uses them as indices.
-        codes=codes.to(weights) if is_binary else codes.to(weights.device),
-        weights=weights / total,
-        units=design.units[shares],
-        penalty=(1 / (C * total[:, 0])).clamp(max=LARGEST_PENALTY).to(weights),
-        group=torch.tensor([task.group for task in tasks], device=weights.device),
+        columns=torch.as_tensor(stacked, device=device),
+        shares=design.weights,
+        column=torch.tensor([places[id(task.codes)] for task in tasks], device=device),
+        share=torch.tensor(share, device=device),
+        class_of_code=torch.as_tensor(np.stack(class_of_code), device=device),
+        factors=torch.as_tensor(factors).to(design.variances),
+        units=design.units[share],
+        penalty=torch.as_tensor(penalty).to(design.variances),
+        group=torch.tensor([task.group for task in tasks], device=device),
     )
-
-
-def _of_rows(task: _Task) -> Floats:
-    """Return the factor (n_samples,) by which a task multiplies the weight of each row."""
-    if task.class_weights is None:
-        return np.ones(len(task.codes))
-    return task.class_weights[task.codes]
 
 
 def _fit(design: Design, task: _Task, solution: Minimum) -> Fit:

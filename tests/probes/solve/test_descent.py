@@ -20,15 +20,18 @@ def objectives_of(n_classes, C=0.1, n_fits=3):
     shares = [generator.uniform(0.1, 2, size=len(X)) for _ in range(n_fits)]
     design = shared(X, shares, np.ones(len(X), dtype=bool))
     total = design.weights.sum(dim=1)
-    labels = torch.as_tensor(np.stack([codes] * n_fits))
     return Objectives(
         rows=design.rows,
         axes=design.axes,
         variances=design.variances,
-        codes=labels.double() if n_classes == 2 else labels,
-        weights=design.weights / total[:, None],
+        columns=torch.as_tensor(codes)[None],
+        shares=design.weights,
+        column=torch.zeros(n_fits, dtype=torch.int64),
+        share=torch.arange(n_fits),
+        class_of_code=torch.arange(n_classes).expand(n_fits, -1),
+        factors=(1 / total)[:, None].expand(-1, n_classes),
         units=design.units,
-        penalty=1 / (C * total),
+        penalty=1 / (C * total * design.largest),
         group=torch.zeros(n_fits, dtype=torch.int64),
     )
 
@@ -52,11 +55,11 @@ def ends(objectives, start, *stopping, **others):
 def test_steps_and_gradients_keep_their_inner_product_in_the_coordinates_and_if_selected(n_classes):
     """Of four fits, two have exact coordinates."""
     objectives = objectives_of(n_classes, n_fits=4)
-    scores = objectives.scores(centred(3 * random_point(n_classes, 4)))
+    point = centred(3 * random_point(n_classes, 4))
     first, second = torch.tensor([1, 3]), torch.tensor([0, 2])
-    exact = Factor.at(objectives.select(first), scores[first])
-    rest = Product.at(objectives.select(second), scores[second])
-    found = Coordinates(((first, exact), (second, rest)), Product.at(objectives, scores))
+    exact = Factor.at(objectives.select(first), point[first])
+    rest = Product.at(objectives.select(second), point[second])
+    found = Coordinates(((first, exact), (second, rest)), Product.at(objectives, point))
     step, gradient = (random_point(n_classes, n_fits=4, seed=seed) for seed in (1, 2))
     inside = (step * found.of_gradient(gradient)).sum(dim=(1, 2))
     outside = (found.to_point(step) * gradient).sum(dim=(1, 2))
@@ -80,10 +83,7 @@ def test_fits_end_apart_and_keep_their_numbers(n_classes):
         torch.testing.assert_close(end.point, alone.point, atol=1e-5, rtol=1e-5)
         assert end.converged
         point = end.point.expand(3, -1, -1)
-        losses, _ = objectives.losses(objectives.scores(point))
-        assert end.value == pytest.approx(
-            (losses + 0.5 * objectives.penalties(point, point))[number]
-        )
+        assert end.value == pytest.approx(objectives.at(point)[0][number])
 
 
 def test_a_fit_continues_to_its_aim_and_converges_by_its_tolerance():
@@ -193,7 +193,24 @@ def test_sums_over_blocks_are_in_float64(monkeypatch):
     monkeypatch.setattr(design, "BLOCK_ROWS", 1)
     X = np.array([[1e8]] + [[1.0]] * 64, dtype=np.float32)
     rows = DesignRows(X, np.zeros(1), np.ones(1), torch.float32)
-    assert rows.sum_of(torch.ones(1, 65)).item() == np.float32(1e8 + 64)
+    one = torch.ones(1, 1)
+    made = Objectives(
+        rows=rows,
+        axes=one,
+        variances=one[0],
+        columns=torch.zeros(1, 65, dtype=torch.uint8),
+        shares=torch.ones(1, 65, dtype=torch.bool),
+        column=torch.zeros(1, dtype=torch.int64),
+        share=torch.zeros(1, dtype=torch.int64),
+        class_of_code=torch.zeros(1, 1, dtype=torch.int64),
+        factors=one,
+        units=one,
+        penalty=0 * one[0],
+        group=torch.zeros(1, dtype=torch.int64),
+    )
+    # The slope of the loss in each score is 1/2 for the first of two classes.
+    _, gradient = made.at(torch.zeros(1, 1, 2))
+    assert gradient.tolist() == [[[np.float32(0.5 * (1e8 + 64)), 32.5]]]
 
 
 def test_weights_and_typical_rows_decide_the_moments():

@@ -6,6 +6,7 @@ from functools import partial
 import numpy as np
 import pytest
 
+from probekit import lazy_rows
 from probekit.probes.data import group_folds
 from probekit.probes.solve import design, fits
 from probekit.probes.solve.descent import StoppingRule
@@ -169,8 +170,8 @@ def test_the_memory_of_tuning_does_not_grow_with_the_file(tmp_path, monkeypatch)
     file = np.memmap(tmp_path / "rows", np.float32, "w+", shape=(20_000, 64))
     file[:] = np.random.default_rng(0).normal(size=file.shape)
     codes, folds = (file[:, 0] > 0).astype(int), np.arange(len(file)) % 2
-    monkeypatch.setattr(design, "RESIDENT_BYTES", 0)
-    for module in (design, fits):
+    monkeypatch.setattr(design, "MAPPED_BYTES", 0)
+    for module in (design, lazy_rows):
         monkeypatch.setattr(module, "BLOCK_ROWS", 256)
     tracemalloc.start()
     (column,) = fit_columns(file, [codes], folds, (0.1,), tuning=Tuning(StoppingRule(max_iter=3)))
