@@ -486,6 +486,10 @@ class ActivationStore:
             out[selected] = self._values(records[shard])[place[selected] - first[shard]]
         return out
 
+    def row_shape(self, site: str) -> tuple[int, ...]:
+        """Return the shape of a row of a finished site."""
+        return next(iter(self._records_to_read(site).values())).shape[1:]
+
     def rows_at(self, site: str) -> IntArray:
         """Return the sorted indices of the stored rows of a site."""
         return self._rows_of(self._records_to_read(site))

@@ -95,11 +95,15 @@ class SiteArray:
         place: file or site, for messages.
         dtype: name of the data type, such as float32 or bfloat16.
         remedy: last sentence of messages, without its full stop.
+        has_numbers: whether `at` reads any rows by their numbers.
+        is_mapped: whether `at` reads a file.
     """
 
     place: str
     dtype: str
     remedy = _TRUNCATED
+    has_numbers = False
+    is_mapped = False
 
     def _open(self) -> Any:
         """Return an object with the shape of the array, whose slices are its rows."""
@@ -111,6 +115,12 @@ class SiteArray:
     def _parts(self, n_rows: int) -> Iterator[FloatArray]:
         """Yield all rows, at most `n_rows` at once."""
         return slices(self._open(), self.shape[0], n_rows)
+
+    def at(self, place: slice | IntArray) -> FloatArray:
+        """Return the rows of a slice, or of row numbers in any order, as float32."""
+        with reading(self.place, self.remedy):
+            rows = self._open()[place]
+            return rows if type(rows) is np.ndarray and rows.dtype == "f4" else as_float32(rows)
 
     @cached_property
     def shape(self) -> tuple[int, ...]:
@@ -154,14 +164,48 @@ def slices(values: Any, stop: int, n_rows: int) -> Iterator[FloatArray]:
         yield as_float32(values[start : min(start + n_rows, stop)])
 
 
-class NpyArray(SiteArray):
+class _MappedArray(SiteArray):
+    """An array in a file that is memory-mapped; `_map` maps it.
+
+    Raises:
+        DataError: the file changes while it is read.
+    """
+
+    has_numbers = is_mapped = True
+
+    def __init__(self, path: Path) -> None:
+        self._path, self.place, self._state = path, str(path), _state_of(path)
+
+    def _map(self) -> Any:
+        raise NotImplementedError
+
+    @cached_property
+    def _mapped(self) -> Any:
+        return self._map()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_mapped"}
+
+    def _open(self) -> Any:
+        if _state_of(self._path) != self._state:
+            raise DataError(f"{self.place} changed during the run. Run it again.")
+        return self._mapped
+
+
+def _state_of(path: Path) -> tuple[int, int]:
+    """Return size and time of change of a file, which differ after a change."""
+    found = path.stat()
+    return found.st_size, found.st_mtime_ns
+
+
+class NpyArray(_MappedArray):
     """A .npy file, memory-mapped; a file with pickled objects is refused."""
 
     def __init__(self, path: Path) -> None:
-        self._path, self.place = path, str(path)
+        super().__init__(path)
         self.dtype = str(self._open().dtype)
 
-    def _open(self) -> Any:
+    def _map(self) -> Any:
         with self._path.open("rb") as file:
             if file.read(4) == b"PK\x03\x04":
                 raise DataError(
@@ -178,11 +222,12 @@ class NpyArray(SiteArray):
         return mapped
 
 
-class SafetensorsArray(SiteArray):
-    """A tensor of a .safetensors file."""
+class SafetensorsArray(_MappedArray):
+    """A tensor of a .safetensors file, memory-mapped."""
 
     def __init__(self, path: Path, key: str) -> None:
-        self._path, self._key = path, key
+        super().__init__(path)
+        self._key = key
         self.place = str(path) if key == path.stem else f"{path}: {key}"
         with safe_open(path, framework="pt") as file:
             code = file.get_slice(key).get_dtype()
@@ -193,9 +238,14 @@ class SafetensorsArray(SiteArray):
         with safe_open(self._path, framework="pt") as file:
             return tuple(file.get_slice(self._key).get_shape())
 
-    def _parts(self, n_rows: int) -> Iterator[FloatArray]:
-        with safe_open(self._path, framework="pt") as file:
-            yield from slices(file.get_slice(self._key), self.shape[0], n_rows)
+    def _map(self) -> Any:
+        with self._path.open("rb") as file:
+            n_header = int.from_bytes(file.read(8), "little")
+            entry = json.loads(file.read(n_header))[self._key]
+        offset, shape = 8 + n_header + entry["data_offsets"][0], tuple(entry["shape"])
+        # NumPy has no bfloat16.
+        dtype = np.dtype("V2" if self.dtype == "bfloat16" else self.dtype).newbyteorder("<")
+        return np.memmap(self._path, dtype, "r", offset, shape)
 
 
 # Letters of a safetensors code -> name of the type, before its number of bits.

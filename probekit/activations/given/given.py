@@ -18,11 +18,12 @@ import numpy as np
 import numpy.typing as npt
 
 from probekit.activations.capture import check_storable
-from probekit.activations.given.formats import NpyArray, SiteArray, as_float32, find_arrays
+from probekit.activations.given.formats import NpyArray, SiteArray, find_arrays
 from probekit.activations.records import FloatArray
 from probekit.amounts import counted
 from probekit.data.positions import IntArray
 from probekit.errors import ConfigError, DataError, UnknownNameError, nearest
+from probekit.lazy_rows import LOADED_BYTES, LazyRows
 from probekit.model.config import MAX_LAYERS
 from probekit.model.sites.catalogue import CATALOGUE, describe, layer_of
 from probekit.model.sites.sites import JOINT, Sites, SiteSelection
@@ -248,16 +249,33 @@ class MemoryArray(SiteArray):
         self.place = place
         self.dtype = str(self._values.dtype).removeprefix("torch.")
 
+    @property
+    def has_numbers(self) -> bool:  # type: ignore[override]
+        """Whether rows can be read by their numbers, as those of NumPy and torch."""
+        return isinstance(self._values, np.ndarray) or hasattr(self._values, "detach")
+
     def _open(self) -> Any:
         return self._values
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self._file is None:
-            folder = tempfile.mkdtemp(prefix="probekit-")
-            weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
-            self._file = Path(folder) / "rows.npy"
-            np.save(self._file, as_float32(self._values[:]), allow_pickle=False)
+            self._file, values = _temporary_file(self.shape)
+            start = 0
+            for rows in self.parts(_rows_at_once(self)):
+                values[start : start + len(rows)] = rows
+                start += len(rows)
+            values.flush()
+            self._values_in_file = values  # the file is removed with it
         return NpyArray, (self._file,)
+
+
+def _temporary_file(shape: tuple[int, ...]) -> tuple[Path, Any]:
+    """Return the path of a new .npy file and its array of float32; both end with the array."""
+    folder = tempfile.mkdtemp(prefix="probekit-")
+    path = Path(folder) / "rows.npy"
+    values = np.lib.format.open_memmap(path, "w+", np.float32, shape)
+    weakref.finalize(values, shutil.rmtree, folder, ignore_errors=True)
+    return path, values
 
 
 class AtPosition(SiteArray):
@@ -335,21 +353,40 @@ class GivenActivations:
         shapes = [array.shape[1:] for array in self.arrays.values() if len(array.shape) == 3]
         return dict(zip(("n_heads", "d_head"), shapes[0], strict=True)) if shapes else {}
 
-    def read(self, site: str) -> FloatArray:
-        """Return the rows of a site as float32, shape (n_rows, n_features).
+    def read(self, site: str) -> LazyRows:
+        """Return the rows of a site as float32, shape (n_rows, n_features), read when needed.
+
+        An array whose rows cannot be read by number is copied, into a temporary file if it is
+        large.
 
         Raises:
-            DataError: the numbers changed since they were checked.
+            DataError: the numbers changed since they were checked, or change while they are read.
         """
-        array = self.arrays[site]
-        rows = np.empty((self.n_rows, self.contents[site].n_features), dtype=np.float32)
-        start = 0
-        for part in _parts(array):
-            rows[start : start + len(part)] = part
-            start += len(part)
-        if _digest(array, [rows]) != self.contents[site].digest:
+        array, width = self.arrays[site], self.contents[site].n_features
+        rows = LazyRows(
+            lambda place: array.at(place).reshape(-1, width),
+            (self.n_rows, width),
+            np.dtype(np.float32),
+            is_mapped=array.is_mapped,
+        )
+        if array.has_numbers:
+            return rows
+        if rows.nbytes > LOADED_BYTES:
+            _, copy = _temporary_file(rows.shape)
+        else:
+            copy = np.empty(rows.shape, dtype=np.float32)
+
+        def copied() -> Iterator[FloatArray]:
+            """Yield the parts of the array to be digested; copy each on its way."""
+            start = 0
+            for part in _parts(array):
+                copy[start : start + len(part)] = part
+                start += len(part)
+                yield part
+
+        if _digest(array, copied()) != self.contents[site].digest:
             raise DataError(f"{site}: the activations changed during the run. Run it again.")
-        return rows
+        return LazyRows.of(copy)
 
 
 def open_activations(
@@ -468,11 +505,15 @@ def _at_position(name: str, array: SiteArray, position: Position | None) -> Site
     return AtPosition(array, positions.astype(np.int64))
 
 
+def _rows_at_once(array: SiteArray) -> int:
+    """Return the number of rows of a part; a single one may have more numbers than wanted."""
+    return max(1, _NUMBERS_AT_ONCE // math.prod(array.shape[1:]))
+
+
 def _parts(array: SiteArray) -> Iterator[FloatArray]:
     """Yield all rows as float32, in parts of bounded size."""
     width = math.prod(array.shape[1:])
-    step = max(1, _NUMBERS_AT_ONCE // width)  # rows; a single one may have more numbers
-    for rows in array.parts(step):
+    for rows in array.parts(_rows_at_once(array)):
         yield np.ascontiguousarray(rows.reshape(len(rows), width))
 
 

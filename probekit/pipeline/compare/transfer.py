@@ -20,12 +20,13 @@ from probekit.experiment.document import dump_settings
 from probekit.experiment.loader import make_text_experiment
 from probekit.experiment.schema import Experiment
 from probekit.files import csv_text, sweep_drafts, write_atomic
+from probekit.lazy_rows import LazyRows
 from probekit.model.network import Network
 from probekit.pipeline.capture.jobs import begin_work
 from probekit.pipeline.experiment.prepare import prepare
 from probekit.pipeline.experiment.source import TASK, ModelSource, checks_of_files, target_network
 from probekit.pipeline.measure.probers import make_probers
-from probekit.probes.arrays import Features, Floats
+from probekit.probes.arrays import Floats
 from probekit.probes.fitters import outputs_of
 from probekit.probes.prober import Prober
 from probekit.probes.score.contributions import difference_of_parts
@@ -350,7 +351,7 @@ def _shared_rows(train: TransferSet, test: TransferSet) -> dict[str, int | None]
 
 
 def _fit(
-    sets: Sequence[TransferSet], X: Sequence[Features], null_draws: int
+    sets: Sequence[TransferSet], X: Sequence[LazyRows], null_draws: int
 ) -> Iterator[tuple[_Fitted, ...]]:
     """Yield, for each kind of probe, its fits on all sets."""
     results = [one.prober.site(x) for one, x in zip(sets, X, strict=True)]
@@ -382,7 +383,7 @@ def _fit(
         yield tuple(fits)
 
 
-def _scores(fits: Sequence[_Fitted], X: Sequence[Features]) -> Iterator[dict[str, Any]]:
+def _scores(fits: Sequence[_Fitted], X: Sequence[LazyRows]) -> Iterator[dict[str, Any]]:
     """Yield a row of `Transfer.scores` for each training set, test set and metric."""
     for test, x in zip(fits, X, strict=True):
         prober = test.data.prober

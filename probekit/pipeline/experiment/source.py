@@ -5,6 +5,7 @@ Nothing that reads a `Source` depends on which one it is.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -19,8 +20,10 @@ from torch import Tensor
 
 from probekit.activations.given.given import GivenSite
 from probekit.activations.records import FloatArray, identify
+from probekit.data.positions import IntArray
 from probekit.experiment.activations import AnyExperiment
 from probekit.experiment.schema import Experiment
+from probekit.lazy_rows import LOADED_BYTES, LazyRows
 from probekit.model.families.table import config_of, load_model, random_network
 from probekit.model.network import Network
 from probekit.model.sites.catalogue import describe, layer_of
@@ -112,8 +115,8 @@ class Source(ABC):
         return self
 
     @abstractmethod
-    def block(self, site: Probed, position: int = 0, network: str = TASK) -> FloatArray:
-        """Return the rows of a site, shape (n_rows, n_features).
+    def block(self, site: Probed, position: int = 0, network: str = TASK) -> LazyRows:
+        """Return the rows of a site, shape (n_rows, n_features), read when they are needed.
 
         Args:
             site: the site, one head or neuron of it, or a concatenation.
@@ -215,13 +218,32 @@ class ModelSource(Source):
         """Return the source with the activations of all targets, captured where missing."""
         return replace(self, captured=capture(self))
 
-    def block(self, site: Probed, position: int = 0, network: str = TASK) -> FloatArray:
+    def block(self, site: Probed, position: int = 0, network: str = TASK) -> LazyRows:
         """Return the rows of a site, shape (n_rows, n_features), in the view of the experiment."""
         assert not isinstance(site, GivenSite), "captures have no given sites"
-        parts = [part_of(self._read(part.site, position, network), part) for part in site.parts]
-        return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
+        store = self.captured[network].store
+        # The rows of all positions are interleaved; see `interleave`.
+        numbers = np.arange(position, store.n_rows, len(self.experiment.tokens.positions))
+        sizes = [math.prod(store.row_shape(part.site)) for part in site.parts]
+        is_large = store.files.is_mapped and 4 * len(numbers) * sum(sizes) > LOADED_BYTES
 
-    def _read(self, site: str, position: int, network: str) -> FloatArray:
+        def read(place: slice | IntArray) -> FloatArray:
+            """Return the features of some rows."""
+            parts = []
+            for part in site.parts:
+                if is_large:
+                    values = self._viewed(network, part.site, numbers[place])
+                else:
+                    values = self._read(part.site, position, network, numbers)[place]
+                parts.append(part_of(values, part))
+            return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
+
+        if not is_large:
+            return LazyRows.of(read(slice(None)))
+        width = read(slice(1)).shape[1]
+        return LazyRows(read, (len(numbers), width), np.dtype(np.float32))
+
+    def _read(self, site: str, position: int, network: str, numbers: IntArray) -> FloatArray:
         """Return the rows of a whole site, shape (n_rows, ...), read once for all of its heads."""
         last = self._last.get(network)
         if last is not None and (last.site, last.position) == (site, position):
@@ -229,14 +251,17 @@ class ModelSource(Source):
         # Drop both references to the last site before the next one is read, to save memory.
         self._last.pop(network, None)
         del last
-        store, n_positions = self.captured[network].store, len(self.experiment.tokens.positions)
-        # The rows of all positions are interleaved; see `interleave`.
-        rows_of_position = np.arange(position, store.n_rows, n_positions)
-        values = store.read(site, rows_of_position)
+        values = self._viewed(network, site, numbers)
+        self._last[network] = _LastRead(site, position, values)
+        return values
+
+    def _viewed(self, network: str, site: str, numbers: IntArray) -> FloatArray:
+        """Return some rows of a whole site, shape (n_rows, ...), in the view of the experiment."""
+        store = self.captured[network].store
+        values = store.read(site, numbers)
         if self.experiment.capture.view == "normalized":
             config = config_of(store.identity.config)
             values = normalized(values, config.norm_epsilon, is_centred=config.norm_is_centred)
-        self._last[network] = _LastRead(site, position, values)
         return values
 
     def probe_facts(self, position: int) -> dict[str, Any]:

@@ -12,7 +12,6 @@ import pandas as pd
 
 from probekit.activations.given.formats import ROWS, row_ids
 from probekit.activations.given.given import GivenActivations, open_activations
-from probekit.activations.records import FloatArray
 from probekit.amounts import counted
 from probekit.data.examples import Dataset, Finding
 from probekit.data.readers import read_dataset
@@ -20,6 +19,7 @@ from probekit.data.splits import Split
 from probekit.data.table import TableColumns
 from probekit.errors import ConfigError, DataError, MissingError
 from probekit.experiment.activations import GIVEN_POSITION, ActivationExperiment
+from probekit.lazy_rows import LazyRows
 from probekit.model.sites.sites import SiteConcatenation
 from probekit.pipeline.experiment.prepare import check_examples, check_sparse
 from probekit.pipeline.experiment.rows import PositionRows, Probed, Rows, hold_out
@@ -71,7 +71,7 @@ class GivenSource(Source):
         """Return the digests of activations and tokens."""
         return {"activations": self.given.digest, "tokens": digest_json(self.tokens)}
 
-    def block(self, site: Probed, _position: int = 0, _network: str = TASK) -> FloatArray:
+    def block(self, site: Probed, _position: int = 0, _network: str = TASK) -> LazyRows:
         """Return the rows of a site, shape (n_rows, n_features)."""
         assert not isinstance(site, SiteConcatenation), "given sites are single"
         return self.given.read(site.site)

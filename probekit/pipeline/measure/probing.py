@@ -12,15 +12,16 @@ from typing import Any, TypeAlias
 
 import numpy as np
 from joblib import cpu_count
-from numpy.typing import NDArray
 
 from probekit.activations.given.given import GivenSite
 from probekit.files import as_store_error
+from probekit.lazy_rows import LazyRows
 from probekit.model.sites.catalogue import component_of, layer_of
 from probekit.model.sites.sites import JOINT, SiteSelection
 from probekit.pipeline.experiment.rows import Probed
 from probekit.pipeline.experiment.source import Source
 from probekit.pipeline.measure.run_folder import RunFolder
+from probekit.probes.arrays import Codes, Features
 from probekit.probes.prober import Prober
 from probekit.probes.saved_probe import HeldOutScore, ProbeFacts, SavedProbe, probe_files
 from probekit.probes.score.scored import SiteResult
@@ -228,7 +229,7 @@ class _Job:
 
 
 def projection_sds(
-    layers: Sequence[AffineLayer], X: NDArray[np.floating], rows: NDArray[np.integer]
+    layers: Sequence[AffineLayer], X: Features | LazyRows, rows: Codes
 ) -> tuple[float, ...]:
     """Return the standard deviation of the projection on each direction of a probe.
 

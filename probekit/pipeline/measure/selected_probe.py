@@ -35,6 +35,7 @@ from probekit.activations.given.given import GivenSite
 from probekit.amounts import percent
 from probekit.data.examples import Example
 from probekit.files import as_store_error, csv_text
+from probekit.lazy_rows import LazyRows
 from probekit.model.sites.catalogue import describe
 from probekit.model.sites.sites import SiteConcatenation, SiteSelection
 from probekit.pipeline.experiment.rows import Probed, Rows
@@ -49,6 +50,7 @@ from probekit.probes.score.scored import Predictor, SiteResult
 from probekit.probes.settings import ProbeSpec
 from probekit.probes.solve.layers import bound_of_null, null_cosines, unit_rows
 from probekit.probes.targets import HEADLINE, NESTED_PROBE
+from probekit.probes.training_rows import class_means
 from probekit.provenance import digest, pretty_json
 from probekit.results.network import TextReading
 from probekit.results.record import FINAL, MOST_CLASSES
@@ -99,7 +101,7 @@ class SelectedProbe:
     position: int
     prober: Prober
     site: Probed
-    X: NDArray[np.float32]
+    X: LazyRows
     run_dir: Path
 
     @property
@@ -539,7 +541,7 @@ def feature_rows(source: Source, probers: Sequence[Prober], table: pd.DataFrame)
     y = prober.data.y[rows]
     labels = np.unique(y)
     # The mean of each feature over the rows of each label, shape (n_labels, n_best).
-    means = np.stack([X[rows][y == label][:, best].mean(axis=0) for label in labels])
+    means = class_means(X.select(rows), np.searchsorted(labels, y))[:, best]
     return pd.DataFrame(
         {
             "site": site.text,
