@@ -9,7 +9,9 @@ last bits of a result may depend on that number.
 from __future__ import annotations
 
 import ctypes
+import mmap
 import os
+import pickle
 import signal
 import sys
 import threading
@@ -19,17 +21,21 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from multiprocessing import resource_tracker
-from typing import TypeVar
+from pathlib import Path
+from pickle import PickleBuffer
+from tempfile import TemporaryDirectory
+from typing import Any, TypeVar
 
-from joblib import cpu_count, wrap_non_picklable_objects
+from joblib import cpu_count
 
 from probekit.errors import ConfigError, DataError
 from probekit.products import threads
 from probekit.terminal import Interruptible
 
 try:
+    from joblib.externals import cloudpickle
     from joblib.externals.loky import ProcessPoolExecutor
 except ImportError:  # joblib without its bundled loky: all jobs run in this process
     ProcessPoolExecutor = None
@@ -103,8 +109,6 @@ def _in_parallel(
 ) -> Iterator[Result]:
     """Yield results in order; workers take items from the front, this process from the back."""
     executor = _processes(helpers)
-    # Pickled by value, so that functions defined in a script or notebook can be sent.
-    picklable = wrap_non_picklable_objects(partial(_while_alive, os.getpid(), job))
     # Numbers of the items that nobody has begun, and the results that workers compute, by number.
     pending, futures = deque(range(len(items))), dict[int, Future[Result]]()
     lock = threading.Lock()  # done callbacks run in another thread
@@ -118,11 +122,16 @@ def _in_parallel(
                 return
             number = pending.popleft()
             with _sigint_blocked_in_children():
-                future = futures[number] = executor.submit(picklable, items[number])
+                future = futures[number] = executor.submit(
+                    _of_file, os.getpid(), written.name, items[number]
+                )
         future.add_done_callback(submit_next)
 
     own: dict[int, Result] = {}  # results that this process computed, by number
+    # The job can hold labels and groups of millions of rows: it is written once, and mapped.
+    written = TemporaryDirectory(prefix="probekit-")
     try:
+        _write_job(job, Path(written.name))
         for _ in range(helpers):
             submit_next()
         for number in range(len(items)):
@@ -147,6 +156,34 @@ def _in_parallel(
                 "A worker process was killed. If memory ran out, use fewer workers with --workers."
             ) from error
         raise
+    finally:
+        written.cleanup()
+
+
+def _write_job(job: Callable[[Item], Result], folder: Path) -> None:
+    """Write a job into a folder, its arrays into a file of their own."""
+    buffers: list[PickleBuffer] = []
+    # Pickled by value, so that functions defined in a script or notebook can be sent.
+    content = cloudpickle.dumps(job, protocol=5, buffer_callback=buffers.append)
+    with (folder / "arrays").open("wb") as file:
+        places = []
+        for buffer in buffers:
+            file.seek(-file.tell() % 64, os.SEEK_CUR)  # aligned as NumPy aligns arrays
+            places.append((file.tell(), buffer.raw().nbytes))
+            file.write(buffer.raw())
+        file.truncate(max(1, file.tell()))  # an empty file cannot be mapped
+    (folder / "job").write_bytes(pickle.dumps((content, places)))
+
+
+@lru_cache(maxsize=1)
+def _read_job(folder: str) -> Callable[[Any], Any]:
+    """Return the job in a folder; its arrays are those of the file, and cannot be changed."""
+    content, places = pickle.loads(Path(folder, "job").read_bytes())  # noqa: S301  # written above
+    with Path(folder, "arrays").open("rb") as file:
+        mapped = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+    buffers = [mapped[start : start + size] for start, size in places]
+    job: Callable[[Any], Any] = pickle.loads(content, buffers=buffers)  # noqa: S301
+    return job
 
 
 @cache
@@ -188,10 +225,10 @@ def _threaded(job: Callable[[Item], Result], n_threads: int, item: Item) -> Resu
         return job(item)
 
 
-def _while_alive(parent: int, job: Callable[[Item], Result], item: Item) -> Result:
-    """Run a job in a worker process, which exits when its parent ends or is killed."""
+def _of_file(parent: int, folder: str, item: Item) -> Any:
+    """Run the job in a folder in a worker process, which exits when its parent ends."""
     exit_with_parent(parent)
-    return job(item)
+    return _read_job(folder)(item)
 
 
 def exit_with_parent(parent: int) -> None:

@@ -229,6 +229,17 @@ def group_folds(
     order = shuffled[np.argsort(-counts[shuffled].sum(axis=1), kind="stable")]
     fold_of_group = np.zeros(len(counts), dtype=np.int64)
     label_counts = np.zeros((folds, len(classes)), dtype=np.int64)
+    if np.count_nonzero(counts) == len(counts):
+        # Groups of one label, such as single rows, need only comparisons of integers.
+        rows_of_label, sizes = label_counts.T.tolist(), [0] * folds
+        labels, n_rows = counts.argmax(axis=1)[order].tolist(), counts.max(axis=1)[order].tolist()
+        for group, label, n in zip(order.tolist(), labels, n_rows, strict=True):
+            rows = rows_of_label[label]
+            *_, fold = min(zip(rows, sizes, range(folds), strict=True))
+            rows[fold] += n
+            sizes[fold] += n
+            fold_of_group[group] = fold
+        return fold_of_group[group_of_row]
     share = counts / counts.sum(axis=0)  # share of each label's rows that each group holds
     for group in order:
         # The fold with the fewest rows of the labels that the group has a large share of. The total
