@@ -1,28 +1,43 @@
-"""Seconds and growth of the statistics with the numbers of rows, groups and sites.
+"""Processor seconds, growth and peak memory with the numbers of rows, groups and sites.
 
 python -m benchmarks.scale            sizes for continuous integration
-python -m benchmarks.scale --large    160,000 groups, 384 sites
+python -m benchmarks.scale --large    200,000 rows of 768 features, 160,000 groups, 384 sites
+
+Each work and size is a process of its own; its memory is the peak, with that of the libraries.
 """
 
 from __future__ import annotations
 
 import argparse
 import math
+import resource
+import subprocess
+import sys
+import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+import probekit
+from probekit.lazy_rows import BLOCK_ROWS
+from probekit.probes.arrays import Codes, Features
 from probekit.probes.kinds.left_out import logistic_left_out
 from probekit.probes.score.contributions import of_accuracy
 from probekit.probes.score.exchange import LabelExchange
 from probekit.probes.score.metrics import ClassPredictions, Resamples
 from probekit.probes.score.scored import metrics_of
+from probekit.probes.solve.fits import fit_columns
 from probekit.probes.solve.layers import AffineLayer
 from probekit.probes.training_rows import TrainingRows
+from probekit.products import threads
 
 GROUP_ROWS = 4  # rows of each group in the exchanges of labels
 GROUPS = 4000
+GRID = (0.001, 0.01, 0.1, 1.0)  # values of C
 DRAWS_A_SITE, MOST_DRAWS = 80, 20_000  # as in a run
 
 
@@ -65,30 +80,95 @@ def left_out(n_rows: int) -> None:
     logistic_left_out(data, layer, C=1.0)
 
 
-def measured(work: Callable[[int], None], sizes: Sequence[int]) -> Iterator[str]:
-    """Yield the processor seconds at each size, then the exponent of growth."""
-    work(sizes[0] // 10 or 1)  # imports and caches
-    seconds = []
-    for size in sizes:
+def site_of(n_rows: int, n_features: int, n_classes: int) -> tuple[Features, Codes]:
+    """Return correlated rows far from 0, and labels that depend on some of their directions."""
+    generator = np.random.default_rng(0)
+    mixing = generator.standard_normal((n_features, n_features), dtype=np.float32)
+    mixing /= math.sqrt(n_features)
+    X = np.empty((n_rows, n_features), dtype=np.float32)
+    for start in range(0, n_rows, BLOCK_ROWS):
+        block = X[start : start + BLOCK_ROWS]
+        block[:] = generator.standard_normal(block.shape, dtype=np.float32) @ mixing + 3
+    scores = (X[:, :n_classes] - 3) * 1.5 + generator.gumbel(size=(n_rows, n_classes))
+    return X, scores.argmax(axis=1)
+
+
+def fits(n_classes: int, n_rows: int) -> Callable[[], object]:
+    """Tune a logistic probe on 768 features, with 5 folds and 4 values of C."""
+    X, codes = site_of(n_rows, 768, n_classes)
+    return lambda: fit_columns(X, [codes], np.arange(n_rows) % 5, GRID)
+
+
+def whole_probe(n_rows: int, *, mapped: bool) -> Callable[[], object]:
+    """Call `probekit.probe` on 768 features, without control task, code length and p-values."""
+    X, codes = site_of(n_rows, 768, 2)
+    folder = Path(tempfile.mkdtemp())
+    activations: Any = {"layer_0": X}
+    if mapped:
+        np.save(folder / "layer_0.npy", X)
+        activations = folder
+        del X
+    options: dict[str, Any] = {
+        "control_draws": 0,
+        "description": False,
+        "permutations": 0,
+        "C": list(GRID),
+    }
+    others: dict[str, Any] = {
+        "out": folder / "runs",
+        "page": False,
+        "progress": False,
+        "workers": 1,
+    }
+    return lambda: probekit.probe(activations, codes, probe=options, **others)
+
+
+# Name -> function of a size that returns the work, sizes, and how much larger the large ones are.
+WORKS: Mapping[str, tuple[Callable[[int], Callable[[], object]], Sequence[int], int]] = {
+    "jackknife, groups": (lambda n: partial(jackknife, n), (10_000, 20_000, 40_000), 4),
+    "exchanges, sites": (lambda n: partial(exchange, n), (24, 48, 96), 4),
+    "left out, rows": (lambda n: partial(left_out, n), (4_000, 8_000, 16_000), 4),
+    "fits of 2 classes, rows": (partial(fits, 2), (5_000, 10_000, 20_000), 10),
+    "fits of 17 classes, rows": (partial(fits, 17), (1_250, 2_500, 5_000), 4),
+    "probe, rows in memory": (partial(whole_probe, mapped=False), (5_000, 10_000, 20_000), 10),
+    "probe, rows in a file": (partial(whole_probe, mapped=True), (5_000, 10_000, 20_000), 10),
+}
+
+
+def measured(name: str, size: int) -> tuple[float, float]:
+    """Return processor seconds and peak memory in GB of a work, in this process."""
+    work = WORKS[name][0](size)
+    with threads(1):
         start = time.process_time()
-        work(size)
-        seconds.append(time.process_time() - start)
-        yield f"{size:,}: {seconds[-1]:.2f} s"
-    growth = math.log(seconds[-1] / max(seconds[0], 1e-4)) / math.log(sizes[-1] / sizes[0])
-    yield f"exponent {growth:.2f}"
+        work()
+        seconds = time.process_time() - start
+    return seconds, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
 
 
 def main() -> None:
-    """Print the seconds of each kind of work."""
+    """Print seconds and memory of each kind of work, and the exponent of growth."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--large", action="store_true")
-    large = 4 if parser.parse_args().large else 1
-    for name, work, sizes in (
-        ("jackknife, groups", jackknife, [10_000, 20_000, 40_000]),
-        ("exchanges, sites", exchange, [24, 48, 96]),
-        ("left out, rows", left_out, [4_000, 8_000, 16_000]),
-    ):
-        print(f"{name}: {', '.join(measured(work, [large * size for size in sizes]))}", flush=True)
+    parser.add_argument("--only", default="", help="beginning of the names of works")
+    parser.add_argument("--one", nargs=2, help="name and size of one work, for this process")
+    given = parser.parse_args()
+    if given.one:
+        print(*measured(given.one[0], int(given.one[1])))
+        return
+    for name, (_, sizes, factor) in WORKS.items():
+        if not name.startswith(given.only):
+            continue
+        print(name, flush=True)
+        found = []
+        for size in sizes:
+            n = size * factor if given.large else size
+            command = [sys.executable, "-m", "benchmarks.scale", "--one", name, str(n)]
+            out = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+            seconds, memory = map(float, out.split()[-2:])
+            found.append(seconds)
+            print(f"  {n:>9,}: {seconds:7.2f} s {memory:6.2f} GB", flush=True)
+        growth = math.log(found[-1] / max(found[0], 1e-4)) / math.log(sizes[-1] / sizes[0])
+        print(f"  exponent {growth:.2f}", flush=True)
 
 
 if __name__ == "__main__":

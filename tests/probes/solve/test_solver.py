@@ -12,6 +12,7 @@ from probekit import lazy_rows
 from probekit.probes.solve import coordinates, design, solver
 from probekit.probes.solve.descent import StoppingRule
 from probekit.probes.solve.solver import Problem, Solver
+from probekit.probes.training_rows import Scaling, class_means
 from tests.probes.logistic import excess, objective, problem, scaling, standardised
 
 GRID = (1e-4, 1e-2, 1.0, 100.0)
@@ -371,3 +372,19 @@ def test_the_same_bytes_each_time():
         one, other = (alone(rows, codes[: len(rows)], C=1.0) for _ in range(2))
         assert one.coef.tobytes() == other.coef.tobytes()
         assert one.intercept.tobytes() == other.intercept.tobytes()
+
+
+def test_sums_over_two_million_rows_are_exact():
+    """Of a feature with two values, the counts of the cells are the solution."""
+    counts = np.array([[700_001, 299_999], [400_003, 599_997]])  # of each value and class
+    values, codes = np.divmod(np.repeat(np.arange(4), counts.ravel()), 2)
+    order = np.random.default_rng(0).permutation(counts.sum())
+    X, codes = (10_000 + values[order, None]).astype(np.float32), codes[order]
+    share, n = counts[1] / counts.sum(axis=0), counts.sum()
+    np.testing.assert_allclose(class_means(X, codes)[:, 0], 10_000 + share, rtol=1e-14)
+    scaling, high = Scaling.standard(X), counts[1].sum() / n
+    assert Scaling.centred(X).mean[0] == scaling.mean[0] == pytest.approx(10_000 + high, rel=1e-14)
+    assert scaling.scale[0] == pytest.approx(np.sqrt(high * (1 - high)), rel=1e-12)
+    fit = alone(X, codes, C=1e3, stopping=StoppingRule(tolerance=1e-14))
+    scores = fit.scores(np.array([[10_000.0], [10_001.0]]))[:, 0]
+    np.testing.assert_allclose(scores, np.log(counts[:, 1] / counts[:, 0]), atol=1e-6)
