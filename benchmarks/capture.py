@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import platform
 import subprocess
 import tempfile
 import time
@@ -38,7 +37,7 @@ from probekit.data.words import read_sentences
 from probekit.model.families.gpt2 import GPT2, PUBLISHED
 from probekit.model.passes.inputs import pad
 from probekit.model.text.tokenizer import Tokenizer
-from probekit.products import linear
+from probekit.products import linear, processor
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 PEERS = Path(__file__).resolve().parents[1] / ".bench-venv"
@@ -321,14 +320,6 @@ def medians(row: Row, rounds: int, device: str) -> Sequence[float]:
     """Return our median seconds and the baseline's, run alternately after a warm-up round."""
     times = [[seconds(work, device) for work in (row.ours, row.theirs)] for _ in range(rounds + 1)]
     return [median(column) for column in zip(*times[1:], strict=True)]
-
-
-def processor() -> str:
-    """Return the name of the processor, on which all ratios depend."""
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, platform.processor() or platform.machine())
 
 
 def main() -> None:

@@ -2,24 +2,37 @@
 
 from __future__ import annotations
 
+import math
 import os
+import platform
+import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
-from typing import cast
+from functools import cache, partial
+from pathlib import Path
+from time import thread_time
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
+from platformdirs import user_cache_path
 from threadpoolctl import threadpool_limits
 from torch import Tensor
 from torch.autograd import forward_ad
 
 from probekit.errors import ConfigError
+from probekit.files import Disk, Draft
 
 # oneDNN's linear layer, which torch.compile also uses. torch's default is MKL, which uses half of
-# the vector width on processors other than Intel's: 2.3 times slower on an AMD EPYC.
+# the vector width on processors other than Intel's. It is 2.3 times slower on an AMD EPYC with
+# AVX-512, and faster on one without, where oneDNN's activation functions are slow.
 _ONEDNN = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
+# A large product has at least so many rows and weights, and fewer outputs. MKL is not used for
+# others: it is slow for unembeddings, and for few rows on several threads; and for few rows or
+# narrow matrices its last bits depend on the number of threads.
+_FEWEST_ROWS, _FEWEST_WEIGHTS, _MOST_OUTPUTS = 1024, 2**19, 2**14
+_CLEARLY_FASTER = 0.9  # MKL's time divided by oneDNN's; noise must not decide between equals
 _PID_AT_IMPORT = os.getpid()  # differs in a forked process
 if hasattr(os, "register_at_fork"):  # absent on Windows, which has no fork
     os.register_at_fork(after_in_child=partial(torch.set_num_threads, 1))  # see is_forked
@@ -75,11 +88,95 @@ def linear(
             [1., 2., 3.]])
     """
     # The operator of oneDNN has no derivative: its gradient would silently be 0.
-    if _ONEDNN is None or not _is_for_onednn(x, weight) or is_derived(x, weight, bias):
-        product = F.linear(x, weight, bias)
-        return product if activation is None else activation(product)
+    if _ONEDNN is None or is_derived(x, weight, bias) or not _is_for_onednn(x, weight):
+        return _linear_of_torch(x, weight, bias, activation)
+    return _linear_of_onednn(x, weight, bias, activation)
+
+
+def _linear_of_torch(
+    x: Tensor, weight: Tensor, bias: Tensor | None, activation: Activation | None
+) -> Tensor:
+    """Return activation(x weight^T + bias) by torch, which uses MKL on x86 processors."""
+    product = F.linear(x, weight, bias)
+    return product if activation is None else activation(product)
+
+
+def _linear_of_onednn(
+    x: Tensor, weight: Tensor, bias: Tensor | None, activation: Activation | None
+) -> Tensor:
+    """Return activation(x weight^T + bias) by oneDNN."""
+    assert _ONEDNN is not None
     name, variant = ("none", "") if activation is None else activation.onednn
     return cast(Tensor, _ONEDNN(x, weight, bias, name, [], variant))
+
+
+def library() -> str:
+    """Return the library of large float32 products on this machine: "oneDNN", "MKL" or "torch".
+
+    "torch" means that this torch has no oneDNN, so that all products are its own. Nothing is
+    measured: the result is "oneDNN" until the first large product.
+    """
+    if _ONEDNN is None:
+        return "torch"
+    with suppress(OSError, RuntimeError):  # no measurement, or no home folder
+        if _choice_file().read_bytes() == b"MKL":
+            return "MKL"
+    return "oneDNN"
+
+
+def processor() -> str:
+    """Return the name of the processor, on which all measured times depend."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.processor() or platform.machine())
+
+
+def _choice_file() -> Path:
+    """Return the file with the faster library of this processor and version of torch.
+
+    It does not depend on the number of threads, because rows must not depend on it.
+    """
+    kind = f"{processor()} {torch.backends.cpu.get_cpu_capability()} torch {torch.__version__}"
+    return user_cache_path("probekit") / "products" / re.sub(r"\W+", "-", kind)
+
+
+@cache
+def _is_mkl_faster() -> bool:
+    """Return whether MKL computes the large products; measured once per machine.
+
+    The first process that has measured decides for all. If the user's cache folder cannot be
+    written, the result is False without a measurement, so that all processes agree.
+    """
+    if not torch.backends.mkl.is_available():  # type: ignore[no-untyped-call]
+        return False
+    with suppress(OSError, RuntimeError):
+        path = _choice_file()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if not path.exists():
+            with Draft(Disk(), path) as draft:
+                draft.write(_measured_library().encode())
+                draft.link(path)  # changes nothing if the file exists by now
+    return library() == "MKL"
+
+
+def _measured_library() -> str:
+    """Return "MKL" if it computes an MLP clearly faster than oneDNN does, on one thread.
+
+    Takes about half a second. Processor time of this thread is measured, which other work on the
+    machine hardly affects.
+    """
+    kind: Any = {"dtype": torch.float32, "device": "cpu"}  # whatever the caller's defaults are
+    shapes = (_FEWEST_ROWS, 768), (1536, 768), (768, 1536)
+    x, up, down = (torch.full(shape, 0.01, **kind) for shape in shapes)
+    best: dict[Callable[..., Tensor], float] = {}
+    with threads(1):
+        for product in (_linear_of_onednn, _linear_of_torch) * 4:
+            start = thread_time()
+            product(product(x, up, None, GELU_TANH), down, None, None)
+            best[product] = min(best.get(product, math.inf), thread_time() - start)
+    ratio = best[_linear_of_torch] / best[_linear_of_onednn]
+    return "MKL" if ratio < _CLEARLY_FASTER else "oneDNN"
 
 
 def gram(rows: Tensor) -> Tensor:
@@ -158,9 +255,13 @@ def attend(
 
 
 def _is_for_onednn(x: Tensor, weight: Tensor) -> bool:
-    """Return whether oneDNN computes this product: float32 on a CPU, and not empty."""
+    """Return whether oneDNN computes this product: float32 on a CPU, not empty, not for MKL."""
     is_plain = x.device.type == "cpu" and x.dtype == weight.dtype == torch.float32
-    return is_plain and x.numel() > 0
+    if not is_plain or x.numel() == 0:
+        return False
+    has_many_rows = x.numel() // x.shape[-1] >= _FEWEST_ROWS
+    is_large = weight.numel() >= _FEWEST_WEIGHTS and weight.shape[0] < _MOST_OUTPUTS
+    return not (has_many_rows and is_large and _is_mkl_faster())
 
 
 def is_derived(*tensors: Tensor | None) -> bool:

@@ -135,3 +135,85 @@ def test_without_onednn_it_is_torch_s_own(monkeypatch):
     x, weight = torch.ones(2, 3), torch.ones(4, 3)
     monkeypatch.setattr(products, "_ONEDNN", None)
     assert torch.equal(linear(x, weight), F.linear(x, weight))
+
+
+@pytest.fixture
+def choice_folder(tmp_path, monkeypatch):
+    """A user's cache folder of the test, in a process that has not chosen a library."""
+    monkeypatch.setattr(products, "user_cache_path", lambda _: tmp_path)
+    products._is_mkl_faster.cache_clear()
+    yield tmp_path
+    products._is_mkl_faster.cache_clear()
+
+
+needs_both = pytest.mark.skipif(
+    products._ONEDNN is None or not torch.backends.mkl.is_available(),
+    reason="this torch has only one library",
+)
+
+
+@needs_both
+@pytest.mark.parametrize("measured", ["oneDNN", "MKL"])
+def test_the_library_is_measured_once_per_machine(choice_folder, monkeypatch, measured):
+    monkeypatch.setattr(products, "_measured_library", lambda: measured)
+    assert products.library() == "oneDNN"  # nothing is measured yet
+    assert products._is_mkl_faster() == (measured == "MKL")
+    assert products.library() == measured
+    monkeypatch.setattr(products, "_measured_library", pytest.fail)
+    products._is_mkl_faster.cache_clear()  # as in another process
+    assert products._is_mkl_faster() == (measured == "MKL")
+
+
+@needs_both
+def test_of_two_processes_that_measure_the_first_one_decides(choice_folder, monkeypatch):
+    def measured_last():
+        products._choice_file().write_bytes(b"oneDNN")
+        return "MKL"
+
+    monkeypatch.setattr(products, "_measured_library", measured_last)
+    assert not products._is_mkl_faster()
+    assert products._choice_file().read_bytes() == b"oneDNN"
+
+
+@needs_both
+def test_without_a_folder_nothing_is_measured(choice_folder, monkeypatch):
+    monkeypatch.setattr(products, "_measured_library", pytest.fail)
+    (choice_folder / "products").touch()  # a file, where the folder would be
+    assert not products._is_mkl_faster()
+
+
+@needs_both
+def test_only_large_products_ask_for_the_faster_library(monkeypatch):
+    monkeypatch.setattr(products, "_is_mkl_faster", lambda: True)
+    x, weight = torch.randn(1024, 512), torch.randn(1024, 512)
+    assert torch.equal(linear(x, weight, None, GELU), F.gelu(F.linear(x, weight)))
+    monkeypatch.setattr(products, "_is_mkl_faster", pytest.fail)
+    wide = torch.zeros(2**14, 32)
+    for rows, matrix in ((x[:1023], weight), (x, weight[:1023]), (x[:, :32], wide)):
+        linear(rows, matrix)
+    with pytest.raises(pytest.fail.Exception):
+        linear(x, weight)
+
+
+@needs_both
+def test_both_libraries_give_the_same_product_and_each_for_any_number_of_threads(monkeypatch):
+    x = torch.randn(1024, 512, generator=torch.Generator().manual_seed(0))
+    weight = torch.randn(1024, 512, generator=torch.Generator().manual_seed(1))
+    found = {}
+    for is_mkl in (False, True):
+        monkeypatch.setattr(products, "_is_mkl_faster", lambda is_mkl=is_mkl: is_mkl)
+        for n_threads in (1, 2, 3):
+            with threads(n_threads):
+                found[is_mkl, n_threads] = linear(x, weight, None, GELU_TANH)
+        for n_threads in (2, 3):
+            assert torch.equal(found[is_mkl, 1], found[is_mkl, n_threads])
+    torch.testing.assert_close(found[True, 1], found[False, 1], rtol=1e-5, atol=1e-4)
+
+
+@needs_both
+def test_the_measurement_leaves_the_caller_s_torch_as_it_is(monkeypatch):
+    monkeypatch.setattr(products, "_FEWEST_ROWS", 16)  # fast
+    state, n_threads = torch.get_rng_state(), torch.get_num_threads()
+    assert products._measured_library() in ("oneDNN", "MKL")
+    assert torch.equal(torch.get_rng_state(), state)
+    assert torch.get_num_threads() == n_threads

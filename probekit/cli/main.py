@@ -172,10 +172,12 @@ def selftest_command(quick: bool) -> None:
     from probekit.cli.show.results import show_verdicts
     from probekit.cli.show.terminal import watching
     from probekit.pipeline.selftest import selftest as run_selftest
+    from probekit.products import library
 
     with watching() as watcher:
         verdicts = run_selftest(quick=quick, watcher=watcher)
     show_verdicts(verdicts)
+    click.echo(f"Library of large products on the CPU: {library()}.")
     if not all(verdict.ok for verdict in verdicts):
         sys.exit(1)
 

@@ -20,6 +20,7 @@ from probekit.pipeline.experiment.source import Source
 from probekit.probes.prober import Prober
 from probekit.probes.score.exchange import FEWEST_ARRANGEMENTS
 from probekit.probes.score.metric_table import METRICS
+from probekit.products import library
 from probekit.provenance import PART_VERSIONS, digest_json, digest_sources, versions
 from probekit.results.network import AttentionPrompt
 from probekit.results.record import (
@@ -84,7 +85,7 @@ def described_run(
         "model": described["model"],
         "data": data_facts(source.rows, probers, card),
         "attention": [AttentionText(text=p.text, tokens=list(p.tokens)) for p in prompts],
-        "versions": versions(),
+        "versions": versions() | {"products on CPU": library()},
         "digests": {"dataset": source.rows.dataset.digest} | described["digests"],
         "C_grid": list(experiment.probe.C),
         "control_by": experiment.probe.control_by,

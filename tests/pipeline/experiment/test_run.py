@@ -43,6 +43,7 @@ def test_run_finds_the_planted_signal_and_writes_all_files(planted, snapshot):
     for baseline in ("majority", "word_identity"):
         assert only(tested, target=baseline)["value"].tolist() == [0.5]
     record = json.loads((result.folder / "run.json").read_text())
+    assert record["versions"]["products on CPU"] in ("oneDNN", "MKL", "torch")
     chosen = only(table, split="validation", target="task")
     assert record["verdict"]["best"]["site"] == chosen.loc[chosen["value"].idxmax(), "site"]
     assert {
