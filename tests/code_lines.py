@@ -14,18 +14,18 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "probekit"
 BUDGETS = {
     "report": 7514,
-    "pipeline": 5606,
-    "probes": 5620,
+    "pipeline": 5631,
+    "probes": 5704,
     "model": 4404,
-    "activations": 2344,
-    "cli": 2048,
+    "activations": 2402,
+    "cli": 2050,
     "interventions": 1923,
     "experiment": 1734,
     "data": 1852,
     "results": 1950,
     "training": 859,
     "analysis": 494,
-    "": 1227,  # the files at the top
+    "": 1376,  # the files at the top
 }
 NO_CODE = (
     tokenize.COMMENT,
