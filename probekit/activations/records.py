@@ -38,6 +38,7 @@ SHARD_ROWS = 4096
 CODES = {"float32": "F32", "float16": "F16"}  # dtypes on disk, and their safetensors codes
 BATCH_TOKENS = {"cpu": 2048, "cuda": 16384}  # sized for CPU caches, and for GPU throughput
 SPEC, ROWS, MANIFEST = "spec.json", "rows.safetensors", "manifest.json"
+NO_DIGEST = "0" * 64  # in place of a digest in the plan of a store
 
 
 @dataclass(frozen=True)
@@ -93,16 +94,22 @@ class Identity:
 
 
 def identify(
-    model: Network, tokenizer: str, tokens: Sequence[IntArray], plan: RowPlan, dtype: str
+    model: Network,
+    tokenizer: str,
+    tokens: Sequence[IntArray],
+    plan: RowPlan,
+    dtype: str,
+    device: str | None = None,
 ) -> Identity:
     """Return the identity of a capture: of the rows in `plan` when `model` reads `tokens`.
 
     Args:
-        model: the network.
+        model: the network. On the meta device, without weights, NO_DIGEST replaces their digest.
         tokenizer: digest of the tokenizer that made the tokens.
         tokens: the ids of every example, each of shape (n_tokens,).
         plan: the example and positions of each row.
         dtype: dtype on disk, `float32` or `float16`.
+        device: type of the devices that will compute; None for the model's.
     """
     import torch
 
@@ -115,23 +122,24 @@ def identify(
         for array in (plan.example, plan.positions, plan.offsets)
         for part in (f"{len(array)};".encode(), np.asarray(array, np.int64).tobytes())
     )
-    backend = torch.backends.cuda if model.device.type == "cuda" else torch.backends.mkldnn
+    device = device or model.device.type
+    backend = torch.backends.cuda if device == "cuda" else torch.backends.mkldnn
     precision = backend.matmul.fp32_precision  # tf32 or bf16 if the user enabled it
     reduced = "" if precision in ("none", "ieee") else f", products in {precision}"
     return Identity(
-        weights=digest_weights(model),
+        weights=NO_DIGEST if model.device.type == "meta" else digest_weights(model),
         config=model.config.to_json(),
         tokenizer=tokenizer,
         tokens=digest([lengths.tobytes(), *token_bytes]),
         rows=digest(plan_bytes),
         dtype=dtype,
         compute=str(model.dtype).removeprefix("torch.") + reduced,
-        device=model.device.type,
+        device=device,
         torch=".".join(version("torch").split(".")[:2]),
         network=model.VERSION,
         capture=PART_VERSIONS["capture"],
         shard_rows=SHARD_ROWS,
-        batch_tokens=batch_tokens(model.device.type),
+        batch_tokens=batch_tokens(device),
     )
 
 
