@@ -88,7 +88,7 @@ class Work:
             plan: the example and positions of each row.
             sites: full names of sites with a pos axis.
             root: folder or URL that contains caches, or the files of the cache itself.
-            dtype: dtype on disk, `float32` or `float16`.
+            dtype: dtype on disk, a key of `CODES`.
             device: type of the devices that will compute; None for the model's.
 
         Raises:

@@ -199,7 +199,7 @@ def worker(
 )
 @click.option(
     "--dtype",
-    type=click.Choice(["float16", "float32"]),
+    type=click.Choice(["float16", "bfloat16", "float32"]),
     help="Data type on disk; for a MODEL.  [default: float16]",
 )
 @set_option("; for a FILE only")

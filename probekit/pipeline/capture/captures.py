@@ -172,7 +172,7 @@ def plan_tokens(
         model: name or folder of the model.
         tokens: total number of tokens; rounded up to whole sequences.
         sites: names or globs.
-        dtype: data type on disk, `float32` or `float16`.
+        dtype: data type on disk, `float32`, `float16` or `bfloat16`.
         device: compute device, such as `cuda`, whose type sets the size of batches.
 
     Raises:
