@@ -32,7 +32,6 @@ from probekit.activations.records import (
 from probekit.activations.store import ActivationStore
 from probekit.data.positions import RowPlan
 from probekit.experiment.schema import Experiment
-from probekit.model.config import ModelConfig
 from probekit.model.families.table import find_config, network_class
 from probekit.pipeline.capture.jobs import Job, Workers, begin_work, put_job
 from probekit.pipeline.experiment.prepare import prepare, row_shape
@@ -154,9 +153,8 @@ def plan_experiment(experiment: Experiment, device: str = "cpu") -> dict[str, An
     shards = shards_of(identity, tokens, plan)
     rows_of_shard = [sum(len(batch.rows) for batch in shard) for shard in shards]
     return _planned(
-        prepared.config,
         Spec(identity, Sizes(len(plan.example), len(plan.positions), len(shards), NO_DIGEST)),
-        prepared.sites,
+        {site: row_shape(site, prepared.config) for site in prepared.sites},
         Counter((len(str(index)), n_rows) for index, n_rows in enumerate(rows_of_shard)),
         n_tokens=sum(batch.n_tokens for shard in shards for batch in shard),
         n_caches=len(targets(experiment)),
@@ -194,13 +192,13 @@ def plan_tokens(
     # Every index is counted with the digits of the last one.
     shards = Counter({(len(str(n_full)), tokens_of_shard): n_full, (1, n_rest): n_rest > 0})
     sizes = Sizes(n_tokens, n_tokens, shards.total(), NO_DIGEST)
-    return _planned(config, Spec(identity, sizes), names, shards, n_tokens=n_tokens, n_caches=1)
+    shapes = {site: row_shape(site, config) for site in names}
+    return _planned(Spec(identity, sizes), shapes, shards, n_tokens=n_tokens, n_caches=1)
 
 
 def _planned(
-    config: ModelConfig,
     spec: Spec,
-    sites: Sequence[str],
+    shapes: Mapping[str, tuple[int, ...]],
     shards: Counter[tuple[int, int]],
     *,
     n_tokens: int,
@@ -209,33 +207,31 @@ def _planned(
     """Return the size of a capture in a local folder, where an empty lock file remains.
 
     Args:
-        config: sizes of the model.
         spec: identity and row layout of each cache; only the lengths of its digests matter.
-        sites: full names.
+        shapes: shape of a row at each site, by full name.
         shards: number of shards by digits of their index and by rows.
         n_tokens: tokens that each model reads.
         n_caches: number of models, each with a cache of its own.
     """
     # The manifest has one line for each shard of each site.
     one, two = (
-        len(Manifest.of(spec, {site: [NO_DIGEST] * n for site in sites}).pack()) for n in (1, 2)
+        len(Manifest.of(spec, {site: [NO_DIGEST] * n for site in shapes}).pack()) for n in (1, 2)
     )
     n_bytes = spec.sizes.size + len(spec.pack()) + one + (spec.sizes.shards - 1) * (two - one)
     key, dtype = spec.identity.key, spec.identity.dtype
-    for site in sites:
-        shape = row_shape(site, config)
+    for site, shape in shapes.items():
         for (n_digits, n_rows), n_shards in shards.items():
             index = 10 ** (n_digits - 1)
             record = ShardRecord(key, site, index, CODES[dtype], (n_rows, *shape), NO_DIGEST)
             n_bytes += n_shards * (record.size + len(record.pack()))
     # Rows and record of each shard and site; layout, specification, manifest and lock.
-    n_files = 2 * spec.sizes.shards * len(sites) + 4
+    n_files = 2 * spec.sizes.shards * len(shapes) + 4
     return {
         "caches": n_caches,
         "tokens": n_tokens,
         "device": spec.identity.device,
         "tokens_of_a_batch": spec.identity.batch_tokens,
-        "sites": list(sites),
+        "sites": list(shapes),
         "dtype": dtype,
         "rows_of_a_site": spec.sizes.rows,
         "shards_of_a_site": spec.sizes.shards,
