@@ -28,7 +28,7 @@ import torch
 
 from probekit.activations import forward
 from probekit.activations.local import Files
-from probekit.activations.records import FloatArray, Location, batch_tokens, identify
+from probekit.activations.records import FloatArray, Identity, Location, batch_tokens, identify
 from probekit.activations.store import ActivationStore
 from probekit.activations.upkeep import SHARD_LOCK, caches_in
 from probekit.data.positions import IntArray, RowPlan
@@ -88,7 +88,7 @@ class Work:
             plan: the example and positions of each row.
             sites: full names of sites with a pos axis.
             root: folder or URL that contains caches, or the files of the cache itself.
-            dtype: dtype on disk, `float32` or `float16`.
+            dtype: dtype on disk, a key of `CODES`.
             device: type of the devices that will compute; None for the model's.
 
         Raises:
@@ -98,11 +98,8 @@ class Work:
         """
         check_storable(sites)
         assert not model.training, "dropout makes activations random: call model.eval() first"
-        identity = identify(model, tokenizer, tokens, plan, dtype)
-        if device is not None:
-            identity = replace(identity, device=device, batch_tokens=batch_tokens(device))
-        batches = forward.make_batches(tokens, plan, identity.batch_tokens)
-        shards = forward.make_shards(batches, identity.shard_rows)
+        identity = identify(model, tokenizer, tokens, plan, dtype, device)
+        shards = shards_of(identity, tokens, plan)
         order = [np.concatenate([batch.rows for batch in shard]) for shard in shards]
         store = ActivationStore.create(root, identity, plan, order)
         return cls(model, plan, tuple(sites), shards, store)
@@ -136,6 +133,20 @@ class Work:
                 for batch in self.shards[shard]:
                     submit(forward.run_batch(self.model, batch, self.plan, sites, dtype))
                     on_rows(len(batch.rows))
+
+
+def shards_of(
+    identity: Identity, tokens: Sequence[IntArray], plan: RowPlan
+) -> list[list[forward.Batch]]:
+    """Return the batches of each shard of a capture.
+
+    Args:
+        identity: identity of the capture, which determines the sizes of batches and shards.
+        tokens: the ids of every example, each of shape (n_tokens,).
+        plan: the example and positions of each row.
+    """
+    batches = forward.make_batches(tokens, plan, identity.batch_tokens)
+    return forward.make_shards(batches, identity.shard_rows)
 
 
 def compute_locally(work: Work, incomplete: MissingSites, on_rows: OnRows) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from probekit.activations.records import CODES, FloatArray
+from probekit.activations.records import CODES, FloatArray, stored_numbers
 from probekit.activations.store import ActivationStore
 from probekit.errors import ConfigError, UnknownNameError, nearest
 from probekit.files import Disk, Draft, as_store_error, write_atomic
@@ -101,12 +101,13 @@ def _write_npy(draft: Draft, store: ActivationStore, site: str) -> None:
 
 
 def _write_safetensors(draft: Draft, store: ActivationStore, site: str) -> None:
-    """Write a site as a .safetensors file with one tensor, in parts."""
+    """Write a site as a .safetensors file with one tensor of the dtype on disk, in parts."""
+    dtype = store.identity.dtype
     for number, values in enumerate(_parts(store, site)):
         if number == 0:
             shape = (store.n_rows, *values.shape[1:])
-            draft.write(header({site: ArrayHeader(CODES[values.dtype.name], shape)}))
-        draft.write(np.ascontiguousarray(values).data)
+            draft.write(header({site: ArrayHeader(CODES[dtype], shape)}))
+        draft.write(stored_numbers(values, dtype).data)
 
 
 def _write_parquet(draft: Draft, store: ActivationStore, site: str) -> None:

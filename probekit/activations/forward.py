@@ -110,7 +110,7 @@ class BatchRows:
     Attributes:
         rows: row indices in the plan, shape (n_rows,).
         values: values of the rows in host memory, by site, shape [row ...].
-        dtype: dtype of the result of `arrays`, `float32` or `float16`.
+        dtype: dtype on disk, to which the result of `arrays` is rounded.
         arrival: event after the last copy; None if nothing is copied from a device.
     """
 
@@ -120,11 +120,15 @@ class BatchRows:
     arrival: torch.cuda.Event | None
 
     def arrays(self) -> dict[str, FloatArray]:
-        """Wait for the copies and return the rows at each site, shape (n_rows, ...)."""
+        """Wait for the copies and return the rows at each site, shape (n_rows, ...).
+
+        Rows in bfloat16 are returned as float32, because NumPy has no bfloat16.
+        """
         if self.arrival is not None:
             self.arrival.synchronize()
         dtype = getattr(torch, self.dtype)
-        return {site: value.to(dtype).numpy() for site, value in self.values.items()}
+        readable = torch.float32 if dtype == torch.bfloat16 else dtype
+        return {site: rows.to(dtype).to(readable).numpy() for site, rows in self.values.items()}
 
 
 @torch.inference_mode()
@@ -140,7 +144,7 @@ def run_batch(
         batch: sequences to run, and the rows to extract from them.
         plan: the positions of each row.
         sites: full names of sites with a pos axis.
-        dtype: dtype on disk, `float32` or `float16`.
+        dtype: dtype on disk, `float32`, `float16` or `bfloat16`.
     """
     ids, mask = pad(batch.sequences, "right")
     device, is_cuda = model.device, model.device.type == "cuda"

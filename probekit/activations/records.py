@@ -29,15 +29,22 @@ if TYPE_CHECKING:  # torch takes seconds to import, and managing caches does not
 Location = Path | str  # a folder, or the URL of a folder in an object store
 FloatArray = npt.NDArray[np.floating[Any]]
 
-# By safetensors code.
-DTYPES: dict[str, type[np.generic]] = {"F32": np.float32, "F16": np.float16, "I64": np.int64}
+# By safetensors code. NumPy has no bfloat16, which is the upper half of a float32.
+DTYPES: dict[str, type[np.generic]] = {
+    "F32": np.float32,
+    "F16": np.float16,
+    "BF16": np.uint16,
+    "I64": np.int64,
+}
 FORMAT = 3  # of all files of a store
 
 # Batching changes the last bits of a row, so these constants are part of the identity.
 SHARD_ROWS = 4096
-CODES = {"float32": "F32", "float16": "F16"}  # dtypes on disk, and their safetensors codes
+# Dtypes on disk, and their safetensors codes.
+CODES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 BATCH_TOKENS = {"cpu": 2048, "cuda": 16384}  # sized for CPU caches, and for GPU throughput
 SPEC, ROWS, MANIFEST = "spec.json", "rows.safetensors", "manifest.json"
+NO_DIGEST = "0" * 64  # in place of a digest in the plan of a store
 
 
 @dataclass(frozen=True)
@@ -93,16 +100,22 @@ class Identity:
 
 
 def identify(
-    model: Network, tokenizer: str, tokens: Sequence[IntArray], plan: RowPlan, dtype: str
+    model: Network,
+    tokenizer: str,
+    tokens: Sequence[IntArray],
+    plan: RowPlan,
+    dtype: str,
+    device: str | None = None,
 ) -> Identity:
     """Return the identity of a capture: of the rows in `plan` when `model` reads `tokens`.
 
     Args:
-        model: the network.
+        model: the network. On the meta device, without weights, NO_DIGEST replaces their digest.
         tokenizer: digest of the tokenizer that made the tokens.
         tokens: the ids of every example, each of shape (n_tokens,).
         plan: the example and positions of each row.
-        dtype: dtype on disk, `float32` or `float16`.
+        dtype: dtype on disk, a key of `CODES`.
+        device: type of the devices that will compute; None for the model's.
     """
     import torch
 
@@ -115,29 +128,54 @@ def identify(
         for array in (plan.example, plan.positions, plan.offsets)
         for part in (f"{len(array)};".encode(), np.asarray(array, np.int64).tobytes())
     )
-    backend = torch.backends.cuda if model.device.type == "cuda" else torch.backends.mkldnn
+    device = device or model.device.type
+    backend = torch.backends.cuda if device == "cuda" else torch.backends.mkldnn
     precision = backend.matmul.fp32_precision  # tf32 or bf16 if the user enabled it
     reduced = "" if precision in ("none", "ieee") else f", products in {precision}"
     return Identity(
-        weights=digest_weights(model),
+        weights=NO_DIGEST if model.device.type == "meta" else digest_weights(model),
         config=model.config.to_json(),
         tokenizer=tokenizer,
         tokens=digest([lengths.tobytes(), *token_bytes]),
         rows=digest(plan_bytes),
         dtype=dtype,
         compute=str(model.dtype).removeprefix("torch.") + reduced,
-        device=model.device.type,
+        device=device,
         torch=".".join(version("torch").split(".")[:2]),
         network=model.VERSION,
         capture=PART_VERSIONS["capture"],
         shard_rows=SHARD_ROWS,
-        batch_tokens=batch_tokens(model.device.type),
+        batch_tokens=batch_tokens(device),
     )
 
 
 def batch_tokens(device: str) -> int:
     """Return the number of padded tokens per batch on a device, such as `cuda` or `cuda:1`."""
     return BATCH_TOKENS.get(device.partition(":")[0], BATCH_TOKENS["cpu"])
+
+
+def stored_numbers(values: FloatArray, dtype: str) -> npt.NDArray[Any]:
+    """Return rows as they are stored: those of bfloat16 as the upper halves of their float32.
+
+    >>> stored_numbers(np.array([1.0, -2.5], np.float32), "bfloat16")
+    array([16256, 49184], dtype=uint16)
+    """
+    if dtype != "bfloat16":
+        return np.ascontiguousarray(values)
+    bits = np.ascontiguousarray(values).view(np.uint32)
+    assert not (bits & 0xFFFF).any(), "the rows are not rounded to bfloat16"
+    return (bits >> 16).astype(np.uint16)
+
+
+def read_numbers(stored: npt.NDArray[Any]) -> FloatArray:
+    """Return stored rows as floats: those of bfloat16 as float32, which has all of its numbers.
+
+    >>> read_numbers(np.array([16256, 49184], np.uint16))
+    array([ 1. , -2.5], dtype=float32)
+    """
+    return (
+        (stored.astype(np.uint32) << 16).view(np.float32) if stored.dtype == np.uint16 else stored
+    )
 
 
 # The arrays of a layout, in the order of its file.

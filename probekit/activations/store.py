@@ -26,6 +26,7 @@ import numpy as np
 from probekit.activations.local import LOCK, Files, LocalFiles, damaged, is_url, join
 from probekit.activations.records import (
     CODES,
+    DTYPES,
     MANIFEST,
     ROWS,
     SPEC,
@@ -37,8 +38,10 @@ from probekit.activations.records import (
     ShardRecord,
     Spec,
     pack_layout,
+    read_numbers,
     record_name,
     stem,
+    stored_numbers,
 )
 from probekit.amounts import counted, percent
 from probekit.data.positions import IntArray, RowPlan
@@ -446,7 +449,7 @@ class ActivationStore:
     def read(
         self, site: str, rows: IntArray | Sequence[int] | None = None, *, partial: bool = False
     ) -> FloatArray:
-        """Return rows of a site in data-set order, shape (n_rows, ...).
+        """Return rows of a site in data-set order, shape (n_rows, ...); bfloat16 as float32.
 
         Args:
             site: full name.
@@ -480,10 +483,11 @@ class ActivationStore:
         place, first = self.layout.place[wanted], self.layout.first
         shard_of = np.searchsorted(first, place, side="right") - 1
         shape, dtype = next(iter(records.values())).shape[1:], self.identity.dtype
-        out = np.empty((len(wanted), *shape), dtype=dtype)
+        out = np.empty((len(wanted), *shape), np.float16 if dtype == "float16" else np.float32)
         for shard in np.unique(shard_of).tolist():
             selected = np.flatnonzero(shard_of == shard)
-            out[selected] = self._values(records[shard])[place[selected] - first[shard]]
+            stored = self._values(records[shard])[place[selected] - first[shard]]
+            out[selected] = read_numbers(stored)
         return out
 
     def row_shape(self, site: str) -> tuple[int, ...]:
@@ -517,7 +521,7 @@ class ActivationStore:
         return records
 
     def _values(self, record: ShardRecord) -> FloatArray:
-        """Return the rows of a shard, memory-mapped once if possible, and verified once."""
+        """Return the stored rows of a shard, memory-mapped once if possible, and verified once."""
         if record.file in self._mapped:
             return self._mapped[record.file]
         path, files = f"{self.folder}/{record.file}", self.files
@@ -574,14 +578,13 @@ class ShardWriter:
         """
         if not len(values):
             return
-        assert values.dtype == np.dtype(self._dtype), f"the rows are not {self._dtype}"
         assert self._shape in (None, values.shape[1:]), "the rows have another shape"
         assert self._done + len(values) <= len(self._rows), "there are too many rows"
         finite = np.isfinite(values).reshape(len(values), -1).all(axis=1)
         if not finite.all():
             advice = "Check the weights, or compute in float32"
             if self._dtype == "float16":
-                advice = "The largest float16 is 65,504: store float32"
+                advice = "The largest float16 is 65,504: store bfloat16 or float32"
             row = self._rows[self._done + int(np.argmin(finite))]
             raise StoreError(
                 f"{int((~finite).sum())} rows of {self._site} are not finite, first row {row}; "
@@ -590,8 +593,9 @@ class ShardWriter:
         if self._shape is None:
             self._shape = values.shape[1:]
             self.draft.write(self._record(self._shape).header)
-        # A slice of a larger array may not be contiguous.
-        self.draft.write(np.ascontiguousarray(values).data)
+        stored = stored_numbers(values, self._dtype)
+        assert stored.dtype == DTYPES[CODES[self._dtype]], f"the rows are not {self._dtype}"
+        self.draft.write(stored.data)
         self._done += len(values)
 
     def record(self) -> ShardRecord:

@@ -20,6 +20,7 @@ from probekit.cli.options import (
     cache_option,
     capture_options,
     complete_experiment,
+    device_option,
     json_option,
     out_option,
     place_of,
@@ -198,11 +199,11 @@ def worker(
 )
 @click.option(
     "--dtype",
-    type=click.Choice(["float16", "float32"]),
+    type=click.Choice(["float16", "bfloat16", "float32"]),
     help="Data type on disk; for a MODEL.  [default: float16]",
 )
 @set_option("; for a FILE only")
-@click.option("--device", default="cuda", help="Compute device of the workers.")
+@device_option
 @click.option("--workers", type=click.IntRange(min=1), default=1, help="Number of workers.")
 @click.option(
     "--throughput",
@@ -222,9 +223,10 @@ def plan(
     throughput: float | None,
     as_json: bool,
 ) -> None:
-    """Estimate the bytes, files and hours of a capture.
+    """Compute the bytes, files and hours of a capture before it starts.
 
     Either for --tokens tokens of a MODEL, or for an experiment FILE.yaml, whose data are read.
+    Use the --device of the capture: batches on a GPU are larger, so that files are fewer.
     """
     from probekit.experiment.locations import is_experiment
 
@@ -268,6 +270,7 @@ def plan(
     models = f", by {numbers['caches']} models" if numbers["caches"] > 1 else ""
     for name, value in {
         "tokens read": f"{n_tokens:,}{models}",
+        "device": f"{numbers['device']}, {numbers['tokens_of_a_batch']:,} tokens a batch",
         "rows": f"{n_rows:,} at {counted(len(names), 'site')}, as {numbers['dtype']}",
         # The first and the last site, or the only one.
         "sites": " to ".join(dict.fromkeys([names[0], names[-1]])),

@@ -334,7 +334,7 @@ class Prober:
         if len(wrong):
             raise DataError(
                 f"{len(wrong)} of {len(X)} rows of X contain NaN or infinity, first row {wrong[0]}."
-                " Capture them again, in float32 if they were stored as float16."
+                " Capture them again, in bfloat16 or float32 if they were stored as float16."
             )
         return rows
 

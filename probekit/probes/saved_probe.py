@@ -102,7 +102,7 @@ class ProbeFacts(Facts):
     model: str
     tokenizer_source: str | None = None
     compute: Literal["float32", "float16", "bfloat16", "float64"]
-    dtype: Literal["float32", "float16"]
+    dtype: Literal["float32", "float16", "bfloat16"]
     weights: str
     n_heads: int | None = None
     layer_norm_epsilon: float | None = None

@@ -46,7 +46,7 @@ def test_every_row_is_what_one_forward_pass_gives(tmp_path, model, tokens):
             np.testing.assert_allclose(rows[2 * n + 1], value.mean(0), rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 def test_streamed_rows_are_those_that_a_store_holds(tmp_path, model, dtype, tokens):
     store = run(tmp_path, model, tokens, dtype=dtype).store
     found = {site: np.full_like(store.read(site), np.nan) for site in SITES}
@@ -137,7 +137,7 @@ def test_a_finished_cache_is_readable_on_a_read_only_disk(tmp_path, model, monke
     assert run(tmp_path, model).computed == 0
 
 
-def _capture_slowly(root, seed):
+def _capture_slowly(root, dtype):
     """Run in a child process, with pauses, so that it is killed at work."""
     records.SHARD_ROWS, records.BATCH_TOKENS["cpu"] = 16, 60
     writing = ActivationStore.writing
@@ -147,18 +147,19 @@ def _capture_slowly(root, seed):
         return writing(self, *arguments)
 
     ActivationStore.writing = slow
-    run(root, GPT2(TINY, seed=1))
+    run(root, GPT2(TINY, seed=1), dtype=dtype)
 
 
-def test_killed_at_random_moments_and_resumed_gives_the_same_bytes(tmp_path, model):
-    expected = run(tmp_path / "whole", model).store
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_killed_at_random_moments_and_resumed_gives_the_same_bytes(tmp_path, model, dtype):
+    expected = run(tmp_path / "whole", model, dtype=dtype).store
     root = tmp_path / "killed"
     context = multiprocessing.get_context("fork")
     moments = random.Random(0)
     interrupted = 0
     for _ in range(20):
         committed = len(list(root.rglob("0*.json")))
-        process = context.Process(target=_capture_slowly, args=(root, 0))
+        process = context.Process(target=_capture_slowly, args=(root, dtype))
         process.start()
         further = moments.randrange(4)  # shards of a site that it still commits
         while process.is_alive() and len(list(root.rglob("0*.json"))) < committed + further:
@@ -171,7 +172,7 @@ def test_killed_at_random_moments_and_resumed_gives_the_same_bytes(tmp_path, mod
         if process.exitcode == 0:
             shutil.rmtree(root)  # finished: start over, so that each kill interrupts work
     assert interrupted >= 15
-    resumed = run(root, model)
+    resumed = run(root, model, dtype=dtype)
     assert files(resumed.store.folder) == files(expected.folder)
     assert process.exitcode in (0, -signal.SIGKILL)
 
@@ -187,6 +188,22 @@ def test_float16_overflow_is_refused_with_the_advice(tmp_path, model, refused):
     model.wte.weight.data[7] = 1e6
     refused(run, tmp_path, model, [np.array([1, 2]), np.array([7])], dtype="float16")
     run(tmp_path, model, [np.array([1, 2]), np.array([7])])
+
+
+def test_bfloat16_rounds_as_torch_and_keeps_large_numbers(tmp_path, model):
+    model.wte.weight.data[7] *= 1e30
+    tokens, site = [np.array([1, 2]), np.array([7])], SITES[0]
+    exact, rounded = (
+        capture(model, "t", tokens, last_token(tokens), [site], root=tmp_path, dtype=dtype).store
+        for dtype in ("float32", "bfloat16")
+    )
+    expected = torch.from_numpy(exact.read(site)).bfloat16()
+    assert exact.identity.key != rounded.identity.key
+    assert np.array_equal(rounded.read(site), expected.float().numpy())
+    assert abs(rounded.read(site)).max() > 1e28
+    model.wte.weight.data[7] = 3.4e38  # the largest bfloat16 is 3.39e38
+    with pytest.raises(StoreError, match=r"2 rows of .* are not finite.*compute in float32"):
+        run(tmp_path, model, tokens, sites=[site], dtype="bfloat16")
 
 
 def test_sites_over_pairs_of_positions_are_refused(tmp_path, model, tokens, refused):
@@ -241,7 +258,7 @@ def every_token(tokens):
     )
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 @pytest.mark.parametrize("plan", [last_token, last_and_mean])
 def test_derived_rows_are_the_captured_ones(tmp_path, model, tokens, forward, plan, dtype):
     sites, options = SITES[:-1], {"dtype": dtype}
@@ -252,7 +269,7 @@ def test_derived_rows_are_the_captured_ones(tmp_path, model, tokens, forward, pl
     assert derived.root == apart.root
     assert files(derived.store.folder) == files(apart.store.folder)
     # Means of rounded numbers are not those of the numbers: these are computed again.
-    assert bool(forward) == (plan is last_and_mean and dtype == "float16")
+    assert bool(forward) == (plan is last_and_mean and dtype != "float32")
 
 
 @pytest.mark.parametrize("site", ["blocks.3.hook_resid_post", "ln_final.hook_normalized"])

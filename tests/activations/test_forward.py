@@ -215,7 +215,7 @@ def test_rows_keep_no_batch_in_memory(model, plan):
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
 class TestOnAGPU:
     @pytest.mark.parametrize("plan", [last_token, last_and_mean])
-    @pytest.mark.parametrize("dtype", ["float32", "float16"])
+    @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
     def test_rows_are_those_of_the_cpu(self, plan, dtype):
         model = GPT2(TINY, seed=1).requires_grad_(False)
         batch, rows = first_batch(plan)
@@ -224,7 +224,7 @@ class TestOnAGPU:
         for site, values in expected.items():
             assert found[site].dtype == values.dtype
             scale = np.abs(values).max()
-            tolerance = 1e-3 if dtype == "float16" else 1e-4
+            tolerance = {"float32": 1e-4, "float16": 1e-3, "bfloat16": 1e-2}[dtype]
             np.testing.assert_allclose(found[site], values, rtol=0, atol=tolerance * scale)
 
     def test_rows_travel_through_pinned_memory_without_waiting(self):

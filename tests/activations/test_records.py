@@ -39,6 +39,7 @@ def other_weight(model):
         {"tokens": TOKENS[::-1]},
         {"plan": replace(PLAN, positions=np.maximum(PLAN.positions - 1, 0))},
         {"dtype": "float16"},
+        {"dtype": "bfloat16"},
     ],
     ids=" ".join,
 )

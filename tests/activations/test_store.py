@@ -5,6 +5,8 @@ import shutil
 
 import numpy as np
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from probekit.activations.local import LocalFiles
 from probekit.activations.store import ActivationStore
@@ -136,6 +138,26 @@ def test_a_shard_takes_its_rows_and_no_others(tmp_path):
             write(parts)
     assert store.missing(SITE) == (0, 1)
     assert not list(tmp_path.rglob("*.safetensors.*"))
+
+
+@pytest.mark.parametrize("mapped", [True, False])
+def test_every_finite_bfloat16_is_stored_and_read_exactly(tmp_path, mapped):
+    halves = np.arange(2**16).astype(np.uint16)
+    numbers = torch.from_numpy(halves).view(torch.bfloat16)
+    finite = numbers[numbers.isfinite()].reshape(2, -1, 64)  # with subnormals and -0.0
+    content = Content(n_rows=finite.shape[1])
+    identity = dataclasses.replace(IDENTITY, dtype="bfloat16")
+    files = LocalFiles(tmp_path / "key", mapped=mapped)
+    store = ActivationStore.create(files, identity, content.plan, content.shards)
+    for shard, rows in enumerate(finite.float().numpy()):
+        store.commit(SITE, shard, rows)
+    read = ActivationStore.open(files).read(SITE, np.concatenate(content.shards))
+    expected = finite.float().numpy().reshape(read.shape)
+    assert np.array_equal(read.view(np.uint32), expected.view(np.uint32))
+    shard = load_file(shard_file(store.folder, SITE, 0))["rows"]  # as any other tool reads it
+    assert torch.equal(shard.view(torch.int16), finite[0].view(torch.int16))
+    with pytest.raises(AssertionError, match="not rounded to bfloat16"):
+        store.commit(SITE, 0, np.full((finite.shape[1], 64), 0.1, np.float32))
 
 
 def test_a_partial_cache_is_read_only_on_request(tmp_path, refused):

@@ -19,7 +19,7 @@ from typing import Any, cast
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
-from probekit.activations.records import FloatArray
+from probekit.activations.records import FloatArray, read_numbers
 from probekit.amounts import counted, joined_names, size_in_words
 from probekit.data.positions import IntArray
 from probekit.errors import ConfigError, DataError, MissingError, ProbekitError
@@ -154,8 +154,22 @@ def as_float32(values: Any) -> FloatArray:
         values = values.detach().to("cpu").float().numpy()
     if isinstance(values, np.ma.MaskedArray):
         values = np.where(np.ma.getmaskarray(values), np.nan, values.data)
+    values = np.asarray(values)
+    if values.dtype == "V2":
+        values = read_numbers(values.view(np.uint16))
     with np.errstate(over="ignore", invalid="ignore"):
-        return np.asarray(values).astype(np.float32)
+        return cast(FloatArray, values.astype(np.float32))
+
+
+def dtype_name(dtype: Any) -> str:
+    """Return the name of a dtype of NumPy or torch.
+
+    Two bytes without a type are bfloat16: NumPy saves that of `ml_dtypes` so.
+
+    >>> dtype_name(np.dtype("V2")), dtype_name(np.dtype("float16"))
+    ('bfloat16', 'float16')
+    """
+    return "bfloat16" if dtype == "V2" else str(dtype).removeprefix("torch.")
 
 
 def slices(values: Any, stop: int, n_rows: int) -> Iterator[FloatArray]:
@@ -203,7 +217,7 @@ class NpyArray(_MappedArray):
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
-        self.dtype = str(self._open().dtype)
+        self.dtype = dtype_name(self._open().dtype)
 
     def _map(self) -> Any:
         with self._path.open("rb") as file:

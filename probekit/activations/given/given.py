@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from probekit.activations.capture import check_storable
-from probekit.activations.given.formats import NpyArray, SiteArray, find_arrays
+from probekit.activations.given.formats import NpyArray, SiteArray, dtype_name, find_arrays
 from probekit.activations.records import FloatArray
 from probekit.amounts import counted
 from probekit.data.positions import IntArray
@@ -247,7 +247,7 @@ class MemoryArray(SiteArray):
         self._values = values if has_array else np.asarray(values)
         self._file: Path | None = None
         self.place = place
-        self.dtype = str(self._values.dtype).removeprefix("torch.")
+        self.dtype = dtype_name(self._values.dtype)
 
     @property
     def has_numbers(self) -> bool:  # type: ignore[override]

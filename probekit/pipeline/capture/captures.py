@@ -3,22 +3,38 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
+import torch
 
-from probekit.activations.capture import Captured, check_storable, compute_locally, fill
-from probekit.activations.forward import make_batches, make_shards
+from probekit.activations.capture import (
+    Captured,
+    check_storable,
+    compute_locally,
+    fill,
+    shards_of,
+)
 from probekit.activations.local import default_root
-from probekit.activations.records import SHARD_ROWS, Location, batch_tokens
+from probekit.activations.records import (
+    CODES,
+    NO_DIGEST,
+    Location,
+    Manifest,
+    ShardRecord,
+    Sizes,
+    Spec,
+    identify,
+)
 from probekit.activations.store import ActivationStore
+from probekit.data.positions import RowPlan
 from probekit.experiment.schema import Experiment
-from probekit.model.config import ModelConfig
-from probekit.model.families.table import find_config
+from probekit.model.families.table import find_config, network_class
 from probekit.pipeline.capture.jobs import Job, Workers, begin_work, put_job
-from probekit.pipeline.experiment.prepare import n_features, prepare
+from probekit.pipeline.experiment.prepare import prepare, row_shape
 from probekit.pipeline.experiment.source import (
     TASK,
     ModelSource,
@@ -28,9 +44,6 @@ from probekit.pipeline.experiment.source import (
 )
 from probekit.products import check_device_name
 from probekit.terminal import SILENT, Watcher
-
-_BYTES_OF_A_FILE = 250  # mean of the header of a row file, and a record with its manifest entry
-_LAYOUT_BYTES = 32  # of each row, with one position
 
 
 def capture_only(
@@ -130,21 +143,26 @@ def plan_experiment(experiment: Experiment, device: str = "cpu") -> dict[str, An
     Raises:
         ProbekitError: one of its subclasses; the message names the problem and its location.
     """
-    prepared = prepare(experiment)
-    batches = list(make_batches(prepared.ids, prepared.plan, batch_tokens(device)))
+    check_device_name(device)
+    prepared, capture = prepare(experiment), experiment.capture
+    network = network_class(prepared.config)(prepared.config, seed=None)
+    network.to(getattr(torch, experiment.model.dtype))
+    tokenizer, tokens, plan = prepared.tokenizer.digest, prepared.ids, prepared.plan
+    device_type = device.partition(":")[0]
+    identity = identify(network, tokenizer, tokens, plan, capture.dtype, device_type)
+    shards = shards_of(identity, tokens, plan)
+    rows_of_shard = [sum(len(batch.rows) for batch in shard) for shard in shards]
     return _planned(
-        prepared.config,
-        prepared.sites,
-        experiment.capture.dtype,
-        n_tokens=sum(batch.n_tokens for batch in batches),
-        n_rows=len(prepared.plan.example),
-        n_shards=len(make_shards(batches, SHARD_ROWS)),
+        Spec(identity, Sizes(len(plan.example), len(plan.positions), len(shards), NO_DIGEST)),
+        {site: row_shape(site, prepared.config) for site in prepared.sites},
+        Counter((len(str(index)), n_rows) for index, n_rows in enumerate(rows_of_shard)),
+        n_tokens=sum(batch.n_tokens for shard in shards for batch in shard),
         n_caches=len(targets(experiment)),
     )
 
 
 def plan_tokens(
-    model: str, tokens: int, *, sites: Sequence[str], dtype: str = "float16", device: str = "cuda"
+    model: str, tokens: int, *, sites: Sequence[str], dtype: str = "float16", device: str = "cpu"
 ) -> dict[str, Any]:
     """Return the size of a capture of all tokens of sequences that fill the context.
 
@@ -152,48 +170,71 @@ def plan_tokens(
         model: name or folder of the model.
         tokens: total number of tokens; rounded up to whole sequences.
         sites: names or globs.
-        dtype: data type on disk, `float32` or `float16`.
+        dtype: data type on disk, `float32`, `float16` or `bfloat16`.
         device: compute device, such as `cuda`, whose type sets the size of batches.
 
     Raises:
         MissingError: the configuration of the model does not exist.
         ConfigError: a site does not exist, or cannot be stored.
     """
+    check_device_name(device)
     config = find_config(model)
     names = config.sites.expand(list(sites))
     check_storable(names)
+    network, none = network_class(config)(config, seed=None), np.empty(0, np.int64)
+    no_rows = RowPlan(none, none, none)
+    identity = identify(network, NO_DIGEST, [], no_rows, dtype, device.partition(":")[0])
     # A batch has at least one sequence, and a shard at least one batch.
-    tokens_of_batch = max(1, batch_tokens(device) // config.n_ctx) * config.n_ctx
-    tokens_of_shard = tokens_of_batch * max(1, SHARD_ROWS // tokens_of_batch)
+    tokens_of_batch = max(1, identity.batch_tokens // config.n_ctx) * config.n_ctx
+    tokens_of_shard = tokens_of_batch * max(1, identity.shard_rows // tokens_of_batch)
     n_tokens = math.ceil(tokens / config.n_ctx) * config.n_ctx  # each token is a row
-    n_shards = math.ceil(n_tokens / tokens_of_shard)
-    return _planned(
-        config, names, dtype, n_tokens=n_tokens, n_rows=n_tokens, n_shards=n_shards, n_caches=1
-    )
+    n_full, n_rest = divmod(n_tokens, tokens_of_shard)
+    # Every index is counted with the digits of the last one.
+    shards = Counter({(len(str(n_full)), tokens_of_shard): n_full, (1, n_rest): n_rest > 0})
+    sizes = Sizes(n_tokens, n_tokens, shards.total(), NO_DIGEST)
+    shapes = {site: row_shape(site, config) for site in names}
+    return _planned(Spec(identity, sizes), shapes, shards, n_tokens=n_tokens, n_caches=1)
 
 
 def _planned(
-    config: ModelConfig,
-    sites: Sequence[str],
-    dtype: str,
+    spec: Spec,
+    shapes: Mapping[str, tuple[int, ...]],
+    shards: Counter[tuple[int, int]],
     *,
     n_tokens: int,
-    n_rows: int,
-    n_shards: int,
     n_caches: int,
 ) -> dict[str, Any]:
-    """Return the size of a capture, given its tokens, rows, shards and caches."""
-    # Rows and record of each shard and site; layout, specification and manifest of the cache.
-    n_files = 2 * n_shards * len(sites) + 3
-    width = sum(n_features(site, config) for site in sites)
-    bytes_of_row = width * np.dtype(dtype).itemsize + _LAYOUT_BYTES
+    """Return the size of a capture in a local folder, where an empty lock file remains.
+
+    Args:
+        spec: identity and row layout of each cache; only the lengths of its digests matter.
+        shapes: shape of a row at each site, by full name.
+        shards: number of shards by digits of their index and by rows.
+        n_tokens: tokens that each model reads.
+        n_caches: number of models, each with a cache of its own.
+    """
+    # The manifest has one line for each shard of each site.
+    one, two = (
+        len(Manifest.of(spec, {site: [NO_DIGEST] * n for site in shapes}).pack()) for n in (1, 2)
+    )
+    n_bytes = spec.sizes.size + len(spec.pack()) + one + (spec.sizes.shards - 1) * (two - one)
+    key, dtype = spec.identity.key, spec.identity.dtype
+    for site, shape in shapes.items():
+        for (n_digits, n_rows), n_shards in shards.items():
+            index = 10 ** (n_digits - 1)
+            record = ShardRecord(key, site, index, CODES[dtype], (n_rows, *shape), NO_DIGEST)
+            n_bytes += n_shards * (record.size + len(record.pack()))
+    # Rows and record of each shard and site; layout, specification, manifest and lock.
+    n_files = 2 * spec.sizes.shards * len(shapes) + 4
     return {
         "caches": n_caches,
         "tokens": n_tokens,
-        "sites": list(sites),
+        "device": spec.identity.device,
+        "tokens_of_a_batch": spec.identity.batch_tokens,
+        "sites": list(shapes),
         "dtype": dtype,
-        "rows_of_a_site": n_rows,
-        "shards_of_a_site": n_shards,
-        "bytes": n_caches * (n_rows * bytes_of_row + n_files * _BYTES_OF_A_FILE),
+        "rows_of_a_site": spec.sizes.rows,
+        "shards_of_a_site": spec.sizes.shards,
+        "bytes": n_caches * n_bytes,
         "files": n_caches * n_files,
     }

@@ -322,8 +322,18 @@ def n_features(name: str, config: ModelConfig) -> int:
     >>> n_features("blocks.3.attn.hook_z[head=2]", GPT2Config())
     64
     """
+    return math.prod(row_shape(name, config))
+
+
+def row_shape(name: str, config: ModelConfig) -> tuple[int, ...]:
+    """Return the shape of one row of a site, or of one head or neuron of it, by its full name.
+
+    >>> from probekit.model.families.gpt2 import GPT2Config
+    >>> row_shape("blocks.3.attn.hook_z", GPT2Config())
+    (12, 64)
+    """
     axes = [axis for axis in config.sites.axes_of(name) if axis not in ("batch", "pos")]
-    return math.prod(config.axis_sizes[axis] for axis in axes)
+    return tuple(config.axis_sizes[axis] for axis in axes)
 
 
 def check_examples(experiment: AnyExperiment, dataset: Dataset) -> None:

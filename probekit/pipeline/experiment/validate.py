@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from probekit.activations.capture import estimate_seconds
+from probekit.activations.records import CODES
 from probekit.amounts import counted, duration
 from probekit.data.examples import Finding, by_level
 from probekit.errors import DataError
@@ -18,6 +19,7 @@ from probekit.experiment.activations import ActivationExperiment, AnyExperiment
 from probekit.experiment.loader import make_experiment
 from probekit.model.families.table import random_network
 from probekit.model.network import Network
+from probekit.model.weights.files import ITEM_SIZES
 from probekit.pipeline.experiment.prepare import TextRows, n_features, prepare, read_card, width_of
 from probekit.pipeline.experiment.record import findings
 from probekit.pipeline.experiment.rows import Rows
@@ -117,7 +119,7 @@ def validate(
         return ValidationReport((Finding("error", "data", str(error)),))
     # The plan has the rows of all positions.
     n_models, n_rows = 1 + experiment.model.random_weights, len(rows.plan.example)
-    bytes_of_number = np.dtype(experiment.capture.dtype).itemsize
+    bytes_of_number = ITEM_SIZES[CODES[experiment.capture.dtype]]
     features = sum(n_features(site, rows.config) for site in rows.sites)
     untrained = random_network(rows.config, seed=0).to(getattr(torch, experiment.model.dtype))
     seconds = estimate_seconds(untrained, rows.ids, rows.plan, rows.sites)

@@ -58,6 +58,15 @@ def test_bfloat16_and_float16_are_read_exactly():
         np.testing.assert_array_equal(read, values.float().numpy())
 
 
+def test_bfloat16_in_a_npy_file_has_no_type_of_its_own(tmp_path):
+    values = torch.from_numpy(ROWS).bfloat16()
+    untyped = values.view(torch.uint16).numpy().view("V2")  # as NumPy saves it for ml_dtypes
+    np.save(tmp_path / "a.npy", untyped)
+    for given in (open_activations(tmp_path), open_activations({"a": untyped})):
+        np.testing.assert_array_equal(given.read("a"), values.float().numpy())
+        assert given.arrays["a"].dtype == "bfloat16"
+
+
 @pytest.mark.parametrize(
     ("activations", "message"),
     [

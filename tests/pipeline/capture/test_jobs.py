@@ -10,9 +10,11 @@ from functools import partial
 
 import pytest
 
+from probekit.activations import records
 from probekit.activations.store import ActivationStore
 from probekit.activations.upkeep import caches_in, summarize
 from probekit.errors import ConfigError, DamagedError, MissingError, StoreError, StoreMismatchError
+from probekit.experiment.loader import load_experiment
 from probekit.pipeline.capture import jobs
 from probekit.pipeline.capture.captures import capture_only, lay_out, plan_experiment, plan_tokens
 from probekit.pipeline.capture.jobs import by_processes, jobs_in, work_at
@@ -174,25 +176,43 @@ def test_each_error_prints_one_message(tmp_path, call, monkeypatch, command, cod
 
 
 def test_plan_equals_numbers_computed_by_hand():
-    numbers = plan_tokens("gpt2", 10_240_000, sites=["blocks.*.hook_resid_post"])
+    numbers = plan_tokens("gpt2", 10_240_000, sites=["blocks.*.hook_resid_post"], device="cuda:1")
+    assert (numbers["device"], numbers["tokens_of_a_batch"]) == ("cuda", 16_384)
     assert numbers["rows_of_a_site"] == 10_240_000
     # A batch of 16,384 tokens has 16 sequences of 1,024, which is more than one shard.
     assert numbers["shards_of_a_site"] == 625
-    assert numbers["files"] == 2 * 12 * 625 + 3
+    assert numbers["files"] == 2 * 12 * 625 + 4
     assert numbers["bytes"] == pytest.approx(12 * 10_240_000 * 768 * 2, rel=0.01)
-    on_cpu = plan_tokens("gpt2", 10_240_000, sites=["hook_embed"], device="cpu", dtype="float32")
+    on_cpu = plan_tokens("gpt2", 10_240_000, sites=["hook_embed"], dtype="float32")
     assert on_cpu["shards_of_a_site"] == 2500  # two batches of two sequences each
     assert on_cpu["bytes"] == pytest.approx(10_240_000 * 768 * 4, rel=0.02)
 
 
-def test_plan_of_an_experiment_equals_the_size_of_its_cache(tmp_path):
-    experiment = load(tmp_path)
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        [],
+        # Rows with an axis of heads, which are means of several positions, of two models.
+        [
+            "capture.sites=[blocks.0.attn.hook_z, blocks.1.hook_resid_post]",
+            "capture.dtype=float16",
+            "model.dtype=bfloat16",
+            "model.random_weights=1",
+            "tokens.position.at=mean",
+        ],
+    ],
+)
+def test_plan_equals_the_files_and_bytes_of_the_capture(tmp_path, monkeypatch, overrides):
+    monkeypatch.setattr(records, "SHARD_ROWS", 60)
+    monkeypatch.setitem(records.BATCH_TOKENS, "cpu", 60)
+    experiment = load_experiment(write_experiment(tmp_path, n_texts=100), overrides)
     numbers = plan_experiment(experiment)
-    store = capture_only(experiment, cache_root=tmp_path / "caches")["task"].store
-    there = [path for path in store.folder.rglob("*") if path.is_file() and path.name != ".lock"]
+    captured = capture_only(experiment, cache_root=tmp_path / "caches")
+    there = [path for path in (tmp_path / "caches").rglob("*") if path.is_file()]
+    assert numbers["caches"] == len(captured)
+    assert numbers["shards_of_a_site"] == len(captured["task"].store.shards)
     assert numbers["files"] == len(there)
-    assert numbers["shards_of_a_site"] == len(store.shards)
-    assert numbers["bytes"] == pytest.approx(sum(path.stat().st_size for path in there), rel=0.02)
+    assert numbers["bytes"] == sum(path.stat().st_size for path in there)
 
 
 def test_cluster_page_shows_the_output_of_the_command(repository, call):

@@ -94,6 +94,15 @@ def test_half_precision_run_completes_without_a_control_or_page(planted, dtype):
     assert not (result.folder / "report.html").exists()
 
 
+def test_bfloat16_on_disk_hardly_changes_the_scores(planted):
+    exact, half = (
+        planted.run(f"capture.dtype={dtype}", *FAST, page=False)
+        for dtype in ("float32", "bfloat16")
+    )
+    tests = [only(one.table, target="task", split="test")["value"] for one in (exact, half)]
+    np.testing.assert_allclose(*tests, atol=0.05)
+
+
 def test_neurons_have_separate_results(planted):
     names = [f"blocks.2.mlp.hook_post[neuron={n}]" for n in (3, 700)]
     result = planted.run(f"capture.sites={names}", *FAST)
