@@ -28,6 +28,7 @@ from pickle import PickleBuffer
 from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
+import cloudpickle
 from joblib import cpu_count
 
 from probekit.errors import ConfigError, DataError
@@ -35,7 +36,6 @@ from probekit.products import threads
 from probekit.terminal import Interruptible
 
 try:
-    from joblib.externals import cloudpickle
     from joblib.externals.loky import ProcessPoolExecutor
 except ImportError:  # joblib without its bundled loky: all jobs run in this process
     ProcessPoolExecutor = None
