@@ -13,6 +13,8 @@ Source: model.py, published with GPT-2.
 from __future__ import annotations
 
 import importlib
+import json
+import mmap
 import os
 import pickle
 import re
@@ -36,6 +38,13 @@ from probekit.model.weights.files import CHUNK, origin_of_digest, shard_of_tenso
 from probekit.model.weights.sources import HPARAMS, WEIGHT_FILES, vocabulary_files
 from probekit.provenance import digest, install_command
 
+# Supported dtypes by their names in the header of a safetensors file.
+CODES = {
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "F64": torch.float64,
+}
 # In order of precedence: the first that exists is read.
 CHECKPOINT_FILES = (*WEIGHT_FILES, HPARAMS)
 
@@ -47,10 +56,13 @@ class StoredTensor:
     Attributes:
         shape: shape in the file.
         read: returns the tensor, memory-mapped if the format allows it; a copy releases the file.
+        is_mapped: whether the tensor is a private map of its own bytes: its pages are read when
+            they are used, and a change of it changes a copy, not the file.
     """
 
     shape: tuple[int, ...]
     read: Callable[[], Tensor]
+    is_mapped: bool = False
 
 
 @dataclass(frozen=True)
@@ -166,7 +178,7 @@ DIGEST = "blake3"
 
 
 def open_safetensors(path: Path) -> dict[str, StoredTensor]:
-    """Return the tensors of a safetensors file by name; each read maps the file again.
+    """Return the tensors of a safetensors file by name; each read maps the bytes of one tensor.
 
     >>> from probekit.model.weights.sources import MINI
     >>> open_safetensors(MINI / "model.safetensors")["transformer.wte.weight"].shape
@@ -176,21 +188,36 @@ def open_safetensors(path: Path) -> dict[str, StoredTensor]:
         CheckpointError: the file is damaged.
     """
     with reading_tensor(path):
-        with safe_open(path, "pt") as file:
-            names, metadata = file.keys(), file.metadata() or {}
-            shapes = {name: tuple(file.get_slice(name).get_shape()) for name in names}
+        # numpy, because for torch the library maps the whole file as writable memory, which the
+        # system refuses for a file that is larger than memory.
+        with safe_open(path, "np") as file:  # checks the header
+            metadata = file.metadata() or {}
         # The digest in the header is used if the file has none elsewhere.
         if not verify(path) and DIGEST in metadata and digest(_chunks(path)) != metadata[DIGEST]:
             raise CheckpointError(
                 f"{path} is damaged: its tensors do not match the digest in its header. Copy or "
                 "download it again."
             )
+        with path.open("rb") as content:
+            (size,) = struct.unpack("<Q", content.read(8))
+            entries = json.loads(content.read(size))
+    entries.pop("__metadata__", None)
 
     def read(name: str) -> Tensor:
-        with reading_tensor(path), safe_open(path, "pt") as file:
-            return cast(Tensor, file.get_tensor(name))
+        code, shape = entries[name]["dtype"], entries[name]["shape"]
+        if code not in CODES:
+            with reading_tensor(path), safe_open(path, "pt") as file:
+                return cast(Tensor, file.get_tensor(name))
+        start, stop = (8 + size + offset for offset in entries[name]["data_offsets"])
+        page = start - start % mmap.ALLOCATIONGRANULARITY
+        with reading_tensor(path), path.open("rb") as content:
+            mapped = mmap.mmap(content.fileno(), stop - page, access=mmap.ACCESS_COPY, offset=page)
+            return torch.frombuffer(mapped, dtype=CODES[code], offset=start - page).view(shape)
 
-    return {name: StoredTensor(shape, partial(read, name)) for name, shape in shapes.items()}
+    return {
+        name: StoredTensor(tuple(entry["shape"]), partial(read, name), is_mapped=True)
+        for name, entry in entries.items()
+    }
 
 
 def _chunks(path: Path) -> Iterator[bytes]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Collection, Iterator, Mapping
 from itertools import chain
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 from probekit.errors import CheckpointError, ConfigError, nearest
 from probekit.files import write_atomic
 from probekit.model.config import ModelConfig, WeightNames
-from probekit.model.weights.checkpoint import DIGEST, open_checkpoint
+from probekit.model.weights.checkpoint import CODES, DIGEST, StoredTensor, open_checkpoint
 from probekit.model.weights.files import ArrayHeader, header, read_digests, write_digests
 from probekit.provenance import digest, pretty_json
 
@@ -37,7 +38,7 @@ def read_checkpoint(
     """Return the state dict of the network in `folder`, linear maps as [out, in].
 
     Tensors are read one at a time, from a memory map if the format allows it, to avoid a second
-    copy in memory.
+    copy in memory. A tensor of a safetensors file that needs no change stays mapped.
 
     Args:
         folder: folder with weights in a format of the hub or of OpenAI.
@@ -77,7 +78,7 @@ def read_checkpoint(
     # Largest first: each tensor is in memory twice while it is copied.
     for name in sorted(tensors, key=lambda name: -math.prod(tensors[name].shape)):
         # Popped, so that a tensor that is in memory is released once it is copied.
-        found[name] = _converted(path, names, dtype, name, tensors.pop(name).read())
+        found[name] = _converted(path, names, dtype, name, tensors.pop(name))
     return found
 
 
@@ -138,23 +139,33 @@ def as_dtype(dtype: str | torch.dtype) -> torch.dtype:
 
 
 def _converted(
-    path: Path, names: WeightNames, dtype: torch.dtype, name: str, stored: Tensor
+    path: Path, names: WeightNames, dtype: torch.dtype, name: str, tensor: StoredTensor
 ) -> Tensor:
-    """Return a copy of a stored tensor as the network needs it.
+    """Return a stored tensor as the network needs it: mapped if it needs no change, else a copy.
 
     Raises:
         CheckpointError: the stored dtype is not supported, or a value is not finite.
     """
+    stored = tensor.read()
     if stored.dtype not in DTYPES.values():
         stored_dtype = str(stored.dtype).removeprefix("torch.")
         raise CheckpointError(
             f"{path}: {name} has the dtype {stored_dtype}. Allowed: {', '.join(DTYPES)}."
         )
     source = transposed(names, name, stored)
-    converted = torch.empty(source.shape, dtype=dtype).copy_(source)
+    # MKL rounds products of float32 and float64 differently if a tensor is not aligned as torch
+    # aligns it, so such a tensor is copied. Windows cannot replace a file that is mapped.
+    is_aligned = dtype.itemsize == 2 or source.data_ptr() % 64 == 0
+    is_kept = tensor.is_mapped and source.dtype == dtype and source.is_contiguous() and is_aligned
+    if is_kept and os.name != "nt":
+        converted = source
+    else:
+        converted = torch.empty(source.shape, dtype=dtype).copy_(source)
     wider = "bfloat16 or float32" if dtype == torch.float16 else "float64"
     overflow = f"they exceed {str(dtype).removeprefix('torch.')}; load the model in {wider}"
-    for numbers, reason in ((stored, "the file is damaged"), (converted, overflow)):
+    checks = [(stored, "the file is damaged")]
+    checks += [] if converted is stored else [(converted, overflow)]
+    for numbers, reason in checks:
         least, most = torch.aminmax(numbers)
         if not math.isfinite(least) or not math.isfinite(most):
             raise CheckpointError(f"{path}: {name} has values that are not finite: {reason}.")
@@ -220,8 +231,7 @@ def _described(shapes: Mapping[str, TensorShape], names: WeightNames) -> str:
     return ", ".join(f"{key}={size}" for key, size in sizes.items())
 
 
-# Names of dtypes in the header of a safetensors file.
-_CODES = dict(zip(DTYPES.values(), ("F32", "F16", "BF16", "F64"), strict=True))
+_CODES = {dtype: code for code, dtype in CODES.items()}
 
 
 def write_checkpoint(folder: Path, config: ModelConfig, tensors: Mapping[str, Tensor]) -> None:
