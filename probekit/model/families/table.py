@@ -154,6 +154,7 @@ def load_model(
     device: str = "cpu",
     *,
     revision: str | None = None,
+    in_memory: bool = True,
 ) -> Network:
     """Return a pretrained network of the family that its config.json names, parameters frozen.
 
@@ -164,6 +165,8 @@ def load_model(
         device: device of the weights, e.g. `cuda`.
         revision: commit, tag or branch of a model on the hub, such as `step1000` of Pythia; the
             same as `org/name@revision`.
+        in_memory: False reads the weights of each block when a pass reaches it, and drops them
+            afterwards: for a network larger than memory.
 
     >>> model = load_model("mini")
     >>> type(model).__name__, model.dtype
@@ -175,10 +178,11 @@ def load_model(
         MissingError: no model has this name, or it has no such revision.
         CheckpointError: a file is damaged, no family has the architecture, or the tensors are not
             those that the config describes.
+        OutOfMemoryError: a tensor needs more memory than there is.
     """
     source = at_revision(source, revision)
     config = model_config(find_model(source, "config"))
-    return network_class(config).from_pretrained(source, dtype, device)
+    return network_class(config).from_pretrained(source, dtype, device, in_memory=in_memory)
 
 
 def from_transformers(model: Any) -> Network:
@@ -201,11 +205,40 @@ def from_transformers(model: Any) -> Network:
     return network.requires_grad_(False)
 
 
-def random_network(config: ModelConfig, seed: int) -> Network:
-    """Return a network with random weights.
+def random_network(
+    config: ModelConfig,
+    seed: int,
+    dtype: torch.dtype | None = None,
+    device: str = "cpu",
+    *,
+    in_memory: bool = True,
+) -> Network:
+    """Return a network with random weights, which are drawn in float32 whatever their dtype.
+
+    With `in_memory=False` the weights of each block are drawn again when a pass reaches it.
 
     >>> from probekit.model.families.gpt2 import GPT2Config
     >>> random_network(GPT2Config(n_layer=1, n_embd=12), seed=0).axis_sizes["n_layers"]
     1
     """
-    return network_class(config)(config, seed)
+    network = network_class(config)(config, seed=None)
+    if in_memory:
+        return network.initialise(seed, dtype).to(device)
+    return network.requires_grad_(False).read_when_needed(network.redrawn(seed, dtype), device)
+
+
+def zero_network(config: ModelConfig, dtype: torch.dtype) -> Network:
+    """Return a network whose weights are 0, for timing; they take no memory.
+
+    numpy leaves it to the system to fill zeros in, which maps memory that is only read to one page.
+    """
+    import numpy as np
+    import torch
+
+    network = network_class(config)(config, seed=None).requires_grad_(False)
+    zeros = {}
+    for name, like in network.named_parameters():
+        content = torch.from_numpy(np.zeros(like.numel() * dtype.itemsize, np.uint8))
+        zeros[name] = content.view(dtype).view(like.shape)
+    network.load_state_dict(zeros, assign=True)
+    return network

@@ -33,6 +33,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from probekit.errors import CheckpointError, MissingError
+from probekit.memory import is_out_of_memory, out_of_memory
 from probekit.model.config import WeightNames
 from probekit.model.weights.files import CHUNK, origin_of_digest, shard_of_tensors, verify
 from probekit.model.weights.sources import HPARAMS, WEIGHT_FILES, vocabulary_files
@@ -141,8 +142,8 @@ def _weight_file(folder: Path) -> Path:
     raise MissingError(problem)
 
 
-# Exceptions that readers raise for truncated or changed files.
-_DAMAGED: tuple[type[Exception], ...] = (
+# Exceptions that readers raise for truncated or changed files, and where there is no damage.
+_FAILURES: tuple[type[Exception], ...] = (
     SafetensorError,
     zipfile.BadZipFile,
     RuntimeError,
@@ -150,6 +151,8 @@ _DAMAGED: tuple[type[Exception], ...] = (
     ValueError,
     LookupError,
     AttributeError,
+    OSError,  # the file cannot be read
+    MemoryError,
 )
 
 
@@ -163,14 +166,16 @@ def reading_tensor(path: Path, *others: type[Exception]) -> Iterator[None]:
             f"{path} is damaged, or contains other objects than tensors, and reading it could run "
             "code. If you trust the file, convert it to model.safetensors."
         ) from error
-    except _DAMAGED + others as error:
+    except _FAILURES + others as error:
         if isinstance(error, CheckpointError):  # a ValueError with a complete message
             raise
+        if is_out_of_memory(error):
+            raise out_of_memory(f"the tensors of {path}", path.stat().st_size) from error
+        if isinstance(error, OSError):
+            raise CheckpointError(f"{path} cannot be read ({error}).") from error
         raise CheckpointError(
             f"{path} is damaged or has another format ({error}). Copy or download it again."
         ) from error
-    except OSError as error:
-        raise CheckpointError(f"{path} cannot be read ({error}).") from error
 
 
 # Metadata key with the digest of the tensors' bytes, in files that we write.

@@ -9,7 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from probekit.activations.capture import Captured, check_storable, compute_locally, fill
+from probekit.activations.capture import (
+    Captured,
+    check_storable,
+    compute_locally,
+    described_reading,
+    fill,
+)
 from probekit.activations.forward import make_batches, make_shards
 from probekit.activations.local import default_root
 from probekit.activations.records import SHARD_ROWS, Location, batch_tokens
@@ -81,13 +87,19 @@ def capture_models(
     experiment = source.experiment
     root = default_root() if cache_root is None else cache_root
     device_type = None if crew is None else device.partition(":")[0]
-    captured = {}
-    for target in targets(experiment):
+
+    def capture(target: str) -> Captured:
         engine = compute_locally if crew is None else partial(crew, Job(experiment, target))
         step = "capture" if target == TASK else "capture, untrained"
         work = begin_work(experiment, source.rows, source.models(target), root, device_type)
-        captured[target] = fill(work, root, engine=engine, step=step, watcher=watcher)
-    return captured
+        model = work.model
+        if target == TASK and not model.is_in_memory and work.missing_sites():
+            device = str(model.device)
+            watcher.tell(described_reading(model.config, model.dtype, device, work.shards))
+        return fill(work, root, engine=engine, step=step, watcher=watcher)
+
+    # Called one after the other, so that no variable keeps the network of the last target.
+    return {target: capture(target) for target in targets(experiment)}
 
 
 def lay_out(
