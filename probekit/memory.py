@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,8 +24,9 @@ _PART_FOR_WEIGHTS = 0.8  # of the available memory; the rest is for activations 
 def available_memory(device: str = "cpu") -> float:
     """Return the memory in bytes that this process can still use; infinity if it is not known.
 
-    On Linux, limits of control groups (containers, Slurm) are respected, and cached files count as
-    available. On other systems with POSIX it is the memory of the machine.
+    On Linux, limits of control groups (containers, Slurm) and of the process (`ulimit`) are
+    respected, and cached files count as available. On other systems with POSIX it is the memory of
+    the machine.
 
     Args:
         device: device whose memory is meant, e.g. `cuda:1`.
@@ -34,17 +36,27 @@ def available_memory(device: str = "cpu") -> float:
 
         return torch.cuda.mem_get_info(device)[0]
     try:
-        meminfo = dict(line.split(":") for line in (PROC / "meminfo").read_text().splitlines())
-        found = [1024 * int(meminfo["MemAvailable"].split()[0])]
+        found = [_kilobytes(PROC / "meminfo", "MemAvailable")]
         groups = (PROC / "self/cgroup").read_text().splitlines()
+        import resource  # absent on Windows
     except (OSError, KeyError):
-        if not hasattr(os, "sysconf"):
+        if sys.platform == "win32":
             return math.inf
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    for limit, field in ((resource.RLIMIT_AS, "VmSize"), (resource.RLIMIT_DATA, "VmData")):
+        most, _ = resource.getrlimit(limit)
+        if most != resource.RLIM_INFINITY:
+            found.append(most - _kilobytes(PROC / "self/status", field))
     for _, controllers, path in (line.split(":", 2) for line in groups):
         if controllers in _VERSIONS:
             found += _rests(*_VERSIONS[controllers], path)
     return max(0, min(found))
+
+
+def _kilobytes(path: Path, field: str) -> int:
+    """Return a number of kB in a file of the system, in bytes."""
+    fields = dict(line.split(":", 1) for line in path.read_text().splitlines())
+    return 1024 * int(fields[field].split()[0])
 
 
 def _rests(below: str, limit: str, usage: str, path: str) -> Iterator[int]:

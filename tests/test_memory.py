@@ -12,6 +12,7 @@ from probekit.model.families.table import load_model
 from probekit.model.weights import checkpoint
 
 GB = 2**30
+resource = pytest.importorskip("resource", reason="Windows has no limits of this kind")
 
 
 @pytest.fixture
@@ -22,7 +23,7 @@ def machine(tmp_path, monkeypatch):
 
     def write(groups, **limits):
         files = {"proc/meminfo": f"MemTotal: 99 kB\nMemAvailable: {8 * GB // 1024} kB\n"}
-        files |= {"proc/self/cgroup": groups}
+        files |= {"proc/self/cgroup": groups, "proc/self/status": f"VmData: {GB // 1024} kB\n"}
         for name, content in (files | {f"cgroup/{n}": c for n, c in limits.items()}).items():
             path = tmp_path / name
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -65,6 +66,14 @@ def test_a_container_sees_its_limit_at_the_mount(machine):
 def test_limits_of_version_1(machine):
     machine("5:devices:/\n4:memory:/job\n0::/\n", **version_1(5 * GB, "job/"))
     assert available_memory() == 3.5 * GB
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits of Linux")
+def test_limits_of_the_process(machine, monkeypatch):
+    limits = {resource.RLIMIT_AS: resource.RLIM_INFINITY, resource.RLIMIT_DATA: 3 * GB}
+    monkeypatch.setattr(resource, "getrlimit", lambda limit: (limits[limit], 9 * GB))
+    machine("0::/\n")
+    assert available_memory() == 2 * GB
 
 
 def test_on_another_system_it_is_at_most_the_memory_of_the_machine(tmp_path, monkeypatch):

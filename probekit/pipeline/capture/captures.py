@@ -93,9 +93,10 @@ def capture_models(
         step = "capture" if target == TASK else "capture, untrained"
         work = begin_work(experiment, source.rows, source.models(target), root, device_type)
         model = work.model
-        if target == TASK and not model.is_in_memory and work.missing_sites():
+        missing = [work.shards[index] for index in work.missing_sites()]
+        if target == TASK and missing and not model.is_in_memory:
             device = str(model.device)
-            watcher.tell(described_reading(model.config, model.dtype, device, work.shards))
+            watcher.tell(described_reading(model.config, model.dtype, device, missing))
         return fill(work, root, engine=engine, step=step, watcher=watcher)
 
     # Called one after the other, so that no variable keeps the network of the last target.
