@@ -121,7 +121,7 @@ def capture(folder: Path, cache: Path, limit: float) -> None:
 
 
 def lines_of(process: subprocess.Popen[str]) -> Iterator[dict[str, object]]:
-    """Yield what a capturing process reports."""
+    """Yield the reports of a capturing process."""
     return map(json.loads, process.stdout or ())
 
 

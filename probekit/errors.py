@@ -64,7 +64,7 @@ class CheckpointError(ProbekitError, ValueError):
 
 
 class OutOfMemoryError(ProbekitError, MemoryError):
-    """Too little memory for a tensor; the message says how much it needs."""
+    """Too little memory for a tensor; the message states how much it needs."""
 
 
 class StoreError(ProbekitError, OSError):

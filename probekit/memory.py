@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -36,21 +35,26 @@ def available_memory(device: str = "cpu") -> float:
 
         return torch.cuda.mem_get_info(device)[0]
     try:
-        found = [_kilobytes(PROC / "meminfo", "MemAvailable")]
-        groups = (PROC / "self/cgroup").read_text().splitlines()
         import resource  # absent on Windows
-    except (OSError, KeyError):
-        if sys.platform == "win32":
-            return math.inf
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    for limit, field in ((resource.RLIMIT_AS, "VmSize"), (resource.RLIMIT_DATA, "VmData")):
-        most, _ = resource.getrlimit(limit)
-        if most != resource.RLIM_INFINITY:
-            found.append(most - _kilobytes(PROC / "self/status", field))
-    for _, controllers, path in (line.split(":", 2) for line in groups):
-        if controllers in _VERSIONS:
-            found += _rests(*_VERSIONS[controllers], path)
-    return max(0, min(found))
+
+        found = [_kilobytes(PROC / "meminfo", "MemAvailable")]
+        for limit, field in ((resource.RLIMIT_AS, "VmSize"), (resource.RLIMIT_DATA, "VmData")):
+            most, _ = resource.getrlimit(limit)
+            if most != resource.RLIM_INFINITY:
+                found.append(most - _kilobytes(PROC / "self/status", field))
+        for line in (PROC / "self/cgroup").read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
+            if controllers in _VERSIONS:
+                found += _rests(*_VERSIONS[controllers], path)
+        return max(0, min(found))
+    except (
+        ImportError,
+        OSError,
+        KeyError,
+        ValueError,
+    ):  # not Linux, or one that is set up unusually
+        is_known = hasattr(os, "sysconf")
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if is_known else math.inf
 
 
 def _kilobytes(path: Path, field: str) -> int:
@@ -60,7 +64,7 @@ def _kilobytes(path: Path, field: str) -> int:
 
 
 def _rests(below: str, limit: str, usage: str, path: str) -> Iterator[int]:
-    """Yield what each control group that contains this process can still use, in bytes.
+    """Yield the memory in bytes that is left in each control group of this process.
 
     A container sees its own group at the mount, whatever the path.
     """

@@ -31,7 +31,7 @@ from probekit.activations.local import Files
 from probekit.activations.records import FloatArray, Location, batch_tokens, identify
 from probekit.activations.store import ActivationStore
 from probekit.activations.upkeep import SHARD_LOCK, caches_in
-from probekit.amounts import counted, size_in_words
+from probekit.amounts import size_in_words
 from probekit.data.positions import IntArray, RowPlan
 from probekit.errors import ConfigError, StoreError
 from probekit.memory import available_memory
@@ -165,12 +165,13 @@ def described_reading(
     n_bytes = count_parameters(config) * dtype.itemsize
     n_tokens = tokens_together(config, dtype, device)
     times = sum(1 for shard in shards for _ in forward.split_batches(shard, n_tokens))
+    often = "once" if times == 1 else f"{times:,} times"
     return (
         f"The weights need {size_in_words(n_bytes)} in {str(dtype).removeprefix('torch.')}, and "
         f"{size_in_words(available_memory(device))} of memory are available. So one block at a "
-        "time is read and computed for all batches of a shard: each weight is read "
-        f"{counted(times, 'time')}, at most {size_in_words(times * n_bytes)} in all; those of an "
-        "untrained network are drawn as often."
+        f"time is read and computed for all batches of a shard: each weight is read {often}, at "
+        f"most {size_in_words(times * n_bytes)} in all; those of an untrained network are drawn as "
+        "often."
     )
 
 

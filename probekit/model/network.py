@@ -391,7 +391,7 @@ class Network(nn.Module):
 
     def run_together(
         self,
-        passes: Iterable[tuple[Tensor, Tensor, Tap, Tensor | None]],
+        passes: Iterable[tuple[Tensor, Tensor | None, Tap, Tensor | None]],
         sites: Sequence[str],
     ) -> Iterator[str]:
         """Run several passes without logits, all of them through one part after another.

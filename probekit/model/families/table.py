@@ -221,10 +221,12 @@ def random_network(
     >>> random_network(GPT2Config(n_layer=1, n_embd=12), seed=0).axis_sizes["n_layers"]
     1
     """
-    network = network_class(config)(config, seed=None)
+    build = network_class(config)
+    network = build(config, seed=None)
     if in_memory:
         return network.initialise(seed, dtype).to(device)
-    return network.requires_grad_(False).read_when_needed(network.redrawn(seed, dtype), device)
+    readers = build(config, seed=None).redrawn(seed, dtype)
+    return network.requires_grad_(False).read_when_needed(readers, device)
 
 
 def zero_network(config: ModelConfig, dtype: torch.dtype) -> Network:

@@ -25,6 +25,7 @@ from probekit.memory import fits_in_memory
 from probekit.model.config import count_parameters
 from probekit.model.families.table import config_of, load_model, random_network
 from probekit.model.network import Network
+from probekit.model.passes.taps import Tap
 from probekit.model.sites.catalogue import describe, layer_of
 from probekit.model.weights.checkpoint import file_checks
 from probekit.model.weights.sources import find_model
@@ -347,10 +348,15 @@ def residual_norms(model: Network, rows: TextRows) -> list[Norms]:
         others[site] += norms[:, 1:].sum().item()
         return value
 
+    passes: list[tuple[Tensor, None, Tap, None]] = []
     for length, of_length in groupby(sorted(sequences, key=len), key=len):
         tokens = torch.from_numpy(np.stack(list(of_length))).to(model.device)
-        for batch in torch.split(tokens, max(1, NORM_TOKENS // length)):
-            model(batch, tap=measure, sites=sites, logits=False)
+        batches = torch.split(tokens, max(1, NORM_TOKENS // length))
+        passes += [(batch, None, measure, None) for batch in batches]
+    # Weights that are not in memory are read once for all passes.
+    for together in [[one] for one in passes] if model.is_in_memory else [passes]:
+        for _ in model.run_together(together, sites):
+            pass
     n_others = sum(len(ids) - 1 for ids in sequences)
     return [
         Norms(
