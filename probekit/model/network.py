@@ -33,7 +33,7 @@ from probekit.model.weights.state_dict import as_dtype, weight_readers, write_ch
 from probekit.products import linear
 
 Result = TypeVar("Result")
-_DRAWN_AT_ONCE = 1 << 22  # numbers of an initial weight, a multiple of 16
+_DRAWN_AT_ONCE = 1 << 16  # numbers of an initial weight, a multiple of 16
 
 
 class Network(nn.Module):
