@@ -232,15 +232,15 @@ def random_network(
 def zero_network(config: ModelConfig, dtype: torch.dtype) -> Network:
     """Return a network whose weights are 0, for timing; they take no memory.
 
-    numpy leaves it to the system to fill zeros in, which maps memory that is only read to one page.
+    All are parts of one array of zeros, which the system maps to a single page until it is written.
     """
     import numpy as np
     import torch
 
     network = network_class(config)(config, seed=None).requires_grad_(False)
-    zeros = {}
-    for name, like in network.named_parameters():
-        content = torch.from_numpy(np.zeros(like.numel() * dtype.itemsize, np.uint8))
-        zeros[name] = content.view(dtype).view(like.shape)
-    network.load_state_dict(zeros, assign=True)
+    shapes = {name: like.shape for name, like in network.named_parameters()}
+    n_bytes = dtype.itemsize * max(shape.numel() for shape in shapes.values())
+    zeros = torch.from_numpy(np.zeros(n_bytes, np.uint8)).view(dtype)
+    weights = {name: zeros[: shape.numel()].view(shape) for name, shape in shapes.items()}
+    network.load_state_dict(weights, assign=True)
     return network
