@@ -63,6 +63,10 @@ class CheckpointError(ProbekitError, ValueError):
     exit_code = 3
 
 
+class OutOfMemoryError(ProbekitError, MemoryError):
+    """Too little memory for a tensor; the message states how much it needs."""
+
+
 class StoreError(ProbekitError, OSError):
     """A failed read or write of stored files: full disk, damaged shard, read-only folder."""
 

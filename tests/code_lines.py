@@ -14,18 +14,18 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "probekit"
 BUDGETS = {
     "report": 7514,
-    "pipeline": 5631,
+    "pipeline": 5697,
     "probes": 5704,
-    "model": 4404,
-    "activations": 2402,
-    "cli": 2050,
+    "model": 4572,
+    "activations": 2505,
+    "cli": 2052,
     "interventions": 1923,
-    "experiment": 1734,
+    "experiment": 1738,
     "data": 1852,
     "results": 1950,
     "training": 859,
     "analysis": 494,
-    "": 1376,  # the files at the top
+    "": 1441,  # the files at the top
 }
 NO_CODE = (
     tokenize.COMMENT,

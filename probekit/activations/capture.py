@@ -31,8 +31,11 @@ from probekit.activations.local import Files
 from probekit.activations.records import FloatArray, Identity, Location, batch_tokens, identify
 from probekit.activations.store import ActivationStore
 from probekit.activations.upkeep import SHARD_LOCK, caches_in
+from probekit.amounts import size_in_words
 from probekit.data.positions import IntArray, RowPlan
 from probekit.errors import ConfigError, StoreError
+from probekit.memory import available_memory
+from probekit.model.config import ModelConfig, count_parameters
 from probekit.model.families.table import config_of
 from probekit.model.network import Network
 from probekit.model.sites.catalogue import describe, layer_of
@@ -130,9 +133,43 @@ class Work:
                     writers[site].append(values)
 
             with in_background(append) as submit:
-                for batch in self.shards[shard]:
-                    submit(forward.run_batch(self.model, batch, self.plan, sites, dtype))
-                    on_rows(len(batch.rows))
+                n_tokens = 0.0  # each batch alone
+                if not self.model.is_in_memory:
+                    model = self.model
+                    n_tokens = tokens_together(model.config, model.dtype, str(model.device))
+                for batches in forward.split_batches(self.shards[shard], n_tokens):
+                    for part in forward.run_batches(self.model, batches, self.plan, sites, dtype):
+                        submit(part)
+                    on_rows(sum(len(batch.rows) for batch in batches))
+
+
+def tokens_together(config: ModelConfig, dtype: torch.dtype, device: str) -> float:
+    """Return the most padded tokens that go through a block before the next block is read.
+
+    Their residual streams fill a quarter of the available memory.
+    """
+    bytes_of_token = config.d_model * torch.promote_types(dtype, torch.float32).itemsize
+    return available_memory(device) / 4 / bytes_of_token
+
+
+def described_reading(
+    config: ModelConfig,
+    dtype: torch.dtype,
+    device: str,
+    shards: Iterable[Sequence[forward.Batch]],
+) -> str:
+    """Return sentences on a capture whose weights are not in memory, and on what that costs."""
+    n_bytes = count_parameters(config) * dtype.itemsize
+    n_tokens = tokens_together(config, dtype, device)
+    times = sum(1 for shard in shards for _ in forward.split_batches(shard, n_tokens))
+    often = "once" if times == 1 else f"{times:,} times"
+    return (
+        f"The weights need {size_in_words(n_bytes)} in {str(dtype).removeprefix('torch.')}, and "
+        f"{size_in_words(available_memory(device))} of memory are available. So one block at a "
+        f"time is read and computed for all batches of a shard: each weight is read {often}, at "
+        f"most {size_in_words(times * n_bytes)} in all; those of an untrained network are drawn as "
+        "often."
+    )
 
 
 def shards_of(

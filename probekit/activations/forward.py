@@ -16,6 +16,7 @@ from probekit.activations.records import FloatArray
 from probekit.data.positions import IntArray, RowPlan
 from probekit.model.network import Network
 from probekit.model.passes.inputs import pad
+from probekit.model.passes.taps import Tap
 
 
 @dataclass(frozen=True)
@@ -131,6 +132,26 @@ class BatchRows:
         return {site: rows.to(dtype).to(readable).numpy() for site, rows in self.values.items()}
 
 
+def split_batches(batches: Sequence[Batch], most: float) -> Iterator[Sequence[Batch]]:
+    """Yield consecutive batches of together at most `most` padded tokens, and at least one batch.
+
+    >>> plan = RowPlan(np.arange(3), np.zeros(3, int), np.arange(4))
+    >>> batches = list(make_batches([np.arange(3), np.arange(9), np.arange(4)], plan, 9))
+    >>> [len(group) for group in split_batches(batches, 17)]
+    [2]
+    >>> [len(group) for group in split_batches(batches, 9)]
+    [1, 1]
+    """
+    start, n_tokens = 0, 0
+    for index, batch in enumerate(batches):
+        size = len(batch.sequences) * len(batch.sequences[0])  # the first sequence is the longest
+        if n_tokens and n_tokens + size > most:
+            yield batches[start:index]
+            start, n_tokens = index, 0
+        n_tokens += size
+    yield batches[start:]
+
+
 @torch.inference_mode()
 def run_batch(
     model: Network, batch: Batch, plan: RowPlan, sites: Sequence[str], dtype: str
@@ -146,6 +167,54 @@ def run_batch(
         sites: full names of sites with a pos axis.
         dtype: dtype on disk, `float32`, `float16` or `bfloat16`.
     """
+    values: dict[str, Tensor] = {}
+    ids, mask, extract, at = _pass(model, batch, plan, dtype, values)
+    # A caller's autocast would round the products, which the identity does not record.
+    with torch.autocast(model.device.type, enabled=False):
+        model(ids, mask, extract, sites, logits=False, at=at)
+    return BatchRows(batch.rows, values, dtype, _arrival(model))
+
+
+@torch.inference_mode()
+def run_batches(
+    model: Network, batches: Sequence[Batch], plan: RowPlan, sites: Sequence[str], dtype: str
+) -> Iterator[BatchRows]:
+    """Run the model on several batches together; yield the rows of one block after another.
+
+    Weights that are not in memory are read once for all batches, whose residual streams are in
+    memory; each result has the rows of one batch at the sites of one block. If they are in memory,
+    one batch is run after another, with all sites. Arguments and rows are those of `run_batch`.
+    """
+    if model.is_in_memory:
+        for batch in batches:
+            yield run_batch(model, batch, plan, sites, dtype)
+        return
+    values: list[dict[str, Tensor]] = [{} for _ in batches]
+    passes = [
+        _pass(model, batch, plan, dtype, values_of_batch)
+        for batch, values_of_batch in zip(batches, values, strict=True)
+    ]
+    parts = model.run_together(passes, sites)
+    while True:
+        with torch.autocast(model.device.type, enabled=False):
+            if next(parts, None) is None:
+                return
+        arrival = _arrival(model)
+        for batch, values_of_batch in zip(batches, values, strict=True):
+            yield BatchRows(batch.rows, dict(values_of_batch), dtype, arrival)
+            values_of_batch.clear()
+
+
+def _arrival(model: Network) -> torch.cuda.Event | None:
+    """Return an event after the copies that were started; None if the model is not on a GPU."""
+    is_cuda = model.device.type == "cuda"
+    return torch.cuda.current_stream(model.device).record_event() if is_cuda else None
+
+
+def _pass(
+    model: Network, batch: Batch, plan: RowPlan, dtype: str, values: dict[str, Tensor]
+) -> tuple[Tensor, Tensor, Tap, Tensor | None]:
+    """Return tokens, mask, tap and `at` of the pass of a batch; the tap puts rows into `values`."""
     ids, mask = pad(batch.sequences, "right")
     device, is_cuda = model.device, model.device.type == "cuda"
     counts = plan.offsets[batch.rows + 1] - plan.offsets[batch.rows]
@@ -154,7 +223,6 @@ def run_batch(
     # The places, rows and counts on the device.
     gathers = {width: torch.from_numpy(n).to(device) for width, n in places_of_width.items()}
     row, count = torch.from_numpy(row_of_place).to(device), torch.from_numpy(counts).to(device)
-    values: dict[str, Tensor] = {}
 
     def extract(site: str, value: Tensor) -> Tensor:
         """Keep the requested rows of a site, as a tap that changes nothing."""
@@ -167,11 +235,7 @@ def run_batch(
         values[site] = rows
         return value
 
-    # A caller's autocast would round the products, which the identity does not record.
-    with torch.autocast(device.type, enabled=False):
-        model(ids, mask, extract, sites, logits=False, at=at)
-    arrival = torch.cuda.current_stream(device).record_event() if is_cuda else None
-    return BatchRows(batch.rows, values, dtype, arrival)
+    return ids, mask, extract, at
 
 
 def _plan_gathers(

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Self, cast
+from typing import Any, ClassVar, Self, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -27,15 +29,21 @@ from probekit.model.passes.taps import ForwardStoppedError, Tap, Taps, tap_parts
 from probekit.model.sites.sites import SitePattern, Sites
 from probekit.model.transformer_lens import lacks
 from probekit.model.weights.sources import at_revision, find_model
-from probekit.model.weights.state_dict import as_dtype, read_checkpoint, write_checkpoint
+from probekit.model.weights.state_dict import as_dtype, weight_readers, write_checkpoint
 from probekit.products import linear
+
+Result = TypeVar("Result")
+_DRAWN_AT_ONCE = 1 << 16  # numbers of an initial weight, a multiple of 16
 
 
 class Network(nn.Module):
     """A decoder-only transformer with a tap at every site; each family derives its network.
 
-    A family defines `CONFIG`, its modules, and `residual_stream`, and overrides `block_inputs` if
-    its blocks rotate or have windows. Modules are found by the names in `config.WEIGHTS`.
+    A family defines `CONFIG`, its modules, and `embedded`, and overrides `block_inputs` if its
+    blocks rotate or have windows. Modules are found by the names in `config.WEIGHTS`.
+
+    The weights are in memory, or each part of the network (`embed`, `blocks.0`, ...) is read when a
+    pass reaches it and dropped afterwards.
 
     Attributes:
         CONFIG: class of the config.
@@ -59,6 +67,9 @@ class Network(nn.Module):
     def __init__(self, config: Any, seed: int | None = 0) -> None:
         super().__init__()
         self.config = config
+        # Of weights that are not in memory: by name, and their device.
+        self._readers: Mapping[str, Callable[[], Tensor]] = {}
+        self._device: torch.device | None = None
 
     def __getattr__(self, name: str) -> Any:
         """Return a parameter or module; names of TransformerLens are refused with ours."""
@@ -66,6 +77,31 @@ class Network(nn.Module):
             return super().__getattr__(name)
         except AttributeError:
             raise lacks(self, name) from None
+
+    def initialise(self, seed: int, dtype: torch.dtype | None = None) -> Self:
+        """Give the network random weights and return it.
+
+        They are drawn one after the other; torch's global generator is not used. See
+        `initial_weight`.
+        """
+        generator = torch.Generator().manual_seed(seed)
+        names = [name for name, _ in self.named_parameters()]
+        weights = {name: initial_weight(self, name, generator, dtype) for name in names}
+        self.load_state_dict(weights, assign=True)
+        return self
+
+    def redrawn(self, seed: int, dtype: torch.dtype | None) -> dict[str, Callable[[], Tensor]]:
+        """Return functions that draw the weights of `initialise` again, by name."""
+
+        def read(name: str, start: torch.Generator) -> Tensor:
+            return initial_weight(self, name, start.clone_state(), dtype)
+
+        generator = torch.Generator().manual_seed(seed)
+        readers: dict[str, Callable[[], Tensor]] = {}
+        for name, _ in self.named_parameters():
+            readers[name] = partial(read, name, generator.clone_state())
+            initial_weight(self, name, generator, dtype)  # the next parameter starts after it
+        return readers
 
     @property
     def sites(self) -> Sites:
@@ -80,12 +116,55 @@ class Network(nn.Module):
     @property
     def device(self) -> torch.device:
         """Device of the weights."""
-        return self.token_embedding.device
+        return self._device or super().get_parameter(self.config.WEIGHTS.embedding).device
 
     @property
     def dtype(self) -> torch.dtype:
         """Dtype of the weights."""
-        return self.token_embedding.dtype
+        return super().get_parameter(self.config.WEIGHTS.embedding).dtype
+
+    @property
+    def is_in_memory(self) -> bool:
+        """Whether all weights are in memory."""
+        return not self._readers
+
+    def get_parameter(self, target: str) -> nn.Parameter:
+        """Return a parameter by its name; one that is not in memory is read."""
+        parameter = super().get_parameter(target)
+        if not parameter.is_meta or self.is_in_memory:
+            return parameter
+        return nn.Parameter(self._readers[target]().to(self._device), requires_grad=False)
+
+    @contextmanager
+    def weights_of(self, part: str) -> Iterator[None]:
+        """Read the weights of a part that are not in memory; drop them at the end of the block.
+
+        Args:
+            part: `embed`, `blocks.0`, ..., `ln_final`.
+        """
+        if self.is_in_memory:
+            yield
+            return
+        weights = {
+            name: self.get_parameter(name)
+            for name, parameter in self.named_parameters()
+            if parameter.is_meta and self._part_of(name) == part
+        }
+        self.load_state_dict(weights, strict=False, assign=True)
+        try:
+            yield
+        finally:
+            dropped = {name: weight.to("meta") for name, weight in weights.items()}
+            self.load_state_dict(dropped, strict=False, assign=True)
+
+    def _part_of(self, name: str) -> str:
+        """Return the part of the network that a parameter belongs to."""
+        names = self.config.WEIGHTS
+        if name.startswith(names.layers):
+            return f"blocks.{name.removeprefix(names.layers).partition('.')[0]}"
+        if name.startswith(f"{names.norm}."):
+            return "ln_final"
+        return "unembed" if name == names.unembedding else "embed"
 
     @property
     def token_embedding(self) -> Tensor:
@@ -123,12 +202,14 @@ class Network(nn.Module):
         The matrix has the shape [d_model (n_heads d_head)], the bias [d_model]; None if there is no
         bias.
         """
-        heads = cast(Linear, self.blocks[layer].get_submodule(self.config.WEIGHTS.heads))
-        return heads.weight, heads.bias
+        with self.weights_of(f"blocks.{layer}"):
+            heads = cast(Linear, self.blocks[layer].get_submodule(self.config.WEIGHTS.heads))
+            return heads.weight, heads.bias
 
     def mlp_output(self, layer: int) -> Tensor:
         """Return W_out of a layer's MLP, shape [d_model d_mlp]."""
-        return self.blocks[layer].get_parameter(f"{self.config.WEIGHTS.neurons}.weight")
+        names = self.config.WEIGHTS
+        return self.get_parameter(f"{names.layers}{layer}.{names.neurons}.weight")
 
     def attention_norm_gain(self, layer: int) -> Tensor | None:
         """Return the gain of the norm between the heads of a layer and the residual stream.
@@ -137,11 +218,12 @@ class Network(nn.Module):
         of the norm is the site `ln1_post.hook_scale`.
         """
         name = self.config.WEIGHTS.after_heads
-        return cast(Norm, self.blocks[layer].get_submodule(name)).gain if name else None
+        with self.weights_of(f"blocks.{layer}"):
+            return cast(Norm, self.blocks[layer].get_submodule(name)).gain if name else None
 
     @abstractmethod
-    def residual_stream(self, tokens: Tensor, context: Context, tap: Taps) -> Tensor:
-        """Return the residual stream after the last block, shape [batch pos d_model].
+    def embedded(self, tokens: Tensor, context: Context, tap: Taps) -> Tensor:
+        """Return the residual stream before the first block, shape [batch pos d_model].
 
         Args:
             tokens: token ids on the device of the weights, 0 at padding, shape [batch pos].
@@ -153,8 +235,12 @@ class Network(nn.Module):
         """Return visibility and angles of each block; angles are empty if it does not rotate."""
         return [(context.visible, ())] * len(self.blocks)
 
-    def run_blocks(self, resid: Tensor, context: Context, tap: Taps, start: int = 0) -> Tensor:
+    def _blocks(
+        self, resid: Tensor, context: Context, tap: Taps, start: int = 0
+    ) -> Generator[str, None, Tensor]:
         """Return the residual stream after the last block, from that before block `start`.
+
+        Yields the name of each block before it is computed, for `weights_of`.
 
         Args:
             resid: residual stream, shape [batch pos d_model].
@@ -164,15 +250,27 @@ class Network(nn.Module):
         """
         blocks, inputs = self.blocks, self.block_inputs(context)
         for layer in range(start, len(blocks)):
+            yield f"blocks.{layer}"
             visible, angles = inputs[layer]
             is_last = layer == len(blocks) - 1
             block_context = context.of_block(layer, visible, angles, is_last=is_last)
             resid = blocks[layer](resid, block_context, tap.within(f"blocks.{layer}"))
         return resid
 
+    def _run(self, steps: Generator[str, None, Result]) -> Result:
+        """Return the result of a pass, with the weights of one part after another in memory."""
+        try:
+            part = next(steps)
+            while True:
+                with self.weights_of(part):
+                    part = next(steps)
+        except StopIteration as end:
+            return cast(Result, end.value)
+
     def final_norm(self, resid: Tensor, tap: Taps | None = None) -> Tensor:
         """Return the final norm of residuals, shape [... d_model]; its taps are at `ln_final`."""
-        return cast(Tensor, self.last_norm(resid, tap or Taps(None)))
+        with self.weights_of("ln_final"):
+            return cast(Tensor, self.last_norm(resid, tap or Taps(None)))
 
     def unembed(self, x: Tensor) -> Tensor:
         """Return the logits of the output of the final norm, shape [... d_vocab]."""
@@ -197,6 +295,7 @@ class Network(nn.Module):
         device: str = "cpu",
         *,
         revision: str | None = None,
+        in_memory: bool = True,
     ) -> Self:
         """Return a pretrained network with frozen parameters; `requires_grad_()` unfreezes them.
 
@@ -208,20 +307,38 @@ class Network(nn.Module):
                 are slow in float16 and its range is small.
             device: device of the weights, e.g. `cuda`.
             revision: commit, tag or branch of a model on the hub; the same as `org/name@revision`.
+            in_memory: False reads the weights of each block when a pass reaches it, and drops them
+                afterwards: for a network larger than memory.
 
         Raises:
             ConfigError: the dtype is not supported, the name is not valid, or a revision of a
                 folder is given.
+            OutOfMemoryError: a tensor needs more memory than there is.
             MissingError: no model has this name, or it has no such revision.
             CheckpointError: a file is damaged, or its tensors are not those of this network.
         """
         weights_dtype = None if dtype is None else as_dtype(dtype)
         source = at_revision(source, revision)
         folder = find_model(source, check=cls.CONFIG.from_folder, vocabulary=cls.CONFIG.VOCABULARY)
-        model = cls(cls.CONFIG.from_folder(folder), seed=None)
-        tensors = read_checkpoint(folder, model.config, model.state_dict(), weights_dtype)
+        model = cls(cls.CONFIG.from_folder(folder), seed=None).requires_grad_(False)
+        readers = weight_readers(folder, model.config, model.state_dict(), weights_dtype)
+        if not in_memory:
+            return model.read_when_needed(readers, device)
+        # Popped, so that a tensor that is in memory is released once it is copied.
+        tensors = {name: readers.pop(name)() for name in list(readers)}
         model.load_state_dict(tensors, assign=True)
-        return model.to(device).requires_grad_(False)
+        return model.to(device)
+
+    def read_when_needed(self, readers: Mapping[str, Callable[[], Tensor]], device: str) -> Self:
+        """Read each weight when a pass needs it, and return the network, which has none so far.
+
+        Args:
+            readers: function of each parameter that returns it, all in one dtype, by name.
+            device: device of the weights.
+        """
+        self.to(readers[self.config.WEIGHTS.norm + ".weight"]().dtype)
+        self._readers, self._device = readers, torch.device(device)
+        return self
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Write config.json and model.safetensors, which transformers reads, and their digests.
@@ -270,6 +387,44 @@ class Network(nn.Module):
                 context; a mask with another shape or an empty row; or a `past` of another model or
                 batch size.
         """
+        return self._run(self._pass(tokens, mask, tap, sites, logits=logits, at=at, past=past))
+
+    def run_together(
+        self,
+        passes: Iterable[tuple[Tensor, Tensor | None, Tap, Tensor | None]],
+        sites: Sequence[str],
+    ) -> Iterator[str]:
+        """Run several passes without logits, all of them through one part after another.
+
+        Weights that are not in memory are read once for all passes. Yields the name of each part
+        after it is computed.
+
+        Args:
+            passes: tokens, mask, tap and `at` of each pass, as in `forward`.
+            sites: names of the requested sites, the same for all passes.
+        """
+        steps = [
+            self._pass(tokens, mask, tap, sites, logits=False, at=at)
+            for tokens, mask, tap, at in passes
+        ]
+        reached: list[str | None] = [next(one) for one in steps]
+        while (part := reached[0]) is not None:
+            with self.weights_of(part):
+                reached = [next(one, None) for one in steps]
+            yield part
+
+    def _pass(
+        self,
+        tokens: Tensor | batches.TokenBatch,
+        mask: Tensor | None,
+        tap: Tap | None,
+        sites: SitePattern | Iterable[SitePattern] | None,
+        *,
+        logits: bool,
+        at: Tensor | None = None,
+        past: KeyValueCache | None = None,
+    ) -> Generator[str, None, Tensor | None]:
+        """Run `forward`; yield the name of each part before it is computed, for `weights_of`."""
         if tap is None and sites is not None:
             raise ConfigError("`sites` was given without `tap`. Pass a tap, or leave `sites` out.")
         parts = self.sites.select(["*"] if sites is None else sites) if tap else ()
@@ -284,23 +439,25 @@ class Network(nn.Module):
         site_tap = tap_parts(self.sites, tap, parts) if tap else None
         taps = Taps(site_tap, requested, stop_when_done=not logits)
         try:
-            resid = self._resid(ids, mask, taps, at, past)
-            return self.unembed(self.final_norm(resid, taps.within("ln_final")))
+            x = yield from self._to_last_norm(ids, mask, taps, at, past)
+            return self.unembed(x)
         except ForwardStoppedError:
             return None
 
-    def _resid(
+    def _to_last_norm(
         self, tokens: Tensor, mask: Tensor | None, tap: Taps,
         at: Tensor | None = None, past: KeyValueCache | None = None,
-    ) -> Tensor:  # fmt: skip
-        """Return the residual stream after the last block; arguments as in `forward`."""
+    ) -> Generator[str, None, Tensor]:  # fmt: skip
+        """Return the output of the final norm; arguments as in `forward`, yields as in `_pass`."""
         if past is not None:
             mask = past.join_mask(self, tokens, mask)
         context = Context.of(tokens, mask, at, self.device, past=past)
         batches.check_context(self.config, context.positions)
-        resid = self.residual_stream(tokens.to(self.device), context, tap)
+        yield "embed"
+        resid = self.embedded(tokens.to(self.device), context, tap)
+        resid = yield from self._blocks(resid, context, tap)
         context.end()
-        return resid
+        return self.final_norm(resid, tap.within("ln_final"))
 
     def run_with_cache(
         self,
@@ -395,11 +552,12 @@ class Network(nn.Module):
             resid = select_positions(resid, at.to(resid.device))
         if after_attention:
             block = cast(Any, self.blocks[layer])
-            resid = block.after_attention(resid, taps.within(f"blocks.{layer}"))
+            with self.weights_of(f"blocks.{layer}"):
+                resid = block.after_attention(resid, taps.within(f"blocks.{layer}"))
         if first <= last:
             # `resid[..., 0]` has the shape of the tokens; their ids are not read.
             context = Context.of(resid[..., 0], mask, at, resid.device, before=before)
-            resid = self.run_blocks(resid, context, taps, first)
+            resid = self._run(self._blocks(resid, context, taps, first))
         if taps.pending:
             place = "after the attention of" if after_attention else "at"
             raise ConfigError(
@@ -435,7 +593,7 @@ class Network(nn.Module):
         ids, mask = batches.prepare_tokens(self.config, tokens, mask)
         if targets is None:
             targets = batches.next_tokens(ids, mask)
-        x = self.final_norm(self._resid(ids, mask, Taps(None)))
+        x = self._run(self._to_last_norm(ids, mask, Taps(None)))
         batches.check_targets(self.config, ids, targets)
         return self.mean_loss(x.flatten(0, 1), targets.flatten())
 
@@ -460,20 +618,20 @@ def embedding(n: int, d_model: int) -> nn.Embedding:
     return nn.Embedding(n, d_model, _weight=torch.empty(n, d_model))
 
 
-def initialise(
-    model: Network, seed: int, output_maps: str | tuple[str, ...], norm_weight: float = 1.0
-) -> None:
-    """Give a network new weights: matrices from a normal distribution, biases 0, gains 1.
+def initial_weight(
+    network: Network, name: str, generator: torch.Generator, dtype: torch.dtype | None = None
+) -> Tensor:
+    """Return the initial value of a parameter of a network, on the CPU.
 
-    The standard deviation is 0.02, or `config.initializer_range` if the config has one. For the
-    output maps of the 2 n_layers sublayers it is divided by sqrt(2 n_layers). torch's global
-    generator is not used.
+    Matrices are from a normal distribution, biases are 0, gains 1. The standard deviation is 0.02,
+    or `config.initializer_range` if the config has one. For the output maps of the 2 n_layers
+    sublayers it is divided by sqrt(2 n_layers).
 
     Args:
-        model: the network.
-        seed: random seed.
-        output_maps: ends of the names of the output maps of sublayers.
-        norm_weight: weight of a norm whose gain is 1.
+        network: the network; only its config and shapes are used.
+        name: name of the parameter.
+        generator: generator of the numbers, which are drawn in float32.
+        dtype: dtype of the value; None for that of the network.
 
     Source: Radford et al. 2019, section 2.3, which scales "the weights of residual layers"; the
     standard deviation 0.02 is from the code published with it (model.py). That code draws the
@@ -482,20 +640,22 @@ def initialise(
 
     >>> from probekit import GPT2, GPT2Config
     >>> sizes = {"n_layer": 8, "n_head": 3, "n_embd": 96, "vocab_size": 97, "n_positions": 16}
-    >>> model = GPT2(GPT2Config(**sizes), seed=1)
-    >>> round(model.wte.weight.std().item(), 3), round(model.h[0].mlp.c_proj.weight.std().item(), 3)
-    (0.02, 0.005)
+    >>> network, generator = GPT2(GPT2Config(**sizes), seed=None), torch.Generator()
+    >>> names = ("wte.weight", "h.0.mlp.c_proj.weight")
+    >>> [round(initial_weight(network, name, generator).std().item(), 3) for name in names]
+    [0.02, 0.005]
     """
-    # In place of `model.to_empty`, which imports sympy for weights on the meta device.
-    names = model.state_dict().items()
-    storage = {name: torch.empty(weight.shape, dtype=weight.dtype) for name, weight in names}
-    model.load_state_dict(storage, assign=True)
-    generator = torch.Generator().manual_seed(seed)
-    std = getattr(model.config, "initializer_range", 0.02)
-    for name, parameter in model.named_parameters():
-        if parameter.ndim == 1:
-            # The only vectors called `weight` are those of norms.
-            nn.init.constant_(parameter, norm_weight if name.endswith("weight") else 0.0)
-        else:
-            depth = 2 * model.config.n_layers if name.endswith(output_maps) else 1
-            nn.init.normal_(parameter, std=std / math.sqrt(depth), generator=generator)
+    config, shape = network.config, nn.Module.get_parameter(network, name).shape
+    weight = torch.empty(shape, dtype=dtype or network.dtype)
+    if len(shape) == 1:
+        # The only vectors called `weight` are those of norms.
+        return weight.fill_(network.last_norm.weight_of_gain_1 if name.endswith("weight") else 0.0)
+    output_maps = (f"{config.WEIGHTS.heads}.weight", f"{config.WEIGHTS.neurons}.weight")
+    depth = 2 * config.n_layers if name.endswith(output_maps) else 1
+    std = getattr(config, "initializer_range", 0.02) / math.sqrt(depth)
+    # In parts, to save memory. The numbers are those of one draw if no part is below 16.
+    starts = range(_DRAWN_AT_ONCE, weight.numel() - 15, _DRAWN_AT_ONCE)
+    for part in weight.flatten().tensor_split(list(starts)):
+        drawn = torch.empty(part.shape, dtype=torch.float32)
+        part.copy_(drawn.normal_(std=std, generator=generator))
+    return weight

@@ -318,3 +318,16 @@ def test_nothing_is_derived_from_a_damaged_cache(tmp_path, model, tokens):
     flip_last_bit(path)
     with pytest.raises(DamagedError, match=path.name):
         capture(model, "t", tokens, last_token(tokens), SITES, root=tmp_path)
+
+
+@pytest.mark.parametrize("tokens_together", [0, 150, 10_000])
+def test_weights_that_are_read_for_each_shard_give_the_same_bytes(
+    model, tmp_path, monkeypatch, tokens_together
+):
+    expected = run(tmp_path / "whole", model)
+    model.save_pretrained(tmp_path / "model")
+    read = GPT2.from_pretrained(tmp_path / "model", in_memory=False)
+    # Batches of a shard that go through a block together: one, some, and all.
+    monkeypatch.setattr(capturing, "tokens_together", lambda *_: tokens_together)
+    found = run(tmp_path / "read", read)
+    assert files(found.store.folder) == files(expected.store.folder)

@@ -358,10 +358,9 @@ class Gemma(shared.RotaryNetwork):
         cap = self.config.final_logit_softcapping
         return cross_entropy(x, self.unembedding, targets, softcap=cap)
 
-    def residual_stream(self, tokens: Tensor, context: Context, tap: Taps) -> Tensor:
-        """Return the residual stream after the last block, shape [batch pos d_model]."""
+    def embedded(self, tokens: Tensor, context: Context, tap: Taps) -> Tensor:  # noqa: ARG002
+        """Return the residual stream before the first block, shape [batch pos d_model]."""
         embed = F.embedding(tokens, self.token_embedding)
         # The published code rounds the scale to the dtype of the weights.
         scale = torch.tensor(math.sqrt(self.config.d_model), dtype=embed.dtype, device=embed.device)
-        resid = stream_of(tap("hook_embed", embed * scale))
-        return self.run_blocks(resid, context, tap)
+        return stream_of(tap("hook_embed", embed * scale))

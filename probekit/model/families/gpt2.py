@@ -33,7 +33,7 @@ from probekit.model.config import (
     is_number,
 )
 from probekit.model.layers.modules import LayerNorm, Linear, attend_heads, project_heads
-from probekit.model.network import Network, embedding, initialise, stream_of
+from probekit.model.network import Network, embedding, stream_of
 from probekit.model.passes.context import BlockContext, Context
 from probekit.model.passes.taps import Taps
 from probekit.model.sites.catalogue import Site, table
@@ -360,7 +360,7 @@ class GPT2(Network):
             if not config.tie_word_embeddings:
                 self.lm_head = nn.Linear(config.n_embd, config.vocab_size, bias=False)
         if seed is not None:
-            initialise(self, seed, output_maps="c_proj.weight")
+            self.initialise(seed)
         self.eval()  # no dropout until model.train()
 
     @property
@@ -368,8 +368,8 @@ class GPT2(Network):
         """Embedding of every position, shape [n_ctx d_model]."""
         return self.wpe.weight
 
-    def residual_stream(self, tokens: Tensor, context: Context, tap: Taps) -> Tensor:
-        """Return the residual stream after the last block, shape [batch pos d_model]."""
+    def embedded(self, tokens: Tensor, context: Context, tap: Taps) -> Tensor:
+        """Return the residual stream before the first block, shape [batch pos d_model]."""
         embed = stream_of(tap("hook_embed", self.wte(tokens)))
         pos_embed = tap("hook_pos_embed", self.wpe(context.positions.to(self.device)))
-        return self.run_blocks(self.drop(embed + pos_embed), context, tap)
+        return cast(Tensor, self.drop(embed + pos_embed))

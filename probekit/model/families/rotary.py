@@ -25,7 +25,7 @@ from probekit.model.config import (
     is_number,
 )
 from probekit.model.layers.modules import LayerNorm, Linear, RMSNorm, attend_heads, project_heads
-from probekit.model.network import Network, embedding, initialise, stream_of
+from probekit.model.network import Network, embedding, stream_of
 from probekit.model.passes.context import BlockContext, Context
 from probekit.model.passes.taps import Taps
 
@@ -484,14 +484,12 @@ class RotaryNetwork(Network):
                 unembedding = nn.Linear(d_model, d_vocab, bias=False)
                 self.add_module(names.unembedding.removesuffix(".weight"), unembedding)
         if seed is not None:
-            maps = (f"{names.heads}.weight", f"{names.neurons}.weight")
-            initialise(self, seed, output_maps=maps, norm_weight=self.NORM.weight_of_gain_1)
+            self.initialise(seed)
         self.eval()
 
-    def residual_stream(self, tokens: Tensor, context: Context, tap: Taps) -> Tensor:
-        """Return the residual stream after the last block, shape [batch pos d_model]."""
-        resid = stream_of(tap("hook_embed", F.embedding(tokens, self.token_embedding)))
-        return self.run_blocks(resid, context, tap)
+    def embedded(self, tokens: Tensor, context: Context, tap: Taps) -> Tensor:  # noqa: ARG002
+        """Return the residual stream before the first block, shape [batch pos d_model]."""
+        return stream_of(tap("hook_embed", F.embedding(tokens, self.token_embedding)))
 
     def block_inputs(self, context: Context) -> list[tuple[Any, ...]]:
         """Return visibility and angles for each block."""

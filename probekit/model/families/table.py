@@ -154,6 +154,7 @@ def load_model(
     device: str = "cpu",
     *,
     revision: str | None = None,
+    in_memory: bool = True,
 ) -> Network:
     """Return a pretrained network of the family that its config.json names, parameters frozen.
 
@@ -164,6 +165,8 @@ def load_model(
         device: device of the weights, e.g. `cuda`.
         revision: commit, tag or branch of a model on the hub, such as `step1000` of Pythia; the
             same as `org/name@revision`.
+        in_memory: False reads the weights of each block when a pass reaches it, and drops them
+            afterwards: for a network larger than memory.
 
     >>> model = load_model("mini")
     >>> type(model).__name__, model.dtype
@@ -175,10 +178,11 @@ def load_model(
         MissingError: no model has this name, or it has no such revision.
         CheckpointError: a file is damaged, no family has the architecture, or the tensors are not
             those that the config describes.
+        OutOfMemoryError: a tensor needs more memory than there is.
     """
     source = at_revision(source, revision)
     config = model_config(find_model(source, "config"))
-    return network_class(config).from_pretrained(source, dtype, device)
+    return network_class(config).from_pretrained(source, dtype, device, in_memory=in_memory)
 
 
 def from_transformers(model: Any) -> Network:
@@ -201,11 +205,42 @@ def from_transformers(model: Any) -> Network:
     return network.requires_grad_(False)
 
 
-def random_network(config: ModelConfig, seed: int) -> Network:
-    """Return a network with random weights.
+def random_network(
+    config: ModelConfig,
+    seed: int,
+    dtype: torch.dtype | None = None,
+    device: str = "cpu",
+    *,
+    in_memory: bool = True,
+) -> Network:
+    """Return a network with random weights, which are drawn in float32 whatever their dtype.
+
+    With `in_memory=False` the weights of each block are drawn again when a pass reaches it.
 
     >>> from probekit.model.families.gpt2 import GPT2Config
     >>> random_network(GPT2Config(n_layer=1, n_embd=12), seed=0).axis_sizes["n_layers"]
     1
     """
-    return network_class(config)(config, seed)
+    build = network_class(config)
+    network = build(config, seed=None)
+    if in_memory:
+        return network.initialise(seed, dtype).to(device)
+    readers = build(config, seed=None).redrawn(seed, dtype)
+    return network.requires_grad_(False).read_when_needed(readers, device)
+
+
+def zero_network(config: ModelConfig, dtype: torch.dtype) -> Network:
+    """Return a network whose weights are 0, for timing; they take no memory.
+
+    All are parts of one array of zeros, which the system maps to a single page until it is written.
+    """
+    import numpy as np
+    import torch
+
+    network = network_class(config)(config, seed=None).requires_grad_(False)
+    shapes = {name: like.shape for name, like in network.named_parameters()}
+    n_bytes = dtype.itemsize * max(shape.numel() for shape in shapes.values())
+    zeros = torch.from_numpy(np.zeros(n_bytes, np.uint8)).view(dtype)
+    weights = {name: zeros[: shape.numel()].view(shape) for name, shape in shapes.items()}
+    network.load_state_dict(weights, assign=True)
+    return network

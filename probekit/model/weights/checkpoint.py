@@ -13,6 +13,8 @@ Source: model.py, published with GPT-2.
 from __future__ import annotations
 
 import importlib
+import json
+import mmap
 import os
 import pickle
 import re
@@ -31,11 +33,19 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from probekit.errors import CheckpointError, MissingError
+from probekit.memory import is_out_of_memory, out_of_memory
 from probekit.model.config import WeightNames
 from probekit.model.weights.files import CHUNK, origin_of_digest, shard_of_tensors, verify
 from probekit.model.weights.sources import HPARAMS, WEIGHT_FILES, vocabulary_files
 from probekit.provenance import digest, install_command
 
+# Supported dtypes by their names in the header of a safetensors file.
+CODES = {
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "F64": torch.float64,
+}
 # In order of precedence: the first that exists is read.
 CHECKPOINT_FILES = (*WEIGHT_FILES, HPARAMS)
 
@@ -47,10 +57,13 @@ class StoredTensor:
     Attributes:
         shape: shape in the file.
         read: returns the tensor, memory-mapped if the format allows it; a copy releases the file.
+        is_mapped: whether the tensor is a private map of its own bytes: its pages are read when
+            they are used, and a change of it changes a copy, not the file.
     """
 
     shape: tuple[int, ...]
     read: Callable[[], Tensor]
+    is_mapped: bool = False
 
 
 @dataclass(frozen=True)
@@ -129,8 +142,8 @@ def _weight_file(folder: Path) -> Path:
     raise MissingError(problem)
 
 
-# Exceptions that readers raise for truncated or changed files.
-_DAMAGED: tuple[type[Exception], ...] = (
+# Exceptions that readers raise for truncated or changed files, and where there is no damage.
+_FAILURES: tuple[type[Exception], ...] = (
     SafetensorError,
     zipfile.BadZipFile,
     RuntimeError,
@@ -138,6 +151,8 @@ _DAMAGED: tuple[type[Exception], ...] = (
     ValueError,
     LookupError,
     AttributeError,
+    OSError,  # the file cannot be read
+    MemoryError,
 )
 
 
@@ -151,14 +166,16 @@ def reading_tensor(path: Path, *others: type[Exception]) -> Iterator[None]:
             f"{path} is damaged, or contains other objects than tensors, and reading it could run "
             "code. If you trust the file, convert it to model.safetensors."
         ) from error
-    except _DAMAGED + others as error:
+    except _FAILURES + others as error:
         if isinstance(error, CheckpointError):  # a ValueError with a complete message
             raise
+        if is_out_of_memory(error):
+            raise out_of_memory(f"the tensors of {path}", path.stat().st_size) from error
+        if isinstance(error, OSError):
+            raise CheckpointError(f"{path} cannot be read ({error}).") from error
         raise CheckpointError(
             f"{path} is damaged or has another format ({error}). Copy or download it again."
         ) from error
-    except OSError as error:
-        raise CheckpointError(f"{path} cannot be read ({error}).") from error
 
 
 # Metadata key with the digest of the tensors' bytes, in files that we write.
@@ -166,7 +183,7 @@ DIGEST = "blake3"
 
 
 def open_safetensors(path: Path) -> dict[str, StoredTensor]:
-    """Return the tensors of a safetensors file by name; each read maps the file again.
+    """Return the tensors of a safetensors file by name; each read maps the bytes of one tensor.
 
     >>> from probekit.model.weights.sources import MINI
     >>> open_safetensors(MINI / "model.safetensors")["transformer.wte.weight"].shape
@@ -176,21 +193,36 @@ def open_safetensors(path: Path) -> dict[str, StoredTensor]:
         CheckpointError: the file is damaged.
     """
     with reading_tensor(path):
-        with safe_open(path, "pt") as file:
-            names, metadata = file.keys(), file.metadata() or {}
-            shapes = {name: tuple(file.get_slice(name).get_shape()) for name in names}
+        # numpy, because for torch the library maps the whole file as writable memory, which the
+        # system refuses for a file that is larger than memory.
+        with safe_open(path, "np") as file:  # checks the header
+            metadata = file.metadata() or {}
         # The digest in the header is used if the file has none elsewhere.
         if not verify(path) and DIGEST in metadata and digest(_chunks(path)) != metadata[DIGEST]:
             raise CheckpointError(
                 f"{path} is damaged: its tensors do not match the digest in its header. Copy or "
                 "download it again."
             )
+        with path.open("rb") as content:
+            (size,) = struct.unpack("<Q", content.read(8))
+            entries = json.loads(content.read(size))
+    entries.pop("__metadata__", None)
 
     def read(name: str) -> Tensor:
-        with reading_tensor(path), safe_open(path, "pt") as file:
-            return cast(Tensor, file.get_tensor(name))
+        code, shape = entries[name]["dtype"], entries[name]["shape"]
+        if code not in CODES:
+            with reading_tensor(path), safe_open(path, "pt") as file:
+                return cast(Tensor, file.get_tensor(name))
+        start, stop = (8 + size + offset for offset in entries[name]["data_offsets"])
+        page = start - start % mmap.ALLOCATIONGRANULARITY
+        with reading_tensor(path), path.open("rb") as content:
+            mapped = mmap.mmap(content.fileno(), stop - page, access=mmap.ACCESS_COPY, offset=page)
+            return torch.frombuffer(mapped, dtype=CODES[code], offset=start - page).view(shape)
 
-    return {name: StoredTensor(shape, partial(read, name)) for name, shape in shapes.items()}
+    return {
+        name: StoredTensor(tuple(entry["shape"]), partial(read, name), is_mapped=True)
+        for name, entry in entries.items()
+    }
 
 
 def _chunks(path: Path) -> Iterator[bytes]:

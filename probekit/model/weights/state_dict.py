@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import os
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import partial
 from itertools import chain
 from pathlib import Path
 
@@ -13,8 +15,9 @@ from torch import Tensor, nn
 
 from probekit.errors import CheckpointError, ConfigError, nearest
 from probekit.files import write_atomic
+from probekit.memory import is_out_of_memory, out_of_memory
 from probekit.model.config import ModelConfig, WeightNames
-from probekit.model.weights.checkpoint import DIGEST, open_checkpoint
+from probekit.model.weights.checkpoint import CODES, DIGEST, StoredTensor, open_checkpoint
 from probekit.model.weights.files import ArrayHeader, header, read_digests, write_digests
 from probekit.provenance import digest, pretty_json
 
@@ -31,25 +34,25 @@ DTYPES = {
 TensorShape = tuple[int, ...]
 
 
-def read_checkpoint(
+def weight_readers(
     folder: Path, config: ModelConfig, like: Mapping[str, Tensor], dtype: torch.dtype | None
-) -> dict[str, Tensor]:
-    """Return the state dict of the network in `folder`, linear maps as [out, in].
+) -> dict[str, Callable[[], Tensor]]:
+    """Return functions that read the weights of the network in `folder`, by name, largest first.
 
-    Tensors are read one at a time, from a memory map if the format allows it, to avoid a second
-    copy in memory.
+    Linear maps are read as [out, in]. A tensor of a safetensors file that needs no change stays
+    mapped; others are in memory twice while they are copied.
 
     Args:
         folder: folder with weights in a format of the hub or of OpenAI.
         config: the config of the network.
         like: state dict of the network to fill; only names and shapes are used.
-        dtype: dtype of the returned tensors; None means that of the stored token embedding, and
+        dtype: dtype of the weights; None means that of the stored token embedding, and
             float32 instead of float16.
 
     Raises:
         MissingError: the folder has no weight file.
-        CheckpointError: the weights cannot be read, have an unsupported dtype or are not finite, or
-            names or shapes differ from those of `like`.
+        CheckpointError: the weights cannot be read, or names or shapes differ from those of `like`.
+            The functions raise it for an unsupported dtype and for values that are not finite.
     """
     names, checkpoint = config.WEIGHTS, open_checkpoint(folder, config.WEIGHTS)
     path, tensors = checkpoint.path, checkpoint.tensors
@@ -73,12 +76,10 @@ def read_checkpoint(
         stored = tensors[names.embedding].read().dtype
         allowed = (torch.bfloat16, torch.float64)
         dtype = stored if stored in allowed else torch.float32
-    found = {}
-    # Largest first: each tensor is in memory twice while it is copied.
-    for name in sorted(tensors, key=lambda name: -math.prod(tensors[name].shape)):
-        # Popped, so that a tensor that is in memory is released once it is copied.
-        found[name] = _converted(path, names, dtype, name, tensors.pop(name).read())
-    return found
+    largest_first = sorted(tensors, key=lambda name: -math.prod(tensors[name].shape))
+    return {
+        name: partial(_converted, path, names, dtype, name, tensors[name]) for name in largest_first
+    }
 
 
 def shared_tensors(
@@ -138,23 +139,39 @@ def as_dtype(dtype: str | torch.dtype) -> torch.dtype:
 
 
 def _converted(
-    path: Path, names: WeightNames, dtype: torch.dtype, name: str, stored: Tensor
+    path: Path, names: WeightNames, dtype: torch.dtype, name: str, tensor: StoredTensor
 ) -> Tensor:
-    """Return a copy of a stored tensor as the network needs it.
+    """Return a stored tensor as the network needs it: mapped if it needs no change, else a copy.
 
     Raises:
         CheckpointError: the stored dtype is not supported, or a value is not finite.
+        OutOfMemoryError: there is not enough memory for the copy.
     """
+    stored = tensor.read()
     if stored.dtype not in DTYPES.values():
         stored_dtype = str(stored.dtype).removeprefix("torch.")
         raise CheckpointError(
             f"{path}: {name} has the dtype {stored_dtype}. Allowed: {', '.join(DTYPES)}."
         )
     source = transposed(names, name, stored)
-    converted = torch.empty(source.shape, dtype=dtype).copy_(source)
+    # MKL rounds products of float32 and float64 differently if a tensor is not aligned as torch
+    # aligns it, so such a tensor is copied. Windows cannot replace a file that is mapped.
+    is_aligned = dtype.itemsize == 2 or source.data_ptr() % 64 == 0
+    is_kept = tensor.is_mapped and source.dtype == dtype and source.is_contiguous() and is_aligned
+    if is_kept and os.name != "nt":
+        converted = source
+    else:
+        try:
+            converted = torch.empty(source.shape, dtype=dtype).copy_(source)
+        except (MemoryError, RuntimeError) as error:
+            if not is_out_of_memory(error):
+                raise
+            raise out_of_memory(f"{name} of {path}", source.numel() * dtype.itemsize) from error
     wider = "bfloat16 or float32" if dtype == torch.float16 else "float64"
     overflow = f"they exceed {str(dtype).removeprefix('torch.')}; load the model in {wider}"
-    for numbers, reason in ((stored, "the file is damaged"), (converted, overflow)):
+    checks = [(stored, "the file is damaged")]
+    checks += [] if converted is stored else [(converted, overflow)]
+    for numbers, reason in checks:
         least, most = torch.aminmax(numbers)
         if not math.isfinite(least) or not math.isfinite(most):
             raise CheckpointError(f"{path}: {name} has values that are not finite: {reason}.")
@@ -220,8 +237,7 @@ def _described(shapes: Mapping[str, TensorShape], names: WeightNames) -> str:
     return ", ".join(f"{key}={size}" for key, size in sizes.items())
 
 
-# Names of dtypes in the header of a safetensors file.
-_CODES = dict(zip(DTYPES.values(), ("F32", "F16", "BF16", "F64"), strict=True))
+_CODES = {dtype: code for code, dtype in CODES.items()}
 
 
 def write_checkpoint(folder: Path, config: ModelConfig, tensors: Mapping[str, Tensor]) -> None:
@@ -262,9 +278,9 @@ def _bytes_of(tensor: Tensor) -> memoryview:
 
 def digest_weights(model: nn.Module) -> str:
     """Return the digest of name, dtype, shape and bytes of all parameters, sorted by name."""
-    tensors = sorted(model.state_dict().items())
     return digest(
         part
-        for name, tensor in tensors
+        for name in sorted(model.state_dict())
+        for tensor in (model.get_parameter(name),)  # read if it is not in memory
         for part in (f"{name} {tensor.dtype} {tuple(tensor.shape)};".encode(), _bytes_of(tensor))
     )

@@ -15,6 +15,7 @@ from probekit.activations.capture import (
     Captured,
     check_storable,
     compute_locally,
+    described_reading,
     fill,
     shards_of,
 )
@@ -94,13 +95,20 @@ def capture_models(
     experiment = source.experiment
     root = default_root() if cache_root is None else cache_root
     device_type = None if crew is None else device.partition(":")[0]
-    captured = {}
-    for target in targets(experiment):
+
+    def capture(target: str) -> Captured:
         engine = compute_locally if crew is None else partial(crew, Job(experiment, target))
         step = "capture" if target == TASK else "capture, untrained"
         work = begin_work(experiment, source.rows, source.models(target), root, device_type)
-        captured[target] = fill(work, root, engine=engine, step=step, watcher=watcher)
-    return captured
+        model = work.model
+        missing = [work.shards[index] for index in work.missing_sites()]
+        if target == TASK and missing and not model.is_in_memory:
+            device = str(model.device)
+            watcher.tell(described_reading(model.config, model.dtype, device, missing))
+        return fill(work, root, engine=engine, step=step, watcher=watcher)
+
+    # Called one after the other, so that no variable keeps the network of the last target.
+    return {target: capture(target) for target in targets(experiment)}
 
 
 def lay_out(

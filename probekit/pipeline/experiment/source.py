@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, partial
+from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -24,8 +24,11 @@ from probekit.data.positions import IntArray
 from probekit.experiment.activations import AnyExperiment
 from probekit.experiment.schema import Experiment
 from probekit.lazy_rows import LOADED_BYTES, LazyRows
+from probekit.memory import fits_in_memory
+from probekit.model.config import count_parameters
 from probekit.model.families.table import config_of, load_model, random_network
 from probekit.model.network import Network
+from probekit.model.passes.taps import Tap
 from probekit.model.sites.catalogue import describe, layer_of
 from probekit.model.weights.checkpoint import file_checks
 from probekit.model.weights.sources import find_model
@@ -57,21 +60,39 @@ def targets(experiment: Experiment) -> tuple[str, ...]:
 def target_network(experiment: Experiment, device: str, target: str) -> Network:
     """Return the network of one target on a device; all on that of a network in memory, if any.
 
+    Its weights are in memory if they fit.
+
     Raises:
         MissingError: the model does not exist.
     """
     dtype, given = getattr(torch, experiment.model.dtype), experiment.model.in_memory
     if target == TASK and given is not None:
         return cast(Network, given)
+    config = network_config(experiment)
+    device = device if given is None else str(given.device)
+    fits = fits_in_memory(count_parameters(config) * dtype.itemsize, device)
     if target == TASK:
         with experiment.at("model", "source"):
-            return load_model(experiment.model.source, dtype, device)
-    config = network_config(experiment)
-    device = device if given is None else given.device
+            return load_model(experiment.model.source, dtype, device, in_memory=fits)
     number = TARGETS[target].network
     assert number is not None
     seed = (experiment.model.random_seed + number) % N_SEEDS
-    return random_network(config, seed).to(device=device, dtype=dtype)
+    return random_network(config, seed, dtype, device, in_memory=fits)
+
+
+class Networks:
+    """The networks of an experiment, by target; only the last one that was used is in memory."""
+
+    def __init__(self, experiment: Experiment, device: str) -> None:
+        self._make = partial(target_network, experiment, device)
+        self._last: tuple[str, Network] | None = None
+
+    def __call__(self, target: str) -> Network:
+        """Return the network of a target, which is loaded or made if another one was used last."""
+        if self._last is None or self._last[0] != target:
+            self._last = None  # its memory is free before the next network needs it
+            self._last = target, self._make(target)
+        return self._last[1]
 
 
 def checks_of_files(experiment: Experiment) -> dict[str, str]:
@@ -156,7 +177,7 @@ class ModelSource(Source):
     """Activations that the model of an experiment computes, and networks with random weights.
 
     Attributes:
-        models: returns the network of a target; each is loaded only once.
+        models: returns the network of a target.
         captured: the stored rows of each target; by default empty before `open`.
     """
 
@@ -322,9 +343,9 @@ def model_source(experiment: Experiment, device: str) -> ModelSource:
     """
     rows = prepare(experiment)
     check_device(device)
-    network_of_target = cache(partial(target_network, experiment, device))
-    network_of_target(TASK)  # a missing model is reported now
-    return ModelSource(experiment=experiment, rows=rows, models=network_of_target)
+    networks = Networks(experiment, device)
+    networks(TASK)  # a missing model is reported now
+    return ModelSource(experiment=experiment, rows=rows, models=networks)
 
 
 @torch.inference_mode()
@@ -352,10 +373,15 @@ def residual_norms(model: Network, rows: TextRows) -> list[Norms]:
         others[site] += norms[:, 1:].sum().item()
         return value
 
+    passes: list[tuple[Tensor, None, Tap, None]] = []
     for length, of_length in groupby(sorted(sequences, key=len), key=len):
         tokens = torch.from_numpy(np.stack(list(of_length))).to(model.device)
-        for batch in torch.split(tokens, max(1, NORM_TOKENS // length)):
-            model(batch, tap=measure, sites=sites, logits=False)
+        batches = torch.split(tokens, max(1, NORM_TOKENS // length))
+        passes += [(batch, None, measure, None) for batch in batches]
+    # Weights that are not in memory are read once for all passes.
+    for together in [[one] for one in passes] if model.is_in_memory else [passes]:
+        for _ in model.run_together(together, sites):
+            pass
     n_others = sum(len(ids) - 1 for ids in sequences)
     return [
         Norms(

@@ -10,14 +10,17 @@ from typing import Any
 import numpy as np
 import torch
 
-from probekit.activations.capture import estimate_seconds
-from probekit.activations.records import CODES
+from probekit.activations.capture import described_reading, estimate_seconds
+from probekit.activations.forward import make_batches, make_shards
+from probekit.activations.records import CODES, SHARD_ROWS, batch_tokens
 from probekit.amounts import counted, duration
 from probekit.data.examples import Finding, by_level
 from probekit.errors import DataError
 from probekit.experiment.activations import ActivationExperiment, AnyExperiment
 from probekit.experiment.loader import make_experiment
-from probekit.model.families.table import random_network
+from probekit.memory import fits_in_memory
+from probekit.model.config import count_parameters
+from probekit.model.families.table import zero_network
 from probekit.model.network import Network
 from probekit.model.weights.files import ITEM_SIZES
 from probekit.pipeline.experiment.prepare import TextRows, n_features, prepare, read_card, width_of
@@ -121,7 +124,12 @@ def validate(
     n_models, n_rows = 1 + experiment.model.random_weights, len(rows.plan.example)
     bytes_of_number = ITEM_SIZES[CODES[experiment.capture.dtype]]
     features = sum(n_features(site, rows.config) for site in rows.sites)
-    untrained = random_network(rows.config, seed=0).to(getattr(torch, experiment.model.dtype))
+    dtype, given = getattr(torch, experiment.model.dtype), experiment.model.in_memory
+    if given is None and not fits_in_memory(count_parameters(rows.config) * dtype.itemsize):
+        batches = make_batches(rows.ids, rows.plan, batch_tokens("cpu"))
+        note = described_reading(rows.config, dtype, "cpu", make_shards(batches, SHARD_ROWS))
+        more = (*more, Finding("info", "weights-larger-than-memory", note))
+    untrained = zero_network(rows.config, dtype)
     seconds = estimate_seconds(untrained, rows.ids, rows.plan, rows.sites)
     durations = {"capture": n_models * seconds, **report.seconds}
     if n_edits:  # most of them compute one position of the blocks after the site

@@ -351,14 +351,14 @@ class Objectives:
         per_fit = ("column", "share", "class_of_code", "factors", "units", "penalty", "group")
         return replace(self, **{name: getattr(self, name)[fits] for name in per_fit})
 
-    def blocks(self, point: Tensor, every: int = 1) -> Iterator[Block]:
+    def blocks(self, point: Tensor, every: int = 1) -> Iterator[RowBlock]:
         """Yield every k-th row by blocks, at coefficients and intercepts (F, c, q + 1)."""
         coef = (point[..., :-1] * self.units[:, None]).flatten(0, 1)
         for place, rows in self.rows.blocks(every):
             codes = self.class_of_code.gather(1, self.columns[self.column, place].long())
             weights = self.factors.gather(1, codes) * self.shares[self.share, place]
             scores = linear(coef, rows).view(*point.shape[:2], -1).add_(point[..., -1:])
-            yield Block(rows, codes, weights, scores)
+            yield RowBlock(rows, codes, weights, scores)
 
     def at(self, point: Tensor) -> tuple[Tensor, Tensor]:
         """Return the objectives (F,) in float64 and their gradients (F, c, q + 1) at a point.
@@ -382,7 +382,7 @@ class Objectives:
         return self.penalty * dot(first[..., :-1], second[..., :-1])
 
 
-class Block(NamedTuple):
+class RowBlock(NamedTuple):
     """A block of rows of `Objectives`, at a point.
 
     Attributes:

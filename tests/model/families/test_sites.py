@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from probekit.errors import ConfigError
+from probekit.model import network
 from probekit.model.families.table import from_transformers, random_network
 from tests.model.families.configurations import CONFIGURATIONS
 
@@ -93,6 +94,14 @@ def test_the_stream_is_the_sum_of_its_parts(model, values):
         direct = values["z", layer].flatten(2) @ weight.T
         torch.testing.assert_close(result, direct)
         assert bias is None or bias.shape == (model.config.d_model,)
+
+
+def test_random_weights_in_parts_and_in_another_dtype_are_the_same_draws(model, monkeypatch):
+    whole = random_network(model.config, seed=1).to(torch.bfloat16)
+    monkeypatch.setattr(network, "_DRAWN_AT_ONCE", 32)
+    in_parts = random_network(model.config, seed=1, dtype=torch.bfloat16).state_dict()
+    for name, weight in whole.state_dict().items():
+        assert torch.equal(in_parts[name], weight), name
 
 
 def test_random_weights_follow_the_seed_and_gains_are_one(model):

@@ -3,6 +3,8 @@
 import json
 import shutil
 import sys
+from copy import deepcopy
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,7 +12,9 @@ from safetensors.torch import load_file, save_file
 
 from probekit.errors import CheckpointError, MissingError
 from probekit.model.families.gpt2 import GPT2
+from probekit.model.families.table import config_of, load_model, random_network
 from tests.model.reference import TINY, reference_model
+from tests.test_golden import NETWORKS
 
 
 @pytest.fixture
@@ -169,3 +173,36 @@ def test_without_tensorflow_the_error_says_what_to_install(original, monkeypatch
         GPT2.from_pretrained(original)
     (original / "checkpoint").write_text('model_checkpoint_path: "/elsewhere/run1/model-20"\n')
     refused(GPT2.from_pretrained, original)
+
+
+@pytest.fixture
+def llama(tmp_path):
+    """The weight file of a Llama in bfloat16, whose matrices are stored as they are used."""
+    config = config_of({"model_type": "llama", **NETWORKS["llama"]})
+    random_network(config, seed=1).to(torch.bfloat16).save_pretrained(tmp_path)
+    return tmp_path / "model.safetensors"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/self/maps")
+def test_weights_in_the_dtype_of_their_file_are_mapped_and_others_copied(llama):
+    def is_mapped():
+        return str(llama) in Path("/proc/self/maps").read_text()
+
+    tokens = torch.tensor([[3, 14, 15, 92]])
+    kept = load_model(llama.parent)
+    assert is_mapped()
+    copied = deepcopy(kept)
+    assert torch.equal(kept(tokens), copied(tokens))  # whatever the alignment in the file
+    del kept
+    assert not is_mapped()
+    load_model(llama.parent, "float32")
+    assert not is_mapped()
+
+
+def test_a_change_of_mapped_weights_does_not_change_their_file(llama):
+    content, model = llama.read_bytes(), load_model(llama.parent)
+    model.last_norm.weight.add_(1)
+    assert model.last_norm.weight[0] == load_model(llama.parent).last_norm.weight[0] + 1
+    assert llama.read_bytes() == content
+    model.save_pretrained(llama.parent)  # replaces the file that the weights are mapped from
+    assert torch.equal(model.last_norm.weight, load_model(llama.parent).last_norm.weight)

@@ -1,0 +1,102 @@
+"""Memory that this process can still use, and the error where it is not enough."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from probekit.amounts import size_in_words
+from probekit.errors import OutOfMemoryError
+
+PROC, CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")  # of Linux
+# Of control groups of version 2 and 1, by their controller: folder below `CGROUPS`, files of the
+# limit and of the usage.
+_VERSIONS = {
+    "": ("", "memory.max", "memory.current"),
+    "memory": ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),
+}
+_PART_FOR_WEIGHTS = 0.8  # of the available memory; the rest is for activations and copies
+
+
+def available_memory(device: str = "cpu") -> float:
+    """Return the memory in bytes that this process can still use; infinity if it is not known.
+
+    On Linux, limits of control groups (containers, Slurm) and of the process (`ulimit`) are
+    respected, and cached files count as available. On other systems with POSIX it is the memory of
+    the machine.
+
+    Args:
+        device: device whose memory is meant, e.g. `cuda:1`.
+    """
+    if device.startswith("cuda"):
+        import torch
+
+        return torch.cuda.mem_get_info(device)[0]
+    try:
+        import resource  # absent on Windows
+
+        found = [_kilobytes(PROC / "meminfo", "MemAvailable")]
+        for limit, field in ((resource.RLIMIT_AS, "VmSize"), (resource.RLIMIT_DATA, "VmData")):
+            most, _ = resource.getrlimit(limit)
+            if most != resource.RLIM_INFINITY:
+                found.append(most - _kilobytes(PROC / "self/status", field))
+        for line in (PROC / "self/cgroup").read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
+            if controllers in _VERSIONS:
+                found += _rests(*_VERSIONS[controllers], path)
+        return max(0, min(found))
+    except (
+        ImportError,
+        OSError,
+        KeyError,
+        ValueError,
+    ):  # not Linux, or one that is set up unusually
+        is_known = hasattr(os, "sysconf")
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if is_known else math.inf
+
+
+def _kilobytes(path: Path, field: str) -> int:
+    """Return a number of kB in a file of the system, in bytes."""
+    fields = dict(line.split(":", 1) for line in path.read_text().splitlines())
+    return 1024 * int(fields[field].split()[0])
+
+
+def _rests(below: str, limit: str, usage: str, path: str) -> Iterator[int]:
+    """Yield the memory in bytes that is left in each control group of this process.
+
+    A container sees its own group at the mount, whatever the path.
+    """
+    mount = CGROUPS / below
+    inner = mount / path.lstrip("/")
+    for folder in {mount, inner, *inner.parents}:
+        if not folder.is_relative_to(mount) or not (folder / limit).is_file():
+            continue
+        most = (folder / limit).read_text().strip()
+        if most != "max":
+            used = int((folder / usage).read_text())
+            stat = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+            prefix = "total_" if "total_active_file" in stat else ""
+            files = sum(int(stat[f"{prefix}{kind}active_file"]) for kind in ("", "in"))
+            yield int(most) - used + files
+
+
+def fits_in_memory(n_bytes: float, device: str = "cpu") -> bool:
+    """Return whether weights of this size fit in the memory of a device, with room to compute."""
+    return n_bytes <= _PART_FOR_WEIGHTS * available_memory(device)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return whether an exception of Python, torch or the system is a failed allocation."""
+    return isinstance(error, MemoryError) or "allocate memory" in str(error)
+
+
+def out_of_memory(what: str, n_bytes: int) -> OutOfMemoryError:
+    """Return the error for weights of `n_bytes` that could not be allocated."""
+    return OutOfMemoryError(
+        f"There is not enough memory for {what}: it needs {size_in_words(n_bytes)}, and "
+        f"{size_in_words(available_memory())} are available. In an experiment, `model.dtype: "
+        "bfloat16` halves the memory of weights; in Python, `load_model` has the arguments "
+        '`dtype="bfloat16"` and `in_memory=False`, which keeps one block in memory at a time.'
+    )

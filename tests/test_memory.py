@@ -1,0 +1,108 @@
+"""The memory that a process can still use, and errors where it is not enough."""
+
+import sys
+
+import pytest
+import torch
+
+from probekit import memory
+from probekit.errors import OutOfMemoryError
+from probekit.memory import available_memory, fits_in_memory
+from probekit.model.families.table import load_model
+from probekit.model.weights import checkpoint
+
+GB = 2**30
+resource = pytest.importorskip("resource", reason="Windows has no limits of this kind")
+
+
+@pytest.fixture
+def machine(tmp_path, monkeypatch):
+    """Write the files of a machine with 8 GiB of available memory, with the given ones."""
+    monkeypatch.setattr(memory, "PROC", tmp_path / "proc")
+    monkeypatch.setattr(memory, "CGROUPS", tmp_path / "cgroup")
+
+    def write(groups, **limits):
+        files = {"proc/meminfo": f"MemTotal: 99 kB\nMemAvailable: {8 * GB // 1024} kB\n"}
+        files |= {"proc/self/cgroup": groups, "proc/self/status": f"VmData: {GB // 1024} kB\n"}
+        for name, content in (files | {f"cgroup/{n}": c for n, c in limits.items()}).items():
+            path = tmp_path / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(content)
+
+    return write
+
+
+def version_2(limit, folder=""):
+    stat = f"anon {GB}\ninactive_file {GB}\nactive_file {GB // 2}\n"
+    files = {"max": f"{limit}\n", "current": f"{3 * GB}\n", "stat": stat}
+    return {f"{folder}memory.{name}": content for name, content in files.items()}
+
+
+def version_1(limit, folder):
+    stat = f"active_file 1\ntotal_inactive_file {GB}\ntotal_active_file {GB // 2}\n"
+    files = {"limit_in_bytes": str(limit), "usage_in_bytes": str(3 * GB), "stat": stat}
+    return {f"memory/{folder}memory.{name}": content for name, content in files.items()}
+
+
+def test_without_a_limit_it_is_that_of_the_machine(machine):
+    machine("0::/\n")
+    assert available_memory() == 8 * GB
+    machine("0::/job\n", **version_2("max", "job/"))
+    assert available_memory() == 8 * GB
+
+
+def test_the_tightest_limit_counts_and_cached_files_are_available(machine):
+    machine("0::/job/step\n", **version_2(6 * GB, "job/"), **version_2("max", "job/step/"))
+    assert available_memory() == 4.5 * GB
+    assert fits_in_memory(3.5 * GB)
+    assert not fits_in_memory(3.7 * GB)
+
+
+def test_a_container_sees_its_limit_at_the_mount(machine):
+    machine("0::/the/path/outside\n", **version_2(4 * GB))
+    assert available_memory() == 2.5 * GB
+
+
+def test_limits_of_version_1(machine):
+    machine("5:devices:/\n4:memory:/job\n0::/\n", **version_1(5 * GB, "job/"))
+    assert available_memory() == 3.5 * GB
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits of Linux")
+def test_limits_of_the_process(machine, monkeypatch):
+    limits = {resource.RLIMIT_AS: resource.RLIM_INFINITY, resource.RLIMIT_DATA: 3 * GB}
+    monkeypatch.setattr(resource, "getrlimit", lambda limit: (limits[limit], 9 * GB))
+    machine("0::/\n")
+    assert available_memory() == 2 * GB
+
+
+def test_on_another_system_it_is_at_most_the_memory_of_the_machine(tmp_path, monkeypatch):
+    monkeypatch.setattr(memory, "PROC", tmp_path / "none")
+    assert available_memory() > 0
+
+
+def test_too_little_memory_for_a_copy_is_no_damage(tmp_path, monkeypatch):
+    load_model("mini").save_pretrained(tmp_path)
+
+    def empty(*shape, **options):
+        if options.get("dtype") == torch.bfloat16:
+            raise RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: 8 B.")
+        return allocate(*shape, **options)
+
+    allocate = torch.empty
+    monkeypatch.setattr(torch, "empty", empty)
+    with pytest.raises(OutOfMemoryError, match=r"wte\.weight of .* needs .* MB.*bfloat16") as told:
+        load_model(tmp_path, "bfloat16")
+    assert "damaged" not in str(told.value)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="not the message of Windows")
+def test_too_little_memory_for_a_map_is_no_damage(tmp_path, monkeypatch):
+    load_model("mini").save_pretrained(tmp_path)
+
+    def refused(*_, **__):
+        raise OSError(12, "Cannot allocate memory")
+
+    monkeypatch.setattr(checkpoint.mmap, "mmap", refused)
+    with pytest.raises(OutOfMemoryError, match=r"model\.safetensors: it needs"):
+        load_model(tmp_path)
