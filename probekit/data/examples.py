@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import accumulate
+from itertools import accumulate, chain
 from operator import attrgetter
 from typing import Literal, NamedTuple, TypeAlias
 
@@ -147,6 +147,7 @@ class Example:
 
 
 _REQUIRED = ("text", "label", "group", "id", "span", "split")
+_AT_ONCE = 10_000  # examples that are digested together
 _OPTIONAL = ("counterfactual", "turns", "values")
 
 
@@ -192,8 +193,11 @@ class Dataset:
         # data does not depend on which optional fields exist.
         has_more = any(one.counterfactual or one.turns or one.values for one in self.examples)
         contents_of = attrgetter(*_REQUIRED, *(_OPTIONAL if has_more else ()))
-        content = json.dumps([contents_of(example) for example in self.examples])
-        return digest_of([content.encode()])
+        # The JSON of all examples, in parts.
+        parts = [self.examples[n : n + _AT_ONCE] for n in range(0, len(self), _AT_ONCE)]
+        lists = (json.dumps(list(map(contents_of, part)))[1:-1] for part in parts)
+        texts = (f"{', ' if n else ''}{text}".encode() for n, text in enumerate(lists))
+        return digest_of(chain([b"["], texts, [b"]"]))
 
     def select(self, indices: Iterable[int]) -> Dataset:
         """Return a data set of the examples at `indices`, in that order."""

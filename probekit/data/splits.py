@@ -98,9 +98,13 @@ def labels_of_groups(
     >>> labels_of_groups("xyxy", "aabb")["a"]
     Counter({'x': 1, 'y': 1})
     """
-    counts: dict[str, Counter[str]] = defaultdict(Counter)
+    sizes, of_one_row = Counter(groups), {label: Counter([label]) for label in set(labels)}
+    counts: dict[str, Counter[str]] = {}
     for label, group in zip(labels, groups, strict=True):
-        counts[group][label] += 1
+        if sizes[group] == 1:
+            counts[group] = of_one_row[label]  # one object for all, as there may be millions
+        else:
+            counts.setdefault(group, Counter())[label] += 1
     n_rows, n_groups = _totals(counts)
     _require_two(n_rows, "The data set")
     alone = {label for label, n in n_groups.items() if n < 2}
@@ -355,12 +359,14 @@ def _choose_groups(
             # test. The gain is the decrease of the sum of missing^2 / target, with
             # missing^2 - (missing - n)^2 = n (2 missing - n).
             sign = -1 if group in chosen else 1
-            added = {label: sign * n for label, n in counts[group].items()}
-            gain = sum(n * (2 * missing[label] - n) / targets[label] for label, n in added.items())
+            added = [(label, sign * n) for label, n in counts[group].items()]
+            gain = 0.0
+            for label, n in added:
+                gain += n * (2 * missing[label] - n) / targets[label]
             if gain > _ROUNDING:
                 moved = True
                 chosen ^= {group}  # add it, or remove it
-                for label, n in added.items():
+                for label, n in added:
                     missing[label] -= n
     return chosen
 

@@ -192,7 +192,7 @@ def plain_texts(name: str, values: Iterable[Any], *, distinct: bool = False) -> 
         ConfigError: the values are not a list or an array.
         DataError: a value is missing, or neither a text nor a number, or would be confused.
     """
-    texts = []
+    texts, known = [], dict[str, str]()  # one object for equal texts, as there may be millions
     cells = _cells(name, values)
     for row, value in enumerate(cells):
         if value is None:
@@ -204,7 +204,7 @@ def plain_texts(name: str, values: Iterable[Any], *, distinct: bool = False) -> 
             raise DataError(
                 f"{name}[{row}] is of type {type(value).__name__}. Allowed: texts and numbers."
             )
-        texts.append(str(value))
+        texts.append(known.setdefault(text := str(value), text))
     first_row: dict[Any, int] = {}
     for row, cell in enumerate(cells if distinct else ()):
         # 1 and "1" have the same text, 1 and True the same value.
