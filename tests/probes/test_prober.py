@@ -5,12 +5,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from probekit import lazy_rows
 from probekit.probes.controls.control_task import control_labels
 from probekit.probes.data import ProbeData
 from probekit.probes.prober import Prober
 from probekit.probes.score.metrics import WIDER_OVER_FOLDS
 from probekit.probes.score.scored import Predictor
 from probekit.probes.settings import ProbeSettings, ProbeSpec
+from probekit.probes.solve import design
 
 N_TRAIN, ROWS = 300, np.arange(450)
 SETTINGS = ProbeSettings(C=(1e-3, 1e-1), folds=3, control_draws=2, description=False)
@@ -321,3 +323,29 @@ def test_numbers_are_refitted_on_all_rows_too():
     assert result.fits["ridge_regression"].layers
     assert {m.fold for m in result.measurements if m.split == "validation"} == {None, 0, 1, 2}
     assert np.array_equal(result.predictions["ridge_regression", "task"].folds, outer_fold)
+
+
+KINDS = ("logistic", "ridge", "lda", "mass_mean", "nearest_mean", "k_sparse", "svm")
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "ridge_regression"])
+def test_rows_in_a_file_have_the_results_of_rows_in_memory(tmp_path, monkeypatch, kind):
+    """The same bytes for the same blocks, and float64 to rounding for blocks of another size."""
+    data = make_data(y=DATA.y if kind in KINDS else (DATA.y == "yes").astype(int).astype(str))
+    spec = ProbeSpec(kind, (("k", 4),) if kind == "k_sparse" else ())
+    settings = replace(SETTINGS, kinds=(spec,), baselines=(), control_draws=0)
+    X = signal(0.4).astype(np.float64)
+    file = np.memmap(tmp_path / "rows", X.dtype, "w+", shape=X.shape)
+    file[:] = X
+
+    def fitted(rows, block_rows):
+        for module in (lazy_rows, design):
+            monkeypatch.setattr(module, "BLOCK_ROWS", block_rows)
+        (fit,) = Prober(data, settings).site(rows).fits.values()
+        return fit.layers[0].weight
+
+    whole, by_blocks = fitted(X, 4096), fitted(X, 64)
+    monkeypatch.setattr(lazy_rows, "LOADED_BYTES", 0)
+    monkeypatch.setattr(design, "MAPPED_BYTES", 0)
+    assert fitted(file, 64).tobytes() == by_blocks.tobytes()
+    np.testing.assert_allclose(by_blocks, whole, rtol=1e-10, atol=1e-10 * np.abs(whole).max())

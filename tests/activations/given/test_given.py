@@ -5,9 +5,11 @@ import pickle
 
 import numpy as np
 import pytest
+import safetensors.torch
 import torch
 from safetensors.numpy import save_file
 
+from probekit.activations.given import given as given_module
 from probekit.activations.given.formats import natural
 from probekit.activations.given.given import open_activations, placed_sites
 from probekit.errors import DataError, ProbekitError
@@ -231,8 +233,49 @@ def test_a_missing_or_empty_folder_is_named(tmp_path, refused):
 
 def test_numbers_that_change_during_a_run_are_noticed(folder, refused):
     given = open_activations(folder)
-    np.save(folder / "layer_2.npy", ROWS)
-    refused(given.read, "layer_2")
+    rows = given.read("layer_2")
+    path = folder / "layer_2.npy"
+    np.save(path, ROWS)
+    later = path.stat().st_mtime_ns + 10**9  # file systems round the time of a change
+    os.utime(path, ns=(later, later))
+    refused(lambda: rows[:])
+
+
+class OnlySlices:
+    """An array as h5py gives it, whose rows must be read in order."""
+
+    shape, dtype = ROWS.shape, ROWS.dtype
+
+    def __getitem__(self, place):
+        assert isinstance(place, slice)
+        return ROWS[place]
+
+
+@pytest.mark.parametrize("loaded", [0, 2**28])
+@pytest.mark.parametrize(
+    "how", ["slices", "numpy", "torch", "npy", "safetensors", "bfloat16", "3d"]
+)
+def test_rows_are_read_by_their_numbers(tmp_path, monkeypatch, how, loaded):
+    monkeypatch.setattr(given_module, "LOADED_BYTES", loaded)
+    position, numbers = None, np.array([7, 2, 3, 9])
+    expected, as_torch = ROWS, torch.from_numpy(ROWS)
+    if how == "bfloat16":
+        as_torch = as_torch.bfloat16()
+        expected = as_torch.float().numpy()
+    if how in ("safetensors", "bfloat16"):
+        safetensors.torch.save_file({"a": as_torch, "b": as_torch + 1}, tmp_path / "x.safetensors")
+    if how == "npy":
+        np.save(tmp_path / "a.npy", ROWS)
+    of_memory = {"slices": OnlySlices(), "numpy": ROWS, "torch": as_torch}
+    if how == "3d":
+        of_memory, position = {"3d": np.stack([ROWS, -ROWS], axis=1)}, [1] * len(ROWS)
+        expected = -ROWS
+    given = {"a": of_memory[how]} if how in of_memory else tmp_path
+    rows = open_activations(given, position=position).read("a")
+    assert (rows.shape, rows.dtype) == (ROWS.shape, np.float32)
+    np.testing.assert_array_equal(rows[numbers], expected[numbers])
+    np.testing.assert_array_equal(rows[2:5], expected[2:5])
+    np.testing.assert_array_equal(rows[:], expected)
 
 
 def test_arrays_in_memory_are_pickled_as_files():

@@ -8,6 +8,7 @@ import pytest
 from probekit.activations.capture import Captured
 from probekit.experiment.loader import load_experiment
 from probekit.model.families.gpt2 import GPT2
+from probekit.pipeline.experiment import source as source_module
 from probekit.pipeline.experiment.prepare import find_features, prepare
 from probekit.pipeline.experiment.rows import normalized
 from probekit.pipeline.experiment.source import TASK, ModelSource
@@ -46,13 +47,15 @@ def source(store, experiment):
     return source_of(store, experiment())
 
 
+RESID = "capture.sites=[blocks.1.hook_resid_pre]"
+
+
 def chosen(*patterns):
     return select(patterns, 6, {"n_heads": 4, "d_mlp": 1024})
 
 
 def test_normalized_view_equals_the_next_layer_norm(store, experiment):
-    sites = "capture.sites=[blocks.1.hook_resid_pre]"
-    source = source_of(store, experiment("capture.view=normalized", sites))
+    source = source_of(store, experiment("capture.view=normalized", RESID))
     seen = source.block(*chosen("blocks.1.hook_resid_pre"))
     computed = store.read("blocks.1.ln1.hook_normalized")
     np.testing.assert_allclose(seen, computed, rtol=1e-4, atol=2e-5)
@@ -87,6 +90,26 @@ def test_concatenated_features_are_in_forward_order(experiment, source, store):
     assert joined.text == "blocks.1.hook_resid_pre + blocks.1.attn.hook_z[head=3]"
     resid, z = store.read("blocks.1.hook_resid_pre"), store.read("blocks.1.attn.hook_z")
     assert np.array_equal(source.block(joined), np.hstack([resid, z[:, 3]]))
+
+
+@pytest.mark.parametrize("view", ["raw", "normalized"])
+def test_large_sites_are_read_by_blocks(monkeypatch, experiment, store, view):
+    lists = "capture.concatenate=[['blocks.1.attn.hook_z[head=3]', blocks.1.hook_resid_pre]]"
+    whole = source_of(
+        store, experiment() if view == "raw" else experiment(f"capture.view={view}", RESID)
+    )
+    sites = [*chosen("blocks.1.hook_resid_pre")]
+    if view == "raw":
+        sites += find_features(experiment(lists), GPT2.from_pretrained("mini").config)[-1:]
+        sites += chosen("blocks.1.attn.hook_z[head=2]")
+    expected = [whole.block(site)[:] for site in sites]
+    monkeypatch.setattr(source_module, "LOADED_BYTES", 0)
+    for site, values in zip(sites, expected, strict=True):
+        rows = whole.block(site)
+        assert rows.is_mapped
+        numbers = np.array([3, 0, 1, 2])
+        np.testing.assert_array_equal(rows[numbers], values[numbers])
+        np.testing.assert_array_equal(rows[1:3], values[1:3])
 
 
 def test_sites_used_only_in_a_concatenation_are_captured(experiment):
