@@ -9,10 +9,20 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-BLOCK_ROWS = 4096  # rows that are read at once
+BLOCK_ROWS = 4096  # most rows that are read at once
+BLOCK_NUMBERS, FEWEST_ROWS = 1 << 22, 256  # of wider rows, so many numbers, but at least these rows
 LOADED_BYTES = 1 << 28  # rows up to this size are read once and kept
 
 Features: TypeAlias = NDArray[np.floating]
+
+
+def rows_of_block(n_features: int) -> int:
+    """Return the number of rows of this width that are read at once.
+
+    >>> rows_of_block(768), rows_of_block(8192)
+    (4096, 512)
+    """
+    return min(BLOCK_ROWS, max(FEWEST_ROWS, BLOCK_NUMBERS // max(1, n_features)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,6 +99,7 @@ class LazyRows:
 
     def blocks(self) -> Iterator[tuple[slice, Features]]:
         """Yield all rows by blocks, with the slice of their numbers."""
-        for start in range(0, len(self), BLOCK_ROWS):
-            place = slice(start, min(start + BLOCK_ROWS, len(self)))
+        step = rows_of_block(self.shape[1])
+        for start in range(0, len(self), step):
+            place = slice(start, min(start + step, len(self)))
             yield place, self[place]

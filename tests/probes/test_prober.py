@@ -339,8 +339,7 @@ def test_rows_in_a_file_have_the_results_of_rows_in_memory(tmp_path, monkeypatch
     file[:] = X
 
     def fitted(rows, block_rows):
-        for module in (lazy_rows, design):
-            monkeypatch.setattr(module, "BLOCK_ROWS", block_rows)
+        monkeypatch.setattr(lazy_rows, "BLOCK_ROWS", block_rows)
         (fit,) = Prober(data, settings).site(rows).fits.values()
         return fit.layers[0].weight
 

@@ -13,7 +13,7 @@ import torch
 from probekit.activations.capture import described_reading, estimate_seconds
 from probekit.activations.forward import make_batches, make_shards
 from probekit.activations.records import CODES, SHARD_ROWS, batch_tokens
-from probekit.amounts import counted, duration
+from probekit.amounts import counted, duration, size_in_words
 from probekit.data.examples import Finding, by_level
 from probekit.errors import DataError
 from probekit.experiment.activations import ActivationExperiment, AnyExperiment
@@ -26,7 +26,12 @@ from probekit.model.weights.files import ITEM_SIZES
 from probekit.pipeline.experiment.prepare import TextRows, n_features, prepare, read_card, width_of
 from probekit.pipeline.experiment.record import findings
 from probekit.pipeline.experiment.rows import Rows
-from probekit.pipeline.measure.probers import make_probers, probing_seconds, seconds_of_processes
+from probekit.pipeline.measure.probers import (
+    make_probers,
+    probing_bytes,
+    probing_seconds,
+    seconds_of_processes,
+)
 from probekit.probes.controls.baselines import quick_word_guess, word_identity_log_frequencies
 
 _MOST_ROWS = 1000  # of each side that the check of words reads, so that it is fast
@@ -49,6 +54,7 @@ class ValidationReport:
         seconds: estimated duration of each step on this machine's CPU, by name: `capture`, `probe`
             and `interventions`, from one timed batch and some timed fits. A step that the run does
             not have, or whose duration is unknown, is missing.
+        memory: predicted peak memory of a process that probes, in bytes.
     """
 
     findings: tuple[Finding, ...]
@@ -57,6 +63,7 @@ class ValidationReport:
     n_sites: int = 0
     bytes: int = 0
     seconds: Mapping[str, float] = field(default_factory=dict)
+    memory: int = 0
 
     @property
     def ok(self) -> bool:
@@ -73,6 +80,9 @@ class ValidationReport:
             if "probe" not in self.seconds:
                 steps.append("probe for an unknown time")
             cost = f"on this machine: {', '.join(steps)}"
+            if self.memory:
+                memory = size_in_words(self.memory)
+                cost = f"{memory} of memory in each process that probes, {cost}"
             lines.append(
                 f"{counted(self.n_examples, 'example')}, {counted(self.n_rows, 'row')} at each of "
                 f"{counted(self.n_sites, 'site')}, {self.bytes / 1e6:,.1f} MB, "
@@ -163,7 +173,8 @@ def _report(
     found, serial = findings(rows, probers), probing_seconds(probers, widths, n_networks)
     seconds = seconds_of_processes(serial, len(widths), None)
     durations = {} if seconds is None else {"probe": seconds}
-    return ValidationReport(found, n_examples, n_rows, n_sites, bytes, durations)
+    memory = probing_bytes(probers, widths)
+    return ValidationReport(found, n_examples, n_rows, n_sites, bytes, durations, memory)
 
 
 def _separating_words(rows: TextRows) -> list[Finding]:

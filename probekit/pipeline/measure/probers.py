@@ -14,13 +14,20 @@ import numpy as np
 
 from probekit.errors import ConfigError, ProbekitError, TooFewGroupsError
 from probekit.experiment.activations import AnyExperiment
+from probekit.lazy_rows import LOADED_BYTES
 from probekit.pipeline.experiment.rows import Rows
 from probekit.probes.fitters import FittedRows
 from probekit.probes.prober import Prober
+from probekit.probes.solve.coordinates import hessian_size
+from probekit.probes.solve.design import MAPPED_BYTES, RESIDENT_BYTES
+from probekit.probes.solve.solver import BATCH_BYTES
 from probekit.products import threads
 
 # An estimate is made from fits of these training rows, with so many numbers in all their features.
 _WARM_UP, _MOST_ROWS, _MOST_NUMBERS = 100, 4000, 4 << 20
+# Measured memory of a process: its libraries, and what a row takes besides its features (labels,
+# groups, predictions). Blocks of rows that are in memory together, in float64.
+_LIBRARIES, _OF_ROW, _BLOCKS = 330 << 20, 600, 5
 _OTHER_WORK = 6.0  # time of a site, in times of its tuned fits: scores, intervals, description
 
 
@@ -111,6 +118,32 @@ def seconds_of_processes(seconds: float | None, n_sites: int, workers: int | Non
     """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return seconds and seconds / min(workers or cores or 1, cores or 1, n_sites)
+
+
+def probing_bytes(probers: Sequence[Prober], widths: Sequence[int]) -> int:
+    """Return the predicted peak memory of one process that probes the sites, in bytes.
+
+    Pages of mapped files are not counted. Activations that the caller holds come on top.
+
+    Args:
+        probers: the rows and settings at each position.
+        widths: number of features of each site.
+    """
+    prober, d = probers[0], max(widths)
+    settings, n_rows, n_train = prober.settings, len(prober.data.y), len(prober.data.train)
+    site = 4 * n_rows * d
+    is_loaded = site <= LOADED_BYTES
+    size = _LIBRARIES + _OF_ROW * n_rows * len(probers) + is_loaded * site
+    # Standardised rows; kinds without blocks have two copies in float64.
+    if {kind.kind for kind in settings.kinds} & {"svm", "mlp"}:
+        size += 16 * n_train * d
+    else:
+        size += min(4 * n_train * d, RESIDENT_BYTES if is_loaded else MAPPED_BYTES)
+    n_scores = len(prober.data.classes) if len(prober.data.classes) > 2 else 1
+    n_groups = n_scores * len(settings.C) * (1 + settings.control_draws * prober.has_control)
+    size += min(4 * n_groups * hessian_size(d), BATCH_BYTES)
+    size += 8 * (_BLOCKS * min(rows_of_block(d), n_rows) * d + 4 * min(d, n_train) ** 2)
+    return size
 
 
 def _no_fit_reported(done: int, total: int) -> None:

@@ -14,12 +14,16 @@ import numpy as np
 from joblib import cpu_count
 
 from probekit.activations.given.given import GivenSite
+from probekit.amounts import size_in_words
+from probekit.errors import OutOfMemoryError
 from probekit.files import as_store_error
 from probekit.lazy_rows import LazyRows
+from probekit.memory import available_memory, is_out_of_memory
 from probekit.model.sites.catalogue import component_of, layer_of
 from probekit.model.sites.sites import JOINT, SiteSelection
 from probekit.pipeline.experiment.rows import Probed
 from probekit.pipeline.experiment.source import Source
+from probekit.pipeline.measure.probers import probing_bytes
 from probekit.pipeline.measure.run_folder import RunFolder
 from probekit.probes.arrays import Codes, Features
 from probekit.probes.prober import Prober
@@ -169,13 +173,28 @@ class _Job:
         Reading them back makes a resumed run, which only reads them, identical.
         """
         selection, stem, origin = task
-        if selection is None:
-            site = self.prober.baselines()
-        else:
-            site = self._measure(selection, Path("probes") / stem.relative_to("sites"))
+        try:
+            if selection is None:
+                site = self.prober.baselines()
+            else:
+                site = self._measure(selection, Path("probes") / stem.relative_to("sites"))
+        except (MemoryError, RuntimeError) as error:
+            if not is_out_of_memory(error):
+                raise
+            raise self._not_enough(origin["site"], error) from error
         site = self.saved.write(stem, origin, site)
         # There is nothing to read if the file was deleted meanwhile, which is reported later.
         return self.saved.read(stem, origin) or site
+
+    def _not_enough(self, name: str, error: Exception) -> OutOfMemoryError:
+        """Return the error for a site whose rows or fits could not be allocated."""
+        needed = probing_bytes([self.prober], self.source.widths)
+        return OutOfMemoryError(
+            f"There is not enough memory to probe {name} ({error or 'an allocation failed'}): each "
+            f"process needs about {size_in_words(needed)}, and {size_in_words(available_memory())} "
+            "are available. Probe one site at a time with `--workers 1`, or set `probe.fit_rows` "
+            "to fit probes on fewer rows. Results of finished sites are kept."
+        )
 
     def _measure(self, selection: Probed, folder: Path) -> SiteResult:
         """Return the results at a site; save the probes of the trained model.

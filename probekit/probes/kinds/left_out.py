@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from scipy.linalg import solve_triangular
 from scipy.special import expit
 
-from probekit.lazy_rows import BLOCK_ROWS, LazyRows
+from probekit.lazy_rows import LazyRows, rows_of_block
 from probekit.probes.arrays import Codes, Features, Floats
 from probekit.probes.solve.layers import AffineLayer, apply_layers
 from probekit.probes.training_rows import Scaling, TrainingRows
@@ -117,7 +117,7 @@ def _without_group(
         hessian += weighted.T @ weighted
     root = np.linalg.cholesky(hessian)
     left_out = scores.copy()
-    for numbers in _blocks(data.groups):
+    for numbers in _blocks(data.groups, rows_of_block(X.shape[1])):
         block = _with_bias(scaling, X[numbers.ravel()])
         whitened = solve_triangular(root, block.T, lower=True).T.reshape(*numbers.shape, -1)
         left_out[numbers] += _step(whitened, curvature[numbers, None], slopes[numbers])
@@ -150,10 +150,10 @@ def _step(B: Floats, curvature: Floats, slopes: Floats) -> Floats:
     return step
 
 
-def _blocks(groups: NDArray[np.generic]) -> Iterator[Codes]:
-    """Yield row numbers (n_groups, n_rows) of groups of one size, about `BLOCK_ROWS` at a time."""
+def _blocks(groups: NDArray[np.generic], at_once: int) -> Iterator[Codes]:
+    """Yield row numbers (n_groups, n_rows) of groups of one size, about `at_once` at a time."""
     _, codes, sizes = np.unique(groups, return_inverse=True, return_counts=True)
     by_group, starts = np.argsort(codes, kind="stable"), np.cumsum(sizes) - sizes
     for size in np.unique(sizes):
         rows = by_group[starts[sizes == size, None] + np.arange(size)]
-        yield from np.array_split(rows, 1 + rows.size // BLOCK_ROWS)
+        yield from np.array_split(rows, 1 + rows.size // at_once)

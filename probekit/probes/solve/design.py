@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from probekit.lazy_rows import BLOCK_ROWS, LazyRows
+from probekit.lazy_rows import LazyRows, rows_of_block
 from probekit.probes.arrays import Codes, Features, Floats, Mask, Rows
 from probekit.products import gram, linear, weighted_sums
 
@@ -49,7 +49,7 @@ class DesignRows:
 
     def blocks(self, every: int = 1) -> Iterator[tuple[slice, Tensor]]:
         """Yield each block of every k-th row, with the slice of its rows."""
-        step = BLOCK_ROWS * every
+        step = self._at_once * every
         for start in range(0, len(self), step):
             place = slice(start, min(start + step, len(self)), every)
             is_stored = place.stop <= len(self._stored)
@@ -57,19 +57,24 @@ class DesignRows:
 
     def take(self, numbers: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield the rows of some row numbers by blocks, with the numbers of the block."""
-        for start in range(0, len(numbers), BLOCK_ROWS):
-            part = numbers[start : start + BLOCK_ROWS]
+        for start in range(0, len(numbers), self._at_once):
+            part = numbers[start : start + self._at_once]
             yield part, self._standardised(part.cpu().numpy())
+
+    @property
+    def _at_once(self) -> int:
+        """The number of rows of a block."""
+        return rows_of_block(self.raw.shape[1])
 
     @cached_property
     def _stored(self) -> Tensor:
         """The rows of the first blocks."""
         most = MAPPED_BYTES if LazyRows.of(self.raw).is_mapped else RESIDENT_BYTES
         n_stored = most // (self.raw.shape[1] * torch.finfo(self.dtype).bits // 8 or 1)
-        n_stored = len(self) if n_stored >= len(self) else n_stored - n_stored % BLOCK_ROWS
+        n_stored = len(self) if n_stored >= len(self) else n_stored - n_stored % self._at_once
         stored = torch.empty(n_stored, self.raw.shape[1], dtype=self.dtype, device=self.device)
-        for start in range(0, n_stored, BLOCK_ROWS):
-            place = slice(start, min(start + BLOCK_ROWS, n_stored))
+        for start in range(0, n_stored, self._at_once):
+            place = slice(start, min(start + self._at_once, n_stored))
             stored[place] = self._standardised(place)
         return stored
 

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from probekit.lazy_rows import BLOCK_ROWS
+from probekit.lazy_rows import rows_of_block
 from probekit.probes.arrays import Codes, Features, Floats, Mask, Rows
 from probekit.probes.solve.coordinates import hessian_size
 from probekit.probes.solve.descent import MEMORY, Minimum, StoppingRule, descend
@@ -260,7 +260,7 @@ def _batches(design: Design, tasks: Sequence[_Task]) -> Iterator[list[_Task]]:
         n_groups = len({task.group for task in alike})
         # Numbers that each score of a task needs in memory; a group shares its Hessian.
         of_hessian = hessian_size(n_coordinates) * n_groups / len(alike)
-        of_block = SCORE_TENSORS * min(BLOCK_ROWS, len(design.rows))
+        of_block = SCORE_TENSORS * min(rows_of_block(n_coordinates), len(design.rows))
         n_numbers = of_block + 2 * MEMORY * n_coordinates + of_hessian
         most_tasks = BATCH_BYTES / (n_numbers * n_scores * design.variances.itemsize)
         n_batches = math.ceil(len(alike) / max(1, int(most_tasks)))

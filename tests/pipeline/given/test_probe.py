@@ -8,12 +8,13 @@ import pandas as pd
 import pytest
 import torch
 
-from probekit.errors import ConfigError
+from probekit.errors import ConfigError, OutOfMemoryError
 from probekit.experiment.loader import load_any_experiment
 from probekit.pipeline.compare.compare import compare
 from probekit.pipeline.experiment.validate import validate
 from probekit.pipeline.given.probe import probe
 from probekit.pipeline.look.apply import apply_probe
+from probekit.probes.prober import Prober
 from probekit.probes.saved_probe import SavedProbe
 from probekit.results.table import load_table, only, placed, ticks
 from tests.pipeline.texts import text_of
@@ -159,6 +160,28 @@ def test_odd_names_are_safe_on_the_page_and_in_files(tmp_path):
     assert "<b>x</b>" not in run.report.read_text().split("<body")[1].replace("\\u003c", "")
     assert [path.name for path in tmp_path.iterdir()] == ["runs"]
     assert all(path.name.isascii() for path in run.folder.rglob("*"))
+
+
+@pytest.mark.parametrize(
+    "error", [MemoryError("Unable to allocate 9 GiB"), RuntimeError("can't allocate memory")]
+)
+def test_a_site_without_memory_says_what_it_needs_and_what_lowers_it(tmp_path, monkeypatch, error):
+    site, done = Prober.site, []
+
+    def exhausted(self, X, **others):
+        if done:
+            raise error
+        done.append(X)
+        return site(self, X, **others)
+
+    monkeypatch.setattr(Prober, "site", exhausted)
+    few = FAST | {"permutations": 0, "control_draws": 0}
+    needs = r"probe layer_1 .*allocate.*about \d.*MB.* are available.*--workers 1.*probe.fit_rows"
+    with pytest.raises(OutOfMemoryError, match=needs):
+        call(tmp_path, probe=few)
+    monkeypatch.undo()
+    assert len(list(tmp_path.rglob("sites/*layer_0*"))) > 0
+    assert call(tmp_path, probe=few).best.value > 0.9
 
 
 def test_two_runs_on_given_activations_are_compared(result, nested):

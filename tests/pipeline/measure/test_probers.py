@@ -1,9 +1,10 @@
-"""The estimated time of probing grows with the work, and refuses no experiment."""
+"""The estimated time and memory of probing grow with the work, and refuse no experiment."""
 
 import numpy as np
 import pytest
 
-from probekit.pipeline.measure.probers import probing_seconds
+from probekit.pipeline.measure import probers
+from probekit.pipeline.measure.probers import probing_bytes, probing_seconds
 from probekit.probes.data import ProbeData
 from probekit.probes.prober import Prober
 from probekit.probes.settings import ProbeSettings, ProbeSpec
@@ -28,3 +29,14 @@ def test_a_kind_whose_fits_take_seconds_is_not_estimated():
 
 def test_large_groups_are_estimated():
     assert probing_seconds([prober_of(n=20_000)], [2], 1) > 0
+
+
+def test_memory_grows_with_the_features_until_rows_stay_in_their_file(monkeypatch):
+    prober = prober_of(n=20_000)
+    sizes = [probing_bytes([prober], [d]) for d in (64, 768, 1536)]
+    assert sizes == sorted(sizes)
+    grown = sizes[2] - sizes[1]
+    assert 1.5 * 20_000 * 768 * 4 < grown < 8 * 20_000 * 768 * 4
+    for name in ("LOADED_BYTES", "MAPPED_BYTES"):
+        monkeypatch.setattr(probers, name, 0)
+    assert sizes[1] - probing_bytes([prober], [768]) == 1.5 * 20_000 * 768 * 4

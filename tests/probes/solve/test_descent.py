@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from probekit.probes.solve import coordinates, design
+from probekit import lazy_rows
+from probekit.probes.solve import coordinates
 from probekit.probes.solve.coordinates import Coordinates, Factor, Product, centred
 from probekit.probes.solve.descent import BEYOND, StoppingRule, descend
 from probekit.probes.solve.design import DesignRows, Objectives, dual, moments, shared
@@ -190,7 +191,7 @@ def test_identical_rows_span_no_coordinates():
 
 def test_sums_over_blocks_are_in_float64(monkeypatch):
     # In float32 the ones would be lost in the partial sum.
-    monkeypatch.setattr(design, "BLOCK_ROWS", 1)
+    monkeypatch.setattr(lazy_rows, "BLOCK_ROWS", 1)
     X = np.array([[1e8]] + [[1.0]] * 64, dtype=np.float32)
     rows = DesignRows(X, np.zeros(1), np.ones(1), torch.float32)
     one = torch.ones(1, 1)

@@ -171,8 +171,7 @@ def test_the_memory_of_tuning_does_not_grow_with_the_file(tmp_path, monkeypatch)
     file[:] = np.random.default_rng(0).normal(size=file.shape)
     codes, folds = (file[:, 0] > 0).astype(int), np.arange(len(file)) % 2
     monkeypatch.setattr(design, "MAPPED_BYTES", 0)
-    for module in (design, lazy_rows):
-        monkeypatch.setattr(module, "BLOCK_ROWS", 256)
+    monkeypatch.setattr(lazy_rows, "BLOCK_ROWS", 256)
     tracemalloc.start()
     (column,) = fit_columns(file, [codes], folds, (0.1,), tuning=Tuning(StoppingRule(max_iter=3)))
     peak = tracemalloc.get_traced_memory()[1]

@@ -175,8 +175,7 @@ def test_rows_in_a_file_have_the_fits_of_rows_in_memory(tmp_path, monkeypatch, n
     X, codes = problem(n_classes)
     file = np.memmap(tmp_path / "rows", dtype, "w+", shape=X.shape)
     file[:] = X
-    for module in (design, lazy_rows):
-        monkeypatch.setattr(module, "BLOCK_ROWS", 64)
+    monkeypatch.setattr(lazy_rows, "BLOCK_ROWS", 64)
     stored, fits = X.itemsize * X.shape[1] * 100, []
     for most in (X.nbytes, stored, 0):
         monkeypatch.setattr(design, "MAPPED_BYTES", most)
@@ -191,8 +190,7 @@ def test_the_memory_of_streaming_does_not_grow_with_the_file(tmp_path, monkeypat
     file = np.memmap(tmp_path / "rows", np.float32, "w+", shape=shape)
     file[:] = np.random.default_rng(0).normal(size=shape)
     codes = (file[:, 0] > 0).astype(int)
-    for module in (design, lazy_rows):
-        monkeypatch.setattr(module, "BLOCK_ROWS", 256)
+    monkeypatch.setattr(lazy_rows, "BLOCK_ROWS", 256)
     monkeypatch.setattr(coordinates, "MOST_COORDINATES", 0)  # a Hessian has its own rows
     numbers, standardised = [], design.DesignRows._standardised
 
