@@ -206,3 +206,10 @@ def test_a_change_of_mapped_weights_does_not_change_their_file(llama):
     assert llama.read_bytes() == content
     model.save_pretrained(llama.parent)  # replaces the file that the weights are mapped from
     assert torch.equal(model.last_norm.weight, load_model(llama.parent).last_norm.weight)
+
+
+def test_wide_weights_are_aligned_as_torch_aligns_them(tmp_path):
+    config = config_of({"model_type": "llama", **NETWORKS["llama"]})
+    random_network(config, seed=1).double().save_pretrained(tmp_path)
+    model = load_model(tmp_path)  # MKL rounds products of float64 by the alignment of its arguments
+    assert all(weight.data_ptr() % 64 == 0 for weight in model.parameters())
