@@ -210,10 +210,10 @@ def open_safetensors(path: Path) -> dict[str, StoredTensor]:
 
     def read(name: str) -> Tensor:
         code, shape = entries[name]["dtype"], entries[name]["shape"]
-        if code not in CODES:
+        start, stop = (8 + size + offset for offset in entries[name]["data_offsets"])
+        if code not in CODES or start == stop:  # nothing can be mapped of an empty tensor
             with reading_tensor(path), safe_open(path, "pt") as file:
                 return cast(Tensor, file.get_tensor(name))
-        start, stop = (8 + size + offset for offset in entries[name]["data_offsets"])
         page = start - start % mmap.ALLOCATIONGRANULARITY
         with reading_tensor(path), path.open("rb") as content:
             mapped = mmap.mmap(content.fileno(), stop - page, access=mmap.ACCESS_COPY, offset=page)

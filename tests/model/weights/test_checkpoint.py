@@ -206,3 +206,13 @@ def test_a_change_of_mapped_weights_does_not_change_their_file(llama):
     assert llama.read_bytes() == content
     model.save_pretrained(llama.parent)  # replaces the file that the weights are mapped from
     assert torch.equal(model.last_norm.weight, load_model(llama.parent).last_norm.weight)
+
+
+def test_wide_weights_are_aligned_as_torch_aligns_them(llama):
+    # MKL rounds products of float64 by the alignment of its arguments.
+    wide = {name: tensor.double() for name, tensor in load_file(llama).items()}
+    (llama.parent / "digests.json").unlink()
+    for length in (1, 9, 17):  # the header, and so the place of the weights, differs
+        save_file(wide, llama, metadata={"note": length * "n"})
+        model = load_model(llama.parent)
+        assert all(weight.data_ptr() % 64 == 0 for weight in model.parameters())
