@@ -14,18 +14,18 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "probekit"
 BUDGETS = {
     "report": 7514,
-    "pipeline": 5697,
-    "probes": 5704,
+    "pipeline": 5744,
+    "probes": 5707,
     "model": 4572,
     "activations": 2505,
     "cli": 2052,
     "interventions": 1923,
     "experiment": 1738,
-    "data": 1852,
+    "data": 1861,
     "results": 1950,
     "training": 859,
     "analysis": 494,
-    "": 1441,  # the files at the top
+    "": 1445,  # the files at the top
 }
 NO_CODE = (
     tokenize.COMMENT,
