@@ -14,7 +14,7 @@ import numpy as np
 
 from probekit.errors import ConfigError, ProbekitError, TooFewGroupsError
 from probekit.experiment.activations import AnyExperiment
-from probekit.lazy_rows import LOADED_BYTES
+from probekit.lazy_rows import LOADED_BYTES, rows_of_block
 from probekit.pipeline.experiment.rows import Rows
 from probekit.probes.fitters import FittedRows
 from probekit.probes.prober import Prober
