@@ -20,7 +20,8 @@ from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import solve_triangular
+from scipy.linalg import cholesky, solve_triangular
+from scipy.linalg.blas import dsyrk
 from scipy.special import expit
 
 from probekit.lazy_rows import LazyRows, rows_of_block
@@ -110,12 +111,12 @@ def _without_group(
         X = LazyRows.of(np.linalg.qr(scaling.apply(X[:]).T).R.T)
         scaling = Scaling(np.zeros(len(X)), np.ones(len(X)))
     n_features = X.shape[1]
-    hessian = np.zeros((n_features + 1, n_features + 1))
-    hessian[:-1, :-1] = penalty * np.eye(n_features)  # the bias, in the last place, has none
+    # The lower triangle; the bias, in the last place, has no penalty.
+    hessian = np.asfortranarray(np.diag(np.append(np.full(n_features, penalty), 0.0)))
     for part, rows in X.blocks():
         weighted = _with_bias(scaling, rows) * np.sqrt(curvature[part, None])
-        hessian += weighted.T @ weighted
-    root = np.linalg.cholesky(hessian)
+        hessian = dsyrk(1.0, weighted.T, 1.0, hessian, lower=True, overwrite_c=True)
+    root = cholesky(hessian, lower=True, overwrite_a=True)
     left_out = scores.copy()
     for numbers in _blocks(data.groups, rows_of_block(X.shape[1])):
         block = _with_bias(scaling, X[numbers.ravel()])
