@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -326,13 +326,13 @@ class Objectives:
         rows: The standardised rows (n, q).
         axes: Principal axes (q, q) of the rows.
         variances: Variances (q,) of the rows along the axes.
-        columns: Label codes (n_columns, n) of each label column.
+        columns: Class (n_columns, n) of each row in each label column.
         shares: Row weights (n_shares, n) of each share, or which rows belong to it.
         column: Index (F,) of the label column of each fit.
         share: Index (F,) of the share of each fit.
-        class_of_code: Class (F, n_codes) of each label code in each fit.
-        factors: Factor (F, n_classes) of the weights of the rows of each class. The products sum to
-            1 in each fit.
+        factor: Factor (F,) of the row weights of each fit.
+        class_weights: Factor (F, n_classes) of the row weights of each class; None for equal ones.
+            All three factors together sum to 1 in each fit.
         units: Factors (F, q) that convert the coefficients of a fit to coefficients on the rows.
         penalty: Regularisation strength (F,): the factor of half the squared coefficients.
         group: Group number (F,); fits of a group have about the same Hessian.
@@ -345,23 +345,29 @@ class Objectives:
     shares: Tensor
     column: Tensor
     share: Tensor
-    class_of_code: Tensor
-    factors: Tensor
+    factor: Tensor
+    class_weights: Tensor | None
     units: Tensor
     penalty: Tensor
     group: Tensor
 
     def select(self, fits: Tensor | slice) -> Objectives:
         """Return the objectives of some of the fits."""
-        per_fit = ("column", "share", "class_of_code", "factors", "units", "penalty", "group")
-        return replace(self, **{name: getattr(self, name)[fits] for name in per_fit})
+        per_fit = ("column", "share", "factor", "class_weights", "units", "penalty", "group")
+        found = {name: getattr(self, name) for name in per_fit}
+        selected: dict[str, Any] = {
+            name: None if one is None else one[fits] for name, one in found.items()
+        }
+        return replace(self, **selected)
 
     def blocks(self, point: Tensor, every: int = 1) -> Iterator[RowBlock]:
         """Yield every k-th row by blocks, at coefficients and intercepts (F, c, q + 1)."""
         coef = (point[..., :-1] * self.units[:, None]).flatten(0, 1)
         for place, rows in self.rows.blocks(every):
-            codes = self.class_of_code.gather(1, self.columns[self.column, place].long())
-            weights = self.factors.gather(1, codes) * self.shares[self.share, place]
+            codes = self.columns[:, place].index_select(0, self.column)
+            weights = self.shares[:, place].index_select(0, self.share) * self.factor[:, None]
+            if self.class_weights is not None:
+                weights *= self.class_weights.gather(1, codes.long())
             scores = linear(coef, rows).view(*point.shape[:2], -1).add_(point[..., -1:])
             yield RowBlock(rows, codes, weights, scores)
 
@@ -407,7 +413,7 @@ class RowBlock(NamedTuple):
 
         It overwrites the scores.
         """
-        scores, codes = self.scores, self.codes
+        scores, codes, weights = self.scores, self.codes, self.weights
         if scores.shape[1] == 1:
             score = scores[:, 0]
             # Above 40, softplus(x) rounds to x in float64; the default threshold is too low for it.
@@ -415,11 +421,12 @@ class RowBlock(NamedTuple):
             slopes = scores.sigmoid_().sub_(codes[:, None])
         else:
             slopes = scores.softmax(dim=1)  # minus 1 at the true class, subtracted in place below
-            of_truth = slopes.gather(1, codes[:, None])
+            is_true = codes.long()[:, None]
+            of_truth = slopes.gather(1, is_true)
             loss = -of_truth[:, 0].clamp_min(torch.finfo(of_truth.dtype).tiny).log()
-            slopes.scatter_add_(1, codes[:, None], torch.full_like(of_truth, -1))
-        slopes.mul_(self.weights[:, None])
-        return (loss * self.weights).sum(dim=1, dtype=torch.float64), slopes
+            slopes.scatter_add_(1, is_true, torch.full_like(of_truth, -1))
+        slopes.mul_(weights[:, None])
+        return torch.linalg.vecdot(loss, weights).double(), slopes
 
     def probabilities(self) -> Tensor:
         """Return the probabilities (F, c, b) of the second of two classes, or of each class."""

@@ -178,9 +178,9 @@ class _Task:
 
     `number` is the index of the problem, `share` that of its share in the design, and `codes` are
     the label codes of the rows of the design. `classes` are those with weight in the share,
-    `totals` (n_classes,) their weights, and `class_weights` (n_classes,) factors of these weights.
-    Tasks of a group have the same labels, classes and C, and shares of about the same size and
-    standard deviations, and therefore about the same Hessian.
+    `totals` (n_classes,) their weights, and `class_weights` (n_classes,) factors of these weights,
+    None for equal ones. Tasks of a group have the same labels, classes and C, and shares of about
+    the same size and standard deviations, and therefore about the same Hessian.
     """
 
     number: int
@@ -190,7 +190,7 @@ class _Task:
     codes: Codes
     classes: Codes
     totals: Floats
-    class_weights: Floats
+    class_weights: Floats | None
     start: AffineLayer | None
 
     @property
@@ -220,10 +220,9 @@ def _tasks(
             totals_of[labels, share] = np.bincount(codes, weights=of_rows).astype(np.float64)
         classes = np.flatnonzero(totals_of[labels, share])
         totals = totals_of[labels, share][classes]
-        # Balanced: each class gets the same total weight.
-        factors = (
-            totals.sum() / (len(totals) * totals) if problem.balanced else np.ones(len(totals))
-        )
+        factors = None
+        if problem.balanced:  # each class gets the same total weight
+            factors = totals.sum() / (len(totals) * totals)
         # Groups are numbered in the order in which their keys occur first.
         key = (labels, classes.tobytes(), problem.balanced, problem.C, signatures[share].tobytes())
         group = groups.setdefault(key, len(groups))
@@ -274,7 +273,7 @@ def _start(design: Design, task: _Task) -> Tensor:
     if task.start is not None and design.back.ndim == 1:
         coef, intercept = design.unfold(task.share, *task.start)
     else:
-        counts = task.totals * task.class_weights
+        counts = task.totals * (1 if task.class_weights is None else task.class_weights)
         logs = np.log(counts / counts.sum())
         coef = np.zeros((task.n_scores, len(design.variances)))
         intercept = logs[1:] - logs[0] if task.n_scores == 1 else logs - logs.mean()
@@ -284,30 +283,34 @@ def _start(design: Design, task: _Task) -> Tensor:
 
 def _objectives(design: Design, tasks: Sequence[_Task]) -> Objectives:
     """Return the objectives of a batch of tasks, with row weights that sum to 1 in each."""
-    columns = {id(task.codes): task.codes for task in tasks}
-    places = {labels: place for place, labels in enumerate(columns)}
-    n_codes = 1 + max(int(codes.max()) for codes in columns.values())
-    stacked = np.stack(list(columns.values())).astype(np.min_scalar_type(-n_codes))
-    # A code without weight in the share gets any class.
-    class_of_code = [
-        np.searchsorted(task.classes, np.arange(n_codes)).clip(max=len(task.classes) - 1)
-        for task in tasks
-    ]
+    # Fits of the same labels and classes share a column; a code without weight gets any class.
+    dtype = np.min_scalar_type(-max(len(task.classes) for task in tasks))
+    columns: dict[tuple[int, bytes], Codes] = {}
+    keys = [(id(task.codes), task.classes.tobytes()) for task in tasks]
+    for key, task in zip(keys, tasks, strict=True):
+        if key not in columns:
+            index = np.searchsorted(task.classes, task.codes).clip(max=len(task.classes) - 1)
+            columns[key] = index.astype(dtype)
+    places = {key: place for place, key in enumerate(columns)}
     totals = np.array([task.totals.sum() for task in tasks])
     C = np.array([task.C for task in tasks])
-    factors = np.stack([task.class_weights for task in tasks]) / totals[:, None]
+    class_weights = None
+    given = [task.class_weights for task in tasks]
+    if any(one is not None for one in given):
+        filled = [np.ones(len(tasks[0].classes)) if one is None else one for one in given]
+        class_weights = torch.as_tensor(np.stack(filled)).to(design.variances)
     penalty = np.minimum(1 / (C * totals * design.largest), LARGEST_PENALTY)
     device, share = design.weights.device, [task.share for task in tasks]
     return Objectives(
         rows=design.rows,
         axes=design.axes,
         variances=design.variances,
-        columns=torch.as_tensor(stacked, device=device),
+        columns=torch.as_tensor(np.stack(list(columns.values())), device=device),
         shares=design.weights,
-        column=torch.tensor([places[id(task.codes)] for task in tasks], device=device),
+        column=torch.tensor([places[key] for key in keys], device=device),
         share=torch.tensor(share, device=device),
-        class_of_code=torch.as_tensor(np.stack(class_of_code), device=device),
-        factors=torch.as_tensor(factors).to(design.variances),
+        factor=torch.as_tensor(1 / totals).to(design.variances),
+        class_weights=class_weights,
         units=design.units[share],
         penalty=torch.as_tensor(penalty).to(design.variances),
         group=torch.tensor([task.group for task in tasks], device=device),
