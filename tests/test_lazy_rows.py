@@ -11,7 +11,7 @@ NUMBERS = np.array([4, 5, 6, 20, 1])
 
 
 def lazily(is_mapped=True):
-    """The rows, and what is read of them: slices and row numbers."""
+    """The rows, and the slices and row numbers that are read."""
     places = []
 
     def read(place):
