@@ -72,8 +72,8 @@ ERRORS = (
     PlantedError(
         "the penalty of a fit is halved",
         "probes/solve/solver.py",
-        "penalty=(1 / (C * total[:, 0]))",
-        "penalty=(1 / (2 * C * total[:, 0]))",
+        "1 / (C * totals * design.largest)",
+        "1 / (2 * C * totals * design.largest)",
         "tests/probes/solve/test_solver.py::test_objective_is_as_low_as_a_tight_reference",
     ),
     PlantedError(
@@ -116,10 +116,10 @@ ERRORS = (
     PlantedError(
         "stored rows have the name of the next site",
         "activations/forward.py",
-        "    return BatchRows(batch.rows, values, dtype, arrival)",
+        "    return BatchRows(batch.rows, values, dtype, _arrival(model))",
         "    names = list(values)\n"
         "    moved = dict(zip([*names[1:], names[0]], values.values(), strict=True))\n"
-        "    return BatchRows(batch.rows, moved, dtype, arrival)",
+        "    return BatchRows(batch.rows, moved, dtype, _arrival(model))",
         "tests/activations/test_capture.py::test_every_row_is_what_one_forward_pass_gives",
     ),
     PlantedError(
@@ -212,8 +212,8 @@ ERRORS = (
     PlantedError(
         "a source reads the rows of the first position",
         "pipeline/experiment/source.py",
-        "np.arange(position, store.n_rows, n_positions)",
-        "np.arange(0, store.n_rows, n_positions)",
+        "np.arange(position, store.n_rows, len(",
+        "np.arange(0, store.n_rows, len(",
         "tests/pipeline/experiment/test_features.py::test_only_rows_of_the_position_are_read",
     ),
     PlantedError(

@@ -9,8 +9,10 @@ Each work and size is a process of its own; its memory is the peak, with that of
 from __future__ import annotations
 
 import argparse
+import atexit
 import math
 import resource
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -103,6 +105,7 @@ def whole_probe(n_rows: int, *, mapped: bool) -> Callable[[], object]:
     """Call `probekit.probe` on 768 features, without control task, code length and p-values."""
     X, codes = site_of(n_rows, 768, 2)
     folder = Path(tempfile.mkdtemp())
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     activations: Any = {"layer_0": X}
     if mapped:
         np.save(folder / "layer_0.npy", X)

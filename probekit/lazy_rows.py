@@ -73,7 +73,8 @@ class LazyRows:
         if self.numbers is None:
             return self.read(place)
         numbers = self.numbers[place]
-        if len(numbers) and (np.diff(numbers) == 1).all():  # a slice is read faster
+        # A slice is read faster.
+        if len(numbers) and numbers[0] >= 0 and (np.diff(numbers) == 1).all():
             return self.read(slice(int(numbers[0]), int(numbers[-1]) + 1))
         return self.read(numbers)
 
@@ -95,7 +96,10 @@ class LazyRows:
         """Return the rows in memory if they are small or in memory already, else unchanged."""
         if not self.is_mapped or self.nbytes > LOADED_BYTES:
             return self
-        return LazyRows.of(np.asarray(self[:]))
+        rows = np.empty(self.shape, self.dtype)  # what `read` returns may be a view of more
+        for place, block in self.blocks():
+            rows[place] = block
+        return LazyRows.of(rows)
 
     def blocks(self) -> Iterator[tuple[slice, Features]]:
         """Yield all rows by blocks, with the slice of their numbers."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +18,7 @@ _VERSIONS = {
     "": ("", "memory.max", "memory.current"),
     "memory": ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),
 }
+_FAILED = re.compile("allocate memory|out of memory")  # of torch, on CPU and GPU
 _PART_FOR_WEIGHTS = 0.8  # of the available memory; the rest is for activations and copies
 
 
@@ -33,7 +35,9 @@ def available_memory(device: str = "cpu") -> float:
     if device.startswith("cuda"):
         import torch
 
-        return torch.cuda.mem_get_info(device)[0]
+        # Memory that torch's allocator keeps after it was released counts as free.
+        kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return torch.cuda.mem_get_info(device)[0] + kept
     try:
         import resource  # absent on Windows
 
@@ -89,7 +93,7 @@ def fits_in_memory(n_bytes: float, device: str = "cpu") -> bool:
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Return whether an exception of Python, torch or the system is a failed allocation."""
-    return isinstance(error, MemoryError) or "allocate memory" in str(error)
+    return isinstance(error, MemoryError) or bool(_FAILED.search(str(error)))
 
 
 def out_of_memory(what: str, n_bytes: int) -> OutOfMemoryError:

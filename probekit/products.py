@@ -28,10 +28,10 @@ from probekit.files import Disk, Draft
 # the vector width on processors other than Intel's. It is 2.3 times slower on an AMD EPYC with
 # AVX-512, and faster on one without, where oneDNN's activation functions are slow.
 _ONEDNN = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
-# A large product has at least so many rows and weights, and fewer outputs. MKL is not used for
-# others: it is slow for unembeddings, and for few rows on several threads; and for few rows or
-# narrow matrices its last bits depend on the number of threads.
-_FEWEST_ROWS, _FEWEST_WEIGHTS, _MOST_OUTPUTS = 1024, 2**19, 2**14
+# A large product has at least so many rows, weights and outputs, and fewer than most outputs. MKL
+# is not used for others: it is slow for unembeddings, and for few rows on several threads; and for
+# few rows or narrow matrices its last bits depend on the number of threads.
+_FEWEST_ROWS, _FEWEST_WEIGHTS, _FEWEST_OUTPUTS, _MOST_OUTPUTS = 1024, 2**19, 64, 2**14
 _CLEARLY_FASTER = 0.9  # MKL's time divided by oneDNN's; noise must not decide between equals
 _PID_AT_IMPORT = os.getpid()  # differs in a forked process
 if hasattr(os, "register_at_fork"):  # absent on Windows, which has no fork
@@ -170,7 +170,8 @@ def _measured_library() -> str:
     shapes = (_FEWEST_ROWS, 768), (1536, 768), (768, 1536)
     x, up, down = (torch.full(shape, 0.01, **kind) for shape in shapes)
     best: dict[Callable[..., Tensor], float] = {}
-    with threads(1):
+    # Whatever the caller's modes are.
+    with threads(1), torch.inference_mode(), torch.autocast("cpu", enabled=False):
         for product in (_linear_of_onednn, _linear_of_torch) * 4:
             start = thread_time()
             product(product(x, up, None, GELU_TANH), down, None, None)
@@ -260,7 +261,8 @@ def _is_for_onednn(x: Tensor, weight: Tensor) -> bool:
     if not is_plain or x.numel() == 0:
         return False
     has_many_rows = x.numel() // x.shape[-1] >= _FEWEST_ROWS
-    is_large = weight.numel() >= _FEWEST_WEIGHTS and weight.shape[0] < _MOST_OUTPUTS
+    is_large = weight.numel() >= _FEWEST_WEIGHTS
+    is_large = is_large and _FEWEST_OUTPUTS <= weight.shape[0] < _MOST_OUTPUTS
     return not (has_many_rows and is_large and _is_mkl_faster())
 
 

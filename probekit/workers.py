@@ -129,7 +129,8 @@ def _in_parallel(
 
     own: dict[int, Result] = {}  # results that this process computed, by number
     # The job can hold labels and groups of millions of rows: it is written once, and mapped.
-    written = TemporaryDirectory(prefix="probekit-")
+    # Windows removes no file that a worker still maps.
+    written = TemporaryDirectory(prefix="probekit-", ignore_cleanup_errors=True)
     try:
         _write_job(job, Path(written.name))
         for _ in range(helpers):

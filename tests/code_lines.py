@@ -14,9 +14,9 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "probekit"
 BUDGETS = {
     "report": 7514,
-    "pipeline": 5744,
-    "probes": 5707,
-    "model": 4572,
+    "pipeline": 5745,
+    "probes": 5717,
+    "model": 4593,
     "activations": 2505,
     "cli": 2052,
     "interventions": 1923,
@@ -25,7 +25,7 @@ BUDGETS = {
     "results": 1950,
     "training": 859,
     "analysis": 494,
-    "": 1445,  # the files at the top
+    "": 1452,  # the files at the top
 }
 NO_CODE = (
     tokenize.COMMENT,

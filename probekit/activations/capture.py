@@ -166,9 +166,10 @@ def described_reading(
     return (
         f"The weights need {size_in_words(n_bytes)} in {str(dtype).removeprefix('torch.')}, and "
         f"{size_in_words(available_memory(device))} of memory are available. So one block at a "
-        f"time is read and computed for all batches of a shard: each weight is read {often}, at "
-        f"most {size_in_words(times * n_bytes)} in all; those of an untrained network are drawn as "
-        "often."
+        f"time is read and computed for all batches of a shard: the capture reads each weight "
+        f"{often}, {size_in_words(times * n_bytes)} in all, or draws those of an untrained "
+        "network. Digests, norms, and each pass of attention and interventions read all weights "
+        "again, which estimated times exclude."
     )
 
 

@@ -8,6 +8,7 @@ lists them.
 from __future__ import annotations
 
 import math
+import threading
 from abc import abstractmethod
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -33,6 +34,7 @@ from probekit.model.weights.state_dict import as_dtype, weight_readers, write_ch
 from probekit.products import linear
 
 Result = TypeVar("Result")
+_READING = threading.RLock()  # a part of a network is read and used by one thread at a time
 _DRAWN_AT_ONCE = 1 << 16  # numbers of an initial weight, a multiple of 16
 
 
@@ -43,7 +45,8 @@ class Network(nn.Module):
     blocks rotate or have windows. Modules are found by the names in `config.WEIGHTS`.
 
     The weights are in memory, or each part of the network (`embed`, `blocks.0`, ...) is read when a
-    pass reaches it and dropped afterwards.
+    pass reaches it and dropped afterwards. A pass is a generator that yields the name of each part
+    before it computes it; `_run` computes one pass, `run_together` several.
 
     Attributes:
         CONFIG: class of the config.
@@ -140,22 +143,23 @@ class Network(nn.Module):
         """Read the weights of a part that are not in memory; drop them at the end of the block.
 
         Args:
-            part: `embed`, `blocks.0`, ..., `ln_final`.
+            part: `embed`, `blocks.0`, ...
         """
         if self.is_in_memory:
             yield
             return
-        weights = {
-            name: self.get_parameter(name)
-            for name, parameter in self.named_parameters()
-            if parameter.is_meta and self._part_of(name) == part
-        }
-        self.load_state_dict(weights, strict=False, assign=True)
-        try:
-            yield
-        finally:
-            dropped = {name: weight.to("meta") for name, weight in weights.items()}
-            self.load_state_dict(dropped, strict=False, assign=True)
+        with _READING:
+            weights = {
+                name: self.get_parameter(name)
+                for name, parameter in self.named_parameters()
+                if parameter.is_meta and self._part_of(name) == part
+            }
+            self.load_state_dict(weights, strict=False, assign=True)
+            try:
+                yield
+            finally:
+                dropped = {name: weight.to("meta") for name, weight in weights.items()}
+                self.load_state_dict(dropped, strict=False, assign=True)
 
     def _part_of(self, name: str) -> str:
         """Return the part of the network that a parameter belongs to."""
@@ -269,8 +273,7 @@ class Network(nn.Module):
 
     def final_norm(self, resid: Tensor, tap: Taps | None = None) -> Tensor:
         """Return the final norm of residuals, shape [... d_model]; its taps are at `ln_final`."""
-        with self.weights_of("ln_final"):
-            return cast(Tensor, self.last_norm(resid, tap or Taps(None)))
+        return cast(Tensor, self.last_norm(resid, tap or Taps(None)))
 
     def unembed(self, x: Tensor) -> Tensor:
         """Return the logits of the output of the final norm, shape [... d_vocab]."""
@@ -330,15 +333,35 @@ class Network(nn.Module):
         return model.to(device)
 
     def read_when_needed(self, readers: Mapping[str, Callable[[], Tensor]], device: str) -> Self:
-        """Read each weight when a pass needs it, and return the network, which has none so far.
+        """Read each weight when a pass needs it, and return the network.
+
+        Only the final norm is in memory: it is small, and analyses of the logits use it.
 
         Args:
             readers: function of each parameter that returns it, all in one dtype, by name.
             device: device of the weights.
         """
-        self.to(readers[self.config.WEIGHTS.norm + ".weight"]().dtype)
+        prefix = f"{self.config.WEIGHTS.norm}."
+        norm = {
+            name: read().to(device) for name, read in readers.items() if name.startswith(prefix)
+        }
+        self.to(next(iter(norm.values())).dtype)
         self._readers, self._device = readers, torch.device(device)
+        self.load_state_dict(norm, strict=False, assign=True)
         return self
+
+    def requires_grad_(self, requires_grad: bool = True) -> Self:
+        """Set whether gradients of the weights are computed, and return the network.
+
+        Raises:
+            ConfigError: weights that are read for each pass cannot be trained.
+        """
+        if requires_grad and not self.is_in_memory:
+            raise ConfigError(
+                "Weights that are read for each pass cannot be trained. Load the network with "
+                "`in_memory=True`."
+            )
+        return super().requires_grad_(requires_grad)
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Write config.json and model.safetensors, which transformers reads, and their digests.
@@ -347,7 +370,8 @@ class Network(nn.Module):
             StoreError: a file cannot be written.
             CheckpointError: the folder has a damaged digests.json.
         """
-        write_checkpoint(Path(folder), self.config, self.state_dict())
+        weights = {name: self.get_parameter(name) for name in self.state_dict()}
+        write_checkpoint(Path(folder), self.config, weights)
 
     def forward(
         self,

@@ -5,10 +5,10 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from probekit.lazy_rows import Features as Features
 from probekit.lazy_rows import LazyRows
 
 Floats = NDArray[np.float64]
-Features = NDArray[np.floating]
 Rows: TypeAlias = Features | LazyRows
 Codes = NDArray[np.int64]
 Mask = NDArray[np.bool_]

@@ -239,14 +239,15 @@ def group_folds(
             rows[fold] += n
             sizes[fold] += n
             fold_of_group[group] = fold
-        return fold_of_group[group_of_row]
-    share = counts / counts.sum(axis=0)  # share of each label's rows that each group holds
-    for group in order:
-        # The fold with the fewest rows of the labels that the group has a large share of. The total
-        # number of rows breaks ties, so that no fold stays empty; the last key is sorted first.
-        fold = np.lexsort((label_counts.sum(axis=1), label_counts @ share[group]))[0]
-        label_counts[fold] += counts[group]
-        fold_of_group[group] = fold
+    else:
+        share = counts / counts.sum(axis=0)  # share of each label's rows that each group holds
+        for group in order:
+            # The fold with the fewest rows of the labels that the group has a large share of. The
+            # total number of rows breaks ties, so that no fold stays empty; the last key is sorted
+            # first.
+            fold = np.lexsort((label_counts.sum(axis=1), label_counts @ share[group]))[0]
+            label_counts[fold] += counts[group]
+            fold_of_group[group] = fold
     return fold_of_group[group_of_row]
 
 

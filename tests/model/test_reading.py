@@ -1,8 +1,11 @@
 """Networks whose weights are read when a pass needs them: the bits of the same ones in memory."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 
+from probekit.errors import CheckpointError, ConfigError
 from probekit.model.families.table import load_model, random_network, zero_network
 from probekit.model.network import Network
 from probekit.model.weights.state_dict import digest_weights
@@ -19,7 +22,10 @@ def folder(request, tmp_path):
 
 
 def assert_all_dropped(model):
-    assert all(parameter.is_meta for parameter in model.parameters())
+    """Only the final norm, which analyses use, stays in memory."""
+    norm = model.config.WEIGHTS.norm
+    kept = [name for name, parameter in model.named_parameters() if not parameter.is_meta]
+    assert kept == [name for name in model.state_dict() if name.startswith(f"{norm}.")]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -39,7 +45,32 @@ def test_every_number_is_that_of_the_network_in_memory(folder, dtype):
     assert torch.equal(read.head_output(1)[0], whole.head_output(1)[0])
     assert torch.equal(read.mlp_output(1), whole.mlp_output(1))
     assert torch.equal(read.unembedding, whole.unembedding)
+    assert torch.equal(read.last_norm.gain, whole.last_norm.gain)
+    if whole.position_embedding is not None:
+        assert torch.equal(read.position_embedding, whole.position_embedding)
     assert_all_dropped(read)
+
+
+def test_it_is_saved_as_it_was_read_and_not_trained(folder, tmp_path):
+    read = load_model(folder, in_memory=False)
+    read.save_pretrained(tmp_path / "copy")
+    assert digest_weights(load_model(tmp_path / "copy")) == digest_weights(read)
+    with pytest.raises(ConfigError, match="cannot be trained"):
+        read.requires_grad_()
+
+
+def test_a_file_that_is_replaced_is_noticed(folder):
+    read = load_model(folder, in_memory=False)
+    network("llama").save_pretrained(folder)
+    with pytest.raises(CheckpointError, match="changed while its weights were used"):
+        read(TOKENS)
+
+
+def test_threads_share_a_network(folder):
+    read, expected = load_model(folder, in_memory=False), load_model(folder)(TOKENS)
+    with ThreadPoolExecutor(3) as pool:
+        found = list(pool.map(lambda _: read(TOKENS), range(30)))
+    assert all(torch.equal(logits, expected) for logits in found)
 
 
 def test_a_failing_tap_leaves_no_weights_in_memory(folder):

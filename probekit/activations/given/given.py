@@ -259,21 +259,30 @@ class MemoryArray(SiteArray):
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self._file is None:
-            self._file, values = _temporary_file(self.shape)
-            start = 0
-            for rows in self.parts(_rows_at_once(self)):
-                values[start : start + len(rows)] = rows
-                start += len(rows)
-            values.flush()
-            self._values_in_file = values  # the file is removed with it
+            parts = self.parts(_rows_at_once(self))
+            # The file is removed with its array.
+            self._file, self._values_in_file = _temporary_file(self.shape, parts)
         return NpyArray, (self._file,)
 
 
-def _temporary_file(shape: tuple[int, ...]) -> tuple[Path, Any]:
-    """Return the path of a new .npy file and its array of float32; both end with the array."""
+def _temporary_file(shape: tuple[int, ...], parts: Iterable[FloatArray]) -> tuple[Path, Any]:
+    """Return the path of a new .npy file with the rows of some parts, and its mapped array.
+
+    The file is removed with the array. It is written before it is mapped: writing to the map of a
+    full disk would kill the process.
+    """
     folder = tempfile.mkdtemp(prefix="probekit-")
     path = Path(folder) / "rows.npy"
-    values = np.lib.format.open_memmap(path, "w+", np.float32, shape)
+    try:
+        with path.open("wb") as file:
+            header = {"descr": "<f4", "fortran_order": False, "shape": shape}
+            np.lib.format.write_array_header_1_0(file, header)
+            for part in parts:
+                file.write(np.ascontiguousarray(part, "<f4").data.cast("B"))
+        values = np.lib.format.open_memmap(path, mode="r")
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
     weakref.finalize(values, shutil.rmtree, folder, ignore_errors=True)
     return path, values
 
@@ -360,7 +369,8 @@ class GivenActivations:
         large.
 
         Raises:
-            DataError: the numbers changed since they were checked, or change while they are read.
+            DataError: a file changed since it was checked, or changes while it is read.
+            OSError: the copy cannot be written.
         """
         array, width = self.arrays[site], self.contents[site].n_features
         rows = LazyRows(
@@ -372,19 +382,11 @@ class GivenActivations:
         if array.has_numbers:
             return rows
         if rows.nbytes > LOADED_BYTES:
-            _, copy = _temporary_file(rows.shape)
+            _, copy = _temporary_file(rows.shape, _parts(array))
         else:
-            copy = np.empty(rows.shape, dtype=np.float32)
-
-        def copied() -> Iterator[FloatArray]:
-            """Yield the parts of the array to be digested; copy each on its way."""
-            start = 0
-            for part in _parts(array):
-                copy[start : start + len(part)] = part
-                start += len(part)
-                yield part
-
-        if _digest(array, copied()) != self.contents[site].digest:
+            copy = np.concatenate(list(_parts(array)))
+        blocks = (block for _, block in LazyRows.of(copy).blocks())
+        if _digest(array, blocks) != self.contents[site].digest:
             raise DataError(f"{site}: the activations changed during the run. Run it again.")
         return LazyRows.of(copy)
 

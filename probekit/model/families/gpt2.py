@@ -366,7 +366,7 @@ class GPT2(Network):
     @property
     def position_embedding(self) -> Tensor:
         """Embedding of every position, shape [n_ctx d_model]."""
-        return self.wpe.weight
+        return self.get_parameter("wpe.weight")
 
     def embedded(self, tokens: Tensor, context: Context, tap: Taps) -> Tensor:
         """Return the residual stream before the first block, shape [batch pos d_model]."""

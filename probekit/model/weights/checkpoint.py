@@ -182,6 +182,12 @@ def reading_tensor(path: Path, *others: type[Exception]) -> Iterator[None]:
 DIGEST = "blake3"
 
 
+def _state_of(path: Path) -> tuple[int, int, int]:
+    """Return values that differ after a file has changed or was replaced."""
+    found = path.stat()
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
 def open_safetensors(path: Path) -> dict[str, StoredTensor]:
     """Return the tensors of a safetensors file by name; each read maps the bytes of one tensor.
 
@@ -193,6 +199,7 @@ def open_safetensors(path: Path) -> dict[str, StoredTensor]:
         CheckpointError: the file is damaged.
     """
     with reading_tensor(path):
+        opened = _state_of(path)
         # numpy, because for torch the library maps the whole file as writable memory, which the
         # system refuses for a file that is larger than memory.
         with safe_open(path, "np") as file:  # checks the header
@@ -209,6 +216,8 @@ def open_safetensors(path: Path) -> dict[str, StoredTensor]:
     entries.pop("__metadata__", None)
 
     def read(name: str) -> Tensor:
+        if _state_of(path) != opened:
+            raise CheckpointError(f"{path} changed while its weights were used. Load them again.")
         code, shape = entries[name]["dtype"], entries[name]["shape"]
         start, stop = (8 + size + offset for offset in entries[name]["data_offsets"])
         if code not in CODES or start == stop:  # nothing can be mapped of an empty tensor

@@ -261,8 +261,8 @@ class ModelSource(Source):
 
         if not is_large:
             return LazyRows.of(read(slice(None)))
-        width = read(slice(1)).shape[1]
-        return LazyRows(read, (len(numbers), width), np.dtype(np.float32))
+        first = read(slice(1))
+        return LazyRows(read, (len(numbers), first.shape[1]), first.dtype)
 
     def _read(self, site: str, position: int, network: str, numbers: IntArray) -> FloatArray:
         """Return the rows of a whole site, shape (n_rows, ...), read once for all of its heads."""

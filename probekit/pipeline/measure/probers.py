@@ -135,7 +135,7 @@ def probing_bytes(probers: Sequence[Prober], widths: Sequence[int]) -> int:
     is_loaded = site <= LOADED_BYTES
     size = _LIBRARIES + _OF_ROW * n_rows * len(probers) + is_loaded * site
     # Standardised rows; kinds without blocks have two copies in float64.
-    if {kind.kind for kind in settings.kinds} & {"svm", "mlp"}:
+    if any(one.kind in ("svm", "mlp") or one.task in ("text", "tree") for one in settings.kinds):
         size += 16 * n_train * d
     else:
         size += min(4 * n_train * d, RESIDENT_BYTES if is_loaded else MAPPED_BYTES)

@@ -190,10 +190,11 @@ class _Job:
         """Return the error for a site whose rows or fits could not be allocated."""
         needed = probing_bytes([self.prober], self.source.widths)
         return OutOfMemoryError(
-            f"There is not enough memory to probe {name} ({error or 'an allocation failed'}): each "
-            f"process needs about {size_in_words(needed)}, and {size_in_words(available_memory())} "
-            "are available. Probe one site at a time with `--workers 1`, or set `probe.fit_rows` "
-            "to fit probes on fewer rows. Results of finished sites are kept."
+            f"There is not enough memory to probe {name} ({str(error) or 'an allocation failed'}): "
+            f"each process needs about {size_in_words(needed)}, and "
+            f"{size_in_words(available_memory())} are available. Probe one site at a time with "
+            "`--workers 1`, or set `probe.fit_rows` to fit probes on fewer rows. Results of finished "
+            "sites are kept."
         )
 
     def _measure(self, selection: Probed, folder: Path) -> SiteResult:

@@ -157,4 +157,4 @@ def _blocks(groups: NDArray[np.generic], at_once: int) -> Iterator[Codes]:
     by_group, starts = np.argsort(codes, kind="stable"), np.cumsum(sizes) - sizes
     for size in np.unique(sizes):
         rows = by_group[starts[sizes == size, None] + np.arange(size)]
-        yield from np.array_split(rows, 1 + rows.size // at_once)
+        yield from np.array_split(rows, min(len(rows), 1 + rows.size // at_once))

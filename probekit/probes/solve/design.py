@@ -282,7 +282,7 @@ def _spread(rows: DesignRows, weights: Tensor, typical: Mask) -> Tensor:
 
     It is that of the typical rows, or of all rows of a share with fewer than two typical ones.
     """
-    used = weights * torch.as_tensor(typical, device=weights.device)
+    used = weights * torch.tensor(typical, device=weights.device)  # a copy: workers cannot write
     few = (used > 0).sum(dim=1, keepdim=True) < 2
     used = torch.where(few, weights, used)
     totals = used.sum(dim=1, keepdim=True, dtype=torch.float64)
@@ -376,7 +376,8 @@ class Objectives:
 
         A point has the coefficients and intercepts (F, c, q + 1) of all fits.
         """
-        value = 0.5 * self.penalties(point, point).double()
+        coef = point[..., :-1]
+        value = 0.5 * (self.penalty * dot(coef, coef)).double()
         gradient = torch.zeros_like(point, dtype=torch.float64)
         for block in self.blocks(point):
             losses, slopes = block.losses()
@@ -385,12 +386,8 @@ class Objectives:
             gradient[..., :-1] += product.view(*slopes.shape[:2], -1)
             gradient[..., -1] += slopes.sum(dim=2)
         gradient[..., :-1] *= self.units[:, None]
-        gradient[..., :-1] += self.penalty[:, None, None] * point[..., :-1]
+        gradient[..., :-1] += self.penalty[:, None, None] * coef
         return value, gradient.to(point.dtype)
-
-    def penalties(self, first: Tensor, second: Tensor) -> Tensor:
-        """Return penalty times inner product of the coefficients of two points (F,)."""
-        return self.penalty * dot(first[..., :-1], second[..., :-1])
 
 
 class RowBlock(NamedTuple):

@@ -1,7 +1,9 @@
 """Arrays in memory and on disk: every problem names the site and the row."""
 
+import errno
 import os
 import pickle
+import tempfile
 
 import numpy as np
 import pytest
@@ -276,6 +278,19 @@ def test_rows_are_read_by_their_numbers(tmp_path, monkeypatch, how, loaded):
     np.testing.assert_array_equal(rows[numbers], expected[numbers])
     np.testing.assert_array_equal(rows[2:5], expected[2:5])
     np.testing.assert_array_equal(rows[:], expected)
+
+
+def test_a_full_disk_is_an_error_and_leaves_no_file(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    given = open_activations({"a": np.zeros((2000, 500), np.float32)})
+
+    def full(_rows, _dtype):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(given_module.np, "ascontiguousarray", full)
+    with pytest.raises(OSError, match="No space left"):
+        pickle.dumps(given.arrays)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_arrays_in_memory_are_pickled_as_files():

@@ -106,7 +106,7 @@ def test_large_sites_are_read_by_blocks(monkeypatch, experiment, store, view):
     monkeypatch.setattr(source_module, "LOADED_BYTES", 0)
     for site, values in zip(sites, expected, strict=True):
         rows = whole.block(site)
-        assert rows.is_mapped
+        assert (rows.is_mapped, rows.dtype) == (True, values.dtype)
         numbers = np.array([3, 0, 1, 2])
         np.testing.assert_array_equal(rows[numbers], values[numbers])
         np.testing.assert_array_equal(rows[1:3], values[1:3])

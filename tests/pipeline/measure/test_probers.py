@@ -37,6 +37,8 @@ def test_memory_grows_with_the_features_until_rows_stay_in_their_file(monkeypatc
     assert sizes == sorted(sizes)
     grown = sizes[2] - sizes[1]
     assert 1.5 * 20_000 * 768 * 4 < grown < 8 * 20_000 * 768 * 4
+    svm = probing_bytes([prober_of("svm", n=20_000)], [768])
+    assert svm == pytest.approx(sizes[1] + 3 * 10_000 * 768 * 4, rel=0.05)
     for name in ("LOADED_BYTES", "MAPPED_BYTES"):
         monkeypatch.setattr(probers, name, 0)
     assert sizes[1] - probing_bytes([prober], [768]) == 1.5 * 20_000 * 768 * 4

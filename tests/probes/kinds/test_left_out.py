@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from scipy.special import expit
 
+from probekit import lazy_rows
 from probekit.probes.data import ProbeData
 from probekit.probes.kinds.left_out import logistic_left_out, ridge_left_out
 from probekit.probes.kinds.ridge import ridge_path
@@ -92,6 +93,15 @@ def test_saturated_probabilities_have_a_hessian():
     layer = Scaling.standard(X).fold(np.full((1, 7), 1e6), np.zeros(1))
     data = TrainingRows(X, is_second * 1, groups)
     assert np.isfinite(logistic_left_out(data, layer, C=1e6)).all()
+
+
+def test_groups_larger_than_a_block_are_left_out(monkeypatch):
+    X, is_second, groups, weights = sample(60, 7, 4)
+    layer = Scaling.standard(X).fold(np.full((1, 7), 0.1), np.zeros(1))
+    data = TrainingRows(X, is_second * 1, groups)
+    expected = logistic_left_out(data, layer, 1.0, weights)
+    monkeypatch.setattr(lazy_rows, "BLOCK_ROWS", 4)
+    np.testing.assert_allclose(logistic_left_out(data, layer, 1.0, weights), expected, rtol=1e-12)
 
 
 def monitor(kind="logistic", seed=0, **settings):
