@@ -193,8 +193,8 @@ class _Job:
             f"There is not enough memory to probe {name} ({str(error) or 'an allocation failed'}): "
             f"each process needs about {size_in_words(needed)}, and "
             f"{size_in_words(available_memory())} are available. Probe one site at a time with "
-            "`--workers 1`, or set `probe.fit_rows` to fit probes on fewer rows. Results of finished "
-            "sites are kept."
+            "`--workers 1`, or set `probe.fit_rows` to fit probes on fewer rows. Results of "
+            "finished sites are kept."
         )
 
     def _measure(self, selection: Probed, folder: Path) -> SiteResult:
