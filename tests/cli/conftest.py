@@ -17,7 +17,8 @@ COLOUR_VARIABLES = ("NO_COLOR", "FORCE_COLOR", "COLORTERM")
 # What varies between machines and releases, and progress of a slow machine.
 VARYING = {
     r"(?m)^\w[^\n]*: (?!(\d+) of \1$)\d+ of \d+\n": "",
-    r"\b(?=\d*[a-f])[0-9a-f]{10,}\b": "DIGEST",
+    # A run key has 12 characters, which may all be digits.
+    r"\b([0-9a-f]{12}|(?=\d*[a-f])[0-9a-f]{10,})\b": "DIGEST",
     r"48;2;\d+;\d+;\d+": "48;2;RGB",
     r"[\d,]+ (tokens|texts)/s": r"N \1/s",
     r"(less than a|about \d+) (seconds?|minutes)": "SECONDS",
