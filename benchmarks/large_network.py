@@ -85,7 +85,7 @@ def write_texts(path: Path) -> None:
     path.write_text("\n".join(lines) + "\n")
 
 
-class Told:
+class JsonWatcher:
     """A watcher that prints each report as a line of JSON."""
 
     def progress(self, _step: str, done: int, _total: int) -> None:
@@ -104,7 +104,7 @@ def capture(folder: Path, cache: Path, limit: float) -> None:
     records.SHARD_ROWS, records.BATCH_TOKENS["cpu"] = TOKENS_OF_SHARD, TOKENS_OF_BATCH
     start = time.perf_counter()
     captured = capture_only(
-        load_experiment(folder / "large.yaml"), cache_root=cache, watcher=Told()
+        load_experiment(folder / "large.yaml"), cache_root=cache, watcher=JsonWatcher()
     )["task"]
     status = Path("/proc/self/status").read_text()
     print(

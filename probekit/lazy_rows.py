@@ -9,8 +9,8 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-BLOCK_ROWS = 4096  # most rows that are read at once
-BLOCK_NUMBERS, FEWEST_ROWS = 1 << 22, 256  # of wider rows, so many numbers, but at least these rows
+# A block has at most BLOCK_ROWS rows and BLOCK_NUMBERS numbers, but at least FEWEST_ROWS rows.
+BLOCK_ROWS, BLOCK_NUMBERS, FEWEST_ROWS = 4096, 1 << 22, 256
 LOADED_BYTES = 1 << 28  # rows up to this size are read once and kept
 
 Features: TypeAlias = NDArray[np.floating]
@@ -29,8 +29,8 @@ def rows_of_block(n_features: int) -> int:
 class LazyRows:
     """Rows (n_samples, n_features) that are read by blocks, so that memory does not limit them.
 
-    `rows[place]`, for a slice, row numbers or a mask, reads these rows into memory; `select` gives
-    them without reading them.
+    `rows[place]`, for a slice, row numbers or a mask, reads these rows into memory; `select`
+    returns them as lazy rows, which are not read yet.
 
     Attributes:
         read: Returns the rows of a slice or of row numbers of the source, (n, n_features).

@@ -91,9 +91,11 @@ def test_too_little_memory_for_a_copy_is_no_damage(tmp_path, monkeypatch):
 
     allocate = torch.empty
     monkeypatch.setattr(torch, "empty", empty)
-    with pytest.raises(OutOfMemoryError, match=r"wte\.weight of .* needs .* MB.*bfloat16") as told:
+    with pytest.raises(
+        OutOfMemoryError, match=r"wte\.weight of .* needs .* MB.*bfloat16"
+    ) as caught:
         load_model(tmp_path, "bfloat16")
-    assert "damaged" not in str(told.value)
+    assert "damaged" not in str(caught.value)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="not the message of Windows")

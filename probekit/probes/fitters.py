@@ -299,15 +299,10 @@ class Fitter:
                 on_fit(done + fold + 1, total)
             # The held-out outputs (n_grid, n_samples, ...) of all rows at each penalty.
             n_classes = None if self.rows.settings.reads_numbers else int(column.max()) + 1
-            by_fold = [
-                np.stack(
-                    [
-                        outputs_of(fit, LazyRows.of(X).select(fold_of_row == fold), n_classes)
-                        for fit in path
-                    ]
-                )
-                for fold, path in enumerate(paths)
-            ]
+            by_fold = []
+            for fold, path in enumerate(paths):
+                outside = LazyRows.of(X).select(fold_of_row == fold)
+                by_fold.append(np.stack([outputs_of(fit, outside, n_classes) for fit in path]))
             # They are in the order of folds; the second sort restores the order of the rows.
             row_in_fold_order = np.argsort(fold_of_row, kind="stable")
             outputs = np.concatenate(by_fold, axis=1)[:, np.argsort(row_in_fold_order)]

@@ -248,11 +248,8 @@ class MemoryArray(SiteArray):
         self._file: Path | None = None
         self.place = place
         self.dtype = dtype_name(self._values.dtype)
-
-    @property
-    def has_numbers(self) -> bool:  # type: ignore[override]
-        """Whether rows can be read by their numbers, as those of NumPy and torch."""
-        return isinstance(self._values, np.ndarray) or hasattr(self._values, "detach")
+        is_torch = hasattr(self._values, "detach")
+        self.has_numbers = is_torch or isinstance(self._values, np.ndarray)
 
     def _open(self) -> Any:
         return self._values

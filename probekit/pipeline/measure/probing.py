@@ -74,7 +74,8 @@ def probe_sites(
     sites = [saved.read(stem, origin) for _, stem, origin in tasks]
     n_saved = sum(site is not None for site in sites[1:])  # without the baselines, the first entry
     progress = _Progress(watcher, n_saved, len(selections))
-    job = _Job(source, position, prober, saved, folder.path, progress)
+    needed = probing_bytes([prober], source.widths)  # here: sources in workers have no rows
+    job = _Job(source, position, prober, saved, folder.path, progress, needed)
     for site in filter(None, sites):
         folder.note(site.files)
     # Baselines, the first task, come last: while workers start at the front, this process starts at
@@ -166,6 +167,7 @@ class _Job:
     saved: SavedSiteResults
     run_dir: Path
     progress: _Progress
+    needed: int  # predicted memory of a process, in bytes
 
     def __call__(self, task: _Task) -> SiteResult:
         """Measure a site, save its results, and return them as read back from the file.
@@ -188,10 +190,9 @@ class _Job:
 
     def _not_enough(self, name: str, error: Exception) -> OutOfMemoryError:
         """Return the error for a site whose rows or fits could not be allocated."""
-        needed = probing_bytes([self.prober], self.source.widths)
         return OutOfMemoryError(
             f"There is not enough memory to probe {name} ({str(error) or 'an allocation failed'}): "
-            f"each process needs about {size_in_words(needed)}, and "
+            f"each process needs about {size_in_words(self.needed)}, and "
             f"{size_in_words(available_memory())} are available. Probe one site at a time with "
             "`--workers 1`, or set `probe.fit_rows` to fit probes on fewer rows. Results of "
             "finished sites are kept."
