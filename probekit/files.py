@@ -336,6 +336,12 @@ def as_store_error(action: str, path: Path | str, advice: str = "") -> Iterator[
         raise StoreError(f"Cannot {action} {path}: {error.strerror or error}.{advice}") from error
 
 
+def state_of(path: Path) -> tuple[int, int, int]:
+    """Return values of a file that differ after it has changed or was replaced."""
+    found = path.stat()
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
 def why_unreadable(error: Exception) -> str:
     """Return the reason of an error of reading a file, in plain words and without a path."""
     if isinstance(error, IsADirectoryError):

@@ -6,6 +6,7 @@ import math
 import os
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from probekit.amounts import size_in_words
@@ -46,17 +47,14 @@ def available_memory(device: str = "cpu") -> float:
             most, _ = resource.getrlimit(limit)
             if most != resource.RLIM_INFINITY:
                 found.append(most - _kilobytes(PROC / "self/status", field))
-        for line in (PROC / "self/cgroup").read_text().splitlines():
-            _, controllers, path = line.split(":", 2)
-            if controllers in _VERSIONS:
-                found += _rests(*_VERSIONS[controllers], path)
+        # Without files of the control groups, the other limits still hold.
+        with suppress(OSError, KeyError, ValueError):
+            for line in (PROC / "self/cgroup").read_text().splitlines():
+                _, controllers, path = line.split(":", 2)
+                if controllers in _VERSIONS:
+                    found += _rests(*_VERSIONS[controllers], path)
         return max(0, min(found))
-    except (
-        ImportError,
-        OSError,
-        KeyError,
-        ValueError,
-    ):  # not Linux, or one that is set up unusually
+    except (ImportError, OSError, KeyError, ValueError):  # not Linux
         is_known = hasattr(os, "sysconf")
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if is_known else math.inf
 

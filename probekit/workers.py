@@ -32,6 +32,7 @@ import cloudpickle
 from joblib import cpu_count
 
 from probekit.errors import ConfigError, DataError
+from probekit.files import as_store_error
 from probekit.products import threads
 from probekit.terminal import Interruptible
 
@@ -68,6 +69,7 @@ def parallel_map(
     Raises:
         ConfigError: `workers` is less than 1.
         DataError: a worker process was killed, for example because memory ran out.
+        StoreError: the temporary file of the job cannot be written.
 
     >>> list(parallel_map(abs, [-3, 1, -2]))
     [3, 1, 2]
@@ -132,7 +134,8 @@ def _in_parallel(
     # Windows removes no file that a worker still maps.
     written = TemporaryDirectory(prefix="probekit-", ignore_cleanup_errors=True)
     try:
-        _write_job(job, Path(written.name))
+        with as_store_error("write", written.name):
+            _write_job(job, Path(written.name))
         for _ in range(helpers):
             submit_next()
         for number in range(len(items)):

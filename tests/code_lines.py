@@ -14,10 +14,10 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "probekit"
 BUDGETS = {
     "report": 7514,
-    "pipeline": 5745,
-    "probes": 5717,
-    "model": 4593,
-    "activations": 2505,
+    "pipeline": 5746,
+    "probes": 5712,
+    "model": 4591,
+    "activations": 2502,
     "cli": 2052,
     "interventions": 1923,
     "experiment": 1738,
@@ -25,7 +25,7 @@ BUDGETS = {
     "results": 1950,
     "training": 859,
     "analysis": 494,
-    "": 1452,  # the files at the top
+    "": 1453,  # the files at the top
 }
 NO_CODE = (
     tokenize.COMMENT,

@@ -23,7 +23,7 @@ from probekit.activations.records import FloatArray, read_numbers
 from probekit.amounts import counted, joined_names, size_in_words
 from probekit.data.positions import IntArray
 from probekit.errors import ConfigError, DataError, MissingError, ProbekitError
-from probekit.files import inside
+from probekit.files import inside, state_of
 
 try:
     from lzma import LZMAError
@@ -188,7 +188,7 @@ class _MappedArray(SiteArray):
     has_numbers = is_mapped = True
 
     def __init__(self, path: Path) -> None:
-        self._path, self.place, self._state = path, str(path), _state_of(path)
+        self._path, self.place, self._state = path, str(path), state_of(path)
 
     def _map(self) -> Any:
         raise NotImplementedError
@@ -201,15 +201,9 @@ class _MappedArray(SiteArray):
         return {name: value for name, value in self.__dict__.items() if name != "_mapped"}
 
     def _open(self) -> Any:
-        if _state_of(self._path) != self._state:
+        if state_of(self._path) != self._state:
             raise DataError(f"{self.place} changed during the run. Run it again.")
         return self._mapped
-
-
-def _state_of(path: Path) -> tuple[int, int]:
-    """Return size and time of change of a file, which differ after a change."""
-    found = path.stat()
-    return found.st_size, found.st_mtime_ns
 
 
 class NpyArray(_MappedArray):

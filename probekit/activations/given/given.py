@@ -23,6 +23,7 @@ from probekit.activations.records import FloatArray
 from probekit.amounts import counted
 from probekit.data.positions import IntArray
 from probekit.errors import ConfigError, DataError, UnknownNameError, nearest
+from probekit.files import as_store_error
 from probekit.lazy_rows import LOADED_BYTES, LazyRows
 from probekit.model.config import MAX_LAYERS
 from probekit.model.sites.catalogue import CATALOGUE, describe, layer_of
@@ -267,11 +268,14 @@ def _temporary_file(shape: tuple[int, ...], parts: Iterable[FloatArray]) -> tupl
 
     The file is removed with the array. It is written before it is mapped: writing to the map of a
     full disk would kill the process.
+
+    Raises:
+        StoreError: the file cannot be written.
     """
     folder = tempfile.mkdtemp(prefix="probekit-")
     path = Path(folder) / "rows.npy"
     try:
-        with path.open("wb") as file:
+        with as_store_error("write", path), path.open("wb") as file:
             header = {"descr": "<f4", "fortran_order": False, "shape": shape}
             np.lib.format.write_array_header_1_0(file, header)
             for part in parts:
@@ -367,7 +371,7 @@ class GivenActivations:
 
         Raises:
             DataError: a file changed since it was checked, or changes while it is read.
-            OSError: the copy cannot be written.
+            StoreError: the copy cannot be written.
         """
         array, width = self.arrays[site], self.contents[site].n_features
         rows = LazyRows(

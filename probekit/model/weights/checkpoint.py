@@ -33,6 +33,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from probekit.errors import CheckpointError, MissingError
+from probekit.files import state_of
 from probekit.memory import is_out_of_memory, out_of_memory
 from probekit.model.config import WeightNames
 from probekit.model.weights.files import CHUNK, origin_of_digest, shard_of_tensors, verify
@@ -182,12 +183,6 @@ def reading_tensor(path: Path, *others: type[Exception]) -> Iterator[None]:
 DIGEST = "blake3"
 
 
-def _state_of(path: Path) -> tuple[int, int, int]:
-    """Return values that differ after a file has changed or was replaced."""
-    found = path.stat()
-    return found.st_ino, found.st_size, found.st_mtime_ns
-
-
 def open_safetensors(path: Path) -> dict[str, StoredTensor]:
     """Return the tensors of a safetensors file by name; each read maps the bytes of one tensor.
 
@@ -199,7 +194,7 @@ def open_safetensors(path: Path) -> dict[str, StoredTensor]:
         CheckpointError: the file is damaged.
     """
     with reading_tensor(path):
-        opened = _state_of(path)
+        opened = state_of(path)
         # numpy, because for torch the library maps the whole file as writable memory, which the
         # system refuses for a file that is larger than memory.
         with safe_open(path, "np") as file:  # checks the header
@@ -216,7 +211,7 @@ def open_safetensors(path: Path) -> dict[str, StoredTensor]:
     entries.pop("__metadata__", None)
 
     def read(name: str) -> Tensor:
-        if _state_of(path) != opened:
+        if state_of(path) != opened:
             raise CheckpointError(f"{path} changed while its weights were used. Load them again.")
         code, shape = entries[name]["dtype"], entries[name]["shape"]
         start, stop = (8 + size + offset for offset in entries[name]["data_offsets"])

@@ -14,7 +14,7 @@ from safetensors.numpy import save_file
 from probekit.activations.given import given as given_module
 from probekit.activations.given.formats import natural
 from probekit.activations.given.given import open_activations, placed_sites
-from probekit.errors import DataError, ProbekitError
+from probekit.errors import DataError, ProbekitError, StoreError
 
 ROWS = np.random.default_rng(0).normal(size=(10, 4)).astype(np.float32)
 
@@ -288,7 +288,7 @@ def test_a_full_disk_is_an_error_and_leaves_no_file(tmp_path, monkeypatch):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(given_module.np, "ascontiguousarray", full)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(StoreError, match=r"Cannot write .*rows.npy: No space left"):
         pickle.dumps(given.arrays)
     assert list(tmp_path.iterdir()) == []
 
