@@ -9,6 +9,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from statistics import fmean
 from typing import Any, TypeAlias
 
@@ -17,7 +18,7 @@ import numpy as np
 from probekit.amounts import FEWEST_UNITS, counted, percent
 from probekit.data import labels as spelling
 from probekit.data.examples import Dataset, Example, Finding, Severity, TextSpan, by_level, rows_of
-from probekit.data.splits import Split
+from probekit.data.splits import IntArray, LabelCounts, Split
 
 _SHOWN = 20  # labels listed in a message, and characters around a span
 _SHOWN_TEXTS = 3  # texts with contradicting labels that a message shows
@@ -29,8 +30,7 @@ _STRONG_IMBALANCE = 10  # ratio of the most frequent to the rarest label
 _LENGTH_BINS = 20
 _LENGTH_MARGIN = 0.05  # balanced accuracy above chance that causes a warning
 
-_Examples: TypeAlias = tuple[Example, ...]
-_Sides: TypeAlias = tuple[_Examples, _Examples]  # train and test
+_Examples: TypeAlias = Sequence[Example]
 
 _NO_GROUPS = Finding(
     "warning",
@@ -42,38 +42,61 @@ _NO_GROUPS = Finding(
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Splits:
-    """Examples of each split: of one, or of all outer folds of a nested cross-validation.
+    """Splits of a data set: one, or all outer folds of a nested cross-validation.
 
     Attributes:
-        parts: training and test examples of each split.
-        examples: the examples of all splits, each once.
-        whole: all examples of the data set, those that `split.drop_repeated` drops included.
+        dataset: all examples, those that `split.drop_repeated` drops included.
+        parts: the splits.
     """
 
-    parts: tuple[_Sides, ...]
-    examples: _Examples
-    whole: _Examples
+    dataset: Dataset
+    parts: Sequence[Split]
 
     @property
     def is_nested(self) -> bool:
         """Whether there are several outer folds."""
         return len(self.parts) > 1
 
-    @property
-    def tested(self) -> _Examples:
-        """The test examples of all splits."""
-        return tuple(example for _, test in self.parts for example in test)
+    @cached_property
+    def tested(self) -> IntArray:
+        """Indices of the test examples of all splits."""
+        return np.concatenate([split.test for split in self.parts])
 
-    def named(self) -> tuple[tuple[str, _Examples], ...]:
-        """Return the name and the examples of each side.
+    @cached_property
+    def rows(self) -> IntArray:
+        """Indices of the examples of all splits, each once."""
+        # Each example is a test example of at most one fold; repeated ones may be dropped.
+        return np.sort(self.tested) if self.is_nested else np.concatenate(self.sides[0])
+
+    @property
+    def sides(self) -> list[tuple[IntArray, IntArray]]:
+        """Indices of the training and of the test examples of each split."""
+        return [(split.train, split.test) for split in self.parts]
+
+    @cached_property
+    def texts(self) -> list[tuple[_Examples, _Examples]]:
+        """The training and the test examples of each split."""
+        return [(self.examples(train), self.examples(test)) for train, test in self.sides]
+
+    def examples(self, indices: IntArray) -> _Examples:
+        """Return the examples at some indices."""
+        return self.dataset.select(indices).examples
+
+    def labels(self, indices: IntArray) -> list[str]:
+        """Return the labels of the examples at some indices."""
+        labels: list[str] = self.dataset.labels[indices].tolist()
+        return labels
+
+    def named(self) -> tuple[tuple[str, IntArray], ...]:
+        """Return the name of each side and the indices of its examples.
 
         Several folds have a single entry, "all folds", with the examples of all splits.
         """
         if self.is_nested:
-            return (("all folds", self.examples),)
-        ((train, test),) = self.parts
+            return (("all folds", self.rows),)
+        ((train, test),) = self.sides
         return ("train", train), ("test", test)
 
     def where(self, side: str, of_folds: Sequence[Collection[Any]]) -> str:
@@ -113,16 +136,7 @@ def check_dataset(
     warning: 1 label of train does not occur in test: n.
     warning: Only 1 test group: intervals over fewer than 20 groups are approximate.
     """
-    select = dataset.select
-    parts = tuple((select(one.train).examples, select(one.test).examples) for one in splits)
-    if len(parts) == 1:
-        ((train, test),) = parts
-        examples = train + test
-    else:
-        # Each example is a test example of at most one fold; repeated ones may be dropped.
-        tested = np.sort(np.concatenate([split.test for split in splits]))
-        examples = dataset.select(tested).examples
-    checked = _Splits(parts, examples, whole=dataset.examples)
+    checked = _Splits(dataset, splits)
     present = {
         "classes": has_classes,
         "numbers": not has_classes,
@@ -138,7 +152,7 @@ def check_dataset(
             findings += check(checked)
     for check_examples, need in _OF_EXAMPLES:
         if present[need]:
-            findings += check_examples(examples)
+            findings += check_examples(dataset.select(checked.rows))
     # A misspelt label counts as a rare class: correct it before a metric is chosen for it.
     if {"misspelt-labels", "similar-labels"} & {finding.code for finding in findings}:
         findings = [finding for finding in findings if finding.code != "imbalance"]
@@ -147,25 +161,25 @@ def check_dataset(
 
 def _counts(splits: _Splits) -> Iterator[Finding]:
     """Yield the numbers of examples, groups and labels of each side, or of all folds together."""
-    for side, examples in splits.named():
-        labels = Counter(example.label for example in examples).most_common()
-        groups = {example.group for example in examples}
-        shown = [f"{label} {n:,} ({percent(n / len(examples), 1)})" for label, n in labels[:_SHOWN]]
+    for side, rows in splits.named():
+        labels = Counter(splits.labels(rows)).most_common()
+        n_groups = len(np.unique(splits.dataset.group_codes[rows]))
+        shown = [f"{label} {n:,} ({percent(n / len(rows), 1)})" for label, n in labels[:_SHOWN]]
         more = [f"and {len(labels) - _SHOWN} more"] if len(labels) > _SHOWN else []
         yield Finding(
             "info",
             f"{side.replace(' ', '-')}-counts",
-            f"{side}: {counted(len(examples), 'example')}, {counted(len(groups), 'group')}, "
+            f"{side}: {counted(len(rows), 'example')}, {counted(n_groups, 'group')}, "
             f"{counted(len(labels), 'label')}: {', '.join(shown + more)}.",
         )
 
 
 def _imbalance(splits: _Splits) -> Iterator[Finding]:
     """Yield a note if one label dominates the training rows, or those of all folds together."""
-    (side, examples), *_ = splits.named()
-    labels = Counter(example.label for example in examples).most_common()
+    (side, rows), *_ = splits.named()
+    labels = Counter(splits.labels(rows)).most_common()
     (frequent, n_frequent), (rare, n_rare) = labels[0], labels[-1]
-    share = n_frequent / len(examples)
+    share = n_frequent / len(rows)
     if share >= _MAJORITY or n_frequent >= _STRONG_IMBALANCE * n_rare:
         detection = f" or, to detect {rare!r}, auprc" if len(labels) == 2 else ""
         subject = "all folds together have" if splits.is_nested else f"{side} has"
@@ -181,8 +195,8 @@ def _imbalance(splits: _Splits) -> Iterator[Finding]:
 def _rare_labels(splits: _Splits) -> Iterator[Finding]:
     """Yield a warning on labels with few training examples in at least one split."""
     of_folds = []  # the rare labels of each fold
-    for train, _ in splits.parts:
-        labels = Counter(example.label for example in train)
+    for train, _ in splits.sides:
+        labels = Counter(splits.labels(train))
         of_folds.append({label for label, n in labels.items() if n < _FEW_EXAMPLES})
     rare = sorted(set().union(*of_folds))
     if rare:
@@ -196,7 +210,7 @@ def _rare_labels(splits: _Splits) -> Iterator[Finding]:
 
 def _missing_labels(splits: _Splits) -> Iterator[Finding]:
     """Yield an error on labels of test that train lacks, and a warning on those that test lacks."""
-    labels = [[{example.label for example in side} for side in sides] for sides in splits.parts]
+    labels = [[set(splits.labels(side)) for side in sides] for sides in splits.sides]
     levels: tuple[tuple[Severity, str, str, list[set[str]]], ...] = (
         ("error", "train", "test", [test - train for train, test in labels]),
         ("warning", "test", "train", [train - test for train, test in labels]),
@@ -215,20 +229,21 @@ def _missing_labels(splits: _Splits) -> Iterator[Finding]:
 
 def _crossing_groups(splits: _Splits) -> Iterator[Finding]:
     """Yield an error if a group has examples in train and in test of one split."""
-    crossing: set[str] = set()
-    for train, test in splits.parts:
-        crossing |= {one.group for one in train} & {one.group for one in test}
-    if crossing:
+    groups = splits.dataset.group_codes
+    crossing = [np.intersect1d(groups[train], groups[test]) for train, test in splits.sides]
+    found = np.unique(np.concatenate(crossing))
+    if len(found):
+        first = splits.dataset.examples[int(np.argmax(groups == found[0]))].group
         yield Finding(
             "error",
             "crossing-groups",
-            f"{counted(len(crossing), 'group')} on both sides, such as {min(crossing)!r}.",
+            f"{counted(len(found), 'group')} on both sides, such as {first!r}.",
         )
 
 
 def _few_groups(splits: _Splits) -> Iterator[Finding]:
     """Yield a warning if there are few test groups in all."""
-    n_groups = len({example.group for example in splits.tested})
+    n_groups = len(np.unique(splits.dataset.group_codes[splits.tested]))
     if n_groups < FEW_GROUPS:
         yield Finding(
             "warning",
@@ -240,10 +255,11 @@ def _few_groups(splits: _Splits) -> Iterator[Finding]:
 
 def _few_groups_of_label(splits: _Splits) -> Iterator[Finding]:
     """Yield a warning on the labels that only few of many test groups have."""
-    pairs = {(example.label, example.group) for example in splits.tested}
-    n_groups = Counter(label for label, _ in pairs)
-    few = sorted((n, label) for label, n in n_groups.items() if n < FEWEST_UNITS)
-    if few and len({group for _, group in pairs}) >= 2 * FEWEST_UNITS:
+    groups = splits.dataset.group_codes[splits.tested]
+    counts = LabelCounts.of(splits.labels(splits.tested), groups)
+    n_groups = zip(counts.n_groups_of_label.tolist(), counts.labels, strict=True)
+    few = sorted((n, label) for n, label in n_groups if n < FEWEST_UNITS)
+    if few and len(np.unique(counts.group)) >= 2 * FEWEST_UNITS:
         shown = [f"{label!r} ({n})" for n, label in few[:_SHOWN]]
         yield Finding(
             "warning",
@@ -258,10 +274,10 @@ def _few_groups_of_label(splits: _Splits) -> Iterator[Finding]:
 
 def _repeated_texts(splits: _Splits) -> Iterator[Finding]:
     """Yield a warning for each side with texts, or spans, that occur more than once in a fold."""
-    sides = {"test": [test for _, test in splits.parts]}
+    sides = {"test": [test for _, test in splits.texts]}
     # With several folds, each training example is also a test example, of another fold.
     if not splits.is_nested:
-        sides = {"train": [train for train, _ in splits.parts]} | sides
+        sides = {"train": [train for train, _ in splits.texts]} | sides
     for side, parts in sides.items():
         n_examples = sum(map(len, parts))
         n_repeated = n_examples - sum(len({example.place for example in part}) for part in parts)
@@ -279,7 +295,7 @@ def _repeated_texts(splits: _Splits) -> Iterator[Finding]:
 def _texts_on_both_sides(splits: _Splits) -> Iterator[Finding]:
     """Yield a warning if texts, or spans, of test rows also occur in training rows."""
     of_folds = []  # the repeated test examples of each fold
-    for train, test in splits.parts:
+    for train, test in splits.texts:
         seen = {example.place for example in train}
         of_folds.append([example for example in test if example.place in seen])
     repeated = [example for fold in of_folds for example in fold]
@@ -288,7 +304,7 @@ def _texts_on_both_sides(splits: _Splits) -> Iterator[Finding]:
         how_many = f"{len(repeated):,} of {len(splits.tested):,} examples in test"
         # A repeated sentence counts twice, but the words of a sentence share one text.
         n_texts = len({(one.group, one.text) for one in repeated})
-        n_all = len({(one.group, one.text) for one in splits.tested})
+        n_all = len({(one.group, one.text) for one in splits.examples(splits.tested)})
         where, remedy = "train", "split.drop_repeated drops them from test"
         if splits.is_nested:
             where = f"the training rows of their outer fold, in {splits.number(of_folds)}"
@@ -306,7 +322,7 @@ def _texts_on_both_sides(splits: _Splits) -> Iterator[Finding]:
 
 def _nul_characters(splits: _Splits) -> Iterator[Finding]:
     """Yield a warning if a text contains a NUL character."""
-    found = [example for example in splits.examples if "\0" in example.text]
+    found = [example for example in splits.examples(splits.rows) if "\0" in example.text]
     if found:
         at = found[0].text.index("\0")
         around = found[0].text[max(0, at - _SHOWN) : at + _SHOWN]
@@ -325,7 +341,7 @@ def _predictive_length(splits: _Splits) -> Iterator[Finding]:
     The test examples of all folds are pooled.
     """
     hits: dict[str, list[bool]] = defaultdict(list)
-    for train, test in splits.parts:
+    for train, test in splits.texts:
         for example, guess in zip(test, _guesses_from_length(train, test), strict=True):
             hits[example.label].append(guess == example.label)
     accuracy = fmean(fmean(of_label) for of_label in hits.values())
@@ -371,7 +387,7 @@ def _contradicting_labels(splits: _Splits) -> Iterator[Finding]:
     """Yield a warning if equal texts, or spans, have different labels."""
     # The first example of each text or span with each label.
     firsts: dict[TextSpan, dict[str, Example]] = defaultdict(dict)
-    for example in splits.whole:
+    for example in splits.dataset.examples:
         firsts[example.place].setdefault(example.label, example)
     contradicting = [list(by_label.values()) for by_label in firsts.values() if len(by_label) > 1]
     if contradicting:
@@ -398,9 +414,9 @@ def _quoted(example: Example) -> str:
     return shown if example.span is None else f"{shown} at {start} to {end} of a text"
 
 
-def _spans_inside_words(examples: Sequence[Example]) -> Iterator[Finding]:
+def _spans_inside_words(dataset: Dataset) -> Iterator[Finding]:
     """Yield a warning if a span begins or ends inside a word."""
-    cuts_word = spelling.is_inside_word
+    cuts_word, examples = spelling.is_inside_word, dataset.examples
     cut = [one for one in examples if any(cuts_word(one.text, end) for end in one.span or ())]
     if cut:
         text, (start, end) = cut[0].text, cut[0].span or (0, 0)
@@ -430,7 +446,7 @@ _OF_SPLITS: tuple[tuple[Callable[[_Splits], Iterator[Finding]], tuple[str, ...]]
     (_predictive_length, ("classes", "texts")),
     (_contradicting_labels, ("texts",)),
 )
-_OF_EXAMPLES: tuple[tuple[Callable[[Sequence[Example]], Iterator[Finding]], str], ...] = (
+_OF_EXAMPLES: tuple[tuple[Callable[[Dataset], Iterator[Finding]], str], ...] = (
     (spelling.similar_labels, "classes"),
     (spelling.misspelt_labels, "classes"),
     (spelling.rounded_numbers, "numbers"),

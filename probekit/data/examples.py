@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from itertools import accumulate, chain
 from operator import attrgetter
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias, overload
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 
 from probekit.errors import DataError
 from probekit.provenance import digest as digest_of
@@ -64,6 +65,22 @@ class RowSource(NamedTuple):
         return f"{self.name}:{self.line}" if self.line else f"{self.name} {self.row}"
 
 
+def check_field(name: str, value: str) -> None:
+    """Raise DataError if a text, label, group or id is empty or not valid; see `Example`."""
+    if not value or value.isspace():
+        raise DataError(f"The {name} is empty. Fill it in, or leave the example out.")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise DataError(
+            f"The {name} {value!r} contains a lone surrogate, which is not a character. "
+            "Write the character itself, or both surrogates of its JSON escape."
+        ) from error
+    if name != "text" and "\0" in value:
+        # NumPy strings drop trailing NULs, so that two labels would become equal.
+        raise DataError(f"The {name} {value!r} contains a NUL character. Remove it.")
+
+
 @dataclass(frozen=True, slots=True)
 class Example:
     """A labelled text, or a labelled span of characters in a text.
@@ -103,19 +120,7 @@ class Example:
 
     def __post_init__(self) -> None:
         for name in ("text", "label", "group", "id"):
-            value = getattr(self, name)
-            if not value or value.isspace():
-                raise DataError(f"The {name} is empty. Fill it in, or leave the example out.")
-            try:
-                value.encode()
-            except UnicodeEncodeError as error:
-                raise DataError(
-                    f"The {name} {value!r} contains a lone surrogate, which is not a character. "
-                    "Write the character itself, or both surrogates of its JSON escape."
-                ) from error
-            if name != "text" and "\0" in value:
-                # NumPy strings drop trailing NULs, so that two labels would become equal.
-                raise DataError(f"The {name} {value!r} contains a NUL character. Remove it.")
+            check_field(name, getattr(self, name))
         if self.span is not None and not 0 <= self.span[0] < self.span[1] <= len(self.text):
             raise DataError(
                 f"The span {self.span} is empty or not within the {len(self.text)} characters of "
@@ -151,13 +156,71 @@ _AT_ONCE = 10_000  # examples that are digested together
 _OPTIONAL = ("counterfactual", "turns", "values")
 
 
+@dataclass(frozen=True, eq=False)
+class RowExamples(Sequence[Example]):
+    """Examples of the rows of an array, as columns; each is made when it is read.
+
+    Millions of `Example` objects would need more memory than a probe of their rows.
+
+    Attributes:
+        numbers: number of each row in the array, shape (n_rows,); the id is "row NUMBER".
+        labels: label of each row, shape (n_rows,).
+        groups: group of each row, shape (n_rows,); None makes each row its own group.
+        texts: text of each row, shape (n_rows,); None for its id.
+        splits: "train" or "test" for each row, shape (n_rows,); None if no split is given.
+
+    >>> rows = RowExamples(np.arange(3), np.array(["x", "y", "y"], dtype=object))
+    >>> rows[2].label, rows.take([0, 2]).column("group").tolist()
+    ('y', ['row 0', 'row 2'])
+    """
+
+    numbers: npt.NDArray[np.int64]
+    labels: StringArray
+    groups: StringArray | None = None
+    texts: StringArray | None = None
+    splits: StringArray | None = None
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    @overload
+    def __getitem__(self, place: int) -> Example: ...
+    @overload
+    def __getitem__(self, place: slice) -> RowExamples: ...
+    def __getitem__(self, place: int | slice) -> Example | RowExamples:
+        if isinstance(place, slice):
+            return self.take(place)
+        (example,) = self.take([place])
+        return example
+
+    def __iter__(self) -> Iterator[Example]:
+        rows = zip(*(self.column(name) for name in _REQUIRED), strict=True)
+        return (Example(**dict(zip(_REQUIRED, row, strict=True))) for row in rows)
+
+    def take(self, place: Any) -> RowExamples:
+        """Return the examples of a slice, of indices or of a mask."""
+        columns: Any = {one.name: getattr(self, one.name) for one in fields(self)}
+        given = {name: column[place] for name, column in columns.items() if column is not None}
+        return RowExamples(**given)
+
+    def column(self, name: str) -> StringArray:
+        """Return a required field of each example, shape (n_rows,)."""
+        given = {"label": self.labels, "group": self.groups, "text": self.texts}
+        column = (given | {"split": self.splits}).get(name)
+        if column is not None:
+            return column
+        if name in ("span", "split"):
+            return np.full(len(self), None, dtype=object)
+        return np.array([f"row {number}" for number in self.numbers.tolist()], dtype=object)
+
+
 @dataclass(frozen=True)
 class Dataset:
     """An immutable list of examples, with notes of its reader.
 
     Attributes:
         name: name shown in reports.
-        examples: examples in the order of the file.
+        examples: examples in the order of the file; `RowExamples` for rows of an array.
         notes: one sentence with a count for each type of row that the reader skipped or repaired.
         has_groups: whether the file assigns groups; otherwise each row is its own group.
         marks_words: whether spans are words of a treebank, where "don't" is two words.
@@ -168,7 +231,7 @@ class Dataset:
     """
 
     name: str
-    examples: tuple[Example, ...]
+    examples: Sequence[Example]
     notes: tuple[str, ...] = ()
     has_groups: bool = True
     marks_words: bool = False
@@ -179,28 +242,64 @@ class Dataset:
     @cached_property
     def labels(self) -> StringArray:
         """Label of each example, shape (n_examples,)."""
-        return np.array([example.label for example in self.examples], dtype=object)
+        return self.column("label")
 
-    @cached_property
+    @property
     def groups(self) -> StringArray:
         """Group of each example, shape (n_examples,)."""
-        return np.array([example.group for example in self.examples], dtype=object)
+        return self.column("group")
+
+    @property
+    def group_codes(self) -> npt.NDArray[np.int64]:
+        """Index of the group of each example among the sorted groups, shape (n_examples,)."""
+        return self._grouped[0]
+
+    @property
+    def group_names(self) -> StringArray | None:
+        """The sorted groups, shape (n_groups,); None if each row of an array is its own group."""
+        return self._grouped[1]
+
+    @cached_property
+    def _grouped(self) -> tuple[npt.NDArray[np.int64], StringArray | None]:
+        if isinstance(self.examples, RowExamples) and self.examples.groups is None:
+            # The numbers in the order of the texts "row NUMBER", which are not made.
+            return np.unique(self.examples.numbers.astype(bytes), return_inverse=True)[1], None
+        codes, names = pd.factorize(self.groups, sort=True)
+        return codes, names
+
+    def column(self, name: str) -> StringArray:
+        """Return the text, label, group, id or split of each example, shape (n_examples,)."""
+        if isinstance(self.examples, RowExamples):
+            return self.examples.column(name)
+        return np.array(list(map(attrgetter(name), self.examples)), dtype=object)
 
     @cached_property
     def digest(self) -> str:
         """BLAKE3 digest of the contents of all examples in order, in hexadecimal."""
-        # If no example has an optional field, all of them are left out, so that the digest of such
-        # data does not depend on which optional fields exist.
-        has_more = any(one.counterfactual or one.turns or one.values for one in self.examples)
-        contents_of = attrgetter(*_REQUIRED, *(_OPTIONAL if has_more else ()))
         # The JSON of all examples, in parts.
-        parts = [self.examples[n : n + _AT_ONCE] for n in range(0, len(self), _AT_ONCE)]
-        lists = (json.dumps(list(map(contents_of, part)))[1:-1] for part in parts)
+        starts = range(0, len(self), _AT_ONCE)
+        parts = (self._contents(slice(start, start + _AT_ONCE)) for start in starts)
+        lists = (json.dumps(list(part))[1:-1] for part in parts)
         texts = (f"{', ' if n else ''}{text}".encode() for n, text in enumerate(lists))
         return digest_of(chain([b"["], texts, [b"]"]))
 
+    def _contents(self, place: slice) -> Iterable[tuple[Any, ...]]:
+        """Return the fields of some examples, in order."""
+        part = self.examples[place]
+        if isinstance(part, RowExamples):
+            return zip(*(part.column(name) for name in _REQUIRED), strict=True)
+        return map(attrgetter(*_REQUIRED, *(_OPTIONAL if self._has_more else ())), part)
+
+    @cached_property
+    def _has_more(self) -> bool:
+        # If no example has an optional field, all of them are left out, so that the digest of such
+        # data does not depend on which optional fields exist.
+        return any(one.counterfactual or one.turns or one.values for one in self.examples)  # noqa: PD011
+
     def select(self, indices: Iterable[int]) -> Dataset:
         """Return a data set of the examples at `indices`, in that order."""
+        if isinstance(self.examples, RowExamples):
+            return replace(self, examples=self.examples.take(np.fromiter(indices, np.int64)))
         return replace(self, examples=tuple(self.examples[index] for index in indices))
 
 

@@ -12,8 +12,12 @@ from collections.abc import Iterator, Sequence
 from decimal import Decimal
 from typing import Literal, TypeAlias
 
+import numpy as np
+import pandas as pd
+
 from probekit.amounts import counted, joined_names
-from probekit.data.examples import Example, Finding, rows_of
+from probekit.data.examples import Dataset, Finding, rows_of
+from probekit.data.positions import IntArray
 
 _MAX_TYPO_RATIO = 0.25  # rows of a misspelt label per row of the correct one
 _MAX_LABELS = 200  # with more, labels are words: case matters, and many differ by one letter
@@ -55,40 +59,43 @@ _INVISIBLE = frozenset({0x034F, *range(0xFE00, 0xFE10)})  # joiner and variation
 _LAST_FORMAT = 0xFFFF  # later format characters are tags, which distinguish flags
 
 
-def similar_labels(examples: Sequence[Example]) -> Iterator[Finding]:
+def similar_labels(dataset: Dataset) -> Iterator[Finding]:
     r"""Return a warning for each set of labels that differ only in case, spaces or encoding.
 
     Spellings of one number, such as 1 and 01, are similar, too. Above `_MAX_LABELS` labels, those
     that differ only in case or spaces are not reported. After `_MAX_SETS` sets, one warning
     gives the number of the others.
 
-    >>> labels = ["past", "past", "p\u0430st"]
-    >>> examples = [Example("a", label, "g", f"row {n}") for n, label in enumerate(labels)]
-    >>> print(next(similar_labels(examples)).message)  # doctest: +ELLIPSIS
+    >>> from probekit.data.examples import RowExamples
+    >>> labels = np.array(["past", "past", "p\u0430st"], dtype=object)
+    >>> dataset = Dataset("tiny", RowExamples(np.arange(3), labels))
+    >>> print(next(similar_labels(dataset)).message)  # doctest: +ELLIPSIS
     The labels 'past' (2 rows) and 'pаst' (1 row: row 2, with U+0430 CYRILLIC SMALL LETTER A) ...
     """
-    return _similar("label", "and count as different classes", examples)
+    return _similar("label", "and count as different classes", dataset)
 
 
-def similar_groups(examples: Sequence[Example]) -> Iterator[Finding]:
+def similar_groups(dataset: Dataset) -> Iterator[Finding]:
     """Return a warning for each set of groups that differ only in case, spaces or encoding.
 
     The exceptions are those of `similar_labels`.
 
-    >>> examples = [Example("a", "x", group, f"row {group}") for group in ("7", "7.0")]
-    >>> print(next(similar_groups(examples)).message)  # doctest: +ELLIPSIS
-    The groups '7' (1 row) and '7.0' (1 row: row 7.0) are the same number, and count as different...
+    >>> from probekit.data.examples import RowExamples
+    >>> labels, groups = (np.array(names, dtype=object) for names in (["x", "x"], ["7", "7.0"]))
+    >>> dataset = Dataset("tiny", RowExamples(np.arange(2), labels, groups))
+    >>> print(next(similar_groups(dataset)).message)  # doctest: +ELLIPSIS
+    The groups '7' (1 row) and '7.0' (1 row: row 1) are the same number, and count as different ...
     """
     effect = "and count as different groups, so that related rows may be in both train and test"
-    return _similar("group", effect, examples)
+    return _similar("group", effect, dataset)
 
 
-def _similar(field: _Field, effect: str, examples: Sequence[Example]) -> Iterator[Finding]:
+def _similar(field: _Field, effect: str, dataset: Dataset) -> Iterator[Finding]:
     """Yield a warning for each set of similar names of a field; see `similar_labels`.
 
     `effect` follows the names in the message.
     """
-    rows = _rows_by(field, examples)
+    rows = _rows_by(field, dataset)
     # Numbers are compared by their value, other names by their appearance.
     spellings: dict[str, list[str]] = defaultdict(list)
     for name in rows:
@@ -97,7 +104,7 @@ def _similar(field: _Field, effect: str, examples: Sequence[Example]) -> Iterato
     messages = []
     for names in spellings.values():
         if len(names) > 1 and not (case_matters and _differ_in_case(names)):
-            messages.append(f"The {field}s {_similar_message(names, rows, effect)}")
+            messages.append(f"The {field}s {_similar_message(names, rows, effect, dataset)}")
     n_more = len(messages) - _MAX_SETS
     if n_more > 0:
         more = f"{n_more:,} more sets of {field}s differ only in case, spaces or encoding."
@@ -106,24 +113,25 @@ def _similar(field: _Field, effect: str, examples: Sequence[Example]) -> Iterato
         yield Finding("warning", f"similar-{field}s", message)
 
 
-def _rows_by(field: _Field, examples: Sequence[Example]) -> dict[str, list[Example]]:
-    """Return the examples with each value of a field."""
-    rows: dict[str, list[Example]] = defaultdict(list)
-    for example in examples:
-        rows[getattr(example, field)].append(example)
-    return rows
+def _rows_by(field: _Field, dataset: Dataset) -> dict[str, IntArray]:
+    """Return the indices of the examples with each value of a field."""
+    codes, names = pd.factorize(dataset.labels if field == "label" else dataset.groups)
+    by_name = np.split(np.argsort(codes, kind="stable"), np.cumsum(np.bincount(codes))[:-1])
+    return dict(zip(names, by_name, strict=True))
 
 
-def missing_groups(examples: Sequence[Example]) -> Iterator[Finding]:
+def missing_groups(dataset: Dataset) -> Iterator[Finding]:
     """Yield a warning for each group of several rows with the name of a missing value, such as nan.
 
-    >>> groups = ["a", "nan", "nan"]
-    >>> examples = [Example("a", "x", group, f"row {n}") for n, group in enumerate(groups)]
-    >>> print(next(missing_groups(examples)).message)  # doctest: +ELLIPSIS
+    >>> from probekit.data.examples import RowExamples
+    >>> labels, groups = (np.array(n.split(), dtype=object) for n in ("x y x", "a nan nan"))
+    >>> dataset = Dataset("tiny", RowExamples(np.arange(3), labels, groups))
+    >>> print(next(missing_groups(dataset)).message)  # doctest: +ELLIPSIS
     2 rows have the group 'nan' (row 1, row 2), which looks like a missing value: they count as ...
     """
-    for name, rows in _rows_by("group", examples).items():
-        if name.strip().casefold() in _MISSING and len(rows) > 1:
+    for name, indices in _rows_by("group", dataset).items():
+        if name.strip().casefold() in _MISSING and len(indices) > 1:
+            rows = dataset.select(indices).examples
             yield Finding(
                 "warning",
                 "missing-groups",
@@ -156,13 +164,16 @@ def _differ_in_case(names: Sequence[str]) -> bool:
     return len({name.strip().casefold() for name in names}) == 1
 
 
-def _similar_message(names: Sequence[str], rows: dict[str, list[Example]], effect: str) -> str:
+def _similar_message(
+    names: Sequence[str], rows: dict[str, IntArray], effect: str, dataset: Dataset
+) -> str:
     """Return the message on similar names, the most frequent one first."""
     ordered = sorted(names, key=lambda name: (-len(rows[name]), name))
     everywhere = set(ordered[0]).intersection(*ordered[1:])  # characters that all names contain
     shown = []
     for name in ordered:
-        where = "" if name == ordered[0] else f": {rows_of(rows[name])}"
+        of_name = dataset.select(rows[name]).examples
+        where = "" if name == ordered[0] else f": {rows_of(of_name)}"
         peculiar = _peculiar(name, everywhere)
         shown.append(f"{name!r} ({counted(len(rows[name]), 'row')}{where}{peculiar})")
     how = "differ only in case or spaces" if _differ_in_case(names) else "look the same"
@@ -190,12 +201,12 @@ def _peculiar(label: str, everywhere: set[str]) -> str:
     return f", with {joined_names([*map(character_name, peculiar[:_SHOWN_CHARACTERS]), *more])}"
 
 
-def misspelt_labels(examples: Sequence[Example]) -> Iterator[Finding]:
+def misspelt_labels(dataset: Dataset) -> Iterator[Finding]:
     """Yield a warning for each rare label that is probably a typo of a frequent one.
 
     Yields nothing if there are more than `_MAX_LABELS` labels: they are words then.
     """
-    rows = _rows_by("label", examples)
+    rows = _rows_by("label", dataset)
     by_size = sorted(rows, key=lambda label: len(rows[label]), reverse=True)
     if len(rows) > _MAX_LABELS:
         return
@@ -207,22 +218,27 @@ def misspelt_labels(examples: Sequence[Example]) -> Iterator[Finding]:
             yield Finding(
                 "warning",
                 "misspelt-labels",
-                f"The label {label!r} ({counted(n, 'row')}: {rows_of(rows[label])}) is one letter "
+                f"The label {label!r} ({counted(n, 'row')}: "
+                f"{rows_of(dataset.select(rows[label]).examples)}) is one letter "
                 f"away from {near!r} ({counted(len(rows[near]), 'row')}), and counts as a separate "
                 "class. If it is a typo, correct these rows.",
             )
 
 
-def rounded_numbers(examples: Sequence[Example]) -> Iterator[Finding]:
+def rounded_numbers(dataset: Dataset) -> Iterator[Finding]:
     """Yield a warning if integer labels are changed by the conversion to float64.
 
-    >>> examples = [Example("a", "9007199254740993", "g", "row 1")]
-    >>> print(next(rounded_numbers(examples)).message)  # doctest: +ELLIPSIS
-    1 row has an integer beyond 2^53 that float64 cannot represent (row 1): the label ...
+    >>> from probekit.data.examples import RowExamples
+    >>> examples = RowExamples(np.arange(1), np.array(["9007199254740993"], dtype=object))
+    >>> print(next(rounded_numbers(Dataset("tiny", examples))).message)  # doctest: +ELLIPSIS
+    1 row has an integer beyond 2^53 that float64 cannot represent (row 0): the label ...
     """
+
     # `Decimal` is used because `int` raises ValueError for thousands of digits.
-    integers = (one for one in examples if _INTEGER.fullmatch(one.label))
-    rounded = [one for one in integers if Decimal(one.label) != Decimal(float(one.label))]
+    def is_rounded(label: str) -> bool:
+        return bool(_INTEGER.fullmatch(label)) and Decimal(label) != Decimal(float(label))
+
+    rounded = dataset.select(np.flatnonzero([*map(is_rounded, dataset.labels)])).examples
     if rounded:
         label = rounded[0].label
         yield Finding(
@@ -235,14 +251,16 @@ def rounded_numbers(examples: Sequence[Example]) -> Iterator[Finding]:
         )
 
 
-def other_digits(examples: Sequence[Example]) -> Iterator[Finding]:
+def other_digits(dataset: Dataset) -> Iterator[Finding]:
     r"""Yield a warning if labels, which must be numbers, have digits other than 0 to 9.
 
-    >>> examples = [Example("a", "\u0663", "g", "row 1")]
-    >>> print(next(other_digits(examples)).message)  # doctest: +ELLIPSIS
-    1 row has a number with digits other than 0 to 9 (row 1): the label '٣', with U+0663 ...
+    >>> from probekit.data.examples import RowExamples
+    >>> examples = RowExamples(np.arange(1), np.array(["\u0663"], dtype=object))
+    >>> print(next(other_digits(Dataset("tiny", examples))).message)  # doctest: +ELLIPSIS
+    1 row has a number with digits other than 0 to 9 (row 0): the label '٣', with U+0663 ...
     """
-    found = [example for example in examples if any(map(_is_other_digit, example.label))]
+    has_others = [any(map(_is_other_digit, label)) for label in dataset.labels]
+    found = dataset.select(np.flatnonzero(has_others)).examples
     if found:
         label = found[0].label
         digit = next(filter(_is_other_digit, label))

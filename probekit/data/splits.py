@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components
 
 from probekit.amounts import counted
-from probekit.data.examples import Dataset, Example, StringArray, TextSpan, rows_of
+from probekit.data.examples import Dataset, StringArray, TextSpan, rows_of
 from probekit.errors import DataError, nearest
 
 IntArray = npt.NDArray[np.int64]
 
 Strings: TypeAlias = Sequence[str] | StringArray | npt.NDArray[np.str_]
+Groups: TypeAlias = Strings | IntArray  # names, or codes in their order
 
 _SIDES = ("train", "test")
 _ROUNDING = 1e-9
@@ -44,7 +46,7 @@ _MIN_TEST_GROUPS = 2  # an interval over groups needs two
 
 
 def grouped_split(
-    labels: Strings, groups: Strings, *, test: float, seed: int, examples: Sequence[Example] = ()
+    labels: Strings, groups: Groups, *, test: float, seed: int, dataset: Dataset | None = None
 ) -> Split:
     """Split whole groups at random, so that about a share `test` of each label is in test.
 
@@ -58,7 +60,7 @@ def grouped_split(
         test: target share of test rows, between 0 and 1; only approximated if groups are few or
             large.
         seed: random seed for the order of groups.
-        examples: the rows, for messages.
+        dataset: the rows, for messages.
 
     Raises:
         DataError: there is only one label, a label cannot be on both sides, or test would have
@@ -68,48 +70,81 @@ def grouped_split(
     >>> split.train.size, split.test.size
     (8, 4)
     """
-    counts = labels_of_groups(labels, groups, examples)
-    targets = _target_rows(counts, test)
-    chosen = _choose_groups(counts, targets, np.random.default_rng(seed))
-    split = _split(group in chosen for group in groups)
-    if len(chosen) < _MIN_TEST_GROUPS and len(counts) >= 2 * _MIN_TEST_GROUPS:
-        minimum = math.ceil(100 * _MIN_TEST_GROUPS / len(counts)) / 100
+    counts = labels_of_groups(labels, groups, dataset)
+    chosen = _choose_groups(counts, _target_rows(counts, test), np.random.default_rng(seed))
+    split = _split(chosen[counts.group_of_row])
+    n_groups, n_chosen = len(chosen), int(chosen.sum())
+    if n_chosen < _MIN_TEST_GROUPS and n_groups >= 2 * _MIN_TEST_GROUPS:
+        minimum = math.ceil(100 * _MIN_TEST_GROUPS / n_groups) / 100
         raise DataError(
-            f"A test share of {test} puts {len(chosen)} of {len(counts)} groups in test, but a "
+            f"A test share of {test} puts {n_chosen} of {n_groups} groups in test, but a "
             f"confidence interval needs {_MIN_TEST_GROUPS}. Set split.test to at least {minimum}."
         )
     for side, indices in zip(_SIDES, (split.train, split.test), strict=True):
+        lacking = np.setdiff1d(np.arange(len(counts.labels)), counts.label_of_row[indices])
         _require_none(
-            set(targets).difference(labels[index] for index in indices),
+            counts.labels[lacking],
             f"The {side} side has no row with these labels: {{}}. They have too few groups, or too "
             "large ones. Use another seed or share, or smaller groups.",
         )
     return split
 
 
+@dataclass(frozen=True, eq=False)
+class LabelCounts:
+    """Number of rows of each label in each group: an entry for each pair that has rows.
+
+    Attributes:
+        labels: the labels in the order in which they appear, shape (n_labels,).
+        label_of_row: index of the label of each row, shape (n_rows,).
+        group_of_row: index of the group of each row, in order of appearance, shape (n_rows,).
+        group: index of the group of each entry, ascending, shape (n_entries,).
+        label: index of the label of each entry, shape (n_entries,).
+        n_rows: number of rows of each entry, shape (n_entries,).
+    """
+
+    labels: StringArray
+    label_of_row: IntArray
+    group_of_row: IntArray
+    group: IntArray
+    label: IntArray
+    n_rows: IntArray
+
+    @classmethod
+    def of(cls, labels: Strings, groups: Groups) -> LabelCounts:
+        """Return the counts of rows with these labels and groups.
+
+        >>> LabelCounts.of("xyxx", "aabb").n_rows.tolist()
+        [1, 1, 2]
+        """
+        label_of_row, names = pd.factorize(np.array(list(labels), dtype=object))
+        group_of_row, _ = pd.factorize(np.asarray(list(groups)))
+        entries, n_rows = np.unique(group_of_row * len(names) + label_of_row, return_counts=True)
+        group, label = np.divmod(entries, len(names))
+        return cls(names, label_of_row, group_of_row, group, label, n_rows)
+
+    @property
+    def n_groups_of_label(self) -> IntArray:
+        """Number of groups with rows of each label, shape (n_labels,)."""
+        return np.bincount(self.label)
+
+
 def labels_of_groups(
-    labels: Strings, groups: Strings, examples: Sequence[Example] = ()
-) -> dict[str, Counter[str]]:
-    """Return the number of rows of each label in each group; messages name rows of `examples`.
+    labels: Strings, groups: Groups, dataset: Dataset | None = None
+) -> LabelCounts:
+    """Return the number of rows of each label in each group; messages name rows of `dataset`.
 
     Raises:
         DataError: there is only one label, or a label occurs in one group only.
-
-    >>> labels_of_groups("xyxy", "aabb")["a"]
-    Counter({'x': 1, 'y': 1})
     """
-    sizes, of_one_row = Counter(groups), {label: Counter([label]) for label in set(labels)}
-    counts: dict[str, Counter[str]] = {}
-    for label, group in zip(labels, groups, strict=True):
-        if sizes[group] == 1:
-            counts[group] = of_one_row[label]  # one object for all, as there may be millions
-        else:
-            counts.setdefault(group, Counter())[label] += 1
-    n_rows, n_groups = _totals(counts)
-    _require_two(n_rows, "The data set")
-    alone = {label for label, n in n_groups.items() if n < 2}
-    rows = rows_of([example for example in examples if example.label in alone])
-    likely = {label: nearest(label, n_rows.keys() - alone) for label in sorted(alone)}
+    counts = LabelCounts.of(labels, groups)
+    _require_two(counts.labels, "The data set")
+    is_alone = counts.n_groups_of_label < 2
+    alone, others = counts.labels[is_alone], counts.labels[~is_alone].tolist()
+    rows = ""
+    if dataset is not None:
+        rows = rows_of(dataset.select(np.flatnonzero(is_alone[counts.label_of_row])).examples)
+    likely = {label: nearest(label, others) for label in sorted(alone)}
     typos = [
         near.replace("Nearest:", f" Nearest to {label!r}:")
         for label, near in likely.items()
@@ -126,7 +161,7 @@ def labels_of_groups(
     return counts
 
 
-def unlabelled_split(groups: Strings, *, test: float, seed: int) -> Split:
+def unlabelled_split(groups: Groups, *, test: float, seed: int) -> Split:
     """Return a random split by groups, for labels that are not classes.
 
     Groups are added to test in random order until it has a share `test` of the rows and at least
@@ -138,20 +173,20 @@ def unlabelled_split(groups: Strings, *, test: float, seed: int) -> Split:
     >>> unlabelled_split("aabbccddee", test=0.4, seed=0).test.tolist()
     [4, 5, 8, 9]
     """
-    sizes = Counter(groups)
+    _, group_of_row = np.unique(np.asarray(list(groups)), return_inverse=True)
+    sizes = np.bincount(group_of_row)
     if len(sizes) <= _MIN_TEST_GROUPS:
         raise DataError(
             f"There are {len(sizes)} groups; test needs {_MIN_TEST_GROUPS} and train at least one. "
             "Use smaller groups."
         )
-    names = sorted(sizes)
-    order = [names[n] for n in np.random.default_rng(seed).permutation(len(names))]
-    n_rows = np.cumsum([sizes[name] for name in order])
+    order = np.random.default_rng(seed).permutation(len(sizes))
+    n_rows = np.cumsum(sizes[order])
     # The fewest first groups that have the share of the rows.
     n_groups = int(np.searchsorted(n_rows, test * n_rows[-1])) + 1
     # Test has at least two groups, and train at least one.
-    chosen = set(order[: min(max(n_groups, _MIN_TEST_GROUPS), len(order) - 1)])
-    return _split(group in chosen for group in groups)
+    n_groups = min(max(n_groups, _MIN_TEST_GROUPS), len(order) - 1)
+    return _split(np.isin(group_of_row, order[:n_groups]))
 
 
 def given_split(dataset: Dataset, *, has_classes: bool = True) -> Split:
@@ -169,13 +204,14 @@ def given_split(dataset: Dataset, *, has_classes: bool = True) -> Split:
     >>> given_split(Dataset("tiny", examples)).test
     array([2])
     """
-    others = [example for example in dataset.examples if example.split not in _SIDES]
-    if others:
+    sides = dataset.column("split")
+    others = np.flatnonzero([side not in _SIDES for side in sides])
+    if len(others):
         raise DataError(
-            f"{others[0].where}: the split is {others[0].split!r}. Allowed: test, train. "
-            f"{counted(len(others), 'row')} with such a value: correct or remove them."
+            f"{dataset.examples[others[0]].where}: the split is {sides[others[0]]!r}. Allowed: "
+            f"test, train. {counted(len(others), 'row')} with such a value: correct or remove them."
         )
-    split = _split(example.split == "test" for example in dataset.examples)
+    split = _split(sides == "test")
     train_groups, test_groups = set(dataset.groups[split.train]), set(dataset.groups[split.test])
     train_labels, test_labels = set(dataset.labels[split.train]), set(dataset.labels[split.test])
     for side, labels in (("test", test_labels), ("train", train_labels)):
@@ -286,11 +322,14 @@ def without_shared_words(
     """
     folded = _folded(words)
     shared = set(folded[split.train]) & set(folded[split.test])
-    counts: dict[str, Counter[str]] = defaultdict(Counter)
-    for index in (*split.train, *split.test):
-        if folded[index] in shared:
-            counts[folded[index]][labels[index]] += 1
-    for_test = _choose_groups(counts, _target_rows(counts, test), np.random.default_rng(seed))
+    rows = np.concatenate([split.train, split.test])
+    rows = rows[[word in shared for word in folded[rows]]]
+    for_test = set[str]()
+    if len(rows):
+        counts = LabelCounts.of([labels[row] for row in rows], folded[rows])
+        generator = np.random.default_rng(seed)
+        chosen = _choose_groups(counts, _target_rows(counts, test), generator)
+        for_test = set(folded[rows[chosen[counts.group_of_row]]])
     for_train = shared - for_test
     train = [index for index in split.train if folded[index] not in for_test]
     tested = [index for index in split.test if folded[index] not in for_train]
@@ -316,59 +355,50 @@ def _folded(words: Strings) -> StringArray:
     return np.array([str(word).strip().casefold() for word in words], dtype=object)
 
 
-def _split(in_test: Iterable[bool]) -> Split:
+def _split(in_test: npt.NDArray[np.bool_]) -> Split:
     """Return the split, given whether each example is in test."""
-    mask = np.fromiter(in_test, dtype=bool)
-    return Split(np.flatnonzero(~mask), np.flatnonzero(mask))
+    return Split(np.flatnonzero(~in_test), np.flatnonzero(in_test))
 
 
-def _target_rows(counts: Mapping[str, Counter[str]], test: float) -> dict[str, float]:
-    """Return the target number of test rows of each label."""
-    n_rows, n_groups = _totals(counts)
-    targets = {}
-    for label, n in n_groups.items():
-        # A rare label needs about one of its groups on each side, whatever the share.
-        share = min(max(test, 1 / n), 1 - 1 / n) if n > 1 else test
-        targets[label] = n_rows[label] * share
-    return targets
-
-
-def _totals(counts: Mapping[str, Counter[str]]) -> tuple[Counter[str], Counter[str]]:
-    """Return the number of rows and of groups of each label."""
-    n_rows: Counter[str] = Counter()
-    n_groups: Counter[str] = Counter()
-    for labels in counts.values():
-        n_rows.update(labels)
-        n_groups.update(labels.keys())
-    return n_rows, n_groups
+def _target_rows(counts: LabelCounts, test: float) -> npt.NDArray[np.float64]:
+    """Return the target number of test rows of each label, shape (n_labels,)."""
+    n_groups = counts.n_groups_of_label
+    # A rare label needs about one of its groups on each side, whatever the share.
+    share = np.where(n_groups > 1, np.clip(test, 1 / n_groups, 1 - 1 / n_groups), test)
+    return share * np.bincount(counts.label_of_row)
 
 
 def _choose_groups(
-    counts: Mapping[str, Counter[str]], targets: Mapping[str, float], generator: np.random.Generator
-) -> set[str]:
-    """Return the groups whose rows are about as many, of each label, as the targets."""
-    groups = list(counts)
-    missing = dict(targets)  # target minus current number of test rows of each label
-    order = [groups[index] for index in generator.permutation(len(groups))]
-    chosen: set[str] = set()
+    counts: LabelCounts, targets: npt.NDArray[np.float64], generator: np.random.Generator
+) -> npt.NDArray[np.bool_]:
+    """Return a mask (n_groups,) of groups whose rows are about as many, of each label, as targets.
+
+    A group in the mask is in test.
+    """
+    n_groups = int(counts.group[-1]) + 1
+    # Lists, because single numbers of an array are slow; the entries of group g begin at starts[g].
+    starts = np.searchsorted(counts.group, np.arange(n_groups + 1)).tolist()
+    label_of, n_rows_of, target = counts.label.tolist(), counts.n_rows.tolist(), targets.tolist()
+    missing = targets.tolist()  # target minus current number of test rows of each label
+    order = generator.permutation(n_groups).tolist()
+    signs = [1] * n_groups  # -1 for a group in test, which can only leave it
     moved = True
     while moved:  # terminates: each move reduces the sum of missing^2 / target
         moved = False
         for group in order:
-            # The rows of each label that a move of the group adds to test; negative if it leaves
-            # test. The gain is the decrease of the sum of missing^2 / target, with
-            # missing^2 - (missing - n)^2 = n (2 missing - n).
-            sign = -1 if group in chosen else 1
-            added = [(label, sign * n) for label, n in counts[group].items()]
+            entries, sign = range(starts[group], starts[group + 1]), signs[group]
+            # The gain is the decrease of the sum of missing^2 / target if n rows are added to test,
+            # with missing^2 - (missing - n)^2 = n (2 missing - n).
             gain = 0.0
-            for label, n in added:
-                gain += n * (2 * missing[label] - n) / targets[label]
+            for entry in entries:
+                n, label = sign * n_rows_of[entry], label_of[entry]
+                gain += n * (2 * missing[label] - n) / target[label]
             if gain > _ROUNDING:
                 moved = True
-                chosen ^= {group}  # add it, or remove it
-                for label, n in added:
-                    missing[label] -= n
-    return chosen
+                signs[group] = -sign
+                for entry in entries:
+                    missing[label_of[entry]] -= sign * n_rows_of[entry]
+    return np.array(signs) < 0
 
 
 def _require_two(labels: Collection[str], what: str) -> None:
@@ -386,7 +416,7 @@ def _require_none(names: Collection[str], message: str) -> None:
     Traceback (most recent call last):
     probekit.errors.DataError: {x}: unknown labels: 'b'.
     """
-    if names:  # not `format`: the name of a data set may contain braces
+    if len(names):  # not `format`: the name of a data set may contain braces
         before, after = message.rsplit("{}", 1)
         raise DataError(f"{before}{_listed(names)}{after}")
 

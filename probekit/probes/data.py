@@ -26,7 +26,8 @@ class ProbeData:
 
     Attributes:
         y: The label (n_rows,) of each row.
-        groups: The group (n_rows,) of each row; groups are never split between train and test.
+        groups: The group (n_rows,) of each row, as a name or a number; groups are never split
+            between train and test.
         types: The word type (n_rows,) of each row: the word at the probed position.
         train: The row numbers (n_train,) of the training rows.
         test: The row numbers (n_test,) of the test rows.
@@ -41,6 +42,8 @@ class ProbeData:
             kinds that read whole texts or sentences; None makes each row an example of its own.
         positive: The positive label, which metrics of one class refer to. If it is None, the rarer
             of two training labels is positive; with more labels, none is.
+        group_names: The name (n_groups,) of each group if `groups` are indices of them; None if
+            `groups` are names.
 
     Raises:
         DataError: `y`, `groups` and `types` differ in length, `train` or `test` is empty or out of
@@ -54,7 +57,7 @@ class ProbeData:
     """
 
     y: NDArray[np.str_]
-    groups: NDArray[np.str_]
+    groups: NDArray[np.generic]
     types: NDArray[np.str_]
     train: Codes
     test: Codes
@@ -64,6 +67,7 @@ class ProbeData:
     neighbours: NDArray[np.object_] | None = None
     examples: Codes | None = None
     positive: str | None = None
+    group_names: NDArray[np.object_] | None = None
 
     def __post_init__(self) -> None:
         lengths = {name: len(getattr(self, name)) for name in ("y", "groups", "types")}
@@ -86,9 +90,10 @@ class ProbeData:
             )
         crossing = np.intersect1d(self.groups[self.train], self.groups[self.test])
         if len(crossing):
+            first = names_of(crossing, self.group_names)[0]
             raise DataError(
                 f"{counted(len(crossing), 'group')} with rows in both train and test, first "
-                f"{str(crossing[0])!r}: memorised training rows would inflate the score. Split by "
+                f"{first!r}: memorised training rows would inflate the score. Split by "
                 "group."
             )
         if len(self.classes) < 2:
@@ -128,6 +133,15 @@ class ProbeData:
             return None
         n_second = np.count_nonzero(self.y[self.train] == self.classes[1])
         return 1 if 2 * n_second <= len(self.train) else 0
+
+
+def names_of(groups: NDArray[Any], names: NDArray[np.object_] | None) -> list[str]:
+    """Return the names of groups, given as indices of `names`, or as names if there are none.
+
+    >>> names_of(np.array([1, 0]), np.array(["a", "b"])), names_of(np.array(["a"]), None)
+    (['b', 'a'], ['a'])
+    """
+    return [str(name) for name in (groups if names is None else names[groups])]
 
 
 def typical_rows(data: ProbeData, rows: Codes) -> Mask | None:
@@ -274,8 +288,12 @@ def fittable_insides(labels: NDArray[np.generic], fold_of_row: Codes) -> list[Ma
     return fittable
 
 
-def sample_groups(groups: NDArray[np.generic], limit: int, seed: int) -> Mask:
+def sample_groups(
+    groups: NDArray[np.generic], limit: int, seed: int, names: NDArray[np.object_] | None = None
+) -> Mask:
     """Return a mask (n_samples,) of a random sample of whole groups with at most `limit` rows.
+
+    `names` are those of the groups, for messages, if `groups` (n_samples,) are indices of them.
 
     Raises:
         DataError: The first sampled group has more rows than the limit.
@@ -283,13 +301,14 @@ def sample_groups(groups: NDArray[np.generic], limit: int, seed: int) -> Mask:
     >>> sample_groups(np.array(["a", "a", "b", "c"]), limit=3, seed=1).tolist()
     [True, True, True, False]
     """
-    names, group_of_row, sizes = np.unique(groups, return_inverse=True, return_counts=True)
-    order = np.random.default_rng(seed).permutation(len(names))
+    found, group_of_row, sizes = np.unique(groups, return_inverse=True, return_counts=True)
+    order = np.random.default_rng(seed).permutation(len(found))
     sampled = order[np.cumsum(sizes[order]) <= limit]
     if not len(sampled):
+        (name,) = names_of(found[order[:1]], names)
         raise DataError(
             f"A sample of whole groups may have at most {limit} rows, but the group "
-            f"{str(names[order[0]])!r} alone has {sizes[order[0]]} rows. Use finer groups or, if "
+            f"{name!r} alone has {sizes[order[0]]} rows. Use finer groups or, if "
             f"`fit_rows` is {limit}, increase it."
         )
     return np.isin(group_of_row, sampled)

@@ -72,7 +72,8 @@ def _sampled(data: ProbeData, rows: Codes, settings: ProbeSettings) -> Codes:
     """Return the rows, or with `fit_rows` a random sample of their groups."""
     if settings.fit_rows is None:
         return rows
-    return rows[sample_groups(data.groups[rows], settings.fit_rows, settings.seed)]
+    groups, names = data.groups[rows], data.group_names
+    return rows[sample_groups(groups, settings.fit_rows, settings.seed, names)]
 
 
 def label_column(data: ProbeData, labels: NDArray[np.str_], settings: ProbeSettings) -> LabelColumn:
@@ -123,7 +124,7 @@ class FittedRows:
         return label_column(self.data, self.data.y, self.settings)[self.rows]
 
     @cached_property
-    def groups(self) -> NDArray[np.str_]:
+    def groups(self) -> NDArray[np.generic]:
         """The group (n_fitted,) of each row."""
         return self.data.groups[self.rows]
 

@@ -17,7 +17,7 @@ from probekit.errors import DataError
 from probekit.lazy_rows import LazyRows
 from probekit.probes.arrays import Codes, Floats, Mask, Rows
 from probekit.probes.controls.control_task import why_no_control
-from probekit.probes.data import ProbeData
+from probekit.probes.data import ProbeData, names_of
 from probekit.probes.fitters import FittedRows, LabelColumn
 from probekit.probes.score.exchange import LabelExchange
 from probekit.probes.score.metric_table import METRICS
@@ -81,10 +81,11 @@ class Prober:
             positive = None if code is None else str(splits[0].classes[code])
             splits = [replace(split, positive=positive) for split in splits]
         self.data = splits[0]
-        groups = np.concatenate([split.groups[split.test] for split in splits])
-        if len(np.unique(groups)) < 2:
+        groups = np.unique(np.concatenate([split.groups[split.test] for split in splits]))
+        if len(groups) < 2:
+            (name,) = names_of(groups, self.data.group_names)
             raise DataError(
-                f"All test rows belong to the group {str(groups[0])!r}, but the intervals need at "
+                f"All test rows belong to the group {name!r}, but the intervals need at "
                 "least two groups. Give test at least two groups."
             )
         self._splits = [SplitProber(split, self.settings) for split in splits]
@@ -200,7 +201,7 @@ class Prober:
         """Return the resamples that the intervals of a kind are computed from."""
         return self._resampled(self.data.groups[self.rows_of(probe)])
 
-    def _resampled(self, groups: NDArray[np.str_]) -> Resamples:
+    def _resampled(self, groups: NDArray[np.generic]) -> Resamples:
         """Return the resamples of groups (n_samples,): identical ones for identical groups."""
         key = digest([np.ascontiguousarray(groups).tobytes()])
         if key not in self._resamples:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from probekit.data import labels
-from probekit.data.examples import Example, RowSource
+from probekit.data.examples import Dataset, Example, RowSource
 from probekit.data.readers import read_dataset
 from probekit.data.words import ConlluColumns
 
@@ -15,15 +15,17 @@ BUNDLED = Path(__file__).parents[2] / "data"
 
 def rows(*names):
     """Rows with these labels, on the lines of a file from line 2 on."""
-    return [
+    examples = [
         Example(f"text {n}", label, f"g{n}", f"row {n}", source=RowSource("rows.csv", n))
         for n, label in enumerate(names, start=2)
     ]
+    return Dataset("rows", tuple(examples))
 
 
 def groups(*names):
-    examples = rows(*("ab" * len(names))[: len(names)])
-    return [replace(row, group=name) for row, name in zip(examples, names, strict=True)]
+    dataset = rows(*("ab" * len(names))[: len(names)])
+    pairs = zip(dataset.examples, names, strict=True)
+    return replace(dataset, examples=tuple(replace(row, group=name) for row, name in pairs))
 
 
 def alike(*names):
@@ -110,11 +112,11 @@ def test_what_is_different_and_exact_is_not_reported(call):
 @pytest.mark.parametrize("label", ["UPOS", "XPOS", "DEPREL", "FEATS:PronType", "FEATS:ExtPos"])
 def test_tags_of_the_english_treebank_raise_no_alarm(shared, label):
     path = shared / "datasets" / "ud_english_ewt" / "test.conllu"
-    examples = read_dataset(path, format="conllu", columns=ConlluColumns(label)).examples
-    assert not [*labels.similar_labels(examples), *labels.misspelt_labels(examples)]
+    dataset = read_dataset(path, format="conllu", columns=ConlluColumns(label))
+    assert not [*labels.similar_labels(dataset), *labels.misspelt_labels(dataset)]
 
 
 @pytest.mark.parametrize("path", sorted(BUNDLED.glob("*.csv")), ids=lambda path: path.stem)
 def test_labels_of_the_bundled_data_raise_no_alarm(path):
-    examples = read_dataset(path, format="csv").examples
-    assert not [*labels.similar_labels(examples), *labels.misspelt_labels(examples)]
+    dataset = read_dataset(path, format="csv")
+    assert not [*labels.similar_labels(dataset), *labels.misspelt_labels(dataset)]

@@ -27,6 +27,7 @@ from probekit.pipeline.experiment.prepare import prepare
 from probekit.pipeline.experiment.source import TASK, ModelSource, checks_of_files, target_network
 from probekit.pipeline.measure.probers import make_probers
 from probekit.probes.arrays import Floats
+from probekit.probes.data import names_of
 from probekit.probes.fitters import outputs_of
 from probekit.probes.prober import Prober
 from probekit.probes.score.contributions import difference_of_parts
@@ -345,8 +346,9 @@ def _shared_rows(train: TransferSet, test: TransferSet) -> dict[str, int | None]
     # Groups of two sources are comparable if both are columns. Data of words have sentence numbers
     # as groups, which mean nothing in another source.
     if is_same or all(data.columns.group is not None and not data.has_words for data in (a, b)):
-        known_groups = train.prober.data.groups[train.prober.data.train]
-        groups = int(np.isin(test.prober.data.groups[tested], known_groups).sum())
+        known, own = train.prober.data, test.prober.data
+        known_groups = set(names_of(known.groups[known.train], known.group_names))
+        groups = sum(name in known_groups for name in names_of(own.groups[tested], own.group_names))
     return {"known_texts": texts, "known_groups": groups}
 
 

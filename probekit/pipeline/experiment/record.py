@@ -201,7 +201,7 @@ def _shown_examples(dataset: Dataset, indices: IntArray, prober: Prober) -> Iter
         # At most N_RANGES of them, evenly spaced; without any labels the step would be 0.
         labels = sorted(labels, key=float)[:: max(1, math.ceil(len(labels) / N_RANGES))]
     for label in labels:
-        of_label = [dataset.examples[n] for n in indices if dataset.labels[n] == label]
-        # Reversed, so that the first example of a group replaces the others.
-        by_group = {example.group: example for example in reversed(of_label)}
-        yield from list(reversed(by_group.values()))[:SHOWN_PER_LABEL]
+        of_label = indices[dataset.labels[indices] == label]
+        _, firsts = np.unique(dataset.group_codes[of_label], return_index=True)
+        for index in of_label[np.sort(firsts)[:SHOWN_PER_LABEL]]:
+            yield dataset.examples[index]

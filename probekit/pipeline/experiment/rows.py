@@ -21,7 +21,7 @@ import numpy.typing as npt
 from probekit.activations.given.given import GivenSite
 from probekit.activations.records import FloatArray
 from probekit.amounts import counted
-from probekit.data.examples import Dataset, Finding
+from probekit.data.examples import Dataset, Finding, StringArray
 from probekit.data.positions import IntArray, PositionRule, RowPlan, plan_rows
 from probekit.data.splits import (
     Split,
@@ -114,9 +114,9 @@ class Rows:
         return self.dataset.labels[self.example].astype(str)
 
     @cached_property
-    def groups(self) -> Strings:
-        """Group of each row, shape (n_rows,)."""
-        return self.dataset.groups[self.example].astype(str)
+    def groups(self) -> IntArray:
+        """Index of the group of each row among the sorted groups, shape (n_rows,)."""
+        return self.dataset.group_codes[self.example]
 
     @property
     def texts(self) -> Objects | None:
@@ -147,6 +147,7 @@ class Rows:
             ProbeData(
                 y=self.labels,
                 groups=self.groups,
+                group_names=self.dataset.group_names,
                 types=at_position.types,
                 train=split.train,
                 test=split.test,
@@ -182,18 +183,18 @@ def hold_out(
     if settings.folds is not None:
         with experiment.at("split", "folds"):
             return _nested(experiment, dataset, example, settings.folds)
-    groups, has_classes = dataset.groups, experiment.probe.reads == "classes"
-    if any(one.split is not None for one in dataset.examples):
+    has_classes = experiment.probe.reads == "classes"
+    if any(side is not None for side in dataset.column("split")):
         split = given_split(dataset, has_classes=has_classes)
     else:
+        groups: StringArray | IntArray = dataset.group_codes
         if settings.word_disjoint:
             # All rows of an example have one group before, and therefore also after the merge.
-            groups = groups.copy()
+            groups = dataset.groups.copy()
             groups[example] = joined_groups(dataset.labels[example], groups[example], words)
         if has_classes:
-            labels, examples = dataset.labels, dataset.examples
-            test, seed = settings.test, settings.seed
-            split = grouped_split(labels, groups, test=test, seed=seed, examples=examples)
+            labels, test, seed = dataset.labels, settings.test, settings.seed
+            split = grouped_split(labels, groups, test=test, seed=seed, dataset=dataset)
         else:
             split = unlabelled_split(groups, test=settings.test, seed=settings.seed)
     if settings.drop_repeated:
@@ -233,10 +234,10 @@ def _nested(
         n_dropped = len(dataset) - len(tested)
         template = "removed: {} whose text and span also occur in an earlier group"
         dataset = _noting_removed(dataset, n_dropped, template)
-    labels, groups = dataset.labels[tested], dataset.groups[tested]
+    labels, groups = dataset.labels[tested], dataset.group_codes[tested]
     if has_classes:
         # Raises if a label is in a single group or the only one.
-        labels_of_groups(labels, groups, dataset.select(tested).examples)
+        labels_of_groups(labels, groups, dataset.select(tested))
     # Folds are stratified by class; numbers and syntactic heads have no classes.
     strata = labels if has_classes else np.zeros(len(tested))
     fold_of_example = np.full(len(dataset), -1)  # -1: in no split

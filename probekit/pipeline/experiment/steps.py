@@ -191,12 +191,9 @@ def _write_scores(
     if chosen is not None:
         has_p_values = draws > 0
         differences = difference_rows(predictions, chosen, table, prober, has_p_values=has_p_values)
-    tested = source.rows.example[prober.test_rows]  # in the row order of the predictions
-    test_rows = {
-        "example": [source.rows.dataset.examples[n].id for n in tested],
-        "group": source.rows.groups[prober.test_rows],
-        "label": source.rows.labels[prober.test_rows],
-    }
+    # In the row order of the predictions.
+    tested = source.rows.dataset.select(source.rows.example[prober.test_rows])
+    test_rows = {"example": tested.column("id"), "group": tested.groups, "label": tested.labels}
     folder.write("config.yaml", dump_settings(source.experiment))
     for name, content in (
         ("results", table),

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from probekit.activations.given.given import Position, open_activations
-from probekit.data.examples import Dataset, Example
+from probekit.data.examples import Dataset, RowExamples, StringArray, check_field
 from probekit.errors import ConfigError, DataError, path_of
 from probekit.experiment.activations import ActivationExperiment
 from probekit.experiment.document import Document
@@ -119,9 +119,9 @@ def probe(  # noqa: PLR0913  # one call, whose options have defaults
     }
     experiment = Document(values).settings(ActivationExperiment, resolve_activations)
     sides = None if split is None or isinstance(split, Mapping) else plain_texts("split", split)
-    words = None
-    if tokens is not None:  # those of white space are quoted and escaped as in Python
-        words = [one if one.strip() else repr(one) for one in plain_texts("tokens", tokens)]
+    words = None if tokens is None else plain_texts("tokens", tokens)
+    if words is not None:  # those of white space are quoted and escaped as in Python
+        words = np.array([one if one.strip() else repr(one) for one in words], dtype=object)
     texts = label_texts(labels, reads_classes=experiment.probe.reads == "classes")
     names = None if groups is None else plain_texts("groups", groups, distinct=True)
     for key, entries in (("groups", names), ("tokens", words), ("split", sides)):
@@ -135,17 +135,14 @@ def probe(  # noqa: PLR0913  # one call, whose options have defaults
             f"all {len(names):,} rows are in one group, {names[0]!r}, which cannot be split into "
             "train and test. Give several groups, or leave `groups` out if rows are independent."
         )
-    examples = []
-    for row, label in enumerate(texts):
-        row_name = f"row {row}"
-        text = words[row] if words else row_name
-        group = names[row] if names else row_name
-        try:
-            side = sides[row] if sides else None
-            examples.append(Example(text, label, group, row_name, split=side))
-        except DataError as error:
-            raise DataError(f"{row_name}: {error}") from error
-    dataset = Dataset(name, tuple(examples), has_groups=names is not None)
+    for field, column in (("text", words), ("label", texts), ("group", names)):
+        for value in () if column is None else dict.fromkeys(column):
+            try:
+                check_field(field, value)
+            except DataError as error:
+                raise DataError(f"row {np.argmax(column == value)}: {error}") from error
+    examples = RowExamples(np.arange(len(texts)), texts, names, words, sides)
+    dataset = Dataset(name, examples, has_groups=names is not None)
 
     results_folder = path_of("out", out)
     check_workers(workers)
@@ -158,11 +155,11 @@ def probe(  # noqa: PLR0913  # one call, whose options have defaults
         )
 
 
-def label_texts(labels: Iterable[Any], *, reads_classes: bool) -> list[str]:
-    """Return the labels as texts.
+def label_texts(labels: Iterable[Any], *, reads_classes: bool) -> StringArray:
+    """Return the labels as texts, shape (n_rows,).
 
-    >>> label_texts(np.array([0, 1]), reads_classes=True), label_texts([0.5], reads_classes=False)
-    (['0', '1'], ['0.5'])
+    >>> label_texts(np.array([0, 1]), reads_classes=True).tolist()
+    ['0', '1']
 
     Raises:
         ConfigError: the labels are not a list or an array.
@@ -170,18 +167,17 @@ def label_texts(labels: Iterable[Any], *, reads_classes: bool) -> list[str]:
             different types would be confused, such as 1 and "1".
     """
     cells = _cells("labels", labels)
-    for row, label in enumerate(cells):
-        if reads_classes and isinstance(label, float):
-            raise DataError(
-                f"labels[{row}] is the number {label}, but the kinds of probe read classes. For "
-                f"regression give {_REGRESSION}; for classes convert the labels to integers or "
-                "texts."
-            )
+    if reads_classes and float in set(map(type, cells)):
+        row = next(row for row, label in enumerate(cells) if isinstance(label, float))
+        raise DataError(
+            f"labels[{row}] is the number {cells[row]}, but the kinds of probe read classes. For "
+            f"regression give {_REGRESSION}; for classes convert the labels to integers or texts."
+        )
     return plain_texts("labels", cells, distinct=reads_classes)
 
 
-def plain_texts(name: str, values: Iterable[Any], *, distinct: bool = False) -> list[str]:
-    """Return values as texts.
+def plain_texts(name: str, values: Iterable[Any], *, distinct: bool = False) -> StringArray:
+    """Return values as texts, shape (n_rows,); equal values are one object.
 
     Args:
         name: name of the argument, for messages.
@@ -192,32 +188,38 @@ def plain_texts(name: str, values: Iterable[Any], *, distinct: bool = False) -> 
         ConfigError: the values are not a list or an array.
         DataError: a value is missing, or neither a text nor a number, or would be confused.
     """
-    texts, known = [], dict[str, str]()  # one object for equal texts, as there may be millions
     cells = _cells(name, values)
-    for row, value in enumerate(cells):
+    wrong = {one for one in set(map(type, cells)) if not issubclass(one, str | int | float)}
+    for row, value in enumerate(cells if wrong else ()):
         if value is None:
             raise DataError(
                 f"{name}[{row}] is a missing value. Fill it in, or remove the row from "
                 "all sites too."
             )
-        if not isinstance(value, str | int | float):
+        if type(value) in wrong:
             raise DataError(
                 f"{name}[{row}] is of type {type(value).__name__}. Allowed: texts and numbers."
             )
-        texts.append(known.setdefault(text := str(value), text))
-    first_row: dict[Any, int] = {}
-    for row, cell in enumerate(cells if distinct else ()):
-        # 1 and "1" have the same text, 1 and True the same value.
-        same_text = first_row.setdefault(("text", str(cell)), row)
-        same_value = first_row.setdefault(cell, row)
-        for first in (same_text, same_value):
-            if type(cells[first]) is not type(cell):
+    # Each value once, with its type, because 1 and True are equal.
+    texts = {pair: str(pair[1]) for pair in zip(map(type, cells), cells, strict=True)}
+    firsts: dict[Any, Any] = {}
+    for _, value in texts if distinct else ():
+        for key in (("text", str(value)), value):
+            first = firsts.setdefault(key, value)
+            if type(first) is not type(value):
+                row, first_row = (
+                    next(
+                        n for n, cell in enumerate(cells) if type(cell) is type(one) and cell == one
+                    )
+                    for one in (value, first)
+                )
                 raise DataError(
-                    f"{name}[{first}] is {cells[first]!r} and {name}[{row}] is {cell!r}, which "
+                    f"{name}[{first_row}] is {first!r} and {name}[{row}] is {value!r}, which "
                     f"differ in type but not in text or value. Write all {name} with the same "
                     f"type, such as [str(one) for one in {name}] if they are different."
                 )
-    return texts
+    rows = map(texts.__getitem__, zip(map(type, cells), cells, strict=True))
+    return np.fromiter(rows, dtype=object, count=len(cells))
 
 
 def _cells(name: str, values: Iterable[Any]) -> list[Any]:
@@ -241,6 +243,8 @@ def _cells(name: str, values: Iterable[Any]) -> list[Any]:
             f"{name} has shape {tuple(shape)}, but needs one axis, with one value for each row."
         )
     cells = values.tolist() if hasattr(values, "tolist") else list(values)
+    if set(map(type, cells)) <= {str, int, bool}:  # none is missing
+        return cells
     cells = [cell.item() if isinstance(cell, np.generic) else cell for cell in cells]
     return [None if _is_missing(cell) else cell for cell in cells]
 

@@ -13,7 +13,7 @@ import pandas as pd
 from probekit.activations.given.formats import ROWS, row_ids
 from probekit.activations.given.given import GivenActivations, open_activations
 from probekit.amounts import counted
-from probekit.data.examples import Dataset, Finding
+from probekit.data.examples import Dataset, Finding, StringArray
 from probekit.data.readers import read_dataset
 from probekit.data.splits import Split
 from probekit.data.table import TableColumns
@@ -46,7 +46,7 @@ class GivenSource(Source):
 
     experiment: ActivationExperiment
     given: GivenActivations
-    tokens: Sequence[str] | None
+    tokens: StringArray | None
 
     def __getstate__(self) -> dict[str, Any]:
         # Worker processes call only `block` and `probe_facts`.
@@ -69,7 +69,8 @@ class GivenSource(Source):
 
     def identity(self) -> Any:
         """Return the digests of activations and tokens."""
-        return {"activations": self.given.digest, "tokens": digest_json(self.tokens)}
+        tokens = None if self.tokens is None else self.tokens.tolist()
+        return {"activations": self.given.digest, "tokens": digest_json(tokens)}
 
     def block(self, site: Probed, _position: int = 0, _network: str = TASK) -> LazyRows:
         """Return the rows of a site, shape (n_rows, n_features)."""
@@ -121,7 +122,7 @@ def read_given(experiment: ActivationExperiment) -> GivenSource:
         with experiment.at("data", key):
             raise
     # Without tokens, the text that was read is the label; the id names the row instead.
-    tokens = None if columns.token is None else [one.text for one in dataset.examples]
+    tokens = None if columns.token is None else dataset.column("text")
     if tokens is None:
         examples = tuple(replace(one, text=one.id) for one in dataset.examples)
         dataset = replace(dataset, examples=examples)
@@ -136,7 +137,7 @@ def read_given(experiment: ActivationExperiment) -> GivenSource:
 def given_source(
     experiment: ActivationExperiment,
     dataset: Dataset,
-    tokens: Sequence[str] | None,
+    tokens: StringArray | None,
     given: GivenActivations,
 ) -> GivenSource:
     """Return activations with their rows as the source of a run.
@@ -160,10 +161,9 @@ def given_source(
             "same order."
         )
     folder = experiment.activations.folder
-    ids = [example.id for example in dataset.examples]
     has_ids = experiment.data.columns.id is not None
     exported = row_ids(Path(folder)) if folder is not None and has_ids else None
-    if exported is not None and exported != ids:
+    if exported is not None and exported != (ids := dataset.column("id").tolist()):
         # The first row whose ids differ, or which only one of the two has: a slice may be empty.
         row = 0
         while ids[row : row + 1] == exported[row : row + 1]:
@@ -180,8 +180,8 @@ def given_source(
     if experiment.split.word_disjoint and tokens is None:
         with experiment.at("split", "word_disjoint"):
             raise ConfigError("`word_disjoint` needs the word of each row: give tokens.")
-    types = np.array(ids if tokens is None else tokens, dtype=str)
     example = np.arange(n_rows)
+    types = example.astype(np.str_) if tokens is None else tokens.astype(np.str_)
     dataset, examples, splits = hold_out(experiment, dataset, example, types)
     findings = []
     for code, message in _warnings(given, dataset, splits, experiment.probe.reads == "classes"):
@@ -231,11 +231,11 @@ def _warnings(
         if n_repeated:
             text = f"rows in {side} {same} an earlier one{of_fold}."
             yield f"duplicates-in-{side}", f"{n_repeated:,} of {n_rows:,} {text}"
-    by_key = pd.Series(dataset.labels.astype(str)).groupby(keys)
+    by_key = pd.Series(pd.factorize(dataset.labels)[0]).groupby(keys)
     differ = np.flatnonzero(by_key.transform("nunique") > 1)
     if has_classes and len(differ):
-        first = dataset.examples[differ[0]]
-        repeats = [dataset.examples[row] for row in differ if keys[row] == keys[differ[0]]]
+        repeats = dataset.select(differ[keys[differ] == keys[differ[0]]]).examples
+        first = repeats[0]
         other = next(example for example in repeats if example.label != first.label)
         yield (
             "contradictions",

@@ -416,9 +416,9 @@ def worst_errors(
     is_wrong = guess != truth
     # Errors by descending margin, then the rows without an error.
     order = np.argsort(-np.where(is_wrong, margin, -np.inf), kind="stable")
-    worst: dict[str, int] = {}  # row with the largest margin, by group
+    worst: dict[Any, int] = {}  # row with the largest margin, by group
     for number in order[: is_wrong.sum()].tolist():
-        worst.setdefault(str(chosen.prober.data.groups[test_rows[number]]), number)
+        worst.setdefault(chosen.prober.data.groups[test_rows[number]], number)
     return {
         number: round(float(margin[number]), 4) if np.isfinite(margin[number]) else None
         for number in list(worst.values())[:most]
@@ -427,8 +427,8 @@ def worst_errors(
 
 def _truth(chosen: SelectedProbe, number: int) -> dict[str, str]:
     """Return group and label of a test row, given its index among the test rows."""
-    data, row = chosen.prober.data, chosen.prober.test_rows[number]
-    return {"group": str(data.groups[row]), "label": str(data.y[row])}
+    example = _example(chosen, number)
+    return {"group": example.group, "label": example.label}
 
 
 def _example(chosen: SelectedProbe, number: int) -> Example:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from probekit.amounts import counted
 from probekit.errors import ConfigError
 from probekit.probes.arrays import Codes, Mask
-from probekit.probes.data import ProbeData
+from probekit.probes.data import ProbeData, names_of
 from probekit.probes.settings import ProbeSettings
 from probekit.probes.targets import NO_CONTROL_TASK
 
@@ -91,7 +91,9 @@ def control_types(data: ProbeData, settings: ProbeSettings) -> NDArray[np.str_]:
 
     All rows of a control type get the same control label.
     """
-    return data.types if settings.control_by == "word" else data.groups
+    if settings.control_by == "word":
+        return data.types
+    return np.array(names_of(data.groups, data.group_names))  # labels are drawn by name
 
 
 def comparable_rows(data: ProbeData, settings: ProbeSettings, fitted: Codes) -> Mask:

@@ -136,7 +136,7 @@ class Scored:
 
     predictions: tuple[Predictions, ...]
     chance: tuple[Predictions, ...]
-    groups: NDArray[np.str_]
+    groups: NDArray[np.generic]
     facts: FitFacts
     metric: str | None = None
     against: tuple[Predictions, ...] = ()
