@@ -142,7 +142,8 @@ def check_dataset(
         "numbers": not has_classes,
         "texts": has_texts,
         "groups": dataset.has_groups,
-        "spans": not dataset.marks_words,  # words of a treebank may be parts of words of the text
+        # Words of a treebank may be parts of words of the text.
+        "spans": has_texts and not dataset.marks_words,
     }
     findings = [Finding("info", "reader", f"{note}.") for note in dataset.notes]
     if not dataset.has_groups:

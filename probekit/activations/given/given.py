@@ -554,7 +554,8 @@ def _contents(name: str, array: SiteArray) -> tuple[Contents, npt.NDArray[np.uin
                 )
             n_before += len(rows)
             bits = (rows + np.float32(0)).view(np.uint32)  # -0.0 becomes 0.0
-            keys.append((bits.astype(np.uint64) * weights).sum(axis=1, dtype=np.uint64))
+            sums = np.einsum("ij,j->i", bits, weights, dtype=np.uint64, casting="unsafe")
+            keys.append(sums)
             np.minimum(low, rows.min(axis=0), out=low)
             np.maximum(high, rows.max(axis=0), out=high)
             yield rows
