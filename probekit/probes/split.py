@@ -65,8 +65,6 @@ class SplitProber:
             whatever its number of tokens.
         task: the label code or number (n_rows,) of each row.
         fitted: the training rows that probes are fitted on.
-        train_tokens: the tokens of the texts or sentences that probes are fitted on.
-        test_tokens: the tokens of those that are scored.
 
     Raises:
         ConfigError: The main metric needs a threshold that cannot be fixed, or there are too few
@@ -84,16 +82,10 @@ class SplitProber:
         self.scored = first_rows(data) if {one.task for one in settings.kinds} == {"text"} else data
         self.task = fitters.label_column(data, data.y, settings)
         rows = fitters.training_rows(self.scored, settings)
-        # All training rows of a text are used, even if only one of them is in the sample.
-        text_of_row = np.arange(len(data.y)) if data.examples is None else data.examples
-        inside = data.train[np.isin(text_of_row[data.train], text_of_row[rows])]
-        self.train_tokens, self.test_tokens = (
-            GroupedTokens.of(np.sort(part), data.examples) for part in (inside, data.test)
-        )
+        self.fitted = fitters.FittedRows.of(data, settings, rows)
         if settings.reads == "trees":  # raise an error if the labels are not trees
             for tokens in (self.train_tokens, self.test_tokens):
                 read_trees(data.y[tokens.rows], tokens.example_of_row)
-        self.fitted = fitters.FittedRows.of(data, settings, rows)
         if is_class:
             self.fitted.check_metric_is_defined()
             # This raises an error if no fold can be fitted.
@@ -101,10 +93,28 @@ class SplitProber:
         # The labels of each draw of the control task; empty before `draw_controls`.
         self._controls: list[fitters.LabelColumn] = []
         self._test_groups = data.groups[self.scored.test]
-        # Blocks of the online code, and sizes of the samples of the learning curve.
-        self._blocks = coding.blocks(self.fitted.groups, len(data.classes), settings.seed)
+        # Sizes of the samples of the learning curve.
         steps = settings.learning_steps
         self._sizes = coding.learning_sizes(len(rows), steps) if steps else ()
+
+    @cached_property
+    def train_tokens(self) -> GroupedTokens:
+        """The tokens of the texts or sentences that probes are fitted on."""
+        # All training rows of a text are used, even if only one of them is in the sample.
+        data, rows = self.data, self.fitted.rows
+        text_of_row = np.arange(len(data.y)) if data.examples is None else data.examples
+        inside = data.train[np.isin(text_of_row[data.train], text_of_row[rows])]
+        return GroupedTokens.of(np.sort(inside), data.examples)
+
+    @cached_property
+    def test_tokens(self) -> GroupedTokens:
+        """The tokens of the texts or sentences that are scored."""
+        return GroupedTokens.of(np.sort(self.data.test), self.data.examples)
+
+    @cached_property
+    def _blocks(self) -> list[coding.CodedBlock]:
+        """The blocks of the online code."""
+        return coding.blocks(self.fitted.groups, len(self.data.classes), self.settings.seed)
 
     @cached_property
     def comparable(self) -> Mask:

@@ -60,7 +60,7 @@ class PositionRows:
         offset: offset of the position in a sweep; 0 without one.
         types: word or token that each row reads, shape (n_rows,): the labelled word at a span, the
             last word at the end or mean of a text, and otherwise, or without a word, the token.
-            Given activations without tokens have the id of each row.
+            Given activations without tokens have "".
         words: labelled word of each row, shape (n_rows,), "" without a span; None if no example
             has a span.
         neighbours: previous and next unit of each row in its text, shape (n_rows, 2): words if the

@@ -181,7 +181,7 @@ def given_source(
         with experiment.at("split", "word_disjoint"):
             raise ConfigError("`word_disjoint` needs the word of each row: give tokens.")
     example = np.arange(n_rows)
-    types = example.astype(np.str_) if tokens is None else tokens.astype(np.str_)
+    types = np.zeros(n_rows, np.str_) if tokens is None else tokens.astype(np.str_)
     dataset, examples, splits = hold_out(experiment, dataset, example, types)
     findings = []
     for code, message in _warnings(given, dataset, splits, experiment.probe.reads == "classes"):

@@ -25,8 +25,8 @@ from probekit.probes.score.metric_table import Family
 # Maximum number of units that are left out one at a time; more groups are joined to units.
 MOST_UNITS = 1000
 WIDER_OVER_FOLDS = 2**0.5  # factor on standard errors of predictions of several outer folds
-# Number of resamples that metrics of ranks compute at a time; 128 of 25,000 levels take 26 MB.
-BLOCK = 128
+# Number of resamples that metrics of ranks compute at a time, and of numbers in a table of these.
+BLOCK, BLOCK_CELLS = 128, 1 << 20
 
 
 @dataclass(frozen=True, eq=False)
@@ -330,7 +330,8 @@ def _blocks(
 ) -> Iterator[tuple[Codes, list[Floats]]]:
     """Yield the units (n_block,) that some resamples leave out, and their numbers of rows.
 
-    The first resample, which leaves out none, has the unit -1; the others are `BLOCK` at a time.
+    The first resample, which leaves out none, has the unit -1; the others are `BLOCK` at a time,
+    or fewer if there are many levels.
     The numbers are one table (n_levels, n_block) for each entry of `levels`: the level and the unit
     of some rows, and the number of levels.
     """
@@ -340,10 +341,11 @@ def _blocks(
         tables.append(csc_array((ones, (level_of_row, unit_of_row)), shape=shape))
     totals = [table.sum(axis=1)[:, None] for table in tables]
     yield np.array([-1]), totals
-    for start in range(0, resamples.n_units, BLOCK):
-        units = np.arange(start, min(start + BLOCK, resamples.n_units))
+    step = min(BLOCK, max(1, BLOCK_CELLS // max(n_levels for _, _, n_levels in levels)))
+    for start in range(0, resamples.n_units, step):
+        units = np.arange(start, min(start + step, resamples.n_units))
         pairs = zip(totals, tables, strict=True)
-        yield units, [total - table[:, start : start + BLOCK].toarray() for total, table in pairs]
+        yield units, [total - table[:, start : start + step].toarray() for total, table in pairs]
 
 
 def _by_class(predictions: ClassPredictions, resamples: Resamples) -> tuple[Floats, Floats, Floats]:
