@@ -2,9 +2,10 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
-from probekit.data.examples import Dataset, Example, RowSource
+from probekit.data.examples import Dataset, Example, RowExamples, RowSource
 
 EXAMPLE = Example("The keys", "plural", group="key", id="1", span=(4, 8), split="train")
 
@@ -62,3 +63,25 @@ def test_file_and_line_are_not_part_of_the_data():
     assert [one.where for one in (here, there, plain)] == ["a.csv:2", "b.csv:2", "1"]
     assert here == there
     assert Dataset("d", (here,)).digest == Dataset("d", (there,)).digest
+
+
+@pytest.mark.parametrize("has_groups", [True, False])
+def test_rows_of_an_array_are_the_same_data_as_their_examples(has_groups):
+    numbers = np.arange(3, 28)  # "row 10" is before "row 9"
+    labels = np.array([*"xyz"] * 8 + ["x"], dtype=object)
+    groups = np.array([f"g{n % 7}" for n in numbers], dtype=object) if has_groups else None
+    rows = RowExamples(numbers, labels, groups, splits=labels)
+    made = Dataset("made", tuple(rows), has_groups=has_groups)
+    assert made.examples[-1].id == "row 27"
+    for column, plain in (
+        (Dataset("rows", rows), made),
+        (Dataset("rows", rows[2:9]), replace(made, examples=made.examples[2:9])),
+        (Dataset("rows", rows).select([9, 4, 7]), made.select([9, 4, 7])),
+    ):
+        assert tuple(column.examples) == plain.examples
+        assert column.digest == plain.digest
+        for name in ("text", "label", "group", "id", "split"):
+            assert column.column(name).tolist() == plain.column(name).tolist()
+        assert column.group_codes.tolist() == plain.group_codes.tolist()
+        assert plain.group_names[plain.group_codes].tolist() == plain.groups.tolist()
+    assert rows[-1] == made.examples[-1]

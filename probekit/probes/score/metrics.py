@@ -341,7 +341,8 @@ def _blocks(
         tables.append(csc_array((ones, (level_of_row, unit_of_row)), shape=shape))
     totals = [table.sum(axis=1)[:, None] for table in tables]
     yield np.array([-1]), totals
-    step = min(BLOCK, max(1, BLOCK_CELLS // max(n_levels for _, _, n_levels in levels)))
+    most_levels = max(1, *(n_levels for _, _, n_levels in levels))
+    step = min(BLOCK, max(1, BLOCK_CELLS // most_levels))
     for start in range(0, resamples.n_units, step):
         units = np.arange(start, min(start + step, resamples.n_units))
         pairs = zip(totals, tables, strict=True)

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
+from probekit.data.examples import Dataset, RowExamples
 from probekit.data.splits import Split
 from probekit.experiment.loader import load_experiment
 from probekit.pipeline.experiment.record import _label_counts, _shown_examples
@@ -81,8 +82,8 @@ def test_roots_of_trees_are_counted():
 
 
 def test_examples_are_shown_for_some_numbers_only():
-    examples = [SimpleNamespace(label=str(n), group=f"g{n}") for n in range(40)]
-    dataset = SimpleNamespace(labels=np.array([e.label for e in examples]), examples=examples)
+    labels = np.array([str(n) for n in range(40)], dtype=object)
+    dataset = Dataset("numbers", RowExamples(np.arange(40), labels))
 
     def shown(kind):
         return [one.label for one in _shown_examples(dataset, np.arange(40), prober(kind))]

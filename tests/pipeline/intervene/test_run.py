@@ -62,7 +62,7 @@ def test_a_patch_has_the_effect_of_a_whole_pass_with_the_counterfactual(done):
     frame = pd.read_csv(f"{experiment.data.root}/nouns.csv")
     prepared = prepare(experiment)
     assert len(prepared.splits[0].test) == tables.record.n
-    tested = frame[frame["group"].isin(prepared.groups[prepared.splits[0].test])]
+    tested = frame[frame["group"].isin(prepared.dataset.groups[prepared.examples[0].test])]
     model, tokenizer = GPT2.from_pretrained("mini"), Tokenizer.from_pretrained("mini")
     effects = []
     for _, example in tested.iterrows():
