@@ -20,9 +20,9 @@ SETTINGS = (*QUICK, "model.random_weights=2")
 def made(monkeypatch):
     """The networks that are made, as weak references; all earlier ones are gone by then."""
 
-    def target_network(*arguments):
+    def target_network(*arguments, **options):
         assert all(network() is None for network in made)
-        network = build(*arguments)
+        network = build(*arguments, **options)
         made.append(weakref.ref(network))
         sizes.append(network.is_in_memory)
         return network
