@@ -362,3 +362,10 @@ def test_predicted_memory_follows_the_settings_that_lower_it():
     # The token embedding is the largest part; the residual streams of a shard come on top.
     read = predicted(n_sites=1, in_memory=False) - predicted(n_sites=1)
     assert read == 4 * (50_257 * 768 - weights) + 4 * 768 * 4000
+
+
+def test_residual_streams_that_go_through_a_block_together_fill_a_quarter_of_memory(monkeypatch):
+    monkeypatch.setattr(capturing, "available_memory", lambda _device: 4 * 10 * 4 * 768)
+    config = PUBLISHED["gpt2"]
+    for dtype, n_tokens in ((torch.float32, 10), (torch.bfloat16, 10), (torch.float64, 5)):
+        assert capturing.tokens_together(config, dtype, "cpu") == n_tokens
