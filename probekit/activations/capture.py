@@ -144,7 +144,8 @@ class Work:
                 f"each process needs about {size_in_words(needed)}, and "
                 f"{size_in_words(available_memory(str(model.device)))} are available. Capture "
                 "fewer sites (`capture.sites`) or one position instead of all (`tokens.position`), "
-                "set `model.dtype: bfloat16`, or start fewer `--workers`. Committed shards are saved."
+                "set `model.dtype: bfloat16`, or start fewer `--workers`. Committed shards are "
+                "saved."
             ) from error
 
     def _compute(self, shard: int, sites: Sequence[str], on_rows: OnRows) -> None:
