@@ -223,8 +223,10 @@ def scatter_rows(chosen: SelectedProbe) -> pd.DataFrame:
     fitted = _sample(data.train, MOST_FITTED, generator)
     held_out = np.setdiff1d(chosen.prober.test_rows, data.train)
     shown = _sample(held_out, MOST_POINTS, generator)
-    scaler = StandardScaler().fit(chosen.X[fitted])
-    scaled = scaler.transform(chosen.X[fitted])
+    rows = chosen.X.select(fitted).loaded()[:]
+    scaler = StandardScaler().fit(rows)
+    scaled = scaler.transform(rows)
+    del rows
     n_components = min(COMPONENTS, *scaled.shape)
     if n_components < 2 or np.abs(scaled).max() < _ROUNDING:
         return pd.DataFrame()
