@@ -224,7 +224,7 @@ def scatter_rows(chosen: SelectedProbe) -> pd.DataFrame:
     fitted = _sample(data.train, MOST_FITTED, generator)
     held_out = np.setdiff1d(chosen.prober.test_rows, data.train)
     shown = _sample(held_out, MOST_POINTS, generator)
-    rows, scaler = chosen.X[fitted], StandardScaler()
+    rows, scaler = chosen.X.select(fitted).loaded()[:], StandardScaler()
     scaled = scaler.fit_transform(rows)
     del rows
     n_components = min(COMPONENTS, *scaled.shape)
