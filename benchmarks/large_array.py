@@ -1,6 +1,6 @@
 """Probes of a mapped array that is larger than memory, killed and resumed.
 
-    python -m benchmarks.large_array [--rows 1_830_000 --features 4096 --alone]
+    python -m benchmarks.large_array [--rows 1_830_000 --features 4096 --kind mass_mean --alone]
 
 A sparse .npy file has real values in a share of its rows and zeros elsewhere; two names of it are
 two sites. A process probes them, is killed in the second site, and another one resumes. Then a
@@ -52,11 +52,11 @@ def write_sites(folder: Path, n_rows: int, n_features: int) -> None:
     os.link(folder / "layer_0.npy", folder / "layer_1.npy")
 
 
-def probe(folder: Path, out: Path, n_rows: int) -> None:
+def probe(folder: Path, out: Path, n_rows: int, kind: str) -> None:
     """Probe the sites of a folder in this process, and print time and memory."""
     options = {
-        "kinds": [{"kind": "logistic"}],
-        "C": [0.01],
+        "kinds": [{"kind": kind}],
+        **({"C": [0.01]} if kind == "logistic" else {}),
         "folds": 2,
         "control_draws": 0,
         "description": False,
@@ -85,13 +85,14 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--rows", type=int, default=20_000)
     parser.add_argument("--features", type=int, default=512)
+    parser.add_argument("--kind", default="logistic", help="kind of probe")
     parser.add_argument("--alone", action="store_true", help="no run without an interruption")
     parser.add_argument("--folder", help="folder for the array, instead of the temporary one")
-    parser.add_argument("--probe", nargs=3, help=argparse.SUPPRESS)
+    parser.add_argument("--probe", nargs=4, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.probe:
-        folder, out, n_rows = given.probe
-        probe(Path(folder), Path(out), int(n_rows))
+        folder, out, n_rows, kind = given.probe
+        probe(Path(folder), Path(out), int(n_rows), kind)
         return
     with tempfile.TemporaryDirectory(dir=given.folder) as name:
         folder = Path(name)
@@ -101,7 +102,7 @@ def main() -> None:
         def start(out: str) -> subprocess.Popen[str]:
             module = [sys.executable, "-m", "benchmarks.large_array", "--probe"]
             command = [*module, str(folder / "sites"), str(folder / out), str(given.rows)]
-            return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+            return subprocess.Popen([*command, given.kind], stdout=subprocess.PIPE, text=True)
 
         def finished(out: str) -> None:
             """Probe to the end, and print time and memory."""
