@@ -27,7 +27,7 @@ from probekit.products import threads
 _WARM_UP, _MOST_ROWS, _MOST_FEATURES = 100, 4000, 192
 # Measured memory of a process: its libraries, and what a row takes besides its features (labels,
 # groups, predictions). Blocks of rows that are in memory together, in float64.
-_LIBRARIES, _OF_ROW, _BLOCKS = 330 << 20, 600, 5
+_LIBRARIES, _OF_ROW, _BLOCKS = 412 << 20, 600, 5
 _OTHER_WORK = 6.0  # time of a site, in times of its tuned fits: scores, intervals, description
 
 
@@ -142,7 +142,9 @@ def probing_bytes(probers: Sequence[Prober], widths: Sequence[int]) -> int:
         size += min(4 * n_train * d, RESIDENT_BYTES if is_loaded else MAPPED_BYTES)
     n_scores = len(prober.data.classes) if len(prober.data.classes) > 2 else 1
     n_groups = n_scores * len(settings.C) * (1 + settings.control_draws * prober.has_control)
-    size += min(4 * n_groups * hessian_size(d), BATCH_BYTES)
+    # At most: a Hessian is computed only for fits that predict most rows with certainty.
+    if any(one.kind in ("logistic", "k_sparse") for one in settings.kinds):
+        size += min(4 * n_groups * hessian_size(d), BATCH_BYTES)
     size += 8 * (_BLOCKS * min(rows_of_block(d), n_rows) * d + 4 * min(d, n_train) ** 2)
     return size
 
