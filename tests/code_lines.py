@@ -15,7 +15,7 @@ PACKAGE = Path(__file__).parents[1] / "probekit"
 BUDGETS = {
     "report": 7514,
     "pipeline": 5780,
-    "probes": 5732,
+    "probes": 5747,
     "model": 4593,
     "activations": 2568,
     "cli": 2052,

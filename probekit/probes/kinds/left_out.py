@@ -20,8 +20,8 @@ from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import cholesky, solve_triangular
-from scipy.linalg.blas import dsyrk
+from scipy.linalg import cholesky
+from scipy.linalg.blas import dsyrk, dtrsm
 from scipy.special import expit
 
 from probekit.lazy_rows import LazyRows, rows_of_block
@@ -114,20 +114,26 @@ def _without_group(
     # The lower triangle; the bias, in the last place, has no penalty.
     hessian = np.asfortranarray(np.diag(np.append(np.full(n_features, penalty), 0.0)))
     for part, rows in X.blocks():
-        weighted = _with_bias(scaling, rows) * np.sqrt(curvature[part, None])
+        weighted = _with_bias(scaling, rows)
+        weighted *= np.sqrt(curvature[part, None])
         hessian = dsyrk(1.0, weighted.T, 1.0, hessian, lower=True, overwrite_c=True)
     root = cholesky(hessian, lower=True, overwrite_a=True)
     left_out = scores.copy()
     for numbers in _blocks(data.groups, rows_of_block(X.shape[1])):
         block = _with_bias(scaling, X[numbers.ravel()])
-        whitened = solve_triangular(root, block.T, lower=True).T.reshape(*numbers.shape, -1)
+        whitened = dtrsm(1.0, root, block.T, lower=True, overwrite_b=True).T
+        whitened = whitened.reshape(*numbers.shape, -1)
         left_out[numbers] += _step(whitened, curvature[numbers, None], slopes[numbers])
     return left_out
 
 
 def _with_bias(scaling: Scaling, X: Features) -> Floats:
     """Return the scaled rows with a column of ones (n_samples, n_features + 1)."""
-    return np.column_stack([scaling.apply(X), np.ones(len(X))])
+    rows = np.ones((len(X), X.shape[1] + 1))
+    rows[:, :-1] = X
+    rows[:, :-1] -= scaling.mean
+    rows[:, :-1] /= scaling.scale
+    return rows
 
 
 def _step(B: Floats, curvature: Floats, slopes: Floats) -> Floats:
@@ -142,7 +148,10 @@ def _step(B: Floats, curvature: Floats, slopes: Floats) -> Floats:
     step: Floats
     _, n_rows, n_coordinates = B.shape
     transposed = B.swapaxes(1, 2)
-    if n_rows <= n_coordinates:
+    if n_rows == 1:
+        inner = np.einsum("gnf,gnf->gn", B, B)[..., None]
+        step = inner * slopes / (1 - curvature * inner)
+    elif n_rows <= n_coordinates:
         inner = B @ transposed
         step = inner @ np.linalg.solve(np.eye(n_rows) - curvature * inner, slopes)
     else:
