@@ -54,8 +54,8 @@ def run(  # noqa: PLR0913  # one call, whose options have defaults
         cache_root: folder of the activation caches; None for the user's default.
         device: device that the model runs on and probes are fitted on.
         workers: number of sites probed in parallel, in worker processes where that is faster;
-            None for one per core, or fewer if memory is short. Other devices than the CPU probe one site at a time. Results do
-            not depend on it.
+            None for one per core, or fewer if memory is short. Other devices than the CPU probe one
+            site at a time. Results do not depend on it.
         watcher: receives progress; None shows it in the notebook, on the terminal or on stderr.
         progress: False shows no progress, unless a watcher is given.
         page: whether to write report.html.
