@@ -77,7 +77,7 @@ def draw_figures(run_dir: Path, formats: Sequence[str], columns: int) -> None:
 @click.option(
     "--workers",
     type=click.IntRange(min=1),
-    help="Number of sites probed in parallel.  [default: number of cores]",
+    help="Number of sites probed in parallel.  [default: number of cores, less if memory is short]",
 )
 @figure_options
 @click.option("--page/--no-page", default=True, help="Page of the run, report.html.")
