@@ -254,15 +254,16 @@ class Dataset:
         return self._grouped[0]
 
     @property
-    def group_names(self) -> StringArray | None:
-        """The sorted groups, shape (n_groups,); None if each row of an array is its own group."""
+    def group_names(self) -> StringArray | npt.NDArray[np.int64]:
+        """The sorted groups, shape (n_groups,); row numbers if each row of an array is a group."""
         return self._grouped[1]
 
     @cached_property
-    def _grouped(self) -> tuple[npt.NDArray[np.int64], StringArray | None]:
+    def _grouped(self) -> tuple[npt.NDArray[np.int64], StringArray | npt.NDArray[np.int64]]:
         if isinstance(self.examples, RowExamples) and self.examples.groups is None:
             # The numbers in the order of the texts "row NUMBER", which are not made.
-            return np.unique(self.examples.numbers.astype(bytes), return_inverse=True)[1], None
+            texts, codes = np.unique(self.examples.numbers.astype(bytes), return_inverse=True)
+            return codes, texts.astype(np.int64)
         import pandas as pd  # takes time that a mistake in a file does not need
 
         codes, names = pd.factorize(self.groups, sort=True)

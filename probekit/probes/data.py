@@ -43,8 +43,8 @@ class ProbeData:
             kinds that read whole texts or sentences; None makes each row an example of its own.
         positive: The positive label, which metrics of one class refer to. If it is None, the rarer
             of two training labels is positive; with more labels, none is.
-        group_names: The name (n_groups,) of each group if `groups` are indices of them; None if
-            `groups` are names.
+        group_names: The name (n_groups,) of each group if `groups` are indices of them, or its row
+            number if each row is a group; None if `groups` are names.
 
     Raises:
         DataError: `y`, `groups` and `types` differ in length, `train` or `test` is empty or out of
@@ -68,7 +68,7 @@ class ProbeData:
     neighbours: NDArray[np.object_] | None = None
     examples: Codes | None = None
     positive: str | None = None
-    group_names: NDArray[np.object_] | None = None
+    group_names: NDArray[Any] | None = None
 
     def __post_init__(self) -> None:
         lengths = {name: len(getattr(self, name)) for name in ("y", "groups", "types")}
@@ -136,13 +136,18 @@ class ProbeData:
         return 1 if 2 * n_second <= len(self.train) else 0
 
 
-def names_of(groups: NDArray[Any], names: NDArray[np.object_] | None) -> list[str]:
+def names_of(groups: NDArray[Any], names: NDArray[Any] | None) -> list[str]:
     """Return the names of groups, given as indices of `names`, or as names if there are none.
+
+    If `names` are numbers, they are those of rows.
 
     >>> names_of(np.array([1, 0]), np.array(["a", "b"])), names_of(np.array(["a"]), None)
     (['b', 'a'], ['a'])
+    >>> names_of(np.array([1]), np.array([0, 10, 2]))
+    ['row 10']
     """
-    return [str(name) for name in (groups if names is None else names[groups])]
+    before = "" if names is None or names.dtype.kind != "i" else "row "
+    return [f"{before}{name}" for name in (groups if names is None else names[groups])]
 
 
 def typical_rows(data: ProbeData, rows: Codes) -> Mask | None:
@@ -296,7 +301,7 @@ def fittable_insides(labels: NDArray[np.generic], fold_of_row: Codes) -> list[Ma
 
 
 def sample_groups(
-    groups: NDArray[np.generic], limit: int, seed: int, names: NDArray[np.object_] | None = None
+    groups: NDArray[np.generic], limit: int, seed: int, names: NDArray[Any] | None = None
 ) -> Mask:
     """Return a mask (n_samples,) of a random sample of whole groups with at most `limit` rows.
 

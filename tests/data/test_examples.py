@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from probekit.data.examples import Dataset, Example, RowExamples, RowSource
+from probekit.probes.data import names_of
 
 EXAMPLE = Example("The keys", "plural", group="key", id="1", span=(4, 8), split="train")
 
@@ -83,5 +84,6 @@ def test_rows_of_an_array_are_the_same_data_as_their_examples(has_groups):
         for name in ("text", "label", "group", "id", "split"):
             assert column.column(name).tolist() == plain.column(name).tolist()
         assert column.group_codes.tolist() == plain.group_codes.tolist()
-        assert plain.group_names[plain.group_codes].tolist() == plain.groups.tolist()
+        for one in (column, plain):
+            assert names_of(one.group_codes, one.group_names) == plain.groups.tolist()
     assert rows[-1] == made.examples[-1]

@@ -137,11 +137,12 @@ def probe(  # noqa: PLR0913  # one call, whose options have defaults
             "train and test. Give several groups, or leave `groups` out if rows are independent."
         )
     for field, column in (("text", words), ("label", texts), ("group", names)):
-        for value in () if column is None else dict.fromkeys(column):
+        cells = [] if column is None else column.tolist()
+        for value in dict.fromkeys(cells):
             try:
                 check_field(field, value)
             except DataError as error:
-                raise DataError(f"row {np.argmax(column == value)}: {error}") from error
+                raise DataError(f"row {cells.index(value)}: {error}") from error
     examples = RowExamples(np.arange(len(texts)), texts, names, words, sides)
     dataset = Dataset(name, examples, has_groups=names is not None)
 

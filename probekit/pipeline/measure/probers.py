@@ -25,8 +25,9 @@ from probekit.products import threads
 
 # An estimate is made from fits of so many training rows and features, in less than 0.1 s.
 _WARM_UP, _MOST_ROWS, _MOST_FEATURES = 100, 4000, 192
-# Measured memory of a process: its libraries, and what a row takes besides its features (labels,
-# groups, predictions). Blocks of rows that are in memory together, in float64.
+# Measured memory of a process: its libraries, and what a row takes in each split besides its
+# features (labels, groups, predictions), twice as much if labels are numbers, each with a text of
+# its own. Blocks of rows that are in memory together, in float64.
 _LIBRARIES, _OF_ROW, _BLOCKS = 412 << 20, 350, 5
 _MEANS = {"mass_mean", "nearest_mean"}  # kinds without a matrix of features by features
 _OTHER_WORK = 6.0  # time of a site, in times of its tuned fits: scores, intervals, description
@@ -135,7 +136,8 @@ def probing_bytes(probers: Sequence[Prober], widths: Sequence[int]) -> int:
     settings, n_rows, n_train = prober.settings, len(prober.data.y), len(prober.data.train)
     site = 4 * n_rows * d
     is_loaded = site <= LOADED_BYTES
-    size = _LIBRARIES + _OF_ROW * n_rows * len(probers) + is_loaded * site
+    of_row = _OF_ROW * sum(one.n_splits for one in probers) * (1 + settings.reads_numbers)
+    size = _LIBRARIES + of_row * n_rows + is_loaded * site
     # Standardised rows; kinds without blocks have two copies in float64, means none.
     kinds = {one.kind for one in settings.kinds}
     if kinds & {"svm", "mlp"} or {one.task for one in settings.kinds} & {"text", "tree"}:

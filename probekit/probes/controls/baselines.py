@@ -68,9 +68,12 @@ def predict_baselines(
     by_counting = _mean_numbers if settings.reads_numbers else _frequencies
     for name, predictions in by_counting(fitted, data, task):
         yield name, predictions, len(data.train), None
+    has_no_texts = data.texts is None and data.neighbours is None
+    if has_no_texts or not TEXT_BASELINES.keys() & settings.baselines:
+        return  # before a sample of large groups is refused
     rows, fold_of_row = fitted.rows, fitted.fold_of_row
     if len(rows) > MOST_TEXTS:
-        sampled = sample_groups(data.groups[rows], MOST_TEXTS, settings.seed)
+        sampled = sample_groups(data.groups[rows], MOST_TEXTS, settings.seed, data.group_names)
         rows, fold_of_row = rows[sampled], fold_of_row[sampled]
     for name, (inputs_of, fit_features) in TEXT_BASELINES.items():
         if name not in settings.baselines:

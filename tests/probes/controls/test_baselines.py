@@ -1,8 +1,11 @@
 """Predictive words and lengths are found, others are not; test rows are not used for fitting."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from probekit.errors import DataError
 from probekit.probes.controls import baselines
 from probekit.probes.controls.baselines import PENALTIES, TEXT_BASELINES, TEXT_C, word_counts
 from probekit.probes.data import ProbeData
@@ -165,6 +168,24 @@ def test_lengths_are_counted_in_characters_and_words():
     names = row.astype(str)
     data = ProbeData(np.array(list("xyxy")), names, names, row[:2], row[2:], texts=texts)
     assert TEXT_BASELINES["length"][0](data, np.arange(2)).tolist() == [[4, 2], [1, 1]]
+
+
+def test_large_groups_are_refused_by_name_only_for_baselines_of_the_text(monkeypatch):
+    monkeypatch.setattr(baselines, "MOST_TEXTS", 30)
+    row, group = np.arange(160), np.arange(160) // 40  # 80 training rows in 2 groups
+    y, names = np.array(list("xy") * 80), np.array([f"speaker {n}" for n in range(4)], dtype=object)
+    data = ProbeData(y, group, row.astype(str), row[:80], row[80:], group_names=names)
+    texts = replace(data, texts=np.array([f"text {n}" for n in row], dtype=object))
+
+    def measured(data, *given):
+        settings = {"control_draws": 0, "description": False, "folds": 2}
+        result = Prober(data, ProbeSettings(baselines=given, **settings)).baselines()
+        return {one.target for one in result.measurements}
+
+    assert measured(data, "majority", "bag_of_words") == {"majority"}
+    assert measured(texts, "majority") == {"majority"}
+    with pytest.raises(DataError, match=r"the group 'speaker [01]' alone has 40 rows"):
+        measured(texts, "bag_of_words")
 
 
 @pytest.mark.parametrize("class_weight", [None, "balanced"])
