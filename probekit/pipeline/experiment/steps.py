@@ -29,6 +29,7 @@ from probekit.pipeline.measure.choices import chosen_sites
 from probekit.pipeline.measure.probers import make_probers, probing_seconds, seconds_of_processes
 from probekit.pipeline.measure.probing import probe_sites
 from probekit.pipeline.measure.run_folder import RunFolder
+from probekit.pipeline.measure.run_job import RunJob
 from probekit.pipeline.measure.selected_probe import write_selected_probe
 from probekit.pipeline.measure.significance import (
     difference_rows,
@@ -108,6 +109,9 @@ def run_source(
         folder = RunFolder(path, created)
         with step("capture"):
             source = source.open(partial(capture_models, cache_root=cache_root, watcher=watched))
+        job = RunJob.of(source)
+        if job is not None:
+            job.write(path)
         with step("probe"):
             names, results = [one.text for one in source.rows.positions], []
             for position, (name, prober) in enumerate(zip(names, probers, strict=True)):

@@ -1,9 +1,16 @@
-"""Probing the sites of a run; the results of each site are saved as soon as it is done."""
+"""Probing the sites of a run; the results of each site are saved as soon as it is done.
+
+A site is a task that any process with access to the folder of the run can do: it locks a file in
+the folder `claims`, measures the site and saves the results. The operating system releases the lock
+of a process that ends. Without locks in the file system, two processes may measure a site, and save
+the same results.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -16,7 +23,7 @@ from joblib import cpu_count
 from probekit.activations.given.given import GivenSite
 from probekit.amounts import size_in_words
 from probekit.errors import OutOfMemoryError
-from probekit.files import as_store_error
+from probekit.files import as_store_error, try_lock
 from probekit.lazy_rows import LazyRows
 from probekit.memory import available_memory, is_out_of_memory
 from probekit.model.sites.catalogue import component_of, layer_of
@@ -24,21 +31,42 @@ from probekit.model.sites.sites import JOINT, SiteSelection
 from probekit.pipeline.experiment.rows import Probed
 from probekit.pipeline.experiment.source import Source
 from probekit.pipeline.measure.probers import probing_bytes
-from probekit.pipeline.measure.run_folder import RunFolder
+from probekit.pipeline.measure.run_folder import CLAIMS, RunFolder
 from probekit.probes.arrays import Codes, Features
 from probekit.probes.prober import Prober
 from probekit.probes.saved_probe import HeldOutScore, ProbeFacts, SavedProbe, probe_files
 from probekit.probes.score.scored import SiteResult
 from probekit.probes.solve.layers import AffineLayer, unit_rows
-from probekit.provenance import digest, versions
+from probekit.provenance import digest, digest_json, versions
 from probekit.results.site_results import SavedSiteResults, site_stem
 from probekit.terminal import SILENT, Watcher
 from probekit.workers import parallel_map
 
 _ROWS_AT_ONCE = 10_000  # rows that are converted to float64 together
 
+_PAUSE = 0.5  # seconds between looks at sites that other processes measure
+
 # A site to probe, or None for the baselines, with the stem and origin of its saved results.
-_Task: TypeAlias = tuple[Probed | None, Path, Mapping[str, str]]
+Task: TypeAlias = tuple[Probed | None, Path, Mapping[str, str]]
+
+
+def tasks_of(source: Source, position: int, key: str) -> list[Task]:
+    """Return the tasks of a position of a run: the baselines, then each site in forward order."""
+    of_rows, tasks = source.rows.positions[position], list[Task]()
+    for selection in (None, *source.rows.selections):
+        name = "baselines" if selection is None else selection.text
+        origin = {"run": key, "position": of_rows.text, "site": name}
+        tasks.append((selection, site_stem(name, of_rows.offset), origin))
+    return tasks
+
+
+def threads_of_site(source: Source) -> int:
+    """Return the number of threads that measure a site of a run.
+
+    It does not depend on the number of processes or of missing sites, because it may change the
+    last bits of results.
+    """
+    return int(max(1, cpu_count() // len(source.rows.selections)))
 
 
 def probe_sites(
@@ -49,6 +77,7 @@ def probe_sites(
     watcher: Watcher,
     workers: int | None = 1,
     seconds: float | None = None,
+    n_threads: int | None = None,
 ) -> list[SiteResult]:
     """Return the results of the baselines, then of every site in forward order.
 
@@ -58,42 +87,45 @@ def probe_sites(
         prober: measures each site.
         folder: folder of the run; finished sites are saved in its folder `sites` and reused.
         watcher: receives the progress.
-        workers: number of sites probed in parallel, each in a process; None for one per core.
+        workers: number of sites probed in parallel, each in a process; None for one per core; 0
+            waits for other processes that measure the sites, see `run_job`.
         seconds: estimated time for all sites in one process, if it is known.
+        n_threads: threads of a site; None for `threads_of_site`.
 
     Raises:
         StoreError: a file cannot be written, or the folder was deleted during the run.
     """
     selections, of_rows = source.rows.selections, source.rows.positions[position]
-    saved = SavedSiteResults(folder.path, prober.truth_of, len(prober.data.classes))
-    tasks: list[_Task] = []
-    for selection in (None, *selections):
-        name = "baselines" if selection is None else selection.text
-        origin = {"run": folder.path.name, "position": of_rows.text, "site": name}
-        tasks.append((selection, site_stem(name, of_rows.offset), origin))
-    sites = [saved.read(stem, origin) for _, stem, origin in tasks]
-    n_saved = sum(site is not None for site in sites[1:])  # without the baselines, the first entry
-    progress = _Progress(watcher, n_saved, len(selections))
-    needed = probing_bytes([prober], source.widths)  # here: sources in workers have no rows
-    job = _Job(source, position, prober, saved, folder.path, progress, needed)
-    for site in filter(None, sites):
-        folder.note(site.files)
+    n_threads = n_threads or threads_of_site(source)
+    job = SiteJob.of(source, position, prober, folder.path, watcher)
+    tasks = tasks_of(source, position, folder.path.name)
+    sites = [job.saved.read(stem, origin) for _, stem, origin in tasks]
+    for saved in filter(None, sites):
+        folder.note(saved.files)
     # Baselines, the first task, come last: while workers start at the front, this process starts at
     # the back. They are not part of the progress, because they take a different time than a site.
     missing = [number for number in (*range(1, len(sites)), 0) if sites[number] is None]
-    # It must not depend on the number of workers or of missing sites, because the number of threads
-    # may change the last bits of results. At least 1, also with more sites than cores.
-    n_threads = max(1, cpu_count() // len(selections))
+    job.progress.done = sum(site is not None for site in sites[1:])
     if seconds is not None:
         seconds *= len(missing) / len(sites)
-    if sum(number > 0 for number in missing) < 2:
-        workers = 1  # for the baselines alone, no other process is started
-    found = parallel_map(job, [tasks[number] for number in missing], workers, n_threads, seconds)
-    for done, (number, site) in enumerate(zip(missing, found, strict=True), start=1):
-        sites[number] = site
-        folder.note(site.files)
-        progress.done = min(n_saved + done, len(selections))
-        progress.report()
+    while missing:
+        if sum(number > 0 for number in missing) < 2:
+            workers = min(1, 1 if workers is None else workers)  # one site needs no other process
+        if workers == 0:
+            found: Iterable[SiteResult | None] = (job.read(tasks[number]) for number in missing)
+        else:
+            to_do = [tasks[number] for number in missing]
+            found = parallel_map(job, to_do, workers, n_threads, seconds)
+        for number, site in zip(missing, found, strict=True):
+            if site is not None:  # else another process measures it
+                sites[number] = site
+                folder.note(site.files)
+                job.progress.done += number > 0
+                job.progress.report()
+        n_before, missing = len(missing), [number for number in missing if sites[number] is None]
+        if len(missing) == n_before:
+            time.sleep(_PAUSE)
+        seconds = None
     watcher.progress("probe", len(selections), len(selections))
     facts = source.probe_facts(position)
     # Every site has a result now: the missing ones were measured.
@@ -158,8 +190,18 @@ class _Progress:
 
 
 @dataclass(frozen=True)
-class _Job:
-    """Callable that measures one site and saves the results; picklable for worker processes."""
+class SiteJob:
+    """Callable that measures one site and saves the results; picklable for worker processes.
+
+    Attributes:
+        source: the activation rows.
+        position: index of the position.
+        prober: measures each site.
+        saved: reads and writes the results.
+        run_dir: folder of the run.
+        progress: receives the progress of the fits.
+        needed: predicted memory of a process, in bytes.
+    """
 
     source: Source
     position: int
@@ -167,26 +209,53 @@ class _Job:
     saved: SavedSiteResults
     run_dir: Path
     progress: _Progress
-    needed: int  # predicted memory of a process, in bytes
+    needed: int
 
-    def __call__(self, task: _Task) -> SiteResult:
+    @classmethod
+    def of(
+        cls, source: Source, position: int, prober: Prober, run_dir: Path, watcher: Watcher
+    ) -> SiteJob:
+        """Return the job of the sites at a position."""
+        saved = SavedSiteResults(run_dir, prober.truth_of, len(prober.data.classes))
+        progress = _Progress(watcher, 0, len(source.rows.selections))
+        needed = probing_bytes([prober], source.widths)  # here: sources in workers have no rows
+        return cls(source, position, prober, saved, run_dir, progress, needed)
+
+    def __call__(self, task: Task) -> SiteResult | None:
         """Measure a site, save its results, and return them as read back from the file.
 
-        Reading them back makes a resumed run, which only reads them, identical.
+        Reading them back makes a resumed run, which only reads them, identical. None if another
+        process measures the site.
         """
+        _, stem, origin = task
+        name = f"{digest_json(stem.as_posix())[:24]}.lock"
+        with try_lock(self.run_dir / CLAIMS / name) as is_locked:
+            if is_locked is False:
+                return None
+            # Another process may have measured the site since this one looked.
+            site = self.read(task)
+            if site is None:
+                # There is nothing to read if the file was deleted, which is reported later.
+                measured = self.saved.write(stem, origin, self._measured(task))
+                site = self.read(task) or measured
+            return site
+
+    def read(self, task: Task) -> SiteResult | None:
+        """Return the saved results of a site; None without them."""
+        _, stem, origin = task
+        return self.saved.read(stem, origin)
+
+    def _measured(self, task: Task) -> SiteResult:
+        """Return the results of a site or of the baselines."""
         selection, stem, origin = task
         try:
             if selection is None:
-                site = self.prober.baselines()
-            else:
-                site = self._measure(selection, Path("probes") / stem.relative_to("sites"))
+                return self.prober.baselines()
+            return self._measure(selection, Path("probes") / stem.relative_to("sites"))
         except (MemoryError, RuntimeError) as error:
             if not is_out_of_memory(error):
                 raise
             raise self._not_enough(origin["site"], error) from error
-        site = self.saved.write(stem, origin, site)
-        # There is nothing to read if the file was deleted meanwhile, which is reported later.
-        return self.saved.read(stem, origin) or site
 
     def _not_enough(self, name: str, error: Exception) -> OutOfMemoryError:
         """Return the error for a site whose rows or fits could not be allocated."""

@@ -1,10 +1,13 @@
 """The folder of a run; the digest of each file is recorded on writing and verified at the end.
 
 .started    marks a run in progress
+job.json    what `probekit worker` needs to measure its sites
+claims/     locks of the sites that processes measure
 """
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -13,6 +16,8 @@ from probekit.files import sweep_drafts, write_atomic
 from probekit.provenance import digest
 from probekit.results.record import STARTED, changed_files
 from probekit.results.site_results import site_stem
+
+JOB, CLAIMS = "job.json", "claims"
 
 
 class RunFolder:
@@ -66,8 +71,10 @@ class RunFolder:
         return dict(sorted(self._digests.items()))
 
     def finish(self) -> None:
-        """Remove the mark of a run in progress."""
-        (self.path / STARTED).unlink(missing_ok=True)
+        """Remove the marks of a run in progress, and what its workers need."""
+        shutil.rmtree(self.path / CLAIMS, ignore_errors=True)
+        for name in (JOB, STARTED):
+            (self.path / name).unlink(missing_ok=True)
 
     def _lost(self, names: list[str]) -> StoreError:
         """Return the error for files that were deleted or changed."""
