@@ -19,6 +19,7 @@ _VERSIONS = {
     "": ("", "memory.max", "memory.current"),
     "memory": ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),
 }
+SHARE = "PROBEKIT_MEMORY"  # environment variable: bytes for a worker on a machine with others
 _FAILED = re.compile("allocate memory|out of memory")  # of torch, on CPU and GPU
 _PART_FOR_WEIGHTS = 0.8  # of the available memory; the rest is for activations and copies
 
@@ -28,21 +29,22 @@ def available_memory(device: str = "cpu") -> float:
 
     On Linux, limits of control groups (containers, Slurm) and of the process (`ulimit`) are
     respected, and cached files count as available. On other systems with POSIX it is the memory of
-    the machine.
+    the machine. For a worker it is at most its share of what was available before all started.
 
     Args:
         device: device whose memory is meant, e.g. `cuda:1`.
     """
+    share = float(os.environ.get(SHARE, math.inf))
     if device.startswith("cuda"):
         import torch
 
         # Memory that torch's allocator keeps after it was released counts as free.
         kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-        return torch.cuda.mem_get_info(device)[0] + kept
+        return min(share, torch.cuda.mem_get_info(device)[0] + kept)
     try:
         import resource  # absent on Windows
 
-        found = [_kilobytes(PROC / "meminfo", "MemAvailable")]
+        found = [share, _kilobytes(PROC / "meminfo", "MemAvailable")]
         for limit, field in ((resource.RLIMIT_AS, "VmSize"), (resource.RLIMIT_DATA, "VmData")):
             most, _ = resource.getrlimit(limit)
             if most != resource.RLIM_INFINITY:
@@ -56,7 +58,8 @@ def available_memory(device: str = "cpu") -> float:
         return max(0, min(found))
     except (ImportError, OSError, KeyError, ValueError):  # not Linux
         is_known = hasattr(os, "sysconf")
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if is_known else math.inf
+        of_machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if is_known else share
+        return min(share, of_machine)
 
 
 def _kilobytes(path: Path, field: str) -> int:

@@ -76,6 +76,14 @@ def test_limits_of_the_process(machine, monkeypatch):
     assert available_memory() == 2 * GB
 
 
+def test_a_worker_has_its_share(machine, monkeypatch):
+    machine("0::/\n")
+    monkeypatch.setenv(memory.SHARE, str(3.5 * GB))
+    assert available_memory() == 3.5 * GB
+    monkeypatch.setenv(memory.SHARE, str(9 * GB))
+    assert available_memory() == 8 * GB
+
+
 def test_on_another_system_it_is_at_most_the_memory_of_the_machine(tmp_path, monkeypatch):
     monkeypatch.setattr(memory, "PROC", tmp_path / "none")
     assert available_memory() > 0

@@ -16,11 +16,13 @@ Clocks of different machines are never compared.
 from __future__ import annotations
 
 import contextlib
+import math
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -33,9 +35,9 @@ from probekit.activations.store import ActivationStore
 from probekit.activations.upkeep import SHARD_LOCK, caches_in
 from probekit.amounts import size_in_words
 from probekit.data.positions import IntArray, RowPlan
-from probekit.errors import ConfigError, StoreError
-from probekit.memory import available_memory
-from probekit.model.config import ModelConfig, count_parameters
+from probekit.errors import ConfigError, OutOfMemoryError, StoreError
+from probekit.memory import available_memory, is_out_of_memory
+from probekit.model.config import ModelConfig, count_components, count_parameters
 from probekit.model.families.table import config_of
 from probekit.model.network import Network
 from probekit.model.sites.catalogue import describe, layer_of
@@ -45,6 +47,8 @@ Item = TypeVar("Item")
 MissingSites = Mapping[int, Sequence[str]]  # missing sites by shard; complete shards are absent
 OnRows = Callable[[int], None]  # called with the number of newly computed rows
 
+# Measured memory of a process: its libraries, and batches whose rows are in memory together.
+_LIBRARIES, _BATCHES = 320 << 20, 3
 MAX_WAITING = 2  # batches whose rows wait to be written, in memory
 PATIENCE = 60.0  # minimum seconds before the holder of a lock is considered dead
 _PAUSE = 0.25  # seconds between checks of shards that other workers have locked
@@ -124,7 +128,28 @@ class Work:
 
         Raises:
             StoreError: the store cannot be written, or a value is not finite.
+            OutOfMemoryError: an allocation failed.
         """
+        try:
+            self._compute(shard, sites, on_rows)
+        except (MemoryError, RuntimeError) as error:
+            if not is_out_of_memory(error):
+                raise
+            model = self.model
+            needed = capture_bytes(
+                model.config, model.dtype, sites, self.shards, in_memory=model.is_in_memory
+            )
+            raise OutOfMemoryError(
+                f"There is not enough memory to capture ({str(error) or 'an allocation failed'}): "
+                f"each process needs about {size_in_words(needed)}, and "
+                f"{size_in_words(available_memory(str(model.device)))} are available. Capture "
+                "fewer sites (`capture.sites`) or one position instead of all (`tokens.position`), "
+                "set `model.dtype: bfloat16`, or start fewer `--workers`. Committed shards are "
+                "saved."
+            ) from error
+
+    def _compute(self, shard: int, sites: Sequence[str], on_rows: OnRows) -> None:
+        """Compute and commit one shard; arguments as in `compute`."""
         dtype = self.store.identity.dtype
         with self.store.writing(sites, shard) as writers:
 
@@ -141,6 +166,54 @@ class Work:
                     for part in forward.run_batches(self.model, batches, self.plan, sites, dtype):
                         submit(part)
                     on_rows(sum(len(batch.rows) for batch in batches))
+
+
+def capture_bytes(
+    config: ModelConfig,
+    dtype: torch.dtype,
+    sites: Sequence[str],
+    shards: Sequence[Sequence[forward.Batch]],
+    *,
+    in_memory: bool,
+) -> int:
+    """Return the predicted peak memory of one process that captures on a CPU, in bytes.
+
+    Args:
+        config: sizes of the network.
+        dtype: dtype of its weights.
+        sites: full names of the captured sites.
+        shards: the batches of each shard.
+        in_memory: whether all weights are in memory; otherwise one block at a time is.
+    """
+    sizes, parts = config.axis_sizes, Counter[str]()
+    for one in count_components(config):
+        parts["block" if one.times > 1 else one.name] += one.number
+    features = Counter[int | None]()  # by block
+    for site in sites:
+        axes = config.sites.axes_of(site)
+        features[layer_of(site)] += math.prod(sizes[axis] for axis in axes[2:])
+    n_tokens = max(map(_n_padded, chain(*shards)))  # of the largest batch
+    of_token = 4 * 4 * sizes["d_model"] + dtype.itemsize * (
+        4 * sizes["d_model"] + 2 * sizes["d_mlp"]
+    )
+    size = _LIBRARIES + n_tokens * of_token
+    if in_memory:
+        size += count_parameters(config) * dtype.itemsize
+        n_rows = max(sum(len(one.rows) for one in shard[:_BATCHES]) for shard in shards)
+        return size + 4 * n_rows * features.total()
+    most = tokens_together(config, dtype, "cpu")
+    streams, rows = 0, 0
+    for shard in shards:
+        for batches in forward.split_batches(shard, most):
+            streams = max(streams, sum(map(_n_padded, batches)))
+            rows = max(rows, sum(len(batch.rows) for batch in batches))
+    size += 4 * sizes["d_model"] * streams + 4 * rows * max(features.values())
+    return size + max(parts.values()) * dtype.itemsize
+
+
+def _n_padded(batch: forward.Batch) -> int:
+    """Return the number of tokens of a batch, padding included."""
+    return len(batch.sequences) * len(batch.sequences[0])  # the first is the longest
 
 
 def tokens_together(config: ModelConfig, dtype: torch.dtype, device: str) -> float:

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from probekit.errors import ConfigError
 from probekit.model.config import ModelConfig
 from probekit.model.layers.cross_entropy import cross_entropy
-from probekit.model.layers.modules import Linear, Norm
+from probekit.model.layers.modules import Norm
 from probekit.model.passes import inputs as batches
 from probekit.model.passes.cache import ActivationCache, remember
 from probekit.model.passes.context import Context, KeysValues, KeyValueCache, select_positions
@@ -206,9 +206,11 @@ class Network(nn.Module):
         The matrix has the shape [d_model (n_heads d_head)], the bias [d_model]; None if there is no
         bias.
         """
-        with self.weights_of(f"blocks.{layer}"):
-            heads = cast(Linear, self.blocks[layer].get_submodule(self.config.WEIGHTS.heads))
-            return heads.weight, heads.bias
+        names = self.config.WEIGHTS
+        heads = f"{names.layers}{layer}.{names.heads}"
+        has_bias = self.get_submodule(heads).bias is not None
+        bias = self.get_parameter(f"{heads}.bias") if has_bias else None
+        return self.get_parameter(f"{heads}.weight"), bias
 
     def mlp_output(self, layer: int) -> Tensor:
         """Return W_out of a layer's MLP, shape [d_model d_mlp]."""
@@ -411,7 +413,7 @@ class Network(nn.Module):
                 context; a mask with another shape or an empty row; or a `past` of another model or
                 batch size.
         """
-        return self._run(self._pass(tokens, mask, tap, sites, logits=logits, at=at, past=past))
+        return self._run(self._steps(tokens, mask, tap, sites, logits=logits, at=at, past=past))
 
     def run_together(
         self,
@@ -428,7 +430,7 @@ class Network(nn.Module):
             sites: names of the requested sites, the same for all passes.
         """
         steps = [
-            self._pass(tokens, mask, tap, sites, logits=False, at=at)
+            self._steps(tokens, mask, tap, sites, logits=False, at=at)
             for tokens, mask, tap, at in passes
         ]
         reached: list[str | None] = [next(one) for one in steps]
@@ -437,7 +439,7 @@ class Network(nn.Module):
                 reached = [next(one, None) for one in steps]
             yield part
 
-    def _pass(
+    def _steps(
         self,
         tokens: Tensor | batches.TokenBatch,
         mask: Tensor | None,
@@ -472,7 +474,7 @@ class Network(nn.Module):
         self, tokens: Tensor, mask: Tensor | None, tap: Taps,
         at: Tensor | None = None, past: KeyValueCache | None = None,
     ) -> Generator[str, None, Tensor]:  # fmt: skip
-        """Return the output of the final norm; arguments as in `forward`, yields as in `_pass`."""
+        """Return the output of the final norm; arguments as in `forward`, yields as in `_steps`."""
         if past is not None:
             mask = past.join_mask(self, tokens, mask)
         context = Context.of(tokens, mask, at, self.device, past=past)

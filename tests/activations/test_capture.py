@@ -15,11 +15,12 @@ import torch
 from probekit.activations import capture as capturing
 from probekit.activations import records
 from probekit.activations.capture import stream_rows
+from probekit.activations.forward import make_batches, make_shards
 from probekit.activations.store import ActivationStore
 from probekit.data.positions import RowPlan
-from probekit.errors import DamagedError, StoreError
+from probekit.errors import DamagedError, OutOfMemoryError, StoreError
 from probekit.files import Disk
-from probekit.model.families.gpt2 import GPT2
+from probekit.model.families.gpt2 import GPT2, PUBLISHED
 from tests.activations.captures import (
     SITES,
     capture,
@@ -331,3 +332,40 @@ def test_weights_that_are_read_for_each_shard_give_the_same_bytes(
     monkeypatch.setattr(capturing, "tokens_together", lambda *_: tokens_together)
     found = run(tmp_path / "read", read)
     assert files(found.store.folder) == files(expected.store.folder)
+
+
+def test_a_capture_without_memory_says_what_it_needs_and_what_lowers_it(
+    model, tmp_path, monkeypatch
+):
+    def exhausted(*_):
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory: 8 B.")
+
+    monkeypatch.setattr(capturing.forward, "run_batches", exhausted)
+    needs = r"to capture .*can't allocate.*about \d.*MB.* are available.*capture.sites.*bfloat16"
+    with pytest.raises(OutOfMemoryError, match=needs):
+        run(tmp_path, model)
+
+
+def test_predicted_memory_follows_the_settings_that_lower_it():
+    config, sites = PUBLISHED["gpt2"], [f"blocks.{n}.hook_resid_post" for n in range(12)]
+    texts = [np.full(1000, n) for n in range(16)]
+    plan = RowPlan(np.repeat(np.arange(16), 1000), np.tile(np.arange(1000), 16), np.arange(16_001))
+
+    def predicted(dtype=torch.float32, n_sites=12, batch_tokens=2000, in_memory=True):
+        shards = make_shards(make_batches(texts, plan, batch_tokens), 4096)
+        return capturing.capture_bytes(config, dtype, sites[:n_sites], shards, in_memory=in_memory)
+
+    most, weights = predicted(), 124_439_808
+    assert most - predicted(torch.bfloat16) > 2 * weights  # activations become smaller, too
+    assert most - predicted(n_sites=1) == 11 * 4 * 768 * 4000  # of two batches in a shard
+    assert predicted(batch_tokens=1000) < most < predicted(batch_tokens=4000)
+    # The token embedding is the largest part; the residual streams of a shard come on top.
+    read = predicted(n_sites=1, in_memory=False) - predicted(n_sites=1)
+    assert read == 4 * (50_257 * 768 - weights) + 4 * 768 * 4000
+
+
+def test_residual_streams_that_go_through_a_block_together_fill_a_quarter_of_memory(monkeypatch):
+    monkeypatch.setattr(capturing, "available_memory", lambda _device: 4 * 10 * 4 * 768)
+    config = PUBLISHED["gpt2"]
+    for dtype, n_tokens in ((torch.float32, 10), (torch.bfloat16, 10), (torch.float64, 5)):
+        assert capturing.tokens_together(config, dtype, "cpu") == n_tokens

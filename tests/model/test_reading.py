@@ -7,6 +7,7 @@ import torch
 
 from probekit.errors import CheckpointError, ConfigError
 from probekit.model.families.table import load_model, random_network, zero_network
+from probekit.model.generation import generate
 from probekit.model.network import Network
 from probekit.model.weights.state_dict import digest_weights
 from tests.test_golden import NETWORKS, TOKENS, network
@@ -64,6 +65,12 @@ def test_a_file_that_is_replaced_is_noticed(folder):
     network("llama").save_pretrained(folder)
     with pytest.raises(CheckpointError, match="changed while its weights were used"):
         read(TOKENS)
+
+
+def test_it_generates_the_same_tokens(folder):
+    read, whole = load_model(folder, in_memory=False), load_model(folder)
+    assert torch.equal(generate(read, TOKENS[:, :4], 5), generate(whole, TOKENS[:, :4], 5))
+    assert_all_dropped(read)
 
 
 def test_threads_share_a_network(folder):

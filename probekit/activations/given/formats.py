@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import mmap
 import re
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -181,6 +182,9 @@ def slices(values: Any, stop: int, n_rows: int) -> Iterator[FloatArray]:
 class _MappedArray(SiteArray):
     """An array in a file that is memory-mapped; `_map` maps it.
 
+    Rows are copied, and their pages released: pages that stay mapped count as memory of the
+    process, up to the size of the file.
+
     Raises:
         DataError: the file changes while it is read.
     """
@@ -204,6 +208,22 @@ class _MappedArray(SiteArray):
         if state_of(self._path) != self._state:
             raise DataError(f"{self.place} changed during the run. Run it again.")
         return self._mapped
+
+    def at(self, place: slice | IntArray) -> FloatArray:
+        """Return the rows of a slice, or of row numbers in any order, as float32."""
+        rows = super().at(place)
+        self._release()
+        return rows
+
+    def _parts(self, n_rows: int) -> Iterator[FloatArray]:
+        for rows in super()._parts(n_rows):
+            self._release()
+            yield rows
+
+    def _release(self) -> None:
+        """Release all mapped pages; the system may keep the file in its cache."""
+        if hasattr(mmap, "MADV_DONTNEED"):  # absent on Windows
+            self._mapped.base.madvise(mmap.MADV_DONTNEED)
 
 
 class NpyArray(_MappedArray):

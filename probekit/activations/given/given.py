@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -246,7 +247,7 @@ class MemoryArray(SiteArray):
     def __init__(self, values: Any, place: str) -> None:
         has_array = all(hasattr(values, name) for name in ("shape", "dtype", "__getitem__"))
         self._values = values if has_array else np.asarray(values)
-        self._file: Path | None = None
+        self._file: NpyArray | None = None
         self.place = place
         self.dtype = dtype_name(self._values.dtype)
         is_torch = hasattr(self._values, "detach")
@@ -259,12 +260,12 @@ class MemoryArray(SiteArray):
         if self._file is None:
             parts = self.parts(_rows_at_once(self))
             # The file is removed with its array.
-            self._file, self._values_in_file = _temporary_file(self.shape, parts)
-        return NpyArray, (self._file,)
+            self._file = _temporary_file(self.shape, parts)
+        return NpyArray, (Path(self._file.place),)
 
 
-def _temporary_file(shape: tuple[int, ...], parts: Iterable[FloatArray]) -> tuple[Path, Any]:
-    """Return the path of a new .npy file with the rows of some parts, and its mapped array.
+def _temporary_file(shape: tuple[int, ...], parts: Iterable[FloatArray]) -> NpyArray:
+    """Return the array of a new .npy file with the rows of some parts.
 
     The file is removed with the array. It is written before it is mapped: writing to the map of a
     full disk would kill the process.
@@ -280,12 +281,12 @@ def _temporary_file(shape: tuple[int, ...], parts: Iterable[FloatArray]) -> tupl
             np.lib.format.write_array_header_1_0(file, header)
             for part in parts:
                 file.write(np.ascontiguousarray(part, "<f4").data.cast("B"))
-        values = np.lib.format.open_memmap(path, mode="r")
+        array = NpyArray(path)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
-    weakref.finalize(values, shutil.rmtree, folder, ignore_errors=True)
-    return path, values
+    weakref.finalize(array, shutil.rmtree, folder, ignore_errors=True)
+    return array
 
 
 class AtPosition(SiteArray):
@@ -373,23 +374,20 @@ class GivenActivations:
             DataError: a file changed since it was checked, or changes while it is read.
             StoreError: the copy cannot be written.
         """
-        array, width = self.arrays[site], self.contents[site].n_features
-        rows = LazyRows(
-            lambda place: array.at(place).reshape(-1, width),
-            (self.n_rows, width),
+        array, shape = self.arrays[site], (self.n_rows, self.contents[site].n_features)
+        if not array.has_numbers:
+            if 4 * math.prod(shape) > LOADED_BYTES:
+                array = _temporary_file(shape, _parts(array))
+            else:
+                array = MemoryArray(np.concatenate(list(_parts(array))), site)
+            if _digest(array, _parts(array)) != self.contents[site].digest:
+                raise DataError(f"{site}: the activations changed during the run. Run it again.")
+        return LazyRows(
+            lambda place: array.at(place).reshape(-1, shape[1]),
+            shape,
             np.dtype(np.float32),
             is_mapped=array.is_mapped,
         )
-        if array.has_numbers:
-            return rows
-        if rows.nbytes > LOADED_BYTES:
-            _, copy = _temporary_file(rows.shape, _parts(array))
-        else:
-            copy = np.concatenate(list(_parts(array)))
-        blocks = (block for _, block in LazyRows.of(copy).blocks())
-        if _digest(array, blocks) != self.contents[site].digest:
-            raise DataError(f"{site}: the activations changed during the run. Run it again.")
-        return LazyRows.of(copy)
 
 
 def open_activations(
@@ -523,7 +521,7 @@ def _parts(array: SiteArray) -> Iterator[FloatArray]:
 def _digest(array: SiteArray, parts: Iterable[FloatArray]) -> str:
     """Return the digest of the shape of an array and of its numbers, given in parts."""
     header = f"{array.shape[0]},{math.prod(array.shape[1:])};".encode()
-    return digest([header, *(part.data.cast("B") for part in parts)])
+    return digest(chain([header], (part.data.cast("B") for part in parts)))
 
 
 def _contents(name: str, array: SiteArray) -> tuple[Contents, npt.NDArray[np.uint64]]:

@@ -71,7 +71,7 @@ def capture_only(
     """
     check_device_name(device)
     # With a crew this process only digests the weights, and it may have no GPU.
-    source = model_source(experiment, device if crew is None else "cpu")
+    source = model_source(experiment, device if crew is None else "cpu", to_compute=crew is None)
     return capture_models(source, cache_root=cache_root, watcher=watcher, crew=crew, device=device)
 
 
@@ -102,7 +102,7 @@ def capture_models(
         work = begin_work(experiment, source.rows, source.models(target), root, device_type)
         model = work.model
         missing = [work.shards[index] for index in work.missing_sites()]
-        if target == TASK and missing and not model.is_in_memory:
+        if target == TASK and missing and crew is None and not model.is_in_memory:
             device = str(model.device)
             watcher.tell(described_reading(model.config, model.dtype, device, missing))
         return fill(work, root, engine=engine, step=step, watcher=watcher)
@@ -133,7 +133,7 @@ def lay_out(
     root = default_root() if cache_root is None else cache_root
     stores = {}
     for target in targets(experiment):
-        model = target_network(experiment, "cpu", target)
+        model = target_network(experiment, "cpu", target, to_compute=False)
         work = begin_work(experiment, prepared, model, root, device.partition(":")[0])
         if work.missing_sites():
             put_job(Job(experiment, target), work)

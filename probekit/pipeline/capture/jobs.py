@@ -36,6 +36,7 @@ from probekit.activations.upkeep import (
 )
 from probekit.errors import ConfigError, DamagedError, MissingError, StoreError
 from probekit.experiment.schema import Experiment
+from probekit.memory import SHARE, available_memory
 from probekit.model.network import Network
 from probekit.pipeline.experiment.prepare import TextRows, prepare
 from probekit.pipeline.experiment.source import TASK, target_network
@@ -326,6 +327,7 @@ def _start_workers(
     path = os.environ.get("PYTHONPATH")
     paths = f"{_CODE}{os.pathsep}{path}" if path else _CODE
     environment = os.environ | {"OMP_NUM_THREADS": str(threads), "PYTHONPATH": paths}
+    environment[SHARE] = str(available_memory(device) / n_processes)
     with ExitStack() as stack:
         reading, writing = os.pipe()
         lines = stack.enter_context(os.fdopen(reading))

@@ -57,10 +57,13 @@ def targets(experiment: Experiment) -> tuple[str, ...]:
     return (TASK, *NETWORKS[: experiment.model.random_weights])
 
 
-def target_network(experiment: Experiment, device: str, target: str) -> Network:
+def target_network(
+    experiment: Experiment, device: str, target: str, *, to_compute: bool = True
+) -> Network:
     """Return the network of one target on a device; all on that of a network in memory, if any.
 
-    Its weights are in memory if they fit.
+    Its weights are in memory if they fit. With `to_compute=False`, for a process that only digests
+    them, they are read one at a time.
 
     Raises:
         MissingError: the model does not exist.
@@ -70,7 +73,8 @@ def target_network(experiment: Experiment, device: str, target: str) -> Network:
         return cast(Network, given)
     config = network_config(experiment)
     device = device if given is None else str(given.device)
-    fits = fits_in_memory(count_parameters(config) * dtype.itemsize, device)
+    n_bytes = count_parameters(config) * dtype.itemsize
+    fits = to_compute and fits_in_memory(n_bytes, device)
     if target == TASK:
         with experiment.at("model", "source"):
             return load_model(experiment.model.source, dtype, device, in_memory=fits)
@@ -83,8 +87,8 @@ def target_network(experiment: Experiment, device: str, target: str) -> Network:
 class Networks:
     """The networks of an experiment, by target; only the last one that was used is in memory."""
 
-    def __init__(self, experiment: Experiment, device: str) -> None:
-        self._make = partial(target_network, experiment, device)
+    def __init__(self, experiment: Experiment, device: str, *, to_compute: bool = True) -> None:
+        self._make = partial(target_network, experiment, device, to_compute=to_compute)
         self._last: tuple[str, Network] | None = None
 
     def __call__(self, target: str) -> Network:
@@ -329,7 +333,7 @@ class ModelSource(Source):
         return predict_texts(probe, network, texts, too_long="truncate")
 
 
-def model_source(experiment: Experiment, device: str) -> ModelSource:
+def model_source(experiment: Experiment, device: str, *, to_compute: bool = True) -> ModelSource:
     """Return the source of an experiment on texts, checked before the model runs.
 
     Networks with random weights are built on first use.
@@ -337,13 +341,14 @@ def model_source(experiment: Experiment, device: str) -> ModelSource:
     Args:
         experiment: the settings.
         device: compute device.
+        to_compute: False if the networks are only digested; see `target_network`.
 
     Raises:
         ProbekitError: one of its subclasses; the message names the key, file or row at fault.
     """
     rows = prepare(experiment)
     check_device(device)
-    networks = Networks(experiment, device)
+    networks = Networks(experiment, device, to_compute=to_compute)
     networks(TASK)  # a missing model is reported now
     return ModelSource(experiment=experiment, rows=rows, models=networks)
 

@@ -13,12 +13,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import safetensors.numpy
+from joblib import cpu_count
 
 from probekit.activations.records import Location
 from probekit.experiment.activations import AnyExperiment
 from probekit.experiment.document import dump_settings
 from probekit.experiment.schema import AttentionSection, Experiment
 from probekit.files import csv_text, exclusive, write_atomic
+from probekit.memory import available_memory
 from probekit.pipeline.capture.captures import capture_models
 from probekit.pipeline.experiment.finished import finished_result, is_finished, write_page
 from probekit.pipeline.experiment.prepare import read_card
@@ -26,7 +28,12 @@ from probekit.pipeline.experiment.record import described_run, run_key
 from probekit.pipeline.experiment.source import Source, model_source
 from probekit.pipeline.intervene.run import write_causes
 from probekit.pipeline.measure.choices import chosen_sites
-from probekit.pipeline.measure.probers import make_probers, probing_seconds, seconds_of_processes
+from probekit.pipeline.measure.probers import (
+    make_probers,
+    probing_bytes,
+    probing_seconds,
+    seconds_of_processes,
+)
 from probekit.pipeline.measure.probing import probe_sites
 from probekit.pipeline.measure.run_folder import RunFolder
 from probekit.pipeline.measure.run_job import RunJob
@@ -99,6 +106,9 @@ def run_source(
         probers = make_probers(experiment, source.rows, device)
         path = Path(out) / experiment.name / run_key(source, card)
     n_workers = workers if device == "cpu" else 1  # processes cannot share one accelerator
+    if n_workers is None:  # as many as memory allows
+        n_possible = available_memory() / probing_bytes(probers, source.widths)
+        n_workers = int(max(1, min(cpu_count(), n_possible)))
     with exclusive(path, _BUSY.format(path)), recorded_stage(path, watcher) as watched:
         if is_finished(path):
             return finished_result(path, watcher, page=page)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from probekit.activations.capture import described_reading, estimate_seconds
+from probekit.activations.capture import capture_bytes, described_reading, estimate_seconds
 from probekit.activations.forward import make_batches, make_shards
 from probekit.activations.records import CODES, SHARD_ROWS, batch_tokens
 from probekit.amounts import counted, duration, size_in_words
@@ -55,6 +55,7 @@ class ValidationReport:
             and `interventions`, from one timed batch and some timed fits. A step that the run does
             not have, or whose duration is unknown, is missing.
         memory: predicted peak memory of a process that probes, in bytes.
+        capture_memory: predicted peak memory of a process that captures, in bytes; 0 if none does.
     """
 
     findings: tuple[Finding, ...]
@@ -64,6 +65,7 @@ class ValidationReport:
     bytes: int = 0
     seconds: Mapping[str, float] = field(default_factory=dict)
     memory: int = 0
+    capture_memory: int = 0
 
     @property
     def ok(self) -> bool:
@@ -81,8 +83,10 @@ class ValidationReport:
                 steps.append("probe for an unknown time")
             cost = f"on this machine: {', '.join(steps)}"
             if self.memory:
-                memory = size_in_words(self.memory)
-                cost = f"{memory} of memory in each process that probes, {cost}"
+                memory = f"{size_in_words(self.memory)} of memory in each process that probes"
+                if self.capture_memory:
+                    memory += f" and {size_in_words(self.capture_memory)} in each that captures"
+                cost = f"{memory}, {cost}"
             lines.append(
                 f"{counted(self.n_examples, 'example')}, {counted(self.n_rows, 'row')} at each of "
                 f"{counted(self.n_sites, 'site')}, {self.bytes / 1e6:,.1f} MB, "
@@ -135,9 +139,12 @@ def validate(
     bytes_of_number = ITEM_SIZES[CODES[experiment.capture.dtype]]
     features = sum(n_features(site, rows.config) for site in rows.sites)
     dtype, given = getattr(torch, experiment.model.dtype), experiment.model.in_memory
-    if given is None and not fits_in_memory(count_parameters(rows.config) * dtype.itemsize):
-        batches = make_batches(rows.ids, rows.plan, batch_tokens("cpu"))
-        note = described_reading(rows.config, dtype, "cpu", make_shards(batches, SHARD_ROWS))
+    in_memory = given is not None or fits_in_memory(count_parameters(rows.config) * dtype.itemsize)
+    batches = make_batches(rows.ids, rows.plan, batch_tokens("cpu"))
+    shards = make_shards(batches, SHARD_ROWS)
+    memory = capture_bytes(rows.config, dtype, rows.sites, shards, in_memory=in_memory)
+    if not in_memory:
+        note = described_reading(rows.config, dtype, "cpu", shards)
         more = (*more, Finding("info", "weights-larger-than-memory", note))
     untrained = zero_network(rows.config, dtype)
     seconds = estimate_seconds(untrained, rows.ids, rows.plan, rows.sites)
@@ -151,6 +158,7 @@ def validate(
         n_sites=len(rows.sites),
         bytes=n_models * n_rows * features * bytes_of_number,
         seconds=durations,
+        capture_memory=memory,
     )
 
 

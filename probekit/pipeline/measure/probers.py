@@ -23,8 +23,8 @@ from probekit.probes.solve.design import MAPPED_BYTES, RESIDENT_BYTES
 from probekit.probes.solve.solver import BATCH_BYTES
 from probekit.products import threads
 
-# An estimate is made from fits of these training rows, with so many numbers in all their features.
-_WARM_UP, _MOST_ROWS, _MOST_NUMBERS = 100, 4000, 4 << 20
+# An estimate is made from fits of so many training rows and features, in less than 0.1 s.
+_WARM_UP, _MOST_ROWS, _MOST_FEATURES = 100, 4000, 192
 # Measured memory of a process: its libraries, and what a row takes besides its features (labels,
 # groups, predictions). Blocks of rows that are in memory together, in float64.
 _LIBRARIES, _OF_ROW, _BLOCKS = 330 << 20, 600, 5
@@ -74,7 +74,8 @@ def probing_seconds(
 ) -> float | None:
     """Return the estimated time to probe all sites in one process, in seconds.
 
-    A probe of each kind is tuned on random features of some training rows, and its time multiplied.
+    A probe of each kind is tuned on random features of some training rows, and its time multiplied
+    by how many more numbers all rows of all sites have.
     None if a kind reads whole texts or trees or is an MLP, whose single fits take seconds, or if
     the sampled rows have one label.
 
@@ -85,11 +86,11 @@ def probing_seconds(
             weights.
     """
     prober = probers[0]
-    data, settings, width = prober.data, prober.settings, max(widths)
+    data, settings, width = prober.data, prober.settings, min(max(widths), _MOST_FEATURES)
     if any(kind.task in ("text", "tree") or kind.kind == "mlp" for kind in settings.kinds):
         return None
     generator, seconds = np.random.default_rng(0), 0.0
-    for most in (_WARM_UP, min(_MOST_ROWS, _MOST_NUMBERS // width)):
+    for most in (_WARM_UP, _MOST_ROWS):
         rows = generator.permutation(data.train)[:most]
         if len(set(data.y[rows])) < 2:
             return None

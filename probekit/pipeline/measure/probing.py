@@ -42,7 +42,8 @@ from probekit.results.site_results import SavedSiteResults, site_stem
 from probekit.terminal import SILENT, Watcher
 from probekit.workers import parallel_map
 
-_ROWS_AT_ONCE = 10_000  # rows that are converted to float64 together
+# At most so many rows and numbers are converted to float64 together.
+_ROWS_AT_ONCE, _NUMBERS_AT_ONCE = 10_000, 1 << 23
 
 _PAUSE = 0.5  # seconds between looks at sites that other processes measure
 
@@ -339,6 +340,7 @@ def projection_sds(
     unit = unit_rows(weights) if len(layers) == 1 else None
     if unit is None:
         return ()
-    parts = np.array_split(rows, 1 + len(rows) // _ROWS_AT_ONCE)
+    at_once = max(1, min(_ROWS_AT_ONCE, _NUMBERS_AT_ONCE // X.shape[1]))
+    parts = np.array_split(rows, 1 + len(rows) // at_once)
     projections = np.concatenate([np.asarray(X[part], np.float64) @ unit.T for part in parts])
     return tuple(projections.std(axis=0).tolist())

@@ -72,6 +72,7 @@ MOST_CHARACTERS = 300  # of the text of an error of another probe
 MOST_POINTS = 500  # test rows in the scatter plot
 MOST_FITTED = 5000  # maximum number of rows that PCA and LDA are fitted on
 _ROUNDING = 1e-6  # smaller differences are rounding errors, in features of standard deviation 1
+MOST_EXACT = 1024  # maximum number of features for which PCA is exact
 COMPONENTS = 50  # PCA components for LDA: with more features than rows LDA separates any labels
 MOST_FEATURES = 64  # listed for k-sparse probes
 FEATURES = ("site", "position", "rank", "feature", "k", "share", "label")  # columns
@@ -223,12 +224,16 @@ def scatter_rows(chosen: SelectedProbe) -> pd.DataFrame:
     fitted = _sample(data.train, MOST_FITTED, generator)
     held_out = np.setdiff1d(chosen.prober.test_rows, data.train)
     shown = _sample(held_out, MOST_POINTS, generator)
-    scaler = StandardScaler().fit(chosen.X[fitted])
-    scaled = scaler.transform(chosen.X[fitted])
+    rows, scaler = chosen.X.select(fitted).loaded()[:], StandardScaler()
+    scaled = scaler.fit_transform(rows)
+    del rows
     n_components = min(COMPONENTS, *scaled.shape)
     if n_components < 2 or np.abs(scaled).max() < _ROUNDING:
         return pd.DataFrame()
-    pca = PCA(n_components, svd_solver="full").fit(scaled)
+    # Both are much faster than a singular value decomposition; that of the covariance needs
+    # n_features^2 numbers of memory.
+    solver = "covariance_eigh" if scaled.shape[1] <= MOST_EXACT else "randomized"
+    pca = PCA(n_components, svd_solver=solver, random_state=0).fit(scaled)
     train, test = pca.transform(scaled), pca.transform(scaler.transform(chosen.X[shown]))
     projected, y = test[:, :0], data.y[fitted]  # no axes unless LDA is fitted
     means = pd.DataFrame(train).groupby(y).transform("mean").to_numpy()

@@ -25,7 +25,7 @@ from probekit.products import gram, linear, weighted_sums
 
 # Size of the standardised rows that are stored; the others are standardised by block in each pass.
 RESIDENT_BYTES = 4 << 30
-MAPPED_BYTES = 3 << 28  # the same for rows in a file
+MAPPED_BYTES = 1 << 28  # the same for rows in a file
 # A variance below this fraction of the mean square is recomputed in two passes, for accuracy.
 CANCELLED = 0.1
 
@@ -169,8 +169,10 @@ def shared(
     rows = DesignRows(X, mean, scale, dtype, device)
     # Without typical rows, all rows of the shares are measured.
     is_measured = counted & typical if np.any(counted & typical) else counted
-    correlations = _correlations(rows, torch.as_tensor(is_measured).to(device))
-    variances, axes = torch.linalg.eigh(correlations)
+    # Not kept in a variable: at 4096 features, correlations have 67 MB.
+    variances, axes = torch.linalg.eigh(
+        _correlations(rows, torch.as_tensor(is_measured).to(device))
+    )
     spread = _spread(rows, stacked, typical)
     return Design(
         rows=rows,

@@ -100,7 +100,7 @@ class Solver:
     computed in the precision of the rows, float32 or float64, with sums over rows in float64. A
     share with fewer rows than features is solved in its dual form.
 
-    Memory: the standardised rows, at most 4 GB, or 0.75 GB if they are in a file, plus at most 1 GB
+    Memory: the standardised rows, at most 4 GB, or 0.25 GB if they are in a file, plus at most 1 GB
     for scores of a block and Hessians. Results depend on the other fits of a batch only within the
     tolerance.
 

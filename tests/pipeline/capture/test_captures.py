@@ -20,9 +20,9 @@ SETTINGS = (*QUICK, "model.random_weights=2")
 def made(monkeypatch):
     """The networks that are made, as weak references; all earlier ones are gone by then."""
 
-    def target_network(*arguments):
+    def target_network(*arguments, **options):
         assert all(network() is None for network in made)
-        network = build(*arguments)
+        network = build(*arguments, **options)
         made.append(weakref.ref(network))
         sizes.append(network.is_in_memory)
         return network
@@ -63,3 +63,19 @@ def test_validate_says_that_weights_are_read_in_blocks_and_what_that_costs(own, 
     assert [one.message for one in report.findings if "memory" in one.code] == snapshot
     assert report.ok
     assert report.seconds["capture"] > 0
+
+
+def test_the_parent_of_workers_holds_no_weights(own, tmp_path, made):
+    def crew(_job, work, missing, on_rows):
+        assert not work.model.is_in_memory
+        capturing.compute_locally(work, missing, on_rows)
+
+    whole = capture_only(own.load(*SETTINGS), cache_root=tmp_path / "whole")
+    heard = Heard()
+    shared = capture_only(
+        own.load(*SETTINGS), cache_root=tmp_path / "shared", watcher=heard, crew=crew
+    )
+    assert made == [True, True, True, False, False, False]
+    for target, captured in whole.items():
+        assert files(shared[target].store.folder) == files(captured.store.folder), target
+    assert heard.messages == []  # workers read blocks only if their own memory is too small

@@ -95,6 +95,23 @@ def test_saturated_probabilities_have_a_hessian():
     assert np.isfinite(logistic_left_out(data, layer, C=1e6)).all()
 
 
+@pytest.mark.parametrize("group_size", [1, 4, 600])
+@pytest.mark.parametrize("C", [1.0, 1e5])  # the second needs a Hessian in float64
+def test_many_float32_rows_have_the_scores_of_float64_rows(group_size, C):
+    generator = np.random.default_rng(0)
+    Z = generator.normal(size=(1200, 3)) @ generator.normal(size=(3, 12))  # collinear
+    Z += 1e-3 * generator.normal(size=Z.shape)
+    X = (100 + Z * np.logspace(-3, 3, 12)).astype(np.float32)
+    is_second, groups = Z[:, 0] + generator.normal(size=1200) > 0, np.arange(1200) // group_size
+    (layer,) = ridge_path(X, np.where(is_second[:, None], 1.0, -1.0), np.array([1 / C]))
+    scores, expected = (
+        logistic_left_out(TrainingRows(rows, is_second * 1, groups), layer, C)
+        for rows in (X, X.astype(np.float64))
+    )
+    step = np.abs(expected - apply_layers((layer,), X)).max()
+    np.testing.assert_allclose(scores, expected, rtol=0, atol=1e-3 * step)
+
+
 def test_groups_larger_than_a_block_are_left_out(monkeypatch):
     X, is_second, groups, weights = sample(60, 7, 4)
     layer = Scaling.standard(X).fold(np.full((1, 7), 0.1), np.zeros(1))
