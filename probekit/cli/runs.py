@@ -76,8 +76,9 @@ def draw_figures(run_dir: Path, formats: Sequence[str], columns: int) -> None:
 @runs_option("the run is written to PATH/NAME/KEY")
 @click.option(
     "--workers",
-    type=click.IntRange(min=1),
-    help="Number of sites probed in parallel.  [default: number of cores]",
+    type=click.IntRange(min=0),
+    help="Number of sites probed in parallel; 0 leaves them to `probekit worker`.  "
+    "[default: number of cores]",
 )
 @figure_options
 @click.option("--page/--no-page", default=True, help="Page of the run, report.html.")

@@ -54,8 +54,9 @@ def run(  # noqa: PLR0913  # one call, whose options have defaults
         cache_root: folder of the activation caches; None for the user's default.
         device: device that the model runs on and probes are fitted on.
         workers: number of sites probed in parallel, in worker processes where that is faster;
-            None for one per core. Other devices than the CPU probe one site at a time. Results do
-            not depend on it.
+            None for one per core; 0 waits for `probekit worker FOLDER` processes, which may be on
+            other machines. Other devices than the CPU probe one site at a time. Results do not
+            depend on it.
         watcher: receives progress; None shows it in the notebook, on the terminal or on stderr.
         progress: False shows no progress, unless a watcher is given.
         page: whether to write report.html.
@@ -78,7 +79,7 @@ def run(  # noqa: PLR0913  # one call, whose options have defaults
         from probekit.products import check_device
         from probekit.workers import check_workers
 
-        check_workers(workers)
+        check_workers(workers, least=0)
         if isinstance(made, ActivationExperiment):
             from probekit.pipeline.given.source import read_given
 

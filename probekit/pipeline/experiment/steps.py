@@ -16,6 +16,7 @@ import safetensors.numpy
 from joblib import cpu_count
 
 from probekit.activations.records import Location
+from probekit.errors import ConfigError
 from probekit.experiment.activations import AnyExperiment
 from probekit.experiment.document import dump_settings
 from probekit.experiment.schema import AttentionSection, Experiment
@@ -114,7 +115,7 @@ def run_source(
             return finished_result(path, watcher, page=page)
         expected = probing_seconds(probers, source.widths, len(source.networks))
         n_sites = len(source.widths)
-        watched.expect("probe", seconds_of_processes(expected, n_sites, n_workers))
+        watched.expect("probe", seconds_of_processes(expected, n_sites, n_workers or 1))
         # Before the long work, so that an unusable folder fails immediately.
         folder = RunFolder(path, created)
         with step("capture"):
@@ -122,6 +123,11 @@ def run_source(
         job = RunJob.of(source)
         if job is not None:
             job.write(path)
+        elif n_workers == 0:
+            raise ConfigError(
+                "workers is 0, but other processes cannot read rows or a network passed in Python. "
+                "Write them to files, or give at least 1."
+            )
         with step("probe"):
             names, results = [one.text for one in source.rows.positions], []
             for position, (name, prober) in enumerate(zip(names, probers, strict=True)):
@@ -159,7 +165,7 @@ def run_source(
             _over_training(experiment, table, run_one, folder)
         with step("look"):
             write_selected_probe(
-                folder, source, probers, results, table, watched, n_workers, expected
+                folder, source, probers, results, table, watched, max(1, n_workers), expected
             )
             prompts = _write_attention(source, folder)
             norms = source.norms()

@@ -24,7 +24,7 @@ from probekit.activations.store import ActivationStore
 from probekit.errors import DamagedError, MissingError, StoreError, StoreMismatchError
 from probekit.experiment.activations import ActivationExperiment, AnyExperiment
 from probekit.experiment.schema import Experiment
-from probekit.files import as_store_error, write_atomic
+from probekit.files import as_store_error, is_held, write_atomic
 from probekit.pipeline.experiment.prepare import prepare
 from probekit.pipeline.experiment.source import ModelSource, Networks, Source
 from probekit.pipeline.given.source import GivenSource, read_given
@@ -174,7 +174,7 @@ def work_on(folder: Path, *, device: str = "cpu", seed: int = 0) -> Iterator[Sit
     while not (folder / JOB).exists():
         if (folder / "run.json").exists():
             return
-        if not (folder / STARTED).exists():
+        if not (folder / STARTED).exists() or not is_held(folder):
             raise MissingError(f"{folder} has no run in progress. Start it with `probekit run`.")
         time.sleep(_PAUSE)
     job = RunJob.read(folder)
