@@ -80,12 +80,21 @@ def draw_figures(run_dir: Path, formats: Sequence[str], columns: int) -> None:
     help="Number of sites probed in parallel; 0 leaves them to `probekit worker`.  "
     "[default: number of cores]",
 )
+@click.option(
+    "--engine",
+    type=click.Choice(["processes", "ray"]),
+    default="processes",
+    help="What probes the sites: processes of this machine, or tasks of a Ray cluster.",
+)
+@click.option("--address", help="Address of a Ray cluster, e.g. auto.")
 @figure_options
 @click.option("--page/--no-page", default=True, help="Page of the run, report.html.")
 def run_command(
     file: Path, overrides: Texts, formats: Sequence[str], columns: int, page: bool, **options: Any
 ) -> None:
     """Run an experiment: capture, fit probes, write the report."""
+    if options["address"] is not None and options["engine"] != "ray":
+        raise click.UsageError("--address requires --engine ray.")
     from probekit.experiment.loader import load_any_experiment
 
     experiment = load_any_experiment(file, overrides)

@@ -1,4 +1,4 @@
-"""Capturing with actors of a Ray cluster, which exchange shard numbers but never rows."""
+"""Capturing and probing with a Ray cluster, whose processes exchange names but never rows."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from probekit.activations.capture import MissingSites, OnRows, Work
@@ -18,11 +19,13 @@ from probekit.activations.records import Location
 from probekit.amounts import counted
 from probekit.errors import ConfigError, ProbekitError, StoreError
 from probekit.pipeline.capture.jobs import Job, close_job, put_job
+from probekit.pipeline.measure.run_job import RunJob, work_on
 from probekit.products import threads
 from probekit.provenance import install_command
 from probekit.terminal import Watcher
 
 _DEATHS_IN_A_ROW = 3  # per actor, without a finished shard in between; the driver gives up after
+_SECONDS_BETWEEN_LOOKS = 1  # at the sites that tasks have measured
 _SECONDS_TO_PLACE = 20  # waiting time for resources before a message, and for a connection
 
 
@@ -99,19 +102,73 @@ def by_ray(
         actor_class = ray.remote(num_cpus=n_cpus, num_gpus=n_gpus)(ShardActor)
         start = partial(actor_class.remote, work.store.folder, job, device, n_cpus)
         crew = _Crew(ray, watcher, start)
-        if not n_workers:  # as many as the cluster has room for, at least 1
-            total = ray.cluster_resources()
-            room = int(total.get("CPU", 0) // n_cpus)
-            if n_gpus:
-                room = min(room, int(total.get("GPU", 0)))
-            n_workers = max(1, room)
-        n_actors = min(n_workers, len(lacking))
+        n_actors = min(n_workers or _room(ray, n_cpus, n_gpus), len(lacking))
         try:
             crew.run(lacking, n_actors, on_rows)
         finally:
             crew.kill_all()
     # Each dead actor was replaced.
     close_job(job, work, crew.deaths, n_actors + len(crew.deaths), watcher)
+
+
+@contextmanager
+def sites_by_ray(
+    folder: Path, *, n_workers: int | None, device: str, address: str | None = None
+) -> Iterator[Callable[[], None]]:
+    """Measure the sites of a run with tasks of a Ray cluster; yield a function that waits for them.
+
+    The function returns after a pause, and raises the error of a task if no task is left. Ray
+    starts a task again if its process dies.
+
+    Args:
+        folder: folder of the run, the same on every node.
+        n_workers: maximum number of tasks; None for as many as the cluster has room for.
+        device: device that probes are fitted on.
+        address: address of the cluster; None for RAY_ADDRESS, or this machine.
+
+    Raises:
+        ConfigError: Ray is not installed, or the cluster cannot be reached.
+    """
+    job = RunJob.read(folder)
+    with _connected(address) as ray:
+        needs: dict[str, Any] = {"num_cpus": job.n_threads, "memory": job.bytes}
+        needs["num_gpus"] = 1 if device.startswith("cuda") else 0
+        n_tasks = n_workers or _room(ray, job.n_threads, needs["num_gpus"])
+        task = ray.remote(max_retries=_DEATHS_IN_A_ROW, **needs)(_measure_sites)
+        running = [task.remote(folder, device, seed) for seed in range(n_tasks)]
+
+        def wait() -> None:
+            nonlocal running
+            ended, running = ray.wait(running, timeout=_SECONDS_BETWEEN_LOOKS)
+            for one in ended if not running else ():
+                try:
+                    ray.get(one)
+                except ray.exceptions.RayTaskError as error:
+                    if isinstance(error.cause, ProbekitError):
+                        raise error.cause from error
+                    raise
+            if not running:
+                running = [task.remote(folder, device, n_tasks)]  # a site may have been damaged
+
+        try:
+            yield wait
+        finally:
+            for one in running:
+                ray.cancel(one, force=True)
+
+
+def _measure_sites(folder: Path, device: str, seed: int) -> int:
+    """Measure sites of a run until none is missing; return their number."""
+    return sum(1 for _ in work_on(folder, device=device, seed=seed))
+
+
+def _room(ray: Any, n_cpus: int, n_gpus: int) -> int:
+    """Return the number of workers that the cluster has room for, at least 1."""
+    total = ray.cluster_resources()
+    room = int(total.get("CPU", 0) // n_cpus)
+    if n_gpus:
+        room = min(room, int(total.get("GPU", 0)))
+    return max(1, room)
 
 
 class _Crew:

@@ -7,8 +7,9 @@ importing torch.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from probekit.errors import path_of
 from probekit.experiment.activations import ActivationExperiment, AnyExperiment
@@ -33,6 +34,8 @@ def run(  # noqa: PLR0913  # one call, whose options have defaults
     cache_root: Location | None = None,
     device: str = "cpu",
     workers: int | None = None,
+    engine: Literal["processes", "ray"] = "processes",
+    address: str | None = None,
     watcher: Watcher | None = None,
     progress: bool = True,
     page: bool = True,
@@ -57,6 +60,8 @@ def run(  # noqa: PLR0913  # one call, whose options have defaults
             None for one per core; 0 waits for `probekit worker FOLDER` processes, which may be on
             other machines. Other devices than the CPU probe one site at a time. Results do not
             depend on it.
+        engine: what measures the sites: processes of this machine, or `ray` for tasks of a cluster.
+        address: address of the Ray cluster; None for RAY_ADDRESS, or this machine.
         watcher: receives progress; None shows it in the notebook, on the terminal or on stderr.
         progress: False shows no progress, unless a watcher is given.
         page: whether to write report.html.
@@ -94,6 +99,11 @@ def run(  # noqa: PLR0913  # one call, whose options have defaults
 
         from probekit.pipeline.experiment.steps import run_source
 
+        crew = None
+        if engine == "ray":
+            from probekit.pipeline.capture.ray_workers import sites_by_ray
+
+            crew = partial(sites_by_ray, n_workers=workers, device=device, address=address)
         return run_source(
             source,
             inputs=inputs,
@@ -101,6 +111,7 @@ def run(  # noqa: PLR0913  # one call, whose options have defaults
             cache_root=cache_root,
             device=device,
             workers=workers,
+            crew=crew,
             watcher=shown,
             page=page,
         )

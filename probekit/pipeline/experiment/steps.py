@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -35,7 +35,7 @@ from probekit.pipeline.measure.probers import (
     probing_seconds,
     seconds_of_processes,
 )
-from probekit.pipeline.measure.probing import probe_sites
+from probekit.pipeline.measure.probing import pause, probe_sites
 from probekit.pipeline.measure.run_folder import RunFolder
 from probekit.pipeline.measure.run_job import RunJob
 from probekit.pipeline.measure.selected_probe import write_selected_probe
@@ -58,6 +58,9 @@ from probekit.results.site_results import NESTED_SITE, SavedSiteResults, site_st
 from probekit.results.table import DIFFERENCES, RESULTS, load_table, make_table, only, read_columns
 from probekit.terminal import Watcher
 from probekit.training.run_files import find_checkpoints
+
+# Starts workers on the folder of a run; inside, its function waits for them.
+Crew = Callable[[Path], AbstractContextManager[Callable[[], None]]]
 
 _BUSY = (
     "Another process is running this experiment in {}. Wait for it to end: the same command then "
@@ -91,13 +94,15 @@ def run_source(
     cache_root: Location | None = None,
     device: str = "cpu",
     workers: int | None = None,
+    crew: Crew | None = None,
     watcher: Watcher,
     page: bool = True,
 ) -> RunResult:
     """Run the experiment of a source.
 
     `source` is the experiment with its rows and activations, `inputs` the digest of its input files
-    (see `inputs_digest`). The other arguments are those of `run`.
+    (see `inputs_digest`), `crew` the workers that measure the sites. The other arguments are those
+    of `run`.
     """
     experiment, seconds = source.experiment, dict[str, float]()
     step = partial(_timed, seconds)
@@ -106,7 +111,9 @@ def run_source(
         card = read_card(experiment.data)
         probers = make_probers(experiment, source.rows, device)
         path = Path(out) / experiment.name / run_key(source, card)
-    n_workers = workers if device == "cpu" else 1  # processes cannot share one accelerator
+    n_workers = 0 if crew is not None else workers
+    if device != "cpu" and n_workers != 0:
+        n_workers = 1  # processes cannot share one accelerator
     if n_workers is None:  # as many as memory allows
         n_possible = available_memory() / probing_bytes(probers, source.widths)
         n_workers = int(max(1, min(cpu_count(), n_possible)))
@@ -120,33 +127,16 @@ def run_source(
         folder = RunFolder(path, created)
         with step("capture"):
             source = source.open(partial(capture_models, cache_root=cache_root, watcher=watched))
-        job = RunJob.of(source)
+        job = RunJob.of(source, probing_bytes(probers, source.widths))
         if job is not None:
             job.write(path)
         elif n_workers == 0:
             raise ConfigError(
-                "workers is 0, but other processes cannot read rows or a network passed in Python. "
-                "Write them to files, or give at least 1."
+                "Other processes cannot read rows or a network passed in Python. Write them to "
+                "files, or probe with at least one worker of this process."
             )
         with step("probe"):
-            names, results = [one.text for one in source.rows.positions], []
-            for position, (name, prober) in enumerate(zip(names, probers, strict=True)):
-                if len(probers) > 1:
-                    watched.tell(f"position {name}")
-                of_position = None if expected is None else expected / len(probers)
-                results += probe_sites(
-                    source, position, prober, folder, watched, n_workers, of_position
-                )
-            chosen = chosen_sites(results, dict(zip(names, probers, strict=True)))
-            if chosen is not None:
-                origin = {"run": folder.path.name, "position": chosen.place["position"]}
-                saved = SavedSiteResults(
-                    folder.path, probers[0].truth_of, len(probers[0].data.classes)
-                )
-                results.append(
-                    saved.write(site_stem(NESTED_SITE), origin | {"site": NESTED_SITE}, chosen)
-                )
-                folder.note(results[-1].files)
+            results = _measured_sites(source, probers, folder, watched, n_workers, expected, crew)
         with step("compare"):
             table = _write_scores(source, probers[0], results, folder)
         with step("checkpoints"):
@@ -192,6 +182,34 @@ def run_source(
         if page:
             write_page(folder.path)
         return RunResult(folder.path)
+
+
+def _measured_sites(
+    source: Source,
+    probers: Sequence[Prober],
+    folder: RunFolder,
+    watcher: Watcher,
+    n_workers: int,
+    seconds: float | None,
+    crew: Crew | None,
+) -> list[SiteResult]:
+    """Return the results of all sites at all positions, and of the nested choice among them."""
+    names, results = [one.text for one in source.rows.positions], list[SiteResult]()
+    with nullcontext(pause) if crew is None else crew(folder.path) as wait:
+        for position, (name, prober) in enumerate(zip(names, probers, strict=True)):
+            if len(probers) > 1:
+                watcher.tell(f"position {name}")
+            of_position = None if seconds is None else seconds / len(probers)
+            results += probe_sites(
+                source, position, prober, folder, watcher, n_workers, of_position, wait
+            )
+    chosen = chosen_sites(results, dict(zip(names, probers, strict=True)))
+    if chosen is not None:
+        origin = {"run": folder.path.name, "position": chosen.place["position"]}
+        saved = SavedSiteResults(folder.path, probers[0].truth_of, len(probers[0].data.classes))
+        results.append(saved.write(site_stem(NESTED_SITE), origin | {"site": NESTED_SITE}, chosen))
+        folder.note(results[-1].files)
+    return results
 
 
 def _write_scores(

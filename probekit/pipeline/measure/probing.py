@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -61,6 +61,11 @@ def tasks_of(source: Source, position: int, key: str) -> list[Task]:
     return tasks
 
 
+def pause() -> None:
+    """Wait before the next look at sites that other processes measure."""
+    time.sleep(_PAUSE)
+
+
 def threads_of_site(source: Source) -> int:
     """Return the number of threads that measure a site of a run.
 
@@ -78,7 +83,7 @@ def probe_sites(
     watcher: Watcher,
     workers: int | None = 1,
     seconds: float | None = None,
-    n_threads: int | None = None,
+    wait: Callable[[], None] | None = None,
 ) -> list[SiteResult]:
     """Return the results of the baselines, then of every site in forward order.
 
@@ -91,13 +96,13 @@ def probe_sites(
         workers: number of sites probed in parallel, each in a process; None for one per core; 0
             waits for other processes that measure the sites, see `run_job`.
         seconds: estimated time for all sites in one process, if it is known.
-        n_threads: threads of a site; None for `threads_of_site`.
+        wait: called when other processes measure all missing sites; None for `pause`.
 
     Raises:
         StoreError: a file cannot be written, or the folder was deleted during the run.
     """
     selections, of_rows = source.rows.selections, source.rows.positions[position]
-    n_threads = n_threads or threads_of_site(source)
+    n_threads, wait = threads_of_site(source), wait or pause
     job = SiteJob.of(source, position, prober, folder.path, watcher)
     tasks = tasks_of(source, position, folder.path.name)
     sites = [job.saved.read(stem, origin) for _, stem, origin in tasks]
@@ -125,7 +130,7 @@ def probe_sites(
                 job.progress.report()
         n_before, missing = len(missing), [number for number in missing if sites[number] is None]
         if len(missing) == n_before:
-            time.sleep(_PAUSE)
+            wait()
         seconds = None
     watcher.progress("probe", len(selections), len(selections))
     facts = source.probe_facts(position)

@@ -55,6 +55,7 @@ class RunJob:
     Attributes:
         experiment: the experiment; its files must be accessible to the worker.
         n_threads: threads of a site, the same for all workers.
+        bytes: predicted memory of a worker.
         data: digest of the data.
         activations: digest of given activations; "" if a model computes them.
         caches: folder or URL of the cache of each network, by target; empty for given activations.
@@ -63,13 +64,14 @@ class RunJob:
 
     experiment: AnyExperiment
     n_threads: int
+    bytes: int
     data: str
     activations: str
     caches: Mapping[str, str]
     code: Mapping[str, Any]
 
     @classmethod
-    def of(cls, source: Source) -> RunJob | None:
+    def of(cls, source: Source, bytes: int) -> RunJob | None:
         """Return the job of a source with activations; None if rows or network are in memory."""
         experiment, digest, caches = source.experiment, "", dict[str, str]()
         if isinstance(source, ModelSource):
@@ -81,7 +83,7 @@ class RunJob:
                 return None
             digest = source.given.digest
         data, n_threads = source.rows.dataset.digest, threads_of_site(source)
-        return cls(experiment, n_threads, data, digest, caches, _code())
+        return cls(experiment, n_threads, bytes, data, digest, caches, _code())
 
     def write(self, folder: Path) -> None:
         """Write the job into the folder of a run.
