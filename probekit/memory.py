@@ -20,7 +20,8 @@ _VERSIONS = {
     "memory": ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),
 }
 SHARE = "PROBEKIT_MEMORY"  # environment variable: bytes for a worker on a machine with others
-_FAILED = re.compile("allocate memory|out of memory")  # of torch, on CPU and GPU
+# Messages of torch, on CPU and GPU, and of oneDNN, which does not name its reason.
+_FAILED = re.compile("allocate memory|out of memory|could not create a (memory|primitive)")
 _PART_FOR_WEIGHTS = 0.8  # of the available memory; the rest is for activations and copies
 
 
@@ -34,7 +35,7 @@ def available_memory(device: str = "cpu") -> float:
     Args:
         device: device whose memory is meant, e.g. `cuda:1`.
     """
-    share = float(os.environ.get(SHARE, math.inf))
+    share = float(os.environ.get(SHARE) or math.inf)
     if device.startswith("cuda"):
         import torch
 

@@ -14,18 +14,18 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "probekit"
 BUDGETS = {
     "report": 7514,
-    "pipeline": 5746,
-    "probes": 5712,
-    "model": 4591,
-    "activations": 2502,
+    "pipeline": 5780,
+    "probes": 5747,
+    "model": 4593,
+    "activations": 2568,
     "cli": 2052,
     "interventions": 1923,
     "experiment": 1738,
-    "data": 1861,
+    "data": 1949,
     "results": 1950,
     "training": 859,
     "analysis": 494,
-    "": 1453,  # the files at the top
+    "": 1456,  # the files at the top
 }
 NO_CODE = (
     tokenize.COMMENT,

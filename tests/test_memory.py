@@ -7,7 +7,7 @@ import torch
 
 from probekit import memory
 from probekit.errors import OutOfMemoryError
-from probekit.memory import available_memory, fits_in_memory
+from probekit.memory import available_memory, fits_in_memory, is_out_of_memory
 from probekit.model.families.table import load_model
 from probekit.model.weights import checkpoint
 
@@ -116,3 +116,16 @@ def test_too_little_memory_for_a_map_is_no_damage(tmp_path, monkeypatch):
     monkeypatch.setattr(checkpoint.mmap, "mmap", refused)
     with pytest.raises(OutOfMemoryError, match=r"model\.safetensors: it needs"):
         load_model(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (MemoryError(), True),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8"), True),
+        (RuntimeError("could not create a primitive"), True),  # by oneDNN, without its reason
+        (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), False),
+    ],
+)
+def test_failed_allocations_are_told_from_other_errors(error, expected):
+    assert is_out_of_memory(error) == expected

@@ -12,7 +12,6 @@ from typing import Any, Literal, NamedTuple, TypeAlias, overload
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from probekit.errors import DataError
 from probekit.provenance import digest as digest_of
@@ -264,6 +263,8 @@ class Dataset:
         if isinstance(self.examples, RowExamples) and self.examples.groups is None:
             # The numbers in the order of the texts "row NUMBER", which are not made.
             return np.unique(self.examples.numbers.astype(bytes), return_inverse=True)[1], None
+        import pandas as pd  # takes time that a mistake in a file does not need
+
         codes, names = pd.factorize(self.groups, sort=True)
         return codes, names
 

@@ -16,6 +16,7 @@ from probekit.errors import DataError, TooFewGroupsError, nearest
 from probekit.probes.arrays import Codes, Floats, Mask
 
 LARGEST_NUMBER = 1e100  # largest numeric label: sums of squares of larger ones overflow
+SMALLEST_RANGE = 1e-100  # of numeric labels: squares of smaller differences underflow
 # Smallest share of typical rows; the spread of fewer does not represent that of all rows.
 LEAST_TYPICAL = 0.5
 
@@ -203,15 +204,21 @@ def check_numbers(labels: Sequence[str] | NDArray[Any], where: Sequence[str]) ->
     `where` (n_labels,) is the origin of each label, for the message.
 
     Raises:
-        DataError: A label is not a number within the allowed range.
+        DataError: A label is not a number within the allowed range, or all are nearly equal.
     """
-    invalid = [number for number, label in enumerate(labels) if as_number(label) is None]
-    if invalid:
+    values = [as_number(label) for label in labels]
+    if invalid := [number for number, value in enumerate(values) if value is None]:
         raise DataError(
             f"{where[invalid[0]]}: the label {str(labels[invalid[0]])!r} is not a number from "
             f"{-LARGEST_NUMBER:g} to {LARGEST_NUMBER:g} ({counted(len(invalid), 'such label')}). "
             "Regression needs numbers. Correct or remove these rows, or choose a kind of probe for "
             "classification, such as `kinds: [{kind: logistic}]`."
+        )
+    numbers = [value for value in values if value is not None]
+    if 0 < max(numbers, default=0) - min(numbers, default=0) < SMALLEST_RANGE:
+        raise DataError(
+            f"The labels are numbers that differ by less than {SMALLEST_RANGE:g}, so that their "
+            "squares are 0 in float64. Write them in a smaller unit."
         )
 
 
@@ -307,9 +314,8 @@ def sample_groups(
     if not len(sampled):
         (name,) = names_of(found[order[:1]], names)
         raise DataError(
-            f"A sample of whole groups may have at most {limit} rows, but the group "
-            f"{name!r} alone has {sizes[order[0]]} rows. Use finer groups or, if "
-            f"`fit_rows` is {limit}, increase it."
+            f"A sample of whole groups may have at most {limit} rows, but the group {name!r} "
+            f"alone has {sizes[order[0]]} rows. Use finer groups, or a larger `fit_rows`."
         )
     return np.isin(group_of_row, sampled)
 

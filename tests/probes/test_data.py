@@ -34,6 +34,7 @@ def kinds(*names):
         "numbers(np.array(['1', '2', '3', '4', '5', 'seven']), np.arange(6))",
         "numbers(np.array(['1', 'nan']), np.arange(2))",
         "numbers(np.array(['1', 'inf']), np.arange(2))",
+        "numbers(np.array(['1e-300', '2e-300']), np.arange(2))",
         "numbers(np.array(['1_000', '1']), np.arange(2))",
         "kinds()",
         "kinds('logistic', 'logistic')",

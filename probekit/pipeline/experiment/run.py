@@ -57,9 +57,9 @@ def run(  # noqa: PLR0913  # one call, whose options have defaults
         cache_root: folder of the activation caches; None for the user's default.
         device: device that the model runs on and probes are fitted on.
         workers: number of sites probed in parallel, in worker processes where that is faster;
-            None for one per core; 0 waits for `probekit worker FOLDER` processes, which may be on
-            other machines. Other devices than the CPU probe one site at a time. Results do not
-            depend on it.
+            None for one per core, or fewer if memory is short; 0 waits for `probekit worker FOLDER`
+            processes, which may be on other machines. Other devices than the CPU probe one site at
+            a time. Results do not depend on it.
         engine: what measures the sites: processes of this machine, or `ray` for tasks of a cluster.
         address: address of the Ray cluster; None for RAY_ADDRESS, or this machine.
         watcher: receives progress; None shows it in the notebook, on the terminal or on stderr.

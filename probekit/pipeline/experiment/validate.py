@@ -89,7 +89,7 @@ class ValidationReport:
                 cost = f"{memory}, {cost}"
             lines.append(
                 f"{counted(self.n_examples, 'example')}, {counted(self.n_rows, 'row')} at each of "
-                f"{counted(self.n_sites, 'site')}, {self.bytes / 1e6:,.1f} MB, "
+                f"{counted(self.n_sites, 'site')}, {self.bytes / 1e6:,.1f} MB of rows, "
                 f"{cost}."
             )
         return "\n".join([*lines, "ok" if self.ok else "not ok"])

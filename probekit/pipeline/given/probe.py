@@ -76,7 +76,8 @@ def probe(  # noqa: PLR0913  # one call, whose options have defaults
         source: name of the model that computed the activations, shown in the report.
         out: results folder; the run is written to `<out>/<name>/<key>`.
         device: device that probes are fitted on.
-        workers: number of sites probed in parallel; None for one per core.
+        workers: number of sites probed in parallel; None for one per core, or fewer if memory is
+            short.
         watcher: receives progress; None shows it in the notebook, on the terminal or on stderr.
         progress: False shows no progress, unless a watcher is given.
         page: whether to write report.html.

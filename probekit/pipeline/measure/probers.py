@@ -27,7 +27,8 @@ from probekit.products import threads
 _WARM_UP, _MOST_ROWS, _MOST_FEATURES = 100, 4000, 192
 # Measured memory of a process: its libraries, and what a row takes besides its features (labels,
 # groups, predictions). Blocks of rows that are in memory together, in float64.
-_LIBRARIES, _OF_ROW, _BLOCKS = 330 << 20, 600, 5
+_LIBRARIES, _OF_ROW, _BLOCKS = 412 << 20, 350, 5
+_MEANS = {"mass_mean", "nearest_mean"}  # kinds without a matrix of features by features
 _OTHER_WORK = 6.0  # time of a site, in times of its tuned fits: scores, intervals, description
 
 
@@ -135,16 +136,19 @@ def probing_bytes(probers: Sequence[Prober], widths: Sequence[int]) -> int:
     site = 4 * n_rows * d
     is_loaded = site <= LOADED_BYTES
     size = _LIBRARIES + _OF_ROW * n_rows * len(probers) + is_loaded * site
-    # Standardised rows; kinds without blocks have two copies in float64.
-    if any(one.kind in ("svm", "mlp") or one.task in ("text", "tree") for one in settings.kinds):
+    # Standardised rows; kinds without blocks have two copies in float64, means none.
+    kinds = {one.kind for one in settings.kinds}
+    if kinds & {"svm", "mlp"} or {one.task for one in settings.kinds} & {"text", "tree"}:
         size += 16 * n_train * d
-    else:
+    elif kinds - _MEANS:
         size += min(4 * n_train * d, RESIDENT_BYTES if is_loaded else MAPPED_BYTES)
     n_scores = len(prober.data.classes) if len(prober.data.classes) > 2 else 1
     n_groups = n_scores * len(settings.C) * (1 + settings.control_draws * prober.has_control)
-    size += min(4 * n_groups * hessian_size(d), BATCH_BYTES)
-    size += 8 * (_BLOCKS * min(rows_of_block(d), n_rows) * d + 4 * min(d, n_train) ** 2)
-    return size
+    if kinds & {"logistic", "k_sparse"}:  # at most: only fits of many iterations need Hessians
+        size += min(4 * n_groups * hessian_size(d), BATCH_BYTES)
+    if kinds - _MEANS:
+        size += 32 * min(d, n_train) ** 2
+    return size + 8 * _BLOCKS * min(rows_of_block(d), n_rows) * d
 
 
 def _no_fit_reported(done: int, total: int) -> None:

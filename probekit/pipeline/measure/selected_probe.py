@@ -72,7 +72,7 @@ MOST_CHARACTERS = 300  # of the text of an error of another probe
 MOST_POINTS = 500  # test rows in the scatter plot
 MOST_FITTED = 5000  # maximum number of rows that PCA and LDA are fitted on
 _ROUNDING = 1e-6  # smaller differences are rounding errors, in features of standard deviation 1
-MOST_EXACT = 1024  # maximum number of features for which PCA is exact
+MOST_COVARIANCE = 1024  # maximum number of features for which PCA computes their covariance
 COMPONENTS = 50  # PCA components for LDA: with more features than rows LDA separates any labels
 MOST_FEATURES = 64  # listed for k-sparse probes
 FEATURES = ("site", "position", "rank", "feature", "k", "share", "label")  # columns
@@ -227,12 +227,11 @@ def scatter_rows(chosen: SelectedProbe) -> pd.DataFrame:
     rows, scaler = chosen.X.select(fitted).loaded()[:], StandardScaler()
     scaled = scaler.fit_transform(rows)
     del rows
-    n_components = min(COMPONENTS, *scaled.shape)
+    n_components = min(COMPONENTS, len(scaled) - 1, scaled.shape[1])
     if n_components < 2 or np.abs(scaled).max() < _ROUNDING:
         return pd.DataFrame()
-    # Both are much faster than a singular value decomposition; that of the covariance needs
-    # n_features^2 numbers of memory.
-    solver = "covariance_eigh" if scaled.shape[1] <= MOST_EXACT else "randomized"
+    # Both are exact and faster than all singular values. The covariance of many features is large.
+    solver = "covariance_eigh" if scaled.shape[1] <= MOST_COVARIANCE else "arpack"
     pca = PCA(n_components, svd_solver=solver, random_state=0).fit(scaled)
     train, test = pca.transform(scaled), pca.transform(scaler.transform(chosen.X[shown]))
     projected, y = test[:, :0], data.y[fitted]  # no axes unless LDA is fitted

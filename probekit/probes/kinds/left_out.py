@@ -17,12 +17,11 @@ Feature scaling and row weights remain those of all rows. With a weak penalty an
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import cholesky
-from scipy.linalg.blas import get_blas_funcs
+from scipy.linalg.blas import dsyrk, dtrsm
 from scipy.special import expit
 
 from probekit.lazy_rows import LazyRows, rows_of_block
@@ -31,12 +30,6 @@ from probekit.probes.solve.layers import AffineLayer, apply_layers
 from probekit.probes.training_rows import Scaling, TrainingRows
 
 SMALLEST_CURVATURE = 1e-12
-# Float32 products change the eigenvalues of the Hessian by up to 3e-8 times its norm (measured). A
-# weaker penalty than this times the norm, on collinear features, needs float64.
-_FLOAT32_HESSIAN = 5e-7
-# With so many rows per feature, a row moves its own score little. Products in float32 change this
-# move by less than 0.1 %.
-_FLOAT32_ROWS = 16
 
 
 def ridge_left_out(
@@ -111,54 +104,36 @@ def _without_group(
     `slopes` (n_samples, n_out) and `curvature` (n_samples,) are the derivatives of the loss of each
     row in its scores. In coordinates in which the Hessian of all rows is the identity, the Hessian
     without the rows B of a group is I - B^T D B, with their curvature in the diagonal of D.
-
-    Many float32 rows are multiplied in float32; blocks of rows are added in float64.
     """
     X, scaling = LazyRows.of(data.X), Scaling.standard(data.measured)
     if len(X) < X.shape[1]:
         # Coordinates within the span of the scaled rows have the same inner products.
         X = LazyRows.of(np.linalg.qr(scaling.apply(X[:]).T).R.T)
         scaling = Scaling(np.zeros(len(X)), np.ones(len(X)))
-    is_float32 = X.dtype != np.float64 and len(X) >= _FLOAT32_ROWS * X.shape[1]
-    dtype = np.dtype(np.float32 if is_float32 else np.float64)
-    # Rounded once, because the rows of the Hessian may not be shifted against those of the groups.
-    scaling = Scaling(scaling.mean.astype(dtype), scaling.scale.astype(dtype))
-    hessian = _hessian(X, scaling, curvature, penalty, dtype)
-    if is_float32 and penalty < _FLOAT32_HESSIAN * np.linalg.norm(hessian):
-        hessian = _hessian(X, scaling, curvature, penalty, np.dtype(np.float64))
-    root = cholesky(hessian, lower=True, overwrite_a=True).astype(dtype, copy=False)
-    solve_triangular = get_blas_funcs("trsm", dtype=dtype)
+    n_features = X.shape[1]
+    # The lower triangle; the bias, in the last place, has no penalty.
+    hessian = np.asfortranarray(np.diag(np.append(np.full(n_features, penalty), 0.0)))
+    for part, rows in X.blocks():
+        weighted = _with_bias(scaling, rows)
+        weighted *= np.sqrt(curvature[part, None])
+        hessian = dsyrk(1.0, weighted.T, 1.0, hessian, lower=True, overwrite_c=True)
+    root = cholesky(hessian, lower=True, overwrite_a=True)
     left_out = scores.copy()
     for numbers in _blocks(data.groups, rows_of_block(X.shape[1])):
-        block = _with_bias(scaling, X[numbers.ravel()], dtype)
-        whitened = solve_triangular(1.0, root, block.T, lower=True, overwrite_b=True).T
+        block = _with_bias(scaling, X[numbers.ravel()])
+        whitened = dtrsm(1.0, root, block.T, lower=True, overwrite_b=True).T
         whitened = whitened.reshape(*numbers.shape, -1)
         left_out[numbers] += _step(whitened, curvature[numbers, None], slopes[numbers])
     return left_out
 
 
-def _hessian(
-    X: LazyRows, scaling: Scaling, curvature: Floats, penalty: float, dtype: np.dtype[Any]
-) -> Floats:
-    """Return the lower triangle of the Hessian (n_features + 1, n_features + 1) in Fortran order.
-
-    The bias, in the last place, has no penalty. Products of rows are computed in the dtype.
-    """
-    hessian = np.diag(np.append(np.full(X.shape[1], penalty), 0.0)).T
-    syrk, roots = get_blas_funcs("syrk", dtype=dtype), np.sqrt(curvature).astype(dtype)
-    for part, rows in X.blocks():
-        weighted = _with_bias(scaling, rows, dtype)
-        weighted *= roots[part, None]
-        hessian += syrk(1.0, weighted.T, lower=True)
-    return hessian
-
-
-def _with_bias(scaling: Scaling, X: Features, dtype: np.dtype[Any]) -> Floats:
+def _with_bias(scaling: Scaling, X: Features) -> Floats:
     """Return the scaled rows with a column of ones (n_samples, n_features + 1)."""
-    scaled = np.ones((len(X), X.shape[1] + 1), dtype)
-    np.subtract(X, scaling.mean, out=scaled[:, :-1])
-    scaled[:, :-1] /= scaling.scale
-    return scaled
+    rows = np.ones((len(X), X.shape[1] + 1))
+    rows[:, :-1] = X
+    rows[:, :-1] -= scaling.mean
+    rows[:, :-1] /= scaling.scale
+    return rows
 
 
 def _step(B: Floats, curvature: Floats, slopes: Floats) -> Floats:
@@ -180,7 +155,7 @@ def _step(B: Floats, curvature: Floats, slopes: Floats) -> Floats:
         inner = B @ transposed
         step = inner @ np.linalg.solve(np.eye(n_rows) - curvature * inner, slopes)
     else:
-        without = np.eye(n_coordinates) - transposed @ (curvature.astype(B.dtype) * B)
+        without = np.eye(n_coordinates) - transposed @ (curvature * B)
         step = B @ np.linalg.solve(without, transposed @ slopes)
     return step
 

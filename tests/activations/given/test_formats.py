@@ -2,6 +2,7 @@
 
 import csv
 import json
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -9,7 +10,7 @@ import pytest
 import torch
 from safetensors.numpy import save_file
 
-from probekit.activations.given.formats import row_ids
+from probekit.activations.given.formats import NpyArray, row_ids
 from probekit.activations.given.given import open_activations
 from probekit.errors import DataError
 
@@ -226,3 +227,24 @@ class Short:
 def test_objects_that_are_no_dense_arrays_are_refused(values):
     with pytest.raises(DataError, match=r"^a.* dense array of NumPy or torch"):
         open_activations({"a": values})
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="Linux reports mapped pages")
+def test_pages_of_a_file_are_released_and_rows_read_afterwards_are_right(tmp_path):
+    rows = np.random.default_rng(0).normal(size=(1000, 4096)).astype(np.float32)  # 16 MB
+    np.save(tmp_path / "a.npy", rows)
+    array = NpyArray(tmp_path / "a.npy")
+
+    def kept():
+        """Return how many kB of the file are mapped into this process."""
+        text = Path("/proc/self/smaps").read_text()
+        return int(text.split("a.npy\n", 1)[1].split("\nRss:", 1)[1].split()[0])
+
+    _ = array._open().sum()
+    assert kept() > 10_000
+    np.testing.assert_array_equal(array.at(np.array([900, 3])), rows[[900, 3]])
+    assert kept() < 1000
+    for number, part in enumerate(array.parts(100)):
+        np.testing.assert_array_equal(part, rows[100 * number : 100 * (number + 1)])
+        assert kept() < 3000
+    np.testing.assert_array_equal(array.at(slice(5, 8)), rows[5:8])

@@ -4,6 +4,7 @@ import errno
 import os
 import pickle
 import tempfile
+import weakref
 
 import numpy as np
 import pytest
@@ -360,3 +361,24 @@ def test_the_given_order_is_kept_if_layers_do_not_ascend():
 )
 def test_natural_order(names, expected):
     assert sorted(names, key=natural) == expected
+
+
+def test_a_digest_holds_few_parts_of_the_rows_at_once():
+    alive, counts = weakref.WeakSet(), []
+
+    class Part(np.ndarray):
+        """A part that can be counted while it is in memory; arrays themselves have no hash."""
+
+        __hash__ = object.__hash__
+
+    def parts():
+        for _ in range(20):
+            part = np.ones((1, 4), np.float32).view(Part)
+            alive.add(part)
+            counts.append(len(alive))
+            yield part
+
+    array = given_module.MemoryArray(np.ones((20, 4), np.float32), "a")
+    given_module._digest(array, parts())
+    assert len(counts) == 20
+    assert max(counts) <= 3
