@@ -78,7 +78,7 @@ def draw_figures(run_dir: Path, formats: Sequence[str], columns: int) -> None:
     "--workers",
     type=click.IntRange(min=0),
     help="Number of sites probed in parallel; 0 leaves them to `probekit worker`.  "
-    "[default: number of cores]",
+    "[default: number of cores, less if memory is short]",
 )
 @click.option(
     "--engine",
