@@ -146,18 +146,27 @@ def capture_command(
 @click.option(
     "--seed",
     type=click.IntRange(min=0),
-    help="Random seed for the order of shards and sites.  [default: different for each worker]",
+    help="Random seed for the order of shards or tasks.  [default: different for each worker]",
+)
+@click.option(
+    "--cache",
+    "copies",
+    type=place_of,
+    metavar="PATH",
+    help="Caches on a disk of this machine: sites that are copied there are probed first, from "
+    "these files.",
 )
 @click.option("--job", hidden=True, help="Name of the only job to do.")
 @click.option("--parent", type=int, hidden=True, help="Process with which the worker exits.")
 @click.option(
-    "--json", "as_json", is_flag=True, help="Output as one line of JSON per shard or site."
+    "--json", "as_json", is_flag=True, help="Output as one line of JSON per shard or task."
 )
 def worker(
     place: Location,
     device: str | None,
     threads: int | None,
     seed: int | None,
+    copies: Location | None,
     job: str | None,
     parent: int | None,
     as_json: bool,
@@ -165,32 +174,34 @@ def worker(
     """Help with a capture or a run that another process has begun.
 
     FOLDER is a cache, or a folder or URL with several caches, that `cache FILE.yaml --workers 0`
-    created; or the folder of a run in progress. Any number of workers can be started at any time on
-    any machine with access to it; each exits when no shard or site is missing.
+    created; or a run, or a folder with runs, in progress. Any number of workers can be started at
+    any time on any machine with access to it; each exits when no shard is missing or no run is in
+    progress.
     """
     from probekit.activations.upkeep import caches_at
-    from probekit.results.record import is_run
+    from probekit.results.record import is_run, runs_in_progress
 
-    at_run = isinstance(place, Path) and is_run(place)
+    at_run = isinstance(place, Path) and (is_run(place) or bool(runs_in_progress(place)))
     if not at_run:
         caches_at(place)  # raises an error before torch is imported
 
     from joblib import cpu_count
 
     from probekit.pipeline.capture.jobs import work_at
-    from probekit.pipeline.measure.run_job import work_on
+    from probekit.pipeline.experiment.run_job import work_on
     from probekit.products import threads as with_threads
     from probekit.workers import exit_with_parent
 
     if parent is not None:
         exit_with_parent(parent)
     used_seed = int.from_bytes(os.urandom(4), "little") if seed is None else seed
-    n_done, what = 0, "site" if at_run else "shard"
+    n_done, what = 0, "task" if at_run else "shard"
     if at_run:
-        for site in work_on(Path(place), device=device or "cpu", seed=used_seed):
+        where = Path(place)
+        for task in work_on(where, device=device or "cpu", seed=used_seed, cache_root=copies):
             n_done += 1
-            line = f"{site.site} at {site.position}, {site.seconds:.1f} s"
-            click.echo(json.dumps(site._asdict()) if as_json else line)
+            line = f"{task.run}: {task.task}, {task.seconds:.1f} s"
+            click.echo(json.dumps(task._asdict()) if as_json else line)
     else:
         with with_threads(threads or cpu_count()):
             for folder, done in work_at(place, only=job, device=device, seed=used_seed):

@@ -6,6 +6,7 @@ accidental changes, not deliberate changes of a file and its digest.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -210,6 +211,20 @@ def check_results_folder(folder: Path) -> None:
 def is_run(folder: Path) -> bool:
     """Return whether a folder is that of a run, finished or in progress."""
     return any((folder / name).exists() for name in (STARTED, "run.json"))
+
+
+def runs_in_progress(root: Path) -> list[Path]:
+    """Return the folders of the runs below a folder, or the folder itself, that have not finished.
+
+    Those of checkpoints are in the folder of their run.
+    """
+    found = []
+    for folder, names, files in os.walk(root):
+        if STARTED in files:
+            found.append(Path(folder))
+        if STARTED in files or "run.json" in files:
+            names[:] = [name for name in names if name == "checkpoints"]
+    return found
 
 
 def has_causes_alone(folder: Path) -> bool:

@@ -8,7 +8,7 @@ import signal
 import socket
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -19,7 +19,7 @@ from probekit.activations.records import Location
 from probekit.amounts import counted
 from probekit.errors import ConfigError, ProbekitError, StoreError
 from probekit.pipeline.capture.jobs import Job, close_job, put_job
-from probekit.pipeline.measure.run_job import RunJob, work_on
+from probekit.pipeline.experiment.run_job import RunJob, work_on
 from probekit.products import threads
 from probekit.provenance import install_command
 from probekit.terminal import Watcher
@@ -102,7 +102,8 @@ def by_ray(
         actor_class = ray.remote(num_cpus=n_cpus, num_gpus=n_gpus)(ShardActor)
         start = partial(actor_class.remote, work.store.folder, job, device, n_cpus)
         crew = _Crew(ray, watcher, start)
-        n_actors = min(n_workers or _room(ray, n_cpus, n_gpus), len(lacking))
+        needs = {"CPU": n_cpus, "GPU": n_gpus}
+        n_actors = min(n_workers or _room(ray, needs), len(lacking))
         try:
             crew.run(lacking, n_actors, on_rows)
         finally:
@@ -112,18 +113,24 @@ def by_ray(
 
 
 @contextmanager
-def sites_by_ray(
-    folder: Path, *, n_workers: int | None, device: str, address: str | None = None
+def tasks_by_ray(
+    folder: Path,
+    watcher: Watcher,
+    *,
+    n_workers: int | None,
+    device: str,
+    address: str | None = None,
 ) -> Iterator[Callable[[], None]]:
-    """Measure the sites of a run with tasks of a Ray cluster; yield a function that waits for them.
+    """Do the tasks of a run with processes of a Ray cluster; yield a function that waits for them.
 
-    The function returns after a pause, and raises the error of a task if no task is left. Ray
-    starts a task again if its process dies.
+    The function returns after a pause, and raises the error of a process. Ray starts a process
+    again if it dies.
 
     Args:
         folder: folder of the run, the same on every node.
-        n_workers: maximum number of tasks; None for as many as the cluster has room for.
-        device: device that probes are fitted on.
+        watcher: receives the number of processes.
+        n_workers: maximum number of processes; None for as many as the cluster has room for.
+        device: device that networks run on and probes are fitted on.
         address: address of the cluster; None for RAY_ADDRESS, or this machine.
 
     Raises:
@@ -131,24 +138,29 @@ def sites_by_ray(
     """
     job = RunJob.read(folder)
     with _connected(address) as ray:
-        needs: dict[str, Any] = {"num_cpus": job.n_threads, "memory": job.bytes}
-        needs["num_gpus"] = 1 if device.startswith("cuda") else 0
-        n_tasks = n_workers or _room(ray, job.n_threads, needs["num_gpus"])
-        task = ray.remote(max_retries=_DEATHS_IN_A_ROW, **needs)(_measure_sites)
+        needs = {"CPU": job.n_threads, "GPU": int(device.startswith("cuda")), "memory": job.bytes}
+        n_tasks = n_workers or _room(ray, needs)
+        watcher.tell(f"{counted(n_tasks, 'worker')} of the Ray cluster")
+        task = ray.remote(
+            num_cpus=needs["CPU"],
+            num_gpus=needs["GPU"],
+            memory=needs["memory"],
+            max_retries=_DEATHS_IN_A_ROW * n_tasks,
+        )(_do_tasks)
         running = [task.remote(folder, device, seed) for seed in range(n_tasks)]
 
         def wait() -> None:
             nonlocal running
             ended, running = ray.wait(running, timeout=_SECONDS_BETWEEN_LOOKS)
-            for one in ended if not running else ():
+            for one in ended:
                 try:
                     ray.get(one)
                 except ray.exceptions.RayTaskError as error:
                     if isinstance(error.cause, ProbekitError):
                         raise error.cause from error
                     raise
-            if not running:
-                running = [task.remote(folder, device, n_tasks)]  # a site may have been damaged
+            if not running:  # they ended before this process began to wait for edits
+                running = [task.remote(folder, device, n_tasks)]
 
         try:
             yield wait
@@ -157,18 +169,15 @@ def sites_by_ray(
                 ray.cancel(one, force=True)
 
 
-def _measure_sites(folder: Path, device: str, seed: int) -> int:
-    """Measure sites of a run until none is missing; return their number."""
+def _do_tasks(folder: Path, device: str, seed: int) -> int:
+    """Do tasks of a run until none is missing; return their number."""
     return sum(1 for _ in work_on(folder, device=device, seed=seed))
 
 
-def _room(ray: Any, n_cpus: int, n_gpus: int) -> int:
-    """Return the number of workers that the cluster has room for, at least 1."""
+def _room(ray: Any, needs: Mapping[str, int]) -> int:
+    """Return how many workers with these needs the cluster has room for, at least 1."""
     total = ray.cluster_resources()
-    room = int(total.get("CPU", 0) // n_cpus)
-    if n_gpus:
-        room = min(room, int(total.get("GPU", 0)))
-    return max(1, room)
+    return max(1, min(int(total.get(name, 0) // need) for name, need in needs.items() if need))
 
 
 class _Crew:

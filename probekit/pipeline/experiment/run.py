@@ -60,7 +60,8 @@ def run(  # noqa: PLR0913  # one call, whose options have defaults
             None for one per core, or fewer if memory is short; 0 waits for `probekit worker FOLDER`
             processes, which may be on other machines. Other devices than the CPU probe one site at
             a time. Results do not depend on it.
-        engine: what measures the sites: processes of this machine, or `ray` for tasks of a cluster.
+        engine: what measures the sites and computes the edits: processes of this machine, or `ray`
+            for tasks of a cluster.
         address: address of the Ray cluster; None for RAY_ADDRESS, or this machine.
         watcher: receives progress; None shows it in the notebook, on the terminal or on stderr.
         progress: False shows no progress, unless a watcher is given.
@@ -97,13 +98,14 @@ def run(  # noqa: PLR0913  # one call, whose options have defaults
         if inputs != inputs_digest(made, device):  # a file was changed while it was read
             inputs = None
 
+        from probekit.pipeline.experiment.run_job import by_workers
         from probekit.pipeline.experiment.steps import run_source
 
-        crew = None
+        crew = by_workers if workers == 0 else None
         if engine == "ray":
-            from probekit.pipeline.capture.ray_workers import sites_by_ray
+            from probekit.pipeline.capture.ray_workers import tasks_by_ray
 
-            crew = partial(sites_by_ray, n_workers=workers, device=device, address=address)
+            crew = partial(tasks_by_ray, n_workers=workers, device=device, address=address)
         return run_source(
             source,
             inputs=inputs,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -26,6 +26,7 @@ from probekit.pipeline.capture.captures import capture_models
 from probekit.pipeline.experiment.finished import finished_result, is_finished, write_page
 from probekit.pipeline.experiment.prepare import read_card
 from probekit.pipeline.experiment.record import described_run, run_key
+from probekit.pipeline.experiment.run_job import RunJob
 from probekit.pipeline.experiment.source import Source, model_source
 from probekit.pipeline.intervene.run import write_causes
 from probekit.pipeline.measure.choices import chosen_sites
@@ -35,9 +36,8 @@ from probekit.pipeline.measure.probers import (
     probing_seconds,
     seconds_of_processes,
 )
-from probekit.pipeline.measure.probing import pause, probe_sites
+from probekit.pipeline.measure.probing import probe_sites
 from probekit.pipeline.measure.run_folder import RunFolder
-from probekit.pipeline.measure.run_job import RunJob
 from probekit.pipeline.measure.selected_probe import write_selected_probe
 from probekit.pipeline.measure.significance import (
     difference_rows,
@@ -59,8 +59,8 @@ from probekit.results.table import DIFFERENCES, RESULTS, load_table, make_table,
 from probekit.terminal import Watcher
 from probekit.training.run_files import find_checkpoints
 
-# Starts workers on the folder of a run; inside, its function waits for them.
-Crew = Callable[[Path], AbstractContextManager[Callable[[], None]]]
+# Leaves the tasks of a run, in its folder, to other processes; inside, its function waits for them.
+Crew = Callable[[Path, Watcher], AbstractContextManager[Callable[[], None]]]
 
 _BUSY = (
     "Another process is running this experiment in {}. Wait for it to end: the same command then "
@@ -101,8 +101,8 @@ def run_source(
     """Run the experiment of a source.
 
     `source` is the experiment with its rows and activations, `inputs` the digest of its input files
-    (see `inputs_digest`), `crew` the workers that measure the sites. The other arguments are those
-    of `run`.
+    (see `inputs_digest`), `crew` who does the tasks, None for this process and its `workers`. The
+    other arguments are those of `run`.
     """
     experiment, seconds = source.experiment, dict[str, float]()
     step = partial(_timed, seconds)
@@ -111,18 +111,22 @@ def run_source(
         card = read_card(experiment.data)
         probers = make_probers(experiment, source.rows, device)
         path = Path(out) / experiment.name / run_key(source, card)
-    n_workers = 0 if crew is not None else workers
-    if device != "cpu" and n_workers != 0:
+    n_workers = workers or None  # 0 is none of this process
+    if device != "cpu":
         n_workers = 1  # processes cannot share one accelerator
     if n_workers is None:  # as many as memory allows
         n_possible = available_memory() / probing_bytes(probers, source.widths)
         n_workers = int(max(1, min(cpu_count(), n_possible)))
-    with exclusive(path, _BUSY.format(path)), recorded_stage(path, watcher) as watched:
+    with (
+        exclusive(path, _BUSY.format(path)),
+        recorded_stage(path, watcher) as watched,
+        ExitStack() as others,
+    ):
         if is_finished(path):
             return finished_result(path, watcher, page=page)
         expected = probing_seconds(probers, source.widths, len(source.networks))
         n_sites = len(source.widths)
-        watched.expect("probe", seconds_of_processes(expected, n_sites, n_workers or 1))
+        watched.expect("probe", seconds_of_processes(expected, n_sites, n_workers))
         # Before the long work, so that an unusable folder fails immediately.
         folder = RunFolder(path, created)
         with step("capture"):
@@ -130,13 +134,14 @@ def run_source(
         job = RunJob.of(source, probing_bytes(probers, source.widths))
         if job is not None:
             job.write(path)
-        elif n_workers == 0:
+        elif crew is not None:
             raise ConfigError(
                 "Other processes cannot read rows or a network passed in Python. Write them to "
                 "files, or probe with at least one worker of this process."
             )
+        wait = None if crew is None else others.enter_context(crew(path, watched))
         with step("probe"):
-            results = _measured_sites(source, probers, folder, watched, n_workers, expected, crew)
+            results = _measured_sites(source, probers, folder, watched, n_workers, expected, wait)
         with step("compare"):
             table = _write_scores(source, probers[0], results, folder)
         with step("checkpoints"):
@@ -155,12 +160,12 @@ def run_source(
             _over_training(experiment, table, run_one, folder)
         with step("look"):
             write_selected_probe(
-                folder, source, probers, results, table, watched, max(1, n_workers), expected
+                folder, source, probers, results, table, watched, n_workers, expected
             )
             prompts = _write_attention(source, folder)
             norms = source.norms()
         with step("intervene"):
-            write_causes(source, table, folder, watched)
+            write_causes(source, table, folder, watched, wait)
         # The verdict is that of the saved numbers, so that it can be repeated from the files.
         verdict = judge(
             load_table(folder.path / "results.csv"),
@@ -191,18 +196,17 @@ def _measured_sites(
     watcher: Watcher,
     n_workers: int,
     seconds: float | None,
-    crew: Crew | None,
+    wait: Callable[[], None] | None,
 ) -> list[SiteResult]:
     """Return the results of all sites at all positions, and of the nested choice among them."""
     names, results = [one.text for one in source.rows.positions], list[SiteResult]()
-    with nullcontext(pause) if crew is None else crew(folder.path) as wait:
-        for position, (name, prober) in enumerate(zip(names, probers, strict=True)):
-            if len(probers) > 1:
-                watcher.tell(f"position {name}")
-            of_position = None if seconds is None else seconds / len(probers)
-            results += probe_sites(
-                source, position, prober, folder, watcher, n_workers, of_position, wait
-            )
+    for position, (name, prober) in enumerate(zip(names, probers, strict=True)):
+        if len(probers) > 1:
+            watcher.tell(f"position {name}")
+        of_position = None if seconds is None else seconds / len(probers)
+        results += probe_sites(
+            source, position, prober, folder, watcher, n_workers, of_position, wait
+        )
     chosen = chosen_sites(results, dict(zip(names, probers, strict=True)))
     if chosen is not None:
         origin = {"run": folder.path.name, "position": chosen.place["position"]}

@@ -1,15 +1,8 @@
-"""Probing the sites of a run; the results of each site are saved as soon as it is done.
-
-A site is a task that any process with access to the folder of the run can do: it locks a file in
-the folder `claims`, measures the site and saves the results. The operating system releases the lock
-of a process that ends. Without locks in the file system, two processes may measure a site, and save
-the same results.
-"""
+"""Probing the sites of a run; the results of each site are saved as soon as it is done."""
 
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -23,7 +16,7 @@ from joblib import cpu_count
 from probekit.activations.given.given import GivenSite
 from probekit.amounts import size_in_words
 from probekit.errors import OutOfMemoryError
-from probekit.files import as_store_error, try_lock
+from probekit.files import as_store_error
 from probekit.lazy_rows import LazyRows
 from probekit.memory import available_memory, is_out_of_memory
 from probekit.model.sites.catalogue import component_of, layer_of
@@ -31,21 +24,19 @@ from probekit.model.sites.sites import JOINT, SiteSelection
 from probekit.pipeline.experiment.rows import Probed
 from probekit.pipeline.experiment.source import Source
 from probekit.pipeline.measure.probers import probing_bytes
-from probekit.pipeline.measure.run_folder import CLAIMS, RunFolder
+from probekit.pipeline.measure.run_folder import RunFolder, do_task, pause, until_done
 from probekit.probes.arrays import Codes, Features
 from probekit.probes.prober import Prober
 from probekit.probes.saved_probe import HeldOutScore, ProbeFacts, SavedProbe, probe_files
 from probekit.probes.score.scored import SiteResult
 from probekit.probes.solve.layers import AffineLayer, unit_rows
-from probekit.provenance import digest, digest_json, versions
+from probekit.provenance import digest, versions
 from probekit.results.site_results import SavedSiteResults, site_stem
 from probekit.terminal import SILENT, Watcher
 from probekit.workers import parallel_map
 
 # At most so many rows and numbers are converted to float64 together.
 _ROWS_AT_ONCE, _NUMBERS_AT_ONCE = 10_000, 1 << 23
-
-_PAUSE = 0.5  # seconds between looks at sites that other processes measure
 
 # A site to probe, or None for the baselines, with the stem and origin of its saved results.
 Task: TypeAlias = tuple[Probed | None, Path, Mapping[str, str]]
@@ -59,11 +50,6 @@ def tasks_of(source: Source, position: int, key: str) -> list[Task]:
         origin = {"run": key, "position": of_rows.text, "site": name}
         tasks.append((selection, site_stem(name, of_rows.offset), origin))
     return tasks
-
-
-def pause() -> None:
-    """Wait before the next look at sites that other processes measure."""
-    time.sleep(_PAUSE)
 
 
 def threads_of_site(source: Source) -> int:
@@ -93,19 +79,19 @@ def probe_sites(
         prober: measures each site.
         folder: folder of the run; finished sites are saved in its folder `sites` and reused.
         watcher: receives the progress.
-        workers: number of sites probed in parallel, each in a process; None for one per core; 0
-            waits for other processes that measure the sites, see `run_job`.
+        workers: number of sites probed in parallel, each in a process; None for one per core.
         seconds: estimated time for all sites in one process, if it is known.
-        wait: called when other processes measure all missing sites; None for `pause`.
+        wait: waits for other processes that measure all sites; None if this process and its
+            workers measure them.
 
     Raises:
         StoreError: a file cannot be written, or the folder was deleted during the run.
     """
     selections, of_rows = source.rows.selections, source.rows.positions[position]
-    n_threads, wait = threads_of_site(source), wait or pause
+    n_threads = threads_of_site(source)
     job = SiteJob.of(source, position, prober, folder.path, watcher)
     tasks = tasks_of(source, position, folder.path.name)
-    sites = [job.saved.read(stem, origin) for _, stem, origin in tasks]
+    sites = [job.read(task) for task in tasks]
     for saved in filter(None, sites):
         folder.note(saved.files)
     # Baselines, the first task, come last: while workers start at the front, this process starts at
@@ -114,24 +100,19 @@ def probe_sites(
     job.progress.done = sum(site is not None for site in sites[1:])
     if seconds is not None:
         seconds *= len(missing) / len(sites)
-    while missing:
-        if sum(number > 0 for number in missing) < 2:
-            workers = min(1, 1 if workers is None else workers)  # one site needs no other process
-        if workers == 0:
-            found: Iterable[SiteResult | None] = (job.read(tasks[number]) for number in missing)
-        else:
-            to_do = [tasks[number] for number in missing]
-            found = parallel_map(job, to_do, workers, n_threads, seconds)
-        for number, site in zip(missing, found, strict=True):
-            if site is not None:  # else another process measures it
-                sites[number] = site
-                folder.note(site.files)
-                job.progress.done += number > 0
-                job.progress.report()
-        n_before, missing = len(missing), [number for number in missing if sites[number] is None]
-        if len(missing) == n_before:
-            wait()
-        seconds = None
+    if len(missing) - (0 in missing) < 2:
+        workers = 1  # one site needs no other process
+
+    def attempt(to_do: Sequence[Task]) -> Iterable[SiteResult | None]:
+        if wait is not None:
+            return map(job.read, to_do)
+        return parallel_map(job, to_do, workers, n_threads, seconds)
+
+    for number, site in until_done([tasks[number] for number in missing], attempt, wait or pause):
+        sites[missing[number]] = site
+        folder.note(site.files)
+        job.progress.done += missing[number] > 0
+        job.progress.report()
     watcher.progress("probe", len(selections), len(selections))
     facts = source.probe_facts(position)
     # Every site has a result now: the missing ones were measured.
@@ -228,23 +209,24 @@ class SiteJob:
         return cls(source, position, prober, saved, run_dir, progress, needed)
 
     def __call__(self, task: Task) -> SiteResult | None:
+        """Return the results of a site, measured now or before; None if another process does it."""
+        site = self.read(task)
+        return self.measure(task) if site is None else site
+
+    def measure(self, task: Task) -> SiteResult | None:
         """Measure a site, save its results, and return them as read back from the file.
 
         Reading them back makes a resumed run, which only reads them, identical. None if another
-        process measures the site.
+        process measures the site, or has measured it.
         """
         _, stem, origin = task
-        name = f"{digest_json(stem.as_posix())[:24]}.lock"
-        with try_lock(self.run_dir / CLAIMS / name) as is_locked:
-            if is_locked is False:
-                return None
-            # Another process may have measured the site since this one looked.
-            site = self.read(task)
-            if site is None:
-                # There is nothing to read if the file was deleted, which is reported later.
-                measured = self.saved.write(stem, origin, self._measured(task))
-                site = self.read(task) or measured
-            return site
+
+        def compute() -> SiteResult:
+            # There is nothing to read if the file was deleted, which is reported later.
+            measured = self.saved.write(stem, origin, self._measured(task))
+            return self.read(task) or measured
+
+        return do_task(self.run_dir, stem, partial(self.read, task), compute)
 
     def read(self, task: Task) -> SiteResult | None:
         """Return the saved results of a site; None without them."""
@@ -257,7 +239,7 @@ class SiteJob:
         try:
             if selection is None:
                 return self.prober.baselines()
-            return self._measure(selection, Path("probes") / stem.relative_to("sites"))
+            return self._of_site(selection, Path("probes") / stem.relative_to("sites"))
         except (MemoryError, RuntimeError) as error:
             if not is_out_of_memory(error):
                 raise
@@ -273,7 +255,7 @@ class SiteJob:
             "finished sites are kept."
         )
 
-    def _measure(self, selection: Probed, folder: Path) -> SiteResult:
+    def _of_site(self, selection: Probed, folder: Path) -> SiteResult:
         """Return the results at a site; save the probes of the trained model.
 
         They are saved in `folder`, which is relative to the folder of the run.
