@@ -281,19 +281,38 @@ def exclusive(folder: Path, refusal: str) -> Iterator[None]:
         ConfigError: another process holds the lock.
         StoreError: the folder cannot be written or locked.
     """
-    disk = Disk()
-    with as_store_error("write", folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        descriptor = disk.open_lock(folder / ".lock")
-    try:
-        with as_store_error("lock", folder):
-            is_locked = disk.lock(descriptor, wait=False)
-            if is_locked is False:  # `is_held` of another process has the lock for a moment
-                time.sleep(_PAUSES[0])
-                is_locked = disk.lock(descriptor, wait=False)
+    with try_lock(folder / ".lock", patience=_PAUSES[0]) as is_locked:
         if is_locked is False:  # None: the file system has no locks
             raise ConfigError(refusal)
         yield
+
+
+@contextlib.contextmanager
+def try_lock(path: Path, patience: float = 0.0) -> Iterator[bool | None]:
+    """Try to lock a file for this process during the block, and yield whether this succeeded.
+
+    None means that the file system has no locks. The file is created if it does not exist, and not
+    removed. The operating system releases the lock when the process ends, even if it is killed.
+
+    Args:
+        path: the file.
+        patience: seconds after which a lock that is held is tried once more, because `is_held` of
+            another process has it for a moment.
+
+    Raises:
+        StoreError: the file cannot be written or locked.
+    """
+    disk = Disk()
+    with as_store_error("write", path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = disk.open_lock(path)
+    try:
+        with as_store_error("lock", path):
+            is_locked = disk.lock(descriptor, wait=False)
+            if is_locked is False and patience:
+                time.sleep(patience)
+                is_locked = disk.lock(descriptor, wait=False)
+        yield is_locked
     finally:
         disk.close(descriptor)
 

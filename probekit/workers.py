@@ -96,14 +96,16 @@ def parallel_map(
         yield from _in_parallel(run_job, items, n_parallel - 1)  # and this process
 
 
-def check_workers(workers: int | None) -> None:
+def check_workers(workers: int | None, least: int = 1) -> None:
     """Check a number of workers; None means one per core.
 
     Raises:
-        ConfigError: it is not an integer, or less than 1.
+        ConfigError: it is not an integer, or below the least allowed number.
     """
-    if workers is not None and (not isinstance(workers, int) or workers < 1):
-        raise ConfigError(f"workers is {workers!r}; give 1 or more, or omit it for one per core.")
+    if workers is not None and (not isinstance(workers, int) or workers < least):
+        raise ConfigError(
+            f"workers is {workers!r}; give {least} or more, or omit it for one per core."
+        )
 
 
 def _in_parallel(

@@ -76,7 +76,7 @@ def cache() -> None:
     "--workers",
     type=click.IntRange(min=0),
     help="Number of parallel processes or Ray actors; 0 only creates the caches, to be filled by "
-    "`probekit cache worker`.",
+    "`probekit worker`.",
 )
 @click.option("--engine", type=click.Choice(["processes", "ray"]), help="Type of workers.")
 @click.option("--address", help="Address of the Ray cluster.  [default: RAY_ADDRESS]")
@@ -112,7 +112,7 @@ def capture_command(
             click.echo(
                 f"{target}: {counted(store.n_rows, 'row')} in "
                 f"{counted(store.spec.sizes.shards, 'shard')}; start any number of workers with:  "
-                f"probekit cache worker {store.folder}"
+                f"probekit worker {store.folder}"
             )
         return
     with watching() as watcher:
@@ -139,54 +139,78 @@ def capture_command(
         )
 
 
-@cache.command()
-@click.argument("place", type=place_of, metavar="CACHE_DIR")
-@click.option("--device", help="Compute device, e.g. cuda:1.  [default: that of the cache]")
-@click.option("--threads", type=click.IntRange(min=1), help="Number of CPU threads.")
+@click.command()
+@click.argument("place", type=place_of, metavar="FOLDER")
+@click.option("--device", help="Compute device, e.g. cuda:1.  [default: that of the cache; cpu]")
+@click.option("--threads", type=click.IntRange(min=1), help="Number of CPU threads of a capture.")
 @click.option(
     "--seed",
     type=click.IntRange(min=0),
-    help="Random seed for the order of shards.  [default: different for each worker]",
+    help="Random seed for the order of shards or tasks.  [default: different for each worker]",
+)
+@click.option(
+    "--cache",
+    "copies",
+    type=place_of,
+    metavar="PATH",
+    help="Caches on a disk of this machine: sites that are copied there are probed first, from "
+    "these files.",
 )
 @click.option("--job", hidden=True, help="Name of the only job to do.")
 @click.option("--parent", type=int, hidden=True, help="Process with which the worker exits.")
-@click.option("--json", "as_json", is_flag=True, help="Output as one line of JSON per shard.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Output as one line of JSON per shard or task."
+)
 def worker(
     place: Location,
     device: str | None,
     threads: int | None,
     seed: int | None,
+    copies: Location | None,
     job: str | None,
     parent: int | None,
     as_json: bool,
 ) -> None:
-    """Fill a cache that `cache FILE.yaml --workers 0` created.
+    """Help with a capture or a run that another process has begun.
 
-    CACHE_DIR is a cache, or a folder or URL with several caches. Any number of workers can be
-    started at any time on any machine with access to it; each exits when no shard is missing.
+    FOLDER is a cache, or a folder or URL with several caches, that `cache FILE.yaml --workers 0`
+    created; or a run, or a folder with runs, in progress. Any number of workers can be started at
+    any time on any machine with access to it; each exits when no shard is missing or no run is in
+    progress.
     """
     from probekit.activations.upkeep import caches_at
+    from probekit.results.record import is_run, runs_in_progress
 
-    caches_at(place)  # raises an error before torch is imported
+    at_run = isinstance(place, Path) and (is_run(place) or bool(runs_in_progress(place)))
+    if not at_run:
+        caches_at(place)  # raises an error before torch is imported
 
     from joblib import cpu_count
 
     from probekit.pipeline.capture.jobs import work_at
+    from probekit.pipeline.experiment.run_job import work_on
     from probekit.products import threads as with_threads
     from probekit.workers import exit_with_parent
 
     if parent is not None:
         exit_with_parent(parent)
     used_seed = int.from_bytes(os.urandom(4), "little") if seed is None else seed
-    n_done = 0
-    with with_threads(threads or cpu_count()):
-        for folder, done in work_at(place, only=job, device=device, seed=used_seed):
+    n_done, what = 0, "task" if at_run else "shard"
+    if at_run:
+        where = Path(place)
+        for task in work_on(where, device=device or "cpu", seed=used_seed, cache_root=copies):
             n_done += 1
-            line = f"{folder}: shard {done.shard}, {done.rows} rows of {done.sites} sites, "
-            line += f"{done.seconds:.1f} s"
-            content = {"cache": str(folder), **done._asdict()}
-            click.echo(json.dumps(content) if as_json else line)
-    click.echo(f"{counted(n_done, 'shard')} computed; no shard is missing in {place}", err=True)
+            line = f"{task.run}: {task.task}, {task.seconds:.1f} s"
+            click.echo(json.dumps(task._asdict()) if as_json else line)
+    else:
+        with with_threads(threads or cpu_count()):
+            for folder, done in work_at(place, only=job, device=device, seed=used_seed):
+                n_done += 1
+                line = f"{folder}: shard {done.shard}, {done.rows} rows of {done.sites} sites, "
+                line += f"{done.seconds:.1f} s"
+                content = {"cache": str(folder), **done._asdict()}
+                click.echo(json.dumps(content) if as_json else line)
+    click.echo(f"{counted(n_done, what)} computed; no {what} is missing in {place}", err=True)
 
 
 @cache.command()

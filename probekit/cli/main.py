@@ -86,7 +86,7 @@ def _sigterm_raises() -> Iterator[None]:
 # The commands in the order of the help.
 PURPOSES = {
     "Start": "init experiments validate",
-    "Run experiments and read results": "run intervene view report compare transfer apply",
+    "Run experiments and read results": "run worker intervene view report compare transfer apply",
     "Look inside a model": "sites params weights attention lens attribution patch generate",
     "Train and check models, maintain caches": "pretrain verify cache",
     "Check and set up probekit": "selftest completion",

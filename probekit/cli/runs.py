@@ -76,15 +76,25 @@ def draw_figures(run_dir: Path, formats: Sequence[str], columns: int) -> None:
 @runs_option("the run is written to PATH/NAME/KEY")
 @click.option(
     "--workers",
-    type=click.IntRange(min=1),
-    help="Number of sites probed in parallel.  [default: number of cores, less if memory is short]",
+    type=click.IntRange(min=0),
+    help="Number of sites probed in parallel; 0 leaves them to `probekit worker`.  "
+    "[default: number of cores, less if memory is short]",
 )
+@click.option(
+    "--engine",
+    type=click.Choice(["processes", "ray"]),
+    default="processes",
+    help="What probes the sites: processes of this machine, or tasks of a Ray cluster.",
+)
+@click.option("--address", help="Address of a Ray cluster, e.g. auto.")
 @figure_options
 @click.option("--page/--no-page", default=True, help="Page of the run, report.html.")
 def run_command(
     file: Path, overrides: Texts, formats: Sequence[str], columns: int, page: bool, **options: Any
 ) -> None:
     """Run an experiment: capture, fit probes, write the report."""
+    if options["address"] is not None and options["engine"] != "ray":
+        raise click.UsageError("--address requires --engine ray.")
     from probekit.experiment.loader import load_any_experiment
 
     experiment = load_any_experiment(file, overrides)

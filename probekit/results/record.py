@@ -6,6 +6,7 @@ accidental changes, not deliberate changes of a file and its digest.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -207,10 +208,28 @@ def check_results_folder(folder: Path) -> None:
         )
 
 
+def is_run(folder: Path) -> bool:
+    """Return whether a folder is that of a run, finished or in progress."""
+    return any((folder / name).exists() for name in (STARTED, "run.json"))
+
+
+def runs_in_progress(root: Path) -> list[Path]:
+    """Return the folders of the runs below a folder, or the folder itself, that have not finished.
+
+    Those of checkpoints are in the folder of their run.
+    """
+    found = []
+    for folder, names, files in os.walk(root):
+        if STARTED in files:
+            found.append(Path(folder))
+        if STARTED in files or "run.json" in files:
+            names[:] = [name for name in names if name == "checkpoints"]
+    return found
+
+
 def has_causes_alone(folder: Path) -> bool:
     """Return whether a folder is that of finished interventions without probes."""
-    is_run = any((folder / name).exists() for name in (STARTED, "run.json"))
-    return not is_run and (folder / "causes/causes.json").exists()
+    return not is_run(folder) and (folder / "causes/causes.json").exists()
 
 
 def check_finished(folder: Path) -> None:
@@ -386,7 +405,7 @@ def load_probe(path: Path) -> SavedProbe:
     # Probes of a run are in its folder `probes`; other probes have no run.
     folders = (one.parent for one in path.absolute().parents if one.name == "probes")
     run_dir = next(folders, None)
-    if run_dir is not None and any((run_dir / name).exists() for name in (STARTED, "run.json")):
+    if run_dir is not None and is_run(run_dir):
         check_finished(run_dir)
         names = [file.absolute().relative_to(run_dir).as_posix() for file in probe_files(path)]
         open_record(run_dir, names)

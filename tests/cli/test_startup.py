@@ -21,7 +21,7 @@ COMMANDS = (
     *("init ?", "intervene missing.yaml", "compare missing missing"),
     *(
         f"{command} missing"
-        for command in ("sites", "params", "verify", "report", "view", "cache worker")
+        for command in ("sites", "params", "verify", "report", "view", "worker")
     ),
     *(f"{command} --model missing --text a" for command in ("attribution", "lens")),
     "generate --model missing --prompt a --max-new-tokens 1",

@@ -74,6 +74,8 @@ def contents(folder):
         path.relative_to(folder).as_posix(): path.read_bytes()
         for path in paths
         if not path.name.startswith(".") and path.name not in TIMED
+        # They are there only while a run is in progress.
+        if path.name != "job.json" and path.suffix != ".lock"
     }
 
 

@@ -262,7 +262,7 @@ def by_processes(
     watcher: Watcher,
     n_threads: int | None = None,
 ) -> None:
-    """Compute the missing shards with `probekit cache worker` processes; each loads the model once.
+    """Compute the missing shards with `probekit worker` processes; each loads the model once.
 
     Args:
         job: job of the cache.
@@ -320,7 +320,7 @@ def _start_workers(
     The lines end when all workers have ended. Workers that still run on exit are stopped.
     """
     # With -P, workers import no modules from the current folder.
-    command = [sys.executable, "-P", "-m", "probekit", "cache", "worker"]
+    command = [sys.executable, "-P", "-m", "probekit", "worker"]
     command += [str(work.store.folder), "--json"]
     command += ["--job", job.name, "--device", device, "--threads", str(threads)]
     command += ["--parent", str(os.getpid())]

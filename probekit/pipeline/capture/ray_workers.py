@@ -1,4 +1,4 @@
-"""Capturing with actors of a Ray cluster, which exchange shard numbers but never rows."""
+"""Capturing and probing with a Ray cluster, whose processes exchange names but never rows."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ import signal
 import socket
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from probekit.activations.capture import MissingSites, OnRows, Work
@@ -18,11 +19,13 @@ from probekit.activations.records import Location
 from probekit.amounts import counted
 from probekit.errors import ConfigError, ProbekitError, StoreError
 from probekit.pipeline.capture.jobs import Job, close_job, put_job
+from probekit.pipeline.experiment.run_job import RunJob, work_on
 from probekit.products import threads
 from probekit.provenance import install_command
 from probekit.terminal import Watcher
 
 _DEATHS_IN_A_ROW = 3  # per actor, without a finished shard in between; the driver gives up after
+_SECONDS_BETWEEN_LOOKS = 1  # at the sites that tasks have measured
 _SECONDS_TO_PLACE = 20  # waiting time for resources before a message, and for a connection
 
 
@@ -99,19 +102,82 @@ def by_ray(
         actor_class = ray.remote(num_cpus=n_cpus, num_gpus=n_gpus)(ShardActor)
         start = partial(actor_class.remote, work.store.folder, job, device, n_cpus)
         crew = _Crew(ray, watcher, start)
-        if not n_workers:  # as many as the cluster has room for, at least 1
-            total = ray.cluster_resources()
-            room = int(total.get("CPU", 0) // n_cpus)
-            if n_gpus:
-                room = min(room, int(total.get("GPU", 0)))
-            n_workers = max(1, room)
-        n_actors = min(n_workers, len(lacking))
+        needs = {"CPU": n_cpus, "GPU": n_gpus}
+        n_actors = min(n_workers or _room(ray, needs), len(lacking))
         try:
             crew.run(lacking, n_actors, on_rows)
         finally:
             crew.kill_all()
     # Each dead actor was replaced.
     close_job(job, work, crew.deaths, n_actors + len(crew.deaths), watcher)
+
+
+@contextmanager
+def tasks_by_ray(
+    folder: Path,
+    watcher: Watcher,
+    *,
+    n_workers: int | None,
+    device: str,
+    address: str | None = None,
+) -> Iterator[Callable[[], None]]:
+    """Do the tasks of a run with processes of a Ray cluster; yield a function that waits for them.
+
+    The function returns after a pause, and raises the error of a process. Ray starts a process
+    again if it dies.
+
+    Args:
+        folder: folder of the run, the same on every node.
+        watcher: receives the number of processes.
+        n_workers: maximum number of processes; None for as many as the cluster has room for.
+        device: device that networks run on and probes are fitted on.
+        address: address of the cluster; None for RAY_ADDRESS, or this machine.
+
+    Raises:
+        ConfigError: Ray is not installed, or the cluster cannot be reached.
+    """
+    job = RunJob.read(folder)
+    with _connected(address) as ray:
+        needs = {"CPU": job.n_threads, "GPU": int(device.startswith("cuda")), "memory": job.bytes}
+        n_tasks = n_workers or _room(ray, needs)
+        watcher.tell(f"{counted(n_tasks, 'worker')} of the Ray cluster")
+        task = ray.remote(
+            num_cpus=needs["CPU"],
+            num_gpus=needs["GPU"],
+            memory=needs["memory"],
+            max_retries=_DEATHS_IN_A_ROW * n_tasks,
+        )(_do_tasks)
+        running = [task.remote(folder, device, seed) for seed in range(n_tasks)]
+
+        def wait() -> None:
+            nonlocal running
+            ended, running = ray.wait(running, timeout=_SECONDS_BETWEEN_LOOKS)
+            for one in ended:
+                try:
+                    ray.get(one)
+                except ray.exceptions.RayTaskError as error:
+                    if isinstance(error.cause, ProbekitError):
+                        raise error.cause from error
+                    raise
+            if not running:  # they ended before this process began to wait for edits
+                running = [task.remote(folder, device, n_tasks)]
+
+        try:
+            yield wait
+        finally:
+            for one in running:
+                ray.cancel(one, force=True)
+
+
+def _do_tasks(folder: Path, device: str, seed: int) -> int:
+    """Do tasks of a run until none is missing; return their number."""
+    return sum(1 for _ in work_on(folder, device=device, seed=seed))
+
+
+def _room(ray: Any, needs: Mapping[str, int]) -> int:
+    """Return how many workers with these needs the cluster has room for, at least 1."""
+    total = ray.cluster_resources()
+    return max(1, min(int(total.get(name, 0) // need) for name, need in needs.items() if need))
 
 
 class _Crew:

@@ -7,8 +7,9 @@ importing torch.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from probekit.errors import path_of
 from probekit.experiment.activations import ActivationExperiment, AnyExperiment
@@ -33,6 +34,8 @@ def run(  # noqa: PLR0913  # one call, whose options have defaults
     cache_root: Location | None = None,
     device: str = "cpu",
     workers: int | None = None,
+    engine: Literal["processes", "ray"] = "processes",
+    address: str | None = None,
     watcher: Watcher | None = None,
     progress: bool = True,
     page: bool = True,
@@ -54,8 +57,12 @@ def run(  # noqa: PLR0913  # one call, whose options have defaults
         cache_root: folder of the activation caches; None for the user's default.
         device: device that the model runs on and probes are fitted on.
         workers: number of sites probed in parallel, in worker processes where that is faster;
-            None for one per core, or fewer if memory is short. Other devices than the CPU probe one
-            site at a time. Results do not depend on it.
+            None for one per core, or fewer if memory is short; 0 waits for `probekit worker FOLDER`
+            processes, which may be on other machines. Other devices than the CPU probe one site at
+            a time. Results do not depend on it.
+        engine: what measures the sites and computes the edits: processes of this machine, or `ray`
+            for tasks of a cluster.
+        address: address of the Ray cluster; None for RAY_ADDRESS, or this machine.
         watcher: receives progress; None shows it in the notebook, on the terminal or on stderr.
         progress: False shows no progress, unless a watcher is given.
         page: whether to write report.html.
@@ -78,7 +85,7 @@ def run(  # noqa: PLR0913  # one call, whose options have defaults
         from probekit.products import check_device
         from probekit.workers import check_workers
 
-        check_workers(workers)
+        check_workers(workers, least=0)
         if isinstance(made, ActivationExperiment):
             from probekit.pipeline.given.source import read_given
 
@@ -91,8 +98,14 @@ def run(  # noqa: PLR0913  # one call, whose options have defaults
         if inputs != inputs_digest(made, device):  # a file was changed while it was read
             inputs = None
 
+        from probekit.pipeline.experiment.run_job import by_workers
         from probekit.pipeline.experiment.steps import run_source
 
+        crew = by_workers if workers == 0 else None
+        if engine == "ray":
+            from probekit.pipeline.capture.ray_workers import tasks_by_ray
+
+            crew = partial(tasks_by_ray, n_workers=workers, device=device, address=address)
         return run_source(
             source,
             inputs=inputs,
@@ -100,6 +113,7 @@ def run(  # noqa: PLR0913  # one call, whose options have defaults
             cache_root=cache_root,
             device=device,
             workers=workers,
+            crew=crew,
             watcher=shown,
             page=page,
         )

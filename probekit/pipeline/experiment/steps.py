@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -16,6 +16,7 @@ import safetensors.numpy
 from joblib import cpu_count
 
 from probekit.activations.records import Location
+from probekit.errors import ConfigError
 from probekit.experiment.activations import AnyExperiment
 from probekit.experiment.document import dump_settings
 from probekit.experiment.schema import AttentionSection, Experiment
@@ -25,6 +26,7 @@ from probekit.pipeline.capture.captures import capture_models
 from probekit.pipeline.experiment.finished import finished_result, is_finished, write_page
 from probekit.pipeline.experiment.prepare import read_card
 from probekit.pipeline.experiment.record import described_run, run_key
+from probekit.pipeline.experiment.run_job import RunJob
 from probekit.pipeline.experiment.source import Source, model_source
 from probekit.pipeline.intervene.run import write_causes
 from probekit.pipeline.measure.choices import chosen_sites
@@ -56,6 +58,9 @@ from probekit.results.site_results import NESTED_SITE, SavedSiteResults, site_st
 from probekit.results.table import DIFFERENCES, RESULTS, load_table, make_table, only, read_columns
 from probekit.terminal import Watcher
 from probekit.training.run_files import find_checkpoints
+
+# Leaves the tasks of a run, in its folder, to other processes; inside, its function waits for them.
+Crew = Callable[[Path, Watcher], AbstractContextManager[Callable[[], None]]]
 
 _BUSY = (
     "Another process is running this experiment in {}. Wait for it to end: the same command then "
@@ -89,13 +94,15 @@ def run_source(
     cache_root: Location | None = None,
     device: str = "cpu",
     workers: int | None = None,
+    crew: Crew | None = None,
     watcher: Watcher,
     page: bool = True,
 ) -> RunResult:
     """Run the experiment of a source.
 
     `source` is the experiment with its rows and activations, `inputs` the digest of its input files
-    (see `inputs_digest`). The other arguments are those of `run`.
+    (see `inputs_digest`), `crew` who does the tasks, None for this process and its `workers`. The
+    other arguments are those of `run`.
     """
     experiment, seconds = source.experiment, dict[str, float]()
     step = partial(_timed, seconds)
@@ -104,11 +111,17 @@ def run_source(
         card = read_card(experiment.data)
         probers = make_probers(experiment, source.rows, device)
         path = Path(out) / experiment.name / run_key(source, card)
-    n_workers = workers if device == "cpu" else 1  # processes cannot share one accelerator
+    n_workers = workers or None  # 0 is none of this process
+    if device != "cpu":
+        n_workers = 1  # processes cannot share one accelerator
     if n_workers is None:  # as many as memory allows
         n_possible = available_memory() / probing_bytes(probers, source.widths)
         n_workers = int(max(1, min(cpu_count(), n_possible)))
-    with exclusive(path, _BUSY.format(path)), recorded_stage(path, watcher) as watched:
+    with (
+        exclusive(path, _BUSY.format(path)),
+        recorded_stage(path, watcher) as watched,
+        ExitStack() as others,
+    ):
         if is_finished(path):
             return finished_result(path, watcher, page=page)
         expected = probing_seconds(probers, source.widths, len(source.networks))
@@ -118,25 +131,17 @@ def run_source(
         folder = RunFolder(path, created)
         with step("capture"):
             source = source.open(partial(capture_models, cache_root=cache_root, watcher=watched))
+        job = RunJob.of(source, probing_bytes(probers, source.widths))
+        if job is not None:
+            job.write(path)
+        elif crew is not None:
+            raise ConfigError(
+                "Other processes cannot read rows or a network passed in Python. Write them to "
+                "files, or probe with at least one worker of this process."
+            )
+        wait = None if crew is None else others.enter_context(crew(path, watched))
         with step("probe"):
-            names, results = [one.text for one in source.rows.positions], []
-            for position, (name, prober) in enumerate(zip(names, probers, strict=True)):
-                if len(probers) > 1:
-                    watched.tell(f"position {name}")
-                of_position = None if expected is None else expected / len(probers)
-                results += probe_sites(
-                    source, position, prober, folder, watched, n_workers, of_position
-                )
-            chosen = chosen_sites(results, dict(zip(names, probers, strict=True)))
-            if chosen is not None:
-                origin = {"run": folder.path.name, "position": chosen.place["position"]}
-                saved = SavedSiteResults(
-                    folder.path, probers[0].truth_of, len(probers[0].data.classes)
-                )
-                results.append(
-                    saved.write(site_stem(NESTED_SITE), origin | {"site": NESTED_SITE}, chosen)
-                )
-                folder.note(results[-1].files)
+            results = _measured_sites(source, probers, folder, watched, n_workers, expected, wait)
         with step("compare"):
             table = _write_scores(source, probers[0], results, folder)
         with step("checkpoints"):
@@ -160,7 +165,7 @@ def run_source(
             prompts = _write_attention(source, folder)
             norms = source.norms()
         with step("intervene"):
-            write_causes(source, table, folder, watched)
+            write_causes(source, table, folder, watched, wait)
         # The verdict is that of the saved numbers, so that it can be repeated from the files.
         verdict = judge(
             load_table(folder.path / "results.csv"),
@@ -182,6 +187,33 @@ def run_source(
         if page:
             write_page(folder.path)
         return RunResult(folder.path)
+
+
+def _measured_sites(
+    source: Source,
+    probers: Sequence[Prober],
+    folder: RunFolder,
+    watcher: Watcher,
+    n_workers: int,
+    seconds: float | None,
+    wait: Callable[[], None] | None,
+) -> list[SiteResult]:
+    """Return the results of all sites at all positions, and of the nested choice among them."""
+    names, results = [one.text for one in source.rows.positions], list[SiteResult]()
+    for position, (name, prober) in enumerate(zip(names, probers, strict=True)):
+        if len(probers) > 1:
+            watcher.tell(f"position {name}")
+        of_position = None if seconds is None else seconds / len(probers)
+        results += probe_sites(
+            source, position, prober, folder, watcher, n_workers, of_position, wait
+        )
+    chosen = chosen_sites(results, dict(zip(names, probers, strict=True)))
+    if chosen is not None:
+        origin = {"run": folder.path.name, "position": chosen.place["position"]}
+        saved = SavedSiteResults(folder.path, probers[0].truth_of, len(probers[0].data.classes))
+        results.append(saved.write(site_stem(NESTED_SITE), origin | {"site": NESTED_SITE}, chosen))
+        folder.note(results[-1].files)
+    return results
 
 
 def _write_scores(

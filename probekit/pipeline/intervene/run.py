@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from itertools import product
+from itertools import chain, product
 from pathlib import Path
 from typing import Any, cast
 
@@ -28,8 +29,15 @@ from probekit.pipeline.experiment.prepare import read_card
 from probekit.pipeline.experiment.record import run_key
 from probekit.pipeline.experiment.source import TASK, ModelSource, Source, model_source
 from probekit.pipeline.intervene.inputs import CauseInputs, cause_inputs
-from probekit.pipeline.intervene.steps import EffectStep, Part, Row, VerdictStep, read_or_compute
-from probekit.pipeline.measure.run_folder import RunFolder
+from probekit.pipeline.intervene.steps import (
+    EffectStep,
+    Part,
+    Row,
+    VerdictStep,
+    compute_part,
+    read_part,
+)
+from probekit.pipeline.measure.run_folder import RunFolder, pause, until_done
 from probekit.progress import recorded_stage, shown_progress
 from probekit.provenance import pretty_json
 from probekit.report.pages.causes_page import write_causes_page
@@ -44,8 +52,52 @@ _MOSTLY = 0.75  # share of preferred right answers, below which there is a warni
 Step = EffectStep | VerdictStep
 
 
+@dataclass(frozen=True, eq=False)
+class Edits:
+    """The interventions of an experiment.
+
+    Attributes:
+        experiment: the settings.
+        inputs: texts and measures.
+        model: the network.
+        steps: patches and ablations, then directions.
+        parts: the parts of each step.
+        unedited: the part with the answers without edits; None if they are not reported.
+    """
+
+    experiment: Experiment
+    inputs: CauseInputs
+    model: Network
+    steps: Sequence[Step]
+    parts: Sequence[Sequence[Part]]
+    unedited: Part | None
+
+    @classmethod
+    def of(cls, source: Source, table: pd.DataFrame | None) -> Edits | None:
+        """Return the interventions of a source; None without any, or without a network.
+
+        `table` has the rows of results.csv, for `sites: chosen`; None if no step needs them.
+        """
+        if not isinstance(source, ModelSource) or not source.experiment.interventions:
+            return None
+        inputs, model = cause_inputs(source.experiment, source.rows), source.models(TASK)
+        steps = steps_of(source.experiment, inputs, model, table)
+        parts = [list(step.parts(model)) for step in steps]
+        return cls(source.experiment, inputs, model, steps, parts, _unedited(inputs, model))
+
+    @property
+    def all_parts(self) -> list[Part]:
+        """All parts, the one without edits first."""
+        first = [] if self.unedited is None else [self.unedited]
+        return [*first, *chain.from_iterable(self.parts)]
+
+
 def write_causes(
-    source: Source, table: pd.DataFrame | None, folder: RunFolder, watcher: Watcher
+    source: Source,
+    table: pd.DataFrame | None,
+    folder: RunFolder,
+    watcher: Watcher,
+    wait: Callable[[], None] | None = None,
 ) -> None:
     """Compute the interventions of a run and write their tables.
 
@@ -57,6 +109,7 @@ def write_causes(
         table: the rows of results.csv, for `sites: chosen`; None if no step needs it.
         folder: the folder of the run.
         watcher: receives progress.
+        wait: waits for other processes that compute all parts; None if this process computes them.
 
     Raises:
         ConfigError: a site cannot be edited, or no chosen site is in the residual stream.
@@ -64,13 +117,27 @@ def write_causes(
             labels that an edit along a direction needs.
         StoreError: a file of the run cannot be read or written.
     """
-    if not isinstance(source, ModelSource) or not source.experiment.interventions:
+    edits = Edits.of(source, table)
+    if edits is None:
         return
-    inputs, model = cause_inputs(source.experiment, source.rows), source.models(TASK)
-    steps = steps_of(source.experiment, inputs, model, table)
-    parts = [list(step.parts(model)) for step in steps]
-    preferred = _preferred(inputs, model, folder)
-    n_parts, done = sum(map(len, parts)), 0
+    inputs, model, parts = edits.inputs, edits.model, edits.all_parts
+
+    def attempt(to_do: Sequence[Part]) -> Iterator[dict[str, Any] | None]:
+        """Yield the numbers of each part; None if another process computes them."""
+        for part in to_do:
+            found = read_part(part, folder.path)
+            if found is None and wait is None:
+                watcher.tell(part.title)
+                found = compute_part(part, folder.path)
+            yield found
+
+    numbers: dict[Path, dict[str, Any]] = {}
+    for number, found in until_done(parts, attempt, wait or pause):
+        numbers[parts[number].file] = found
+        watcher.progress("interventions", len(numbers), len(parts))
+    preferred = None
+    if edits.unedited is not None:
+        preferred = cast(float, numbers[edits.unedited.file]["share"])
     rows: dict[str, list[Row]] = {name: [] for name in TABLES}
     warnings = []
     if preferred is not None and preferred < _MOSTLY:
@@ -80,17 +147,12 @@ def write_causes(
             "that it does not give say little about how it finds the right one. Leave out the "
             "texts that it answers wrongly, or use another network."
         )
-    for step, parts_of_step in zip(steps, parts, strict=True):
-        found = []
-        for part in parts_of_step:
-            watcher.tell(part.title)
-            found.append((part, read_or_compute(part, folder.path)))
-            done += 1
-            watcher.progress("interventions", done, n_parts)
-        for name, row in step.rows(found):
+    for step, parts_of_step in zip(edits.steps, edits.parts, strict=True):
+        of_step = [(part, numbers[part.file]) for part in parts_of_step]
+        for name, row in step.rows(of_step):
             rows[name].append(row)
         if isinstance(step, VerdictStep):
-            warnings += step.warnings(found)
+            warnings += step.warnings(of_step)
     for name, table_rows in rows.items():
         if table_rows:
             folder.write(f"{FOLDER}/{name}.csv", csv_text(make_table(table_rows, TABLES[name])))
@@ -99,14 +161,14 @@ def write_causes(
     tokens, same = [], []
     batch = inputs.batch[torch.from_numpy(inputs.test)]
     lengths = batch.mask.sum(1)
-    by_position = any(isinstance(step, EffectStep) and step.at == "each" for step in steps)
+    by_position = any(isinstance(step, EffectStep) and step.at == "each" for step in edits.steps)
     if by_position and int(lengths.min()) == int(lengths.max()):
         ids = batch.ids[:, : int(lengths[0])]
         tokens, same = inputs.tokenizer.strings(ids[0].tolist()), (ids == ids[0]).all(0).tolist()
-    verdicts = [step for step in steps if isinstance(step, VerdictStep)]
+    verdicts = [step for step in edits.steps if isinstance(step, VerdictStep)]
     # The sites of all directions; `select` below puts them into forward order.
     used = list(dict.fromkeys(one for step in verdicts for one in step.selected))
-    experiment, columns = source.experiment, dict(inputs.examples[0].values)
+    experiment, columns = edits.experiment, dict(inputs.examples[0].values)
     first = experiment.measure[0]
     record = CausesRecord(
         name=experiment.name,
@@ -263,8 +325,8 @@ def _chosen(model: Network, table: pd.DataFrame | None) -> dict[SiteSelection, t
     return chosen
 
 
-def _preferred(inputs: CauseInputs, model: Network, folder: RunFolder) -> float | None:
-    """Return the share of the test texts whose right answer the network prefers without edits.
+def _unedited(inputs: CauseInputs, model: Network) -> Part | None:
+    """Return the part with the share of test texts whose right answer the network prefers.
 
     None if there is no wrong answer, or if no edit writes values of counterfactuals.
     """
@@ -284,5 +346,4 @@ def _preferred(inputs: CauseInputs, model: Network, folder: RunFolder) -> float 
             is_right.append(measure[rows].score(model, base.final, every, base.final))
         return {"share": float(torch.cat(is_right).mean())}
 
-    part = Part("answers without edits", {"do": "none"}, compute)
-    return cast(float, read_or_compute(part, folder.path)["share"])
+    return Part("answers without edits", {"do": "none"}, compute)

@@ -43,6 +43,7 @@ from probekit.model.network import Network
 from probekit.model.sites.catalogue import layer_of
 from probekit.model.sites.sites import SiteSelection
 from probekit.pipeline.intervene.inputs import CauseInputs
+from probekit.pipeline.measure.run_folder import do_task
 from probekit.probes.arrays import Floats
 from probekit.provenance import digest_json, seal, unseal
 from probekit.results.causes import FOLDER
@@ -68,28 +69,45 @@ class Part:
     identity: Mapping[str, Any]
     compute: Callable[[], dict[str, Any]]
 
+    @property
+    def file(self) -> Path:
+        """Path of the file in the folder of the run."""
+        return Path(FOLDER, "parts", f"{digest_json(dict(self.identity))[:24]}.json")
+
 
 Found = Sequence[tuple[Part, dict[str, Any]]]  # the parts of a step with their numbers
 
 
-def read_or_compute(part: Part, folder: Path) -> dict[str, Any]:
-    """Return the numbers of a part; computes and saves them if they are missing or damaged.
+def read_part(part: Part, folder: Path) -> dict[str, Any] | None:
+    """Return the numbers of a part that the folder of a run has; None if missing or damaged.
 
     Raises:
-        StoreError: the file cannot be read or written.
+        StoreError: the file cannot be read.
     """
-    path = folder / FOLDER / "parts" / f"{digest_json(dict(part.identity))[:24]}.json"
+    path = folder / part.file
     try:
         found = unseal(path.read_bytes(), str(path), FORMAT)
-        if found["identity"] == dict(part.identity):
-            return dict(found["numbers"])
+        return dict(found["numbers"]) if found["identity"] == dict(part.identity) else None
     except (FileNotFoundError, DamagedError, KeyError):
-        pass
+        return None
     except OSError as error:
         raise StoreError(f"{path} cannot be read: {error.strerror}.") from error
-    computed: dict[str, Any] = plain(part.compute())
-    write_atomic(path, seal({"identity": dict(part.identity), "numbers": computed}, FORMAT))
-    return computed
+
+
+def compute_part(part: Part, folder: Path) -> dict[str, Any] | None:
+    """Compute, save and return the numbers of a part; None if another process does or has done so.
+
+    Raises:
+        StoreError: the file cannot be written.
+    """
+
+    def compute() -> dict[str, Any]:
+        numbers: dict[str, Any] = plain(part.compute())
+        content = {"identity": dict(part.identity), "numbers": numbers}
+        write_atomic(folder / part.file, seal(content, FORMAT))
+        return numbers
+
+    return do_task(folder, part.file, partial(read_part, part, folder), compute)
 
 
 def plain(value: Any) -> Any:

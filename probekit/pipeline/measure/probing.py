@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -24,7 +24,7 @@ from probekit.model.sites.sites import JOINT, SiteSelection
 from probekit.pipeline.experiment.rows import Probed
 from probekit.pipeline.experiment.source import Source
 from probekit.pipeline.measure.probers import probing_bytes
-from probekit.pipeline.measure.run_folder import RunFolder
+from probekit.pipeline.measure.run_folder import RunFolder, do_task, pause, until_done
 from probekit.probes.arrays import Codes, Features
 from probekit.probes.prober import Prober
 from probekit.probes.saved_probe import HeldOutScore, ProbeFacts, SavedProbe, probe_files
@@ -39,7 +39,26 @@ from probekit.workers import parallel_map
 _ROWS_AT_ONCE, _NUMBERS_AT_ONCE = 10_000, 1 << 23
 
 # A site to probe, or None for the baselines, with the stem and origin of its saved results.
-_Task: TypeAlias = tuple[Probed | None, Path, Mapping[str, str]]
+Task: TypeAlias = tuple[Probed | None, Path, Mapping[str, str]]
+
+
+def tasks_of(source: Source, position: int, key: str) -> list[Task]:
+    """Return the tasks of a position of a run: the baselines, then each site in forward order."""
+    of_rows, tasks = source.rows.positions[position], list[Task]()
+    for selection in (None, *source.rows.selections):
+        name = "baselines" if selection is None else selection.text
+        origin = {"run": key, "position": of_rows.text, "site": name}
+        tasks.append((selection, site_stem(name, of_rows.offset), origin))
+    return tasks
+
+
+def threads_of_site(source: Source) -> int:
+    """Return the number of threads that measure a site of a run.
+
+    It does not depend on the number of processes or of missing sites, because it may change the
+    last bits of results.
+    """
+    return int(max(1, cpu_count() // len(source.rows.selections)))
 
 
 def probe_sites(
@@ -50,6 +69,7 @@ def probe_sites(
     watcher: Watcher,
     workers: int | None = 1,
     seconds: float | None = None,
+    wait: Callable[[], None] | None = None,
 ) -> list[SiteResult]:
     """Return the results of the baselines, then of every site in forward order.
 
@@ -61,40 +81,38 @@ def probe_sites(
         watcher: receives the progress.
         workers: number of sites probed in parallel, each in a process; None for one per core.
         seconds: estimated time for all sites in one process, if it is known.
+        wait: waits for other processes that measure all sites; None if this process and its
+            workers measure them.
 
     Raises:
         StoreError: a file cannot be written, or the folder was deleted during the run.
     """
     selections, of_rows = source.rows.selections, source.rows.positions[position]
-    saved = SavedSiteResults(folder.path, prober.truth_of, len(prober.data.classes))
-    tasks: list[_Task] = []
-    for selection in (None, *selections):
-        name = "baselines" if selection is None else selection.text
-        origin = {"run": folder.path.name, "position": of_rows.text, "site": name}
-        tasks.append((selection, site_stem(name, of_rows.offset), origin))
-    sites = [saved.read(stem, origin) for _, stem, origin in tasks]
-    n_saved = sum(site is not None for site in sites[1:])  # without the baselines, the first entry
-    progress = _Progress(watcher, n_saved, len(selections))
-    needed = probing_bytes([prober], source.widths)  # here: sources in workers have no rows
-    job = _Job(source, position, prober, saved, folder.path, progress, needed)
-    for site in filter(None, sites):
-        folder.note(site.files)
+    n_threads = threads_of_site(source)
+    job = SiteJob.of(source, position, prober, folder.path, watcher)
+    tasks = tasks_of(source, position, folder.path.name)
+    sites = [job.read(task) for task in tasks]
+    for saved in filter(None, sites):
+        folder.note(saved.files)
     # Baselines, the first task, come last: while workers start at the front, this process starts at
     # the back. They are not part of the progress, because they take a different time than a site.
     missing = [number for number in (*range(1, len(sites)), 0) if sites[number] is None]
-    # It must not depend on the number of workers or of missing sites, because the number of threads
-    # may change the last bits of results. At least 1, also with more sites than cores.
-    n_threads = max(1, cpu_count() // len(selections))
+    job.progress.done = sum(site is not None for site in sites[1:])
     if seconds is not None:
         seconds *= len(missing) / len(sites)
-    if sum(number > 0 for number in missing) < 2:
-        workers = 1  # for the baselines alone, no other process is started
-    found = parallel_map(job, [tasks[number] for number in missing], workers, n_threads, seconds)
-    for done, (number, site) in enumerate(zip(missing, found, strict=True), start=1):
-        sites[number] = site
+    if len(missing) - (0 in missing) < 2:
+        workers = 1  # one site needs no other process
+
+    def attempt(to_do: Sequence[Task]) -> Iterable[SiteResult | None]:
+        if wait is not None:
+            return map(job.read, to_do)
+        return parallel_map(job, to_do, workers, n_threads, seconds)
+
+    for number, site in until_done([tasks[number] for number in missing], attempt, wait or pause):
+        sites[missing[number]] = site
         folder.note(site.files)
-        progress.done = min(n_saved + done, len(selections))
-        progress.report()
+        job.progress.done += missing[number] > 0
+        job.progress.report()
     watcher.progress("probe", len(selections), len(selections))
     facts = source.probe_facts(position)
     # Every site has a result now: the missing ones were measured.
@@ -159,8 +177,18 @@ class _Progress:
 
 
 @dataclass(frozen=True)
-class _Job:
-    """Callable that measures one site and saves the results; picklable for worker processes."""
+class SiteJob:
+    """Callable that measures one site and saves the results; picklable for worker processes.
+
+    Attributes:
+        source: the activation rows.
+        position: index of the position.
+        prober: measures each site.
+        saved: reads and writes the results.
+        run_dir: folder of the run.
+        progress: receives the progress of the fits.
+        needed: predicted memory of a process, in bytes.
+    """
 
     source: Source
     position: int
@@ -168,26 +196,54 @@ class _Job:
     saved: SavedSiteResults
     run_dir: Path
     progress: _Progress
-    needed: int  # predicted memory of a process, in bytes
+    needed: int
 
-    def __call__(self, task: _Task) -> SiteResult:
+    @classmethod
+    def of(
+        cls, source: Source, position: int, prober: Prober, run_dir: Path, watcher: Watcher
+    ) -> SiteJob:
+        """Return the job of the sites at a position."""
+        saved = SavedSiteResults(run_dir, prober.truth_of, len(prober.data.classes))
+        progress = _Progress(watcher, 0, len(source.rows.selections))
+        needed = probing_bytes([prober], source.widths)  # here: sources in workers have no rows
+        return cls(source, position, prober, saved, run_dir, progress, needed)
+
+    def __call__(self, task: Task) -> SiteResult | None:
+        """Return the results of a site, measured now or before; None if another process does it."""
+        site = self.read(task)
+        return self.measure(task) if site is None else site
+
+    def measure(self, task: Task) -> SiteResult | None:
         """Measure a site, save its results, and return them as read back from the file.
 
-        Reading them back makes a resumed run, which only reads them, identical.
+        Reading them back makes a resumed run, which only reads them, identical. None if another
+        process measures the site, or has measured it.
         """
+        _, stem, origin = task
+
+        def compute() -> SiteResult:
+            # There is nothing to read if the file was deleted, which is reported later.
+            measured = self.saved.write(stem, origin, self._measured(task))
+            return self.read(task) or measured
+
+        return do_task(self.run_dir, stem, partial(self.read, task), compute)
+
+    def read(self, task: Task) -> SiteResult | None:
+        """Return the saved results of a site; None without them."""
+        _, stem, origin = task
+        return self.saved.read(stem, origin)
+
+    def _measured(self, task: Task) -> SiteResult:
+        """Return the results of a site or of the baselines."""
         selection, stem, origin = task
         try:
             if selection is None:
-                site = self.prober.baselines()
-            else:
-                site = self._measure(selection, Path("probes") / stem.relative_to("sites"))
+                return self.prober.baselines()
+            return self._of_site(selection, Path("probes") / stem.relative_to("sites"))
         except (MemoryError, RuntimeError) as error:
             if not is_out_of_memory(error):
                 raise
             raise self._not_enough(origin["site"], error) from error
-        site = self.saved.write(stem, origin, site)
-        # There is nothing to read if the file was deleted meanwhile, which is reported later.
-        return self.saved.read(stem, origin) or site
 
     def _not_enough(self, name: str, error: Exception) -> OutOfMemoryError:
         """Return the error for a site whose rows or fits could not be allocated."""
@@ -199,7 +255,7 @@ class _Job:
             "finished sites are kept."
         )
 
-    def _measure(self, selection: Probed, folder: Path) -> SiteResult:
+    def _of_site(self, selection: Probed, folder: Path) -> SiteResult:
         """Return the results at a site; save the probes of the trained model.
 
         They are saved in `folder`, which is relative to the folder of the run.

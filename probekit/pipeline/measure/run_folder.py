@@ -1,18 +1,84 @@
 """The folder of a run; the digest of each file is recorded on writing and verified at the end.
 
 .started    marks a run in progress
+job.json    what `probekit worker` needs to do its tasks
+claims/     locks of the tasks that processes do
+
+A task is a site or an edit. Any process with access to the folder can do it: it locks a file in
+`claims`, computes the results and saves them. The operating system releases the lock of a process
+that ends. Without locks in the file system, two processes may do a task, and save the same results.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import shutil
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from probekit.errors import StoreError
-from probekit.files import sweep_drafts, write_atomic
-from probekit.provenance import digest
+from probekit.files import sweep_drafts, try_lock, write_atomic
+from probekit.provenance import digest, digest_json
 from probekit.results.record import STARTED, changed_files
 from probekit.results.site_results import site_stem
+
+JOB, CLAIMS = "job.json", "claims"
+_PAUSE = 0.5  # seconds until the results of other processes are read again
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+
+
+def do_task(
+    run_dir: Path, file: Path, read: Callable[[], Result | None], compute: Callable[[], Result]
+) -> Result | None:
+    """Return the new results of a task; None if another process computes or has computed them.
+
+    Args:
+        run_dir: folder of the run.
+        file: name of the file of the results in this folder.
+        read: returns the saved results, None without them.
+        compute: computes and saves the results.
+
+    Raises:
+        StoreError: a file cannot be locked.
+    """
+    name = f"{digest_json(file.as_posix())[:24]}.lock"
+    with try_lock(run_dir / CLAIMS / name) as is_locked:
+        return None if is_locked is False or read() is not None else compute()
+
+
+def until_done(
+    tasks: Sequence[Task],
+    attempt: Callable[[Sequence[Task]], Iterable[Result | None]],
+    wait: Callable[[], None],
+) -> Iterator[tuple[int, Result]]:
+    """Yield number and result of each task, in the order in which they are found to be done.
+
+    Args:
+        tasks: the tasks.
+        attempt: does those of the given tasks that no other process does; returns their results,
+            None for the others, which are attempted again.
+        wait: called when other processes do all tasks that are left.
+    """
+    numbers = list(range(len(tasks)))
+    while numbers:
+        left = []
+        results = attempt([tasks[number] for number in numbers])
+        for number, result in zip(numbers, results, strict=True):
+            if result is None:
+                left.append(number)
+            else:
+                yield number, result
+        if len(left) == len(numbers):
+            wait()
+        numbers = left
+
+
+def pause() -> None:
+    """Wait before results of other processes are read again."""
+    time.sleep(_PAUSE)
 
 
 class RunFolder:
@@ -66,8 +132,10 @@ class RunFolder:
         return dict(sorted(self._digests.items()))
 
     def finish(self) -> None:
-        """Remove the mark of a run in progress."""
-        (self.path / STARTED).unlink(missing_ok=True)
+        """Remove the marks of a run in progress, and what its workers need."""
+        shutil.rmtree(self.path / CLAIMS, ignore_errors=True)
+        for name in (JOB, STARTED):
+            (self.path / name).unlink(missing_ok=True)
 
     def _lost(self, names: list[str]) -> StoreError:
         """Return the error for files that were deleted or changed."""

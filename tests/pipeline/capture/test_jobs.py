@@ -63,8 +63,8 @@ def test_separately_started_workers_write_the_same_bytes_as_one_process(
     laid_out = call("cache", "scale.yaml", "--workers", "0").stdout
     [cache] = caches_in(tmp_path / "caches")
     assert f"in {N_SHARDS} shards" in laid_out
-    assert laid_out.strip().endswith(f"probekit cache worker {cache}")
-    command, how = probekit("cache", "worker", "caches", "--threads", "1", "--json", cwd=tmp_path)
+    assert laid_out.strip().endswith(f"probekit worker {cache}")
+    command, how = probekit("worker", "caches", "--threads", "1", "--json", cwd=tmp_path)
     workers = [subprocess.Popen(command, **how) for _ in range(2)]
     outputs = [worker.communicate(timeout=600) for worker in workers]
     assert [worker.returncode for worker in workers] == [0, 0], outputs
@@ -72,7 +72,7 @@ def test_separately_started_workers_write_the_same_bytes_as_one_process(
     assert sorted(line["shard"] for line in lines) == list(range(N_SHARDS))  # no shard twice
     assert {line["sites"] for line in lines} == {2}
     assert files(cache) == files(alone.store.folder)
-    late = call("cache", "worker", "caches", "--threads", "1", "--json")
+    late = call("worker", "caches", "--threads", "1", "--json")
     assert (late.code, late.stdout) == (0, "")
     assert "0 shards computed; no shard is missing" in late.stderr
 
@@ -162,8 +162,8 @@ def test_several_workers_require_exclusive_creation(tmp_path, monkeypatch):
         ("cache scale.yaml --threads 2", 2, "--workers"),
         ("cache scale.yaml --workers -1", 2, "--workers"),
         ("cache scale.yaml --workers 2 --device cuda:77", 2, "--device cuda:77"),
-        ("cache worker nowhere", 3, "contains no cache"),
-        ("cache worker nowhere --device nonsense", 3, "contains no cache"),
+        ("worker nowhere", 3, "contains no cache"),
+        ("worker nowhere --device nonsense", 3, "contains no cache"),
     ],
 )
 def test_each_error_prints_one_message(tmp_path, call, monkeypatch, command, code, message):

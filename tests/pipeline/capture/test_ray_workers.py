@@ -11,8 +11,9 @@ from probekit.activations.capture import Captured
 from probekit.errors import ConfigError, MissingError, StoreError
 from probekit.pipeline.capture import ray_workers
 from probekit.pipeline.capture.captures import capture_only
-from probekit.pipeline.capture.ray_workers import ShardActor, by_ray
+from probekit.pipeline.capture.ray_workers import ShardActor, by_ray, tasks_by_ray
 from tests.activations.captures import files
+from tests.pipeline.planted import QUICK
 from tests.pipeline.scale import N_SHARDS, Heard, load
 
 ray = pytest.importorskip("ray", reason="Ray is not there: pip install -e '.[ray]'")
@@ -94,6 +95,37 @@ def test_actor_errors_are_raised_unchanged(cluster, tmp_path):
 
     with pytest.raises(MissingError, match=r"scale\.csv"):
         capture(experiment, tmp_path / "ray", Heard(), crew)
+
+
+def test_a_run_on_a_cluster_that_loses_a_node_has_the_tables_of_one_process(cluster, own, planted):
+    alone = planted.run()
+    second = cluster.add_node(num_cpus=1)
+    cluster.wait_for_nodes()
+    is_gone = []
+
+    def remove_one(done):
+        if done and heard.steps[-1][0] == "probe" and not is_gone:
+            is_gone.append(done)
+            cluster.remove_node(second, allow_graceful=False)
+
+    heard = Heard(remove_one)
+    found = own.run(engine="ray", workers=2, page=False, watcher=heard)
+    assert 0 < is_gone[0] < heard.done[-1]  # in the middle
+    paths = [path for path in alone.folder.rglob("*") if path.suffix == ".csv"]
+    assert paths
+    for path in paths:
+        of_cluster = found.folder / path.relative_to(alone.folder)
+        assert of_cluster.read_bytes() == path.read_bytes(), path.name
+
+
+def test_errors_of_a_worker_of_a_run_are_raised_unchanged(cluster, own, monkeypatch):
+    def lose_the_data(folder, *arguments, **options):
+        (own.folder / "rows.csv").unlink()
+        return tasks_by_ray(folder, *arguments, **options)
+
+    monkeypatch.setattr(ray_workers, "tasks_by_ray", lose_the_data)
+    with pytest.raises(MissingError, match=r"rows\.csv"):
+        own.run(*QUICK, engine="ray", workers=1, page=False)
 
 
 class Dying(ShardActor):

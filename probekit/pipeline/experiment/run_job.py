@@ -1,0 +1,314 @@
+"""Runs that several processes share, on one or many machines.
+
+`probekit run` writes what a worker needs into the folder of the run. A worker, `probekit worker
+FOLDER`, reads the data itself, does the tasks that no other process does (see `do_task`): it
+measures sites, and computes edits when the scores of all sites are there. The process of the run
+alone merges the results: its tables do not depend on who did which task.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from pydantic import ValidationError
+
+from probekit.activations.capture import Captured
+from probekit.activations.local import as_place, join
+from probekit.activations.records import Location
+from probekit.activations.store import ActivationStore, files_at
+from probekit.activations.upkeep import is_cache
+from probekit.errors import DamagedError, MissingError, StoreError, StoreMismatchError
+from probekit.experiment.activations import ActivationExperiment, AnyExperiment
+from probekit.experiment.schema import Experiment
+from probekit.files import as_store_error, is_held, write_atomic
+from probekit.pipeline.experiment.prepare import prepare
+from probekit.pipeline.experiment.source import ModelSource, Networks, Source
+from probekit.pipeline.given.source import GivenSource, read_given
+from probekit.pipeline.intervene.run import Edits
+from probekit.pipeline.intervene.steps import compute_part, read_part
+from probekit.pipeline.measure.probers import make_probers
+from probekit.pipeline.measure.probing import SiteJob, tasks_of, threads_of_site
+from probekit.pipeline.measure.run_folder import JOB, pause
+from probekit.products import check_device, threads
+from probekit.provenance import PART_VERSIONS, digest_sources, seal, unseal, versions
+from probekit.results.record import runs_in_progress
+from probekit.results.table import load_table
+from probekit.terminal import SILENT, Watcher
+
+FORMAT = 1  # of the job file
+_PAUSE = 1.0  # seconds until a worker without a task reads the folder again
+
+
+class TaskDone(NamedTuple):
+    """A task of a run that was done: the folder of the run, a name, and the seconds it took."""
+
+    run: str
+    task: str
+    seconds: float
+
+
+class _Task(NamedTuple):
+    """A task: its name, and how its results are read or computed; None if there are none yet."""
+
+    name: str
+    read: Callable[[], object | None]
+    compute: Callable[[], object | None]
+
+
+@dataclass(frozen=True)
+class RunJob:
+    """What a worker needs to measure the sites of a run.
+
+    Attributes:
+        experiment: the experiment; its files must be accessible to the worker.
+        n_threads: threads of a site, the same for all workers.
+        bytes: predicted memory of a worker.
+        data: digest of the data.
+        activations: digest of given activations; "" if a model computes them.
+        caches: folder or URL of the cache of each network, by target; empty for given activations.
+        code: versions of the code that computes the results.
+        edit_threads: threads of an edit.
+    """
+
+    experiment: AnyExperiment
+    n_threads: int
+    bytes: int
+    data: str
+    activations: str
+    caches: Mapping[str, str]
+    code: Mapping[str, Any]
+    edit_threads: int
+
+    @property
+    def probes(self) -> bool:
+        """Whether sites are probed, not only edited."""
+        return bool(self.caches or self.activations)
+
+    @classmethod
+    def of(cls, source: Source, bytes: int) -> RunJob | None:
+        """Return the job of a source with activations; None if rows or network are in memory.
+
+        `bytes` is the predicted memory of a worker.
+        """
+        experiment, digest, caches = source.experiment, "", dict[str, str]()
+        if isinstance(source, ModelSource):
+            if source.experiment.data.in_memory or source.experiment.model.in_memory:
+                return None
+            caches = {name: str(one.store.folder) for name, one in source.captured.items()}
+        elif isinstance(source, GivenSource):
+            if experiment.data.file is None:
+                return None
+            digest = source.given.digest
+        data, n_threads = source.rows.dataset.digest, threads_of_site(source)
+        return cls(
+            experiment=experiment,
+            n_threads=n_threads,
+            bytes=bytes,
+            data=data,
+            activations=digest,
+            caches=caches,
+            code=_code(),
+            edit_threads=torch.get_num_threads(),
+        )
+
+    def write(self, folder: Path) -> None:
+        """Write the job into the folder of a run.
+
+        Raises:
+            StoreError: it cannot be written.
+        """
+        content = vars(self) | {"experiment": self.experiment.model_dump(mode="json")}
+        write_atomic(folder / JOB, seal(content, FORMAT))
+
+    @classmethod
+    def read(cls, folder: Path) -> RunJob:
+        """Return the job in the folder of a run.
+
+        Raises:
+            MissingError: there is none.
+            StoreError: it cannot be read, or is of another version of probekit.
+        """
+        path = folder / JOB
+        try:
+            with as_store_error("read", path):
+                content = unseal(path.read_bytes(), str(path), FORMAT)
+        except StoreError as error:
+            if path.exists():
+                raise
+            raise MissingError(f"{folder} has no {JOB}: its run has not begun to probe.") from error
+        try:
+            is_given = "activations" in content["experiment"]
+            settings = ActivationExperiment if is_given else Experiment
+            text = json.dumps(content.pop("experiment"))
+            return cls(settings.model_validate_json(text), **content)
+        except (KeyError, TypeError, ValidationError) as error:
+            raise DamagedError(f"{path} is not the job of a run: {error}.") from error
+
+    def open(self, device: str) -> Source:
+        """Return the activations, read by this process.
+
+        Raises:
+            StoreMismatchError: code or data differ from those of the run.
+            ProbekitError: the data or activations cannot be read on this machine.
+        """
+        own = _code()
+        differing = [name for name, value in self.code.items() if own.get(name) != value]
+        if differing:
+            raise StoreMismatchError(
+                f"This worker differs from the run in {', '.join(differing)}, so that its results "
+                "could differ. Install the same versions on all machines."
+            )
+        source: Source
+        if isinstance(self.experiment, ActivationExperiment):
+            source = read_given(self.experiment)
+            same_activations = source.given.digest == self.activations
+        else:
+            stores = {name: ActivationStore.open(as_place(p)) for name, p in self.caches.items()}
+            captured = {name: Captured(store, 0, 0, "") for name, store in stores.items()}
+            rows, models = prepare(self.experiment), Networks(self.experiment, device)
+            source = ModelSource(
+                experiment=self.experiment, rows=rows, models=models, captured=captured
+            )
+            same_activations = True  # a cache is known by its place, which is its identity
+        if source.rows.dataset.digest != self.data or not same_activations:
+            raise StoreMismatchError(
+                "The data of this worker differ from those of the run: a file was changed, or is "
+                "another one on this machine. Give all machines the same files."
+            )
+        return source
+
+
+def _code() -> dict[str, Any]:
+    """Return the versions of all code that computes results, by name."""
+    return {"source code": digest_sources(), "parts": dict(PART_VERSIONS)} | versions()
+
+
+@contextmanager
+def by_workers(folder: Path, watcher: Watcher) -> Iterator[Callable[[], None]]:
+    """Leave the tasks of a run to workers that others start; yield a function that waits."""
+    watcher.tell(f"waiting for workers; start any number with:  probekit worker {folder}")
+    yield pause
+
+
+def work_on(
+    root: Path, *, device: str = "cpu", seed: int = 0, cache_root: Location | None = None
+) -> Iterator[TaskDone]:
+    """Do tasks of the runs in a folder until no run is in progress; yield each after it is saved.
+
+    Args:
+        root: the folder of a run, or of several runs.
+        device: device that networks run on and probes are fitted on.
+        seed: random seed of the order of tasks; should differ between workers.
+        cache_root: folder with caches on a disk of this machine. Sites that are sealed in a copy
+            there are read from it, and measured first.
+
+    Raises:
+        StoreMismatchError: code or data differ from those of a run.
+        StoreError: a file cannot be read or written.
+    """
+    check_device(device)
+    random, works = np.random.default_rng(seed), dict[Path, Iterator[TaskDone | None]]()
+    is_waiting = True
+    while is_waiting:
+        is_waiting = False
+        for folder in runs_in_progress(root):
+            # The run process may have been killed: then tasks are done, but not waited for.
+            is_waiting |= is_held(folder)
+            if (folder / JOB).exists():
+                if folder not in works:
+                    works[folder] = _work_on_run(folder, device, random, cache_root)
+                done = next(works[folder], None)
+                while done is not None:
+                    yield done
+                    done = next(works[folder], None)
+        if is_waiting:
+            time.sleep(_PAUSE)
+
+
+def _work_on_run(
+    folder: Path, device: str, random: np.random.Generator, cache_root: Location | None
+) -> Iterator[TaskDone | None]:
+    """Yield each task of a run that this process did, and None when there is none to do now."""
+    job = RunJob.read(folder)
+    source, table = job.open(device), None
+    if job.probes:
+        copy, copied = _copy_on(cache_root, source)
+        sites, is_far = list[_Task](), list[bool]()
+        for position, prober in enumerate(make_probers(job.experiment, source.rows, device)):
+            near, far = (
+                SiteJob.of(one, position, prober, folder, SILENT) for one in (copy, source)
+            )
+            for task in tasks_of(source, position, folder.name):
+                selection, _, origin = task
+                is_near = selection is not None and copied.issuperset(
+                    part.site for part in selection.parts
+                )
+                site = near if is_near else far
+                name = f"{origin['site']} at {origin['position']}"
+                sites.append(_Task(name, partial(site.read, task), partial(site.measure, task)))
+                is_far.append(not is_near)
+        order = np.lexsort((random.random(len(sites)), np.array(is_far)))  # by the last key first
+        yield from _done(folder, [sites[number] for number in order], job.n_threads)
+        if getattr(job.experiment, "interventions", ()):
+            # The run process writes it when all sites are measured.
+            while not (path := folder / "results.csv").exists():
+                yield None
+            table = load_table(path)
+    edits = Edits.of(source, table)
+    if edits is not None:
+        parts = [
+            _Task(one.title, partial(read_part, one, folder), partial(compute_part, one, folder))
+            for one in edits.all_parts
+        ]
+        order = random.permutation(len(parts))
+        yield from _done(folder, [parts[number] for number in order], job.edit_threads)
+
+
+def _done(folder: Path, tasks: Sequence[_Task], n_threads: int) -> Iterator[TaskDone | None]:
+    """Yield each task that this process did, and None whenever other processes do all others."""
+    while tasks:
+        left = []
+        for task in tasks:
+            start = time.monotonic()
+            if task.read() is not None:
+                continue
+            with threads(n_threads):
+                result = task.compute()
+            if result is None:
+                left.append(task)
+            else:
+                yield TaskDone(str(folder), task.name, time.monotonic() - start)
+        if left:
+            yield None
+        tasks = left
+
+
+def _copy_on(cache_root: Location | None, source: Source) -> tuple[Source, set[str]]:
+    """Return the source that reads copies of its caches in a folder, and the sites in all of them.
+
+    A site is in a copy if it is finished and has the same digests.
+    """
+    if cache_root is None or not isinstance(source, ModelSource):
+        return source, set()
+    copies, copied = dict[str, Captured](), set(source.rows.sites)
+    for target, captured in source.captured.items():
+        place = join(cache_root, captured.store.identity.key)
+        if place == captured.store.folder or not is_cache(files_at(place)):
+            return source, set()
+        copy = ActivationStore.open(place)
+        copies[target] = replace(captured, store=copy)
+        copied = {
+            site
+            for site in copied
+            if not copy.missing(site) and copy.digest_of([site]) == captured.store.digest_of([site])
+        }
+    return replace(source, captured=copies), copied
