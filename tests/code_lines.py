@@ -14,18 +14,18 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "probekit"
 BUDGETS = {
     "report": 7514,
-    "pipeline": 5780,
-    "probes": 5747,
+    "pipeline": 6176,
+    "probes": 5751,
     "model": 4593,
     "activations": 2568,
-    "cli": 2052,
+    "cli": 2084,
     "interventions": 1923,
     "experiment": 1738,
-    "data": 1949,
-    "results": 1950,
+    "data": 1950,
+    "results": 1960,
     "training": 859,
     "analysis": 494,
-    "": 1456,  # the files at the top
+    "": 1462,  # the files at the top
 }
 NO_CODE = (
     tokenize.COMMENT,
