@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from functools import partial
@@ -27,7 +28,7 @@ from probekit.cli.options import (
     set_option,
     together,
 )
-from probekit.errors import nearest
+from probekit.errors import MissingError, nearest
 from probekit.terminal import json_text
 
 if TYPE_CHECKING:
@@ -156,6 +157,12 @@ def capture_command(
     help="Caches on a disk of this machine: sites that are copied there are probed first, from "
     "these files.",
 )
+@click.option(
+    "--wait",
+    type=click.IntRange(min=0),
+    default=0,
+    help="Seconds to wait for the capture or the run to begin.",
+)
 @click.option("--job", hidden=True, help="Name of the only job to do.")
 @click.option("--parent", type=int, hidden=True, help="Process with which the worker exits.")
 @click.option(
@@ -167,6 +174,7 @@ def worker(
     threads: int | None,
     seed: int | None,
     copies: Location | None,
+    wait: int,
     job: str | None,
     parent: int | None,
     as_json: bool,
@@ -178,12 +186,22 @@ def worker(
     any time on any machine with access to it; each exits when no shard is missing or no run is in
     progress.
     """
-    from probekit.activations.upkeep import caches_at
+    from probekit.activations.store import files_at
+    from probekit.activations.upkeep import HOW_TO_CREATE, caches_in, is_cache
     from probekit.results.record import is_run, runs_in_progress
 
-    at_run = isinstance(place, Path) and (is_run(place) or bool(runs_in_progress(place)))
-    if not at_run:
-        caches_at(place)  # raises an error before torch is imported
+    # An error is raised before torch is imported.
+    end = time.monotonic() + wait
+    while True:
+        at_run = isinstance(place, Path) and bool(is_run(place) or runs_in_progress(place))
+        if at_run or is_cache(files_at(place)) or caches_in(place):
+            break
+        if time.monotonic() >= end:
+            raise MissingError(
+                f"{place} contains no cache and no run in progress. {HOW_TO_CREATE} Start a run "
+                "for workers with `probekit run FILE.yaml --workers 0`."
+            )
+        time.sleep(1)
 
     from joblib import cpu_count
 

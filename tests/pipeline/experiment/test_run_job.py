@@ -38,7 +38,7 @@ def tables(folder):
 
 
 def helped(start, root, n_workers=1, **options):
-    """Return the result of a run and the tasks that each worker did, which works beside it."""
+    """Return the result of a run and the tasks that each worker did at the same time."""
     with ThreadPoolExecutor() as threads:
         running = threads.submit(start)
         while not runs_in_progress(root) and not running.done():
