@@ -33,8 +33,12 @@ def available_memory(device: str = "cpu") -> float:
     the machine. For a worker it is at most its share of what was available before all started.
 
     Args:
-        device: device whose memory is meant, e.g. `cuda:1`.
+        device: device whose memory is meant, e.g. `cuda:1`; of several, which hold equal shares of
+            a network, it is their number times the smallest memory.
     """
+    if "," in device:
+        names = device.split(",")
+        return len(names) * min(map(available_memory, names))
     share = float(os.environ.get(SHARE) or math.inf)
     if device.startswith("cuda"):
         import torch

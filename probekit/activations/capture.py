@@ -22,6 +22,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
 from typing import NamedTuple, TypeVar
 
@@ -31,7 +32,7 @@ import torch
 from probekit.activations import forward
 from probekit.activations.local import Files
 from probekit.activations.records import FloatArray, Identity, Location, batch_tokens, identify
-from probekit.activations.store import ActivationStore
+from probekit.activations.store import ActivationStore, ShardWriter
 from probekit.activations.upkeep import SHARD_LOCK, caches_in
 from probekit.amounts import size_in_words
 from probekit.data.positions import IntArray, RowPlan
@@ -41,6 +42,7 @@ from probekit.model.config import ModelConfig, count_components, count_parameter
 from probekit.model.families.table import config_of
 from probekit.model.network import Network
 from probekit.model.sites.catalogue import describe, layer_of
+from probekit.products import naming_lost_device
 from probekit.terminal import SILENT, Watcher
 
 Item = TypeVar("Item")
@@ -123,49 +125,57 @@ class Work:
         """Return the number of rows of a shard."""
         return sum(len(batch.rows) for batch in self.shards[shard])
 
-    def compute(self, shard: int, sites: Sequence[str], on_rows: OnRows = lambda _: None) -> None:
-        """Compute and commit one shard of some sites.
+    def compute(self, missing: MissingSites, on_rows: OnRows = lambda _: None) -> None:
+        """Compute and commit shards, each at some sites.
 
         Raises:
             StoreError: the store cannot be written, or a value is not finite.
             OutOfMemoryError: an allocation failed.
+            DeviceLostError: the device failed.
         """
+        devices = ",".join(map(str, self.model.devices))
         try:
-            self._compute(shard, sites, on_rows)
+            with naming_lost_device(devices):
+                self._compute(missing, on_rows)
         except (MemoryError, RuntimeError) as error:
             if not is_out_of_memory(error):
                 raise
             model = self.model
             needed = capture_bytes(
-                model.config, model.dtype, sites, self.shards, in_memory=model.is_in_memory
+                model.config, model.dtype, self.sites, self.shards, in_memory=model.is_in_memory
             )
             raise OutOfMemoryError(
                 f"There is not enough memory to capture ({str(error) or 'an allocation failed'}): "
                 f"each process needs about {size_in_words(needed)}, and "
-                f"{size_in_words(available_memory(str(model.device)))} are available. Capture "
+                f"{size_in_words(available_memory(devices))} are available. Capture "
                 "fewer sites (`capture.sites`) or one position instead of all (`tokens.position`), "
                 "set `model.dtype: bfloat16`, or start fewer `--workers`. Committed shards are "
                 "saved."
             ) from error
 
-    def _compute(self, shard: int, sites: Sequence[str], on_rows: OnRows) -> None:
-        """Compute and commit one shard; arguments as in `compute`."""
-        dtype = self.store.identity.dtype
-        with self.store.writing(sites, shard) as writers:
+    def _compute(self, missing: MissingSites, on_rows: OnRows) -> None:
+        """Compute and commit shards; one thread writes them, while the next rows are computed."""
+        model, dtype, n_tokens = self.model, self.store.identity.dtype, 0.0  # each batch alone
+        if not model.is_in_memory:
+            n_tokens = tokens_together(model.config, model.dtype, str(model.device))
+        writers: dict[str, ShardWriter] = {}
 
-            def append(part: forward.BatchRows) -> None:
-                for site, values in part.arrays().items():
-                    writers[site].append(values)
+        def begin(shard: int, sites: Sequence[str]) -> None:
+            writers.update(files.enter_context(self.store.writing(sites, shard)))
 
-            with in_background(append) as submit:
-                n_tokens = 0.0  # each batch alone
-                if not self.model.is_in_memory:
-                    model = self.model
-                    n_tokens = tokens_together(model.config, model.dtype, str(model.device))
+        def append(part: forward.BatchRows) -> None:
+            for site, values in part.arrays().items():
+                writers[site].append(values)
+
+        # `files` are those of one shard at a time; after a failure they are removed.
+        with contextlib.ExitStack() as files, in_background(lambda call: call()) as submit:
+            for shard, sites in missing.items():
+                submit(partial(begin, shard, sites))
                 for batches in forward.split_batches(self.shards[shard], n_tokens):
-                    for part in forward.run_batches(self.model, batches, self.plan, sites, dtype):
-                        submit(part)
+                    for part in forward.run_batches(model, batches, self.plan, sites, dtype):
+                        submit(partial(append, part))
                     on_rows(sum(len(batch.rows) for batch in batches))
+                submit(files.close)  # commits the shard
 
 
 def capture_bytes(
@@ -262,8 +272,7 @@ def shards_of(
 
 def compute_locally(work: Work, incomplete: MissingSites, on_rows: OnRows) -> None:
     """Compute all missing shards in this process."""
-    for shard, sites in incomplete.items():
-        work.compute(shard, sites, on_rows)
+    work.compute(incomplete, on_rows)
 
 
 def check_storable(sites: Iterable[str]) -> None:
@@ -508,7 +517,7 @@ def compute_shards(work: Work, seed: int) -> Iterator[ShardDone]:
                 sites = store.missing_sites(requested, shard)
                 if sites:
                     start = time.monotonic()
-                    work.compute(shard, sites)
+                    work.compute({shard: sites})
                     seconds = time.monotonic() - start
                     slowest = max(slowest, seconds)
                     yield ShardDone(shard, len(sites), work.n_rows_of(shard), seconds)
@@ -550,10 +559,12 @@ def stream_rows(
     """
     check_storable(sites)
     for batch in forward.make_batches(tokens, plan, batch_tokens(model.device.type)):
-        part = forward.run_batch(model, batch, plan, sites, dtype)
+        values: dict[str, FloatArray] = {}
+        for part in forward.run_batches(model, [batch], plan, sites, dtype):
+            values |= part.arrays()
         if on_batch is not None:
             on_batch(len(batch.rows))
-        yield part.rows, part.arrays()
+        yield batch.rows, values
 
 
 def estimate_seconds(
@@ -569,6 +580,7 @@ def estimate_seconds(
     times = []
     for _ in range(3):  # the first is a warm-up
         start = time.perf_counter()
-        forward.run_batch(model, batch, plan, sites, "float32").arrays()
+        for part in forward.run_batches(model, [batch], plan, sites, "float32"):
+            part.arrays()
         times.append(time.perf_counter() - start)
     return min(times[1:]) * sum(batch.n_tokens for batch in batches) / batch.n_tokens

@@ -6,7 +6,7 @@ commands check their arguments without torch.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from pkgutil import resolve_name
@@ -151,7 +151,7 @@ def network_class(config: ModelConfig) -> type[Network]:
 def load_model(
     source: str | Path,
     dtype: str | torch.dtype | None = None,
-    device: str = "cpu",
+    device: str | Sequence[str] = "cpu",
     *,
     revision: str | None = None,
     in_memory: bool = True,
@@ -162,7 +162,8 @@ def load_model(
         source: `mini`, a hub name such as `gpt2-medium` or `org/name@revision`, or a folder.
         dtype: float32, float16, bfloat16 or float64, for weights and computation; None means the
             dtype of the checkpoint, and float32 for checkpoints in float16.
-        device: device of the weights, e.g. `cuda`.
+        device: device of the weights, e.g. `cuda`; several, e.g. `["cuda:0", "cuda:1"]`, each hold
+            some of the blocks.
         revision: commit, tag or branch of a model on the hub, such as `step1000` of Pythia; the
             same as `org/name@revision`.
         in_memory: False reads the weights of each block when a pass reaches it, and drops them
@@ -224,7 +225,7 @@ def random_network(
     build = network_class(config)
     network = build(config, seed=None)
     if in_memory:
-        return network.initialise(seed, dtype).to(device)
+        return network.initialise(seed, dtype, device)
     readers = build(config, seed=None).redrawn(seed, dtype)
     return network.requires_grad_(False).read_when_needed(readers, device)
 

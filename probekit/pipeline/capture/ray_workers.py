@@ -53,7 +53,7 @@ class ShardActor:
         lacking = work.store.missing_sites(sites, shard)
         if lacking:
             with threads(self._n_threads):
-                work.compute(shard, lacking)
+                work.compute({shard: lacking})
         return work.n_rows_of(shard)
 
 

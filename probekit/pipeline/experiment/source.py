@@ -383,10 +383,8 @@ def residual_norms(model: Network, rows: TextRows) -> list[Norms]:
         tokens = torch.from_numpy(np.stack(list(of_length))).to(model.device)
         batches = torch.split(tokens, max(1, NORM_TOKENS // length))
         passes += [(batch, None, measure, None) for batch in batches]
-    # Weights that are not in memory are read once for all passes.
-    for together in [[one] for one in passes] if model.is_in_memory else [passes]:
-        for _ in model.run_together(together, sites):
-            pass
+    for _ in model.run_together(passes, sites):
+        pass
     n_others = sum(len(ids) - 1 for ids in sequences)
     return [
         Norms(
