@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -23,6 +23,15 @@ SHARE = "PROBEKIT_MEMORY"  # environment variable: bytes for a worker on a machi
 # Messages of torch, on CPU and GPU, and of oneDNN, which does not name its reason.
 _FAILED = re.compile("allocate memory|out of memory|could not create a (memory|primitive)")
 _PART_FOR_WEIGHTS = 0.8  # of the available memory; the rest is for activations and copies
+
+
+def joined(device: str | Sequence[str]) -> str:
+    """Return the name of a device, or of several that share a network, as in `cuda:0,cuda:1`.
+
+    >>> joined(["cuda:0", "cuda:1"])
+    'cuda:0,cuda:1'
+    """
+    return ",".join(map(str, device if isinstance(device, list | tuple) else [device]))
 
 
 def available_memory(device: str = "cpu") -> float:

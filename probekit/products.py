@@ -6,7 +6,7 @@ import math
 import os
 import platform
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache, partial
@@ -298,11 +298,6 @@ def with_gradient(value: Tensor, of: Tensor) -> Tensor:
 def to_device(x: Tensor, device: torch.device) -> Tensor:
     """Return a tensor on a device, without waiting for a copy to a GPU."""
     return x.to(device, non_blocking=device.type == "cuda")
-
-
-def joined(device: str | Sequence[str]) -> str:
-    """Return one text for a device, or for several that share a network: `cuda:0,cuda:1`."""
-    return device if isinstance(device, str) else ",".join(device)
 
 
 def check_device(

@@ -1,18 +1,19 @@
 """Simulated GPUs: tensors in the memory of the CPU that name a device `cuda:N`.
 
 An operation on tensors of two devices fails as it does on real GPUs, and so does reading one
-without a copy to the CPU. Numbers are those of the CPU.
+without a copy to the CPU. A copy to the CPU that is not waited for contains NaN until an event
+after it, on the same stream, is synchronised. Numbers are those of the CPU.
 """
 
 import contextlib
+from unittest import mock
 
 import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 _TENSOR = torch.Tensor
-_COPIES = ("to", "cpu", "cuda", "type_as", "copy_", "record_stream")
-_INDEXING = ("__getitem__", "__setitem__", "load_state_dict")  # take indices that are on the CPU
+_FROM_SEVERAL = ("type_as", "copy_", "__getitem__", "__setitem__")
 
 
 class OnGpu(torch.Tensor):
@@ -24,12 +25,61 @@ class OnGpu(torch.Tensor):
         return _run(function, args, kwargs or {})
 
 
-class FakeGpus(TorchFunctionMode):
-    """Within the block, tensors can be created on the devices `cuda:0`, `cuda:1`, ..."""
+class Stream:
+    """A stream for copies; they are made when an event after them is synchronised."""
+
+    current = []  # those of the `torch.cuda.stream` blocks, inner ones last
+
+    def __init__(self, device=None):
+        self.device, self.copies, self.waited_for = device, [], []
+
+    def wait_stream(self, other):
+        self.waited_for.append(other)
+
+    def record_event(self):
+        copies, event = list(self.copies), mock.Mock()
+
+        @torch.inference_mode()
+        def synchronize():
+            for target, source in copies:
+                target.copy_(source)
+
+        event.synchronize = synchronize
+        return event
+
+
+class _Mode(TorchFunctionMode):
+    """Creates tensors on simulated GPUs."""
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
         del types
         return _run(function, args, kwargs or {})
+
+
+@contextlib.contextmanager
+def fake_gpus(n=2, memory=1 << 40):
+    """Simulate n GPUs of this memory in the block."""
+    gpus = {
+        "device_count": lambda: n,
+        "is_available": lambda: True,
+        "mem_get_info": lambda _: (memory, memory),
+        "memory_reserved": lambda _: 0,
+        "memory_allocated": lambda _: 0,
+        "Stream": Stream,
+        "current_stream": lambda device: f"computations of {device}",
+        "stream": _within,
+    }
+    with contextlib.ExitStack() as stack:
+        for name, value in gpus.items():
+            stack.enter_context(mock.patch.object(torch.cuda, name, value))
+        yield stack.enter_context(_Mode())
+
+
+@contextlib.contextmanager
+def _within(stream):
+    Stream.current.append(stream)
+    yield
+    Stream.current.pop()
 
 
 def _on(value, device):
@@ -38,7 +88,24 @@ def _on(value, device):
         return value
     moved = value.as_subclass(OnGpu)
     moved.gpu = torch.device("cuda", device.index or 0)
+    if moved.gpu.index >= torch.cuda.device_count():
+        raise RuntimeError("CUDA error: invalid device ordinal")
     return moved
+
+
+def _moved(args, kwargs, device):
+    """Return `Tensor.to` of a tensor on a device."""
+    value, plain = args[0], args[0].as_subclass(_TENSOR)
+    wanted, dtype, is_async, _ = torch._C._nn._parse_to(*args[1:], **kwargs)
+    wanted, dtype = wanted or device, dtype or value.dtype
+    if wanted is None or wanted.type != "cuda":
+        if device is None or wanted.type != "cpu" or not is_async:
+            return plain.to(wanted or plain.device, dtype)
+        late = torch.full_like(plain, torch.nan)
+        Stream.current[-1].copies.append((late, plain))
+        return late
+    is_there = value.dtype == dtype and device == wanted
+    return value if is_there else _on(plain.to(dtype).clone(), wanted)
 
 
 def _run(function, args, kwargs):
@@ -54,28 +121,16 @@ def _run_on_cpu(function, args, kwargs):
     gpus = {one.gpu for one in tensors if isinstance(one, OnGpu)}
     on_cpu = [one for one in tensors if not isinstance(one, OnGpu) and one.ndim]
     device = next(iter(gpus), None)
-    plain_args, plain_kwargs = tree_map_only(
-        OnGpu, lambda one: one.as_subclass(_TENSOR), (args, kwargs)
-    )
     if name == "to":
-        wanted, *_ = torch._C._nn._parse_to(*args[1:], **kwargs)
-        wanted = device if wanted is None else wanted
-        if wanted is None or wanted.type != "cuda":
-            return function(*plain_args, **plain_kwargs)
-        dtype = torch._C._nn._parse_to(*args[1:], **kwargs)[1] or plain_args[0].dtype
-        is_same = args[0].dtype == dtype and getattr(args[0], "gpu", None) == wanted
-        return args[0] if is_same else _on(plain_args[0].to(dtype).clone(), wanted)
+        return _moved(args, kwargs, device)
     if name in ("numpy", "__array__") and gpus:
         raise TypeError("can't convert a cuda tensor to numpy")
     if name == "record_stream":
         return None
-    if name not in (*_COPIES, *_INDEXING) and (len(gpus) > 1 or (gpus and on_cpu)):
+    if name not in _FROM_SEVERAL and (len(gpus) > 1 or (gpus and on_cpu)):
         raise RuntimeError(f"Expected all tensors on one device: {name} of {gpus} and the CPU")
-    if plain_kwargs.get("device") is not None:
-        wanted = torch.device(plain_kwargs["device"])
-        if wanted.type == "cuda":
-            device, plain_kwargs = wanted, plain_kwargs | {"device": "cpu"}
-    out = function(*plain_args, **plain_kwargs)
-    if name == "cpu":
-        return out
-    return tree_map_only(_TENSOR, lambda one: _on(one, device), out)
+    args, kwargs = tree_map_only(OnGpu, lambda one: one.as_subclass(_TENSOR), (args, kwargs))
+    if kwargs.get("device") is not None and torch.device(kwargs["device"]).type == "cuda":
+        device, kwargs = torch.device(kwargs["device"]), kwargs | {"device": "cpu"}
+    out = function(*args, **kwargs)
+    return out if name == "cpu" else tree_map_only(_TENSOR, lambda one: _on(one, device), out)

@@ -51,6 +51,7 @@ OnRows = Callable[[int], None]  # called with the number of newly computed rows
 
 # Measured memory of a process: its libraries, and batches whose rows are in memory together.
 _LIBRARIES, _BATCHES = 320 << 20, 3
+ROWS_COMPARED = 64  # rows that are also computed in float32, to measure errors
 MAX_WAITING = 2  # batches whose rows wait to be written, in memory
 PATIENCE = 60.0  # minimum seconds before the holder of a lock is considered dead
 _PAUSE = 0.25  # seconds between checks of shards that other workers have locked
@@ -67,6 +68,8 @@ class Work:
         sites: full names of sites with a pos axis.
         shards: the batches of each shard.
         store: the store that receives the rows.
+        exact: returns the network in float32, of which the errors of the first rows are measured;
+            None for none.
     """
 
     model: Network
@@ -74,6 +77,7 @@ class Work:
     sites: tuple[str, ...]
     shards: Sequence[Sequence[forward.Batch]]
     store: ActivationStore
+    exact: Callable[[], Network] | None = None
 
     @classmethod
     def begin(
@@ -87,6 +91,7 @@ class Work:
         root: Location | Files,
         dtype: str,
         device: str | None = None,
+        exact: Callable[[], Network] | None = None,
     ) -> Work:
         """Return the work for a capture; its store is created, or opened if it exists.
 
@@ -99,6 +104,7 @@ class Work:
             root: folder or URL that contains caches, or the files of the cache itself.
             dtype: dtype on disk, a key of `CODES`.
             device: type of the devices that will compute; None for the model's.
+            exact: returns the network in float32; see `Work`.
 
         Raises:
             ConfigError: a site has no pos axis.
@@ -111,7 +117,7 @@ class Work:
         shards = shards_of(identity, tokens, plan)
         order = [np.concatenate([batch.rows for batch in shard]) for shard in shards]
         store = ActivationStore.create(root, identity, plan, order)
-        return cls(model, plan, tuple(sites), shards, store)
+        return cls(model, plan, tuple(sites), shards, store, exact)
 
     def missing_sites(self) -> MissingSites:
         """Return the missing sites of each incomplete shard, by index of the shard."""
@@ -160,6 +166,9 @@ class Work:
             n_tokens = tokens_together(model.config, model.dtype, str(model.device))
         writers: dict[str, ShardWriter] = {}
 
+        def call(step: Callable[[], object]) -> None:
+            step()
+
         def begin(shard: int, sites: Sequence[str]) -> None:
             writers.update(files.enter_context(self.store.writing(sites, shard)))
 
@@ -167,8 +176,10 @@ class Work:
             for site, values in part.arrays().items():
                 writers[site].append(values)
 
+        if self.exact is not None and 0 in missing:
+            self.store.add_errors(self._errors(self.exact(), missing[0]))
         # `files` are those of one shard at a time; after a failure they are removed.
-        with contextlib.ExitStack() as files, in_background(lambda call: call()) as submit:
+        with contextlib.ExitStack() as files, in_background(call) as submit:
             for shard, sites in missing.items():
                 submit(partial(begin, shard, sites))
                 for batches in forward.split_batches(self.shards[shard], n_tokens):
@@ -176,6 +187,27 @@ class Work:
                         submit(partial(append, part))
                     on_rows(sum(len(batch.rows) for batch in batches))
                 submit(files.close)  # commits the shard
+
+    def _errors(self, exact: Network, sites: Sequence[str]) -> dict[str, float]:
+        """Return the median of |x - y| / |y| over the first rows at each site.
+
+        The rows x are those of the model, and y those of the same network in float32.
+        """
+        first, n = self.shards[0][0], ROWS_COMPARED
+        n_sequences = int(first.member[:n][-1]) + 1
+        batch = forward.Batch(first.sequences[:n_sequences], first.rows[:n], first.member[:n])
+        x, y = (
+            {
+                site: rows.reshape(len(rows), -1)
+                for part in forward.run_batches(model, [batch], self.plan, sites, "float32")
+                for site, rows in part.arrays().items()
+            }
+            for model in (self.model, exact)
+        )
+        tiny = np.finfo(np.float32).tiny  # for a row of zeros
+        norm = partial(np.linalg.norm, axis=1)
+        errors = {site: norm(x[site] - y[site]) / (norm(y[site]) + tiny) for site in sites}
+        return {site: float(np.median(error)) for site, error in errors.items()}
 
 
 def capture_bytes(
@@ -202,6 +234,9 @@ def capture_bytes(
     for site in sites:
         axes = config.sites.axes_of(site)
         features[layer_of(site)] += math.prod(sizes[axis] for axis in axes[2:])
+    largest = max(parts.values())
+    # Of half precision, errors are measured first, with one part of the network in float32.
+    measuring = 4 * largest if dtype.itemsize < 4 else 0
     n_tokens = max(map(_n_padded, chain(*shards)))  # of the largest batch
     of_token = 4 * 4 * sizes["d_model"] + dtype.itemsize * (
         4 * sizes["d_model"] + 2 * sizes["d_mlp"]
@@ -210,15 +245,15 @@ def capture_bytes(
     if in_memory:
         size += count_parameters(config) * dtype.itemsize
         n_rows = max(sum(len(one.rows) for one in shard[:_BATCHES]) for shard in shards)
-        return size + 4 * n_rows * features.total()
+        return size + max(4 * n_rows * features.total(), measuring)
     most = tokens_together(config, dtype, "cpu")
     streams, rows = 0, 0
     for shard in shards:
         for batches in forward.split_batches(shard, most):
             streams = max(streams, sum(map(_n_padded, batches)))
             rows = max(rows, sum(len(batch.rows) for batch in batches))
-    size += 4 * sizes["d_model"] * streams + 4 * rows * max(features.values())
-    return size + max(parts.values()) * dtype.itemsize
+    size += 4 * sizes["d_model"] * streams
+    return size + max(4 * rows * max(features.values()) + largest * dtype.itemsize, measuring)
 
 
 def _n_padded(batch: forward.Batch) -> int:
@@ -428,6 +463,8 @@ def _derive(store: ActivationStore, root: Location, sites: Sequence[str]) -> Non
             source.verify(available)
             for site in available:
                 _fill_site(store, source, site, source_rows)
+            errors = source.errors()
+            store.add_errors({site: errors[site] for site in available if site in errors})
             unfilled = [site for site in unfilled if site not in available]
 
 

@@ -191,7 +191,7 @@ def run_batches(
 @cache
 def _copies_from(gpu: torch.device) -> torch.cuda.Stream:
     """Return the stream of a GPU for copies to the host, which run beside its computations."""
-    return torch.cuda.Stream(gpu)
+    return torch.cuda.Stream(gpu)  # type: ignore[no-untyped-call]
 
 
 def _to_host(rows: Tensor) -> Tensor:

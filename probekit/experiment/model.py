@@ -91,8 +91,10 @@ class ModelSection(HoldingSection):
         examples=["[0, 1000]"],
         json_schema_extra={"anyOf": [{"const": "all"}, _STEPS_SCHEMA, {"type": "null"}]},
     )
-    dtype: Literal["float32", "float16", "bfloat16", "float64"] = Field(
-        "float32", description="data type of the forward pass"
+    dtype: Literal["auto", "float32", "float16", "bfloat16", "float64"] = Field(
+        "auto",
+        description="data type of weights and matrix products; the residual stream is never below "
+        "float32; auto: float32 on a CPU, bfloat16 on accelerators",
     )
     random_weights: Annotated[int, BeforeValidator(_number_of_networks)] = Field(
         NETWORKS_BY_DEFAULT,

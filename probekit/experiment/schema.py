@@ -231,6 +231,13 @@ class Experiment(SettingsFile):
         dtype = str(network.dtype).removeprefix("torch.")
         return self._holding("model", "weights", network, facts, dtype=dtype)
 
+    def on_device(self, device: str) -> Experiment:
+        """Return a copy with the dtype that `model.dtype: auto` means on a device."""
+        if self.model.dtype != "auto":
+            return self
+        dtype = "float32" if device.partition(":")[0] == "cpu" else "bfloat16"
+        return self.model_copy(update={"model": self.model.model_copy(update={"dtype": dtype})})
+
     def _holding(
         self, section: str, what: str, held: Any, facts: Mapping[str, Any], **values: str
     ) -> Experiment:

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from probekit.errors import ConfigError
+from probekit.memory import joined
 from probekit.model.config import ModelConfig
 from probekit.model.layers.cross_entropy import cross_entropy
 from probekit.model.layers.modules import Norm
@@ -32,7 +33,7 @@ from probekit.model.sites.sites import SitePattern, Sites
 from probekit.model.transformer_lens import lacks
 from probekit.model.weights.sources import at_revision, find_model
 from probekit.model.weights.state_dict import as_dtype, weight_readers, write_checkpoint
-from probekit.products import joined, linear, to_device
+from probekit.products import linear, to_device
 
 Result = TypeVar("Result")
 _READING = threading.RLock()  # a part of a network is read and used by one thread at a time
@@ -327,8 +328,7 @@ class Network(nn.Module):
 
         They equal `unembed(x)` in a network without a softcap of the logits.
         """
-        unembedding = self.unembedding  # on the first device if it is the embedding
-        return linear(to_device(x, unembedding.device), unembedding)
+        return linear(x, self.unembedding)
 
     def capped(self, logits: Tensor) -> Tensor:
         """Return logits after the softcap of the network; unchanged if it has none."""
@@ -535,7 +535,9 @@ class Network(nn.Module):
         resid = self.embedded(to_device(tokens, self.device), context, tap)
         resid = yield from self._blocks(resid, context, tap)
         context.end()
-        return self.final_norm(resid, tap.within("ln_final"))
+        x = self.final_norm(resid, tap.within("ln_final"))
+        # If the unembedding is the embedding, it is on the first of several devices.
+        return to_device(x, self.device) if self.config.tie_word_embeddings else x
 
     def run_with_cache(
         self,
@@ -673,7 +675,7 @@ class Network(nn.Module):
             targets = batches.next_tokens(ids, mask)
         x = self._run(self._to_last_norm(ids, mask, Taps(None)))
         batches.check_targets(self.config, ids, targets)
-        return self.mean_loss(x.flatten(0, 1), targets.flatten())
+        return self.mean_loss(x.flatten(0, 1), to_device(targets.flatten(), x.device))
 
     def mean_loss(self, x: Tensor, targets: Tensor) -> Tensor:
         """Return the mean cross-entropy of the logits of `x`, shape [n_tokens d_model]."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, cast
@@ -18,6 +19,7 @@ from probekit.model.weights.sources import HPARAMS, PUBLISHED_NAMES, at_revision
 
 if TYPE_CHECKING:
     import torch
+    from torch import Tensor
 
     from probekit.model.network import Network
 
@@ -228,6 +230,17 @@ def random_network(
         return network.initialise(seed, dtype, device)
     readers = build(config, seed=None).redrawn(seed, dtype)
     return network.requires_grad_(False).read_when_needed(readers, device)
+
+
+def in_float32(network: Network) -> Network:
+    """Return a network in float32 with the weights of another one, each converted when needed."""
+
+    def read(name: str) -> Tensor:
+        return network.get_parameter(name).detach().float()
+
+    readers = {name: partial(read, name) for name in network.state_dict()}
+    exact = network_class(network.config)(network.config, seed=None).requires_grad_(False)
+    return exact.read_when_needed(readers, str(network.device))
 
 
 def zero_network(config: ModelConfig, dtype: torch.dtype) -> Network:

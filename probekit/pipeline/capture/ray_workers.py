@@ -81,7 +81,8 @@ def by_ray(
         on_rows: called with the number of newly computed rows.
         n_workers: number of actors; None for as many as the cluster has resources for. At most one
             per shard is started.
-        device: compute device of each actor; `cuda` reserves one GPU per actor.
+        device: compute device of each actor; `cuda` reserves one GPU per actor, and several, such
+            as `cuda:0,cuda:1`, as many.
         watcher: receives a message about actors that die.
         n_threads: threads, and reserved CPUs, per actor; None for 1.
         address: address of the cluster; None for RAY_ADDRESS, or this machine.
@@ -94,7 +95,7 @@ def by_ray(
     """
     put_job(job, work)
     n_cpus = n_threads or 1
-    n_gpus = 1 if device.startswith("cuda") else 0
+    n_gpus = len(device.split(",")) if device.startswith("cuda") else 0
     with _connected(address) as ray:
         actor_class = ray.remote(num_cpus=n_cpus, num_gpus=n_gpus)(ShardActor)
         start = partial(actor_class.remote, work.store.folder, job, device, n_cpus)
@@ -103,7 +104,7 @@ def by_ray(
             total = ray.cluster_resources()
             room = int(total.get("CPU", 0) // n_cpus)
             if n_gpus:
-                room = min(room, int(total.get("GPU", 0)))
+                room = min(room, int(total.get("GPU", 0) // n_gpus))
             n_workers = max(1, room)
         n_actors = min(n_workers, len(lacking))
         try:

@@ -6,13 +6,14 @@ importing torch.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from probekit.errors import path_of
 from probekit.experiment.activations import ActivationExperiment, AnyExperiment
 from probekit.experiment.loader import make_experiment
+from probekit.memory import joined
 from probekit.pipeline.experiment.finished import find_finished, finished_result, inputs_digest
 from probekit.progress import shown_progress
 from probekit.terminal import Watcher
@@ -31,7 +32,7 @@ def run(  # noqa: PLR0913  # one call, whose options have defaults
     data: Any = None,
     out: Path | str = "runs",
     cache_root: Location | None = None,
-    device: str = "cpu",
+    device: str | Sequence[str] = "cpu",
     workers: int | None = None,
     watcher: Watcher | None = None,
     progress: bool = True,
@@ -52,7 +53,8 @@ def run(  # noqa: PLR0913  # one call, whose options have defaults
             "train" and "test".
         out: results folder; the run is written to `<out>/<name>/<key>`.
         cache_root: folder of the activation caches; None for the user's default.
-        device: device that the model runs on and probes are fitted on.
+        device: device that the model runs on and probes are fitted on. Several, as a list or as in
+            `cuda:0,cuda:1`, each hold some blocks of the model; probes are fitted on the first.
         workers: number of sites probed in parallel, in worker processes where that is faster;
             None for one per core, or fewer if memory is short. Other devices than the CPU probe one
             site at a time. Results do not depend on it.
@@ -62,9 +64,11 @@ def run(  # noqa: PLR0913  # one call, whose options have defaults
 
     Raises:
         ConfigError: another process is running the same experiment in the same folder.
+        DeviceLostError: the device failed; the same call resumes the run.
         ProbekitError: one of its subclasses; the message names the problem and its location.
     """
     made = make_experiment(experiment, data, model)
+    device = joined(device)
     results_folder = path_of("out", out)
     if cache_root is not None:
         path_of("cache_root", cache_root)
@@ -75,7 +79,7 @@ def run(  # noqa: PLR0913  # one call, whose options have defaults
             return finished_result(finished, shown, page=page)
 
         # Data, columns and sites are checked before scikit-learn is imported, which takes seconds.
-        from probekit.products import check_device
+        from probekit.products import check_device, naming_lost_device
         from probekit.workers import check_workers
 
         check_workers(workers)
@@ -93,13 +97,14 @@ def run(  # noqa: PLR0913  # one call, whose options have defaults
 
         from probekit.pipeline.experiment.steps import run_source
 
-        return run_source(
-            source,
-            inputs=inputs,
-            out=results_folder,
-            cache_root=cache_root,
-            device=device,
-            workers=workers,
-            watcher=shown,
-            page=page,
-        )
+        with naming_lost_device(device):
+            return run_source(
+                source,
+                inputs=inputs,
+                out=results_folder,
+                cache_root=cache_root,
+                device=device,
+                workers=workers,
+                watcher=shown,
+                page=page,
+            )

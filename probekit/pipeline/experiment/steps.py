@@ -102,7 +102,7 @@ def run_source(
     created = datetime.now(UTC).isoformat(timespec="seconds")
     with step("prepare"):
         card = read_card(experiment.data)
-        probers = make_probers(experiment, source.rows, device)
+        probers = make_probers(experiment, source.rows, device.split(",")[0])
         path = Path(out) / experiment.name / run_key(source, card)
     n_workers = workers if device == "cpu" else 1  # processes cannot share one accelerator
     if n_workers is None:  # as many as memory allows
