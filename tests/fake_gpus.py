@@ -6,6 +6,7 @@ after it, on the same stream, is synchronised. Numbers are those of the CPU.
 """
 
 import contextlib
+from typing import ClassVar
 from unittest import mock
 
 import torch
@@ -19,6 +20,9 @@ _FROM_SEVERAL = ("type_as", "copy_", "__getitem__", "__setitem__")
 class OnGpu(torch.Tensor):
     """A tensor of a simulated GPU; `gpu` is its device."""
 
+    def record_stream(self, stream):
+        assert isinstance(stream, Stream)
+
     @classmethod
     def __torch_function__(cls, function, types, args=(), kwargs=None):
         del types
@@ -28,7 +32,7 @@ class OnGpu(torch.Tensor):
 class Stream:
     """A stream for copies; they are made when an event after them is synchronised."""
 
-    current = []  # those of the `torch.cuda.stream` blocks, inner ones last
+    current: ClassVar[list["Stream"]] = []  # of `torch.cuda.stream` blocks, inner ones last
 
     def __init__(self, device=None):
         self.device, self.copies, self.waited_for = device, [], []
@@ -125,8 +129,6 @@ def _run_on_cpu(function, args, kwargs):
         return _moved(args, kwargs, device)
     if name in ("numpy", "__array__") and gpus:
         raise TypeError("can't convert a cuda tensor to numpy")
-    if name == "record_stream":
-        return None
     if name not in _FROM_SEVERAL and (len(gpus) > 1 or (gpus and on_cpu)):
         raise RuntimeError(f"Expected all tensors on one device: {name} of {gpus} and the CPU")
     args, kwargs = tree_map_only(OnGpu, lambda one: one.as_subclass(_TENSOR), (args, kwargs))

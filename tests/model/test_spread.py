@@ -18,14 +18,15 @@ def gpus():
         yield
 
 
-@pytest.fixture(params=NETWORKS)
-def folder(request, tmp_path):
-    """A checkpoint of each architecture."""
-    network(request.param).save_pretrained(tmp_path)
-    return tmp_path
+def saved(name, folder):
+    """Save a network of an architecture; return the folder."""
+    network(name).save_pretrained(folder)
+    return folder
 
 
-def test_every_number_is_that_of_the_network_on_one_device(folder):
+@pytest.mark.parametrize("name", NETWORKS)
+def test_every_number_is_that_of_the_network_on_one_device(tmp_path, name):
+    folder = saved(name, tmp_path)
     whole, spread = load_model(folder, device="cuda:0"), load_model(folder, device=DEVICES)
     assert [str(device) for device in spread.devices] == DEVICES
     mask = torch.ones_like(TOKENS, dtype=torch.bool)
@@ -41,7 +42,9 @@ def test_every_number_is_that_of_the_network_on_one_device(folder):
     assert torch.equal(spread.loss(TOKENS).to("cpu"), whole.loss(TOKENS).to("cpu"))
 
 
-def test_it_generates_the_same_tokens(folder):
+@pytest.mark.parametrize("name", ["gpt2", "olmo2"])
+def test_it_generates_the_same_tokens(tmp_path, name):
+    folder = saved(name, tmp_path)
     whole, spread = load_model(folder), load_model(folder, device="cuda:0,cuda:1")
     found = generate(spread, TOKENS[:, :4], 5)
     assert torch.equal(found.to("cpu"), generate(whole, TOKENS[:, :4], 5))
@@ -76,7 +79,8 @@ def test_random_weights_do_not_depend_on_the_devices():
         assert torch.equal(weight.to("cpu"), whole.state_dict()[name])
 
 
-def test_a_gpu_with_too_little_memory_has_one_block_at_a_time(folder):
+def test_a_gpu_with_too_little_memory_has_one_block_at_a_time(tmp_path):
+    folder = saved("gemma3_text", tmp_path)
     whole = load_model(folder, "bfloat16", "cuda:1")
     read = load_model(folder, "bfloat16", "cuda:1", in_memory=False)
     assert torch.equal(read(TOKENS).to("cpu"), whole(TOKENS).to("cpu"))
