@@ -13,7 +13,7 @@ from probekit.experiment.data import DataSection, read_tables
 from probekit.experiment.document import Document, read_document, validated
 from probekit.experiment.interventions import Interventions, Measures, check_interventions
 from probekit.experiment.locations import find_file, resolve_experiment
-from probekit.experiment.model import ModelSection, TokensSection
+from probekit.experiment.model import ModelSection, TokensSection, dtype_on
 from probekit.experiment.probe import ProbeSection
 from probekit.section import FolderName, Section, Seed, SettingsFile, rule_error, unique_items
 
@@ -235,8 +235,8 @@ class Experiment(SettingsFile):
         """Return a copy with the dtype that `model.dtype: auto` means on a device."""
         if self.model.dtype != "auto":
             return self
-        dtype = "float32" if device.partition(":")[0] == "cpu" else "bfloat16"
-        return self.model_copy(update={"model": self.model.model_copy(update={"dtype": dtype})})
+        model = self.model.model_copy(update={"dtype": dtype_on(device)})
+        return self.model_copy(update={"model": model})
 
     def _holding(
         self, section: str, what: str, held: Any, facts: Mapping[str, Any], **values: str

@@ -33,6 +33,7 @@ from probekit.activations.records import (
 )
 from probekit.activations.store import ActivationStore
 from probekit.data.positions import RowPlan
+from probekit.experiment.model import dtype_on
 from probekit.experiment.schema import Experiment
 from probekit.memory import joined
 from probekit.model.families.table import find_config, network_class
@@ -197,6 +198,7 @@ def plan_tokens(
     names = config.sites.expand(list(sites))
     check_storable(names)
     network, none = network_class(config)(config, seed=None), np.empty(0, np.int64)
+    network.to(getattr(torch, dtype_on(device)))
     no_rows = RowPlan(none, none, none)
     identity = identify(network, NO_DIGEST, [], no_rows, dtype, device.partition(":")[0])
     # A batch has at least one sequence, and a shard at least one batch.
