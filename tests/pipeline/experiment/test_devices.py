@@ -77,7 +77,7 @@ def test_missing_devices_are_refused_with_those_that_there_are(own, gpus):
 def test_what_needs_a_single_device_refuses_several(own, gpus):
     edits = (
         "interventions=[{do: ablate, with: zero, sites: [blocks.0.hook_resid_pre]}]",
-        "measure=[{logit_difference: {answer: label}}]",
+        "measure=[{logit_difference: {answer: label, wrong: group}}]",
     )
     advice = "--device cuda:0,cuda:1: this needs a single device.*`probekit run` without interv"
     experiment = own.load(*QUICK, *edits)
