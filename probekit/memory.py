@@ -25,10 +25,10 @@ _FAILED = re.compile("allocate memory|out of memory|could not create a (memory|p
 _PART_FOR_WEIGHTS = 0.8  # of the available memory; the rest is for activations and copies
 
 
-def joined(device: str | Sequence[str]) -> str:
+def device_text(device: str | Sequence[str]) -> str:
     """Return the name of a device, or of several that share a network, as in `cuda:0,cuda:1`.
 
-    >>> joined(["cuda:0", "cuda:1"])
+    >>> device_text(["cuda:0", "cuda:1"])
     'cuda:0,cuda:1'
     """
     return ",".join(map(str, device if isinstance(device, list | tuple) else [device]))

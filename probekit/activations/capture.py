@@ -68,8 +68,8 @@ class Work:
         sites: full names of sites with a pos axis.
         shards: the batches of each shard.
         store: the store that receives the rows.
-        exact: returns the network in float32, of which the errors of the first rows are measured;
-            None for none.
+        exact: returns the network in float32, with which the first rows are compared to measure
+            their errors; None for no comparison.
     """
 
     model: Network

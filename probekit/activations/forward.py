@@ -190,7 +190,7 @@ def run_batches(
 
 @cache
 def _copies_from(gpu: torch.device) -> torch.cuda.Stream:
-    """Return the stream of a GPU for copies to the host, which run beside its computations."""
+    """Return the stream of a GPU for copies to the host, which run during its computations."""
     return torch.cuda.Stream(gpu)  # type: ignore[no-untyped-call]
 
 

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from probekit.errors import ConfigError
-from probekit.memory import joined
+from probekit.memory import device_text
 from probekit.model.config import ModelConfig
 from probekit.model.layers.cross_entropy import cross_entropy
 from probekit.model.layers.modules import Norm
@@ -144,7 +144,7 @@ class Network(nn.Module):
         Args:
             device: a device, or several as a list or as in `cuda:0,cuda:1`.
         """
-        devices = [torch.device(name) for name in joined(device).split(",")]
+        devices = [torch.device(name) for name in device_text(device).split(",")]
         total, done = sum(parameter.numel() for parameter in self.parameters()), 0.0
         places: dict[str, torch.device] = {}
         for part, group in groupby(self.named_parameters(), lambda item: self._part_of(item[0])):
@@ -389,7 +389,7 @@ class Network(nn.Module):
             readers: function of each parameter that returns it, all in one dtype, by name.
             device: device of the weights; of several, the first is used.
         """
-        device = joined(device).split(",")[0]
+        device = device_text(device).split(",")[0]
         prefix = f"{self.config.WEIGHTS.norm}."
         norm = {
             name: read().to(device) for name, read in readers.items() if name.startswith(prefix)

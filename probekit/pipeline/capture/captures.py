@@ -35,7 +35,7 @@ from probekit.activations.store import ActivationStore
 from probekit.data.positions import RowPlan
 from probekit.experiment.model import dtype_on
 from probekit.experiment.schema import Experiment
-from probekit.memory import joined
+from probekit.memory import device_text
 from probekit.model.families.table import find_config, network_class
 from probekit.pipeline.capture.jobs import Job, Workers, begin_work, put_job
 from probekit.pipeline.experiment.prepare import prepare, row_shape
@@ -73,7 +73,7 @@ def capture_only(
     Raises:
         ProbekitError: one of its subclasses; the message names the problem and its location.
     """
-    device = joined(device)
+    device = device_text(device)
     check_device_name(device)
     experiment = experiment.on_device(device)
     # With a crew this process only digests the weights, and it may have no GPU.

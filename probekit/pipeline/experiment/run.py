@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from probekit.errors import path_of
 from probekit.experiment.activations import ActivationExperiment, AnyExperiment
 from probekit.experiment.loader import make_experiment
-from probekit.memory import joined
+from probekit.memory import device_text
 from probekit.pipeline.experiment.finished import find_finished, finished_result, inputs_digest
 from probekit.progress import shown_progress
 from probekit.terminal import Watcher
@@ -68,7 +68,7 @@ def run(  # noqa: PLR0913  # one call, whose options have defaults
         ProbekitError: one of its subclasses; the message names the problem and its location.
     """
     made = make_experiment(experiment, data, model)
-    device = joined(device)
+    device = device_text(device)
     results_folder = path_of("out", out)
     if cache_root is not None:
         path_of("cache_root", cache_root)
