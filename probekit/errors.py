@@ -67,6 +67,10 @@ class OutOfMemoryError(ProbekitError, MemoryError):
     """Too little memory for a tensor; the message states how much it needs."""
 
 
+class DeviceLostError(ProbekitError, RuntimeError):
+    """A device that failed during a computation; the message states how to resume."""
+
+
 class StoreError(ProbekitError, OSError):
     """A failed read or write of stored files: full disk, damaged shard, read-only folder."""
 

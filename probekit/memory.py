@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -25,6 +25,15 @@ _FAILED = re.compile("allocate memory|out of memory|could not create a (memory|p
 _PART_FOR_WEIGHTS = 0.8  # of the available memory; the rest is for activations and copies
 
 
+def device_text(device: str | Sequence[str]) -> str:
+    """Return the name of a device, or of several that share a network, as in `cuda:0,cuda:1`.
+
+    >>> device_text(["cuda:0", "cuda:1"])
+    'cuda:0,cuda:1'
+    """
+    return ",".join(map(str, device if isinstance(device, list | tuple) else [device]))
+
+
 def available_memory(device: str = "cpu") -> float:
     """Return the memory in bytes that this process can still use; infinity if it is not known.
 
@@ -33,8 +42,12 @@ def available_memory(device: str = "cpu") -> float:
     the machine. For a worker it is at most its share of what was available before all started.
 
     Args:
-        device: device whose memory is meant, e.g. `cuda:1`.
+        device: device whose memory is meant, e.g. `cuda:1`; of several, which hold equal shares of
+            a network, it is their number times the smallest memory.
     """
+    if "," in device:
+        names = device.split(",")
+        return len(names) * min(map(available_memory, names))
     share = float(os.environ.get(SHARE) or math.inf)
     if device.startswith("cuda"):
         import torch

@@ -21,8 +21,9 @@ from threadpoolctl import threadpool_limits
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from probekit.errors import ConfigError
+from probekit.errors import ConfigError, DeviceLostError
 from probekit.files import Disk, Draft
+from probekit.memory import is_out_of_memory
 
 # oneDNN's linear layer, which torch.compile also uses. torch's default is MKL, which uses half of
 # the vector width on processors other than Intel's. It is 2.3 times slower on an AMD EPYC with
@@ -294,33 +295,78 @@ def with_gradient(value: Tensor, of: Tensor) -> Tensor:
     return value.detach() + (of - of.detach())  # the difference is 0, with the gradient of `of`
 
 
-def check_device(device: str, use: Callable[[str], object] | None = None) -> None:
+def to_device(x: Tensor, device: torch.device) -> Tensor:
+    """Return a tensor on a device, without waiting for a copy to a GPU."""
+    return x.to(device, non_blocking=device.type == "cuda")
+
+
+def check_device(
+    device: str, use: Callable[[str], object] | None = None, *, several: bool = False
+) -> None:
     """Raise ConfigError if a device is not available on this machine.
 
     Args:
-        device: name of the device, such as `cuda:1`.
+        device: name of the device, such as `cuda:1`; or several, such as `cuda:0,cuda:1`.
         use: function of torch that fails without the device; None computes on it.
+        several: whether several devices can be used.
 
     Raises:
         ConfigError: the device is unknown or unavailable; the message lists the available devices
-            and quotes the message of torch.
+            and quotes the message of torch. Or there are several devices, but only one can be used,
+            or they are of different types.
     """
-    try:
-        torch.zeros(1, device=device).item() if use is None else use(device)
-    except (RuntimeError, AssertionError, ImportError, NotImplementedError, TypeError) as error:
-        others = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
-        known = ", ".join(["cpu", *(name for name, is_there in others.items() if is_there)])
-        reason = str(error).splitlines()[0].rstrip(".")
-        raise ConfigError(f"--device {device}: {reason}. Available devices: {known}.") from error
+    names = device.split(",")
+    if len(names) > 1 and not several:
+        raise ConfigError(
+            f"--device {device}: this needs a single device. `probekit run` without interventions, "
+            "`probekit cache`, and `load_model` spread a network over several."
+        )
+    if len({name.partition(":")[0] for name in names}) > 1:
+        raise ConfigError(f"--device {device}: several devices must be of one type.")
+    for name in names:
+        try:
+            torch.zeros(1, device=name).item() if use is None else use(name)
+        except (RuntimeError, AssertionError, ImportError, NotImplementedError, TypeError) as error:
+            known = ["cpu", *(f"cuda:{index}" for index in range(torch.cuda.device_count()))]
+            known += ["mps"] * torch.backends.mps.is_available()
+            reason = str(error).splitlines()[0].rstrip(".")
+            raise ConfigError(
+                f"--device {name}: {reason}. Available devices: {', '.join(known)}."
+            ) from error
 
 
 def check_device_name(device: str) -> None:
-    """Raise ConfigError if no machine can have a device of this name.
+    """Raise ConfigError if no machine can have a device of this name, or several of them.
 
     Raises:
-        ConfigError: the name is invalid.
+        ConfigError: a name is invalid.
     """
-    check_device(device, torch.device)
+    check_device(device, torch.device, several=True)
+
+
+_LOST = re.compile("(CUDA|HIP|MPS|XPU).* error|device-side assert", re.IGNORECASE)
+
+
+@contextmanager
+def naming_lost_device(device: str) -> Iterator[None]:
+    """Turn the error of a device that fails in the block into a DeviceLostError.
+
+    Raises:
+        DeviceLostError: the device failed; the message states how to resume.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        is_lost = isinstance(error, torch.AcceleratorError) or bool(_LOST.search(str(error)))
+        if isinstance(error, DeviceLostError) or not is_lost or is_out_of_memory(error):
+            raise
+        kind = device.partition(":")[0]
+        raise DeviceLostError(
+            f"The device {device} was lost: {str(error).splitlines()[0].rstrip('.')}. Finished "
+            "shards and sites are saved: the same command resumes, with another --device of the "
+            f"type {kind} if this one does not recover. On another type, activations are computed "
+            "again, because their last bits differ."
+        ) from error
 
 
 @contextmanager

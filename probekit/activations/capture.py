@@ -22,6 +22,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
 from typing import NamedTuple, TypeVar
 
@@ -31,7 +32,7 @@ import torch
 from probekit.activations import forward
 from probekit.activations.local import Files
 from probekit.activations.records import FloatArray, Identity, Location, batch_tokens, identify
-from probekit.activations.store import ActivationStore
+from probekit.activations.store import ActivationStore, ShardWriter
 from probekit.activations.upkeep import SHARD_LOCK, caches_in
 from probekit.amounts import size_in_words
 from probekit.data.positions import IntArray, RowPlan
@@ -41,6 +42,7 @@ from probekit.model.config import ModelConfig, count_components, count_parameter
 from probekit.model.families.table import config_of
 from probekit.model.network import Network
 from probekit.model.sites.catalogue import describe, layer_of
+from probekit.products import naming_lost_device
 from probekit.terminal import SILENT, Watcher
 
 Item = TypeVar("Item")
@@ -49,6 +51,7 @@ OnRows = Callable[[int], None]  # called with the number of newly computed rows
 
 # Measured memory of a process: its libraries, and batches whose rows are in memory together.
 _LIBRARIES, _BATCHES = 320 << 20, 3
+ROWS_COMPARED = 64  # rows that are also computed in float32, to measure errors
 MAX_WAITING = 2  # batches whose rows wait to be written, in memory
 PATIENCE = 60.0  # minimum seconds before the holder of a lock is considered dead
 _PAUSE = 0.25  # seconds between checks of shards that other workers have locked
@@ -65,6 +68,8 @@ class Work:
         sites: full names of sites with a pos axis.
         shards: the batches of each shard.
         store: the store that receives the rows.
+        exact: returns the network in float32, with which the first rows are compared to measure
+            their errors; None for no comparison.
     """
 
     model: Network
@@ -72,6 +77,7 @@ class Work:
     sites: tuple[str, ...]
     shards: Sequence[Sequence[forward.Batch]]
     store: ActivationStore
+    exact: Callable[[], Network] | None = None
 
     @classmethod
     def begin(
@@ -85,6 +91,7 @@ class Work:
         root: Location | Files,
         dtype: str,
         device: str | None = None,
+        exact: Callable[[], Network] | None = None,
     ) -> Work:
         """Return the work for a capture; its store is created, or opened if it exists.
 
@@ -97,6 +104,7 @@ class Work:
             root: folder or URL that contains caches, or the files of the cache itself.
             dtype: dtype on disk, a key of `CODES`.
             device: type of the devices that will compute; None for the model's.
+            exact: returns the network in float32; see `Work`.
 
         Raises:
             ConfigError: a site has no pos axis.
@@ -109,7 +117,7 @@ class Work:
         shards = shards_of(identity, tokens, plan)
         order = [np.concatenate([batch.rows for batch in shard]) for shard in shards]
         store = ActivationStore.create(root, identity, plan, order)
-        return cls(model, plan, tuple(sites), shards, store)
+        return cls(model, plan, tuple(sites), shards, store, exact)
 
     def missing_sites(self) -> MissingSites:
         """Return the missing sites of each incomplete shard, by index of the shard."""
@@ -123,49 +131,83 @@ class Work:
         """Return the number of rows of a shard."""
         return sum(len(batch.rows) for batch in self.shards[shard])
 
-    def compute(self, shard: int, sites: Sequence[str], on_rows: OnRows = lambda _: None) -> None:
-        """Compute and commit one shard of some sites.
+    def compute(self, missing: MissingSites, on_rows: OnRows = lambda _: None) -> None:
+        """Compute and commit shards, each at some sites.
 
         Raises:
             StoreError: the store cannot be written, or a value is not finite.
             OutOfMemoryError: an allocation failed.
+            DeviceLostError: the device failed.
         """
+        devices = ",".join(map(str, self.model.devices))
         try:
-            self._compute(shard, sites, on_rows)
+            with naming_lost_device(devices):
+                self._compute(missing, on_rows)
         except (MemoryError, RuntimeError) as error:
             if not is_out_of_memory(error):
                 raise
             model = self.model
             needed = capture_bytes(
-                model.config, model.dtype, sites, self.shards, in_memory=model.is_in_memory
+                model.config, model.dtype, self.sites, self.shards, in_memory=model.is_in_memory
             )
             raise OutOfMemoryError(
                 f"There is not enough memory to capture ({str(error) or 'an allocation failed'}): "
                 f"each process needs about {size_in_words(needed)}, and "
-                f"{size_in_words(available_memory(str(model.device)))} are available. Capture "
+                f"{size_in_words(available_memory(devices))} are available. Capture "
                 "fewer sites (`capture.sites`) or one position instead of all (`tokens.position`), "
                 "set `model.dtype: bfloat16`, or start fewer `--workers`. Committed shards are "
                 "saved."
             ) from error
 
-    def _compute(self, shard: int, sites: Sequence[str], on_rows: OnRows) -> None:
-        """Compute and commit one shard; arguments as in `compute`."""
-        dtype = self.store.identity.dtype
-        with self.store.writing(sites, shard) as writers:
+    def _compute(self, missing: MissingSites, on_rows: OnRows) -> None:
+        """Compute and commit shards; one thread writes them, while the next rows are computed."""
+        model, dtype, n_tokens = self.model, self.store.identity.dtype, 0.0  # each batch alone
+        if not model.is_in_memory:
+            n_tokens = tokens_together(model.config, model.dtype, str(model.device))
+        writers: dict[str, ShardWriter] = {}
 
-            def append(part: forward.BatchRows) -> None:
-                for site, values in part.arrays().items():
-                    writers[site].append(values)
+        def call(step: Callable[[], object]) -> None:
+            step()
 
-            with in_background(append) as submit:
-                n_tokens = 0.0  # each batch alone
-                if not self.model.is_in_memory:
-                    model = self.model
-                    n_tokens = tokens_together(model.config, model.dtype, str(model.device))
+        def begin(shard: int, sites: Sequence[str]) -> None:
+            writers.update(files.enter_context(self.store.writing(sites, shard)))
+
+        def append(part: forward.BatchRows) -> None:
+            for site, values in part.arrays().items():
+                writers[site].append(values)
+
+        if self.exact is not None and 0 in missing:
+            self.store.add_errors(self._errors(self.exact(), missing[0]))
+        # `files` are those of one shard at a time; after a failure they are removed.
+        with contextlib.ExitStack() as files, in_background(call) as submit:
+            for shard, sites in missing.items():
+                submit(partial(begin, shard, sites))
                 for batches in forward.split_batches(self.shards[shard], n_tokens):
-                    for part in forward.run_batches(self.model, batches, self.plan, sites, dtype):
-                        submit(part)
+                    for part in forward.run_batches(model, batches, self.plan, sites, dtype):
+                        submit(partial(append, part))
                     on_rows(sum(len(batch.rows) for batch in batches))
+                submit(files.close)  # commits the shard
+
+    def _errors(self, exact: Network, sites: Sequence[str]) -> dict[str, float]:
+        """Return the median of |x - y| / |y| over the first rows at each site.
+
+        The rows x are those of the model, and y those of the same network in float32.
+        """
+        first, n = self.shards[0][0], ROWS_COMPARED
+        n_sequences = int(first.member[:n][-1]) + 1
+        batch = forward.Batch(first.sequences[:n_sequences], first.rows[:n], first.member[:n])
+        x, y = (
+            {
+                site: rows.reshape(len(rows), -1)
+                for part in forward.run_batches(model, [batch], self.plan, sites, "float32")
+                for site, rows in part.arrays().items()
+            }
+            for model in (self.model, exact)
+        )
+        tiny = np.finfo(np.float32).tiny  # for a row of zeros
+        norm = partial(np.linalg.norm, axis=1)
+        errors = {site: norm(x[site] - y[site]) / (norm(y[site]) + tiny) for site in sites}
+        return {site: float(np.median(error)) for site, error in errors.items()}
 
 
 def capture_bytes(
@@ -192,6 +234,9 @@ def capture_bytes(
     for site in sites:
         axes = config.sites.axes_of(site)
         features[layer_of(site)] += math.prod(sizes[axis] for axis in axes[2:])
+    largest = max(parts.values())
+    # Of half precision, errors are measured first, with one part of the network in float32.
+    measuring = 4 * largest if dtype.itemsize < 4 else 0
     n_tokens = max(map(_n_padded, chain(*shards)))  # of the largest batch
     of_token = 4 * 4 * sizes["d_model"] + dtype.itemsize * (
         4 * sizes["d_model"] + 2 * sizes["d_mlp"]
@@ -200,15 +245,15 @@ def capture_bytes(
     if in_memory:
         size += count_parameters(config) * dtype.itemsize
         n_rows = max(sum(len(one.rows) for one in shard[:_BATCHES]) for shard in shards)
-        return size + 4 * n_rows * features.total()
+        return size + max(4 * n_rows * features.total(), measuring)
     most = tokens_together(config, dtype, "cpu")
     streams, rows = 0, 0
     for shard in shards:
         for batches in forward.split_batches(shard, most):
             streams = max(streams, sum(map(_n_padded, batches)))
             rows = max(rows, sum(len(batch.rows) for batch in batches))
-    size += 4 * sizes["d_model"] * streams + 4 * rows * max(features.values())
-    return size + max(parts.values()) * dtype.itemsize
+    size += 4 * sizes["d_model"] * streams
+    return size + max(4 * rows * max(features.values()) + largest * dtype.itemsize, measuring)
 
 
 def _n_padded(batch: forward.Batch) -> int:
@@ -262,8 +307,7 @@ def shards_of(
 
 def compute_locally(work: Work, incomplete: MissingSites, on_rows: OnRows) -> None:
     """Compute all missing shards in this process."""
-    for shard, sites in incomplete.items():
-        work.compute(shard, sites, on_rows)
+    work.compute(incomplete, on_rows)
 
 
 def check_storable(sites: Iterable[str]) -> None:
@@ -419,6 +463,8 @@ def _derive(store: ActivationStore, root: Location, sites: Sequence[str]) -> Non
             source.verify(available)
             for site in available:
                 _fill_site(store, source, site, source_rows)
+            errors = source.errors()
+            store.add_errors({site: errors[site] for site in available if site in errors})
             unfilled = [site for site in unfilled if site not in available]
 
 
@@ -508,7 +554,7 @@ def compute_shards(work: Work, seed: int) -> Iterator[ShardDone]:
                 sites = store.missing_sites(requested, shard)
                 if sites:
                     start = time.monotonic()
-                    work.compute(shard, sites)
+                    work.compute({shard: sites})
                     seconds = time.monotonic() - start
                     slowest = max(slowest, seconds)
                     yield ShardDone(shard, len(sites), work.n_rows_of(shard), seconds)
@@ -550,10 +596,12 @@ def stream_rows(
     """
     check_storable(sites)
     for batch in forward.make_batches(tokens, plan, batch_tokens(model.device.type)):
-        part = forward.run_batch(model, batch, plan, sites, dtype)
+        values: dict[str, FloatArray] = {}
+        for part in forward.run_batches(model, [batch], plan, sites, dtype):
+            values |= part.arrays()
         if on_batch is not None:
             on_batch(len(batch.rows))
-        yield part.rows, part.arrays()
+        yield batch.rows, values
 
 
 def estimate_seconds(
@@ -569,6 +617,7 @@ def estimate_seconds(
     times = []
     for _ in range(3):  # the first is a warm-up
         start = time.perf_counter()
-        forward.run_batch(model, batch, plan, sites, "float32").arrays()
+        for part in forward.run_batches(model, [batch], plan, sites, "float32"):
+            part.arrays()
         times.append(time.perf_counter() - start)
     return min(times[1:]) * sum(batch.n_tokens for batch in batches) / batch.n_tokens

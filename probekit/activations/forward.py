@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 import torch
@@ -17,6 +18,7 @@ from probekit.data.positions import IntArray, RowPlan
 from probekit.model.network import Network
 from probekit.model.passes.inputs import pad
 from probekit.model.passes.taps import Tap
+from probekit.products import to_device
 
 
 @dataclass(frozen=True)
@@ -112,21 +114,21 @@ class BatchRows:
         rows: row indices in the plan, shape (n_rows,).
         values: values of the rows in host memory, by site, shape [row ...].
         dtype: dtype on disk, to which the result of `arrays` is rounded.
-        arrival: event after the last copy; None if nothing is copied from a device.
+        arrivals: events after the last copies; empty if nothing is copied from a GPU.
     """
 
     rows: IntArray
     values: dict[str, Tensor]
     dtype: str
-    arrival: torch.cuda.Event | None
+    arrivals: Sequence[torch.cuda.Event]
 
     def arrays(self) -> dict[str, FloatArray]:
         """Wait for the copies and return the rows at each site, shape (n_rows, ...).
 
         Rows in bfloat16 are returned as float32, because NumPy has no bfloat16.
         """
-        if self.arrival is not None:
-            self.arrival.synchronize()
+        for arrival in self.arrivals:
+            arrival.synchronize()
         dtype = getattr(torch, self.dtype)
         readable = torch.float32 if dtype == torch.bfloat16 else dtype
         return {site: rows.to(dtype).to(readable).numpy() for site, rows in self.values.items()}
@@ -153,85 +155,79 @@ def split_batches(batches: Sequence[Batch], most: float) -> Iterator[Sequence[Ba
 
 
 @torch.inference_mode()
-def run_batch(
-    model: Network, batch: Batch, plan: RowPlan, sites: Sequence[str], dtype: str
-) -> BatchRows:
-    """Run the model on one batch and return the requested rows at each site.
+def run_batches(
+    model: Network, batches: Sequence[Batch], plan: RowPlan, sites: Sequence[str], dtype: str
+) -> Iterator[BatchRows]:
+    """Run the model on batches and yield the requested rows.
 
-    Rows on a GPU are copied to the host asynchronously, while the next batch is computed.
+    With weights in memory, each result has the rows of one batch at all sites. Otherwise weights
+    are read once for all batches, whose residual streams are in memory, and each result has the
+    rows of one batch at the sites of one block. Rows on a GPU are copied to pinned host memory on a
+    stream of their own, while the next batch is computed.
 
     Args:
         model: the network.
-        batch: sequences to run, and the rows to extract from them.
+        batches: sequences to run, and the rows to extract from them.
         plan: the positions of each row.
         sites: full names of sites with a pos axis.
         dtype: dtype on disk, `float32`, `float16` or `bfloat16`.
     """
-    values: dict[str, Tensor] = {}
-    ids, mask, extract, at = _pass(model, batch, plan, dtype, values)
-    # A caller's autocast would round the products, which the identity does not record.
-    with torch.autocast(model.device.type, enabled=False):
-        model(ids, mask, extract, sites, logits=False, at=at)
-    return BatchRows(batch.rows, values, dtype, _arrival(model))
-
-
-@torch.inference_mode()
-def run_batches(
-    model: Network, batches: Sequence[Batch], plan: RowPlan, sites: Sequence[str], dtype: str
-) -> Iterator[BatchRows]:
-    """Run the model on several batches together; yield the rows of one block after another.
-
-    Weights that are not in memory are read once for all batches, whose residual streams are in
-    memory; each result has the rows of one batch at the sites of one block. If they are in memory,
-    one batch is run after another, with all sites. Arguments and rows are those of `run_batch`.
-    """
-    if model.is_in_memory:
-        for batch in batches:
-            yield run_batch(model, batch, plan, sites, dtype)
-        return
     values: list[dict[str, Tensor]] = [{} for _ in batches]
-    passes = [
-        _pass(model, batch, plan, dtype, values_of_batch)
-        for batch, values_of_batch in zip(batches, values, strict=True)
-    ]
+    passes = (_pass(batch, plan, dtype, rows) for batch, rows in zip(batches, values, strict=True))
     parts = model.run_together(passes, sites)
     while True:
+        # A caller's autocast would round the products, which the identity does not record.
         with torch.autocast(model.device.type, enabled=False):
-            if next(parts, None) is None:
-                return
-        arrival = _arrival(model)
-        for batch, values_of_batch in zip(batches, values, strict=True):
-            yield BatchRows(batch.rows, dict(values_of_batch), dtype, arrival)
-            values_of_batch.clear()
+            done = next(parts, None)
+        if done is None:
+            return
+        gpus = [device for device in model.devices if device.type == "cuda"]
+        arrivals = [_copies_from(device).record_event() for device in gpus]
+        for number in done:
+            yield BatchRows(batches[number].rows, dict(values[number]), dtype, arrivals)
+            values[number].clear()
 
 
-def _arrival(model: Network) -> torch.cuda.Event | None:
-    """Return an event after the copies that were started; None if the model is not on a GPU."""
-    is_cuda = model.device.type == "cuda"
-    return torch.cuda.current_stream(model.device).record_event() if is_cuda else None
+@cache
+def _copies_from(gpu: torch.device) -> torch.cuda.Stream:
+    """Return the stream of a GPU for copies to the host, which run during its computations."""
+    return torch.cuda.Stream(gpu)  # type: ignore[no-untyped-call]
+
+
+def _to_host(rows: Tensor) -> Tensor:
+    """Start the copy of rows from a GPU to pinned memory, without waiting for it."""
+    copies = _copies_from(rows.device)
+    copies.wait_stream(torch.cuda.current_stream(rows.device))  # until the rows are computed
+    with torch.cuda.stream(copies):
+        copied = rows.to("cpu", non_blocking=True)
+    rows.record_stream(copies)  # keeps their memory until they are copied
+    return copied
 
 
 def _pass(
-    model: Network, batch: Batch, plan: RowPlan, dtype: str, values: dict[str, Tensor]
+    batch: Batch, plan: RowPlan, dtype: str, values: dict[str, Tensor]
 ) -> tuple[Tensor, Tensor, Tap, Tensor | None]:
     """Return tokens, mask, tap and `at` of the pass of a batch; the tap puts rows into `values`."""
     ids, mask = pad(batch.sequences, "right")
-    device, is_cuda = model.device, model.device.type == "cuda"
     counts = plan.offsets[batch.rows + 1] - plan.offsets[batch.rows]
     row_of_place = np.repeat(np.arange(len(counts)), counts)
     places_of_width, at = _plan_gathers(batch, plan, ids.shape[1], row_of_place, counts)
-    # The places, rows and counts on the device.
-    gathers = {width: torch.from_numpy(n).to(device) for width, n in places_of_width.items()}
-    row, count = torch.from_numpy(row_of_place).to(device), torch.from_numpy(counts).to(device)
+
+    @cache
+    def gathers(width: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the places, their rows, and the number of places of each row on a device."""
+        arrays = (places_of_width[width], row_of_place, counts)
+        places, row, count = (to_device(torch.from_numpy(one), device) for one in arrays)
+        return places, row, count
 
     def extract(site: str, value: Tensor) -> Tensor:
         """Keep the requested rows of a site, as a tap that changes nothing."""
-        places = gathers[value.shape[1]]
+        places, row, count = gathers(value.shape[1], value.device)
         picked = value.flatten(0, 1).index_select(0, places)  # a copy: a view keeps the batch alive
         # Rows of one position each need no mean.
         rows = picked.float() if len(places) == len(count) else row_means(picked, row, count)
-        if is_cuda:  # converted first, which halves the copy; it is non-blocking to pinned memory
-            rows = rows.to(getattr(torch, dtype)).to("cpu", non_blocking=True)
+        if value.device.type == "cuda":  # converted first, which halves the copy
+            rows = _to_host(rows.to(getattr(torch, dtype)))
         values[site] = rows
         return value
 

@@ -44,6 +44,7 @@ SHARD_ROWS = 4096
 CODES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 BATCH_TOKENS = {"cpu": 2048, "cuda": 16384}  # sized for CPU caches, and for GPU throughput
 SPEC, ROWS, MANIFEST = "spec.json", "rows.safetensors", "manifest.json"
+ERRORS = "errors.json"  # of rows whose forward pass is in half precision
 NO_DIGEST = "0" * 64  # in place of a digest in the plan of a store
 
 
@@ -93,6 +94,11 @@ class Identity:
     def key(self) -> str:
         """Name of the cache folder: the first 24 digits of the digest of all fields."""
         return digest_json(self.to_json())[:24]
+
+    @property
+    def is_half(self) -> bool:
+        """Whether the forward pass computes in half precision."""
+        return self.compute.startswith(("bfloat16", "float16"))
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields as a plain dictionary."""
@@ -176,6 +182,12 @@ def read_numbers(stored: npt.NDArray[Any]) -> FloatArray:
     return (
         (stored.astype(np.uint32) << 16).view(np.float32) if stored.dtype == np.uint16 else stored
     )
+
+
+def pack_errors(errors: Mapping[str, float]) -> bytes:
+    """Return the bytes of `errors.json`, whose length depends on the sites only."""
+    texts = {site: f"{error:.3e}" for site, error in sorted(errors.items())}
+    return seal({"against": "float32", "relative_error": texts}, FORMAT)
 
 
 # The arrays of a layout, in the order of its file.

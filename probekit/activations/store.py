@@ -5,6 +5,7 @@
     <cache>/<key>/<site>/00000.<digest>.safetensors   rows of one shard, shape (n_rows, ...)
     <cache>/<key>/<site>/00000.json        record of the shard; created last and exclusively
     <cache>/<key>/manifest.json            finished sites and one root digest
+    <cache>/<key>/errors.json              relative errors of a forward pass in half precision
     <cache>/<key>/.lock*, *.claim, *.job.json   locks, and jobs of workers; see `local`, `upkeep`
 
 A shard without a record counts as missing. A site is finished when all its shards are committed.
@@ -27,6 +28,8 @@ from probekit.activations.local import LOCK, Files, LocalFiles, damaged, is_url,
 from probekit.activations.records import (
     CODES,
     DTYPES,
+    ERRORS,
+    FORMAT,
     MANIFEST,
     ROWS,
     SPEC,
@@ -37,6 +40,7 @@ from probekit.activations.records import (
     Manifest,
     ShardRecord,
     Spec,
+    pack_errors,
     pack_layout,
     read_numbers,
     record_name,
@@ -56,7 +60,7 @@ from probekit.errors import (
 )
 from probekit.files import Draft
 from probekit.model.weights.files import ArrayHeader, header
-from probekit.provenance import digest
+from probekit.provenance import digest, unseal
 
 _SYNCS_AT_ONCE = 8  # files that are synced in parallel
 
@@ -419,6 +423,25 @@ class ActivationStore:
     def digest_of(self, sites: Sequence[str]) -> str:
         """Return one digest of the identity and the rows of finished sites, given in any order."""
         return self._manifest_of({site: self.records(site) for site in sites}).root
+
+    def errors(self) -> dict[str, float]:
+        """Return the relative error of the first rows at each site where it was measured.
+
+        Rows are compared with those that the same network computes in float32; see
+        `Work`. Sites computed in float32 or float64 have none.
+        """
+        data = self.files.read_all([ERRORS]).get(ERRORS)
+        with contextlib.suppress(StoreError, LookupError, ValueError):  # a damaged file has none
+            texts = unseal(data or b"", ERRORS, FORMAT)["relative_error"]
+            return {site: float(text) for site, text in texts.items()}
+        return {}
+
+    def add_errors(self, errors: Mapping[str, float]) -> None:
+        """Store the relative errors of sites, in addition to those of other sites."""
+        if errors:
+            with self.files.draft(ERRORS) as draft:
+                draft.write(pack_errors({**self.errors(), **errors}))
+                self.files.publish(draft, ERRORS)
 
     def verify(self, sites: Sequence[str] | None = None) -> None:
         """Verify the layout and every committed shard of the given sites (default: all) by digest.

@@ -10,7 +10,7 @@ from functools import partial
 from typing import NamedTuple
 
 from probekit.activations.local import LOCK, Files, as_place, join
-from probekit.activations.records import MANIFEST, ROWS, SPEC, Location, record_name
+from probekit.activations.records import ERRORS, MANIFEST, ROWS, SPEC, Location, record_name
 from probekit.activations.store import ActivationStore, files_at, is_intact
 from probekit.amounts import counted
 from probekit.errors import (
@@ -304,8 +304,8 @@ def remove_cache(place: Location) -> list[str]:
         for name in files.sizes():
             if name.endswith((JOB, SHARD_LOCK)):
                 files.remove(name)
-        files.remove(ROWS)
-        files.remove(SPEC)
+        for name in (ERRORS, ROWS, SPEC):
+            files.remove(name)
     for lock in (LOCK, f"{LOCK}.mend"):  # after the block: Windows cannot remove an open file
         files.remove(lock)
     if files.remove_folder():
@@ -359,6 +359,8 @@ def copy_cache(
             watcher.progress("copy", done, len(missing))
             copy.adopt(record, source_store.files.chunks(record.file))
         watcher.progress("copy", len(missing), len(missing))
+        errors = source_store.errors()
+        copy.add_errors({site: errors[site] for site in sites if site in errors})
         copy.seal()
     if pin is not None and copy.digest_of(sites) != pin:
         raise StoreError(f"{copy.folder} contains other rows; its root digest is not {pin}.")

@@ -127,7 +127,9 @@ def capture_command(
             from probekit.pipeline.capture.jobs import by_processes
             from probekit.products import check_device
 
-            check_device(device)  # local workers use this machine; Ray actors may run on others
+            check_device(
+                device, several=True
+            )  # local workers use this machine; Ray actors may run on others
             crew = partial(by_processes, n_workers=workers or os.cpu_count() or 1, **shared)
         captured = capture_only(
             experiment, cache_root=cache_root, device=device, watcher=watcher, crew=crew
@@ -142,7 +144,11 @@ def capture_command(
 
 @click.command()
 @click.argument("place", type=place_of, metavar="FOLDER")
-@click.option("--device", help="Compute device, e.g. cuda:1.  [default: that of the cache; cpu]")
+@click.option(
+    "--device",
+    help="Compute device, e.g. cuda:1; several as cuda:0,cuda:1.  "
+    "[default: that of the cache; for a run, cpu]",
+)
 @click.option("--threads", type=click.IntRange(min=1), help="Number of CPU threads of a capture.")
 @click.option(
     "--seed",

@@ -235,4 +235,7 @@ experiment_file: dict[str, Any] = {
     "shell_complete": complete_experiment,
 }
 file_options = together(click.argument("file", **experiment_file), set_option())
-capture_options = together(file_options, cache_option, device_option)
+devices_option = click.option(
+    "--device", default="cpu", help="Compute device, e.g. cuda; several as cuda:0,cuda:1."
+)
+capture_options = together(file_options, cache_option, devices_option)

@@ -16,6 +16,11 @@ from probekit.section import HoldingSection, Section, Seed, rule_error, unique_i
 NETWORKS_BY_DEFAULT = 3  # with random weights
 
 
+def dtype_on(device: str) -> str:
+    """Return the dtype that `model.dtype: auto` means on a device, such as `cuda:1`."""
+    return "float32" if device.partition(":")[0] == "cpu" else "bfloat16"
+
+
 def _all_or_listed(steps: Any) -> Any:
     return () if steps == "all" else steps
 
@@ -91,8 +96,10 @@ class ModelSection(HoldingSection):
         examples=["[0, 1000]"],
         json_schema_extra={"anyOf": [{"const": "all"}, _STEPS_SCHEMA, {"type": "null"}]},
     )
-    dtype: Literal["float32", "float16", "bfloat16", "float64"] = Field(
-        "float32", description="data type of the forward pass"
+    dtype: Literal["auto", "float32", "float16", "bfloat16", "float64"] = Field(
+        "auto",
+        description="data type of weights and matrix products; the residual stream is never below "
+        "float32; auto: float32 on a CPU, bfloat16 on accelerators",
     )
     random_weights: Annotated[int, BeforeValidator(_number_of_networks)] = Field(
         NETWORKS_BY_DEFAULT,

@@ -13,7 +13,7 @@ from probekit.experiment.data import DataSection, read_tables
 from probekit.experiment.document import Document, read_document, validated
 from probekit.experiment.interventions import Interventions, Measures, check_interventions
 from probekit.experiment.locations import find_file, resolve_experiment
-from probekit.experiment.model import ModelSection, TokensSection
+from probekit.experiment.model import ModelSection, TokensSection, dtype_on
 from probekit.experiment.probe import ProbeSection
 from probekit.section import FolderName, Section, Seed, SettingsFile, rule_error, unique_items
 
@@ -230,6 +230,13 @@ class Experiment(SettingsFile):
         facts = {"kind": type(network).__name__, "digest": digest_weights(network)}
         dtype = str(network.dtype).removeprefix("torch.")
         return self._holding("model", "weights", network, facts, dtype=dtype)
+
+    def on_device(self, device: str) -> Experiment:
+        """Return a copy with the dtype that `model.dtype: auto` means on a device."""
+        if self.model.dtype != "auto":
+            return self
+        model = self.model.model_copy(update={"dtype": dtype_on(device)})
+        return self.model_copy(update={"model": model})
 
     def _holding(
         self, section: str, what: str, held: Any, facts: Mapping[str, Any], **values: str

@@ -302,7 +302,7 @@ def new_tokens(
         last = torch.full_like(unread[:, :1], unread.shape[1] - 1) if only_last else None
         logits: Tensor = model(unread, attended, tap, sites, past=past, at=last)[:, -1]
         draws = torch.tensor([generator.random() for generator in generators], dtype=torch.float64)
-        chosen = decoding.choose(logits.float(), draws.to(ids.device))
+        chosen = decoding.choose(logits.float().to(ids.device), draws.to(ids.device))
         yield chosen.masked_fill(ended, ENDED)
         if decoding.stop is not None:
             for row, token in zip(new_ids, chosen.tolist(), strict=True):

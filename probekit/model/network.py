@@ -13,6 +13,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from itertools import groupby
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar, cast
 
@@ -20,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from probekit.errors import ConfigError
+from probekit.memory import device_text
 from probekit.model.config import ModelConfig
 from probekit.model.layers.cross_entropy import cross_entropy
 from probekit.model.layers.modules import Norm
@@ -31,7 +33,7 @@ from probekit.model.sites.sites import SitePattern, Sites
 from probekit.model.transformer_lens import lacks
 from probekit.model.weights.sources import at_revision, find_model
 from probekit.model.weights.state_dict import as_dtype, weight_readers, write_checkpoint
-from probekit.products import linear
+from probekit.products import linear, to_device
 
 Result = TypeVar("Result")
 _READING = threading.RLock()  # a part of a network is read and used by one thread at a time
@@ -46,7 +48,8 @@ class Network(nn.Module):
 
     The weights are in memory, or each part of the network (`embed`, `blocks.0`, ...) is read when a
     pass reaches it and dropped afterwards. A pass is a generator that yields the name of each part
-    before it computes it; `_run` computes one pass, `run_together` several.
+    before it computes it; `_run` computes one pass, `run_together` several. Weights in memory may
+    be spread over several devices, and a pass moves from device to device between blocks.
 
     Attributes:
         CONFIG: class of the config.
@@ -81,15 +84,19 @@ class Network(nn.Module):
         except AttributeError:
             raise lacks(self, name) from None
 
-    def initialise(self, seed: int, dtype: torch.dtype | None = None) -> Self:
-        """Give the network random weights and return it.
+    def initialise(
+        self, seed: int, dtype: torch.dtype | None = None, device: str | Sequence[str] = "cpu"
+    ) -> Self:
+        """Give the network random weights on a device, or on several, and return it.
 
         They are drawn one after the other; torch's global generator is not used. See
         `initial_weight`.
         """
         generator = torch.Generator().manual_seed(seed)
-        names = [name for name, _ in self.named_parameters()]
-        weights = {name: initial_weight(self, name, generator, dtype) for name in names}
+        weights = {
+            name: initial_weight(self, name, generator, dtype).to(place)
+            for name, place in self.places(device).items()
+        }
         self.load_state_dict(weights, assign=True)
         return self
 
@@ -118,8 +125,36 @@ class Network(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """Device of the weights."""
+        """Device of the weights; if they are spread over several, that of the embedding."""
         return self._device or super().get_parameter(self.config.WEIGHTS.embedding).device
+
+    @property
+    def devices(self) -> tuple[torch.device, ...]:
+        """Devices of the weights, in the order of the blocks."""
+        if not self.is_in_memory:
+            return (self.device,)
+        return tuple(dict.fromkeys(parameter.device for parameter in self.parameters()))
+
+    def places(self, device: str | Sequence[str]) -> dict[str, torch.device]:
+        """Return the device of each parameter, by name.
+
+        Of several devices each gets consecutive blocks, in equal shares of bytes. The embedding is
+        on the first, the final norm and the unembedding on the last.
+
+        Args:
+            device: a device, or several as a list or as in `cuda:0,cuda:1`.
+        """
+        devices = [torch.device(name) for name in device_text(device).split(",")]
+        total, done = sum(parameter.numel() for parameter in self.parameters()), 0.0
+        places: dict[str, torch.device] = {}
+        for part, group in groupby(self.named_parameters(), lambda item: self._part_of(item[0])):
+            sizes = {name: parameter.numel() for name, parameter in group}
+            middle = done + sum(sizes.values()) / 2
+            done += sum(sizes.values())
+            fixed = {"embed": 0, "ln_final": -1, "unembed": -1}
+            index = fixed.get(part, int(len(devices) * middle / total))
+            places |= dict.fromkeys(sizes, devices[index])
+        return places
 
     @property
     def dtype(self) -> torch.dtype:
@@ -136,7 +171,8 @@ class Network(nn.Module):
         parameter = super().get_parameter(target)
         if not parameter.is_meta or self.is_in_memory:
             return parameter
-        return nn.Parameter(self._readers[target]().to(self._device), requires_grad=False)
+        weight = to_device(self._readers[target](), self.device)
+        return nn.Parameter(weight, requires_grad=False)
 
     @contextmanager
     def weights_of(self, part: str) -> Iterator[None]:
@@ -246,7 +282,8 @@ class Network(nn.Module):
     ) -> Generator[str, None, Tensor]:
         """Return the residual stream after the last block, from that before block `start`.
 
-        Yields the name of each block before it is computed, for `weights_of`.
+        Yields the name of each block before it is computed, for `weights_of`. The stream moves to
+        the device of each block.
 
         Args:
             resid: residual stream, shape [batch pos d_model].
@@ -257,6 +294,11 @@ class Network(nn.Module):
         blocks, inputs = self.blocks, self.block_inputs(context)
         for layer in range(start, len(blocks)):
             yield f"blocks.{layer}"
+            device = next(blocks[layer].parameters()).device
+            if device != context.device:
+                context = context.on(device)
+                inputs = self.block_inputs(context)
+            resid = to_device(resid, device)
             visible, angles = inputs[layer]
             is_last = layer == len(blocks) - 1
             block_context = context.of_block(layer, visible, angles, is_last=is_last)
@@ -297,7 +339,7 @@ class Network(nn.Module):
         cls,
         source: str | Path,
         dtype: str | torch.dtype | None = None,
-        device: str = "cpu",
+        device: str | Sequence[str] = "cpu",
         *,
         revision: str | None = None,
         in_memory: bool = True,
@@ -310,7 +352,8 @@ class Network(nn.Module):
             dtype: float32, float16, bfloat16 or float64, for weights and computation; None means
                 the dtype of the checkpoint; float16 then becomes float32, because many processors
                 are slow in float16 and its range is small.
-            device: device of the weights, e.g. `cuda`.
+            device: device of the weights, e.g. `cuda`; several, e.g. `["cuda:0", "cuda:1"]`, each
+                hold some of the blocks.
             revision: commit, tag or branch of a model on the hub; the same as `org/name@revision`.
             in_memory: False reads the weights of each block when a pass reaches it, and drops them
                 afterwards: for a network larger than memory.
@@ -330,19 +373,23 @@ class Network(nn.Module):
         if not in_memory:
             return model.read_when_needed(readers, device)
         # Popped, so that a tensor that is in memory is released once it is copied.
-        tensors = {name: readers.pop(name)() for name in list(readers)}
+        places = model.places(device)
+        tensors = {name: readers.pop(name)().to(places[name]) for name in list(readers)}
         model.load_state_dict(tensors, assign=True)
-        return model.to(device)
+        return model
 
-    def read_when_needed(self, readers: Mapping[str, Callable[[], Tensor]], device: str) -> Self:
+    def read_when_needed(
+        self, readers: Mapping[str, Callable[[], Tensor]], device: str | Sequence[str]
+    ) -> Self:
         """Read each weight when a pass needs it, and return the network.
 
         Only the final norm is in memory: it is small, and analyses of the logits use it.
 
         Args:
             readers: function of each parameter that returns it, all in one dtype, by name.
-            device: device of the weights.
+            device: device of the weights; of several, the first is used.
         """
+        device = device_text(device).split(",")[0]
         prefix = f"{self.config.WEIGHTS.norm}."
         norm = {
             name: read().to(device) for name, read in readers.items() if name.startswith(prefix)
@@ -419,16 +466,21 @@ class Network(nn.Module):
         self,
         passes: Iterable[tuple[Tensor, Tensor | None, Tap, Tensor | None]],
         sites: Sequence[str],
-    ) -> Iterator[str]:
-        """Run several passes without logits, all of them through one part after another.
+    ) -> Iterator[Sequence[int]]:
+        """Run several passes without logits; yield the numbers of those that reached more sites.
 
-        Weights that are not in memory are read once for all passes. Yields the name of each part
-        after it is computed.
+        Weights that are not in memory are read once for all passes: these go through one part of
+        the network after another. With weights in memory, each pass is run before the next.
 
         Args:
             passes: tokens, mask, tap and `at` of each pass, as in `forward`.
             sites: names of the requested sites, the same for all passes.
         """
+        if self.is_in_memory:
+            for number, (tokens, mask, tap, at) in enumerate(passes):
+                self(tokens, mask, tap, sites, logits=False, at=at)
+                yield (number,)
+            return
         steps = [
             self._steps(tokens, mask, tap, sites, logits=False, at=at)
             for tokens, mask, tap, at in passes
@@ -437,7 +489,7 @@ class Network(nn.Module):
         while (part := reached[0]) is not None:
             with self.weights_of(part):
                 reached = [next(one, None) for one in steps]
-            yield part
+            yield range(len(steps))
 
     def _steps(
         self,
@@ -480,10 +532,12 @@ class Network(nn.Module):
         context = Context.of(tokens, mask, at, self.device, past=past)
         batches.check_context(self.config, context.positions)
         yield "embed"
-        resid = self.embedded(tokens.to(self.device), context, tap)
+        resid = self.embedded(to_device(tokens, self.device), context, tap)
         resid = yield from self._blocks(resid, context, tap)
         context.end()
-        return self.final_norm(resid, tap.within("ln_final"))
+        x = self.final_norm(resid, tap.within("ln_final"))
+        # If the unembedding is the embedding, it is on the first of several devices.
+        return to_device(x, self.device) if self.config.tie_word_embeddings else x
 
     def run_with_cache(
         self,
@@ -621,7 +675,7 @@ class Network(nn.Module):
             targets = batches.next_tokens(ids, mask)
         x = self._run(self._to_last_norm(ids, mask, Taps(None)))
         batches.check_targets(self.config, ids, targets)
-        return self.mean_loss(x.flatten(0, 1), targets.flatten())
+        return self.mean_loss(x.flatten(0, 1), to_device(targets.flatten(), x.device))
 
     def mean_loss(self, x: Tensor, targets: Tensor) -> Tensor:
         """Return the mean cross-entropy of the logits of `x`, shape [n_tokens d_model]."""

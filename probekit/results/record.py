@@ -65,7 +65,9 @@ class ModelFacts(RecordPart):
     """The network whose activations were probed.
 
     Each file of the network was compared with a digest; `compared_with` names the digest's source.
-    The sizes are None if the activations were given, so that the network is unknown.
+    The sizes are None if the activations were given, so that the network is unknown. If its forward
+    pass was in half precision, `relative_errors` has the median error of the first rows at each
+    site, compared with a pass in float32.
     """
 
     source: str
@@ -76,6 +78,7 @@ class ModelFacts(RecordPart):
     n_ctx: int | None = None
     parameters: int | None = None
     compared_with: dict[str, str] = {}
+    relative_errors: dict[str, float] | None = None
 
 
 class ExampleRecord(RecordPart):

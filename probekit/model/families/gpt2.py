@@ -39,7 +39,7 @@ from probekit.model.passes.taps import Taps
 from probekit.model.sites.catalogue import Site, table
 from probekit.model.weights.files import read_json
 from probekit.model.weights.sources import HPARAMS, VOCABULARY_FILES
-from probekit.products import GELU_TANH
+from probekit.products import GELU_TANH, to_device
 
 SITES = table(
     {  # in forward order
@@ -371,5 +371,5 @@ class GPT2(Network):
     def embedded(self, tokens: Tensor, context: Context, tap: Taps) -> Tensor:
         """Return the residual stream before the first block, shape [batch pos d_model]."""
         embed = stream_of(tap("hook_embed", self.wte(tokens)))
-        pos_embed = tap("hook_pos_embed", self.wpe(context.positions.to(self.device)))
+        pos_embed = tap("hook_pos_embed", self.wpe(to_device(context.positions, context.device)))
         return cast(Tensor, self.drop(embed + pos_embed))

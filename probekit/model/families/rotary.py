@@ -28,6 +28,7 @@ from probekit.model.layers.modules import LayerNorm, Linear, RMSNorm, attend_hea
 from probekit.model.network import Network, embedding, stream_of
 from probekit.model.passes.context import BlockContext, Context
 from probekit.model.passes.taps import Taps
+from probekit.products import to_device
 
 # Keys of `rope_parameters` that every kind of scaling reads.
 _SHARED = ("rope_theta", "partial_rotary_factor", "rope_type")
@@ -493,7 +494,7 @@ class RotaryNetwork(Network):
 
     def block_inputs(self, context: Context) -> list[tuple[Any, ...]]:
         """Return visibility and angles for each block."""
-        positions = context.positions.to(self.device)
+        positions = to_device(context.positions, context.device)
         inputs = {
             window: (context.visible_in(window), turn(positions, frequency))
             for window, frequency in self.frequencies.items()

@@ -6,8 +6,9 @@ commands check their arguments without torch.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, cast
@@ -18,6 +19,7 @@ from probekit.model.weights.sources import HPARAMS, PUBLISHED_NAMES, at_revision
 
 if TYPE_CHECKING:
     import torch
+    from torch import Tensor
 
     from probekit.model.network import Network
 
@@ -151,7 +153,7 @@ def network_class(config: ModelConfig) -> type[Network]:
 def load_model(
     source: str | Path,
     dtype: str | torch.dtype | None = None,
-    device: str = "cpu",
+    device: str | Sequence[str] = "cpu",
     *,
     revision: str | None = None,
     in_memory: bool = True,
@@ -162,7 +164,8 @@ def load_model(
         source: `mini`, a hub name such as `gpt2-medium` or `org/name@revision`, or a folder.
         dtype: float32, float16, bfloat16 or float64, for weights and computation; None means the
             dtype of the checkpoint, and float32 for checkpoints in float16.
-        device: device of the weights, e.g. `cuda`.
+        device: device of the weights, e.g. `cuda`; several, e.g. `["cuda:0", "cuda:1"]`, each hold
+            some of the blocks.
         revision: commit, tag or branch of a model on the hub, such as `step1000` of Pythia; the
             same as `org/name@revision`.
         in_memory: False reads the weights of each block when a pass reaches it, and drops them
@@ -224,9 +227,20 @@ def random_network(
     build = network_class(config)
     network = build(config, seed=None)
     if in_memory:
-        return network.initialise(seed, dtype).to(device)
+        return network.initialise(seed, dtype, device)
     readers = build(config, seed=None).redrawn(seed, dtype)
     return network.requires_grad_(False).read_when_needed(readers, device)
+
+
+def in_float32(network: Network) -> Network:
+    """Return a network in float32 with the weights of another one, each converted when needed."""
+
+    def read(name: str) -> Tensor:
+        return network.get_parameter(name).detach().float()
+
+    readers = {name: partial(read, name) for name in network.state_dict()}
+    exact = network_class(network.config)(network.config, seed=None).requires_grad_(False)
+    return exact.read_when_needed(readers, str(network.device))
 
 
 def zero_network(config: ModelConfig, dtype: torch.dtype) -> Network:

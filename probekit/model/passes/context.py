@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from probekit.errors import DataError
 from probekit.model.layers.visibility import in_window, positions_and_visible
+from probekit.products import to_device
 
 KeysValues = tuple[Tensor, Tensor]  # of one block, shape [batch pos n_kv_heads d_head] each
 
@@ -153,6 +154,7 @@ class Context:
         n_before: number of earlier columns, in `past` or `before`.
         at: positions at which the last block computes its queries, shape [batch n_at]; None means
             all.
+        device: device of the block that is computed.
         past: cache with the keys and values of earlier tokens.
         before: keys, rotated if the network rotates them, and values of earlier tokens, by block;
             empty if there are none.
@@ -163,6 +165,7 @@ class Context:
     mask: Tensor | None
     n_before: int
     at: Tensor | None
+    device: torch.device
     past: KeyValueCache | None = None
     before: Sequence[KeysValues | None] = ()
 
@@ -179,9 +182,14 @@ class Context:
         lengths = [keys.shape[1] for keys, _ in filter(None, before or ())]  # all are equal
         n_before = past.length if past is not None else max(lengths, default=0)
         positions, visible = positions_and_visible(tokens, mask, n_before)
-        visible = None if visible is None else visible.to(device)
-        at = None if at is None else at.to(device)
-        return cls(positions, visible, mask, n_before, at, past, before or ())
+        context = cls(positions, visible, mask, n_before, at, device, past, before or ())
+        return context.on(device)
+
+    def on(self, device: torch.device) -> Context:
+        """Return the same context for blocks on another device."""
+        visible = None if self.visible is None else to_device(self.visible, device)
+        at = None if self.at is None else to_device(self.at, device)
+        return replace(self, visible=visible, at=at, device=device)
 
     def visible_in(self, window: int | None) -> Tensor | None:
         """Return the attention mask of a sliding window; `visible` if `window` is None.
@@ -193,7 +201,8 @@ class Context:
         n_new = self.positions.shape[1]
         n_keys = self.n_before + n_new
         like = self.positions if self.visible is None else self.visible
-        return in_window(self.visible, self.mask, n_new, n_keys, window, like)
+        visible = in_window(self.visible, self.mask, n_new, n_keys, window, like)
+        return None if visible is None else to_device(visible, self.device)
 
     def of_block(
         self, layer: int, visible: Tensor | None, angles: tuple[Tensor, ...], *, is_last: bool

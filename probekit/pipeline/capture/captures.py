@@ -29,10 +29,13 @@ from probekit.activations.records import (
     Sizes,
     Spec,
     identify,
+    pack_errors,
 )
 from probekit.activations.store import ActivationStore
 from probekit.data.positions import RowPlan
+from probekit.experiment.model import dtype_on
 from probekit.experiment.schema import Experiment
+from probekit.memory import device_text
 from probekit.model.families.table import find_config, network_class
 from probekit.pipeline.capture.jobs import Job, Workers, begin_work, put_job
 from probekit.pipeline.experiment.prepare import prepare, row_shape
@@ -51,7 +54,7 @@ def capture_only(
     experiment: Experiment,
     *,
     cache_root: Location | None = None,
-    device: str = "cpu",
+    device: str | Sequence[str] = "cpu",
     watcher: Watcher = SILENT,
     crew: Workers | None = None,
 ) -> dict[str, Captured]:
@@ -62,14 +65,17 @@ def capture_only(
     Args:
         experiment: the experiment.
         cache_root: folder or URL of the caches; None for the user's default.
-        device: compute device of the models.
+        device: compute device of the models; several, as a list or as in `cuda:0,cuda:1`, each hold
+            some of the blocks.
         watcher: receives progress.
         crew: captures with several workers; None for this process only.
 
     Raises:
         ProbekitError: one of its subclasses; the message names the problem and its location.
     """
+    device = device_text(device)
     check_device_name(device)
+    experiment = experiment.on_device(device)
     # With a crew this process only digests the weights, and it may have no GPU.
     source = model_source(experiment, device if crew is None else "cpu", to_compute=crew is None)
     return capture_models(source, cache_root=cache_root, watcher=watcher, crew=crew, device=device)
@@ -99,8 +105,8 @@ def capture_models(
     def capture(target: str) -> Captured:
         engine = compute_locally if crew is None else partial(crew, Job(experiment, target))
         step = "capture" if target == TASK else "capture, untrained"
-        work = begin_work(experiment, source.rows, source.models(target), root, device_type)
-        model = work.model
+        model = source.models(target)
+        work = begin_work(experiment, source.rows, model, target, root, device_type)
         missing = [work.shards[index] for index in work.missing_sites()]
         if target == TASK and missing and crew is None and not model.is_in_memory:
             device = str(model.device)
@@ -129,12 +135,13 @@ def lay_out(
         StoreError: the caches cannot be written, or do not support several writers.
     """
     check_device_name(device)
+    experiment = experiment.on_device(device)
     prepared = prepare(experiment)
     root = default_root() if cache_root is None else cache_root
     stores = {}
     for target in targets(experiment):
         model = target_network(experiment, "cpu", target, to_compute=False)
-        work = begin_work(experiment, prepared, model, root, device.partition(":")[0])
+        work = begin_work(experiment, prepared, model, target, root, device.partition(":")[0])
         if work.missing_sites():
             put_job(Job(experiment, target), work)
         stores[target] = work.store
@@ -152,6 +159,7 @@ def plan_experiment(experiment: Experiment, device: str = "cpu") -> dict[str, An
         ProbekitError: one of its subclasses; the message names the problem and its location.
     """
     check_device_name(device)
+    experiment = experiment.on_device(device)
     prepared, capture = prepare(experiment), experiment.capture
     network = network_class(prepared.config)(prepared.config, seed=None)
     network.to(getattr(torch, experiment.model.dtype))
@@ -190,6 +198,7 @@ def plan_tokens(
     names = config.sites.expand(list(sites))
     check_storable(names)
     network, none = network_class(config)(config, seed=None), np.empty(0, np.int64)
+    network.to(getattr(torch, dtype_on(device)))
     no_rows = RowPlan(none, none, none)
     identity = identify(network, NO_DIGEST, [], no_rows, dtype, device.partition(":")[0])
     # A batch has at least one sequence, and a shard at least one batch.
@@ -225,7 +234,11 @@ def _planned(
     one, two = (
         len(Manifest.of(spec, {site: [NO_DIGEST] * n for site in shapes}).pack()) for n in (1, 2)
     )
-    n_bytes = spec.sizes.size + len(spec.pack()) + one + (spec.sizes.shards - 1) * (two - one)
+    # Of a forward pass in half precision, whose errors are measured.
+    errors = len(pack_errors(dict.fromkeys(shapes, 0.0))) * spec.identity.is_half
+    n_bytes = (
+        errors + spec.sizes.size + len(spec.pack()) + one + (spec.sizes.shards - 1) * (two - one)
+    )
     key, dtype = spec.identity.key, spec.identity.dtype
     for site, shape in shapes.items():
         for (n_digits, n_rows), n_shards in shards.items():
@@ -233,7 +246,7 @@ def _planned(
             record = ShardRecord(key, site, index, CODES[dtype], (n_rows, *shape), NO_DIGEST)
             n_bytes += n_shards * (record.size + len(record.pack()))
     # Rows and record of each shard and site; layout, specification, manifest and lock.
-    n_files = 2 * spec.sizes.shards * len(shapes) + 4
+    n_files = 2 * spec.sizes.shards * len(shapes) + 4 + spec.identity.is_half
     return {
         "caches": n_caches,
         "tokens": n_tokens,

@@ -16,10 +16,11 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
+import torch
 from joblib import cpu_count
 from pydantic import ValidationError
 
@@ -96,7 +97,8 @@ class Job:
 
         Args:
             place: folder or URL of the cache.
-            device: compute device, such as cuda:1; None for the device type of the cache.
+            device: compute device, such as cuda:1, or several, such as cuda:0,cuda:1; None for the
+                device type of the cache.
 
         Raises:
             MissingError: data or model do not exist on this machine.
@@ -106,9 +108,9 @@ class Job:
         files = files_at(place)
         spec = Spec.unpack(files.read(SPEC), f"{files.place}/{SPEC}")
         device = device or spec.identity.device
-        check_device(device)
+        check_device(device, several=True)
         model = target_network(self.experiment, device, self.target)
-        return begin_work(self.experiment, prepare(self.experiment), model, files)
+        return begin_work(self.experiment, prepare(self.experiment), model, self.target, files)
 
 
 Workers = Callable[[Job, Work, MissingSites, OnRows], None]
@@ -118,6 +120,7 @@ def begin_work(
     experiment: Experiment,
     prepared: TextRows,
     model: Network,
+    target: str,
     root: Location | Files,
     device: str | None = None,
 ) -> Work:
@@ -127,6 +130,7 @@ def begin_work(
         experiment: gives the data type on disk.
         prepared: rows of the experiment.
         model: model whose activations are captured.
+        target: what the model is, `task` or one of `NETWORKS`.
         root: folder or URL of all caches, or the files of the cache to use.
         device: type of the devices that will compute; None for that of the model.
 
@@ -134,6 +138,8 @@ def begin_work(
         StoreMismatchError: the files belong to another capture.
         StoreError: the store cannot be written.
     """
+    is_half = model.dtype in (torch.bfloat16, torch.float16)
+    place = str(model.device)
     return Work.begin(
         model,
         tokenizer=prepared.tokenizer.digest,
@@ -143,6 +149,7 @@ def begin_work(
         root=root,
         dtype=experiment.capture.dtype,
         device=device,
+        exact=partial(target_network, experiment, place, target, exact=True) if is_half else None,
     )
 
 

@@ -56,7 +56,7 @@ class ShardActor:
         lacking = work.store.missing_sites(sites, shard)
         if lacking:
             with threads(self._n_threads):
-                work.compute(shard, lacking)
+                work.compute({shard: lacking})
         return work.n_rows_of(shard)
 
 
@@ -84,7 +84,8 @@ def by_ray(
         on_rows: called with the number of newly computed rows.
         n_workers: number of actors; None for as many as the cluster has resources for. At most one
             per shard is started.
-        device: compute device of each actor; `cuda` reserves one GPU per actor.
+        device: compute device of each actor; `cuda` reserves one GPU per actor, and several, such
+            as `cuda:0,cuda:1`, as many.
         watcher: receives a message about actors that die.
         n_threads: threads, and reserved CPUs, per actor; None for 1.
         address: address of the cluster; None for RAY_ADDRESS, or this machine.
@@ -97,7 +98,7 @@ def by_ray(
     """
     put_job(job, work)
     n_cpus = n_threads or 1
-    n_gpus = 1 if device.startswith("cuda") else 0
+    n_gpus = _n_gpus(device)
     with _connected(address) as ray:
         actor_class = ray.remote(num_cpus=n_cpus, num_gpus=n_gpus)(ShardActor)
         start = partial(actor_class.remote, work.store.folder, job, device, n_cpus)
@@ -138,7 +139,7 @@ def tasks_by_ray(
     """
     job = RunJob.read(folder)
     with _connected(address) as ray:
-        needs = {"CPU": job.n_threads, "GPU": int(device.startswith("cuda")), "memory": job.bytes}
+        needs = {"CPU": job.n_threads, "GPU": _n_gpus(device), "memory": job.bytes}
         n_tasks = n_workers or _room(ray, needs)
         watcher.tell(f"{counted(n_tasks, 'worker')} of the Ray cluster")
         task = ray.remote(
@@ -172,6 +173,11 @@ def tasks_by_ray(
 def _do_tasks(folder: Path, device: str, seed: int) -> int:
     """Do tasks of a run until none is missing; return their number."""
     return sum(1 for _ in work_on(folder, device=device, seed=seed))
+
+
+def _n_gpus(device: str) -> int:
+    """Return the number of GPUs that a worker on a device, or on several, reserves."""
+    return len(device.split(",")) if device.startswith("cuda") else 0
 
 
 def _room(ray: Any, needs: Mapping[str, int]) -> int:

@@ -225,7 +225,8 @@ def make_sets(
     # A transfer does not use these measurements.
     unused = {"description": False, "learning_steps": 0}
     plain = [
-        one.model_copy(update={"probe": one.probe.model_copy(update=unused)}) for one in experiments
+        one.on_device(device).model_copy(update={"probe": one.probe.model_copy(update=unused)})
+        for one in experiments
     ]
     prepared = [prepare(experiment) for experiment in plain]
     sites = [{selection.text for selection in rows.selections} for rows in prepared]
@@ -257,7 +258,7 @@ def make_sets(
 
     sets = []
     for one, rows, prober in zip(plain, prepared, probers, strict=True):
-        work = begin_work(one, rows, model, root)
+        work = begin_work(one, rows, model, TASK, root)
         captured = {TASK: fill(work, root, step=f"capture {one.name}", watcher=watcher)}
         source = ModelSource(experiment=one, rows=rows, models=models, captured=captured)
         sets.append(TransferSet(one.name, one, source, prober))

@@ -6,7 +6,7 @@ importing torch.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from probekit.errors import path_of
 from probekit.experiment.activations import ActivationExperiment, AnyExperiment
 from probekit.experiment.loader import make_experiment
+from probekit.memory import device_text
 from probekit.pipeline.experiment.finished import find_finished, finished_result, inputs_digest
 from probekit.progress import shown_progress
 from probekit.terminal import Watcher
@@ -32,7 +33,7 @@ def run(  # noqa: PLR0913  # one call, whose options have defaults
     data: Any = None,
     out: Path | str = "runs",
     cache_root: Location | None = None,
-    device: str = "cpu",
+    device: str | Sequence[str] = "cpu",
     workers: int | None = None,
     engine: Literal["processes", "ray"] = "processes",
     address: str | None = None,
@@ -55,7 +56,8 @@ def run(  # noqa: PLR0913  # one call, whose options have defaults
             "train" and "test".
         out: results folder; the run is written to `<out>/<name>/<key>`.
         cache_root: folder of the activation caches; None for the user's default.
-        device: device that the model runs on and probes are fitted on.
+        device: device that the model runs on and probes are fitted on. Several, as a list or as in
+            `cuda:0,cuda:1`, each hold some blocks of the model; probes are fitted on the first.
         workers: number of sites probed in parallel, in worker processes where that is faster;
             None for one per core, or fewer if memory is short; 0 waits for `probekit worker FOLDER`
             processes, which may be on other machines. Other devices than the CPU probe one site at
@@ -69,9 +71,11 @@ def run(  # noqa: PLR0913  # one call, whose options have defaults
 
     Raises:
         ConfigError: another process is running the same experiment in the same folder.
+        DeviceLostError: the device failed; the same call resumes the run.
         ProbekitError: one of its subclasses; the message names the problem and its location.
     """
     made = make_experiment(experiment, data, model)
+    device = device_text(device)
     results_folder = path_of("out", out)
     if cache_root is not None:
         path_of("cache_root", cache_root)
@@ -82,7 +86,7 @@ def run(  # noqa: PLR0913  # one call, whose options have defaults
             return finished_result(finished, shown, page=page)
 
         # Data, columns and sites are checked before scikit-learn is imported, which takes seconds.
-        from probekit.products import check_device
+        from probekit.products import check_device, naming_lost_device
         from probekit.workers import check_workers
 
         check_workers(workers, least=0)
@@ -106,14 +110,15 @@ def run(  # noqa: PLR0913  # one call, whose options have defaults
             from probekit.pipeline.capture.ray_workers import tasks_by_ray
 
             crew = partial(tasks_by_ray, n_workers=workers, device=device, address=address)
-        return run_source(
-            source,
-            inputs=inputs,
-            out=results_folder,
-            cache_root=cache_root,
-            device=device,
-            workers=workers,
-            crew=crew,
-            watcher=shown,
-            page=page,
-        )
+        with naming_lost_device(device):
+            return run_source(
+                source,
+                inputs=inputs,
+                out=results_folder,
+                cache_root=cache_root,
+                device=device,
+                workers=workers,
+                crew=crew,
+                watcher=shown,
+                page=page,
+            )

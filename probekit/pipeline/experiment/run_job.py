@@ -242,8 +242,9 @@ def _work_on_run(
     source, table = job.open(device), None
     if job.probes:
         copy, copied = _copy_on(cache_root, source)
+        probers = make_probers(job.experiment, source.rows, device.split(",")[0])
         sites, is_far = list[_Task](), list[bool]()
-        for position, prober in enumerate(make_probers(job.experiment, source.rows, device)):
+        for position, prober in enumerate(probers):
             near, far = (
                 SiteJob.of(one, position, prober, folder, SILENT) for one in (copy, source)
             )

@@ -26,7 +26,7 @@ from probekit.experiment.schema import Experiment
 from probekit.lazy_rows import LOADED_BYTES, LazyRows
 from probekit.memory import fits_in_memory
 from probekit.model.config import count_parameters
-from probekit.model.families.table import config_of, load_model, random_network
+from probekit.model.families.table import config_of, in_float32, load_model, random_network
 from probekit.model.network import Network
 from probekit.model.passes.taps import Tap
 from probekit.model.sites.catalogue import describe, layer_of
@@ -58,23 +58,25 @@ def targets(experiment: Experiment) -> tuple[str, ...]:
 
 
 def target_network(
-    experiment: Experiment, device: str, target: str, *, to_compute: bool = True
-) -> Network:
+    experiment: Experiment, device: str, target: str, *, to_compute: bool = True,
+    exact: bool = False,
+) -> Network:  # fmt: skip
     """Return the network of one target on a device; all on that of a network in memory, if any.
 
     Its weights are in memory if they fit. With `to_compute=False`, for a process that only digests
-    them, they are read one at a time.
+    them, they are read one at a time; also with `exact=True`, which returns it in float32.
 
     Raises:
         MissingError: the model does not exist.
     """
     dtype, given = getattr(torch, experiment.model.dtype), experiment.model.in_memory
     if target == TASK and given is not None:
-        return cast(Network, given)
+        return in_float32(given) if exact else cast(Network, given)
+    dtype = torch.float32 if exact else dtype
     config = network_config(experiment)
     device = device if given is None else str(given.device)
     n_bytes = count_parameters(config) * dtype.itemsize
-    fits = to_compute and fits_in_memory(n_bytes, device)
+    fits = to_compute and not exact and fits_in_memory(n_bytes, device)
     if target == TASK:
         with experiment.at("model", "source"):
             return load_model(experiment.model.source, dtype, device, in_memory=fits)
@@ -205,6 +207,7 @@ class ModelSource(Source):
             **{name: getattr(model.config, name) for name in sizes},
             parameters=sum(parameter.numel() for parameter in model.parameters()),
             compared_with=checks_of_files(self.experiment),
+            relative_errors=captured[TASK].store.errors() or None,
         )
         # The `root` of a capture is a digest of its rows, not a folder.
         digests = {
@@ -340,14 +343,15 @@ def model_source(experiment: Experiment, device: str, *, to_compute: bool = True
 
     Args:
         experiment: the settings.
-        device: compute device.
+        device: compute device, or several, such as `cuda:0,cuda:1`, without interventions.
         to_compute: False if the networks are only digested; see `target_network`.
 
     Raises:
         ProbekitError: one of its subclasses; the message names the key, file or row at fault.
     """
+    experiment = experiment.on_device(device)
     rows = prepare(experiment)
-    check_device(device)
+    check_device(device, several=not experiment.interventions)
     networks = Networks(experiment, device, to_compute=to_compute)
     networks(TASK)  # a missing model is reported now
     return ModelSource(experiment=experiment, rows=rows, models=networks)
@@ -383,10 +387,8 @@ def residual_norms(model: Network, rows: TextRows) -> list[Norms]:
         tokens = torch.from_numpy(np.stack(list(of_length))).to(model.device)
         batches = torch.split(tokens, max(1, NORM_TOKENS // length))
         passes += [(batch, None, measure, None) for batch in batches]
-    # Weights that are not in memory are read once for all passes.
-    for together in [[one] for one in passes] if model.is_in_memory else [passes]:
-        for _ in model.run_together(together, sites):
-            pass
+    for _ in model.run_together(passes, sites):
+        pass
     n_others = sum(len(ids) - 1 for ids in sequences)
     return [
         Norms(

@@ -109,7 +109,7 @@ def run_source(
     created = datetime.now(UTC).isoformat(timespec="seconds")
     with step("prepare"):
         card = read_card(experiment.data)
-        probers = make_probers(experiment, source.rows, device)
+        probers = make_probers(experiment, source.rows, device.split(",")[0])
         path = Path(out) / experiment.name / run_key(source, card)
     n_workers = workers or None  # 0 is none of this process
     if device != "cpu":

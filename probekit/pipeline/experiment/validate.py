@@ -138,7 +138,10 @@ def validate(
     n_models, n_rows = 1 + experiment.model.random_weights, len(rows.plan.example)
     bytes_of_number = ITEM_SIZES[CODES[experiment.capture.dtype]]
     features = sum(n_features(site, rows.config) for site in rows.sites)
-    dtype, given = getattr(torch, experiment.model.dtype), experiment.model.in_memory
+    dtype, given = (
+        getattr(torch, experiment.on_device("cpu").model.dtype),
+        experiment.model.in_memory,
+    )
     in_memory = given is not None or fits_in_memory(count_parameters(rows.config) * dtype.itemsize)
     batches = make_batches(rows.ids, rows.plan, batch_tokens("cpu"))
     shards = make_shards(batches, SHARD_ROWS)

@@ -284,9 +284,11 @@ def _measured(record: RunRecord, config: str) -> page.PageSection:
         norms = parts.norms_part(record.norms)
         items.append(page.Fold(norms.title, [norms], css="norms"))
     items.append(page.Fold("Full configuration", [page.Verbatim(config)]))
+    errors = record.model.relative_errors or {}
     facts = {
         "Run": {"run": record.run, "key": record.key, "created": record.created},
-        "Model": record.model.model_dump(exclude_none=True),
+        "Model": record.model.model_dump(exclude_none=True, exclude={"relative_errors"}),
+        "Relative error compared with float32": {n: f"{x:.2%}" for n, x in errors.items()},
         "Versions": record.versions,
         "Digests": record.digests,
         "Seeds": record.seeds,
