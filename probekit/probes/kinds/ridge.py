@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from probekit.lazy_rows import Sum
 from probekit.probes.arrays import Codes, Features, Floats, Mask, Rows
 from probekit.probes.data import group_folds
 from probekit.probes.kinds import base
@@ -168,20 +169,22 @@ def ridge_path(
     scaling = Scaling.standard(measured(X, typical))
     rows, counts = scaling.lazily(X), np.ones(len(X)) if weights is None else weights
     # Rows scaled by a subset are not centred; the unpenalised bias absorbs their mean.
-    mean = counts @ targets / counts.sum()
-    centre = sum(counts[place] @ block for place, block in rows.blocks()) / counts.sum()
+    mean, sums = counts @ targets / counts.sum(), Sum(rows.device)
+    for block, of_block in rows.parts(counts):
+        sums.add(of_block @ block)
+    centre = sums.array() / counts.sum()
     residuals, roots = targets - mean, np.sqrt(counts)[:, None]
     # The coefficients are axes (eigenvalues + alpha)^-1 axes^T rows^T residuals, with the axes of
     # X^T X. They equal rows^T axes (eigenvalues + alpha)^-1 axes^T residuals, with the axes of
     # X X^T, which is the smaller matrix if there are fewer rows than features.
     if len(X) >= X.shape[1]:
-        gram, crossed = np.zeros((X.shape[1], X.shape[1])), np.zeros((X.shape[1], targets.shape[1]))
-        for place, block in rows.blocks():
-            weighted = roots[place] * (block - centre)
-            gram += weighted.T @ weighted
-            crossed += weighted.T @ (roots[place] * residuals[place])
-        eigenvalues, axes = np.linalg.eigh(gram)
-        on_axes, back = axes.T @ crossed, axes
+        there, gram, crossed = rows.put(centre), Sum(rows.device), Sum(rows.device)
+        for block, root, residual in rows.parts(roots, residuals):
+            weighted = root * (block - there)
+            gram.add(weighted.T @ weighted)
+            crossed.add(weighted.T @ (root * residual))
+        eigenvalues, axes = np.linalg.eigh(gram.array())
+        on_axes, back = axes.T @ crossed.array(), axes
     else:
         wide = roots * (rows[:] - centre)
         eigenvalues, axes = np.linalg.eigh(wide @ wide.T)
