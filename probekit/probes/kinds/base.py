@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import warnings
 from abc import abstractmethod
+from collections.abc import Callable, Mapping
 from numbers import Number
 from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from pandas import isna
+from scipy.optimize import minimize
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import check_array
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
 
 from probekit.errors import DataError
+from probekit.lazy_rows import is_accelerator
 from probekit.probes.arrays import Codes, Features, Floats, Mask
 from probekit.probes.data import fittable_insides, group_folds
 from probekit.probes.kinds.registry import at_least, positive_grid
@@ -172,6 +175,39 @@ def weights_of(X: Features, sample_weight: ArrayLike | None) -> Features:
     if not weights.any():
         raise DataError("All values in sample_weight are 0: at least one must be non-zero.")
     return weights
+
+
+def minimum(
+    objective: Callable[[Floats], tuple[float, Floats]],
+    start: Floats,
+    options: Mapping[str, Any],
+    device: str,
+) -> Any:
+    """Return the result of SciPy's L-BFGS-B for a function that returns value and gradient.
+
+    L-BFGS-B itself runs on the CPU. Near the minimum, values that an accelerator computes in
+    float32 have too few digits for its line search. It is therefore continued from there with
+    differences of values that are computed from gradients, which is exact for a quadratic function.
+
+    Args:
+        objective: the function of a point (n_parameters,).
+        start: the first point.
+        options: options of L-BFGS-B.
+        device: where values and gradients are computed.
+    """
+    how: Any = {"jac": True, "method": "L-BFGS-B", "options": options}
+    result = minimize(objective, start, **how)
+    if not is_accelerator(device):
+        return result
+
+    def difference(point: Floats) -> tuple[float, Floats]:
+        """Return value and gradient, with the value minus that of the first result."""
+        _, gradient = objective(point)
+        return float(0.5 * (result.jac + gradient) @ (point - result.x)), gradient
+
+    last = minimize(difference, result.x, **how)
+    last.nit += result.nit
+    return last
 
 
 class LayeredProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sklearn has no types

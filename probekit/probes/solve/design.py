@@ -296,7 +296,7 @@ def moments(X: Rows, weights: Features | Mask, typical: Mask) -> tuple[Floats, F
 
 
 def _moments_elsewhere(rows: LazyRows, share: Features) -> tuple[Floats, Floats]:
-    """Return the moments of rows on an accelerator, rounded to float32; see `moments`."""
+    """Return the moments of rows on an accelerator; see `moments`."""
     used = rows.select(share > 0)  # their first block is centred, not that of rows without weight
     centre, total = used.centre(), float(share.sum(dtype=np.float64))
     there, sums, squares = rows.put(centre), Sum(rows.device), Sum(rows.device)
@@ -307,8 +307,7 @@ def _moments_elsewhere(rows: LazyRows, share: Features) -> tuple[Floats, Floats]
     moved = sums.array() / total
     mean = centre + moved
     spread = np.sqrt(np.maximum(squares.array() / total - moved**2, 0))
-    spread = np.where(spread <= _rounding(rows) * np.abs(mean), np.inf, spread)
-    return tuple(values.astype(np.float32).astype(np.float64) for values in (mean, spread))
+    return mean, np.where(spread <= _rounding(rows) * np.abs(mean), np.inf, spread)
 
 
 def _rounding(X: Rows) -> float:

@@ -295,17 +295,15 @@ def _held_out(X: Rows, paths: NDArray[np.object_], fold_of_row: Codes) -> Codes:
 
 
 def _blocks(rows: LazyRows, fold_of_row: Codes) -> Iterator[tuple[int, Codes, Any]]:
-    """Yield each fold with the numbers of its held-out rows and the rows; see `LazyRows.parts`.
+    """Yield each fold with the numbers of its held-out rows and the rows, to compute with.
 
     There are several blocks of rows of a fold.
     """
-    n_done = 0
-    for (block,) in rows.parts():
-        folds = fold_of_row[n_done : n_done + len(block)]
+    for place, block in rows.computed():
+        folds = fold_of_row[place]
         for fold in np.unique(folds):
             inside = np.flatnonzero(folds == fold)
-            yield int(fold), n_done + inside, block[rows.put(inside)]
-        n_done += len(block)
+            yield int(fold), place.start + inside, block[rows.put(inside)]
 
 
 def _mean(codes: Codes, fits: Sequence[Fit]) -> AffineLayer | None:

@@ -67,10 +67,9 @@ def apply_layers(layers: tuple[AffineLayer, ...], X: Features | LazyRows) -> Flo
     [[0.0], [4.0]]
     """
     rows, (there,) = on_rows(X, [layers])
-    output, n_done = np.empty((len(rows), len(layers[-1].bias))), 0
-    for (block,) in rows.parts():
-        output[n_done : n_done + len(block)] = fetched(through(there, block))
-        n_done += len(block)
+    output = np.empty((len(rows), len(layers[-1].bias)))
+    for place, block in rows.computed():
+        output[place] = fetched(through(there, block))
     return output
 
 
