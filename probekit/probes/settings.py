@@ -96,6 +96,7 @@ class ProbeSpec:
             folds=settings.folds,
             balanced=settings.class_weight == "balanced",
             class_weight=settings.class_weight,
+            device=settings.device,
             **({} if penalties is None else {str(self.grid_name): penalties}),
         )
 
