@@ -194,7 +194,8 @@ class LazyRows:
 
         Sums in float32 are exact to more digits after it is subtracted from the rows.
         """
-        mean = self[: rows_of_block(self.shape[1])].mean(axis=0, dtype=np.float64)
+        first = self[: rows_of_block(self.shape[1])]
+        mean: NDArray[np.float64] = first.mean(axis=0, dtype=np.float64)
         return mean.astype(np.float32).astype(np.float64)
 
     def loaded(self) -> LazyRows:

@@ -326,15 +326,16 @@ def stream(blocks: Iterable[NDArray[Any]], device: str) -> Iterator[Tensor]:
         for block in blocks:
             yield put(block, device).float()
         return
-    copies, current = torch.cuda.Stream(device), torch.cuda.current_stream(device)
+    copies = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    current = torch.cuda.current_stream(device)
     copied: tuple[Tensor, Any] | None = None
     computed: Any = None
-    for block in chain(blocks, [None]):
+    for array in chain(blocks, [None]):
         before = copied
-        if block is not None:
-            dtype = torch.from_numpy(np.empty(0, block.dtype)).dtype
-            pinned = torch.empty(block.shape, dtype=dtype, pin_memory=True)
-            np.copyto(pinned.numpy(), block)
+        if array is not None:
+            dtype = torch.from_numpy(np.empty(0, array.dtype)).dtype
+            pinned = torch.empty(array.shape, dtype=dtype, pin_memory=True)
+            np.copyto(pinned.numpy(), array)
             with torch.cuda.stream(copies):
                 copied = pinned.to(device, non_blocking=True), copies.record_event()
         if before is not None:

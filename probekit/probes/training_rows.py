@@ -53,7 +53,7 @@ class Scaling:
         >>> Scaling(np.array([1.0]), np.array([2.0])).apply(np.array([[5.0]])).tolist()
         [[2.0]]
         """
-        return self.lazily(X)[:]
+        return self.lazily(X)[:].astype(np.float64, copy=False)
 
     def lazily(self, X: Rows) -> LazyRows:
         """Return X (n_samples, n_features) scaled when it is read; see `LazyRows.scaled`."""

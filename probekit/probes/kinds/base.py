@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from numbers import Number
 from typing import Any, ClassVar, Self
 
@@ -18,7 +19,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
 
 from probekit.errors import DataError
-from probekit.lazy_rows import is_accelerator
+from probekit.lazy_rows import LazyRows, is_accelerator
 from probekit.probes.arrays import Codes, Features, Floats, Mask
 from probekit.probes.data import fittable_insides, group_folds
 from probekit.probes.kinds.registry import at_least, positive_grid
@@ -210,8 +211,12 @@ def minimum(
     return last
 
 
+@dataclass(eq=False, repr=False)
 class LayeredProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sklearn has no types
     """Base class of classifiers whose fit is a `FittedLayers`; subclasses implement `solve`.
+
+    Args:
+        device: Where `fit` computes; see `LazyRows.on`.
 
     Attributes:
         classes_: The sorted labels.
@@ -222,6 +227,8 @@ class LayeredProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # skl
         n_iter_: Number of solver iterations; 1 for a closed form.
         converged_: Whether the solver reached its tolerance.
     """
+
+    device: str = field(default="cpu", kw_only=True)
 
     def fit(self, X: ArrayLike, y: ArrayLike, groups: ArrayLike | None = None) -> Self:
         """Return self, fitted on X (n_samples, n_features), y and groups (n_samples,).
@@ -235,7 +242,8 @@ class LayeredProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # skl
                 groups than folds.
         """
         rows, self.classes_, codes = labelled_rows(self, X, y)
-        solution = self.solve(TrainingRows(rows, codes, units_of(rows, groups)))
+        there = LazyRows.of(rows).on(self.device)
+        solution = self.solve(TrainingRows(there, codes, units_of(rows, groups)))
         self.layers_: tuple[AffineLayer, ...] = solution.layers
         if len(solution.layers) == 1:
             self.coef_, self.intercept_ = solution.layers[0]

@@ -169,6 +169,7 @@ class MassMeanProbe(LayeredProbe):
         return FittedLayers(np.unique(data.codes), (layer,))
 
 
+@dataclass(eq=False, repr=False)
 class NearestMeanProbe(LayeredProbe):
     """Classifier that predicts the class with the nearest mean, on standardised features.
 

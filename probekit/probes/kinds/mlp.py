@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -108,10 +109,12 @@ class MlpProbe(TunedProbe):
             bound = np.sqrt(6 / (n_in + n_to))
             initial += [random.uniform(-bound, bound, shape) for shape in ((n_in, n_to), (n_to,))]
         point = lazily.put(np.concatenate([part.ravel() for part in initial])).requires_grad_()
-        mean, square, n_steps, order = 0.0, 0.0, 0, np.arange(len(rows))
+        mean = square = torch.zeros_like(point, requires_grad=False)
+        n_steps, order = 0, np.arange(len(rows))
         best, n_idle, batch, epoch = np.inf, 0, min(BATCH, len(rows)), 0
         while epoch < self.max_iter and n_idle <= PATIENCE:
-            order, total = shuffle(order, random_state=random), 0.0
+            order = shuffle(order, random_state=random)
+            total: Any = 0.0
             for own in lazily.put(order).split(batch):
                 first, bias, last, last_bias = _parts(point, initial)
                 outputs = (rows[own] @ first + bias).relu() @ last + last_bias
@@ -137,5 +140,5 @@ class MlpProbe(TunedProbe):
 
 def _parts(point: Tensor, alike: Sequence[Floats]) -> list[Tensor]:
     """Return the parameters in a vector as tensors of the shapes of arrays."""
-    parts = point.split([array.size for array in alike])
+    parts = torch.split(point, [array.size for array in alike])
     return [part.view(array.shape) for part, array in zip(parts, alike, strict=True)]

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from probekit.lazy_rows import Sum
+from probekit.lazy_rows import LazyRows, Sum
 from probekit.probes.arrays import Codes, Features, Floats, Mask, Rows
 from probekit.probes.data import group_folds
 from probekit.probes.kinds import base
@@ -82,6 +82,7 @@ class RidgeRegressionProbe(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             the smallest held-out squared error is selected by group-disjoint cross-validation.
         folds: Number of cross-validation folds that select alpha.
         random_state: Random seed for the folds.
+        device: Where `fit` computes; see `LazyRows.on`.
 
     Attributes:
         layers_: One layer, for raw, unscaled rows.
@@ -99,6 +100,7 @@ class RidgeRegressionProbe(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     alpha: float | Sequence[float] = ALPHAS
     folds: int = 5
     random_state: int = 0
+    device: str = "cpu"
 
     def fit(self, X: ArrayLike, y: ArrayLike, groups: ArrayLike | None = None) -> Self:
         """Return self, fitted on X (n_samples, n_features), y and groups (n_samples,).
@@ -118,7 +120,8 @@ class RidgeRegressionProbe(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         )
         targets = targets.astype(np.float64)
         self.alpha_ = self._choose(grid, rows, targets, base.units_of(rows, groups))
-        self.layers_ = ridge_path(rows, targets[:, None], np.array([self.alpha_]))
+        there = LazyRows.of(rows).on(self.device)
+        self.layers_ = ridge_path(there, targets[:, None], np.array([self.alpha_]))
         self.coef_, self.intercept_ = self.layers_[0]
         self.n_iter_, self.converged_ = 1, True
         base.warn_if_flat(self.coef_)
@@ -131,7 +134,8 @@ class RidgeRegressionProbe(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
         def held_out(outside: Mask) -> list[Floats]:
             """Return the predictions of held-out rows at each alpha, fitted on other rows."""
-            path = ridge_path(X[~outside], y[~outside, None], grid)
+            inside = LazyRows.of(X).on(self.device).select(~outside)
+            path = ridge_path(inside, y[~outside, None], grid)
             return [apply_layers((layer,), X[outside])[:, 0] for layer in path]
 
         # Numbers have no classes to stratify by; a single label balances the fold sizes.

@@ -212,7 +212,7 @@ class _Padded(NamedTuple):
         gold = np.zeros((len(rows), *[longest] * golds[0].ndim), np.float32)
         counts = np.zeros_like(gold)
         for number, (own, target) in enumerate(sentences):
-            inside = (number, *[slice(len(own))] * target.ndim)
+            inside: Any = (number, *[slice(len(own))] * target.ndim)
             tokens[number, : len(own)], gold[inside], counts[inside] = own, target, 1 / target.size
         if gold.ndim == 3:
             counts *= 1 - np.eye(longest, dtype=np.float32)

@@ -156,9 +156,8 @@ def descend(
             ended, converged = (excess <= aim) | stopped, state.beyond > 0
             for fit in torch.nonzero(ended).flatten().tolist():
                 point, norm = state.point[fit].clone(), float(norms[fit])
-                value, has_converged = float(state.value[fit]), bool(converged[fit])
-                minimum = Minimum(point, value, norm, n_iter, has_converged)
-                yield int(state.number[fit]), minimum
+                of_fit = float(state.value[fit]), norm, n_iter, bool(converged[fit])
+                yield int(state.number[fit]), Minimum(point, *of_fit)
             if ended.all():
                 break
             if ended.any():

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import softplus
 
@@ -179,11 +180,11 @@ def shared(X: Rows, weights: Sequence[Features | Mask], typical: Mask) -> Design
     """
     kind = np.float64 if X.dtype == np.float64 else np.float32
     dtype = torch.float64 if X.dtype == np.float64 else torch.float32
-    of_rows = np.stack(weights)
+    of_rows: NDArray[Any] = np.stack(weights)
     largest = float(of_rows.max())
     if of_rows.dtype != bool:
         of_rows = (of_rows / largest).astype(kind)
-    counted = of_rows.any(axis=0)  # the rows of at least one share
+    counted: Mask = np.any(of_rows, axis=0)  # the rows of at least one share
     # Mean and scale are rounded to the dtype, so that `fold` exactly undoes the standardisation.
     mean, scale = (v.astype(kind).astype(np.float64) for v in moments(X, counted, typical))
     rows = DesignRows(X, mean, scale, dtype)
