@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+if TYPE_CHECKING:  # saved probes are applied without torch
+    from torch import Tensor
+
 # A block has at most BLOCK_ROWS rows and BLOCK_NUMBERS numbers, but at least FEWEST_ROWS rows.
 BLOCK_ROWS, BLOCK_NUMBERS, FEWEST_ROWS = 4096, 1 << 22, 256
 LOADED_BYTES = 1 << 28  # rows up to this size are read once and kept
+# A sum over this many rows in float32 has a relative error of about 1e-7, and over 4,096 of 1e-6.
+SUMMED_ROWS = 256
 
 Features: TypeAlias = NDArray[np.floating]
+Place: TypeAlias = slice | NDArray[np.int64]
 
 
 def rows_of_block(n_features: int) -> int:
@@ -23,6 +29,14 @@ def rows_of_block(n_features: int) -> int:
     (4096, 512)
     """
     return min(BLOCK_ROWS, max(FEWEST_ROWS, BLOCK_NUMBERS // max(1, n_features)))
+
+
+def is_accelerator(device: str) -> bool:
+    """Return whether a device computes in float32 tensors: every one but "cpu".
+
+    A numbered processor, such as "cpu:1", counts as an accelerator, so that tests need none.
+    """
+    return device != "cpu"
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,6 +52,9 @@ class LazyRows:
         dtype: The dtype of what `read` returns.
         numbers: The numbers (n_samples,) of the rows in the source; None means all rows.
         is_mapped: Whether the source is a file, so that rows are not in memory already.
+        device: Where sums over the rows are computed; see `on`.
+        scaling: What is subtracted from each feature and what it is divided by, (n_features,) each,
+            when rows are read; None for neither.
 
     >>> rows = LazyRows.of(np.arange(6.0).reshape(3, 2)).select(np.array([2, 0]))
     >>> rows.shape, rows[:1].tolist(), rows[np.array([False, True])].tolist()
@@ -49,6 +66,8 @@ class LazyRows:
     dtype: np.dtype[Any]
     numbers: NDArray[np.int64] | None = None
     is_mapped: bool = True
+    device: str = "cpu"
+    scaling: tuple[NDArray[np.float64], NDArray[np.float64]] | None = None
 
     @classmethod
     def of(cls, rows: Features | LazyRows) -> LazyRows:
@@ -68,6 +87,17 @@ class LazyRows:
         return self.shape[0] * self.shape[1] * self.dtype.itemsize
 
     def __getitem__(self, place: Any) -> Features:
+        rows = self._unscaled(place)
+        if self.scaling is None:
+            return rows
+        mean, scale = self.scaling
+        scaled = rows.astype(np.float64)
+        scaled -= mean
+        scaled /= scale
+        return scaled
+
+    def _unscaled(self, place: Any) -> Features:
+        """Return the rows of a slice, row numbers or a mask as they are in the source."""
         if not isinstance(place, slice):
             place = np.flatnonzero(place) if place.dtype == bool else place
         if self.numbers is None:
@@ -87,10 +117,86 @@ class LazyRows:
         numbers = selected if self.numbers is None else self.numbers[selected]
         return replace(self, shape=(len(numbers), self.shape[1]), numbers=numbers)
 
-    def map(self, change: Callable[[Features], Features], dtype: Any) -> LazyRows:
-        """Return the rows after a change of each row, made when they are read."""
-        read, dtype = self.read, np.dtype(dtype)
-        return replace(self, read=lambda place: change(read(place)), dtype=dtype)
+    def scaled(self, mean: NDArray[np.float64], scale: NDArray[np.float64]) -> LazyRows:
+        """Return the rows minus `mean`, divided by `scale` (n_features,), in float64.
+
+        They are scaled when they are read; rows that are scaled already cannot be scaled again.
+        """
+        assert self.scaling is None
+        return replace(self, scaling=(mean, scale), dtype=np.dtype(np.float64))
+
+    def on(self, device: str) -> LazyRows:
+        """Return the rows, with sums over them computed on a device.
+
+        On the CPU these are arrays in float64. On an accelerator they are tensors in float32, to
+        which rows in float64 are rounded: not every accelerator has float64.
+        """
+        if not is_accelerator(device) or self.dtype != np.float64:
+            return replace(self, device=device)
+        read, dtype = self.read, np.dtype(np.float32)
+        return replace(self, read=lambda at: read(at).astype(dtype), dtype=dtype, device=device)
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether sums over the rows are computed on an accelerator."""
+        return is_accelerator(self.device)
+
+    def put(self, values: Any) -> Any:
+        """Return an array where the rows are computed with; see `put_on`."""
+        return put_on(self.device, values)
+
+    def whole(self) -> Any:
+        """Return all rows as one array or, on an accelerator, as one tensor."""
+        if not self.is_elsewhere:
+            return self[:]
+        import torch
+
+        return torch.cat([block for _, block in self.computed()])
+
+    def computed(self) -> Iterator[tuple[slice, Any]]:
+        """Yield all rows by blocks where they are computed with, with the slice of their numbers.
+
+        On the CPU they are arrays in float64, on an accelerator tensors in float32.
+        """
+        if self.is_elsewhere:
+            places = list(self._places())
+            yield from zip(places, self.tensors(places), strict=True)
+        else:
+            for place, block in self.blocks():
+                yield place, block.astype(np.float64, copy=False)
+
+    def parts(self, *columns: NDArray[Any]) -> Iterator[tuple[Any, ...]]:
+        """Yield all rows by parts for a `Sum`, each with its part of every column (n_samples, ...).
+
+        Arrays and tensors are those of `computed`, but tensors have at most `SUMMED_ROWS` rows.
+        """
+        columns = tuple(map(self.put, columns))
+        for place, block in self.computed():
+            step = SUMMED_ROWS if self.is_elsewhere else len(block)
+            for start in range(0, len(block), step):
+                part = slice(place.start + start, min(place.start + start + step, place.stop))
+                yield block[start : start + step], *(column[part] for column in columns)
+
+    def tensors(self, places: Iterable[Place]) -> Iterator[Tensor]:
+        """Yield the rows of each slice or array of row numbers as float32 tensors on the device."""
+        from probekit.products import stream
+
+        blocks = stream(map(self._unscaled, places), self.device)
+        if self.scaling is None:
+            yield from blocks
+        else:
+            mean, scale = map(self.put, self.scaling)
+            rest = self.put(self.scaling[0] - fetched(mean))  # what float32 rounds off the mean
+            yield from ((block - mean - rest) / scale for block in blocks)
+
+    def centre(self) -> NDArray[np.float64]:
+        """Return the mean (n_features,) of the first block, rounded to float32.
+
+        Sums in float32 are exact to more digits after it is subtracted from the rows.
+        """
+        first = self[: rows_of_block(self.shape[1])]
+        mean: NDArray[np.float64] = first.mean(axis=0, dtype=np.float64)
+        return mean.astype(np.float32).astype(np.float64)
 
     def loaded(self) -> LazyRows:
         """Return the rows in memory if they are small or in memory already, else unchanged."""
@@ -103,7 +209,80 @@ class LazyRows:
 
     def blocks(self) -> Iterator[tuple[slice, Features]]:
         """Yield all rows by blocks, with the slice of their numbers."""
+        for place in self._places():
+            yield place, self[place]
+
+    def _places(self) -> Iterator[slice]:
+        """Yield the slice of each block."""
         step = rows_of_block(self.shape[1])
         for start in range(0, len(self), step):
-            place = slice(start, min(start + step, len(self)))
-            yield place, self[place]
+            yield slice(start, min(start + step, len(self)))
+
+
+def put_on(device: str, values: Any) -> Any:
+    """Return an array as a tensor on an accelerator; unchanged on the CPU."""
+    if not is_accelerator(device):
+        return values
+    from probekit.products import put
+
+    return put(values, device)
+
+
+def places_on(device: str, shape: tuple[int, ...]) -> list[slice]:
+    """Return the slices of the rows that are summed at once: of all on the CPU, else of blocks."""
+    step = rows_of_block(shape[1]) if is_accelerator(device) else max(1, shape[0])
+    return [slice(start, start + step) for start in range(0, shape[0], step)]
+
+
+class Sum:
+    """Sum of arrays or tensors of one shape, with about the precision of float64.
+
+    On the CPU, float64 is the dtype of the sum. On an accelerator, the sum is a float32 tensor, and
+    a second one contains its rounding errors.
+
+    >>> total = Sum("cpu")
+    >>> for part in (np.array([1.0]), np.array([0.5])):
+    ...     total.add(part)
+    >>> total.array().tolist()
+    [1.5]
+
+    Source: Ogita, Rump and Oishi (2005), Accurate sum and dot product, algorithm 4.4 (Sum2).
+    """
+
+    def __init__(self, device: str) -> None:
+        self._is_pair = is_accelerator(device)
+        self._value: Any = 0.0
+        self._error: Any = 0.0
+
+    def add(self, part: Any) -> None:
+        """Add an array, a tensor or a number."""
+        if self._is_pair:
+            value = self._value + part
+            moved = value - self._value
+            self._error = self._error + ((self._value - (value - moved)) + (part - moved))
+            self._value = value
+        elif isinstance(self._value, float):  # of the first part a copy is kept
+            self._value = self._value + (part if isinstance(part, float) else _double(part))
+        else:
+            self._value += part
+
+    @property
+    def total(self) -> Any:
+        """The sum, where it was computed; in float32 on an accelerator."""
+        return self._value + self._error if self._is_pair else self._value
+
+    def array(self) -> Any:
+        """Return the sum as an array, in float64."""
+        return fetched(self._value) + fetched(self._error) if self._is_pair else self._value
+
+
+def _double(values: Any) -> Any:
+    """Return an array or a tensor in float64."""
+    return values.astype(np.float64) if isinstance(values, np.ndarray) else values.double()
+
+
+def fetched(values: Any) -> Any:
+    """Return a tensor as an array in float64; arrays and numbers unchanged."""
+    if isinstance(values, np.ndarray | float):
+        return values
+    return values.cpu().numpy().astype(np.float64)

@@ -6,16 +6,19 @@ import math
 import os
 import platform
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache, partial
+from itertools import chain
 from pathlib import Path
 from time import thread_time
 from typing import Any, cast
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from platformdirs import user_cache_path
 from threadpoolctl import threadpool_limits
 from torch import Tensor
@@ -23,6 +26,7 @@ from torch.autograd import forward_ad
 
 from probekit.errors import ConfigError, DeviceLostError
 from probekit.files import Disk, Draft
+from probekit.lazy_rows import is_accelerator
 from probekit.memory import is_out_of_memory
 
 # oneDNN's linear layer, which torch.compile also uses. torch's default is MKL, which uses half of
@@ -211,6 +215,12 @@ def weighted_sums(values: Tensor, rows: Tensor) -> Tensor:
     return torch.from_numpy(values.detach().numpy() @ rows.detach().numpy())
 
 
+def eigh(matrix: Tensor) -> tuple[Tensor, Tensor]:
+    """Return eigenvalues in ascending order and eigenvectors, on the CPU if MPS lacks them."""
+    values, vectors = torch.linalg.eigh(matrix.cpu() if matrix.device.type == "mps" else matrix)
+    return values.to(matrix.device), vectors.to(matrix.device)
+
+
 def attend(
     q: Tensor,
     k: Tensor,
@@ -298,6 +308,50 @@ def with_gradient(value: Tensor, of: Tensor) -> Tensor:
 def to_device(x: Tensor, device: torch.device) -> Tensor:
     """Return a tensor on a device, without waiting for a copy to a GPU."""
     return x.to(device, non_blocking=device.type == "cuda")
+
+
+def put(values: Any, device: str) -> Tensor:
+    """Return an array as a tensor on a device; float64 becomes float32 except on the CPU.
+
+    >>> put(np.zeros(2), "cpu:1").dtype
+    torch.float32
+    """
+    array = np.asarray(values)
+    if is_accelerator(device) and array.dtype == np.float64:
+        array = array.astype(np.float32)
+    return torch.tensor(array, device=device)
+
+
+def stream(blocks: Iterable[NDArray[Any]], device: str) -> Iterator[Tensor]:
+    """Yield arrays as float32 tensors on a device.
+
+    With CUDA, the next array is read into pinned memory and copied on a stream of its own while the
+    caller computes with the present one. The caller is at most one array ahead of the device.
+    """
+    if not device.startswith("cuda"):
+        for block in blocks:
+            yield put(block, device).float()
+        return
+    copies = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    current = torch.cuda.current_stream(device)
+    copied: tuple[Tensor, Any] | None = None
+    computed: Any = None
+    for array in chain(blocks, [None]):
+        before = copied
+        if array is not None:
+            dtype = torch.from_numpy(np.empty(0, array.dtype)).dtype
+            pinned = torch.empty(array.shape, dtype=dtype, pin_memory=True)
+            np.copyto(pinned.numpy(), array)
+            with torch.cuda.stream(copies):
+                copied = pinned.to(device, non_blocking=True), copies.record_event()
+        if before is not None:
+            tensor, arrival = before
+            current.wait_event(arrival)
+            tensor.record_stream(current)  # its memory is not used again before this stream is done
+            yield tensor.float()
+            if computed is not None:
+                computed.synchronize()
+            computed = current.record_event()
 
 
 def check_device(

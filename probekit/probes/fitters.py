@@ -390,7 +390,6 @@ class _LogisticFitter(Fitter):
             settings.C,
             tuning=Tuning(StoppingRule(max_iter=settings.max_iter), judge, self._balanced),
             typical=self.rows.typical,
-            device=settings.device,
             on_fit=on_fit,
         )
         return list(tuned)
@@ -399,7 +398,7 @@ class _LogisticFitter(Fitter):
         self, X: Rows, tasks: Sequence[LabelsAndPenalty], masks: Sequence[Mask]
     ) -> list[list[FittedLayers]]:
         settings = self.rows.settings
-        solver = Solver(X, masks, typical=self.rows.typical, device=settings.device)
+        solver = Solver(X, masks, typical=self.rows.typical)
         problems, n_masks = [], len(masks)
         for codes, C in tasks:
             assert C is not None  # logistic fits always have a penalty

@@ -337,7 +337,7 @@ class Prober:
                 f"{len(wrong)} of {len(X)} rows of X contain NaN or infinity, first row {wrong[0]}."
                 " Capture them again, in bfloat16 or float32 if they were stored as float16."
             )
-        return rows
+        return rows.on(self.settings.device)
 
 
 def _over_splits(of_splits: Sequence[Sequence[Scored]]) -> list[Scored]:

@@ -96,6 +96,7 @@ class ProbeSpec:
             folds=settings.folds,
             balanced=settings.class_weight == "balanced",
             class_weight=settings.class_weight,
+            device=settings.device,
             **({} if penalties is None else {str(self.grid_name): penalties}),
         )
 
@@ -130,7 +131,8 @@ class ProbeSettings:
         seed: Random seed for folds, control labels, exchanged labels, samples and order of the
             training groups, and initial weights.
         fit_rows: Maximum number of training rows of a probe, sampled by whole groups; None for all.
-        device: Device on which the logistic probe is fitted.
+        device: Device on which probes are fitted. An accelerator computes in float32, which changes
+            scores by about 1e-5; eigenvalues, linear systems and L-BFGS-B are solved on the CPU.
 
     Raises:
         ConfigError: There are no kinds, one is given twice, they need different types of labels, or

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from probekit.lazy_rows import LazyRows
+from probekit.lazy_rows import LazyRows, Sum
 from probekit.probes.arrays import Codes, Features, Floats, Mask, Rows
 from probekit.probes.solve.design import moments
 from probekit.probes.solve.layers import AffineLayer
@@ -30,8 +30,13 @@ class Scaling:
         >>> Scaling.centred(np.array([[1.0, 5.0], [3.0, 5.0]])).mean.tolist()
         [2.0, 5.0]
         """
-        sums = sum(block.sum(axis=0, dtype=np.float64) for _, block in LazyRows.of(X).blocks())
-        return cls(sums / len(X), np.ones(X.shape[1]))
+        rows = LazyRows.of(X)
+        if rows.is_elsewhere:
+            mean, _ = moments(rows, np.ones(len(X)), np.ones(len(X), dtype=bool))
+        else:
+            sums = sum(block.sum(axis=0, dtype=np.float64) for _, block in rows.blocks())
+            mean = sums / len(X)
+        return cls(mean, np.ones(X.shape[1]))
 
     @classmethod
     def standard(cls, X: Rows) -> Scaling:
@@ -48,14 +53,11 @@ class Scaling:
         >>> Scaling(np.array([1.0]), np.array([2.0])).apply(np.array([[5.0]])).tolist()
         [[2.0]]
         """
-        scaled = X.astype(np.float64)
-        scaled -= self.mean
-        scaled /= self.scale
-        return scaled
+        return self.lazily(X)[:].astype(np.float64, copy=False)
 
     def lazily(self, X: Rows) -> LazyRows:
-        """Return X (n_samples, n_features) scaled, in float64, when it is read."""
-        return LazyRows.of(X).map(self.apply, np.float64)
+        """Return X (n_samples, n_features) scaled when it is read; see `LazyRows.scaled`."""
+        return LazyRows.of(X).scaled(self.mean, self.scale)
 
     def fold(self, weight: Floats, bias: Floats) -> AffineLayer:
         """Return the layer on raw rows that is equivalent to the given one on scaled rows.
@@ -136,8 +138,9 @@ def class_means(X: Rows, codes: Codes) -> Floats:
     >>> class_means(np.array([[1.0], [3.0], [7.0]]), np.array([0, 0, 1])).tolist()
     [[2.0], [7.0]]
     """
-    sizes = np.bincount(codes)
-    sums = np.zeros((len(sizes), X.shape[1]))
-    for place, block in LazyRows.of(X).blocks():
-        sums += (codes[place] == np.arange(len(sizes))[:, None]) @ block.astype(np.float64)
-    return sums / sizes[:, None]
+    rows, sizes = LazyRows.of(X), np.bincount(codes)
+    classes, sums = rows.put(np.arange(len(sizes))[:, None]), Sum(rows.device)
+    for block, of_block in rows.parts(codes):
+        sums.add((of_block == classes) * 1.0 @ block)
+    means: Floats = sums.array() / sizes[:, None]
+    return means

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.optimize import minimize
 from scipy.special import log_softmax
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
+from torch.nn.functional import pad
 
 from probekit.errors import DataError
+from probekit.lazy_rows import LazyRows, Sum, fetched, places_on, put_on
 from probekit.probes.arrays import Codes, Features, Floats, Mask
 from probekit.probes.data import fittable_insides, group_folds
 from probekit.probes.kinds import base
@@ -34,17 +37,20 @@ class TokensOfTexts:
     """Tokens sorted by text.
 
     Attributes:
-        tokens: The tokens (n_tokens, n_features); those of a text are contiguous.
+        tokens: The tokens (n_tokens, n_features); those of a text are contiguous. An array or, for
+            fits on an accelerator, a tensor.
         text: The number (n_tokens,) of each token's text, in ascending order: 0, 1, 2, ...
         typical: Which tokens (n_tokens,) feature scaling is estimated from; None means all.
+        device: Where fits are computed.
 
     >>> TokensOfTexts(np.zeros((3, 1)), np.array([0, 0, 1])).starts.tolist()
     [0, 2]
     """
 
-    tokens: Features
+    tokens: Any
     text: Codes
     typical: Mask | None = None
+    device: str = "cpu"
 
     @property
     def starts(self) -> Codes:
@@ -56,15 +62,40 @@ class TokensOfTexts:
         selected = texts[self.text]
         typical = None if self.typical is None else self.typical[selected]
         text = (np.cumsum(texts) - 1)[self.text[selected]]
-        return TokensOfTexts(self.tokens[selected], text, typical)
+        return TokensOfTexts(self.tokens[selected], text, typical, self.device)
 
-    def pool(self, scores: Floats) -> Floats:
+    @cached_property
+    def _padded(self) -> tuple[Any, Any, Any]:
+        """Tensors of the texts padded to the same length, for computations on an accelerator.
+
+        The token (n_texts, longest) at each place, whether there is one, and the place (n_tokens,)
+        of each token among all places. Unlike `index_add_`, they give the same sum in every run.
+        """
+        lengths = np.bincount(self.text)
+        place = np.arange(lengths.max())
+        token = np.minimum(self.starts[:, None] + place, len(self.text) - 1)
+        flat = self.text * len(place) + np.arange(len(self.text)) - self.starts[self.text]
+        arrays = token, place < lengths[:, None], flat
+        token, inside, flat = (put_on(self.device, array) for array in arrays)
+        return token, inside, flat
+
+    def sums(self, values: Any) -> Any:
+        """Return the sum (n_texts, ...) of values (n_tokens, ...) within each text."""
+        if isinstance(values, np.ndarray):
+            return np.add.reduceat(values, self.starts, axis=0)
+        token, inside, _ = self._padded
+        return (values[token] * inside.view(*inside.shape, *[1] * (values.ndim - 1))).sum(dim=1)
+
+    def pool(self, scores: Any) -> Any:
         """Return the softmax (n_tokens,) of the scores (n_tokens,) within each text.
 
         >>> texts = TokensOfTexts(np.zeros((3, 1)), np.array([0, 0, 1]))
         >>> texts.pool(np.array([2.0, 2.0, 9.0])).tolist()
         [0.5, 0.5, 1.0]
         """
+        if not isinstance(scores, np.ndarray):
+            token, inside, flat = self._padded
+            return scores[token].masked_fill(~inside, -math.inf).softmax(dim=1).flatten()[flat]
         odds = np.exp(scores - np.maximum.reduceat(scores, self.starts)[self.text])
         return odds / np.add.reduceat(odds, self.starts)[self.text]
 
@@ -104,13 +135,14 @@ def fit_attention(
     >>> (fit.text_scores(texts)[:, 0] > 0).tolist(), fit.converged
     ([False, False, True, True], True)
     """
-    scaling = Scaling.standard(measured(texts.tokens, texts.typical))
-    objective = _Objective(TokensOfTexts(scaling.apply(texts.tokens), texts.text), codes, C)
+    rows = LazyRows.of(texts.tokens).on(texts.device)
+    scaling = Scaling.standard(measured(rows, texts.typical))
+    objective = _Objective(replace(texts, tokens=scaling.lazily(rows).whole()), codes, C)
     start = objective.start(np.random.default_rng(seed))
     # An iteration needs one or two evaluations, so that `maxiter` is reached before `maxfun`.
     limits = {"maxiter": max_iter, "maxfun": 4 * max_iter}
     options = limits | {"gtol": TOLERANCE, "ftol": LEAST_PROGRESS}
-    result = minimize(objective, start, jac=True, method="L-BFGS-B", options=options)
+    result = base.minimum(objective, start, options, texts.device)
     query, coef, intercept = objective.parts(result.x)
     return AttentionFit(
         classes=objective.classes,
@@ -135,6 +167,10 @@ class _Objective:
         # With two classes the first is the reference: its score is 0, without parameters.
         truth = indicator[1:] if len(indicator) == 2 else indicator
         self.truth = truth.astype(np.float64).T  # (n_texts, n_out)
+        # What a call needs, where it is computed.
+        arrays = self.truth, texts.text, self.class_of_text, np.arange(len(codes))
+        self._there = [put_on(texts.device, array) for array in arrays]
+        self._places = places_on(texts.device, texts.tokens.shape)
         self.penalty = 1.0 / (C * len(codes))
         self.shape = (self.truth.shape[1], texts.tokens.shape[1])
 
@@ -152,25 +188,42 @@ class _Objective:
 
     def __call__(self, point: Floats) -> tuple[float, Floats]:
         """Return the objective and its gradient at a point."""
-        query, coef, intercept = self.parts(point)
-        tokens, text, starts = self.texts.tokens, self.texts.text, self.texts.starts
-        weights = self.texts.pool(tokens @ query)
-        projected = tokens @ coef.T  # (n_tokens, n_out)
-        scores = np.add.reduceat(weights[:, None] * projected, starts, axis=0) + intercept
-        logs = log_softmax(with_reference(scores.T, len(self.classes)), axis=0)
-        loss = -float(np.mean(logs[self.class_of_text, np.arange(len(scores))]))
+        texts, (truth, text, classes, numbers) = self.texts, self._there
+        query, coef, intercept = (put_on(texts.device, part) for part in self.parts(point))
+        weights = texts.pool(texts.tokens @ query)
+        projected = texts.tokens @ coef.T  # (n_tokens, n_out)
+        scores = texts.sums(weights[:, None] * projected) + intercept
+        logs = _log_softmax(scores, len(self.classes))
+        loss = -float(np.mean(fetched(logs[classes, numbers])))
         # Gradient of the mean loss in the scores, (n_texts, n_out). The last rows of `logs` belong
         # to the outputs; a reference class has the row before them.
-        residual = (np.exp(logs[-scores.shape[1] :]).T - self.truth) / len(scores)
+        odds = logs[-scores.shape[1] :].T
+        odds = np.exp(odds) if isinstance(odds, np.ndarray) else odds.exp()
+        residual = (odds - truth) / len(scores)
         # Derivatives of the loss in the weight of a token (`gain`) and, through the softmax of its
         # text, in its score tokens @ query (`excess`).
-        gain = np.sum(projected * residual[text], axis=1)
-        excess = weights * (gain - np.add.reduceat(weights * gain, starts)[text])
-        query_gradient = excess @ tokens + self.penalty * query
-        coef_gradient = (weights[:, None] * residual[text]).T @ tokens + self.penalty * coef
+        gain = (projected * residual[text]).sum(axis=1)
+        excess = weights * (gain - texts.sums(weights * gain)[text])
+        slopes = weights[:, None] * residual[text]
+        of_query, of_coef = Sum(texts.device), Sum(texts.device)
+        for place in self._places:
+            of_query.add(excess[place] @ texts.tokens[place])
+            of_coef.add(slopes[place].T @ texts.tokens[place])
+        of_intercept = fetched(residual.sum(axis=0))
+        query, coef, _ = self.parts(point)
+        query_gradient = of_query.array() + self.penalty * query
+        coef_gradient = of_coef.array() + self.penalty * coef
         penalty = 0.5 * self.penalty * (np.sum(coef**2) + np.sum(query**2))
-        gradient = [query_gradient, coef_gradient.ravel(), residual.sum(axis=0)]
-        return loss + float(penalty), np.concatenate(gradient)
+        gradient = np.concatenate([query_gradient, coef_gradient.ravel(), of_intercept])
+        return loss + float(penalty), gradient
+
+
+def _log_softmax(scores: Any, n_classes: int) -> Any:
+    """Return log probabilities (n_classes, n_texts) for scores (n_texts, n_out)."""
+    if isinstance(scores, np.ndarray):
+        return log_softmax(with_reference(scores.T, n_classes), axis=0)
+    missing = n_classes - scores.shape[1]  # the reference class, whose score is 0
+    return pad(scores, (missing, 0)).log_softmax(dim=1).T
 
 
 @dataclass(eq=False, repr=False)
@@ -185,6 +238,7 @@ class AttentionPooledProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         folds: Number of cross-validation folds that select C.
         max_iter: Maximum number of solver iterations.
         random_state: Random seed for the folds and the initial query.
+        device: Where fits are computed; see `LazyRows.on`.
 
     Attributes:
         classes_: The sorted labels.
@@ -207,6 +261,7 @@ class AttentionPooledProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc
     folds: int = 5
     max_iter: int = 1000
     random_state: int = 0
+    device: str = "cpu"
 
     def fit(
         self,
@@ -237,8 +292,9 @@ class AttentionPooledProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         grid = np.array(positive_grid("C", self.C))
         rows, self.classes_, codes = base.labelled_rows(self, X, y)
         texts, order = _texts(rows, base.units_of(rows, groups))
-        if typical is not None:
-            texts = replace(texts, typical=typical[order])
+        texts = replace(
+            texts, typical=None if typical is None else typical[order], device=self.device
+        )
         token_codes = codes[order]
         text_codes = token_codes[texts.starts]
         differs = np.flatnonzero(token_codes != text_codes[texts.text])

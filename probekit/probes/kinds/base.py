@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import warnings
 from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from numbers import Number
 from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from pandas import isna
+from scipy.optimize import minimize
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import check_array
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
 
 from probekit.errors import DataError
+from probekit.lazy_rows import LazyRows, is_accelerator
 from probekit.probes.arrays import Codes, Features, Floats, Mask
 from probekit.probes.data import fittable_insides, group_folds
 from probekit.probes.kinds.registry import at_least, positive_grid
@@ -174,8 +178,45 @@ def weights_of(X: Features, sample_weight: ArrayLike | None) -> Features:
     return weights
 
 
+def minimum(
+    objective: Callable[[Floats], tuple[float, Floats]],
+    start: Floats,
+    options: Mapping[str, Any],
+    device: str,
+) -> Any:
+    """Return the result of SciPy's L-BFGS-B for a function that returns value and gradient.
+
+    L-BFGS-B itself runs on the CPU. Near the minimum, values that an accelerator computes in
+    float32 have too few digits for its line search. It is therefore continued from there with
+    differences of values that are computed from gradients, which is exact for a quadratic function.
+
+    Args:
+        objective: the function of a point (n_parameters,).
+        start: the first point.
+        options: options of L-BFGS-B.
+        device: where values and gradients are computed.
+    """
+    how: Any = {"jac": True, "method": "L-BFGS-B", "options": options}
+    result = minimize(objective, start, **how)
+    if not is_accelerator(device):
+        return result
+
+    def difference(point: Floats) -> tuple[float, Floats]:
+        """Return value and gradient, with the value minus that of the first result."""
+        _, gradient = objective(point)
+        return float(0.5 * (result.jac + gradient) @ (point - result.x)), gradient
+
+    last = minimize(difference, result.x, **how)
+    last.nit += result.nit
+    return last
+
+
+@dataclass(eq=False, repr=False)
 class LayeredProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sklearn has no types
     """Base class of classifiers whose fit is a `FittedLayers`; subclasses implement `solve`.
+
+    Args:
+        device: Where `fit` computes; see `LazyRows.on`.
 
     Attributes:
         classes_: The sorted labels.
@@ -186,6 +227,8 @@ class LayeredProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # skl
         n_iter_: Number of solver iterations; 1 for a closed form.
         converged_: Whether the solver reached its tolerance.
     """
+
+    device: str = field(default="cpu", kw_only=True)
 
     def fit(self, X: ArrayLike, y: ArrayLike, groups: ArrayLike | None = None) -> Self:
         """Return self, fitted on X (n_samples, n_features), y and groups (n_samples,).
@@ -199,7 +242,8 @@ class LayeredProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # skl
                 groups than folds.
         """
         rows, self.classes_, codes = labelled_rows(self, X, y)
-        solution = self.solve(TrainingRows(rows, codes, units_of(rows, groups)))
+        there = LazyRows.of(rows).on(self.device)
+        solution = self.solve(TrainingRows(there, codes, units_of(rows, groups)))
         self.layers_: tuple[AffineLayer, ...] = solution.layers
         if len(solution.layers) == 1:
             self.coef_, self.intercept_ = solution.layers[0]

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from probekit.errors import ConfigError
-from probekit.lazy_rows import LazyRows
+from probekit.lazy_rows import LazyRows, Sum
 from probekit.probes.arrays import Codes, Floats, Rows
 from probekit.probes.kinds.base import LayeredProbe
 from probekit.probes.solve.layers import FittedLayers
@@ -35,12 +35,13 @@ def within_covariance(
     Source: Ledoit and Wolf (2004), A well-conditioned estimator for large-dimensional covariance
     matrices; pooled over the classes before shrinking, so that rare classes contribute.
     """
-    n, d = X.shape
-    covariance, fourths = np.zeros((d, d)), 0.0
-    for place, block in LazyRows.of(X).blocks():
-        residuals = block - means[codes[place]]
-        covariance += residuals.T @ residuals / n
-        fourths += float(np.sum(np.sum(residuals**2, axis=1) ** 2))
+    rows, (n, d) = LazyRows.of(X), X.shape
+    there, products, squares_of_norms = rows.put(means), Sum(rows.device), Sum(rows.device)
+    for block, of_block in rows.parts(codes):
+        residuals = block - there[of_block]
+        products.add(residuals.T @ residuals / n)
+        squares_of_norms.add(((residuals**2).sum(axis=1) ** 2).sum())
+    covariance, fourths = products.array(), float(squares_of_norms.array())
     variance = np.trace(covariance) / d
     if not variance > 0:
         return np.eye(d)
@@ -168,6 +169,7 @@ class MassMeanProbe(LayeredProbe):
         return FittedLayers(np.unique(data.codes), (layer,))
 
 
+@dataclass(eq=False, repr=False)
 class NearestMeanProbe(LayeredProbe):
     """Classifier that predicts the class with the nearest mean, on standardised features.
 

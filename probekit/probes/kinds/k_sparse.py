@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from probekit.errors import ConfigError
-from probekit.lazy_rows import LazyRows
+from probekit.lazy_rows import LazyRows, Sum
 from probekit.probes.arrays import Codes, Floats, Mask, Rows
 from probekit.probes.kinds.base import TunedProbe
 from probekit.probes.kinds.logistic import TOLERANCES
@@ -78,9 +78,10 @@ class KSparseProbe(TunedProbe):
         features = best_features(data.X, data.codes, self.k, data.typical)
         rows = LazyRows.of(data.X)
         X = np.concatenate([block[:, features] for _, block in rows.blocks()])
-        solver = Solver(X, [np.ones(len(X), dtype=bool)], typical=data.typical)
+        selected = LazyRows.of(X).on(rows.device)
+        solver = Solver(selected, [np.ones(len(X), dtype=bool)], typical=data.typical)
         problems = [Problem(data.codes, float(C), balanced=self.balanced) for C in values]
-        fits = solver.solve(problems, StoppingRule(TOLERANCES[X.dtype.name], self.max_iter))
+        fits = solver.solve(problems, StoppingRule(TOLERANCES[selected.dtype.name], self.max_iter))
         return [self._wide(fit, features, width) for fit in fits]
 
     def _wide(self, fit: Fit, features: Codes, width: int) -> FittedLayers:
@@ -121,7 +122,10 @@ def explained_shares(X: Rows, codes: Codes, typical: Mask | None = None) -> Floa
     rows = Scaling.standard(X).lazily(X)
     _, class_of_row, sizes = np.unique(codes, return_inverse=True, return_counts=True)
     # Scaled rows have a mean of 0, so these are sums of squares around the overall mean.
-    total = sum(np.sum(block**2, axis=0) for _, block in rows.blocks())
+    squares = Sum(rows.device)
+    for (block,) in rows.parts():
+        squares.add((block**2).sum(axis=0))
+    total = squares.array()
     between = np.sum(class_means(rows, class_of_row) ** 2 * sizes[:, None], axis=0)
     share = np.divide(between, total, out=np.zeros_like(total), where=total > 0)
     found: Floats = share.round(SCORE_DIGITS)

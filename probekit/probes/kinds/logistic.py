@@ -14,6 +14,7 @@ from sklearn.utils import Tags, column_or_1d, compute_sample_weight
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from probekit.lazy_rows import LazyRows
 from probekit.probes.arrays import Codes, Features, Floats
 from probekit.probes.data import fittable_insides, group_folds
 from probekit.probes.kinds import base
@@ -44,6 +45,7 @@ class LinearProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # skle
         max_iter: Maximum number of solver iterations.
         class_weight: Weight of each class, or "balanced" to give all classes the same total weight.
         random_state: Random seed for the folds.
+        device: Where `fit` computes; see `LazyRows.on`.
 
     Attributes:
         classes_: The sorted labels; for multilabel y the column numbers.
@@ -67,6 +69,7 @@ class LinearProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # skle
     max_iter: int = 2000
     class_weight: ClassWeight = None
     random_state: int = 0
+    device: str = "cpu"
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
@@ -161,16 +164,17 @@ class LinearProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # skle
         grid: tuple[float, ...],
     ) -> list[Fit]:
         """Return the fit of each label column on all rows, at the selected C of the grid."""
-        stopping = StoppingRule(TOLERANCES[X.dtype.name], self.max_iter)
+        there = LazyRows.of(X).on(self.device)
+        stopping = StoppingRule(TOLERANCES[there.dtype.name], self.max_iter)
         if len(grid) == 1:
             problems = [Problem(codes, grid[0]) for codes in columns]
-            return Solver(X, [weights]).solve(problems, stopping)
+            return Solver(there, [weights]).solve(problems, stopping)
         # Folds are stratified by the combination of all labels of a row.
         _, labels = np.unique(np.stack(columns), axis=1, return_inverse=True)
         folds = group_folds(labels, units, self.folds, self.random_state)
         if labels.any():  # not if a multilabel y is the same in all rows, which is allowed
             fittable_insides(labels, folds)
-        tuned = fit_columns(X, columns, folds, grid, tuning=Tuning(stopping), weights=weights)
+        tuned = fit_columns(there, columns, folds, grid, tuning=Tuning(stopping), weights=weights)
         return [column.solution for column in tuned]
 
     def decision_function(self, X: ArrayLike) -> Floats:

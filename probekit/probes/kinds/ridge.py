@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from probekit.lazy_rows import LazyRows, Sum
 from probekit.probes.arrays import Codes, Features, Floats, Mask, Rows
 from probekit.probes.data import group_folds
 from probekit.probes.kinds import base
@@ -81,6 +82,7 @@ class RidgeRegressionProbe(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             the smallest held-out squared error is selected by group-disjoint cross-validation.
         folds: Number of cross-validation folds that select alpha.
         random_state: Random seed for the folds.
+        device: Where `fit` computes; see `LazyRows.on`.
 
     Attributes:
         layers_: One layer, for raw, unscaled rows.
@@ -98,6 +100,7 @@ class RidgeRegressionProbe(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     alpha: float | Sequence[float] = ALPHAS
     folds: int = 5
     random_state: int = 0
+    device: str = "cpu"
 
     def fit(self, X: ArrayLike, y: ArrayLike, groups: ArrayLike | None = None) -> Self:
         """Return self, fitted on X (n_samples, n_features), y and groups (n_samples,).
@@ -117,7 +120,8 @@ class RidgeRegressionProbe(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         )
         targets = targets.astype(np.float64)
         self.alpha_ = self._choose(grid, rows, targets, base.units_of(rows, groups))
-        self.layers_ = ridge_path(rows, targets[:, None], np.array([self.alpha_]))
+        there = LazyRows.of(rows).on(self.device)
+        self.layers_ = ridge_path(there, targets[:, None], np.array([self.alpha_]))
         self.coef_, self.intercept_ = self.layers_[0]
         self.n_iter_, self.converged_ = 1, True
         base.warn_if_flat(self.coef_)
@@ -130,7 +134,8 @@ class RidgeRegressionProbe(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
         def held_out(outside: Mask) -> list[Floats]:
             """Return the predictions of held-out rows at each alpha, fitted on other rows."""
-            path = ridge_path(X[~outside], y[~outside, None], grid)
+            inside = LazyRows.of(X).on(self.device).select(~outside)
+            path = ridge_path(inside, y[~outside, None], grid)
             return [apply_layers((layer,), X[outside])[:, 0] for layer in path]
 
         # Numbers have no classes to stratify by; a single label balances the fold sizes.
@@ -168,20 +173,22 @@ def ridge_path(
     scaling = Scaling.standard(measured(X, typical))
     rows, counts = scaling.lazily(X), np.ones(len(X)) if weights is None else weights
     # Rows scaled by a subset are not centred; the unpenalised bias absorbs their mean.
-    mean = counts @ targets / counts.sum()
-    centre = sum(counts[place] @ block for place, block in rows.blocks()) / counts.sum()
+    mean, sums = counts @ targets / counts.sum(), Sum(rows.device)
+    for block, of_block in rows.parts(counts):
+        sums.add(of_block @ block)
+    centre = sums.array() / counts.sum()
     residuals, roots = targets - mean, np.sqrt(counts)[:, None]
     # The coefficients are axes (eigenvalues + alpha)^-1 axes^T rows^T residuals, with the axes of
     # X^T X. They equal rows^T axes (eigenvalues + alpha)^-1 axes^T residuals, with the axes of
     # X X^T, which is the smaller matrix if there are fewer rows than features.
     if len(X) >= X.shape[1]:
-        gram, crossed = np.zeros((X.shape[1], X.shape[1])), np.zeros((X.shape[1], targets.shape[1]))
-        for place, block in rows.blocks():
-            weighted = roots[place] * (block - centre)
-            gram += weighted.T @ weighted
-            crossed += weighted.T @ (roots[place] * residuals[place])
-        eigenvalues, axes = np.linalg.eigh(gram)
-        on_axes, back = axes.T @ crossed, axes
+        there, gram, crossed = rows.put(centre), Sum(rows.device), Sum(rows.device)
+        for block, root, residual in rows.parts(roots, residuals):
+            weighted = root * (block - there)
+            gram.add(weighted.T @ weighted)
+            crossed.add(weighted.T @ (root * residual))
+        eigenvalues, axes = np.linalg.eigh(gram.array())
+        on_axes, back = axes.T @ crossed.array(), axes
     else:
         wide = roots * (rows[:] - centre)
         eigenvalues, axes = np.linalg.eigh(wide @ wide.T)

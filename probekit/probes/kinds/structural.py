@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
+import torch
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from probekit.lazy_rows import fetched, is_accelerator, places_on, put_on
 from probekit.probes.arrays import Features, Floats, Mask
 from probekit.probes.kinds import trees as dependency
 from probekit.probes.kinds.base import units_of
@@ -56,7 +58,7 @@ class Adam:
         self.first = 0.9 * self.first + 0.1 * gradient
         self.second = 0.999 * self.second + 0.001 * gradient**2
         mean = self.first / (1 - 0.9**self.n_steps)
-        size = np.sqrt(self.second / (1 - 0.999**self.n_steps))
+        size = (self.second / (1 - 0.999**self.n_steps)) ** 0.5  # of an array or a tensor
         step: Reals = self.rate * mean / (size + 1e-8)
         return step
 
@@ -115,7 +117,12 @@ def _chain_distances(positions: Reals) -> Reals:
 
 
 def fit_projection(
-    sentences: Sequence[SentenceTargets], loss: SentenceLoss, rank: int, max_iter: int, seed: int
+    sentences: Sequence[SentenceTargets],
+    loss: SentenceLoss,
+    rank: int,
+    max_iter: int,
+    seed: int,
+    device: str = "cpu",
 ) -> tuple[Reals, int, bool]:
     """Return a projection (n_features, rank), the number of epochs and whether it has converged.
 
@@ -139,34 +146,87 @@ def fit_projection(
     # Standardised tokens have squared distances of about 2 n_features, projected ones of
     # 2 n_features * rank * size^2 = 4.
     size = np.sqrt(2 / (rank * n_features))
-    best: Reals = (size * generator.normal(size=(n_features, rank))).astype(np.float32)
-    weight, adam = best, Adam(RATE * float(best.std()))
-    best_loss, drops = _mean_loss(held_out, best, loss), 0
+    first: Reals = (size * generator.normal(size=(n_features, rank))).astype(np.float32)
+    best = weight = put_on(device, first)
+    adam, drops, at_once = Adam(RATE * float(first.std())), 0, [slice(None)]
+    if is_accelerator(device):
+        rated, fitted = (_Padded.of(some, device) for some in (held_out, inside))
+        at_once = places_on(device, (len(held_out), n_features))
+
+    def mean_loss(weight: Any) -> float:
+        """Return the mean loss of the held-out sentences."""
+        if is_accelerator(device):
+            losses = [rated.losses(weight, place) for place in at_once]
+            return float(np.concatenate([fetched(of_some) for of_some in losses]).mean())
+        return float(np.mean([loss(rows @ weight, gold)[0] for rows, gold in held_out]))
+
+    def slope(weight: Any, batch: NDArray[np.int64]) -> Any:
+        """Return the gradient of the mean loss of a batch, by one product for all tokens."""
+        if is_accelerator(device):
+            weight = weight.detach().requires_grad_()
+            value = fitted.losses(weight, put_on(device, batch)).mean()
+            return torch.autograd.grad(value, weight)[0]
+        rows = np.concatenate([inside[index][0] for index in batch])
+        golds = [inside[index][1] for index in batch]
+        ends = np.cumsum([len(gold) for gold in golds])[:-1]
+        projected = zip(np.split(rows @ weight, ends), golds, strict=True)
+        slopes = [loss(tokens, gold)[1] for tokens, gold in projected]
+        return rows.T @ np.concatenate(slopes) / len(batch)
+
+    best_loss = mean_loss(best)
     for epoch in range(1, max_iter + 1):
         for _ in range(math.ceil(LEAST_STEPS / n_batches)):  # repeats sentences if they are few
             for batch in np.array_split(generator.permutation(len(inside)), n_batches):
-                rows = np.concatenate([inside[index][0] for index in batch])
-                golds = [inside[index][1] for index in batch]
-                ends = np.cumsum([len(gold) for gold in golds])[:-1]
-                projected = zip(np.split(rows @ weight, ends), golds, strict=True)
-                slopes = [loss(tokens, gold)[1] for tokens, gold in projected]
-                # The gradient of the mean loss, by one matrix product for all tokens.
-                weight = weight - adam.step(rows.T @ np.concatenate(slopes) / len(batch))
-        current_loss = _mean_loss(held_out, weight, loss)
+                weight = weight - adam.step(slope(weight, batch))
+        current_loss = mean_loss(weight)
         if current_loss < best_loss * (1 - LEAST_PROGRESS):
             best, best_loss = weight, current_loss
             continue
         drops += 1
         if drops == RATE_DROPS:
-            return best, epoch, True
+            return fetched(best), epoch, True
         weight, adam = best, Adam(adam.rate / 10)
-    return best, max_iter, False
+    return fetched(best), max_iter, False
 
 
-def _mean_loss(sentences: Sequence[SentenceTargets], weight: Reals, loss: SentenceLoss) -> float:
-    """Return the mean over sentences of the loss of their projected tokens."""
-    losses = [loss(rows @ weight, gold)[0] for rows, gold in sentences]
-    return float(np.mean(losses))
+class _Padded(NamedTuple):
+    """Sentences on an accelerator, padded to the length of the longest.
+
+    Attributes:
+        tokens: The tokens (n_sentences, longest, n_features).
+        gold: The depths (n_sentences, longest) or distances (n_sentences, longest, longest).
+        counts: 1 divided by the number of gold values of the sentence; 0 where there are none and
+            for the distance of a token from itself; same shape as `gold`.
+    """
+
+    tokens: Any
+    gold: Any
+    counts: Any
+
+    @classmethod
+    def of(cls, sentences: Sequence[SentenceTargets], device: str) -> _Padded:
+        """Return the sentences on a device."""
+        rows, golds = zip(*sentences, strict=True)
+        longest = max(map(len, rows))
+        tokens = np.zeros((len(rows), longest, rows[0].shape[1]), np.float32)
+        gold = np.zeros((len(rows), *[longest] * golds[0].ndim), np.float32)
+        counts = np.zeros_like(gold)
+        for number, (own, target) in enumerate(sentences):
+            inside: Any = (number, *[slice(len(own))] * target.ndim)
+            tokens[number, : len(own)], gold[inside], counts[inside] = own, target, 1 / target.size
+        if gold.ndim == 3:
+            counts *= 1 - np.eye(longest, dtype=np.float32)
+        return cls(*(put_on(device, array) for array in (tokens, gold, counts)))
+
+    def losses(self, weight: Any, place: Any) -> Any:
+        """Return the loss (n,) of some sentences; see `distance_loss` and `depth_loss`."""
+        projected = self.tokens[place] @ weight
+        predicted = projected.square().sum(dim=2)
+        if self.gold.ndim == 3:
+            products = projected @ projected.mT
+            predicted = predicted[:, :, None] + predicted[:, None] - 2 * products
+        error = (predicted - self.gold[place]).abs() * self.counts[place]
+        return error.flatten(1).sum(dim=1)
 
 
 class _Geometry(NamedTuple):
@@ -195,6 +255,7 @@ class StructuralProbe(TransformerMixin, BaseEstimator):  # type: ignore[misc]  #
         rank: Dimension of the projection.
         max_iter: Maximum number of epochs.
         random_state: Random seed for initial weights, held-out sentences and the order of batches.
+        device: Where the projection is trained.
 
     Attributes:
         coef_: The projection for raw, unscaled rows, shape (rank, n_features).
@@ -209,6 +270,7 @@ class StructuralProbe(TransformerMixin, BaseEstimator):  # type: ignore[misc]  #
     rank: int = 64
     max_iter: int = 200
     random_state: int = 0
+    device: str = "cpu"
 
     def fit(
         self,
@@ -239,7 +301,12 @@ class StructuralProbe(TransformerMixin, BaseEstimator):  # type: ignore[misc]  #
         gold = self._geometry.gold
         sentences = [(inputs[tree.rows], getattr(tree, gold).astype(np.float32)) for tree in trees]
         weight, self.n_iter_, self.converged_ = fit_projection(
-            sentences, self._geometry.loss, self.rank, self.max_iter, self.random_state
+            sentences,
+            self._geometry.loss,
+            self.rank,
+            self.max_iter,
+            self.random_state,
+            self.device,
         )
         weight = weight.astype(np.float64).T
         self.coef_, self.intercept_ = scaling.fold(weight[:, :-1], weight[:, -1])

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-from scipy.optimize import minimize
 
+from probekit.lazy_rows import Sum, fetched, places_on, put_on
 from probekit.probes.arrays import Floats
-from probekit.probes.kinds.base import TunedProbe
+from probekit.probes.kinds.base import TunedProbe, minimum
 from probekit.probes.kinds.registry import C_GRID
 from probekit.probes.solve.layers import AffineLayer, FittedLayers
 from probekit.probes.training_rows import Scaling, TrainingRows, balanced_weights
@@ -53,32 +54,43 @@ class SvmProbe(TunedProbe):
     def path(self, values: Floats, data: TrainingRows) -> list[FittedLayers]:
         """Return the fit at each value of C."""
         scaling, classes = Scaling.standard(data.measured), np.unique(data.codes)
-        rows = scaling.lazily(data.X)[:]
-        _, axes = np.linalg.eigh(rows.T @ rows)
-        rows = rows @ axes
+        lazily = scaling.lazily(data.X)
+        rows = lazily.whole()
+        _, axes = np.linalg.eigh(fetched(rows.T @ rows))
+        rows = rows @ lazily.put(axes)
         positives = classes[1:] if len(classes) == 2 else classes
         truth = np.where(positives[:, None] == data.codes, 1.0, -1.0)
         weights = np.ones_like(truth)
         if self.balanced:
             weights = np.stack([balanced_weights(signs) for signs in truth])
+        truth, weights = lazily.put(truth), lazily.put(weights)
         # Each solution is the start for the next C.
         solutions, start = [], np.zeros((len(positives), rows.shape[1] + 1))
         for C in values.tolist():
-            start, n_iter, converged = solve_hinge(rows, truth, weights, C, self.max_iter, start)
+            start, n_iter, converged = solve_hinge(
+                rows, truth, weights, C, self.max_iter, start, lazily.device
+            )
             layer: AffineLayer = scaling.fold(start[:, :-1] @ axes.T, start[:, -1])
             solutions.append(FittedLayers(classes, (layer,), n_iter, converged))
         return solutions
 
 
 def solve_hinge(
-    rows: Floats, truth: Floats, weights: Floats, C: float, max_iter: int, start: Floats
+    rows: Any,
+    truth: Any,
+    weights: Any,
+    C: float,
+    max_iter: int,
+    start: Floats,
+    device: str = "cpu",
 ) -> tuple[Floats, int, bool]:
     """Return weights and biases (n_out, n_features + 1), the iteration count, and convergence.
 
     They minimise |weight|^2 / 2 + C sum(weights max(0, 1 - truth score)^2) for each row of `truth`
     and `weights` (n_out, n_samples); the entries of `truth` are -1 or +1. Rows
     (n_samples, n_features) should be given in their principal axes, where the Hessian is nearly
-    diagonal and diagonal scaling works well.
+    diagonal and diagonal scaling works well. Rows, `truth` and `weights` are arrays or, on an
+    accelerator, tensors. L-BFGS itself runs on the CPU.
 
     >>> rows, truth = np.array([[-1.0], [1.0]]), np.array([[-1.0, 1.0]])
     >>> once = np.ones((1, 2))
@@ -89,23 +101,30 @@ def solve_hinge(
     # The objective is divided by C n_samples, so that it is a mean over rows plus a penalty.
     penalty = 1.0 / (C * len(rows))
     # The diagonal of the Hessian if every row has a loss and weight 1; the bias has the last place.
-    curvature = np.append(2 * np.mean(rows**2, axis=0) + penalty, 2.0)
-    scaling = 1.0 / np.sqrt(curvature)
+    curvature = np.append(2 * fetched((rows**2).mean(axis=0)) + penalty, 2.0)
+    scaling, places = 1.0 / np.sqrt(curvature), places_on(device, rows.shape)
 
     def objective(point: Floats) -> tuple[float, Floats]:
         """Return the mean objective and its gradient in scaled parameters."""
         parameters = point.reshape(start.shape) * scaling
-        weight, bias = parameters[:, :-1], parameters[:, -1]
-        hinge = np.maximum(1.0 - truth * (weight @ rows.T + bias[:, None]), 0.0)
-        slopes = -2.0 * weights * truth * hinge / len(rows)
-        gradient = np.column_stack([slopes @ rows + penalty * weight, slopes.sum(axis=1)])
-        loss = np.sum(weights * hinge**2) / len(rows) + 0.5 * penalty * np.sum(weight**2)
-        return float(loss), (gradient * scaling).ravel()
+        weight, bias = put_on(device, parameters[:, :-1]), put_on(device, parameters[:, -1:])
+        loss, of_weight, of_bias = Sum(device), Sum(device), Sum(device)
+        for place in places:
+            block, signs, counts = rows[place], truth[:, place], weights[:, place]
+            hinge = (1.0 - signs * (weight @ block.T + bias)).clip(0.0)
+            slopes = -2.0 * counts * signs * hinge / len(rows)
+            loss.add((counts * hinge**2).sum() / len(rows))
+            of_weight.add(slopes @ block)
+            of_bias.add(slopes.sum(axis=1))
+        of_rows, coef = of_weight.array(), parameters[:, :-1]
+        gradient = np.column_stack([of_rows + penalty * coef, of_bias.array()])
+        value = loss.array() + 0.5 * penalty * np.sum(coef**2)
+        return float(value), (gradient * scaling).ravel()
 
     # An iteration needs one or two evaluations, so that `maxiter` is reached before `maxfun`.
     options = {"maxiter": max_iter, "maxfun": 4 * max_iter, "gtol": TOLERANCE, "ftol": 0.0}
     first = (start / scaling).ravel()
-    result = minimize(objective, first, jac=True, method="L-BFGS-B", options=options)
+    result = minimum(objective, first, options, device)
     converged = bool(np.abs(result.jac).max() <= TOLERANCE)
     # scikit-learn requires at least one iteration.
     return result.x.reshape(start.shape) * scaling, max(int(result.nit), 1), converged

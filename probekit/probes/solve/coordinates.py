@@ -19,8 +19,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from probekit.lazy_rows import Sum, is_accelerator
 from probekit.probes.solve.design import Objectives, enough_rows
-from probekit.products import gram, linear
+from probekit.products import eigh, gram, linear
 
 LEAST_CURVATURE = 1e-4  # lower bound, for classes that are nearly always certain
 # Rows are omitted from a Hessian if their total curvature is below this fraction of the penalty.
@@ -53,13 +54,12 @@ class Product:
     def at(cls, objectives: Objectives, point: Tensor) -> Product:
         """Return the coordinates at a point (F, c, q + 1)."""
         # The mean covariance (F, c, c) of the predicted labels, as indicators.
-        covariance = point.new_zeros(*point.shape[:2], point.shape[1], dtype=torch.float64)
+        covariance = Sum(objectives.rows.device)
         for block in objectives.blocks(point):
             predicted = block.probabilities()
             weighted = predicted * block.weights[:, None]
-            covariance += torch.diag_embed(weighted.sum(dim=2)) - weighted @ predicted.mT
-        covariance = covariance.to(point.dtype)
-        curvature, classes = torch.linalg.eigh(covariance)
+            covariance.add(torch.diag_embed(weighted.sum(dim=2)) - weighted @ predicted.mT)
+        curvature, classes = eigh(covariance.total.to(point.dtype))
         curvature = curvature.clamp_min(0)[..., None]
         along_axes = curvature * objectives.variances + objectives.penalty[:, None, None]
         # The intercepts have no curvature along (1, ..., 1). The lower bound does no harm there: no
@@ -227,7 +227,8 @@ def _hessians(objectives: Objectives, point: Tensor) -> Tensor:
     # The rows of smallest curvature are left out; the rest is thinned at equal strides, weighted by
     # the stride.
     ascending, order = curvature.sort(dim=1)
-    n_left_out = (ascending.cumsum(dim=1, dtype=torch.float64) <= LEFT_OUT * penalty).sum(dim=1)
+    precise = torch.float32 if is_accelerator(objectives.rows.device) else torch.float64
+    n_left_out = (ascending.cumsum(dim=1, dtype=precise) <= LEFT_OUT * penalty).sum(dim=1)
     hessians = curvature.new_zeros(c, q + 1, q + 1)
     for score in range(c):
         numbers = order[score, n_left_out[score] :]

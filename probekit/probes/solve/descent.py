@@ -146,22 +146,24 @@ def descend(
     for n_iter in range(max_iter + 1):
         excess, norms = state.excess, state.gradient.flatten(1).norm(dim=1)
         stopped = (state.idle == PATIENCE) | (state.beyond == BEYOND) | (n_iter == max_iter)
+        state.beyond += state.beyond > 0
+        # An accelerator is waited for here, and where a line search ends.
         if ((excess <= stopping.tolerance) | stopped).any():
             # Shared coordinates can underestimate the excess of a fit, so its own are checked too.
             norms = torch.maximum(norms, coordinates.own_norms(state.raw))
             excess = torch.maximum(excess, 0.5 * norms**2 / state.value)
-        state.beyond += (excess <= stopping.tolerance) | (state.beyond > 0)
-        ended, converged = (excess <= aim) | stopped, state.beyond > 0
-        for fit in torch.nonzero(ended).flatten().tolist():
-            point, norm = state.point[fit].clone(), float(norms[fit])
-            minimum = Minimum(point, float(state.value[fit]), norm, n_iter, bool(converged[fit]))
-            yield int(state.number[fit]), minimum
-        if ended.all():
-            break
-        if ended.any():
-            running = torch.nonzero(~ended).flatten()
-            objectives, coordinates = objectives.select(running), coordinates.select(running)
-            state = state.select(running)
+            state.beyond += (excess <= stopping.tolerance) & (state.beyond == 0)
+            ended, converged = (excess <= aim) | stopped, state.beyond > 0
+            for fit in torch.nonzero(ended).flatten().tolist():
+                point, norm = state.point[fit].clone(), float(norms[fit])
+                of_fit = float(state.value[fit]), norm, n_iter, bool(converged[fit])
+                yield int(state.number[fit]), Minimum(point, *of_fit)
+            if ended.all():
+                break
+            if ended.any():
+                running = torch.nonzero(~ended).flatten()
+                objectives, coordinates = objectives.select(running), coordinates.select(running)
+                state = state.select(running)
         if n_iter in REFRESH:
             del coordinates  # free their memory before the new ones are computed
             coordinates = Coordinates.at(objectives, state.point, n_iter)

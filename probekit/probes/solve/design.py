@@ -16,12 +16,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from probekit.lazy_rows import LazyRows, rows_of_block
+from probekit.lazy_rows import LazyRows, Sum, fetched, is_accelerator, rows_of_block
+from probekit.memory import available_memory
 from probekit.probes.arrays import Codes, Features, Floats, Mask, Rows
-from probekit.products import gram, linear, weighted_sums
+from probekit.products import eigh, gram, linear, put, weighted_sums
 
 # Size of the standardised rows that are stored; the others are standardised by block in each pass.
 RESIDENT_BYTES = 4 << 30
@@ -42,24 +44,30 @@ class DesignRows:
     mean: Floats  # (n_coordinates,), to subtract
     scale: Floats  # (n_coordinates,), to divide by
     dtype: torch.dtype
-    device: str = "cpu"
 
     def __len__(self) -> int:
         return len(self.raw)
 
+    @property
+    def device(self) -> str:
+        """The device of the rows."""
+        return LazyRows.of(self.raw).device
+
     def blocks(self, every: int = 1) -> Iterator[tuple[slice, Tensor]]:
         """Yield each block of every k-th row, with the slice of its rows."""
-        step = self._at_once * every
-        for start in range(0, len(self), step):
-            place = slice(start, min(start + step, len(self)), every)
-            is_stored = place.stop <= len(self._stored)
-            yield place, (self._stored[place] if is_stored else self._standardised(place))
+        places = self._places(self._at_once * every, len(self), every)
+        n_stored = sum(place.stop <= len(self._stored) for place in places)
+        for place in places[:n_stored]:
+            yield place, self._stored[place]
+        others = places[n_stored:]
+        yield from zip(others, self._standardised(others), strict=True)
 
     def take(self, numbers: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield the rows of some row numbers by blocks, with the numbers of the block."""
-        for start in range(0, len(numbers), self._at_once):
-            part = numbers[start : start + self._at_once]
-            yield part, self._standardised(part.cpu().numpy())
+        places = self._places(self._at_once, len(numbers))
+        on_host = numbers.cpu().numpy()
+        blocks = self._standardised([on_host[place] for place in places])
+        yield from ((numbers[place], block) for place, block in zip(places, blocks, strict=True))
 
     @property
     def _at_once(self) -> int:
@@ -69,21 +77,37 @@ class DesignRows:
     @cached_property
     def _stored(self) -> Tensor:
         """The rows of the first blocks."""
-        most = MAPPED_BYTES if LazyRows.of(self.raw).is_mapped else RESIDENT_BYTES
-        n_stored = most // (self.raw.shape[1] * torch.finfo(self.dtype).bits // 8 or 1)
+        rows = LazyRows.of(self.raw)
+        most: float = MAPPED_BYTES if rows.is_mapped else RESIDENT_BYTES
+        if rows.is_elsewhere:
+            most = available_memory(rows.device) / 2
+        n_stored = int(most // (self.raw.shape[1] * torch.finfo(self.dtype).bits // 8 or 1))
         n_stored = len(self) if n_stored >= len(self) else n_stored - n_stored % self._at_once
-        stored = torch.empty(n_stored, self.raw.shape[1], dtype=self.dtype, device=self.device)
-        for start in range(0, n_stored, self._at_once):
-            place = slice(start, min(start + self._at_once, n_stored))
-            stored[place] = self._standardised(place)
+        shape = n_stored, self.raw.shape[1]
+        stored = torch.empty(shape, dtype=self.dtype, device=self.device)
+        places = self._places(self._at_once, n_stored)
+        for place, block in zip(places, self._standardised(places), strict=True):
+            stored[place] = block
         return stored
 
-    def _standardised(self, place: slice | Codes) -> Tensor:
-        """Return the rows of a slice or of row numbers, in new memory."""
+    @staticmethod
+    def _places(step: int, n_rows: int, every: int = 1) -> list[slice]:
+        """Return the slices of every k-th row up to `n_rows`, `step` rows apart."""
+        starts = range(0, n_rows, step)
+        return [slice(start, min(start + step, n_rows), every) for start in starts]
+
+    def _standardised(self, places: Sequence[slice | Codes]) -> Iterator[Tensor]:
+        """Yield the rows of each slice or array of row numbers, in new memory."""
+        rows = LazyRows.of(self.raw)
+        if rows.is_elsewhere:
+            yield from rows.scaled(self.mean, self.scale).tensors(places)
+            return
         dtype = np.float64 if self.dtype == torch.float64 else np.float32
-        rows = np.subtract(self.raw[place], self.mean.astype(dtype))
-        rows /= self.scale.astype(dtype)
-        return torch.from_numpy(rows).to(self.device)
+        mean, scale = self.mean.astype(dtype), self.scale.astype(dtype)
+        for place in places:
+            block = np.subtract(rows[place], mean)
+            block /= scale
+            yield torch.from_numpy(block)
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,7 +151,7 @@ class Design:
             coef: coefficients (n_out, n_coordinates) on standardised features.
             intercept: intercepts (n_out,) on standardised features.
         """
-        coef = coef * self.units[share].cpu().numpy()
+        coef = coef * fetched(self.units[share])
         raw = coef * self.back if self.back.ndim == 1 else coef @ self.back.T
         return raw, intercept - raw @ self.mean
 
@@ -136,14 +160,12 @@ class Design:
 
         The design must not be dual: its coordinates are the features.
         """
-        units = self.back * self.units[share].cpu().double().numpy()
+        units = self.back * fetched(self.units[share])
         coef = np.divide(raw, units, out=np.zeros_like(raw), where=units > 0)
         return coef, intercept + raw @ self.mean
 
 
-def shared(
-    X: Rows, weights: Sequence[Features | Mask], typical: Mask, device: str = "cpu"
-) -> Design:
+def shared(X: Rows, weights: Sequence[Features | Mask], typical: Mask) -> Design:
     """Return the design of rows X (n_samples, n_features) for fits on several shares of them.
 
     `weights` holds the row weights (n_samples,) of each share, or which rows belong to it; feature
@@ -156,23 +178,21 @@ def shared(
     >>> design.mean.tolist(), design.units.round(decimals=3).tolist()
     ([4.0, 5.0], [[2.944, 0.0], [1.0, 0.0]])
     """
+    kind = np.float64 if X.dtype == np.float64 else np.float32
     dtype = torch.float64 if X.dtype == np.float64 else torch.float32
-    stacked = torch.as_tensor(np.stack(weights), device=device)
-    largest = float(stacked.max())
-    if stacked.dtype != torch.bool:
-        stacked = (stacked / largest).to(dtype)
-    counted = stacked.any(dim=0).cpu().numpy()  # the rows of at least one share
+    of_rows: NDArray[Any] = np.stack(weights)
+    largest = float(of_rows.max())
+    if of_rows.dtype != bool:
+        of_rows = (of_rows / largest).astype(kind)
+    counted: Mask = np.any(of_rows, axis=0)  # the rows of at least one share
     # Mean and scale are rounded to the dtype, so that `fold` exactly undoes the standardisation.
-    mean, scale = (
-        torch.as_tensor(v).to(dtype).double().numpy() for v in moments(X, counted, typical)
-    )
-    rows = DesignRows(X, mean, scale, dtype, device)
+    mean, scale = (v.astype(kind).astype(np.float64) for v in moments(X, counted, typical))
+    rows = DesignRows(X, mean, scale, dtype)
     # Without typical rows, all rows of the shares are measured.
     is_measured = counted & typical if np.any(counted & typical) else counted
     # Not kept in a variable: at 4096 features, correlations have 67 MB.
-    variances, axes = torch.linalg.eigh(
-        _correlations(rows, torch.as_tensor(is_measured).to(device))
-    )
+    variances, axes = eigh(_correlations(rows, is_measured))
+    stacked = put(of_rows, rows.device)
     spread = _spread(rows, stacked, typical)
     return Design(
         rows=rows,
@@ -186,12 +206,12 @@ def shared(
     )
 
 
-def _correlations(rows: DesignRows, typical: Tensor) -> Tensor:
+def _correlations(rows: DesignRows, typical: Mask) -> Tensor:
     """Return approximate correlations (n_features, n_features), from a sample of typical rows."""
     n_features = rows.raw.shape[1]
     # Every k-th typical row, so that at least enough rows are left, if there are as many.
-    sample = torch.nonzero(typical).flatten()
-    sample = sample[:: max(1, len(sample) // enough_rows(n_features))]
+    numbers = np.flatnonzero(typical)
+    sample = put(numbers[:: max(1, len(numbers) // enough_rows(n_features))], rows.device)
     sums = torch.zeros(n_features, n_features, dtype=rows.dtype, device=rows.device)
     for _, block in rows.take(sample):
         sums += gram(block)
@@ -214,7 +234,8 @@ def dual(X: Features, weights: Features | Mask, typical: Mask, device: str = "cp
     """Return the dual design of one share, with at most as many coordinates as rows.
 
     The solution of a penalised fit is a linear combination of its rows, so that the span of the
-    standardised rows suffices. Rows with weight 0 are removed.
+    standardised rows suffices. Rows with weight 0 are removed. The coordinates are computed on the
+    CPU; fits on them are computed on `device`.
 
     >>> X = np.array([[1.0, 2.0, 3.0], [4.0, 0.0, 9.0], [9.0, 9.0, 9.0]])
     >>> design = dual(X, np.array([1.0, 1.0, 0.0]), typical=np.ones(3, dtype=bool))
@@ -231,13 +252,15 @@ def dual(X: Features, weights: Features | Mask, typical: Mask, device: str = "cp
     lengths = np.sqrt(squares[spanned])
     coordinates = vectors[:, spanned] * lengths
     n = coordinates.shape[1]
+    lazily = LazyRows.of(coordinates).on(device)
+    dtype = torch.float32 if lazily.is_elsewhere else torch.float64
     return Design(
-        rows=DesignRows(coordinates, np.zeros(n), np.ones(n), torch.float64, device),
-        axes=torch.eye(n, dtype=torch.float64, device=device),
-        variances=torch.as_tensor(squares[spanned] / len(Z), device=device),
-        weights=torch.as_tensor(weights[None, counted], dtype=torch.float64, device=device),
+        rows=DesignRows(lazily, np.zeros(n), np.ones(n), dtype),
+        axes=torch.eye(n, dtype=dtype, device=device),
+        variances=put(squares[spanned] / len(Z), device),
+        weights=put(weights[None, counted].astype(np.float64), device),
         largest=1.0,
-        units=torch.ones(1, n, dtype=torch.float64, device=device),
+        units=torch.ones(1, n, dtype=dtype, device=device),
         mean=mean,
         back=(Z.T @ vectors[:, spanned]) / lengths / scale[:, None],
     )
@@ -254,20 +277,38 @@ def moments(X: Rows, weights: Features | Mask, typical: Mask) -> tuple[Floats, F
     ([2.0, 5.0], [1.0, inf])
     """
     share = weights * typical if np.count_nonzero(weights * typical) > 1 else weights
+    rows = LazyRows.of(X)
+    if rows.is_elsewhere:
+        return _moments_elsewhere(rows, share.astype(np.float32))
     # Mean and sum of squared deviations so far; those of each block are merged.
     total, mean, squares = 0.0, np.zeros(X.shape[1]), np.zeros(X.shape[1])
-    for place, block in LazyRows.of(X).blocks():
+    for place, block in rows.blocks():
         of_block = share[place].astype(np.float64)
         n = of_block.sum()
         if n > 0:
-            rows = block.astype(np.float64)
-            moved = of_block @ rows / n - mean
-            rows -= mean + moved
-            squares += of_block @ np.square(rows, out=rows) + moved**2 * (total * n / (total + n))
+            own = block.astype(np.float64)
+            moved = of_block @ own / n - mean
+            own -= mean + moved
+            squares += of_block @ np.square(own, out=own) + moved**2 * (total * n / (total + n))
             mean += moved * (n / (total + n))
             total += n
     spread = np.sqrt(squares / total)
     return mean, np.where(spread <= _rounding(X) * np.abs(mean), np.inf, spread)
+
+
+def _moments_elsewhere(rows: LazyRows, share: Features) -> tuple[Floats, Floats]:
+    """Return the moments of rows on an accelerator; see `moments`."""
+    used = rows.select(share > 0)  # their first block is centred, not that of rows without weight
+    centre, total = used.centre(), float(share.sum(dtype=np.float64))
+    there, sums, squares = rows.put(centre), Sum(rows.device), Sum(rows.device)
+    for block, weights in used.parts(share[share > 0]):
+        moved = block - there
+        sums.add(weights @ moved)
+        squares.add(weights @ moved**2)
+    moved = sums.array() / total
+    mean = centre + moved
+    spread = np.sqrt(np.maximum(squares.array() / total - moved**2, 0))
+    return mean, np.where(spread <= _rounding(rows) * np.abs(mean), np.inf, spread)
 
 
 def _rounding(X: Rows) -> float:
@@ -287,33 +328,35 @@ def _spread(rows: DesignRows, weights: Tensor, typical: Mask) -> Tensor:
     used = weights * torch.tensor(typical, device=weights.device)  # a copy: workers cannot write
     few = (used > 0).sum(dim=1, keepdim=True) < 2
     used = torch.where(few, weights, used)
-    totals = used.sum(dim=1, keepdim=True, dtype=torch.float64)
-    shape = len(used), rows.raw.shape[1]
-    sums, squares = torch.zeros(2, *shape, dtype=torch.float64, device=rows.device)
+    precise = torch.float32 if is_accelerator(rows.device) else torch.float64
+    totals = used.sum(dim=1, keepdim=True, dtype=precise)
+    sums, squares = Sum(rows.device), Sum(rows.device)
     for place, block in rows.blocks():
         of_block = used[:, place].to(rows.dtype)
-        sums += weighted_sums(of_block, block)
-        squares += weighted_sums(of_block, block**2)
-    squares /= totals
-    variance = squares - (sums / totals) ** 2
+        sums.add(weighted_sums(of_block, block))
+        squares.add(weighted_sums(of_block, block**2))
+    mean_squares = squares.total / totals
+    variance = mean_squares - (sums.total / totals) ** 2
     spread = variance.clamp_min(0).sqrt()
     # If the two terms of a variance nearly cancel, rounding errors dominate it. This is rare.
-    for share in torch.nonzero((variance < CANCELLED * squares).any(dim=1)).flatten():
+    for share in torch.nonzero((variance < CANCELLED * mean_squares).any(dim=1)).flatten():
         spread[share] = _exact_spread(rows, used[share] / totals[share])
     found: Tensor = spread.to(rows.dtype)
     return found
 
 
 def _exact_spread(rows: DesignRows, weights: Tensor) -> Tensor:
-    """Return the standard deviation (n_features,) in float64; 0 if it is only a rounding error.
+    """Return the standard deviation (n_features,) in two passes; 0 if it is only a rounding error.
 
-    `weights` (n_samples,) sum to 1.
+    `weights` (n_samples,) sum to 1; sums are computed in their dtype.
     """
-    sums = [weights[place] @ block.double() for place, block in rows.blocks()]
+    sums = [weights[place] @ block.to(weights.dtype) for place, block in rows.blocks()]
     mean = torch.stack(sums).sum(dim=0)
-    squares = [weights[place] @ (block.double() - mean) ** 2 for place, block in rows.blocks()]
+    squares = [
+        weights[place] @ (block.to(weights.dtype) - mean) ** 2 for place, block in rows.blocks()
+    ]
     spread = torch.stack(squares).sum(dim=0).sqrt()
-    raw_mean = mean + torch.as_tensor(rows.mean / rows.scale, device=mean.device)
+    raw_mean = mean + put(rows.mean / rows.scale, rows.device)
     rounding = _rounding(rows.raw) * (mean.abs() + raw_mean.abs())
     return torch.where(spread > rounding, spread, 0.0)
 
@@ -374,22 +417,21 @@ class Objectives:
             yield RowBlock(rows, codes, weights, scores)
 
     def at(self, point: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the objectives (F,) in float64 and their gradients (F, c, q + 1) at a point.
+        """Return the objectives (F,) and their gradients (F, c, q + 1) at a point.
 
-        A point has the coefficients and intercepts (F, c, q + 1) of all fits.
+        A point has the coefficients and intercepts (F, c, q + 1) of all fits. The objectives are in
+        float64, on an accelerator in float32.
         """
-        coef = point[..., :-1]
-        value = 0.5 * (self.penalty * dot(coef, coef)).double()
-        gradient = torch.zeros_like(point, dtype=torch.float64)
+        coef, device = point[..., :-1], self.rows.device
+        value, of_coef, of_intercept = Sum(device), Sum(device), Sum(device)
+        value.add(0.5 * (self.penalty * dot(coef, coef)))
         for block in self.blocks(point):
             losses, slopes = block.losses()
-            value += losses
-            product = weighted_sums(slopes.flatten(0, 1), block.rows)
-            gradient[..., :-1] += product.view(*slopes.shape[:2], -1)
-            gradient[..., -1] += slopes.sum(dim=2)
-        gradient[..., :-1] *= self.units[:, None]
-        gradient[..., :-1] += self.penalty[:, None, None] * coef
-        return value, gradient.to(point.dtype)
+            value.add(losses)
+            of_coef.add(weighted_sums(slopes.flatten(0, 1), block.rows).view(coef.shape))
+            of_intercept.add(slopes.sum(dim=2, keepdim=True))
+        gradient = of_coef.total * self.units[:, None] + self.penalty[:, None, None] * coef
+        return value.total, torch.cat([gradient, of_intercept.total], dim=2).to(point.dtype)
 
 
 class RowBlock(NamedTuple):
@@ -408,7 +450,7 @@ class RowBlock(NamedTuple):
     scores: Tensor
 
     def losses(self) -> tuple[Tensor, Tensor]:
-        """Return the sum of the losses (F,) in float64, and its gradient (F, c, b) in the scores.
+        """Return the sum of the losses (F,), and its gradient (F, c, b) in the scores.
 
         It overwrites the scores.
         """
@@ -425,7 +467,7 @@ class RowBlock(NamedTuple):
             loss = -of_truth[:, 0].clamp_min(torch.finfo(of_truth.dtype).tiny).log()
             slopes.scatter_add_(1, is_true, torch.full_like(of_truth, -1))
         slopes.mul_(weights[:, None])
-        return torch.linalg.vecdot(loss, weights).double(), slopes
+        return torch.linalg.vecdot(loss, weights), slopes
 
     def probabilities(self) -> Tensor:
         """Return the probabilities (F, c, b) of the second of two classes, or of each class."""

@@ -15,10 +15,16 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from probekit.lazy_rows import LazyRows
+from probekit.lazy_rows import LazyRows, fetched
 from probekit.probes.arrays import Codes, Features, Floats, Mask, Rows
 from probekit.probes.solve.descent import StoppingRule
-from probekit.probes.solve.layers import AffineLayer, FittedLayers, with_reference
+from probekit.probes.solve.layers import (
+    AffineLayer,
+    FittedLayers,
+    on_rows,
+    through,
+    with_reference,
+)
 from probekit.probes.solve.solver import DEFAULT_STOPPING, Fit, OnFit, Problem, Solver
 
 # Selecting C only compares accuracies, so these fits may stop earlier than the final one.
@@ -85,7 +91,6 @@ def fit_columns(
     tuning: Tuning = DEFAULT_TUNING,
     weights: Features | None = None,
     typical: Mask | None = None,
-    device: str = "cpu",
     on_fit: OnFit | None = None,
 ) -> list[TunedProbeFit[Fit]]:
     """Return the tuned fit of each label column (n_samples,) on X (n_samples, n_features).
@@ -101,7 +106,6 @@ def fit_columns(
         tuning: how C is selected, and the stopping rule.
         weights: weight (n_samples,) of each row in every fit; None means equal weights.
         typical: which rows (n_samples,) feature scaling is estimated from; None means all.
-        device: where the products are computed.
         on_fit: called as `on_fit(done, total)` after each fit.
 
     >>> X = np.array([[-2.0], [2.0], [-1.0], [1.0]])
@@ -121,7 +125,7 @@ def fit_columns(
 
     row_weights = np.ones(len(X), dtype=bool) if weights is None else weights
     shares = [(fold_of_row != fold) * row_weights for fold in range(n_folds)]
-    solver = Solver(X, [*shares, row_weights], typical=typical, device=device)
+    solver = Solver(X, [*shares, row_weights], typical=typical)
     paths = _paths(solver, columns, grid, tuning, report)
     held_out = _held_out(X, paths, fold_of_row)
     # `best` holds the index in the grid of the best C of each column.
@@ -257,8 +261,11 @@ def held_out_scores(
     `paths` (n_grid, n_folds) holds fits of type `FittedLayers`.
     """
     scores = np.zeros((len(paths), len(X), n_classes))
-    for fold, numbers, rows in _blocks(X, fold_of_row):
-        scores[:, numbers] = [fit.class_scores(rows, n_classes) for fit in paths[:, fold]]
+    rows, layers = on_rows(X, [fit.layers for fit in paths.ravel()])
+    for fold, numbers, block in _blocks(rows, fold_of_row):
+        for index, path in enumerate(paths):
+            output = fetched(through(layers[index * paths.shape[1] + fold], block))
+            scores[index, numbers] = path[fold].by_class(output, n_classes)
     return scores
 
 
@@ -268,11 +275,16 @@ def _held_out(X: Rows, paths: NDArray[np.object_], fold_of_row: Codes) -> Codes:
     `paths` (n_columns, n_grid, n_folds) holds its fits.
     """
     guesses = np.zeros((*paths.shape[:2], len(X)), dtype=np.int64)
-    for fold, numbers, rows in _blocks(X, fold_of_row):
-        fits = paths[..., fold].ravel()
+    of_folds = []  # the layers of all fits of a fold as one
+    for fits in paths.reshape(-1, paths.shape[2]).T:
         weights, biases = zip(*(fit.layers[0] for fit in fits), strict=True)
-        scores = np.concatenate(weights) @ rows.T + np.concatenate(biases)[:, None]
-        ends = np.cumsum([len(bias) for bias in biases])
+        of_folds.append((AffineLayer(np.concatenate(weights), np.concatenate(biases)),))
+    rows, layers = on_rows(X, of_folds)
+    for fold, numbers, block in _blocks(rows, fold_of_row):
+        ((weight, bias),) = layers[fold]
+        scores = fetched(weight @ block.T + bias[:, None])
+        fits = paths[..., fold].ravel()
+        ends = np.cumsum([len(fit.layers[0].bias) for fit in fits])
         for place, fit, own in zip(
             np.ndindex(paths.shape[:2]), fits, np.split(scores, ends[:-1]), strict=True
         ):
@@ -282,16 +294,16 @@ def _held_out(X: Rows, paths: NDArray[np.object_], fold_of_row: Codes) -> Codes:
     return guesses
 
 
-def _blocks(X: Rows, fold_of_row: Codes) -> Iterator[tuple[int, Codes, Floats]]:
-    """Yield each fold with the numbers of its held-out rows and the rows in float64.
+def _blocks(rows: LazyRows, fold_of_row: Codes) -> Iterator[tuple[int, Codes, Any]]:
+    """Yield each fold with the numbers of its held-out rows and the rows, to compute with.
 
     There are several blocks of rows of a fold.
     """
-    for place, block in LazyRows.of(X).blocks():
-        rows, folds = block.astype(np.float64), fold_of_row[place]
+    for place, block in rows.computed():
+        folds = fold_of_row[place]
         for fold in np.unique(folds):
             inside = np.flatnonzero(folds == fold)
-            yield int(fold), place.start + inside, rows[inside]
+            yield int(fold), place.start + inside, block[rows.put(inside)]
 
 
 def _mean(codes: Codes, fits: Sequence[Fit]) -> AffineLayer | None:

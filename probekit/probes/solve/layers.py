@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from probekit.amounts import LEVEL
-from probekit.lazy_rows import LazyRows
+from probekit.lazy_rows import LazyRows, fetched
 
 if TYPE_CHECKING:  # that module imports torch, and saved probes are applied without it
     from probekit.probes.arrays import Codes, Features, Floats
@@ -66,14 +66,38 @@ def apply_layers(layers: tuple[AffineLayer, ...], X: Features | LazyRows) -> Flo
     >>> apply_layers((twice, twice), np.array([[-1.0], [1.0]])).tolist()
     [[0.0], [4.0]]
     """
-    first, *later = layers
-    output = np.empty((len(X), len(layers[-1].bias)))
-    for place, rows in LazyRows.of(X).blocks():
-        values = rows @ first.weight.T + first.bias
-        for weight, bias in later:
-            values = np.maximum(values, 0.0) @ weight.T + bias
-        output[place] = values
+    rows, (there,) = on_rows(X, [layers])
+    output = np.empty((len(rows), len(layers[-1].bias)))
+    for place, block in rows.computed():
+        output[place] = fetched(through(there, block))
     return output
+
+
+def on_rows(
+    X: Features | LazyRows, fits: Sequence[tuple[AffineLayer, ...]]
+) -> tuple[LazyRows, list[tuple[AffineLayer, ...]]]:
+    """Return rows, and the layers of several fits where scores of the rows are computed.
+
+    On an accelerator the rows are centred, because a score in float32 would lose digits by a large
+    mean, and the first layers are changed accordingly.
+    """
+    rows = LazyRows.of(X)
+    if not rows.is_elsewhere or not len(rows):
+        return rows, list(fits)
+    centre, placed = rows.centre(), []
+    for (weight, bias), *later in fits:
+        layers = [(weight, bias + weight @ centre), *later]
+        placed.append(tuple(AffineLayer(*map(rows.put, layer)) for layer in layers))
+    return rows.scaled(centre, np.ones(len(centre))), placed
+
+
+def through(layers: Sequence[AffineLayer], rows: Any) -> Any:
+    """Return the output (n_samples, n_out) of the layers for an array or tensor of rows."""
+    (weight, bias), *later = layers
+    values = rows @ weight.T + bias
+    for weight, bias in later:
+        values = values.clip(0.0) @ weight.T + bias
+    return values
 
 
 def with_reference(scores: Floats, n_classes: int) -> Floats:

@@ -20,12 +20,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from probekit.lazy_rows import rows_of_block
+from probekit.lazy_rows import LazyRows, fetched, rows_of_block
 from probekit.probes.arrays import Codes, Features, Floats, Mask, Rows
 from probekit.probes.solve.coordinates import hessian_size
 from probekit.probes.solve.descent import MEMORY, Minimum, StoppingRule, descend
 from probekit.probes.solve.design import Design, Objectives, dual, shared
 from probekit.probes.solve.layers import AffineLayer, FittedLayers, with_reference
+from probekit.products import put
 
 OnFit = Callable[[int, int], None]
 
@@ -97,7 +98,8 @@ class Solver:
 
     The objective is that of scikit-learn, on features standardised within the share: one
     coefficient vector for two classes, else one per class; the intercept is not penalised. Fits are
-    computed in the precision of the rows, float32 or float64, with sums over rows in float64. A
+    computed on the device of the rows, in their precision, float32 or float64, with sums over rows
+    in float64 or, on an accelerator, in pairs of float32; see `Sum`. A
     share with fewer rows than features is solved in its dual form.
 
     Memory: the standardised rows, at most 4 GB, or 0.25 GB if they are in a file, plus at most 1 GB
@@ -109,7 +111,6 @@ class Solver:
         shares: the row weights (n_samples,) of each share; rows with weight 0 are not part of it.
             A mask selects rows of equal weight.
         typical: which rows (n_samples,) feature scaling is estimated from; None means all.
-        device: where the products are computed.
 
     >>> X = np.array([[-2.0], [-1.0], [1.0], [2.0]])
     >>> (fit,) = Solver(X, [np.ones(4)]).solve([Problem(np.array([0, 0, 1, 1]), C=1.0)])
@@ -123,12 +124,10 @@ class Solver:
         shares: Sequence[Features | Mask],
         *,
         typical: Mask | None = None,
-        device: str = "cpu",
     ) -> None:
         self.X = X
         self.shares = shares
         self.typical = np.ones(len(X), dtype=bool) if typical is None else typical
-        self.device = device
 
     def solve(
         self,
@@ -157,7 +156,8 @@ class Solver:
         for share in sorted(dual_shares):
             rows = np.flatnonzero(self.shares[share])
             weights, typical = self.shares[share][rows], self.typical[rows]
-            yield dual(self.X[rows], weights, typical, self.device), rows, by_share[share]
+            device = LazyRows.of(self.X).device
+            yield dual(self.X[rows], weights, typical, device), rows, by_share[share]
         others = sorted(by_share.keys() - dual_shares)
         if others:
             yield self._shared, slice(None), [n for share in others for n in by_share[share]]
@@ -169,7 +169,7 @@ class Solver:
     @cached_property
     def _shared(self) -> Design:
         """The design of all shares that are not dual."""
-        return shared(self.X, self.shares, self.typical, self.device)
+        return shared(self.X, self.shares, self.typical)
 
 
 @dataclass(frozen=True, eq=False)
@@ -278,48 +278,48 @@ def _start(design: Design, task: _Task) -> Tensor:
         coef = np.zeros((task.n_scores, len(design.variances)))
         intercept = logs[1:] - logs[0] if task.n_scores == 1 else logs - logs.mean()
     point = np.column_stack([coef, intercept])
-    return torch.as_tensor(point).to(design.variances)
+    return put(point, design.rows.device).to(design.variances.dtype)
 
 
 def _objectives(design: Design, tasks: Sequence[_Task]) -> Objectives:
     """Return the objectives of a batch of tasks, with row weights that sum to 1 in each."""
     # Fits of the same labels and classes share a column; a code without weight gets any class.
-    dtype = np.min_scalar_type(-max(len(task.classes) for task in tasks))
+    smallest = np.min_scalar_type(-max(len(task.classes) for task in tasks))
     columns: dict[tuple[int, bytes], Codes] = {}
     keys = [(id(task.codes), task.classes.tobytes()) for task in tasks]
     for key, task in zip(keys, tasks, strict=True):
         if key not in columns:
             index = np.searchsorted(task.classes, task.codes).clip(max=len(task.classes) - 1)
-            columns[key] = index.astype(dtype)
+            columns[key] = index.astype(smallest)
     places = {key: place for place, key in enumerate(columns)}
     totals = np.array([task.totals.sum() for task in tasks])
     C = np.array([task.C for task in tasks])
-    class_weights = None
+    device, dtype, class_weights = design.rows.device, design.variances.dtype, None
     given = [task.class_weights for task in tasks]
     if any(one is not None for one in given):
         filled = [np.ones(len(tasks[0].classes)) if one is None else one for one in given]
-        class_weights = torch.as_tensor(np.stack(filled)).to(design.variances)
+        class_weights = put(np.stack(filled), device).to(dtype)
     penalty = np.minimum(1 / (C * totals * design.largest), LARGEST_PENALTY)
-    device, share = design.weights.device, [task.share for task in tasks]
+    share = [task.share for task in tasks]
     return Objectives(
         rows=design.rows,
         axes=design.axes,
         variances=design.variances,
-        columns=torch.as_tensor(np.stack(list(columns.values())), device=device),
+        columns=put(np.stack(list(columns.values())), device),
         shares=design.weights,
         column=torch.tensor([places[key] for key in keys], device=device),
         share=torch.tensor(share, device=device),
-        factor=torch.as_tensor(1 / totals).to(design.variances),
+        factor=put(1 / totals, device).to(dtype),
         class_weights=class_weights,
         units=design.units[share],
-        penalty=torch.as_tensor(penalty).to(design.variances),
+        penalty=put(penalty, device).to(dtype),
         group=torch.tensor([task.group for task in tasks], device=device),
     )
 
 
 def _fit(design: Design, task: _Task, solution: Minimum) -> Fit:
     """Return the fit on raw rows, from the minimum in the coordinates of the design."""
-    point = solution.point.cpu().double().numpy()
+    point = fetched(solution.point)
     coef, intercept = design.fold(task.share, point[:, :-1], point[:, -1])
     # Adding a constant to all intercepts does not change the predictions; centre them.
     bias = intercept - intercept.mean() if len(intercept) > 1 else intercept

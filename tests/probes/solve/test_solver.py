@@ -194,10 +194,10 @@ def test_the_memory_of_streaming_does_not_grow_with_the_file(tmp_path, monkeypat
     monkeypatch.setattr(coordinates, "MOST_COORDINATES", 0)  # a Hessian has its own rows
     numbers, standardised = [], design.DesignRows._standardised
 
-    def noted(rows, place):
-        block = standardised(rows, place)
-        numbers.append(len(block))
-        return block
+    def noted(rows, places):
+        for block in standardised(rows, places):
+            numbers.append(len(block))
+            yield block
 
     monkeypatch.setattr(design.DesignRows, "_standardised", noted)
     monkeypatch.setattr(design, "MAPPED_BYTES", 0)

@@ -1,0 +1,265 @@
+"""Fits on an accelerator: the scores of the CPU, without float64 and with few waits.
+
+"cpu:1" counts as an accelerator (see `is_accelerator`), so that no other device is needed.
+"""
+
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from probekit.lazy_rows import LazyRows, Sum
+from probekit.probes.data import ProbeData
+from probekit.probes.kinds import attention_pooled, structural, svm
+from probekit.probes.kinds.attention_pooled import AttentionPooledProbe
+from probekit.probes.kinds.mlp import MlpProbe
+from probekit.probes.kinds.ridge import RidgeProbe, RidgeRegressionProbe
+from probekit.probes.kinds.structural import (
+    DepthProbe,
+    DistanceProbe,
+    depth_loss,
+    distance_loss,
+)
+from probekit.probes.kinds.trees import read_trees
+from probekit.probes.prober import Prober
+from probekit.probes.settings import ProbeSettings, ProbeSpec
+from probekit.probes.solve.descent import StoppingRule
+from probekit.probes.solve.design import moments
+from probekit.probes.solve.layers import AffineLayer, apply_layers
+from probekit.probes.solve.solver import Problem, Solver
+from probekit.products import stream
+from tests.probes.kinds.planted import marked_texts, trees
+
+FAKE = "cpu:1"
+WAITS = (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.nonzero.default)
+KINDS = {
+    "logistic": {},
+    "ridge": {},
+    "lda": {},
+    "mass_mean": {},
+    "mass_mean:covariance": {"covariance": True},
+    "nearest_mean": {},
+    "k_sparse": {"k": 3},
+    "svm": {},
+}
+
+
+class WithoutFloat64(TorchDispatchMode):
+    """Refuses float64, as MPS does, and counts the operations that wait for a device."""
+
+    waits = 0
+
+    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
+        found = operation(*args, **(kwargs or {}))
+        self.waits += operation in WAITS
+        for value in tree_leaves((args, kwargs, found)):
+            if isinstance(value, torch.Tensor) and value.dtype == torch.float64:
+                raise TypeError(f"{operation} has a tensor in float64")
+        return found
+
+
+def rows_and_codes(n_samples=300, n_features=12, n_classes=3, mean=30.0):
+    """Correlated features far from 0, with labels that are not separable."""
+    generator = np.random.default_rng(0)
+    mixing = generator.normal(size=(n_features, n_features)) / np.arange(1, n_features + 1) ** 0.5
+    rows = generator.normal(size=(n_samples, n_features)) @ mixing
+    scores = rows @ generator.normal(size=(n_features, n_classes)) / n_features**0.5
+    codes = (scores + generator.gumbel(size=scores.shape)).argmax(axis=1)
+    return (rows + mean * generator.normal(size=n_features)).astype(np.float32), codes
+
+
+def results(X, labels, spec, device):
+    """The results of one kind at one site, with a small search."""
+    row = np.arange(len(X)).astype(str)
+    train, test = np.arange(200), np.arange(200, len(X))
+    data = ProbeData(labels.astype(str), row, row, train=train, test=test)
+    settings = ProbeSettings(
+        kinds=(spec,), C=(0.01, 0.1), folds=2, control_draws=0, description=False, device=device
+    )
+    return Prober(data, settings).site(X)
+
+
+@contextmanager
+def tight(monkeypatch):
+    """Let L-BFGS-B stop so late that two runs agree to 1e-5."""
+    with monkeypatch.context() as patch:
+        patch.setattr(svm, "TOLERANCE", 1e-6)
+        patch.setattr(attention_pooled, "TOLERANCE", 1e-7)
+        patch.setattr(attention_pooled, "LEAST_PROGRESS", 0.0)
+        yield
+
+
+@pytest.mark.parametrize("n_classes", [2, 3])
+@pytest.mark.parametrize("name", KINDS)
+def test_scores_of_held_out_rows_are_those_of_the_cpu(name, n_classes, monkeypatch):
+    X, codes = rows_and_codes(n_classes=n_classes)
+    spec = ProbeSpec(name.partition(":")[0], tuple(KINDS[name].items()))
+    with tight(monkeypatch):
+        cpu = results(X, codes, spec, "cpu")
+        with WithoutFloat64():
+            there = results(X, codes, spec, FAKE)
+    (fit,), (expected,) = there.fits.values(), cpu.fits.values()
+    assert fit.converged
+    assert expected.converged
+    assert there.penalties == cpu.penalties
+    for predictor, wanted in cpu.predictions.items():
+        found = there.predictions[predictor].scores
+        spread = max(1.0, wanted.scores.std())
+        np.testing.assert_allclose(found / spread, wanted.scores / spread, rtol=0, atol=1e-5)
+    for one, other in zip(there.measurements, cpu.measurements, strict=True):
+        assert one.value == pytest.approx(other.value, abs=1e-5)
+
+
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_the_mlp_is_trained_as_by_scikit_learn(n_classes):
+    X, codes = rows_and_codes(210, n_classes=n_classes)  # a batch of 200 rows and one of 10
+    how = {"hidden": 4, "alpha": 10.0, "max_iter": 100}
+    expected = MlpProbe(**how).fit(X, codes)
+    with WithoutFloat64():
+        found = MlpProbe(**how, device=FAKE).fit(X, codes)
+    assert found.converged_
+    assert found.n_iter_ == expected.n_iter_
+    wanted = expected.decision_function(X)
+    np.testing.assert_allclose(found.decision_function(X), wanted, rtol=0, atol=1e-5)
+    with WithoutFloat64():
+        assert not MlpProbe(**how | {"max_iter": 5}, device=FAKE).fit(X, codes).converged_
+
+
+def test_the_attention_pooled_probe_reads_the_same_tokens(monkeypatch):
+    X, y, texts, _ = marked_texts(60, seed=1)
+    X, texts = X[5:].astype(np.float32), texts[5:]  # the first text is shorter
+    with tight(monkeypatch):
+        expected = AttentionPooledProbe(C=1.0).fit(X, y[5:], texts)
+        with WithoutFloat64():
+            found = AttentionPooledProbe(C=1.0, device=FAKE).fit(X, y[5:], texts)
+    assert expected.converged_
+    assert found.converged_
+    wanted = expected.decision_function(X, texts)
+    spread = wanted.std()
+    scores = found.decision_function(X, texts)
+    np.testing.assert_allclose(scores / spread, wanted / spread, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(("gold", "loss"), [("distances", distance_loss), ("depths", depth_loss)])
+def test_losses_of_padded_sentences_are_those_of_each(gold, loss):
+    X, heads, texts = trees(12, 16, 8)
+    of_texts = [
+        (X[tree.rows].astype(np.float32), getattr(tree, gold).astype(np.float32))
+        for tree in read_trees(heads, texts)
+    ]
+    assert len({len(rows) for rows, _ in of_texts}) > 2
+    weight = np.random.default_rng(0).normal(size=(16, 4)).astype(np.float32) / 4
+    each = [loss(rows @ weight, target) for rows, target in of_texts]
+    with WithoutFloat64():
+        there = torch.tensor(weight, requires_grad=True)
+        losses = structural._Padded.of(of_texts, FAKE).losses(there, slice(None))
+        (gradient,) = torch.autograd.grad(losses.mean(), there)
+    np.testing.assert_allclose(losses.detach(), [value for value, _ in each], rtol=1e-5)
+    slopes = sum(rows.T @ slope for (rows, _), (_, slope) in zip(of_texts, each, strict=True))
+    np.testing.assert_allclose(gradient, slopes / len(each), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", [DistanceProbe, DepthProbe])
+def test_structural_probes_find_the_planted_trees(kind):
+    X, heads, texts = trees(12, 16, 8)
+    with WithoutFloat64():
+        found = kind(rank=8, device=FAKE).fit(X, heads, texts)
+    assert found.converged_
+    # The loss has corners, so that one bit of a row changes the path of the optimiser.
+    expected = kind(rank=8).fit(X, heads, texts).spearman(X, heads, texts)
+    assert found.spearman(X, heads, texts) == pytest.approx(expected, abs=0.02)
+
+
+@pytest.mark.parametrize("n_samples", [10, 200])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16])
+def test_numbers_and_fewer_rows_than_features(n_samples, dtype):
+    X, _ = rows_and_codes(n_samples)
+    X = X.astype(dtype)
+    y = X[:, 0].astype(np.float64) + np.random.default_rng(1).normal(size=n_samples)
+    X = X.astype(np.float32) if dtype == np.float16 else X  # scikit-learn widens it
+    wanted = RidgeRegressionProbe(folds=2).fit(X, y).predict(X)
+    with WithoutFloat64():
+        found = RidgeRegressionProbe(folds=2, device=FAKE).fit(X, y).predict(X)
+    np.testing.assert_allclose(found / y.std(), wanted / y.std(), rtol=0, atol=1e-5)
+
+
+def test_rows_of_float16_are_widened_on_the_device():
+    X, codes = rows_and_codes()
+    rows = LazyRows.of(X.astype(np.float16))
+    (block,) = rows.on(FAKE).tensors([slice(0, 9)])
+    assert block.dtype == torch.float32
+    np.testing.assert_array_equal(block, X[:9].astype(np.float16))
+    with WithoutFloat64():
+        (fit,) = Solver(rows.on(FAKE), [np.ones(300)]).solve([Problem(codes, 0.1)])
+    (expected,) = Solver(rows, [np.ones(300)]).solve([Problem(codes, 0.1)])
+    np.testing.assert_allclose(fit.coef * X.std(axis=0), expected.coef * X.std(axis=0), atol=1e-5)
+
+
+def test_a_dual_fit_is_that_of_the_cpu():
+    X, codes = rows_and_codes(30, 60)
+    with WithoutFloat64():
+        (fit,) = Solver(LazyRows.of(X).on(FAKE), [np.ones(30)]).solve([Problem(codes, 0.1)])
+    (expected,) = Solver(X, [np.ones(30)]).solve([Problem(codes, 0.1)])
+    assert fit.converged
+    scores = fit.scores(X) - expected.scores(X)
+    assert np.abs(scores).max() < 1e-5
+
+
+def test_moments_and_scores_of_features_far_from_0():
+    generator = np.random.default_rng(0)
+    X = generator.normal(size=(5000, 3)).astype(np.float32)
+    X[:, 1] += 3000
+    X[:, 2] = 7.1
+    counts, everything = generator.integers(3, size=5000) * 1.0, np.ones(5000, dtype=bool)
+    mean, spread = moments(X, counts, everything)
+    with WithoutFloat64():
+        found, found_spread = moments(LazyRows.of(X).on(FAKE), counts, everything)
+    assert spread[2] == found_spread[2] == np.inf
+    np.testing.assert_allclose((found - mean)[:2] / spread[:2], 0, atol=1e-7)
+    np.testing.assert_allclose(found_spread[:2], spread[:2], rtol=1e-6)
+    layer = AffineLayer(np.array([[1.0, 1.0, 0.0]]), np.array([-3000.0]))
+    with WithoutFloat64():
+        scores = apply_layers((layer,), LazyRows.of(X).on(FAKE))
+    np.testing.assert_allclose(scores, apply_layers((layer,), X), rtol=0, atol=2e-6)
+
+
+def test_a_sum_of_float32_has_the_digits_of_float64():
+    parts = np.random.default_rng(0).normal(size=(4000, 2)).astype(np.float32) + 1
+    exact, plain, total = parts.astype(np.float64).sum(axis=0), torch.zeros(2), Sum(FAKE)
+    with WithoutFloat64():
+        for part in torch.from_numpy(parts):
+            total.add(part)
+            plain += part
+    assert np.abs(total.array() / exact - 1).max() < 1e-10
+    assert np.abs(plain.numpy() / exact - 1).max() > 1e-7
+    assert total.total.dtype == torch.float32
+
+
+def test_blocks_arrive_in_order():
+    blocks = [np.full((2, 1), number, np.float16) for number in range(5)]
+    arrived = [block[0].item() for block in stream(iter(blocks), FAKE)]
+    assert arrived == [0, 1, 2, 3, 4]
+    assert list(stream(iter([]), FAKE)) == []
+
+
+def test_an_iteration_waits_for_the_device_twice():
+    """Once for whether a fit has ended, and once for whether a line search has."""
+    X, codes = rows_and_codes()
+    waits = []
+    for n_iter in (2, 6):
+        stopping = StoppingRule(tolerance=0.0, max_iter=n_iter)
+        with WithoutFloat64() as mode:
+            solver = Solver(LazyRows.of(X).on(FAKE), [np.ones(300)])
+            (fit,) = solver.solve([Problem(codes, 1.0)], stopping)
+        assert fit.n_iter == n_iter
+        waits.append(mode.waits)
+    assert waits[1] - waits[0] == 2 * 4
+
+
+def test_estimators_take_a_device_and_its_name_is_checked_by_torch():
+    X, codes = rows_and_codes()
+    with pytest.raises(RuntimeError, match="device"):
+        RidgeProbe(alpha=1.0, device="nowhere").fit(X, codes)
