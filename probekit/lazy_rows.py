@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from probekit.memory import is_accelerator
+
 if TYPE_CHECKING:  # saved probes are applied without torch
     from torch import Tensor
 
@@ -29,14 +31,6 @@ def rows_of_block(n_features: int) -> int:
     (4096, 512)
     """
     return min(BLOCK_ROWS, max(FEWEST_ROWS, BLOCK_NUMBERS // max(1, n_features)))
-
-
-def is_accelerator(device: str) -> bool:
-    """Return whether a device computes in float32 tensors: every one but "cpu".
-
-    A numbered processor, such as "cpu:1", counts as an accelerator, so that tests need none.
-    """
-    return device != "cpu"
 
 
 @dataclass(frozen=True, eq=False)

@@ -34,6 +34,14 @@ def device_text(device: str | Sequence[str]) -> str:
     return ",".join(map(str, device if isinstance(device, list | tuple) else [device]))
 
 
+def is_accelerator(device: str) -> bool:
+    """Return whether a device computes in float32 tensors: every one but "cpu".
+
+    A numbered processor, such as "cpu:1", counts as an accelerator, so that tests need none.
+    """
+    return device != "cpu"
+
+
 def available_memory(device: str = "cpu") -> float:
     """Return the memory in bytes that this process can still use; infinity if it is not known.
 

@@ -26,8 +26,7 @@ from torch.autograd import forward_ad
 
 from probekit.errors import ConfigError, DeviceLostError
 from probekit.files import Disk, Draft
-from probekit.lazy_rows import is_accelerator
-from probekit.memory import is_out_of_memory
+from probekit.memory import is_accelerator, is_out_of_memory
 
 # oneDNN's linear layer, which torch.compile also uses. torch's default is MKL, which uses half of
 # the vector width on processors other than Intel's. It is 2.3 times slower on an AMD EPYC with

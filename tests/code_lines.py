@@ -13,19 +13,19 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1] / "probekit"
 BUDGETS = {
-    "report": 7514,
-    "pipeline": 6176,
-    "probes": 5751,
-    "model": 4593,
-    "activations": 2568,
-    "cli": 2084,
+    "report": 7516,
+    "pipeline": 6205,
+    "probes": 6021,
+    "model": 4647,
+    "activations": 2624,
+    "cli": 2110,
     "interventions": 1923,
-    "experiment": 1738,
+    "experiment": 1747,
     "data": 1950,
-    "results": 1960,
+    "results": 1961,
     "training": 859,
     "analysis": 494,
-    "": 1462,  # the files at the top
+    "": 1632,  # the files at the top
 }
 NO_CODE = (
     tokenize.COMMENT,

@@ -19,7 +19,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from probekit.lazy_rows import Sum, is_accelerator
+from probekit.lazy_rows import Sum
+from probekit.memory import is_accelerator
 from probekit.probes.solve.design import Objectives, enough_rows
 from probekit.products import eigh, gram, linear
 

@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from probekit.lazy_rows import LazyRows, Sum, fetched, is_accelerator, rows_of_block
-from probekit.memory import available_memory
+from probekit.lazy_rows import LazyRows, Sum, fetched, rows_of_block
+from probekit.memory import available_memory, is_accelerator
 from probekit.probes.arrays import Codes, Features, Floats, Mask, Rows
 from probekit.products import eigh, gram, linear, put, weighted_sums
 
