@@ -51,6 +51,7 @@ from probekit.probes.settings import ProbeSpec
 from probekit.probes.solve.layers import bound_of_null, null_cosines, unit_rows
 from probekit.probes.targets import HEADLINE, NESTED_PROBE
 from probekit.probes.training_rows import class_means
+from probekit.products import threads
 from probekit.provenance import digest, pretty_json
 from probekit.results.network import TextReading
 from probekit.results.record import FINAL, MOST_CLASSES
@@ -172,9 +173,11 @@ def write_selected_probe(
         return
     X = source.block(site, position)
     chosen = SelectedProbe(row, predictions, source, position, prober, site, X, folder.path)
+    with threads(1):  # last digits depend on their number, which can change under load
+        scatter = scatter_rows(chosen)
     tables = {
         "confusion.csv": confusion_rows(chosen),
-        "scatter.csv": scatter_rows(chosen),
+        "scatter.csv": scatter,
         "cosines.csv": cosine_rows(chosen, watcher, workers, seconds),
     }
     for name, content in tables.items():

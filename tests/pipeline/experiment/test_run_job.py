@@ -94,8 +94,7 @@ def test_edits_are_tasks_of_the_same_workers(tmp_path):
 def test_sites_that_are_copied_to_this_machine_are_measured_first_from_the_copy(
     planted, own, monkeypatch
 ):
-    planted.run(*QUICK)  # fills the cache
-    (cache,) = (path for path in own.cache.iterdir() if path.is_dir())
+    cache = Path(planted.run(*QUICK).record["caches"]["task"])
     copy = shutil.copytree(cache, own.folder / "copies" / cache.name)
     shutil.rmtree(copy / QUICK_SITES[0])
     read, original = [], ActivationStore.read

@@ -11,7 +11,7 @@ class StoppedError(Exception):
 
 @pytest.mark.parametrize(("available", "expected"), [(0.5, 1), (2.5, 2), (100, 4)])
 def test_as_many_sites_are_probed_at_once_as_memory_allows(own, monkeypatch, available, expected):
-    def stopped(source, position, prober, folder, watcher, workers, seconds):
+    def stopped(source, position, prober, folder, watcher, workers, *_):
         raise StoppedError(workers)
 
     monkeypatch.setattr(steps, "probing_bytes", lambda probers, widths: 10**9)
