@@ -40,6 +40,9 @@ class Stream:
     def wait_stream(self, other):
         self.waited_for.append(other)
 
+    def wait_event(self, event):
+        """Copies to a simulated GPU are made at once."""
+
     def record_event(self):
         copies, event = list(self.copies), mock.Mock()
 
@@ -70,7 +73,7 @@ def fake_gpus(n=2, memory=1 << 40):
         "memory_reserved": lambda _: 0,
         "memory_allocated": lambda _: 0,
         "Stream": Stream,
-        "current_stream": lambda device: f"computations of {device}",
+        "current_stream": Stream,
         "stream": _within,
     }
     with contextlib.ExitStack() as stack:
@@ -132,6 +135,7 @@ def _run_on_cpu(function, args, kwargs):
     if name not in _FROM_SEVERAL and (len(gpus) > 1 or (gpus and on_cpu)):
         raise RuntimeError(f"Expected all tensors on one device: {name} of {gpus} and the CPU")
     args, kwargs = tree_map_only(OnGpu, lambda one: one.as_subclass(_TENSOR), (args, kwargs))
+    kwargs.pop("pin_memory", None)
     if kwargs.get("device") is not None and torch.device(kwargs["device"]).type == "cuda":
         device, kwargs = torch.device(kwargs["device"]), kwargs | {"device": "cpu"}
     out = function(*args, **kwargs)

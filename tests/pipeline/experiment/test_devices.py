@@ -1,4 +1,4 @@
-"""Runs on GPUs, which are simulated, with probes on the CPU."""
+"""Runs on GPUs, which are simulated."""
 
 import re
 
@@ -7,7 +7,6 @@ import pytest
 from probekit.activations import forward
 from probekit.errors import ConfigError
 from probekit.pipeline.capture.captures import capture_only, plan_experiment
-from probekit.pipeline.experiment import steps
 from probekit.pipeline.intervene.run import intervene
 from probekit.pipeline.look.lenses import ModelAndTokenizer
 from tests.activations.captures import files
@@ -18,9 +17,7 @@ DEVICES = ["cuda:0", "cuda:1"]
 
 
 @pytest.fixture
-def gpus(monkeypatch):
-    make = steps.make_probers
-    monkeypatch.setattr(steps, "make_probers", lambda experiment, rows, _: make(experiment, rows))
+def gpus():
     forward._copies_from.cache_clear()
     with fake_gpus():
         yield
