@@ -10,6 +10,7 @@ from typing import Any
 import pandas as pd
 from safetensors.numpy import load_file
 
+from probekit.amounts import percent
 from probekit.errors import DataError
 from probekit.files import inside, write_atomic
 from probekit.probes.score.metric_table import METRICS
@@ -288,7 +289,7 @@ def _measured(record: RunRecord, config: str) -> page.PageSection:
     facts = {
         "Run": {"run": record.run, "key": record.key, "created": record.created},
         "Model": record.model.model_dump(exclude_none=True, exclude={"relative_errors"}),
-        "Relative error compared with float32": {n: f"{x:.2%}" for n, x in errors.items()},
+        "Relative error compared with float32": {n: percent(x, 2) for n, x in errors.items()},
         "Versions": record.versions,
         "Digests": record.digests,
         "Seeds": record.seeds,

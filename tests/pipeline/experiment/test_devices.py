@@ -5,6 +5,7 @@ import re
 import pytest
 
 from probekit.activations import forward
+from probekit.amounts import percent
 from probekit.errors import ConfigError
 from probekit.pipeline.capture.captures import capture_only, plan_experiment
 from probekit.pipeline.intervene.run import intervene
@@ -32,7 +33,7 @@ def test_a_run_on_two_gpus_computes_in_bfloat16_and_records_the_error(own, gpus)
     assert "dtype: bfloat16" in (result.folder / "config.yaml").read_text()
     page = result.report.read_text()
     for site, error in errors.items():
-        assert re.search(rf"{site}.{{1,40}}{error:.2%}", page, re.DOTALL), site
+        assert re.search(rf"{site}.{{1,40}}{percent(error, 2)}", page, re.DOTALL), site
     # Float32 is computed on request, and by default on a CPU; its cache is another one.
     on_request = own.load(*QUICK, "model.dtype=float32")
     exact = capture_only(on_request, cache_root=own.cache, device="cuda:1")["task"].store

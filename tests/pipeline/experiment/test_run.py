@@ -54,7 +54,7 @@ def test_run_finds_the_planted_signal_and_writes_all_files(planted, snapshot):
     } == snapshot
     assert "Is the second word readable" in result.report.read_text()
     again = load_experiment(result.folder / "config.yaml")
-    assert again == planted.load()
+    assert again == planted.load().on_device("cpu")
 
 
 def test_parallel_probing_gives_the_same_numbers(own, monkeypatch):
