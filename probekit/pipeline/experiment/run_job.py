@@ -26,7 +26,13 @@ from probekit.activations.local import as_place, join
 from probekit.activations.records import Location
 from probekit.activations.store import ActivationStore, files_at
 from probekit.activations.upkeep import is_cache
-from probekit.errors import DamagedError, MissingError, StoreError, StoreMismatchError
+from probekit.errors import (
+    DamagedError,
+    MissingError,
+    ProbekitError,
+    StoreError,
+    StoreMismatchError,
+)
 from probekit.experiment.activations import ActivationExperiment, AnyExperiment
 from probekit.experiment.schema import Experiment
 from probekit.files import as_store_error, is_held, write_atomic
@@ -38,7 +44,7 @@ from probekit.pipeline.intervene.steps import compute_part, read_part
 from probekit.pipeline.measure.probers import make_probers
 from probekit.pipeline.measure.probing import SiteJob, tasks_of, threads_of_site
 from probekit.pipeline.measure.run_folder import JOB, pause
-from probekit.products import check_device, threads
+from probekit.products import check_device, naming_lost_device, threads
 from probekit.provenance import PART_VERSIONS, digest_sources, seal, unseal, versions
 from probekit.results.record import runs_in_progress
 from probekit.results.table import load_table
@@ -87,11 +93,6 @@ class RunJob:
     caches: Mapping[str, str]
     code: Mapping[str, Any]
     edit_threads: int
-
-    @property
-    def probes(self) -> bool:
-        """Whether sites are probed, not only edited."""
-        return bool(self.caches or self.activations)
 
     @classmethod
     def of(cls, source: Source, bytes: int) -> RunJob | None:
@@ -212,8 +213,9 @@ def work_on(
             there are read from it, and measured first.
 
     Raises:
-        StoreMismatchError: code or data differ from those of a run.
+        StoreMismatchError: code or data differ from those of a run in progress, or of `root`.
         StoreError: a file cannot be read or written.
+        DeviceLostError: the device failed.
     """
     check_device(device)
     random, works = np.random.default_rng(seed), dict[Path, Iterator[TaskDone | None]]()
@@ -226,10 +228,14 @@ def work_on(
             if (folder / JOB).exists():
                 if folder not in works:
                     works[folder] = _work_on_run(folder, device, random, cache_root)
-                done = next(works[folder], None)
-                while done is not None:
-                    yield done
-                    done = next(works[folder], None)
+                try:
+                    with naming_lost_device(device):
+                        while (done := next(works[folder], None)) is not None:
+                            yield done
+                except ProbekitError:
+                    # A run that was given up may have lost its data, or be of another version.
+                    if is_held(folder) or folder == root:
+                        raise
         if is_waiting:
             time.sleep(_PAUSE)
 
@@ -240,30 +246,27 @@ def _work_on_run(
     """Yield each task of a run that this process did, and None when there is none to do now."""
     job = RunJob.read(folder)
     source, table = job.open(device), None
-    if job.probes:
-        copy, copied = _copy_on(cache_root, source)
-        probers = make_probers(job.experiment, source.rows, device.split(",")[0])
-        sites, is_far = list[_Task](), list[bool]()
-        for position, prober in enumerate(probers):
-            near, far = (
-                SiteJob.of(one, position, prober, folder, SILENT) for one in (copy, source)
+    copy, copied = _copy_on(cache_root, source)
+    probers = make_probers(job.experiment, source.rows, device)
+    sites, is_far = list[_Task](), list[bool]()
+    for position, prober in enumerate(probers):
+        near, far = (SiteJob.of(one, position, prober, folder, SILENT) for one in (copy, source))
+        for task in tasks_of(source, position, folder.name):
+            selection, _, origin = task
+            is_near = selection is not None and copied.issuperset(
+                part.site for part in selection.parts
             )
-            for task in tasks_of(source, position, folder.name):
-                selection, _, origin = task
-                is_near = selection is not None and copied.issuperset(
-                    part.site for part in selection.parts
-                )
-                site = near if is_near else far
-                name = f"{origin['site']} at {origin['position']}"
-                sites.append(_Task(name, partial(site.read, task), partial(site.measure, task)))
-                is_far.append(not is_near)
-        order = np.lexsort((random.random(len(sites)), np.array(is_far)))  # by the last key first
-        yield from _done(folder, [sites[number] for number in order], job.n_threads)
-        if getattr(job.experiment, "interventions", ()):
-            # The run process writes it when all sites are measured.
-            while not (path := folder / "results.csv").exists():
-                yield None
-            table = load_table(path)
+            site = near if is_near else far
+            name = f"{origin['site']} at {origin['position']}"
+            sites.append(_Task(name, partial(site.read, task), partial(site.measure, task)))
+            is_far.append(not is_near)
+    order = np.lexsort((random.random(len(sites)), np.array(is_far)))  # by the last key first
+    yield from _done(folder, [sites[number] for number in order], job.n_threads)
+    if getattr(job.experiment, "interventions", ()):
+        # The run process writes it when all sites are measured.
+        while not (path := folder / "results.csv").exists():
+            yield None
+        table = load_table(path)
     edits = Edits.of(source, table)
     if edits is not None:
         parts = [

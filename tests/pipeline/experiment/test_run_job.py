@@ -43,8 +43,9 @@ def helped(start, root, n_workers=1, **options):
         running = threads.submit(start)
         while not runs_in_progress(root) and not running.done():
             time.sleep(0.01)
-        work = lambda seed: list(work_on(root, seed=seed, **options))  # noqa: E731
-        workers = [threads.submit(work, seed) for seed in range(n_workers)]
+        workers = [
+            threads.submit(list, work_on(root, seed=seed, **options)) for seed in range(n_workers)
+        ]
         return running.result(), [worker.result() for worker in workers]
 
 
@@ -126,6 +127,11 @@ def test_a_worker_with_other_code_is_refused(interrupted, monkeypatch):
     monkeypatch.setitem(PART_VERSIONS, next(iter(PART_VERSIONS)), 99)
     with pytest.raises(StoreMismatchError, match="differs from the run in parts"):
         list(work_on(interrupted))
+
+
+def test_a_run_that_was_given_up_does_not_stop_a_worker_of_all_runs(own, interrupted, monkeypatch):
+    monkeypatch.setitem(PART_VERSIONS, next(iter(PART_VERSIONS)), 99)
+    assert list(work_on(own.folder / "runs")) == []
 
 
 def test_a_worker_with_other_data_is_refused(own, interrupted):
