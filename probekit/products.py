@@ -374,6 +374,8 @@ def check_device(
             f"--device {device}: this needs a single device. `probekit run` without interventions, "
             "`probekit cache`, and `load_model` spread a network over several."
         )
+    if "" in names:
+        raise ConfigError(f"--device {device}: a name is empty. Write cuda:0 or cuda:0,cuda:1.")
     if len({name.partition(":")[0] for name in names}) > 1:
         raise ConfigError(f"--device {device}: several devices must be of one type.")
     for name in names:

@@ -101,6 +101,8 @@ def capture_command(
 
     if address is not None and engine != "ray":
         raise click.UsageError("--address requires --engine ray.")
+    if engine == "ray" and workers == 0:
+        raise click.UsageError("--workers 0 leaves the work to `probekit worker`, without Ray.")
     if threads is not None and workers is None and engine is None:
         raise click.UsageError("--threads requires --workers.")
     experiment = load_experiment(file, overrides)
@@ -203,9 +205,12 @@ def worker(
         if at_run or is_cache(files_at(place)) or caches_in(place):
             break
         if time.monotonic() >= end:
+            is_absent = isinstance(place, Path) and not place.exists()
+            fact = "does not exist" if is_absent else "contains no cache and no run in progress"
             raise MissingError(
-                f"{place} contains no cache and no run in progress. {HOW_TO_CREATE} Start a run "
-                "for workers with `probekit run FILE.yaml --workers 0`."
+                f"{place.absolute() if isinstance(place, Path) else place} {fact}. {HOW_TO_CREATE} "
+                "Start a run for workers with `probekit run FILE.yaml --workers 0 --out FOLDER`, "
+                "and give its workers `--wait SECONDS` if they may start first."
             )
         time.sleep(1)
 

@@ -95,6 +95,8 @@ def run_command(
     """Run an experiment: capture, fit probes, write the report."""
     if options["address"] is not None and options["engine"] != "ray":
         raise click.UsageError("--address requires --engine ray.")
+    if options["engine"] == "ray" and options["workers"] == 0:
+        raise click.UsageError("--workers 0 leaves the work to `probekit worker`, without Ray.")
     from probekit.experiment.loader import load_any_experiment
 
     experiment = load_any_experiment(file, overrides)

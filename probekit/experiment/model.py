@@ -17,8 +17,8 @@ NETWORKS_BY_DEFAULT = 3  # with random weights
 
 
 def dtype_on(device: str) -> str:
-    """Return the dtype that `model.dtype: auto` means on a device, such as `cuda:1`."""
-    return "float32" if device.partition(":")[0] == "cpu" else "bfloat16"
+    """Return the dtype that `model.dtype: auto` means on a device, or on several of one type."""
+    return "float32" if device.partition(",")[0].partition(":")[0] == "cpu" else "bfloat16"
 
 
 def _all_or_listed(steps: Any) -> Any:

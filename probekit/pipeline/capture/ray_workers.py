@@ -280,7 +280,10 @@ def _connected(address: str | None) -> Iterator[Any]:
             ray.init(address, include_dashboard=False, log_to_driver=False, logging_level="error")
     except (ConnectionError, ValueError, RuntimeError, OSError) as error:
         where = "a cluster" if address is None else f"the cluster at {address}"
-        raise ConfigError(f"Cannot reach {where}: {error}") from error
+        raise ConfigError(
+            f"Cannot reach {where}: {str(error).rstrip('.')}. Start one with `ray start --head`; "
+            "without --address and RAY_ADDRESS, one is started on this machine."
+        ) from error
     try:
         yield ray
     finally:

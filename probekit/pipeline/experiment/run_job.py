@@ -104,7 +104,12 @@ class RunJob:
         if isinstance(source, ModelSource):
             if source.experiment.data.in_memory or source.experiment.model.in_memory:
                 return None
-            caches = {name: str(one.store.folder) for name, one in source.captured.items()}
+            places = {name: one.store.folder for name, one in source.captured.items()}
+            # A worker may be started in another folder.
+            caches = {
+                name: str(place.absolute() if isinstance(place, Path) else place)
+                for name, place in places.items()
+            }
         elif isinstance(source, GivenSource):
             if experiment.data.file is None:
                 return None

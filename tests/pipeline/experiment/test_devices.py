@@ -7,6 +7,7 @@ import pytest
 from probekit.activations import forward
 from probekit.amounts import percent
 from probekit.errors import ConfigError
+from probekit.experiment.model import dtype_on
 from probekit.pipeline.capture.captures import capture_only, plan_experiment
 from probekit.pipeline.intervene.run import intervene
 from probekit.pipeline.look.lenses import ModelAndTokenizer
@@ -70,6 +71,14 @@ def test_missing_devices_are_refused_with_those_that_there_are(own, gpus):
         own.run(*QUICK, device=["cuda:0", "cuda:3"])
     with pytest.raises(ConfigError, match="several devices must be of one type"):
         own.run(*QUICK, device="cuda:0,cpu")
+    with pytest.raises(ConfigError, match="--device cuda:0,: a name is empty"):
+        own.run(*QUICK, device="cuda:0,")
+
+
+def test_auto_is_float32_on_one_and_on_several_processors():
+    dtypes = {device: dtype_on(device) for device in ("cpu", "cpu,cpu", "cpu:0,cpu:1")}
+    assert set(dtypes.values()) == {"float32"}
+    assert {dtype_on("cuda"), dtype_on("cuda:0,cuda:1"), dtype_on("mps")} == {"bfloat16"}
 
 
 def test_what_needs_a_single_device_refuses_several(own, gpus):

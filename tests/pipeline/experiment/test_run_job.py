@@ -123,6 +123,19 @@ def interrupted(own, monkeypatch):
     return folder
 
 
+def test_a_worker_finds_caches_of_a_relative_folder_from_another_folder(
+    planted, own, monkeypatch, tmp_path
+):
+    monkeypatch.chdir(planted.cache.parent)
+    own.cache = Path(planted.cache.name)
+    with monkeypatch.context() as patch:
+        patch.setattr(SiteJob, "__call__", None)
+        with pytest.raises(TypeError):
+            own.run(*QUICK, page=False)
+    monkeypatch.chdir(tmp_path)
+    assert len(list(work_on(own.folder / "runs"))) == 1 + len(QUICK_SITES)
+
+
 def test_a_worker_with_other_code_is_refused(interrupted, monkeypatch):
     monkeypatch.setitem(PART_VERSIONS, next(iter(PART_VERSIONS)), 99)
     with pytest.raises(StoreMismatchError, match="differs from the run in parts"):
