@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import platform
 import signal
 import socket
 import threading
@@ -17,7 +18,7 @@ from typing import Any
 from probekit.activations.capture import MissingSites, OnRows, Work
 from probekit.activations.records import Location
 from probekit.amounts import counted
-from probekit.errors import ConfigError, ProbekitError, StoreError
+from probekit.errors import ConfigError, MissingError, ProbekitError, StoreError
 from probekit.pipeline.capture.jobs import Job, close_job, put_job
 from probekit.pipeline.experiment.run_job import RunJob, work_on
 from probekit.products import threads
@@ -101,7 +102,9 @@ def by_ray(
     n_gpus = _n_gpus(device)
     with _connected(address) as ray:
         actor_class = ray.remote(num_cpus=n_cpus, num_gpus=n_gpus)(ShardActor)
-        start = partial(actor_class.remote, work.store.folder, job, device, n_cpus)
+        place = work.store.folder
+        place = place.absolute() if isinstance(place, Path) else place
+        start = partial(actor_class.remote, place, job, device, n_cpus)
         crew = _Crew(ray, watcher, start)
         needs = {"CPU": n_cpus, "GPU": n_gpus}
         n_actors = min(n_workers or _room(ray, needs), len(lacking))
@@ -137,7 +140,7 @@ def tasks_by_ray(
     Raises:
         ConfigError: Ray is not installed, or the cluster cannot be reached.
     """
-    job = RunJob.read(folder)
+    job, folder = RunJob.read(folder), folder.absolute()  # processes start in another folder
     with _connected(address) as ray:
         needs = {"CPU": job.n_threads, "GPU": _n_gpus(device), "memory": job.bytes}
         n_tasks = n_workers or _room(ray, needs)
@@ -171,7 +174,16 @@ def tasks_by_ray(
 
 
 def _do_tasks(folder: Path, device: str, seed: int) -> int:
-    """Do tasks of a run until none is missing; return their number."""
+    """Do tasks of a run until none is missing; return their number.
+
+    Raises:
+        MissingError: this node does not have the folder of the run.
+    """
+    if not folder.is_dir():
+        raise MissingError(
+            f"{folder} does not exist on node {platform.node()} of the Ray cluster. Give an --out "
+            "that all nodes share."
+        )
     return sum(1 for _ in work_on(folder, device=device, seed=seed))
 
 

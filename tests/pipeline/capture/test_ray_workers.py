@@ -128,6 +128,11 @@ def test_errors_of_a_worker_of_a_run_are_raised_unchanged(cluster, own, monkeypa
         own.run(*QUICK, engine="ray", workers=1, page=False)
 
 
+def test_a_node_without_the_folder_of_the_run_is_named(tmp_path):
+    with pytest.raises(MissingError, match=r"absent does not exist on node .* all nodes share"):
+        ray_workers._do_tasks(tmp_path / "absent", "cpu", 0)
+
+
 class Dying(ShardActor):
     """An actor that exits immediately."""
 
