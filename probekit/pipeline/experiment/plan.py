@@ -6,9 +6,14 @@ counts: one batch of the capture, and whole sites with random features.
 
 from __future__ import annotations
 
+import math
+import time
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from probekit.amounts import counted, duration, size_in_words
 from probekit.errors import ConfigError
@@ -22,13 +27,16 @@ from probekit.pipeline.experiment.validate import capture_memory, capture_second
 from probekit.pipeline.measure.probers import (
     make_probers,
     probing_bytes,
-    probing_seconds,
-    seconds_of_processes,
     usable_cores,
 )
-from probekit.products import check_device
+from probekit.probes.arrays import Features, Floats
+from probekit.probes.data import ProbeData
+from probekit.probes.prober import Prober
+from probekit.products import START_UP, check_device, threads
 
-_LIMIT = 2.0  # seconds of a measured site after which no larger sample is measured
+_LIMIT = 20.0  # expected seconds of a sample from which it is not measured
+# The fewest numbers of a measured sample, and the most features and numbers of a measured site.
+_FEWEST_NUMBERS, _MOST_FEATURES, _MOST_NUMBERS = 1 << 18, 1024, 1 << 24
 # Measured number of times that a site is read whose rows stay in its file: by kinds that are fitted
 # in iterations, and by the others.
 _PASSES, _FEW_PASSES = 100, 5
@@ -78,19 +86,20 @@ def capture_times(
         machines: what captures.
         seconds: time to capture all rows of all networks on one core, if it is known.
 
-    >>> sizes = {"caches": 2, "tokens": 100, "shards_of_a_site": 3, "bytes": 1000}
-    >>> capture_times(sizes, Machines(workers=4, throughput=1.0, bandwidth=10.0))
-    {'computing': 66.66666666666667, 'writing': 100.0}
+    >>> sizes = {"caches": 2, "tokens": 300, "shards_of_a_site": 3, "bytes": 1000}
+    >>> capture_times(sizes, Machines(workers=4, cores=4, throughput=1.0, bandwidth=10.0))
+    {'computing': 204.0, 'writing': 100.0}
     """
-    times = {}
+    times, n_workers = dict[str, float](), machines.workers
     if machines.throughput is not None:
-        # More workers than shards would have nothing to do.
-        n_busy = min(machines.workers, numbers["shards_of_a_site"])
-        if machines.device != "cpu":
-            n_busy = min(n_busy, machines.units)
-        times["computing"] = numbers["caches"] * numbers["tokens"] / machines.throughput / n_busy
-    elif seconds is not None:
-        times["computing"] = seconds / machines.units
+        seconds = numbers["caches"] * numbers["tokens"] / machines.throughput
+    elif seconds is not None:  # cores that have no worker of their own are shared
+        seconds /= max(1, machines.units // n_workers)
+    if seconds is not None:
+        n_shards = numbers["caches"] * numbers["shards_of_a_site"]
+        share = math.ceil(n_shards / min(n_workers, machines.units)) / n_shards
+        starts = START_UP * max(1, n_workers / machines.units) if n_workers > 1 else 0.0
+        times["computing"] = starts + seconds * share
     if machines.bandwidth is not None:
         times["writing"] = numbers["bytes"] / machines.bandwidth
     return times
@@ -110,14 +119,14 @@ def probing_times(
         n_read: bytes that are read from files.
         machines: what probes.
 
-    >>> machines = Machines(workers=3, cores=3, memory=250, bandwidth=10.0)
+    >>> machines = Machines(workers=3, cores=3, memory=250, bandwidth=20.0)
     >>> probing_times((20.0, 30.0, 40.0), 100, 600, machines)
-    {'memory': 53.0, 'reading': 60.0}
+    {'memory': 60.0, 'reading': 30.0}
     """
     times, n_workers = dict[str, float](), machines.workers
     n_fit = int((machines.memory or available_memory()) // memory)
-    seconds = seconds_of_processes(tasks, max(1, min(n_workers, n_fit)), machines.units)
-    if tasks is not None and seconds is not None:
+    seconds = scheduled(tasks or (), max(1, min(n_workers, n_fit)), machines.units)
+    if tasks is not None:
         name = "computing"
         if n_fit < min(n_workers, machines.units, len(tasks)):
             name = "memory"
@@ -127,6 +136,112 @@ def probing_times(
     if machines.bandwidth is not None:
         times["reading"] = n_read / machines.bandwidth
     return times
+
+
+def scheduled(tasks: Sequence[float], workers: int, units: int) -> float:
+    """Return the time in which workers do tasks, each the next one when it is free, in seconds.
+
+    Each worker but the first starts for a few seconds. If workers are more than the cores or
+    devices, they share these equally.
+
+    Args:
+        tasks: the time of each task on one core or device.
+        workers: number of workers.
+        units: number of cores or devices.
+
+    >>> scheduled([2.0, 2.0, 6.0], 1, units=1), scheduled([10.0] * 4, 2, units=2)
+    (10.0, 24.0)
+    """
+    waiting = deque(tasks)
+    # What is left to do of the start or of the task of each worker.
+    left, now = [0.0, *[START_UP] * (min(workers, len(tasks)) - 1)], 0.0
+    while left:
+        passed = min(left)
+        now += passed * max(1.0, len(left) / units)
+        left = [one - passed for one in left if one > passed]
+        while waiting and len(left) < workers:
+            left.append(waiting.popleft())
+    return now
+
+
+def task_seconds(
+    probers: Sequence[Prober], widths: Sequence[int], n_networks: int
+) -> tuple[float, ...]:
+    """Return the estimated time of each task of probing on one core or device, in seconds.
+
+    The tasks of a position are its baselines and its sites. Sites with random features are
+    measured, with larger and larger samples of examples as far as that takes seconds.
+
+    Args:
+        probers: the rows and settings at each position.
+        widths: number of features of each site.
+        n_networks: number of probed networks, the one of the experiment and those with random
+            weights.
+    """
+    of_width = {width: _of_width(probers[0], width, n_networks) for width in set(widths)}
+    baselines = of_width[widths[0]][0]
+    return len(probers) * (float(baselines), *(float(of_width[width][1]) for width in widths))
+
+
+def _of_width(prober: Prober, width: int, n_networks: int) -> Floats:
+    """Return the estimated seconds of the baselines and of a site."""
+    n_rows = len(prober.data.y)
+    if width > _MOST_FEATURES and n_rows * width > _MOST_NUMBERS:
+        # The time grows with a power of the width, which is that from half the features to all.
+        half, whole = (
+            _of_width(prober, part, n_networks) for part in (_MOST_FEATURES // 2, _MOST_FEATURES)
+        )
+        power = np.log2(width / _MOST_FEATURES)
+        return np.array([whole[0], whole[1] * (whole[1] / half[1]) ** power])
+    sizes = [n_rows]
+    while sizes[0] // 4 * width >= _FEWEST_NUMBERS:
+        sizes.insert(0, sizes[0] // 4)
+    measured = list[tuple[int, Floats]]()
+    for size in sizes:
+        if len(measured) > 1 and _extrapolated(measured, size).sum() > _LIMIT:
+            break
+        sample = prober.sample(size)
+        if sample is not None:
+            measured.append((size, _seconds(sample, width, n_networks)))
+    return _extrapolated(measured, n_rows)
+
+
+def _extrapolated(measured: Sequence[tuple[int, Floats]], n_rows: int) -> Floats:
+    """Return the seconds for some number of rows, which grow as from the last size but one on."""
+    (one, before), (two, seconds) = [(0, np.zeros(2)), *measured][-2:]
+    return seconds + np.maximum(0, seconds - before) / (two - one) * (n_rows - two)
+
+
+def _seconds(prober: Prober, width: int, n_networks: int) -> Floats:
+    """Return the seconds of the baselines, and of a site with random features."""
+    # Seconds of this process do not depend on what else runs on the machine.
+    clock = time.process_time if prober.settings.device == "cpu" else time.perf_counter
+    X = imitated(prober.data, width)
+    with threads(1):
+        times = [clock()]
+        prober.baselines()
+        times.append(clock())
+        prober.site(X)
+        times.append(clock())
+        if n_networks > 1:
+            prober.random_site([X], 1)
+        times.append(clock())
+    baselines, site, random = np.diff(times)
+    return np.array([baselines, site + (n_networks - 1) * random])
+
+
+def imitated(data: ProbeData, width: int) -> Features:
+    """Return random features (n_rows, width) whose fits need about as long as those of activations.
+
+    Rows of one group, word or label are similar, and few directions have most of the variance.
+    """
+    generator = np.random.default_rng(0)
+    X = generator.standard_normal((len(data.y), width))
+    for names, scale in ((data.groups, 1.0), (data.types, 1.0), (data.y, 4 / width**0.5)):
+        distinct, codes = np.unique(names, return_inverse=True)
+        X += scale * generator.standard_normal((len(distinct), width))[codes]
+    axes, _ = np.linalg.qr(generator.standard_normal((width, width)))
+    return np.asarray(X / np.sqrt(np.arange(1, width + 1)) @ axes, np.float32)
 
 
 def plan_model(
@@ -171,7 +286,7 @@ def plan_run(experiment: AnyExperiment, machines: Machines) -> dict[str, Any]:
     probers = make_probers(experiment, rows, machines.device)
     try:
         check_device(machines.device)
-        tasks = probing_seconds(probers, widths, n_networks, _LIMIT)
+        tasks = task_seconds(probers, widths, n_networks)
     except ConfigError:  # another machine has the device
         tasks = None
     memory = probing_bytes(probers, widths)

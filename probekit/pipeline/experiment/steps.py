@@ -124,9 +124,9 @@ def run_source(
     ):
         if is_finished(path):
             return finished_result(path, watcher, page=page)
-        tasks = probing_seconds(probers, source.widths, len(source.networks))
-        expected = None if tasks is None else sum(tasks)
-        watched.expect("probe", seconds_of_processes(tasks, n_workers))
+        expected = probing_seconds(probers, source.widths, len(source.networks))
+        n_sites = len(source.widths)
+        watched.expect("probe", seconds_of_processes(expected, n_sites, n_workers))
         # Before the long work, so that an unusable folder fails immediately.
         folder = RunFolder(path, created)
         with step("capture"):

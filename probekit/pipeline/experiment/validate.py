@@ -200,8 +200,8 @@ def _report(
     """
     probers = make_probers(experiment, rows)
     n_examples, n_rows, n_sites = len(rows.dataset), len(rows.example), len(rows.selections)
-    found, tasks = findings(rows, probers), probing_seconds(probers, widths, n_networks)
-    seconds = seconds_of_processes(tasks, None)
+    found, serial = findings(rows, probers), probing_seconds(probers, widths, n_networks)
+    seconds = seconds_of_processes(serial, len(widths), None)
     durations = {} if seconds is None else {"probe": seconds}
     memory = probing_bytes(probers, widths)
     return ValidationReport(found, n_examples, n_rows, n_sites, bytes, durations, memory)
