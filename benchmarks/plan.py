@@ -44,8 +44,8 @@ def write_given(folder: Path, n_rows: int, n_features: int, n_sites: int) -> Pat
     (folder / "rows.csv").write_text("\n".join(["label,group", *lines]))
     path = folder / "given.yaml"
     path.write_text(
-        "name: given\nactivations: {path: sites}\n"
-        "data: {name: rows, file: rows.csv, columns: {label: label, group: group}}\n"
+        "name: given\nactivations: {folder: sites}\n"
+        "data: {name: rows, format: csv, file: rows.csv, columns: {label: label, group: group}}\n"
     )
     return path
 

@@ -37,10 +37,9 @@ from probekit.products import START_UP, check_device, threads
 _LIMIT = 20.0  # expected seconds of a sample from which it is not measured
 # The fewest numbers of a measured sample, and the most features and numbers of a measured site.
 _FEWEST_NUMBERS, _MOST_FEATURES, _MOST_NUMBERS = 1 << 18, 1024, 1 << 24
-# Measured number of times that a site is read whose rows stay in its file: by kinds that are fitted
-# in iterations, and by the others.
-_PASSES, _FEW_PASSES = 100, 5
-_ITERATED = {"logistic", "k_sparse"}
+# Measured readings of the fitted rows of a site that stays in its file, for each split: by kind,
+# and of the others.
+_READINGS, _OTHER_READINGS = {"logistic": 80, "k_sparse": 40}, 25
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -290,13 +289,20 @@ def plan_run(experiment: AnyExperiment, machines: Machines) -> dict[str, Any]:
     except ConfigError:  # another machine has the device
         tasks = None
     memory = probing_bytes(probers, widths)
-    is_iterated = bool({kind.kind for kind in probers[0].settings.kinds} & _ITERATED)
-    n_passes = probers[0].n_splits * (_PASSES if is_iterated else _FEW_PASSES)
-    sizes = len(probers) * n_networks * [4 * len(rows.example) * width for width in widths]
-    n_read = sum(size * (n_passes if size > LOADED_BYTES else 1) for size in sizes)
+    n_read = len(probers) * n_networks * sum(_bytes_read(probers[0], width) for width in widths)
     times["probing"] = probing_times(tasks, memory, n_read, machines)
     numbers |= {"memory": memory, "tasks": len(probers) * (1 + len(widths))}
     return numbers | _hours(**times)
+
+
+def _bytes_read(prober: Prober, width: int) -> int:
+    """Return the number of bytes that the probes of a site read, in float32."""
+    settings, n_rows, n_fitted = prober.settings, len(prober.data.y), len(prober.data.train)
+    if 4 * n_rows * width <= LOADED_BYTES:
+        return 4 * n_rows * width
+    readings = sum(_READINGS.get(one.kind, _OTHER_READINGS) for one in settings.kinds)
+    n_fitted = min(n_fitted, settings.fit_rows or n_fitted)
+    return 4 * width * prober.n_splits * (readings * n_fitted + len(prober.data.test))
 
 
 def _hours(**times: dict[str, float]) -> dict[str, Any]:
@@ -334,12 +340,13 @@ def described_plan(numbers: Mapping[str, Any]) -> str:
             lines["memory"] += f", {of_capture} in each that captures"
     for step, times in numbers["seconds"].items():
         hours, limit = numbers["hours"][step], numbers["bottleneck"][step]
-        others = [f"{name} {duration(times[name])}" for name in times if name != limit]
+        others = [f"{name}: {duration(times[name])}" for name in times if name != limit]
         if hours is None:
-            unknown = "unknown" if step == "probing" else "unknown; give --throughput"
-            lines[step] = "; ".join([*others, f"computing: {unknown}"])
+            lines[step] = "unknown" if step == "probing" else "unknown; give --throughput"
         else:
-            lines[step] = ", ".join([f"{duration(3600 * hours)}, limited by {limit}", *others])
+            lines[step] = f"{duration(3600 * hours)}, limited by {limit}"
+        if others:
+            lines[step] += f" ({', '.join(others)})"
     if "tasks" in numbers:
         lines["tasks"] = f"{numbers['tasks']} of probing, which workers share"
     return "\n".join(f"{name:12} {text}" for name, text in lines.items())
