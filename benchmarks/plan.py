@@ -1,4 +1,4 @@
-"""Predictions of `probekit plan` beside what runs take, with several numbers of workers.
+"""Predictions of `probekit plan` compared with runs by several numbers of workers.
 
     python -m benchmarks.plan [--workers 1 2 4] [--case quickstart given wide]
 
@@ -7,6 +7,9 @@ and run (`probekit run --workers W`) in a new folder. The measured time of a cap
 command without that of the same command when there is nothing left to compute; the time of probing
 is that in run.json. "memory" is the largest resident memory of a process. Ratios are predictions
 divided by measurements. Nothing else should run on the machine.
+
+For given activations, the time of a hundred such sites is predicted for up to 64 workers with a core
+each, from the measured time of a site.
 """
 
 from __future__ import annotations
@@ -24,14 +27,16 @@ import numpy as np
 
 from probekit.experiment.bundled import bundled_files
 from probekit.experiment.loader import load_any_experiment
-from probekit.pipeline.experiment.plan import Machines, plan_run
+from probekit.pipeline.experiment.plan import Machines, plan_run, scheduled, task_seconds
+from probekit.pipeline.given.source import read_given
+from probekit.pipeline.measure.probers import make_probers
 
 # Rows and features of each site of given activations, and their number.
 SIZES = {"given": (20_000, 512, 8), "wide": (4_000, 4096, 6)}
 
 
 def write_given(folder: Path, n_rows: int, n_features: int, n_sites: int) -> Path:
-    """Write arrays whose rows are those of stories and whose label is in a few directions."""
+    """Write arrays with similar rows in each group, and with a label in a few directions."""
     draw = np.random.default_rng(0)
     stories, codes = draw.integers(n_rows // 10, size=n_rows), draw.integers(2, size=n_rows)
     of_story = draw.standard_normal((n_rows // 10, n_features), dtype=np.float32)
@@ -89,6 +94,18 @@ def compare(file: Path, n_workers: int, folder: Path) -> None:
     print("  ".join(cells), flush=True)
 
 
+def simulate(file: Path) -> None:
+    """Print the predicted time of a hundred sites like those of given activations."""
+    source = read_given(load_any_experiment(file))
+    probers = make_probers(source.experiment, source.rows)
+    baselines, site, *_ = task_seconds(probers, source.widths, 1)
+    tasks = [baselines, *[site] * 100]
+    print("workers  100 sites, seconds  times as fast")
+    for n_workers in (1, 2, 4, 8, 16, 32, 64):
+        seconds = scheduled(tasks, n_workers, n_workers)
+        print(f"{n_workers:7}  {seconds:18.1f}  {sum(tasks) / seconds:13.1f}")
+
+
 def compared(predicted: float, measured: float) -> str:
     """Return both numbers and their ratio."""
     return f"{predicted:8.1f} {measured:8.1f} {predicted / measured:6.2f}"
@@ -112,6 +129,8 @@ def main() -> None:
             for n_workers in options.workers:
                 compare(Path(file), n_workers, folder / str(n_workers))
                 shutil.rmtree(folder / str(n_workers))
+            if case in SIZES:
+                simulate(Path(file))
 
 
 if __name__ == "__main__":

@@ -620,7 +620,7 @@ def estimate_seconds(
         n_blocks = max(n_blocks, config.n_layers * (not is_first) if layer is None else layer + 1)
     of_block = sum(one.number for one in count_components(config) if one.times > 1)
     # Few tokens need more time each.
-    n_tokens = max(256, min(batch_tokens("cpu"), _TIMED // (1 + of_block * n_blocks)))
+    n_tokens = min(batch_tokens("cpu"), max(256, _TIMED // (1 + of_block * n_blocks)))
     batches = list(forward.make_batches(tokens, plan, n_tokens))
     # Of median length, and not the last, smaller one, unless it is the only one.
     batch = batches[(len(batches) - 1) // 2]

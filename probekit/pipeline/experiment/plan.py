@@ -152,7 +152,7 @@ def scheduled(tasks: Sequence[float], workers: int, units: int) -> float:
     (10.0, 24.0)
     """
     waiting = deque(tasks)
-    # What is left to do of the start or of the task of each worker.
+    # Seconds that the start or the task of each worker still needs.
     left, now = [0.0, *[START_UP] * (min(workers, len(tasks)) - 1)], 0.0
     while left:
         passed = min(left)
