@@ -41,6 +41,7 @@ _PID_AT_IMPORT = os.getpid()  # differs in a forked process
 if hasattr(os, "register_at_fork"):  # absent on Windows, which has no fork
     os.register_at_fork(after_in_child=partial(torch.set_num_threads, 1))  # see is_forked
 _QUERIES_AT_ONCE = 4  # 16 bytes of float32
+START_UP = 4.0  # seconds for a new process to import the modules of a job
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ from joblib import cpu_count
 
 from probekit.errors import ConfigError, DataError
 from probekit.files import as_store_error
-from probekit.products import threads
+from probekit.products import START_UP, threads
 from probekit.terminal import Interruptible
 
 try:
@@ -47,7 +47,6 @@ Result = TypeVar("Result")
 _GUARD = "ends with the parent"  # name of a thread
 IDLE = 10.0  # seconds without work after which a worker process exits
 _SYNCHRONIZE, _INFINITE = 0x0010_0000, 0xFFFF_FFFF  # constants of the Windows API
-START_UP = 4.0  # seconds for a new process to import the modules of a job
 
 
 def parallel_map(

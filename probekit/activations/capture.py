@@ -42,7 +42,7 @@ from probekit.model.config import ModelConfig, count_components, count_parameter
 from probekit.model.families.table import config_of
 from probekit.model.network import Network
 from probekit.model.sites.catalogue import describe, layer_of
-from probekit.products import naming_lost_device
+from probekit.products import naming_lost_device, threads
 from probekit.terminal import SILENT, Watcher
 
 Item = TypeVar("Item")
@@ -52,6 +52,7 @@ OnRows = Callable[[int], None]  # called with the number of newly computed rows
 # Measured memory of a process: its libraries, and batches whose rows are in memory together.
 _LIBRARIES, _BATCHES = 320 << 20, 3
 ROWS_COMPARED = 64  # rows that are also computed in float32, to measure errors
+_TIMED = 5 * 10**9  # parameters times tokens of a timed batch, at most; less than a second
 MAX_WAITING = 2  # batches whose rows wait to be written, in memory
 PATIENCE = 60.0  # minimum seconds before the holder of a lock is considered dead
 _PAUSE = 0.25  # seconds between checks of shards that other workers have locked
@@ -607,17 +608,36 @@ def stream_rows(
 def estimate_seconds(
     model: Network, tokens: Sequence[IntArray], plan: RowPlan, sites: Sequence[str]
 ) -> float:
-    """Estimate the time to capture all rows, in seconds, by timing one batch.
+    """Return the estimated time to compute all rows on one core, in seconds.
 
-    The weights may be random. The estimate includes rows that are already cached.
+    One small batch is timed; of a large network, only its first blocks. The weights may be random.
+    The estimate includes rows that are already cached.
     """
-    batches = list(forward.make_batches(tokens, plan, batch_tokens(model.device.type)))
+    config = model.config
+    n_blocks = 0
+    for site in sites:
+        layer, is_first = layer_of(site), describe(site).stage == "embedding"
+        n_blocks = max(n_blocks, config.n_layers * (not is_first) if layer is None else layer + 1)
+    of_block = sum(one.number for one in count_components(config) if one.times > 1)
+    # Few tokens need more time each.
+    n_tokens = min(batch_tokens("cpu"), max(256, _TIMED // (1 + of_block * n_blocks)))
+    batches = list(forward.make_batches(tokens, plan, n_tokens))
     # Of median length, and not the last, smaller one, unless it is the only one.
     batch = batches[(len(batches) - 1) // 2]
-    times = []
-    for _ in range(3):  # the first is a warm-up
-        start = time.perf_counter()
-        for part in forward.run_batches(model, [batch], plan, sites, "float32"):
-            part.arrays()
-        times.append(time.perf_counter() - start)
-    return min(times[1:]) * sum(batch.n_tokens for batch in batches) / batch.n_tokens
+
+    def timed(sites: Sequence[str]) -> float:
+        times = []
+        for _ in range(3):  # the first is a warm-up
+            start = time.process_time()  # does not depend on what else runs on the machine
+            for part in forward.run_batches(model, [batch], plan, sites, "float32"):
+                part.arrays()
+            times.append(time.process_time() - start)
+        return min(times[1:])
+
+    with threads(1):
+        if n_blocks > 2 and of_block * n_blocks * batch.n_tokens > 2 * _TIMED:
+            one, two = (timed([f"blocks.{number}.hook_resid_post"]) for number in (0, 1))
+            seconds = one + (n_blocks - 1) * (two - one)
+        else:
+            seconds = timed(sites)
+    return seconds * sum(batch.n_tokens for batch in batches) / batch.n_tokens

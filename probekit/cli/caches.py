@@ -21,11 +21,9 @@ from probekit.cli.options import (
     cache_option,
     capture_options,
     complete_experiment,
-    device_option,
     json_option,
     out_option,
     place_of,
-    set_option,
     together,
 )
 from probekit.errors import MissingError, nearest
@@ -240,98 +238,6 @@ def worker(
                 content = {"cache": str(folder), **done._asdict()}
                 click.echo(json.dumps(content) if as_json else line)
     click.echo(f"{counted(n_done, what)} computed; no {what} is missing in {place}", err=True)
-
-
-@cache.command()
-@click.argument("what", metavar="MODEL|FILE.yaml", shell_complete=complete_experiment)
-@click.option("--tokens", type=float, help="Number of tokens, such as 100e6; for a MODEL only.")
-@click.option(
-    "--sites",
-    multiple=True,
-    help="Name or glob of sites; for a MODEL; repeatable.  [default: blocks.*.hook_resid_post]",
-)
-@click.option(
-    "--dtype",
-    type=click.Choice(["float16", "bfloat16", "float32"]),
-    help="Data type on disk; for a MODEL.  [default: float16]",
-)
-@set_option("; for a FILE only")
-@device_option
-@click.option("--workers", type=click.IntRange(min=1), default=1, help="Number of workers.")
-@click.option(
-    "--throughput",
-    type=click.FloatRange(0, min_open=True),
-    metavar="TOKENS/S",
-    help="Measured throughput of one worker, for the time.",
-)
-@json_option
-def plan(
-    what: str,
-    tokens: float | None,
-    sites: Texts,
-    dtype: str | None,
-    overrides: Texts,
-    device: str,
-    workers: int,
-    throughput: float | None,
-    as_json: bool,
-) -> None:
-    """Compute the bytes, files and hours of a capture before it starts.
-
-    Either for --tokens tokens of a MODEL, or for an experiment FILE.yaml, whose data are read.
-    Use the --device of the capture: batches on a GPU are larger, so that files are fewer.
-    """
-    from probekit.experiment.locations import is_experiment
-
-    if is_experiment(what):
-        from probekit.experiment.loader import load_experiment
-
-        for name, value in {"tokens": tokens, "sites": sites, "dtype": dtype}.items():
-            if value not in (None, ()):
-                raise click.UsageError(f"--{name} is for a MODEL; set it in {what}.")
-        experiment = load_experiment(what, overrides)
-
-        from probekit.pipeline.capture.captures import plan_experiment
-
-        numbers = plan_experiment(experiment, device)
-    else:
-        from probekit.model.weights.sources import local_folder
-
-        if overrides:
-            raise click.UsageError("--set requires a FILE.yaml.")
-        if tokens is None or not 1 <= tokens <= 1e15 or tokens != int(tokens):
-            raise click.UsageError("Give the number of tokens, such as --tokens 100e6.")
-        local_folder(what)
-
-        from probekit.pipeline.capture.captures import plan_tokens
-
-        sites, dtype = sites or ("blocks.*.hook_resid_post",), dtype or "float16"
-        numbers = plan_tokens(what, int(tokens), sites=sites, dtype=dtype, device=device)
-    # More workers than shards would have nothing to do.
-    n_busy = min(workers, numbers["shards_of_a_site"])
-    numbers["hours"], time = None, "unknown; give --throughput"
-    if throughput is not None:
-        seconds = numbers["caches"] * numbers["tokens"] / throughput
-        numbers["hours"] = seconds / n_busy / 3600
-        time = f"{numbers['hours']:,.2f}, by {counted(n_busy, 'worker')}"
-    if as_json:
-        click.echo(json_text(numbers))
-        return
-    n_tokens, n_rows = numbers["tokens"], numbers["rows_of_a_site"]
-    n_bytes, names = numbers["bytes"], numbers["sites"]
-    shards = counted(numbers["shards_of_a_site"], "shard")
-    models = f", by {numbers['caches']} models" if numbers["caches"] > 1 else ""
-    for name, value in {
-        "tokens read": f"{n_tokens:,}{models}",
-        "device": f"{numbers['device']}, {numbers['tokens_of_a_batch']:,} tokens a batch",
-        "rows": f"{n_rows:,} at {counted(len(names), 'site')}, as {numbers['dtype']}",
-        # The first and the last site, or the only one.
-        "sites": " to ".join(dict.fromkeys([names[0], names[-1]])),
-        "bytes": f"{size_in_words(n_bytes)}, {size_in_words(n_bytes / n_tokens)} a token",
-        "files": f"{numbers['files']:,}, in {shards} of each site",
-        "hours": time,
-    }.items():
-        click.echo(f"{name:12} {value}")
 
 
 _common_options = together(cache_option, json_option)

@@ -85,7 +85,7 @@ def _sigterm_raises() -> Iterator[None]:
 
 # The commands in the order of the help.
 PURPOSES = {
-    "Start": "init experiments validate",
+    "Start": "init experiments validate plan",
     "Run experiments and read results": "run worker intervene view report compare transfer apply",
     "Look inside a model": "sites params weights attention lens attribution patch generate",
     "Train and check models, maintain caches": "pretrain verify cache",

@@ -16,15 +16,18 @@ from probekit.cli.options import (
     Texts,
     cache_option,
     capture_options,
+    complete_experiment,
     device_option,
     experiment_file,
     file_options,
+    json_option,
     out_option,
     page_or_rows_option,
     runs_option,
     set_option,
     together,
 )
+from probekit.terminal import json_text
 
 
 def _read_formats(ctx: click.Context, param: click.Parameter, given: str | None) -> Sequence[str]:
@@ -131,6 +134,99 @@ def validate_command(file: Path, overrides: Texts) -> None:
     echo(str(validation))
     if not validation.ok:
         sys.exit(2)
+
+
+@click.command()
+@click.argument("what", metavar="FILE.yaml|MODEL", shell_complete=complete_experiment)
+@set_option("; for a FILE only")
+@click.option("--tokens", type=float, help="Number of tokens, such as 100e6; for a MODEL only.")
+@click.option(
+    "--sites",
+    multiple=True,
+    help="Name or glob of sites; for a MODEL; repeatable.  [default: blocks.*.hook_resid_post]",
+)
+@click.option(
+    "--dtype",
+    type=click.Choice(["float16", "bfloat16", "float32"]),
+    help="Data type on disk; for a MODEL.  [default: float16]",
+)
+@click.option("--workers", type=click.IntRange(min=1), default=1, help="Number of workers.")
+@click.option(
+    "--cores",
+    type=click.IntRange(min=1),
+    help="Number of cores of all workers, as fast as one of this machine.  [default: those here]",
+)
+@device_option
+@click.option(
+    "--devices",
+    type=click.IntRange(min=1),
+    help="Number of devices of all workers.  [default: one for each worker]",
+)
+@click.option(
+    "--throughput",
+    type=click.FloatRange(0, min_open=True),
+    metavar="TOKENS/S",
+    help="Measured throughput of the capture of one worker.  [default: measured here on a CPU]",
+)
+@click.option(
+    "--bandwidth",
+    type=click.FloatRange(0, min_open=True),
+    metavar="GB/S",
+    help="Bandwidth of the storage, for all workers together.",
+)
+@click.option(
+    "--memory",
+    type=click.FloatRange(0, min_open=True),
+    metavar="GB",
+    help="Memory of all workers together.  [default: what is available here]",
+)
+@json_option
+def plan(
+    what: str,
+    overrides: Texts,
+    tokens: float | None,
+    sites: Texts,
+    dtype: str | None,
+    as_json: bool,
+    bandwidth: float | None,
+    memory: float | None,
+    **machines: Any,
+) -> None:
+    """Predict files, bytes, memory and hours of a run, and what limits it.
+
+    Either for an experiment FILE.yaml, whose data are read, or for the capture of --tokens tokens
+    by a MODEL. Use the --device of the run: batches on a GPU are larger, so that files are fewer.
+    """
+    from probekit.experiment.locations import is_experiment
+
+    # Gigabytes in bytes; 0 is no valid number of either.
+    machines |= {"bandwidth": bandwidth and 1e9 * bandwidth, "memory": memory and 1e9 * memory}
+    if is_experiment(what):
+        from probekit.experiment.loader import load_any_experiment
+
+        for name, value in {"tokens": tokens, "sites": sites, "dtype": dtype}.items():
+            if value not in (None, ()):
+                raise click.UsageError(f"--{name} is for a MODEL; set it in {what}.")
+        experiment = load_any_experiment(what, overrides)
+
+        from probekit.pipeline.experiment.plan import Machines, described_plan, plan_run
+
+        numbers = plan_run(experiment, Machines(**machines))
+    else:
+        from probekit.model.weights.sources import local_folder
+
+        if overrides:
+            raise click.UsageError("--set requires a FILE.yaml.")
+        if tokens is None or not 1 <= tokens <= 1e15 or tokens != int(tokens):
+            raise click.UsageError("Give the number of tokens, such as --tokens 100e6.")
+        local_folder(what)
+
+        from probekit.pipeline.experiment.plan import Machines, described_plan, plan_model
+
+        sites, dtype = sites or ("blocks.*.hook_resid_post",), dtype or "float16"
+        numbers = plan_model(what, int(tokens), sites, dtype, Machines(**machines))
+
+    click.echo(json_text(numbers) if as_json else described_plan(numbers))
 
 
 @click.command()

@@ -135,6 +135,15 @@ class ProbeData:
         n_second = np.count_nonzero(self.y[self.train] == self.classes[1])
         return 1 if 2 * n_second <= len(self.train) else 0
 
+    def at(self, rows: Codes, train: Codes, test: Codes) -> ProbeData:
+        """Return the data of some rows; `train` and `test` number the rows of the result."""
+        columns = ("y", "groups", "types", "typical", "words", "texts", "neighbours", "examples")
+        found = {name: getattr(self, name) for name in columns}
+        selected: dict[str, Any] = {
+            name: None if column is None else column[rows] for name, column in found.items()
+        }
+        return replace(self, **selected, train=train, test=test)
+
 
 def names_of(groups: NDArray[Any], names: NDArray[Any] | None) -> list[str]:
     """Return the names of groups, given as indices of `names`, or as names if there are none.

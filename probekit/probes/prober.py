@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from math import ceil
 
 import numpy as np
 from numpy.typing import NDArray
 
-from probekit.errors import DataError
+from probekit.errors import ConfigError, DataError
 from probekit.lazy_rows import LazyRows
 from probekit.probes.arrays import Codes, Floats, Mask, Rows
 from probekit.probes.controls.control_task import why_no_control
@@ -187,6 +188,35 @@ class Prober:
         """
         groups = self.data.groups[self.rows_of(probe)]
         return LabelExchange.of(labels, groups, self.fold_of(probe), draws, self.settings.seed)
+
+    def sample(self, size: int) -> Prober | None:
+        """Return the prober of random examples with about `size` rows, in their split.
+
+        None if they are too few to be split and labelled as all rows are.
+        """
+        n_rows, examples = len(self.data.y), self.data.examples
+        distinct, codes = np.unique(
+            np.arange(n_rows) if examples is None else examples, return_inverse=True
+        )
+        share = min(1.0, size / n_rows)
+        chosen = np.random.default_rng(0).permutation(len(distinct)) < share * len(distinct)
+        rows = np.flatnonzero(chosen[codes])
+        new = np.full(n_rows, -1)
+        new[rows] = np.arange(len(rows))
+        fit_rows, splits = self.settings.fit_rows, list[ProbeData]()
+        try:
+            for one in self._splits:
+                train, test = (
+                    side[chosen[codes[side]]] for side in (one.data.train, one.data.test)
+                )
+                if self.settings.reads == "classes":
+                    test = test[np.isin(one.data.y[test], one.data.y[train])]
+                splits.append(one.data.at(rows, new[train], new[test]))
+            settings = replace(self.settings, fit_rows=fit_rows and ceil(fit_rows * share))
+            sample = Prober(splits, settings)
+        except (ConfigError, DataError):
+            return None
+        return sample if sample.has_control == self.has_control else None
 
     @property
     def main_metric(self) -> str:

@@ -14,8 +14,9 @@ FILES = ("missing", "mistaken")
 COMMANDS = (
     *(f"{command} {file}.yaml" for command in ("run", "validate", "pretrain") for file in FILES),
     "transfer missing.yaml missing.yaml --out folder",
-    *(f"cache {words}" for words in ("missing.yaml", "capture mistaken.yaml", "plan missing.yaml")),
-    *(f"cache {words}" for words in ("plan missing --tokens 10", "ls", "push missing folder")),
+    *(f"plan {words}" for words in ("missing.yaml", "missing --tokens 10")),
+    *(f"cache {words}" for words in ("missing.yaml", "capture mistaken.yaml", "ls")),
+    "cache push missing folder",
     *(f"cache {command} missing" for command in ("show", "verify", "repair", "rm", "gc", "pull")),
     "cache export missing --out folder",
     *("init ?", "intervene missing.yaml", "compare missing missing"),

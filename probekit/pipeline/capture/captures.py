@@ -38,7 +38,7 @@ from probekit.experiment.schema import Experiment
 from probekit.memory import device_text
 from probekit.model.families.table import find_config, network_class
 from probekit.pipeline.capture.jobs import Job, Workers, begin_work, put_job
-from probekit.pipeline.experiment.prepare import prepare, row_shape
+from probekit.pipeline.experiment.prepare import TextRows, prepare, row_shape
 from probekit.pipeline.experiment.source import (
     TASK,
     ModelSource,
@@ -148,11 +148,12 @@ def lay_out(
     return stores
 
 
-def plan_experiment(experiment: Experiment, device: str = "cpu") -> dict[str, Any]:
-    """Return the size of an experiment's capture; read the data, but not the weights.
+def plan_capture(experiment: Experiment, prepared: TextRows, device: str = "cpu") -> dict[str, Any]:
+    """Return the size of an experiment's capture, without reading weights.
 
     Args:
         experiment: the experiment.
+        prepared: its rows.
         device: compute device, such as `cuda`, whose type sets the size of batches.
 
     Raises:
@@ -160,7 +161,7 @@ def plan_experiment(experiment: Experiment, device: str = "cpu") -> dict[str, An
     """
     check_device_name(device)
     experiment = experiment.on_device(device)
-    prepared, capture = prepare(experiment), experiment.capture
+    capture = experiment.capture
     network = network_class(prepared.config)(prepared.config, seed=None)
     network.to(getattr(torch, experiment.model.dtype))
     tokenizer, tokens, plan = prepared.tokenizer.digest, prepared.ids, prepared.plan

@@ -18,6 +18,7 @@ from probekit.data.examples import Finding, by_level
 from probekit.errors import DataError
 from probekit.experiment.activations import ActivationExperiment, AnyExperiment
 from probekit.experiment.loader import make_experiment
+from probekit.experiment.schema import Experiment
 from probekit.memory import fits_in_memory
 from probekit.model.config import count_parameters
 from probekit.model.families.table import zero_network
@@ -31,6 +32,7 @@ from probekit.pipeline.measure.probers import (
     probing_bytes,
     probing_seconds,
     seconds_of_processes,
+    usable_cores,
 )
 from probekit.probes.controls.baselines import quick_word_guess, word_identity_log_frequencies
 
@@ -138,19 +140,10 @@ def validate(
     n_models, n_rows = 1 + experiment.model.random_weights, len(rows.plan.example)
     bytes_of_number = ITEM_SIZES[CODES[experiment.capture.dtype]]
     features = sum(n_features(site, rows.config) for site in rows.sites)
-    dtype, given = (
-        getattr(torch, experiment.on_device("cpu").model.dtype),
-        experiment.model.in_memory,
-    )
-    in_memory = given is not None or fits_in_memory(count_parameters(rows.config) * dtype.itemsize)
-    batches = make_batches(rows.ids, rows.plan, batch_tokens("cpu"))
-    shards = make_shards(batches, SHARD_ROWS)
-    memory = capture_bytes(rows.config, dtype, rows.sites, shards, in_memory=in_memory)
-    if not in_memory:
-        note = described_reading(rows.config, dtype, "cpu", shards)
+    memory, note = capture_memory(experiment, rows)
+    if note:
         more = (*more, Finding("info", "weights-larger-than-memory", note))
-    untrained = zero_network(rows.config, dtype)
-    seconds = estimate_seconds(untrained, rows.ids, rows.plan, rows.sites)
+    seconds = capture_seconds(experiment, rows) / usable_cores()
     durations = {"capture": n_models * seconds, **report.seconds}
     if n_edits:  # most of them compute one position of the blocks after the site
         durations["interventions"] = n_edits * seconds / sum(map(len, rows.ids)) / 2
@@ -163,6 +156,32 @@ def validate(
         seconds=durations,
         capture_memory=memory,
     )
+
+
+def capture_memory(experiment: Experiment, rows: TextRows) -> tuple[int, str]:
+    """Return the predicted peak memory of a capture on the CPU, in bytes.
+
+    Also how the weights are read if they are larger than memory; "" otherwise.
+    """
+    dtype = _dtype_of(experiment)
+    in_memory = experiment.model.in_memory is not None or fits_in_memory(
+        count_parameters(rows.config) * dtype.itemsize
+    )
+    shards = make_shards(make_batches(rows.ids, rows.plan, batch_tokens("cpu")), SHARD_ROWS)
+    note = "" if in_memory else described_reading(rows.config, dtype, "cpu", shards)
+    return capture_bytes(rows.config, dtype, rows.sites, shards, in_memory=in_memory), note
+
+
+def capture_seconds(experiment: Experiment, rows: TextRows) -> float:
+    """Return the estimated time to compute the rows of one network on one core, in seconds."""
+    network = zero_network(rows.config, _dtype_of(experiment))
+    return estimate_seconds(network, rows.ids, rows.plan, rows.sites)
+
+
+def _dtype_of(experiment: Experiment) -> torch.dtype:
+    """Return the dtype of the network on the CPU."""
+    dtype: torch.dtype = getattr(torch, experiment.on_device("cpu").model.dtype)
+    return dtype
 
 
 def _report(

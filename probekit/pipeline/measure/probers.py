@@ -119,8 +119,13 @@ def seconds_of_processes(seconds: float | None, n_sites: int, workers: int | Non
     >>> seconds_of_processes(60.0, n_sites=8, workers=1), seconds_of_processes(None, 8, None)
     (60.0, None)
     """
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return seconds and seconds / min(workers or cores or 1, cores or 1, n_sites)
+    cores = usable_cores()
+    return seconds and seconds / min(workers or cores, cores, n_sites)
+
+
+def usable_cores() -> int:
+    """Return the number of cores of this machine that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def probing_bytes(probers: Sequence[Prober], widths: Sequence[int]) -> int:

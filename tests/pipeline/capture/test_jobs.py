@@ -2,8 +2,6 @@
 
 import json
 import os
-import re
-import shlex
 import subprocess
 import sys
 from functools import partial
@@ -16,8 +14,9 @@ from probekit.activations.upkeep import caches_in, summarize
 from probekit.errors import ConfigError, DamagedError, MissingError, StoreError, StoreMismatchError
 from probekit.experiment.loader import load_experiment
 from probekit.pipeline.capture import jobs
-from probekit.pipeline.capture.captures import capture_only, lay_out, plan_experiment, plan_tokens
+from probekit.pipeline.capture.captures import capture_only, lay_out, plan_capture, plan_tokens
 from probekit.pipeline.capture.jobs import by_processes, jobs_in, work_at
+from probekit.pipeline.experiment.prepare import prepare
 from tests.activations.captures import files
 from tests.interrupting import interrupt
 from tests.pipeline.scale import N_SHARDS, Heard, load, write_experiment
@@ -206,37 +205,13 @@ def test_plan_equals_the_files_and_bytes_of_the_capture(tmp_path, monkeypatch, o
     monkeypatch.setattr(records, "SHARD_ROWS", 60)
     monkeypatch.setitem(records.BATCH_TOKENS, "cpu", 60)
     experiment = load_experiment(write_experiment(tmp_path, n_texts=100), overrides)
-    numbers = plan_experiment(experiment)
+    numbers = plan_capture(experiment, prepare(experiment))
     captured = capture_only(experiment, cache_root=tmp_path / "caches")
     there = [path for path in (tmp_path / "caches").rglob("*") if path.is_file()]
     assert numbers["caches"] == len(captured)
     assert numbers["shards_of_a_site"] == len(captured["task"].store.shards)
     assert numbers["files"] == len(there)
     assert numbers["bytes"] == sum(path.stat().st_size for path in there)
-
-
-def test_cluster_page_shows_the_output_of_the_command(repository, call):
-    page = (repository / "docs" / "howto" / "cluster.md").read_text()
-    block = r"```console\n(probekit cache plan [^\n]*)\n```\n\n```text\n(.*?)```"
-    shown = re.findall(block, page, re.DOTALL)
-    assert len(shown) == 2
-    for command, text in shown:
-        assert call(*shlex.split(command)[1:]) == (0, text, "")
-
-
-def test_hours_are_those_of_the_throughput_and_wrong_options_are_refused(tmp_path, call):
-    plan = partial(call, "cache", "plan")
-    write_experiment(tmp_path)
-    numbers = json.loads(plan(tmp_path / "scale.yaml", "--device", "cpu", "--json").stdout)
-    assert (numbers["shards_of_a_site"], numbers["hours"]) == (4, None)
-    of_model = ("gpt2", "--tokens", 72e5, "--json", "--throughput", 1000)
-    tokens = 7032 * 1024
-    assert json.loads(plan(*of_model, "--workers", 2).stdout)["hours"] == tokens / 1000 / 7200
-    few = json.loads(plan("gpt2", "--tokens", 5, *of_model[3:], "--workers", 9).stdout)
-    assert few["hours"] == 1024 / 1000 / 3600  # one shard, so one worker
-    assert "--tokens is for a MODEL" in plan(tmp_path / "scale.yaml", "--tokens", "5").stderr
-    assert "--set requires a FILE" in plan("gpt2", "--tokens", 5, "--set", "a=1").stderr
-    assert "number of tokens" in plan("gpt2").stderr
 
 
 def test_a_site_that_cannot_be_stored_is_refused():

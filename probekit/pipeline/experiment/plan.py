@@ -1,0 +1,352 @@
+"""The cost of a run on given machines, before it starts: sizes, memory, time, and what limits it.
+
+Sizes follow from shapes and rows. Times are those of short measurements on this machine, scaled by
+counts: one batch of the capture, and whole sites with random features.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from probekit.amounts import counted, duration, size_in_words
+from probekit.errors import ConfigError
+from probekit.experiment.activations import ActivationExperiment, AnyExperiment
+from probekit.lazy_rows import LOADED_BYTES
+from probekit.memory import available_memory
+from probekit.pipeline.capture.captures import plan_capture, plan_tokens
+from probekit.pipeline.experiment.prepare import prepare, width_of
+from probekit.pipeline.experiment.rows import Rows
+from probekit.pipeline.experiment.validate import capture_memory, capture_seconds
+from probekit.pipeline.measure.probers import (
+    make_probers,
+    probing_bytes,
+    usable_cores,
+)
+from probekit.probes.arrays import Features, Floats
+from probekit.probes.data import ProbeData
+from probekit.probes.prober import Prober
+from probekit.products import START_UP, check_device, threads
+
+_LIMIT = 20.0  # expected seconds of a sample from which it is not measured
+# The fewest numbers of a measured sample, and the most features and numbers of a measured site.
+_FEWEST_NUMBERS, _MOST_FEATURES, _MOST_NUMBERS = 1 << 18, 1024, 1 << 24
+# Measured readings of the fitted rows of a site that stays in its file, for each split: by kind,
+# and of the others.
+_READINGS, _OTHER_READINGS = {"logistic": 80, "k_sparse": 40}, 25
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machines:
+    """What computes a run.
+
+    Attributes:
+        workers: number of workers.
+        cores: number of cores of all workers; None for those of this machine.
+        device: where networks run and probes are fitted, such as `cuda`.
+        devices: number of accelerators of all workers; None for one for each worker.
+        throughput: tokens per second that a worker captures; None to measure it on the CPU.
+        bandwidth: bytes per second that the storage reads or writes for all workers together; None
+            if it is unknown.
+        memory: bytes of memory of all workers; None for what this machine has now.
+    """
+
+    workers: int = 1
+    cores: int | None = None
+    device: str = "cpu"
+    devices: int | None = None
+    throughput: float | None = None
+    bandwidth: float | None = None
+    memory: float | None = None
+
+    @property
+    def units(self) -> int:
+        """The number of devices or cores that compute."""
+        if self.device != "cpu":
+            return self.devices or self.workers
+        return self.cores or usable_cores()
+
+
+def capture_times(
+    numbers: dict[str, Any], machines: Machines, seconds: float | None = None
+) -> dict[str, float]:
+    """Return the seconds of a capture by what takes them, as far as they are known.
+
+    Computing and writing are done at the same time.
+
+    Args:
+        numbers: sizes of the capture; see `plan_capture`.
+        machines: what captures.
+        seconds: time to capture all rows of all networks on one core, if it is known.
+
+    >>> sizes = {"caches": 2, "tokens": 300, "shards_of_a_site": 3, "bytes": 1000}
+    >>> capture_times(sizes, Machines(workers=4, cores=4, throughput=1.0, bandwidth=10.0))
+    {'computing': 204.0, 'writing': 100.0}
+    """
+    times, n_workers = dict[str, float](), machines.workers
+    if machines.throughput is not None:
+        seconds = numbers["caches"] * numbers["tokens"] / machines.throughput
+    elif seconds is not None:  # cores that have no worker of their own are shared
+        seconds /= max(1, machines.units // n_workers)
+    if seconds is not None:
+        n_shards = numbers["caches"] * numbers["shards_of_a_site"]
+        share = math.ceil(n_shards / min(n_workers, machines.units)) / n_shards
+        starts = START_UP * max(1, n_workers / machines.units) if n_workers > 1 else 0.0
+        times["computing"] = starts + seconds * share
+    if machines.bandwidth is not None:
+        times["writing"] = numbers["bytes"] / machines.bandwidth
+    return times
+
+
+def probing_times(
+    tasks: tuple[float, ...] | None, memory: int, n_read: float, machines: Machines
+) -> dict[str, float]:
+    """Return the seconds of probing by what takes them, as far as they are known.
+
+    Computing and reading are done at the same time. The key of computing is `the slowest site` if
+    that takes most of it, and `memory` if fewer processes fit into memory than could compute.
+
+    Args:
+        tasks: time of each task on one core or device; None if it is unknown.
+        memory: bytes of a process.
+        n_read: bytes that are read from files.
+        machines: what probes.
+
+    >>> machines = Machines(workers=3, cores=3, memory=250, bandwidth=20.0)
+    >>> probing_times((20.0, 30.0, 40.0), 100, 600, machines)
+    {'memory': 60.0, 'reading': 30.0}
+    """
+    times, n_workers = dict[str, float](), machines.workers
+    n_fit = int((machines.memory or available_memory()) // memory)
+    seconds = scheduled(tasks or (), max(1, min(n_workers, n_fit)), machines.units)
+    if tasks is not None:
+        name = "computing"
+        if n_fit < min(n_workers, machines.units, len(tasks)):
+            name = "memory"
+        elif n_workers > 1 and max(tasks) > 0.8 * seconds:
+            name = "the slowest site"
+        times[name] = seconds
+    if machines.bandwidth is not None:
+        times["reading"] = n_read / machines.bandwidth
+    return times
+
+
+def scheduled(tasks: Sequence[float], workers: int, units: int) -> float:
+    """Return the time in which workers do tasks, each the next one when it is free, in seconds.
+
+    Each worker but the first starts for a few seconds. If workers are more than the cores or
+    devices, they share these equally.
+
+    Args:
+        tasks: the time of each task on one core or device.
+        workers: number of workers.
+        units: number of cores or devices.
+
+    >>> scheduled([2.0, 2.0, 6.0], 1, units=1), scheduled([10.0] * 4, 2, units=2)
+    (10.0, 24.0)
+    """
+    waiting = deque(tasks)
+    # Seconds that the start or the task of each worker still needs.
+    left, now = [0.0, *[START_UP] * (min(workers, len(tasks)) - 1)], 0.0
+    while left:
+        passed = min(left)
+        now += passed * max(1.0, len(left) / units)
+        left = [one - passed for one in left if one > passed]
+        while waiting and len(left) < workers:
+            left.append(waiting.popleft())
+    return now
+
+
+def task_seconds(
+    probers: Sequence[Prober], widths: Sequence[int], n_networks: int
+) -> tuple[float, ...]:
+    """Return the estimated time of each task of probing on one core or device, in seconds.
+
+    The tasks of a position are its baselines and its sites. Sites with random features are
+    measured, with larger and larger samples of examples as far as that takes seconds.
+
+    Args:
+        probers: the rows and settings at each position.
+        widths: number of features of each site.
+        n_networks: number of probed networks, the one of the experiment and those with random
+            weights.
+    """
+    of_width = {width: _of_width(probers[0], width, n_networks) for width in set(widths)}
+    baselines = of_width[widths[0]][0]
+    return len(probers) * (float(baselines), *(float(of_width[width][1]) for width in widths))
+
+
+def _of_width(prober: Prober, width: int, n_networks: int) -> Floats:
+    """Return the estimated seconds of the baselines and of a site."""
+    n_rows = len(prober.data.y)
+    if width > _MOST_FEATURES and n_rows * width > _MOST_NUMBERS:
+        # The time grows with a power of the width, which is that from half the features to all.
+        half, whole = (
+            _of_width(prober, part, n_networks) for part in (_MOST_FEATURES // 2, _MOST_FEATURES)
+        )
+        power = np.log2(width / _MOST_FEATURES)
+        return np.array([whole[0], whole[1] * (whole[1] / half[1]) ** power])
+    sizes = [n_rows]
+    while sizes[0] // 4 * width >= _FEWEST_NUMBERS:
+        sizes.insert(0, sizes[0] // 4)
+    measured = list[tuple[int, Floats]]()
+    for size in sizes:
+        if len(measured) > 1 and _extrapolated(measured, size).sum() > _LIMIT:
+            break
+        sample = prober.sample(size)
+        if sample is not None:
+            measured.append((size, _seconds(sample, width, n_networks)))
+    return _extrapolated(measured, n_rows)
+
+
+def _extrapolated(measured: Sequence[tuple[int, Floats]], n_rows: int) -> Floats:
+    """Return the seconds for some number of rows, which grow as from the last size but one on."""
+    (one, before), (two, seconds) = [(0, np.zeros(2)), *measured][-2:]
+    return seconds + np.maximum(0, seconds - before) / (two - one) * (n_rows - two)
+
+
+def _seconds(prober: Prober, width: int, n_networks: int) -> Floats:
+    """Return the seconds of the baselines, and of a site with random features."""
+    # Seconds of this process do not depend on what else runs on the machine.
+    clock = time.process_time if prober.settings.device == "cpu" else time.perf_counter
+    X = imitated(prober.data, width)
+    with threads(1):
+        times = [clock()]
+        prober.baselines()
+        times.append(clock())
+        prober.site(X)
+        times.append(clock())
+        if n_networks > 1:
+            prober.random_site([X], 1)
+        times.append(clock())
+    baselines, site, random = np.diff(times)
+    return np.array([baselines, site + (n_networks - 1) * random])
+
+
+def imitated(data: ProbeData, width: int) -> Features:
+    """Return random features (n_rows, width) whose fits need about as long as those of activations.
+
+    Rows of one group, word or label are similar, and few directions have most of the variance.
+    """
+    generator = np.random.default_rng(0)
+    X = generator.standard_normal((len(data.y), width))
+    for names, scale in ((data.groups, 1.0), (data.types, 1.0), (data.y, 4 / width**0.5)):
+        distinct, codes = np.unique(names, return_inverse=True)
+        X += scale * generator.standard_normal((len(distinct), width))[codes]
+    axes, _ = np.linalg.qr(generator.standard_normal((width, width)))
+    return np.asarray(X / np.sqrt(np.arange(1, width + 1)) @ axes, np.float32)
+
+
+def plan_model(
+    model: str, tokens: int, sites: Sequence[str], dtype: str, machines: Machines
+) -> dict[str, Any]:
+    """Return the sizes and times of a capture of tokens; see `plan_tokens` and `plan_run`."""
+    numbers = plan_tokens(model, tokens, sites=sites, dtype=dtype, device=machines.device)
+    return numbers | _hours(capture=capture_times(numbers, machines))
+
+
+def plan_run(experiment: AnyExperiment, machines: Machines) -> dict[str, Any]:
+    """Return the sizes of an experiment, its memory, and the times of capture and probing.
+
+    Data are read, weights are not. Earlier checkpoints and interventions are not included. The keys
+    are those of `plan_capture`, unless activations are given, and
+
+    - `memory`: bytes of a process that probes, and `capture_memory` of one that captures.
+    - `tasks`: number of tasks of probing, which workers share.
+    - `seconds`: for `capture` and `probing`, the seconds of all that they do at the same time, as
+      far as they are known.
+    - `hours` and `bottleneck`: the longest of these, and its name; None if they are unknown.
+
+    Raises:
+        ProbekitError: one of its subclasses; the message names the problem and its location.
+    """
+    numbers, times, n_networks = dict[str, Any](), dict[str, dict[str, float]](), 1
+    rows: Rows
+    if isinstance(experiment, ActivationExperiment):
+        from probekit.pipeline.given.source import read_given  # imports pandas
+
+        source = read_given(experiment)
+        rows, widths = source.rows, source.widths
+    else:
+        rows = of_texts = prepare(experiment)
+        widths = [width_of(one, of_texts.config) for one in rows.selections]
+        numbers = plan_capture(experiment, of_texts, machines.device)
+        numbers["capture_memory"], _ = capture_memory(experiment, of_texts)
+        n_networks, seconds = numbers["caches"], None
+        if machines.throughput is None and machines.device == "cpu":
+            seconds = n_networks * capture_seconds(experiment, of_texts)
+        times["capture"] = capture_times(numbers, machines, seconds)
+    probers = make_probers(experiment, rows, machines.device)
+    try:
+        check_device(machines.device)
+        tasks = task_seconds(probers, widths, n_networks)
+    except ConfigError:  # another machine has the device
+        tasks = None
+    memory = probing_bytes(probers, widths)
+    n_read = len(probers) * n_networks * sum(_bytes_read(probers[0], width) for width in widths)
+    times["probing"] = probing_times(tasks, memory, n_read, machines)
+    numbers |= {"memory": memory, "tasks": len(probers) * (1 + len(widths))}
+    return numbers | _hours(**times)
+
+
+def _bytes_read(prober: Prober, width: int) -> int:
+    """Return the number of bytes that the probes of a site read, in float32."""
+    settings, n_rows, n_fitted = prober.settings, len(prober.data.y), len(prober.data.train)
+    if 4 * n_rows * width <= LOADED_BYTES:
+        return 4 * n_rows * width
+    readings = sum(_READINGS.get(one.kind, _OTHER_READINGS) for one in settings.kinds)
+    n_fitted = min(n_fitted, settings.fit_rows or n_fitted)
+    return 4 * width * prober.n_splits * (readings * n_fitted + len(prober.data.test))
+
+
+def _hours(**times: dict[str, float]) -> dict[str, Any]:
+    """Return the hours of each step, and what limits it; None if its computing time is unknown."""
+    hours, bottleneck = dict[str, float | None](), dict[str, str | None]()
+    for step, seconds in times.items():
+        is_known = bool(seconds.keys() - {"reading", "writing"})
+        longest = max(seconds, key=lambda name: seconds[name], default=None)
+        hours[step] = seconds[longest] / 3600 if longest and is_known else None
+        bottleneck[step] = longest if is_known else None
+    return {"seconds": times, "hours": hours, "bottleneck": bottleneck}
+
+
+def described_plan(numbers: Mapping[str, Any]) -> str:
+    """Return the result of `plan_run` or `plan_model` as lines of text."""
+    lines = {}
+    if names := numbers.get("sites"):
+        n_tokens, n_bytes = numbers["tokens"], numbers["bytes"]
+        models = f", by {numbers['caches']} models" if numbers["caches"] > 1 else ""
+        shards = counted(numbers["shards_of_a_site"], "shard")
+        lines = {
+            "tokens read": f"{n_tokens:,}{models}",
+            "device": f"{numbers['device']}, {numbers['tokens_of_a_batch']:,} tokens a batch",
+            "rows": f"{numbers['rows_of_a_site']:,} at {counted(len(names), 'site')}, as "
+            f"{numbers['dtype']}",
+            # The first and the last site, or the only one.
+            "sites": " to ".join(dict.fromkeys([names[0], names[-1]])),
+            "bytes": f"{size_in_words(n_bytes)}, {size_in_words(n_bytes / n_tokens)} a token",
+            "files": f"{numbers['files']:,}, in {shards} of each site",
+        }
+    if "memory" in numbers:
+        lines["memory"] = f"{size_in_words(numbers['memory'])} in each process that probes"
+        if "capture_memory" in numbers:
+            of_capture = size_in_words(numbers["capture_memory"])
+            lines["memory"] += f", {of_capture} in each that captures"
+    for step, times in numbers["seconds"].items():
+        hours, limit = numbers["hours"][step], numbers["bottleneck"][step]
+        others = [f"{name}: {duration(times[name])}" for name in times if name != limit]
+        if hours is None:
+            lines[step] = "unknown" if step == "probing" else "unknown; give --throughput"
+        else:
+            lines[step] = f"{duration(3600 * hours)}, limited by {limit}"
+        if others:
+            lines[step] += f" ({', '.join(others)})"
+    if "tasks" in numbers:
+        lines["tasks"] = f"{numbers['tasks']} of probing, which workers share"
+    return "\n".join(f"{name:12} {text}" for name, text in lines.items())
