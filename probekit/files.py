@@ -90,8 +90,8 @@ class Disk:
         try:
             # NFS grants an exclusive lock only on a descriptor opened for writing.
             descriptor = os.open(path, (os.O_RDWR if for_lock else os.O_RDONLY) | flags)
-        except PermissionError:
-            if not for_lock:
+        except OSError as error:
+            if not for_lock or error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
                 raise
             descriptor = os.open(path, os.O_RDONLY | flags)
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):

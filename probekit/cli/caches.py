@@ -214,6 +214,7 @@ def worker(
     from probekit.pipeline.capture.jobs import work_at
     from probekit.pipeline.experiment.run_job import work_on
     from probekit.products import threads as with_threads
+    from probekit.progress import ProgressLines
     from probekit.workers import exit_with_parent
 
     if parent is not None:
@@ -222,7 +223,15 @@ def worker(
     n_done, what = 0, "task" if at_run else "shard"
     if at_run:
         where = Path(place)
-        for task in work_on(where, device=device or "cpu", seed=used_seed, cache_root=copies):
+        tasks = work_on(
+            where,
+            device=device or "cpu",
+            seed=used_seed,
+            cache_root=copies,
+            wait=end - time.monotonic(),
+            watcher=ProgressLines(),
+        )
+        for task in tasks:
             n_done += 1
             line = f"{task.run}: {task.task}, {task.seconds:.1f} s"
             click.echo(json.dumps(task._asdict()) if as_json else line)

@@ -35,7 +35,7 @@ from probekit.errors import (
 )
 from probekit.experiment.activations import ActivationExperiment, AnyExperiment
 from probekit.experiment.schema import Experiment
-from probekit.files import as_store_error, is_held, write_atomic
+from probekit.files import as_store_error, is_held, state_of, write_atomic
 from probekit.pipeline.experiment.prepare import prepare
 from probekit.pipeline.experiment.source import ModelSource, Networks, Source
 from probekit.pipeline.given.source import GivenSource, read_given
@@ -46,7 +46,7 @@ from probekit.pipeline.measure.probing import SiteJob, tasks_of, threads_of_site
 from probekit.pipeline.measure.run_folder import JOB, pause
 from probekit.products import check_device, naming_lost_device, threads
 from probekit.provenance import PART_VERSIONS, digest_sources, seal, unseal, versions
-from probekit.results.record import runs_in_progress
+from probekit.results.record import STARTED, runs_in_progress
 from probekit.results.table import load_table
 from probekit.terminal import SILENT, Watcher
 
@@ -201,9 +201,17 @@ def by_workers(folder: Path, watcher: Watcher) -> Iterator[Callable[[], None]]:
 
 
 def work_on(
-    root: Path, *, device: str = "cpu", seed: int = 0, cache_root: Location | None = None
+    root: Path,
+    *,
+    device: str = "cpu",
+    seed: int = 0,
+    cache_root: Location | None = None,
+    wait: float = 0,
+    watcher: Watcher = SILENT,
 ) -> Iterator[TaskDone]:
     """Do tasks of the runs in a folder until no run is in progress; yield each after it is saved.
+
+    Runs whose process was killed are passed over if their tasks cannot be done.
 
     Args:
         root: the folder of a run, or of several runs.
@@ -211,6 +219,8 @@ def work_on(
         seed: random seed of the order of tasks; should differ between workers.
         cache_root: folder with caches on a disk of this machine. Sites that are sealed in a copy
             there are read from it, and measured first.
+        wait: seconds to wait for the process of a run.
+        watcher: receives the reason why a run is passed over.
 
     Raises:
         StoreMismatchError: code or data differ from those of a run in progress, or of `root`.
@@ -219,25 +229,36 @@ def work_on(
     """
     check_device(device)
     random, works = np.random.default_rng(seed), dict[Path, Iterator[TaskDone | None]]()
-    is_waiting = True
-    while is_waiting:
-        is_waiting = False
-        for folder in runs_in_progress(root):
-            # The run process may have been killed: then tasks are done, but not waited for.
-            is_waiting |= is_held(folder)
-            if (folder / JOB).exists():
-                if folder not in works:
-                    works[folder] = _work_on_run(folder, device, random, cache_root)
-                try:
-                    with naming_lost_device(device):
-                        while (done := next(works[folder], None)) is not None:
-                            yield done
-                except ProbekitError:
-                    # A run that was given up may have lost its data, or be of another version.
-                    if is_held(folder) or folder == root:
-                        raise
-        if is_waiting:
-            time.sleep(_PAUSE)
+    end, passed_over = time.monotonic() + wait, dict[Path, tuple[int, ...]]()
+    while True:
+        runs = runs_in_progress(root)
+        works = {folder: work for folder, work in works.items() if folder in runs}
+        for folder in runs:
+            try:
+                job = state_of(folder / JOB)
+            except FileNotFoundError:  # the run captures, or has ended
+                continue
+            if passed_over.get(folder) == job:
+                continue
+            if folder not in works:
+                works[folder] = _work_on_run(folder, device, random, cache_root)
+            try:
+                with naming_lost_device(device):
+                    while (done := next(works[folder], None)) is not None:
+                        yield done
+            except ProbekitError as error:
+                # A run that was given up may have lost its data, or be of another version.
+                if is_held(folder) or folder == root:
+                    raise
+                watcher.tell(f"{folder} is passed over: {error}")
+                passed_over[folder] = job  # until its process is started again
+                del works[folder]
+        # The process of a run may have been killed: then tasks are done, but not waited for.
+        if any(map(is_held, runs)):
+            end = 0.0
+        elif time.monotonic() >= end:
+            return
+        time.sleep(_PAUSE)
 
 
 def _work_on_run(
@@ -278,10 +299,15 @@ def _work_on_run(
 
 
 def _done(folder: Path, tasks: Sequence[_Task], n_threads: int) -> Iterator[TaskDone | None]:
-    """Yield each task that this process did, and None whenever other processes do all others."""
+    """Yield each task that this process did, and None whenever other processes do all others.
+
+    It ends early if the run has ended or its folder was deleted.
+    """
     while tasks:
         left = []
         for task in tasks:
+            if not (folder / STARTED).exists():
+                return
             start = time.monotonic()
             if task.read() is not None:
                 continue

@@ -94,6 +94,7 @@ class RunFolder:
 
     def __init__(self, path: Path, created: str) -> None:
         write_atomic(path / STARTED, created)
+        (path / JOB).unlink(missing_ok=True)  # of a killed run: its cache may be gone
         sweep_drafts(path.rglob(".*"))
         self.path = path
         self._digests: dict[str, str] = {}
@@ -115,10 +116,9 @@ class RunFolder:
             StoreError: The folder was deleted during the run.
         """
         self._digests |= digests
-        first = next(iter(self._digests), None)
         # If the folder was deleted, so was any file: check one. All are verified at the end.
-        if first is not None and not (self.path / first).exists():
-            raise self._lost([first])
+        if not (self.path / STARTED).exists():
+            raise self._lost([STARTED])
 
     def digests(self) -> dict[str, str]:
         """Verify all files of the run and return their digests by name within the folder.
