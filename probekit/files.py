@@ -317,14 +317,14 @@ def try_lock(path: Path, patience: float = 0.0) -> Iterator[bool | None]:
         disk.close(descriptor)
 
 
-def is_held(folder: Path) -> bool:
+def is_held(folder: Path, name: str = ".lock") -> bool:
     """Return whether a process holds the lock of a folder; True on a file system without locks.
 
-    A lock file that cannot be opened, such as a link, is held by nobody.
+    A lock file that cannot be opened, such as a link, is held by nobody. `name` is its name.
     """
     disk = Disk()
     try:
-        descriptor = disk.open(folder / ".lock", for_lock=True)
+        descriptor = disk.open(folder / name, for_lock=True)
     except OSError:
         return False
     is_free = disk.lock(descriptor, wait=False)

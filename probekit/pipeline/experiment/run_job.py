@@ -43,7 +43,7 @@ from probekit.pipeline.intervene.run import Edits
 from probekit.pipeline.intervene.steps import compute_part, read_part
 from probekit.pipeline.measure.probers import make_probers
 from probekit.pipeline.measure.probing import SiteJob, tasks_of, threads_of_site
-from probekit.pipeline.measure.run_folder import JOB, pause
+from probekit.pipeline.measure.run_folder import JOB, at_work, ended_workers, pause
 from probekit.products import check_device, naming_lost_device, threads
 from probekit.provenance import PART_VERSIONS, digest_sources, seal, unseal, versions
 from probekit.results.record import STARTED, runs_in_progress
@@ -195,9 +195,31 @@ def _code() -> dict[str, Any]:
 
 @contextmanager
 def by_workers(folder: Path, watcher: Watcher) -> Iterator[Callable[[], None]]:
-    """Leave the tasks of a run to workers that others start; yield a function that waits."""
-    watcher.tell(f"waiting for workers; start any number with:  probekit worker {folder}")
-    yield pause
+    """Leave the tasks of a run to workers that others start; yield a function that waits.
+
+    The function reports workers that have failed or were stopped. It raises StoreError if one has
+    failed and none is left.
+    """
+    how = f"start any number with:  probekit worker {folder}"
+    watcher.tell(f"waiting for workers; {how}")
+    told, failed = set(ended_workers(folder)[0]), ""  # at first those of an earlier run
+
+    def wait() -> None:
+        nonlocal failed
+        pause()
+        errors, is_left = ended_workers(folder)
+        for name in errors.keys() - told:
+            told.add(name)
+            if errors[name]:
+                failed = f"Worker {name} has failed: {errors[name]}"
+            watcher.tell(failed if errors[name] else f"Worker {name} was stopped; {how}")
+        if failed and not is_left:
+            raise StoreError(
+                f"{failed} No worker is left. Results of finished tasks are saved: run the same "
+                "command again, with workers."
+            )
+
+    yield wait
 
 
 def work_on(
@@ -265,37 +287,42 @@ def _work_on_run(
     folder: Path, device: str, random: np.random.Generator, cache_root: Location | None
 ) -> Iterator[TaskDone | None]:
     """Yield each task of a run that this process did, and None when there is none to do now."""
-    job = RunJob.read(folder)
-    source, table = job.open(device), None
-    copy, copied = _copy_on(cache_root, source)
-    probers = make_probers(job.experiment, source.rows, device)
-    sites, is_far = list[_Task](), list[bool]()
-    for position, prober in enumerate(probers):
-        near, far = (SiteJob.of(one, position, prober, folder, SILENT) for one in (copy, source))
-        for task in tasks_of(source, position, folder.name):
-            selection, _, origin = task
-            is_near = selection is not None and copied.issuperset(
-                part.site for part in selection.parts
+    with at_work(folder):
+        job = RunJob.read(folder)
+        source, table = job.open(device), None
+        copy, copied = _copy_on(cache_root, source)
+        probers = make_probers(job.experiment, source.rows, device)
+        sites, is_far = list[_Task](), list[bool]()
+        for position, prober in enumerate(probers):
+            near, far = (
+                SiteJob.of(one, position, prober, folder, SILENT) for one in (copy, source)
             )
-            site = near if is_near else far
-            name = f"{origin['site']} at {origin['position']}"
-            sites.append(_Task(name, partial(site.read, task), partial(site.measure, task)))
-            is_far.append(not is_near)
-    order = np.lexsort((random.random(len(sites)), np.array(is_far)))  # by the last key first
-    yield from _done(folder, [sites[number] for number in order], job.n_threads)
-    if getattr(job.experiment, "interventions", ()):
-        # The run process writes it when all sites are measured.
-        while not (path := folder / "results.csv").exists():
-            yield None
-        table = load_table(path)
-    edits = Edits.of(source, table)
-    if edits is not None:
-        parts = [
-            _Task(one.title, partial(read_part, one, folder), partial(compute_part, one, folder))
-            for one in edits.all_parts
-        ]
-        order = random.permutation(len(parts))
-        yield from _done(folder, [parts[number] for number in order], job.edit_threads)
+            for task in tasks_of(source, position, folder.name):
+                selection, _, origin = task
+                is_near = selection is not None and copied.issuperset(
+                    part.site for part in selection.parts
+                )
+                site = near if is_near else far
+                name = f"{origin['site']} at {origin['position']}"
+                sites.append(_Task(name, partial(site.read, task), partial(site.measure, task)))
+                is_far.append(not is_near)
+        order = np.lexsort((random.random(len(sites)), np.array(is_far)))  # by the last key first
+        yield from _done(folder, [sites[number] for number in order], job.n_threads)
+        if getattr(job.experiment, "interventions", ()):
+            # The run process writes it when all sites are measured.
+            while not (path := folder / "results.csv").exists():
+                yield None
+            table = load_table(path)
+        edits = Edits.of(source, table)
+        if edits is not None:
+            parts = [
+                _Task(
+                    one.title, partial(read_part, one, folder), partial(compute_part, one, folder)
+                )
+                for one in edits.all_parts
+            ]
+            order = random.permutation(len(parts))
+            yield from _done(folder, [parts[number] for number in order], job.edit_threads)
 
 
 def _done(folder: Path, tasks: Sequence[_Task], n_threads: int) -> Iterator[TaskDone | None]:

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from probekit.activations.store import ActivationStore
-from probekit.errors import DamagedError, StoreError, StoreMismatchError
+from probekit.errors import DamagedError, OutOfMemoryError, StoreError, StoreMismatchError
 from probekit.experiment.loader import load_experiment
 from probekit.files import try_lock
 from probekit.pipeline.experiment import run_job
@@ -21,7 +21,7 @@ from probekit.pipeline.experiment.run import run
 from probekit.pipeline.experiment.run_job import work_on
 from probekit.pipeline.measure import run_folder
 from probekit.pipeline.measure.probing import SiteJob
-from probekit.pipeline.measure.run_folder import RunFolder, do_task, until_done
+from probekit.pipeline.measure.run_folder import RunFolder, at_work, do_task, until_done
 from probekit.provenance import PART_VERSIONS
 from probekit.results.record import runs_in_progress
 from tests.pipeline.intervene.cause_experiment import write_experiment
@@ -186,6 +186,52 @@ def test_a_worker_that_cannot_write_the_folder_is_refused(interrupted, monkeypat
         patch.setattr(os, "open", refuse)
         with pytest.raises(StoreError, match="Read-only file system"):
             list(work_on(interrupted.parent))
+
+
+def test_a_run_ends_with_the_error_of_a_failed_worker_unless_another_is_left(
+    planted, own, monkeypatch
+):
+    def fail(job, task):
+        raise OutOfMemoryError("There is not enough memory.")
+
+    root, messages = own.folder / "runs", []
+    watcher = SimpleNamespace(tell=messages.append, progress=lambda *_: None)
+    start = partial(own.run, *QUICK, workers=0, page=False, watcher=watcher)
+    with ThreadPoolExecutor() as threads:
+        running = threads.submit(start)
+        while not list(root.rglob("job.json")):
+            time.sleep(0.01)
+        (folder,) = runs_in_progress(root)
+        with monkeypatch.context() as patch, at_work(folder):  # another worker, without a task yet
+            patch.setattr(SiteJob, "_measured", fail)
+            with pytest.raises(OutOfMemoryError):
+                list(work_on(root))
+            while "has failed: There is not enough memory." not in messages[-1]:
+                time.sleep(0.01)
+            assert not running.done()
+        with pytest.raises(StoreError, match=r"not enough memory\. No worker is left"):
+            running.result()
+    # The same command resumes: errors of earlier workers do not end it.
+    shared, _ = helped(start, root)
+    assert tables(shared.folder) == tables(planted.run(*QUICK).folder)
+
+
+def test_a_run_reports_a_killed_worker_and_waits_for_another(planted, own):
+    messages = []
+    watcher = SimpleNamespace(tell=messages.append, progress=lambda *_: None)
+    start = partial(own.run, *QUICK, workers=0, page=False, watcher=watcher)
+    with ThreadPoolExecutor() as threads:
+        running = threads.submit(start)
+        while not messages or "waiting for workers" not in messages[-1]:
+            time.sleep(0.01)
+        (folder,) = runs_in_progress(own.folder / "runs")
+        worker = at_work(folder)
+        with pytest.raises(KeyboardInterrupt), worker:
+            raise KeyboardInterrupt  # its lock is released, as by a kill
+        while "was stopped" not in messages[-1]:
+            time.sleep(0.01)
+        list(work_on(folder))
+        assert running.result().folder == folder
 
 
 def test_a_worker_with_other_data_is_refused(own, interrupted):
