@@ -21,7 +21,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
-from probekit.errors import StoreError
+from probekit.errors import ProbekitError, StoreError
 from probekit.files import is_held, sweep_drafts, try_lock, write_atomic
 from probekit.provenance import digest, digest_json
 from probekit.results.record import STARTED, changed_files
@@ -67,8 +67,10 @@ def at_work(run_dir: Path) -> Iterator[None]:
         try:
             yield
         except Exception as error:
+            is_complete = isinstance(error, ProbekitError)
+            message = str(error) if is_complete else f"{type(error).__name__}: {error}."
             with suppress(StoreError):  # such as a full disk, which may be the error itself
-                write_atomic(lock.with_suffix(".error"), str(error) or type(error).__name__)
+                write_atomic(lock.with_suffix(".error"), message)
             raise
         with suppress(PermissionError):  # Windows removes only a closed file
             lock.unlink(missing_ok=True)
