@@ -90,8 +90,8 @@ class Disk:
         try:
             # NFS grants an exclusive lock only on a descriptor opened for writing.
             descriptor = os.open(path, (os.O_RDWR if for_lock else os.O_RDONLY) | flags)
-        except PermissionError:
-            if not for_lock:
+        except OSError as error:
+            if not for_lock or error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
                 raise
             descriptor = os.open(path, os.O_RDONLY | flags)
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -317,14 +317,14 @@ def try_lock(path: Path, patience: float = 0.0) -> Iterator[bool | None]:
         disk.close(descriptor)
 
 
-def is_held(folder: Path) -> bool:
+def is_held(folder: Path, name: str = ".lock") -> bool:
     """Return whether a process holds the lock of a folder; True on a file system without locks.
 
-    A lock file that cannot be opened, such as a link, is held by nobody.
+    A lock file that cannot be opened, such as a link, is held by nobody. `name` is its name.
     """
     disk = Disk()
     try:
-        descriptor = disk.open(folder / ".lock", for_lock=True)
+        descriptor = disk.open(folder / name, for_lock=True)
     except OSError:
         return False
     is_free = disk.lock(descriptor, wait=False)

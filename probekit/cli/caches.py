@@ -217,6 +217,7 @@ def worker(
     from probekit.pipeline.capture.jobs import work_at
     from probekit.pipeline.experiment.run_job import work_on
     from probekit.products import threads as with_threads
+    from probekit.progress import ProgressLines
     from probekit.workers import exit_with_parent
 
     if parent is not None:
@@ -224,8 +225,9 @@ def worker(
     used_seed = int.from_bytes(os.urandom(4), "little") if seed is None else seed
     n_done, what = 0, "task" if at_run else "shard"
     if at_run:
-        where = Path(place)
-        for task in work_on(where, device=device or "cpu", seed=used_seed, cache_root=copies):
+        options: dict[str, Any] = {"seed": used_seed, "wait": end - time.monotonic()}
+        options |= {"device": device or "cpu", "cache_root": copies, "watcher": ProgressLines()}
+        for task in work_on(Path(place), **options):
             n_done += 1
             line = f"{task.run}: {task.task}, {task.seconds:.1f} s"
             click.echo(json.dumps(task._asdict()) if as_json else line)

@@ -35,7 +35,7 @@ from probekit.errors import (
 )
 from probekit.experiment.activations import ActivationExperiment, AnyExperiment
 from probekit.experiment.schema import Experiment
-from probekit.files import as_store_error, is_held, write_atomic
+from probekit.files import as_store_error, is_held, state_of, write_atomic
 from probekit.pipeline.experiment.prepare import prepare
 from probekit.pipeline.experiment.source import ModelSource, Networks, Source
 from probekit.pipeline.given.source import GivenSource, read_given
@@ -43,10 +43,10 @@ from probekit.pipeline.intervene.run import Edits
 from probekit.pipeline.intervene.steps import compute_part, read_part
 from probekit.pipeline.measure.probers import make_probers
 from probekit.pipeline.measure.probing import SiteJob, tasks_of, threads_of_site
-from probekit.pipeline.measure.run_folder import JOB, pause
+from probekit.pipeline.measure.run_folder import JOB, at_work, ended_workers, pause
 from probekit.products import check_device, naming_lost_device, threads
 from probekit.provenance import PART_VERSIONS, digest_sources, seal, unseal, versions
-from probekit.results.record import runs_in_progress
+from probekit.results.record import STARTED, runs_in_progress
 from probekit.results.table import load_table
 from probekit.terminal import SILENT, Watcher
 
@@ -200,15 +200,45 @@ def _code() -> dict[str, Any]:
 
 @contextmanager
 def by_workers(folder: Path, watcher: Watcher) -> Iterator[Callable[[], None]]:
-    """Leave the tasks of a run to workers that others start; yield a function that waits."""
-    watcher.tell(f"waiting for workers; start any number with:  probekit worker {folder}")
-    yield pause
+    """Leave the tasks of a run to workers that others start; yield a function that waits.
+
+    The function reports workers that have failed or were stopped. It raises StoreError if one has
+    failed and none is left.
+    """
+    how = f"start any number with:  probekit worker {folder}"
+    watcher.tell(f"waiting for workers; {how}")
+    told, failed = set(ended_workers(folder)[0]), ""  # at first those of an earlier run
+
+    def wait() -> None:
+        nonlocal failed
+        pause()
+        errors, is_left = ended_workers(folder)
+        for name in errors.keys() - told:
+            told.add(name)
+            if errors[name]:
+                failed = f"Worker {name} has failed: {errors[name]}"
+            watcher.tell(failed if errors[name] else f"Worker {name} was stopped; {how}")
+        if failed and not is_left:
+            raise StoreError(
+                f"{failed} No worker is left. Results of finished tasks are saved: run the same "
+                "command again, with workers."
+            )
+
+    yield wait
 
 
 def work_on(
-    root: Path, *, device: str = "cpu", seed: int = 0, cache_root: Location | None = None
+    root: Path,
+    *,
+    device: str = "cpu",
+    seed: int = 0,
+    cache_root: Location | None = None,
+    wait: float = 0,
+    watcher: Watcher = SILENT,
 ) -> Iterator[TaskDone]:
     """Do tasks of the runs in a folder until no run is in progress; yield each after it is saved.
+
+    Runs whose process was killed are passed over if their tasks cannot be done.
 
     Args:
         root: the folder of a run, or of several runs.
@@ -216,6 +246,8 @@ def work_on(
         seed: random seed of the order of tasks; should differ between workers.
         cache_root: folder with caches on a disk of this machine. Sites that are sealed in a copy
             there are read from it, and measured first.
+        wait: seconds to wait for the process of a run.
+        watcher: receives the reason why a run is passed over.
 
     Raises:
         StoreMismatchError: code or data differ from those of a run in progress, or of `root`.
@@ -224,69 +256,90 @@ def work_on(
     """
     check_device(device)
     random, works = np.random.default_rng(seed), dict[Path, Iterator[TaskDone | None]]()
-    is_waiting = True
-    while is_waiting:
-        is_waiting = False
-        for folder in runs_in_progress(root):
-            # The run process may have been killed: then tasks are done, but not waited for.
-            is_waiting |= is_held(folder)
-            if (folder / JOB).exists():
-                if folder not in works:
-                    works[folder] = _work_on_run(folder, device, random, cache_root)
-                try:
-                    with naming_lost_device(device):
-                        while (done := next(works[folder], None)) is not None:
-                            yield done
-                except ProbekitError:
-                    # A run that was given up may have lost its data, or be of another version.
-                    if is_held(folder) or folder == root:
-                        raise
-        if is_waiting:
-            time.sleep(_PAUSE)
+    end, passed_over = time.monotonic() + wait, dict[Path, tuple[int, ...]]()
+    while True:
+        runs = runs_in_progress(root)
+        works = {folder: work for folder, work in works.items() if folder in runs}
+        for folder in runs:
+            try:
+                job = state_of(folder / JOB)
+            except FileNotFoundError:  # the run captures, or has ended
+                continue
+            if passed_over.get(folder) == job:
+                continue
+            if folder not in works:
+                works[folder] = _work_on_run(folder, device, random, cache_root)
+            try:
+                with naming_lost_device(device):
+                    while (done := next(works[folder], None)) is not None:
+                        yield done
+            except ProbekitError as error:
+                # A run that was given up may have lost its data, or be of another version.
+                if is_held(folder) or folder == root:
+                    raise
+                watcher.tell(f"{folder} is passed over: {error}")
+                passed_over[folder] = job  # until its process is started again
+                del works[folder]
+        # The process of a run may have been killed: then tasks are done, but not waited for.
+        if any(map(is_held, runs)):
+            end = 0.0
+        elif time.monotonic() >= end:
+            return
+        time.sleep(_PAUSE)
 
 
 def _work_on_run(
     folder: Path, device: str, random: np.random.Generator, cache_root: Location | None
 ) -> Iterator[TaskDone | None]:
     """Yield each task of a run that this process did, and None when there is none to do now."""
-    job = RunJob.read(folder)
-    source, table = job.open(device), None
-    copy, copied = _copy_on(cache_root, source)
-    probers = make_probers(job.experiment, source.rows, device)
-    sites, is_far = list[_Task](), list[bool]()
-    for position, prober in enumerate(probers):
-        near, far = (SiteJob.of(one, position, prober, folder, SILENT) for one in (copy, source))
-        for task in tasks_of(source, position, folder.name):
-            selection, _, origin = task
-            is_near = selection is not None and copied.issuperset(
-                part.site for part in selection.parts
+    with at_work(folder):
+        job = RunJob.read(folder)
+        source, table = job.open(device), None
+        copy, copied = _copy_on(cache_root, source)
+        probers = make_probers(job.experiment, source.rows, device)
+        sites, is_far = list[_Task](), list[bool]()
+        for position, prober in enumerate(probers):
+            near, far = (
+                SiteJob.of(one, position, prober, folder, SILENT) for one in (copy, source)
             )
-            site = near if is_near else far
-            name = f"{origin['site']} at {origin['position']}"
-            sites.append(_Task(name, partial(site.read, task), partial(site.measure, task)))
-            is_far.append(not is_near)
-    order = np.lexsort((random.random(len(sites)), np.array(is_far)))  # by the last key first
-    yield from _done(folder, [sites[number] for number in order], job.n_threads)
-    if getattr(job.experiment, "interventions", ()):
-        # The run process writes it when all sites are measured.
-        while not (path := folder / "results.csv").exists():
-            yield None
-        table = load_table(path)
-    edits = Edits.of(source, table)
-    if edits is not None:
-        parts = [
-            _Task(one.title, partial(read_part, one, folder), partial(compute_part, one, folder))
-            for one in edits.all_parts
-        ]
-        order = random.permutation(len(parts))
-        yield from _done(folder, [parts[number] for number in order], job.edit_threads)
+            for task in tasks_of(source, position, folder.name):
+                selection, _, origin = task
+                is_near = selection is not None and copied.issuperset(
+                    part.site for part in selection.parts
+                )
+                site = near if is_near else far
+                name = f"{origin['site']} at {origin['position']}"
+                sites.append(_Task(name, partial(site.read, task), partial(site.measure, task)))
+                is_far.append(not is_near)
+        order = np.lexsort((random.random(len(sites)), np.array(is_far)))  # by the last key first
+        yield from _done(folder, [sites[number] for number in order], job.n_threads)
+        if getattr(job.experiment, "interventions", ()):
+            # The run process writes it when all sites are measured.
+            while not (path := folder / "results.csv").exists():
+                yield None
+            table = load_table(path)
+        edits = Edits.of(source, table)
+        if edits is not None:
+            parts = [
+                _Task(
+                    one.title, partial(read_part, one, folder), partial(compute_part, one, folder)
+                )
+                for one in edits.all_parts
+            ]
+            order = random.permutation(len(parts))
+            yield from _done(folder, [parts[number] for number in order], job.edit_threads)
 
 
 def _done(folder: Path, tasks: Sequence[_Task], n_threads: int) -> Iterator[TaskDone | None]:
-    """Yield each task that this process did, and None whenever other processes do all others."""
+    """Yield each task that this process did, and None whenever other processes do all others.
+
+    It ends early if the run has ended or its folder was deleted.
+    """
     while tasks:
         left = []
         for task in tasks:
+            if not (folder / STARTED).exists():
+                return
             start = time.monotonic()
             if task.read() is not None:
                 continue

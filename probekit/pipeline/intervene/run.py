@@ -124,6 +124,7 @@ def write_causes(
 
     def attempt(to_do: Sequence[Part]) -> Iterator[dict[str, Any] | None]:
         """Yield the numbers of each part; None if another process computes them."""
+        folder.note({})  # raises if the folder was deleted
         for part in to_do:
             found = read_part(part, folder.path)
             if found is None and wait is None:

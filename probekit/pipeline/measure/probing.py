@@ -104,6 +104,7 @@ def probe_sites(
         workers = 1  # one site needs no other process
 
     def attempt(to_do: Sequence[Task]) -> Iterable[SiteResult | None]:
+        folder.note({})  # raises if the folder was deleted, which no other process would report
         if wait is not None:
             return map(job.read, to_do)
         return parallel_map(job, to_do, workers, n_threads, seconds)

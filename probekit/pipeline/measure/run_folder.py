@@ -2,7 +2,7 @@
 
 .started    marks a run in progress
 job.json    what `probekit worker` needs to do its tasks
-claims/     locks of the tasks that processes do
+claims/     locks of the tasks that processes do, and of workers; errors of workers
 
 A task is a site or an edit. Any process with access to the folder can do it: it locks a file in
 `claims`, computes the results and saves them. The operating system releases the lock of a process
@@ -11,14 +11,18 @@ that ends. Without locks in the file system, two processes may do a task, and sa
 
 from __future__ import annotations
 
+import os
+import platform
+import secrets
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
-from probekit.errors import StoreError
-from probekit.files import sweep_drafts, try_lock, write_atomic
+from probekit.errors import ProbekitError, StoreError
+from probekit.files import is_held, sweep_drafts, try_lock, write_atomic
 from probekit.provenance import digest, digest_json
 from probekit.results.record import STARTED, changed_files
 from probekit.results.site_results import site_stem
@@ -47,6 +51,47 @@ def do_task(
     name = f"{digest_json(file.as_posix())[:24]}.lock"
     with try_lock(run_dir / CLAIMS / name) as is_locked:
         return None if is_locked is False or read() is not None else compute()
+
+
+@contextmanager
+def at_work(run_dir: Path) -> Iterator[None]:
+    """Hold a lock as a worker of a run during the block. If it fails, its error is saved.
+
+    The lock file is removed only if the block ends by itself.
+
+    Raises:
+        StoreError: the folder cannot be written or locked.
+    """
+    lock = run_dir / CLAIMS / f"{platform.node()}-{os.getpid()}-{secrets.token_hex(2)}.worker"
+    with try_lock(lock):
+        try:
+            yield
+        except Exception as error:
+            is_complete = isinstance(error, ProbekitError)
+            message = str(error) if is_complete else f"{type(error).__name__}: {error}."
+            with suppress(StoreError):  # such as a full disk, which may be the error itself
+                write_atomic(lock.with_suffix(".error"), message)
+            raise
+        with suppress(PermissionError):  # Windows removes only a closed file
+            lock.unlink(missing_ok=True)
+    lock.unlink(missing_ok=True)
+
+
+def ended_workers(run_dir: Path) -> tuple[dict[str, str], bool]:
+    """Return the errors of failed workers of a run, and whether a worker is left.
+
+    The error of a worker that was stopped or killed is "".
+    """
+    errors, is_left = dict[str, str](), False
+    for lock in sorted((run_dir / CLAIMS).glob("*.worker")):
+        error = lock.with_suffix(".error")
+        if error.exists():
+            errors[lock.stem] = error.read_text("utf-8", "replace")
+        elif is_held(lock.parent, lock.name):
+            is_left = True
+        elif lock.exists():  # else it has ended by itself now
+            errors[lock.stem] = ""
+    return errors, is_left
 
 
 def until_done(
@@ -94,6 +139,7 @@ class RunFolder:
 
     def __init__(self, path: Path, created: str) -> None:
         write_atomic(path / STARTED, created)
+        (path / JOB).unlink(missing_ok=True)  # of a killed run: its cache may be gone
         sweep_drafts(path.rglob(".*"))
         self.path = path
         self._digests: dict[str, str] = {}
@@ -115,10 +161,9 @@ class RunFolder:
             StoreError: The folder was deleted during the run.
         """
         self._digests |= digests
-        first = next(iter(self._digests), None)
         # If the folder was deleted, so was any file: check one. All are verified at the end.
-        if first is not None and not (self.path / first).exists():
-            raise self._lost([first])
+        if not (self.path / STARTED).exists():
+            raise self._lost([STARTED])
 
     def digests(self) -> dict[str, str]:
         """Verify all files of the run and return their digests by name within the folder.

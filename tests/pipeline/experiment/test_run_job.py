@@ -1,23 +1,27 @@
 """Runs whose sites and edits several processes do, with the tables of a single process."""
 
+import errno
 import json
+import os
 import shutil
 import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from probekit.activations.store import ActivationStore
-from probekit.errors import DamagedError, StoreMismatchError
+from probekit.errors import DamagedError, OutOfMemoryError, StoreError, StoreMismatchError
 from probekit.experiment.loader import load_experiment
+from probekit.files import try_lock
 from probekit.pipeline.experiment import run_job
 from probekit.pipeline.experiment.run import run
 from probekit.pipeline.experiment.run_job import work_on
 from probekit.pipeline.measure import run_folder
 from probekit.pipeline.measure.probing import SiteJob
-from probekit.pipeline.measure.run_folder import do_task, until_done
+from probekit.pipeline.measure.run_folder import RunFolder, at_work, do_task, until_done
 from probekit.provenance import PART_VERSIONS
 from probekit.results.record import runs_in_progress
 from tests.pipeline.intervene.cause_experiment import write_experiment
@@ -145,6 +149,102 @@ def test_a_worker_with_other_code_is_refused(interrupted, monkeypatch):
 def test_a_run_that_was_given_up_does_not_stop_a_worker_of_all_runs(own, interrupted, monkeypatch):
     monkeypatch.setitem(PART_VERSIONS, next(iter(PART_VERSIONS)), 99)
     assert list(work_on(own.folder / "runs")) == []
+
+
+def test_a_worker_waits_for_the_process_of_a_run_and_then_does_what_it_passed_over(
+    planted, own, interrupted
+):
+    (interrupted / "job.json").write_text("{}")
+    messages = []
+    watcher = SimpleNamespace(tell=messages.append)
+    with ThreadPoolExecutor() as threads:
+        worker = threads.submit(list, work_on(own.folder / "runs", wait=60, watcher=watcher))
+        while not messages and not worker.done():
+            time.sleep(0.01)
+        shared = own.run(*QUICK, workers=0, page=False)
+        assert len(worker.result()) == 1 + len(QUICK_SITES)
+    assert len(messages) == 1
+    assert "job.json is damaged" in messages[0]
+    assert tables(shared.folder) == tables(planted.run(*QUICK).folder)
+
+
+def test_a_worker_ends_if_the_folder_of_the_run_is_deleted(interrupted):
+    tasks = work_on(interrupted)
+    next(tasks)
+    shutil.rmtree(interrupted)
+    assert list(tasks) == []
+    assert not interrupted.exists()
+
+
+def test_a_run_ends_if_its_folder_is_deleted_while_it_waits(own, monkeypatch):
+    monkeypatch.setattr(run_job, "pause", lambda: shutil.rmtree(own.folder / "runs"))
+    with pytest.raises(StoreError, match="was deleted or changed during the run"):
+        own.run(*QUICK, workers=0, page=False)
+
+
+def test_the_job_of_a_killed_run_is_removed_before_the_next_one_captures(interrupted):
+    RunFolder(interrupted, "now")
+    assert list(work_on(interrupted)) == []
+
+
+def test_a_worker_that_cannot_write_the_folder_is_refused(interrupted, monkeypatch):
+    opened = os.open
+
+    def refuse(path, flags, *mode):
+        if flags & os.O_RDWR:
+            raise OSError(errno.EROFS, "Read-only file system")
+        return opened(path, flags, *mode)
+
+    with try_lock(interrupted / ".lock"), monkeypatch.context() as patch:
+        patch.setattr(os, "open", refuse)
+        with pytest.raises(StoreError, match="Read-only file system"):
+            list(work_on(interrupted.parent))
+
+
+def test_a_run_ends_with_the_error_of_a_failed_worker_unless_another_is_left(
+    planted, own, monkeypatch
+):
+    def fail(job, task):
+        raise OutOfMemoryError("There is not enough memory.")
+
+    root, messages = own.folder / "runs", []
+    watcher = SimpleNamespace(tell=messages.append, progress=lambda *_: None)
+    start = partial(own.run, *QUICK, workers=0, page=False, watcher=watcher)
+    with ThreadPoolExecutor() as threads:
+        running = threads.submit(start)
+        while not list(root.rglob("job.json")):
+            time.sleep(0.01)
+        (folder,) = runs_in_progress(root)
+        with monkeypatch.context() as patch, at_work(folder):  # another worker, without a task yet
+            patch.setattr(SiteJob, "_measured", fail)
+            with pytest.raises(OutOfMemoryError):
+                list(work_on(root))
+            while "has failed: There is not enough memory." not in messages[-1]:
+                time.sleep(0.01)
+            assert not running.done()
+        with pytest.raises(StoreError, match=r"not enough memory\. No worker is left"):
+            running.result()
+    # The same command resumes: errors of earlier workers do not end it.
+    shared, _ = helped(start, root)
+    assert tables(shared.folder) == tables(planted.run(*QUICK).folder)
+
+
+def test_a_run_reports_a_killed_worker_and_waits_for_another(planted, own):
+    messages = []
+    watcher = SimpleNamespace(tell=messages.append, progress=lambda *_: None)
+    start = partial(own.run, *QUICK, workers=0, page=False, watcher=watcher)
+    with ThreadPoolExecutor() as threads:
+        running = threads.submit(start)
+        while not messages or "waiting for workers" not in messages[-1]:
+            time.sleep(0.01)
+        (folder,) = runs_in_progress(own.folder / "runs")
+        worker = at_work(folder)
+        with pytest.raises(KeyboardInterrupt), worker:
+            raise KeyboardInterrupt  # its lock is released, as by a kill
+        while "was stopped" not in messages[-1]:
+            time.sleep(0.01)
+        list(work_on(folder))
+        assert running.result().folder == folder
 
 
 def test_a_worker_with_other_data_is_refused(own, interrupted):
