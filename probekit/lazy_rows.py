@@ -179,8 +179,8 @@ class LazyRows:
         if self.scaling is None:
             yield from blocks
         else:
-            mean, scale = map(self.put, self.scaling)
-            rest = self.put(self.scaling[0] - fetched(mean))  # what float32 rounds off the mean
+            rounding = self.scaling[0] - self.scaling[0].astype(np.float32)  # of the mean
+            mean, scale, rest = map(self.put, (*self.scaling, rounding))
             yield from ((block - mean - rest) / scale for block in blocks)
 
     def centre(self) -> NDArray[np.float64]:

@@ -397,6 +397,17 @@ def check_device_name(device: str) -> None:
     check_device(device, torch.device, several=True)
 
 
+@contextmanager
+def without_tf32() -> Iterator[None]:
+    """Compute float32 products on GPUs in float32 in the block, even if the user allows TF32."""
+    products = torch.backends.cuda.matmul
+    allowed, products.fp32_precision = products.fp32_precision, "ieee"
+    try:
+        yield
+    finally:
+        products.fp32_precision = allowed
+
+
 _LOST = re.compile("(CUDA|HIP|MPS|XPU).* error|device-side assert", re.IGNORECASE)
 
 

@@ -263,3 +263,33 @@ def test_estimators_take_a_device_and_its_name_is_checked_by_torch():
     X, codes = rows_and_codes()
     with pytest.raises(RuntimeError, match="device"):
         RidgeProbe(alpha=1.0, device="nowhere").fit(X, codes)
+
+
+@pytest.mark.parametrize("kind", [svm.SvmProbe, AttentionPooledProbe])
+def test_no_more_iterations_than_allowed(kind):
+    """L-BFGS-B runs twice, the second time with the iterations that are left."""
+    X, codes = rows_and_codes()
+    for max_iter in (3, 1000):
+        found = kind(C=1.0, max_iter=max_iter, device=FAKE).fit(X, codes)
+        assert found.n_iter_ <= max_iter
+        assert found.converged_ == (max_iter == 1000)
+
+
+def test_fits_use_no_tf32_and_restore_the_setting():
+    X, codes = rows_and_codes()
+    seen = []
+
+    class Products(TorchDispatchMode):
+        def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
+            seen.append(torch.backends.cuda.matmul.fp32_precision)
+            return operation(*args, **(kwargs or {}))
+
+    torch.set_float32_matmul_precision("high")
+    try:
+        with Products():
+            RidgeProbe(alpha=1.0, device=FAKE).fit(X, codes)
+            results(X, codes, ProbeSpec("logistic"), FAKE)
+        assert set(seen) == {"ieee"}
+        assert torch.backends.cuda.matmul.fp32_precision == "tf32"
+    finally:
+        torch.set_float32_matmul_precision("highest")

@@ -24,6 +24,7 @@ from probekit.probes.kinds.registry import POOLED_C, at_least, positive_grid
 from probekit.probes.solve.fits import Judge, rate_scores, search
 from probekit.probes.solve.layers import FittedLayers, with_reference
 from probekit.probes.training_rows import Scaling, measured
+from probekit.products import without_tf32
 
 # Largest gradient component at a solution, and smallest relative decrease of the objective.
 TOLERANCE = 1e-6
@@ -263,6 +264,7 @@ class AttentionPooledProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc
     random_state: int = 0
     device: str = "cpu"
 
+    @without_tf32()
     def fit(
         self,
         X: ArrayLike,

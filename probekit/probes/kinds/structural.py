@@ -22,6 +22,7 @@ from probekit.probes.kinds.base import units_of
 from probekit.probes.kinds.registry import at_least
 from probekit.probes.score.metrics import Resamples
 from probekit.probes.training_rows import Scaling, measured
+from probekit.products import without_tf32
 
 Reals = NDArray[np.floating]
 # Rows (n_tokens, n_features) of one sentence, and its gold depths or distances.
@@ -273,6 +274,7 @@ class StructuralProbe(TransformerMixin, BaseEstimator):  # type: ignore[misc]  #
     random_state: int = 0
     device: str = "cpu"
 
+    @without_tf32()
     def fit(
         self,
         X: ArrayLike,
