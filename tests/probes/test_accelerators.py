@@ -155,7 +155,7 @@ def test_losses_of_padded_sentences_are_those_of_each(gold, loss):
     each = [loss(rows @ weight, target) for rows, target in of_texts]
     with WithoutFloat64():
         there = torch.tensor(weight, requires_grad=True)
-        losses = structural._Padded.of(of_texts, FAKE).losses(there, slice(None))
+        losses = structural._padded_losses(of_texts, FAKE)(there, slice(None))
         (gradient,) = torch.autograd.grad(losses.mean(), there)
     np.testing.assert_allclose(losses.detach(), [value for value, _ in each], rtol=1e-5)
     slopes = sum(rows.T @ slope for (rows, _), (_, slope) in zip(of_texts, each, strict=True))
