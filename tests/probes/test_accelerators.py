@@ -30,6 +30,7 @@ from probekit.probes.solve.descent import StoppingRule
 from probekit.probes.solve.design import moments
 from probekit.probes.solve.layers import AffineLayer, apply_layers
 from probekit.probes.solve.solver import Problem, Solver
+from probekit.probes.training_rows import TrainingRows
 from probekit.products import stream
 from tests.probes.kinds.planted import marked_texts, trees
 
@@ -293,3 +294,17 @@ def test_fits_use_no_tf32_and_restore_the_setting():
         assert torch.backends.cuda.matmul.fp32_precision == "tf32"
     finally:
         torch.set_float32_matmul_precision("highest")
+
+
+def test_an_mlp_is_fitted_on_rows_without_one_of_the_classes():
+    """The search of alpha may hold out all rows of a class."""
+    X, codes = rows_and_codes()
+    X, codes = X[codes != 1], codes[codes != 1]
+    layers = []
+    for device in ("cpu", FAKE):
+        data = TrainingRows(LazyRows.of(X).on(device), codes, np.arange(len(X)))
+        (fit,) = MlpProbe(hidden=4, max_iter=20).path(np.array([1.0]), data)
+        assert fit.classes.tolist() == [0, 2]
+        layers.append(fit.layers)
+    there, wanted = (apply_layers(of_device, X) for of_device in layers)
+    np.testing.assert_allclose(there, wanted, rtol=0, atol=1e-5)

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.neural_network import MLPClassifier
 from sklearn.utils import shuffle
 from torch.nn.functional import cross_entropy, pad
-from torch.optim import Adam
 
 from probekit.lazy_rows import LazyRows, fetched
 from probekit.probes.arrays import Codes, Floats
@@ -99,30 +99,39 @@ class MlpProbe(TunedProbe):
 
         Source: MLPClassifier of scikit-learn, with its default batches and stopping rule.
         """
-        rows, truth, parts = lazily.whole(), lazily.put(codes), []
+        rows, truth = lazily.whole(), lazily.put(codes)
         random, n_classes = np.random.RandomState(self.random_state), int(codes.max()) + 1
         n_out = 1 if n_classes == 2 else n_classes
-        for n_in, n_to in ((rows.shape[1], self.hidden), (self.hidden, n_out)):
+        layers = (rows.shape[1], self.hidden), (self.hidden, n_out)
+        initial = []
+        for n_in, n_to in layers:  # the random numbers of the weight, then of the bias
             bound = np.sqrt(6 / (n_in + n_to))
-            for shape in ((n_in, n_to), (n_to,)):
-                parts.append(lazily.put(random.uniform(-bound, bound, shape)).requires_grad_())
-        first, bias, last, last_bias = parts
-        adam, order = Adam(parts, LEARNING_RATE), np.arange(len(rows))
-        best, n_idle, epoch, n_steps = np.inf, 0, 0, 0
+            initial.append(random.uniform(-bound, bound, (n_in + 1) * n_to))
+        point = lazily.put(np.concatenate(initial)).requires_grad_()
+
+        def parts() -> list[Any]:
+            """Return views of weight and bias of both layers."""
+            sizes = [n for n_in, n_to in layers for n in (n_in * n_to, n_to)]
+            first, bias, last, last_bias = point.split(sizes)
+            return [first.view(layers[0]), bias, last.view(layers[1]), last_bias]
+
+        mean = square = torch.zeros_like(point, requires_grad=False)
+        order, n_steps, best, n_idle, epoch = np.arange(len(rows)), 0, np.inf, 0, 0
         while epoch < self.max_iter and n_idle <= PATIENCE:
             order, total = shuffle(order, random_state=random), 0.0
             for own in lazily.put(order).split(BATCH):
+                first, bias, last, last_bias = parts()
                 scores = (rows[own] @ first + bias).relu() @ last + last_bias
                 logits = pad(scores, (n_classes - n_out, 0))  # the reference class has 0
                 squares = first.square().sum() + last.square().sum()
                 loss = cross_entropy(logits, truth[own]) + 0.5 * alpha * squares / len(own)
-                adam.zero_grad()
-                loss.backward()
-                n_steps += 1  # torch adds this constant to another factor of the step
-                adam.param_groups[0]["eps"] = 1e-8 / (1 - 0.999**n_steps) ** 0.5
-                adam.step()
-                total = total + loss.detach() * len(own)
+                (gradient,) = torch.autograd.grad(loss, point)
+                n_steps, total = n_steps + 1, total + loss.detach() * len(own)
+                mean = 0.9 * mean + 0.1 * gradient
+                square = 0.999 * square + 0.001 * gradient**2
+                rate = LEARNING_RATE * (1 - 0.999**n_steps) ** 0.5 / (1 - 0.9**n_steps)
+                point = (point - rate * mean / (square**0.5 + 1e-8)).detach().requires_grad_()
             current, epoch = float(total) / len(rows), epoch + 1
             n_idle = n_idle + 1 if current > best - LEAST_PROGRESS else 0
             best = min(best, current)
-        return [fetched(part.detach()) for part in parts], epoch
+        return [fetched(part.detach()) for part in parts()], epoch
