@@ -222,12 +222,6 @@ def put_on(device: str, values: Any) -> Any:
     return put(values, device)
 
 
-def places_on(device: str, shape: tuple[int, ...]) -> list[slice]:
-    """Return the slices of the rows that are summed at once: of all on the CPU, else of blocks."""
-    step = rows_of_block(shape[1]) if is_accelerator(device) else max(1, shape[0])
-    return [slice(start, start + step) for start in range(0, shape[0], step)]
-
-
 class Sum:
     """Sum of arrays or tensors of one shape, with about the precision of float64.
 
