@@ -328,8 +328,7 @@ def stream(blocks: Iterable[NDArray[Any]], device: str) -> Iterator[Tensor]:
     caller computes with the present one. The caller is at most one array ahead of the device.
     """
     if not device.startswith("cuda"):
-        for block in blocks:
-            yield put(block, device).float()
+        yield from (put(block, device).float() for block in blocks)
         return
     copies = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
     current = torch.cuda.current_stream(device)
