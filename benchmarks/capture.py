@@ -311,8 +311,8 @@ def seconds(work: Callable[[], object], device: str) -> float:
     """Return the duration of a call in seconds, including pending work on the device."""
     start = time.perf_counter()
     result = work()
-    if device == "cuda":
-        torch.cuda.synchronize()
+    if not device.startswith("cpu"):
+        torch.accelerator.synchronize()
     return result if isinstance(result, float) else time.perf_counter() - start
 
 

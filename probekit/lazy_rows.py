@@ -152,12 +152,9 @@ class LazyRows:
 
         On the CPU they are arrays in float64, on an accelerator tensors in float32.
         """
-        if self.is_elsewhere:
-            places = list(self._places())
-            yield from zip(places, self.tensors(places), strict=True)
-        else:
-            for place, block in self.blocks():
-                yield place, block.astype(np.float64, copy=False)
+        places = list(self._places())
+        arrays = (self[place].astype(np.float64, copy=False) for place in places)
+        yield from zip(places, self.tensors(places) if self.is_elsewhere else arrays, strict=True)
 
     def parts(self, *columns: NDArray[Any]) -> Iterator[tuple[Any, ...]]:
         """Yield all rows by parts for a `Sum`, each with its part of every column (n_samples, ...).
@@ -179,8 +176,8 @@ class LazyRows:
         if self.scaling is None:
             yield from blocks
         else:
-            mean, scale = map(self.put, self.scaling)
-            rest = self.put(self.scaling[0] - fetched(mean))  # what float32 rounds off the mean
+            rounding = self.scaling[0] - self.scaling[0].astype(np.float32)  # of the mean
+            mean, scale, rest = map(self.put, (*self.scaling, rounding))
             yield from ((block - mean - rest) / scale for block in blocks)
 
     def centre(self) -> NDArray[np.float64]:
@@ -222,12 +219,6 @@ def put_on(device: str, values: Any) -> Any:
     return put(values, device)
 
 
-def places_on(device: str, shape: tuple[int, ...]) -> list[slice]:
-    """Return the slices of the rows that are summed at once: of all on the CPU, else of blocks."""
-    step = rows_of_block(shape[1]) if is_accelerator(device) else max(1, shape[0])
-    return [slice(start, start + step) for start in range(0, shape[0], step)]
-
-
 class Sum:
     """Sum of arrays or tensors of one shape, with about the precision of float64.
 
@@ -256,7 +247,8 @@ class Sum:
             self._error = self._error + ((self._value - (value - moved)) + (part - moved))
             self._value = value
         elif isinstance(self._value, float):  # of the first part a copy is kept
-            self._value = self._value + (part if isinstance(part, float) else _double(part))
+            is_tensor = not isinstance(part, np.ndarray | float)
+            self._value += part.double() if is_tensor else np.asarray(part, np.float64)
         else:
             self._value += part
 
@@ -268,11 +260,6 @@ class Sum:
     def array(self) -> Any:
         """Return the sum as an array, in float64."""
         return fetched(self._value) + fetched(self._error) if self._is_pair else self._value
-
-
-def _double(values: Any) -> Any:
-    """Return an array or a tensor in float64."""
-    return values.astype(np.float64) if isinstance(values, np.ndarray) else values.double()
 
 
 def fetched(values: Any) -> Any:

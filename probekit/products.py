@@ -329,8 +329,7 @@ def stream(blocks: Iterable[NDArray[Any]], device: str) -> Iterator[Tensor]:
     caller computes with the present one. The caller is at most one array ahead of the device.
     """
     if not device.startswith("cuda"):
-        for block in blocks:
-            yield put(block, device).float()
+        yield from (put(block, device).float() for block in blocks)
         return
     copies = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
     current = torch.cuda.current_stream(device)
@@ -398,6 +397,17 @@ def check_device_name(device: str) -> None:
         ConfigError: a name is invalid.
     """
     check_device(device, torch.device, several=True)
+
+
+@contextmanager
+def without_tf32() -> Iterator[None]:
+    """Compute float32 products on GPUs in float32 in the block, even if the user allows TF32."""
+    products = torch.backends.cuda.matmul
+    allowed, products.fp32_precision = products.fp32_precision, "ieee"
+    try:
+        yield
+    finally:
+        products.fp32_precision = allowed
 
 
 _LOST = re.compile("(CUDA|HIP|MPS|XPU).* error|device-side assert", re.IGNORECASE)

@@ -36,6 +36,7 @@ from probekit.probes.settings import ProbeSettings, ProbeSpec
 from probekit.probes.solve.solver import OnFit
 from probekit.probes.split import SplitProber
 from probekit.probes.targets import NETWORKS, TARGETS
+from probekit.products import without_tf32
 from probekit.provenance import digest
 
 FLOATS = (np.float16, np.float32, np.float64)
@@ -239,6 +240,7 @@ class Prober:
             self._resamples[key] = Resamples.leave_one_out(groups, widening=widening)
         return self._resamples[key]
 
+    @without_tf32()
     def site(self, X: Rows, *, on_fit: OnFit | None = None) -> SiteResult:
         """Return the results of all kinds at one site, kind by kind.
 
@@ -264,6 +266,7 @@ class Prober:
                 result.penalties[spec.text] = refit.penalty
         return result
 
+    @without_tf32()
     def random_site(
         self, networks: Iterable[Rows], n_networks: int, on_fit: OnFit | None = None
     ) -> SiteResult:

@@ -30,6 +30,7 @@ from probekit.probes.solve.descent import StoppingRule
 from probekit.probes.solve.design import moments
 from probekit.probes.solve.layers import AffineLayer, apply_layers
 from probekit.probes.solve.solver import Problem, Solver
+from probekit.probes.training_rows import TrainingRows
 from probekit.products import stream
 from tests.probes.kinds.planted import marked_texts, trees
 
@@ -155,7 +156,7 @@ def test_losses_of_padded_sentences_are_those_of_each(gold, loss):
     each = [loss(rows @ weight, target) for rows, target in of_texts]
     with WithoutFloat64():
         there = torch.tensor(weight, requires_grad=True)
-        losses = structural._Padded.of(of_texts, FAKE).losses(there, slice(None))
+        losses = structural._padded_losses(of_texts, FAKE)(there, slice(None))
         (gradient,) = torch.autograd.grad(losses.mean(), there)
     np.testing.assert_allclose(losses.detach(), [value for value, _ in each], rtol=1e-5)
     slopes = sum(rows.T @ slope for (rows, _), (_, slope) in zip(of_texts, each, strict=True))
@@ -263,3 +264,47 @@ def test_estimators_take_a_device_and_its_name_is_checked_by_torch():
     X, codes = rows_and_codes()
     with pytest.raises(RuntimeError, match="device"):
         RidgeProbe(alpha=1.0, device="nowhere").fit(X, codes)
+
+
+@pytest.mark.parametrize("kind", [svm.SvmProbe, AttentionPooledProbe])
+def test_no_more_iterations_than_allowed(kind):
+    """L-BFGS-B runs twice, the second time with the iterations that are left."""
+    X, codes = rows_and_codes()
+    for max_iter in (3, 1000):
+        found = kind(C=1.0, max_iter=max_iter, device=FAKE).fit(X, codes)
+        assert found.n_iter_ <= max_iter
+        assert found.converged_ == (max_iter == 1000)
+
+
+def test_fits_use_no_tf32_and_restore_the_setting():
+    X, codes = rows_and_codes()
+    seen = []
+
+    class Products(TorchDispatchMode):
+        def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
+            seen.append(torch.backends.cuda.matmul.fp32_precision)
+            return operation(*args, **(kwargs or {}))
+
+    torch.set_float32_matmul_precision("high")
+    try:
+        with Products():
+            RidgeProbe(alpha=1.0, device=FAKE).fit(X, codes)
+            results(X, codes, ProbeSpec("logistic"), FAKE)
+        assert set(seen) == {"ieee"}
+        assert torch.backends.cuda.matmul.fp32_precision == "tf32"
+    finally:
+        torch.set_float32_matmul_precision("highest")
+
+
+def test_an_mlp_is_fitted_on_rows_without_one_of_the_classes():
+    """The search of alpha may hold out all rows of a class."""
+    X, codes = rows_and_codes()
+    X, codes = X[codes != 1], codes[codes != 1]
+    layers = []
+    for device in ("cpu", FAKE):
+        data = TrainingRows(LazyRows.of(X).on(device), codes, np.arange(len(X)))
+        (fit,) = MlpProbe(hidden=4, max_iter=20).path(np.array([1.0]), data)
+        assert fit.classes.tolist() == [0, 2]
+        layers.append(fit.layers)
+    there, wanted = (apply_layers(of_device, X) for of_device in layers)
+    np.testing.assert_allclose(there, wanted, rtol=0, atol=1e-5)

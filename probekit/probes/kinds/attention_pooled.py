@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
+import torch
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import log_softmax
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
-from torch.nn.functional import pad
+from torch.nn.functional import cross_entropy, pad
 
 from probekit.errors import DataError
-from probekit.lazy_rows import LazyRows, Sum, fetched, places_on, put_on
+from probekit.lazy_rows import LazyRows, Sum, put_on, rows_of_block
 from probekit.probes.arrays import Codes, Features, Floats, Mask
 from probekit.probes.data import fittable_insides, group_folds
 from probekit.probes.kinds import base
@@ -24,6 +23,7 @@ from probekit.probes.kinds.registry import POOLED_C, at_least, positive_grid
 from probekit.probes.solve.fits import Judge, rate_scores, search
 from probekit.probes.solve.layers import FittedLayers, with_reference
 from probekit.probes.training_rows import Scaling, measured
+from probekit.products import without_tf32
 
 # Largest gradient component at a solution, and smallest relative decrease of the objective.
 TOLERANCE = 1e-6
@@ -64,38 +64,13 @@ class TokensOfTexts:
         text = (np.cumsum(texts) - 1)[self.text[selected]]
         return TokensOfTexts(self.tokens[selected], text, typical, self.device)
 
-    @cached_property
-    def _padded(self) -> tuple[Any, Any, Any]:
-        """Tensors of the texts padded to the same length, for computations on an accelerator.
-
-        The token (n_texts, longest) at each place, whether there is one, and the place (n_tokens,)
-        of each token among all places. Unlike `index_add_`, they give the same sum in every run.
-        """
-        lengths = np.bincount(self.text)
-        place = np.arange(lengths.max())
-        token = np.minimum(self.starts[:, None] + place, len(self.text) - 1)
-        flat = self.text * len(place) + np.arange(len(self.text)) - self.starts[self.text]
-        arrays = token, place < lengths[:, None], flat
-        token, inside, flat = (put_on(self.device, array) for array in arrays)
-        return token, inside, flat
-
-    def sums(self, values: Any) -> Any:
-        """Return the sum (n_texts, ...) of values (n_tokens, ...) within each text."""
-        if isinstance(values, np.ndarray):
-            return np.add.reduceat(values, self.starts, axis=0)
-        token, inside, _ = self._padded
-        return (values[token] * inside.view(*inside.shape, *[1] * (values.ndim - 1))).sum(dim=1)
-
-    def pool(self, scores: Any) -> Any:
+    def pool(self, scores: Floats) -> Floats:
         """Return the softmax (n_tokens,) of the scores (n_tokens,) within each text.
 
         >>> texts = TokensOfTexts(np.zeros((3, 1)), np.array([0, 0, 1]))
         >>> texts.pool(np.array([2.0, 2.0, 9.0])).tolist()
         [0.5, 0.5, 1.0]
         """
-        if not isinstance(scores, np.ndarray):
-            token, inside, flat = self._padded
-            return scores[token].masked_fill(~inside, -math.inf).softmax(dim=1).flatten()[flat]
         odds = np.exp(scores - np.maximum.reduceat(scores, self.starts)[self.text])
         return odds / np.add.reduceat(odds, self.starts)[self.text]
 
@@ -137,7 +112,8 @@ def fit_attention(
     """
     rows = LazyRows.of(texts.tokens).on(texts.device)
     scaling = Scaling.standard(measured(rows, texts.typical))
-    objective = _Objective(replace(texts, tokens=scaling.lazily(rows).whole()), codes, C)
+    scaled = replace(texts, tokens=scaling.lazily(rows).whole())
+    objective = (_ObjectiveElsewhere if rows.is_elsewhere else _Objective)(scaled, codes, C)
     start = objective.start(np.random.default_rng(seed))
     # An iteration needs one or two evaluations, so that `maxiter` is reached before `maxfun`.
     limits = {"maxiter": max_iter, "maxfun": 4 * max_iter}
@@ -167,10 +143,6 @@ class _Objective:
         # With two classes the first is the reference: its score is 0, without parameters.
         truth = indicator[1:] if len(indicator) == 2 else indicator
         self.truth = truth.astype(np.float64).T  # (n_texts, n_out)
-        # What a call needs, where it is computed.
-        arrays = self.truth, texts.text, self.class_of_text, np.arange(len(codes))
-        self._there = [put_on(texts.device, array) for array in arrays]
-        self._places = places_on(texts.device, texts.tokens.shape)
         self.penalty = 1.0 / (C * len(codes))
         self.shape = (self.truth.shape[1], texts.tokens.shape[1])
 
@@ -183,47 +155,61 @@ class _Objective:
     def parts(self, point: Floats) -> tuple[Floats, Floats, Floats]:
         """Return query (n_features,), coef (n_out, n_features) and intercept (n_out,)."""
         n_out, n_features = self.shape
-        query, coef, intercept = np.split(point, [n_features, n_features * (n_out + 1)])
+        query, coef, intercept = point[:n_features], point[n_features:-n_out], point[-n_out:]
         return query, coef.reshape(self.shape), intercept
 
     def __call__(self, point: Floats) -> tuple[float, Floats]:
         """Return the objective and its gradient at a point."""
-        texts, (truth, text, classes, numbers) = self.texts, self._there
-        query, coef, intercept = (put_on(texts.device, part) for part in self.parts(point))
-        weights = texts.pool(texts.tokens @ query)
-        projected = texts.tokens @ coef.T  # (n_tokens, n_out)
-        scores = texts.sums(weights[:, None] * projected) + intercept
-        logs = _log_softmax(scores, len(self.classes))
-        loss = -float(np.mean(fetched(logs[classes, numbers])))
+        query, coef, intercept = self.parts(point)
+        tokens, text, starts = self.texts.tokens, self.texts.text, self.texts.starts
+        weights = self.texts.pool(tokens @ query)
+        projected = tokens @ coef.T  # (n_tokens, n_out)
+        scores = np.add.reduceat(weights[:, None] * projected, starts, axis=0) + intercept
+        logs = log_softmax(with_reference(scores.T, len(self.classes)), axis=0)
+        loss = -float(np.mean(logs[self.class_of_text, np.arange(len(scores))]))
         # Gradient of the mean loss in the scores, (n_texts, n_out). The last rows of `logs` belong
         # to the outputs; a reference class has the row before them.
-        odds = logs[-scores.shape[1] :].T
-        odds = np.exp(odds) if isinstance(odds, np.ndarray) else odds.exp()
-        residual = (odds - truth) / len(scores)
+        residual = (np.exp(logs[-scores.shape[1] :]).T - self.truth) / len(scores)
         # Derivatives of the loss in the weight of a token (`gain`) and, through the softmax of its
         # text, in its score tokens @ query (`excess`).
-        gain = (projected * residual[text]).sum(axis=1)
-        excess = weights * (gain - texts.sums(weights * gain)[text])
-        slopes = weights[:, None] * residual[text]
-        of_query, of_coef = Sum(texts.device), Sum(texts.device)
-        for place in self._places:
-            of_query.add(excess[place] @ texts.tokens[place])
-            of_coef.add(slopes[place].T @ texts.tokens[place])
-        of_intercept = fetched(residual.sum(axis=0))
-        query, coef, _ = self.parts(point)
-        query_gradient = of_query.array() + self.penalty * query
-        coef_gradient = of_coef.array() + self.penalty * coef
+        gain = np.sum(projected * residual[text], axis=1)
+        excess = weights * (gain - np.add.reduceat(weights * gain, starts)[text])
+        query_gradient = excess @ tokens + self.penalty * query
+        coef_gradient = (weights[:, None] * residual[text]).T @ tokens + self.penalty * coef
         penalty = 0.5 * self.penalty * (np.sum(coef**2) + np.sum(query**2))
-        gradient = np.concatenate([query_gradient, coef_gradient.ravel(), of_intercept])
-        return loss + float(penalty), gradient
+        gradient = [query_gradient, coef_gradient.ravel(), residual.sum(axis=0)]
+        return loss + float(penalty), np.concatenate(gradient)
 
 
-def _log_softmax(scores: Any, n_classes: int) -> Any:
-    """Return log probabilities (n_classes, n_texts) for scores (n_texts, n_out)."""
-    if isinstance(scores, np.ndarray):
-        return log_softmax(with_reference(scores.T, n_classes), axis=0)
-    missing = n_classes - scores.shape[1]  # the reference class, whose score is 0
-    return pad(scores, (missing, 0)).log_softmax(dim=1).T
+class _ObjectiveElsewhere(_Objective):
+    """The same on an accelerator, where texts are padded to one length, some at a time."""
+
+    def __init__(self, texts: TokensOfTexts, codes: Codes, C: float) -> None:
+        super().__init__(texts, codes, C)
+        starts, lengths = texts.starts[:, None], np.bincount(texts.text)[:, None]
+        place = np.arange(lengths.max())
+        inside = place < lengths
+        token = np.where(inside, starts + place, starts)
+        step = max(1, rows_of_block(texts.tokens.shape[1]) // len(place))
+        arrays = (put_on(texts.device, array) for array in (token, inside, self.class_of_text))
+        self.blocks = list(zip(*(array.split(step) for array in arrays), strict=True))
+
+    def __call__(self, point: Floats) -> tuple[float, Floats]:
+        device, (n_out, _) = self.texts.device, self.shape
+        loss, gradient = Sum(device), Sum(device)
+        there = put_on(device, point).requires_grad_()
+        for token, inside, classes in self.blocks:
+            query, coef, intercept = self.parts(there)
+            tokens = self.texts.tokens[token]  # (n_texts, longest, n_features)
+            weights = (tokens @ query).masked_fill(~inside, -torch.inf).softmax(dim=1)
+            scores = (weights[..., None] * (tokens @ coef.T)).sum(dim=1) + intercept
+            logits = pad(scores, (len(self.classes) - n_out, 0))  # the reference class has 0
+            of_block = cross_entropy(logits, classes, reduction="sum") / len(self.truth)
+            loss.add(of_block.detach())
+            gradient.add(*torch.autograd.grad(of_block, there))
+        penalised = np.append(point[:-n_out], np.zeros(n_out))
+        value = loss.array() + 0.5 * self.penalty * np.sum(penalised**2)
+        return float(value), gradient.array() + self.penalty * penalised
 
 
 @dataclass(eq=False, repr=False)
@@ -263,6 +249,7 @@ class AttentionPooledProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc
     random_state: int = 0
     device: str = "cpu"
 
+    @without_tf32()
     def fit(
         self,
         X: ArrayLike,

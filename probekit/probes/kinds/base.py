@@ -27,6 +27,7 @@ from probekit.probes.kinds.registry import at_least, positive_grid
 from probekit.probes.solve.fits import rate_scores, search
 from probekit.probes.solve.layers import AffineLayer, FittedLayers, apply_layers, with_reference
 from probekit.probes.training_rows import TrainingRows
+from probekit.products import without_tf32
 
 
 def labelled_rows(
@@ -199,7 +200,8 @@ def minimum(
     """
     how: Any = {"jac": True, "method": "L-BFGS-B", "options": options}
     result = minimize(objective, start, **how)
-    if not is_accelerator(device):
+    n_left = options["maxiter"] - result.nit
+    if not is_accelerator(device) or n_left <= 0:
         return result
 
     def difference(point: Floats) -> tuple[float, Floats]:
@@ -207,7 +209,7 @@ def minimum(
         _, gradient = objective(point)
         return float(0.5 * (result.jac + gradient) @ (point - result.x)), gradient
 
-    last = minimize(difference, result.x, **how)
+    last = minimize(difference, result.x, **how | {"options": {**options, "maxiter": n_left}})
     last.nit += result.nit
     return last
 
@@ -231,6 +233,7 @@ class LayeredProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # skl
 
     device: str = field(default="cpu", kw_only=True)
 
+    @without_tf32()
     def fit(self, X: ArrayLike, y: ArrayLike, groups: ArrayLike | None = None) -> Self:
         """Return self, fitted on X (n_samples, n_features), y and groups (n_samples,).
 

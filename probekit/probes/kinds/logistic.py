@@ -23,6 +23,7 @@ from probekit.probes.solve.descent import StoppingRule
 from probekit.probes.solve.fits import Tuning, fit_columns
 from probekit.probes.solve.layers import with_reference
 from probekit.probes.solve.solver import Fit, Problem, Solver
+from probekit.products import without_tf32
 
 # Largest (objective - minimum) / objective at convergence, by the dtype of the rows. This value is
 # quadratic in the gradient; in float64 it can be measured only through the gradient.
@@ -76,6 +77,7 @@ class LinearProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # skle
         tags.classifier_tags.multi_label = True
         return tags
 
+    @without_tf32()
     def fit(
         self,
         X: ArrayLike,

@@ -9,11 +9,10 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.neural_network import MLPClassifier
 from sklearn.utils import shuffle
-from torch import Tensor
+from torch.nn.functional import cross_entropy, pad
 
 from probekit.lazy_rows import LazyRows, fetched
 from probekit.probes.arrays import Codes, Floats
@@ -61,69 +60,71 @@ class MlpProbe(TunedProbe):
 
     def path(self, values: Floats, data: TrainingRows) -> list[FittedLayers]:
         """Return the fit at each value of alpha."""
-        scaling = Scaling.standard(data.measured)
-        lazily = scaling.lazily(data.X)
-        if lazily.is_elsewhere:
-            rows = lazily.whole()
-            return [
-                self._on_accelerator(alpha, scaling, lazily, rows, data.codes)
-                for alpha in values.tolist()
-            ]
-        rows = lazily[:].astype(np.float32)  # twice as fast as float64
-        solutions, shared = [], {"max_iter": self.max_iter, "random_state": self.random_state}
+        scaling, solutions = Scaling.standard(data.measured), []
+        rows = scaling.lazily(data.X)
+        classes, codes = np.unique(data.codes, return_inverse=True)
         for alpha in values:
-            network = MLPClassifier(
-                (self.hidden,), alpha=alpha, learning_rate_init=LEARNING_RATE, **shared
-            )
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", ConvergenceWarning)  # recorded in `converged`
-                warnings.filterwarnings("error", "Training interrupted", UserWarning)
-                try:
-                    network.fit(rows, data.codes)
-                except UserWarning as warning:
-                    # scikit-learn turns a KeyboardInterrupt into this warning. The interrupt, which
-                    # is the context of the warning, is raised instead. A warning without a context
-                    # is an error only by a filter of the caller, and stays one.
-                    raise warning.__context__ or warning from None
-            (first, last), (first_bias, last_bias) = network.coefs_, network.intercepts_
+            train = self._train_elsewhere if rows.is_elsewhere else self._train
+            (first, first_bias, last, last_bias), n_iter = train(alpha, rows, codes)
             output = AffineLayer(last.T.astype(np.float64), last_bias.astype(np.float64))
             layers = (scaling.fold(first.T, first_bias), output)
-            classes, n_iter = np.asarray(network.classes_), network.n_iter_
             solutions.append(FittedLayers(classes, layers, n_iter, n_iter < self.max_iter))
         return solutions
 
-    def _on_accelerator(
-        self, alpha: float, scaling: Scaling, lazily: LazyRows, rows: Tensor, codes: Codes
-    ) -> FittedLayers:
-        """Return the fit at one alpha: scikit-learn's algorithm and random numbers, in torch.
+    def _train(self, alpha: Any, rows: LazyRows, codes: Codes) -> tuple[Sequence[Any], int]:
+        """Return weight (n_in, n_out) and bias of both layers, and the number of epochs."""
+        shared = {"max_iter": self.max_iter, "random_state": self.random_state}
+        network = MLPClassifier(
+            (self.hidden,), alpha=alpha, learning_rate_init=LEARNING_RATE, **shared
+        )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)  # recorded in `converged`
+            warnings.filterwarnings("error", "Training interrupted", UserWarning)
+            try:
+                network.fit(rows[:].astype(np.float32), codes)  # twice as fast as float64
+            except UserWarning as warning:
+                # scikit-learn turns a KeyboardInterrupt into this warning. The interrupt, which is
+                # the context of the warning, is raised instead. A warning without a context is an
+                # error only by a filter of the caller, and stays one.
+                raise warning.__context__ or warning from None
+        (first, last), (first_bias, last_bias) = network.coefs_, network.intercepts_
+        return (first, first_bias, last, last_bias), network.n_iter_
+
+    def _train_elsewhere(
+        self, alpha: Any, lazily: LazyRows, codes: Codes
+    ) -> tuple[Sequence[Any], int]:
+        """Return the same by scikit-learn's algorithm and random numbers, on an accelerator.
 
         The device is waited for once an epoch, for the loss.
 
         Source: MLPClassifier of scikit-learn, with its default batches and stopping rule.
         """
-        classes, random = np.unique(codes), np.random.RandomState(self.random_state)
-        n_out = 1 if len(classes) == 2 else len(classes)
-        truth = lazily.put(codes.astype(np.float32) if n_out == 1 else codes)
+        rows, truth = lazily.whole(), lazily.put(codes)
+        random, n_classes = np.random.RandomState(self.random_state), int(codes.max()) + 1
+        n_out = 1 if n_classes == 2 else n_classes
+        layers = (rows.shape[1], self.hidden), (self.hidden, n_out)
         initial = []
-        for n_in, n_to in ((rows.shape[1], self.hidden), (self.hidden, n_out)):
+        for n_in, n_to in layers:  # the random numbers of the weight, then of the bias
             bound = np.sqrt(6 / (n_in + n_to))
-            initial += [random.uniform(-bound, bound, shape) for shape in ((n_in, n_to), (n_to,))]
-        point = lazily.put(np.concatenate([part.ravel() for part in initial])).requires_grad_()
+            initial.append(random.uniform(-bound, bound, (n_in + 1) * n_to))
+        point = lazily.put(np.concatenate(initial)).requires_grad_()
+
+        def parts() -> list[Any]:
+            """Return views of weight and bias of both layers."""
+            sizes = [n for n_in, n_to in layers for n in (n_in * n_to, n_to)]
+            first, bias, last, last_bias = point.split(sizes)
+            return [first.view(layers[0]), bias, last.view(layers[1]), last_bias]
+
         mean = square = torch.zeros_like(point, requires_grad=False)
-        n_steps, order = 0, np.arange(len(rows))
-        best, n_idle, batch, epoch = np.inf, 0, min(BATCH, len(rows)), 0
+        order, n_steps, best, n_idle, epoch = np.arange(len(rows)), 0, np.inf, 0, 0
         while epoch < self.max_iter and n_idle <= PATIENCE:
-            order = shuffle(order, random_state=random)
-            total: Any = 0.0
-            for own in lazily.put(order).split(batch):
-                first, bias, last, last_bias = _parts(point, initial)
-                outputs = (rows[own] @ first + bias).relu() @ last + last_bias
-                if n_out == 1:
-                    loss = F.binary_cross_entropy_with_logits(outputs[:, 0], truth[own])
-                else:
-                    loss = F.cross_entropy(outputs, truth[own])
+            order, total = shuffle(order, random_state=random), 0.0
+            for own in lazily.put(order).split(BATCH):
+                first, bias, last, last_bias = parts()
+                scores = (rows[own] @ first + bias).relu() @ last + last_bias
+                logits = pad(scores, (n_classes - n_out, 0))  # the reference class has 0
                 squares = first.square().sum() + last.square().sum()
-                loss = loss + 0.5 * alpha * squares / len(own)
+                loss = cross_entropy(logits, truth[own]) + 0.5 * alpha * squares / len(own)
                 (gradient,) = torch.autograd.grad(loss, point)
                 n_steps, total = n_steps + 1, total + loss.detach() * len(own)
                 mean = 0.9 * mean + 0.1 * gradient
@@ -133,12 +134,4 @@ class MlpProbe(TunedProbe):
             current, epoch = float(total) / len(rows), epoch + 1
             n_idle = n_idle + 1 if current > best - LEAST_PROGRESS else 0
             best = min(best, current)
-        first, bias, last, last_bias = (fetched(p) for p in _parts(point.detach(), initial))
-        layers = (scaling.fold(first.T, bias), AffineLayer(last.T, last_bias))
-        return FittedLayers(classes, layers, epoch, epoch < self.max_iter)
-
-
-def _parts(point: Tensor, alike: Sequence[Floats]) -> list[Tensor]:
-    """Return the parameters in a vector as tensors of the shapes of arrays."""
-    parts = torch.split(point, [array.size for array in alike])
-    return [part.view(array.shape) for part, array in zip(parts, alike, strict=True)]
+        return [fetched(part.detach()) for part in parts()], epoch

@@ -20,6 +20,7 @@ from probekit.probes.kinds.registry import ALPHAS, at_least, positive_grid
 from probekit.probes.solve.fits import rate_numbers, search
 from probekit.probes.solve.layers import AffineLayer, FittedLayers, apply_layers
 from probekit.probes.training_rows import Scaling, TrainingRows, balanced_weights, measured
+from probekit.products import without_tf32
 
 
 @dataclass(eq=False, repr=False)
@@ -102,6 +103,7 @@ class RidgeRegressionProbe(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     random_state: int = 0
     device: str = "cpu"
 
+    @without_tf32()
     def fit(self, X: ArrayLike, y: ArrayLike, groups: ArrayLike | None = None) -> Self:
         """Return self, fitted on X (n_samples, n_features), y and groups (n_samples,).
 

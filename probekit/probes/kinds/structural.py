@@ -14,7 +14,7 @@ from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from probekit.lazy_rows import fetched, places_on, put_on
+from probekit.lazy_rows import fetched, put_on
 from probekit.memory import is_accelerator
 from probekit.probes.arrays import Features, Floats, Mask
 from probekit.probes.kinds import trees as dependency
@@ -22,6 +22,7 @@ from probekit.probes.kinds.base import units_of
 from probekit.probes.kinds.registry import at_least
 from probekit.probes.score.metrics import Resamples
 from probekit.probes.training_rows import Scaling, measured
+from probekit.products import without_tf32
 
 Reals = NDArray[np.floating]
 # Rows (n_tokens, n_features) of one sentence, and its gold depths or distances.
@@ -149,24 +150,21 @@ def fit_projection(
     size = np.sqrt(2 / (rank * n_features))
     first: Reals = (size * generator.normal(size=(n_features, rank))).astype(np.float32)
     best = weight = put_on(device, first)
-    adam, drops, at_once = Adam(RATE * float(first.std())), 0, [slice(None)]
+    adam, drops = Adam(RATE * float(first.std())), 0
     if is_accelerator(device):
-        rated, fitted = (_Padded.of(some, device) for some in (held_out, inside))
-        at_once = places_on(device, (len(held_out), n_features))
+        rated, fitted = (_padded_losses(some, device) for some in (held_out, inside))
 
     def mean_loss(weight: Any) -> float:
         """Return the mean loss of the held-out sentences."""
         if is_accelerator(device):
-            losses = [rated.losses(weight, place) for place in at_once]
-            return float(np.concatenate([fetched(of_some) for of_some in losses]).mean())
+            return float(rated(weight, slice(None)).mean())
         return float(np.mean([loss(rows @ weight, gold)[0] for rows, gold in held_out]))
 
-    def slope(weight: Any, batch: NDArray[np.int64]) -> Any:
+    def slope(weight: Any, batch: Any) -> Any:
         """Return the gradient of the mean loss of a batch, by one product for all tokens."""
         if is_accelerator(device):
             weight = weight.detach().requires_grad_()
-            value = fitted.losses(weight, put_on(device, batch)).mean()
-            return torch.autograd.grad(value, weight)[0]
+            return torch.autograd.grad(fitted(weight, batch).mean(), weight)[0]
         rows = np.concatenate([inside[index][0] for index in batch])
         golds = [inside[index][1] for index in batch]
         ends = np.cumsum([len(gold) for gold in golds])[:-1]
@@ -177,7 +175,8 @@ def fit_projection(
     best_loss = mean_loss(best)
     for epoch in range(1, max_iter + 1):
         for _ in range(math.ceil(LEAST_STEPS / n_batches)):  # repeats sentences if they are few
-            for batch in np.array_split(generator.permutation(len(inside)), n_batches):
+            order = put_on(device, generator.permutation(len(inside)))
+            for batch in np.array_split(order, n_batches):  # also of a tensor, without a copy
                 weight = weight - adam.step(slope(weight, batch))
         current_loss = mean_loss(weight)
         if current_loss < best_loss * (1 - LEAST_PROGRESS):
@@ -190,44 +189,30 @@ def fit_projection(
     return fetched(best), max_iter, False
 
 
-class _Padded(NamedTuple):
-    """Sentences on an accelerator, padded to the length of the longest.
+def _padded_losses(sentences: Sequence[SentenceTargets], device: str) -> Callable[[Any, Any], Any]:
+    """Return a function of a projection and of sentence numbers, with their losses (n,).
 
-    Attributes:
-        tokens: The tokens (n_sentences, longest, n_features).
-        gold: The depths (n_sentences, longest) or distances (n_sentences, longest, longest).
-        counts: 1 divided by the number of gold values of the sentence; 0 where there are none and
-            for the distance of a token from itself; same shape as `gold`.
+    The losses are those of `distance_loss` or `depth_loss`, computed on an accelerator for
+    sentences that are padded to the length of the longest.
     """
+    longest = max(len(rows) for rows, _ in sentences)
+    tokens, gold = [], []
+    for rows, targets in sentences:
+        more = (0, longest - len(rows))
+        tokens.append(np.pad(rows, (more, (0, 0))))
+        gold.append(np.pad(targets, more, constant_values=np.nan))
+    all_tokens, all_gold = put_on(device, np.stack(tokens)), put_on(device, np.stack(gold))
 
-    tokens: Any
-    gold: Any
-    counts: Any
-
-    @classmethod
-    def of(cls, sentences: Sequence[SentenceTargets], device: str) -> _Padded:
-        """Return the sentences on a device."""
-        rows, golds = zip(*sentences, strict=True)
-        longest = max(map(len, rows))
-        tokens = np.zeros((len(rows), longest, rows[0].shape[1]), np.float32)
-        gold = np.zeros((len(rows), *[longest] * golds[0].ndim), np.float32)
-        counts = np.zeros_like(gold)
-        for number, (own, target) in enumerate(sentences):
-            inside: Any = (number, *[slice(len(own))] * target.ndim)
-            tokens[number, : len(own)], gold[inside], counts[inside] = own, target, 1 / target.size
-        if gold.ndim == 3:
-            counts *= 1 - np.eye(longest, dtype=np.float32)
-        return cls(*(put_on(device, array) for array in (tokens, gold, counts)))
-
-    def losses(self, weight: Any, place: Any) -> Any:
-        """Return the loss (n,) of some sentences; see `distance_loss` and `depth_loss`."""
-        projected = self.tokens[place] @ weight
+    def losses(weight: Any, place: Any) -> Any:
+        projected, wanted = all_tokens[place] @ weight, all_gold[place]
         predicted = projected.square().sum(dim=2)
-        if self.gold.ndim == 3:
+        if wanted.ndim == 3:
             products = projected @ projected.mT
             predicted = predicted[:, :, None] + predicted[:, None] - 2 * products
-        error = (predicted - self.gold[place]).abs() * self.counts[place]
-        return error.flatten(1).sum(dim=1)
+        error = torch.where(wanted.isnan(), 0.0, predicted - wanted).abs()
+        return error.flatten(1).sum(dim=1) / (~wanted.isnan()).flatten(1).sum(dim=1)
+
+    return losses
 
 
 class _Geometry(NamedTuple):
@@ -273,6 +258,7 @@ class StructuralProbe(TransformerMixin, BaseEstimator):  # type: ignore[misc]  #
     random_state: int = 0
     device: str = "cpu"
 
+    @without_tf32()
     def fit(
         self,
         X: ArrayLike,

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from probekit.lazy_rows import Sum, fetched, places_on, put_on
+from probekit.lazy_rows import Sum, fetched, put_on, rows_of_block
+from probekit.memory import is_accelerator
 from probekit.probes.arrays import Floats
 from probekit.probes.kinds.base import TunedProbe, minimum
 from probekit.probes.kinds.registry import C_GRID
@@ -76,13 +77,7 @@ class SvmProbe(TunedProbe):
 
 
 def solve_hinge(
-    rows: Any,
-    truth: Any,
-    weights: Any,
-    C: float,
-    max_iter: int,
-    start: Floats,
-    device: str = "cpu",
+    rows: Any, truth: Any, weights: Any, C: float, max_iter: int, start: Floats, device: str = "cpu"
 ) -> tuple[Floats, int, bool]:
     """Return weights and biases (n_out, n_features + 1), the iteration count, and convergence.
 
@@ -102,14 +97,17 @@ def solve_hinge(
     penalty = 1.0 / (C * len(rows))
     # The diagonal of the Hessian if every row has a loss and weight 1; the bias has the last place.
     curvature = np.append(2 * fetched((rows**2).mean(axis=0)) + penalty, 2.0)
-    scaling, places = 1.0 / np.sqrt(curvature), places_on(device, rows.shape)
+    scaling = 1.0 / np.sqrt(curvature)
+    # Rows that are summed at once.
+    step = rows_of_block(rows.shape[1]) if is_accelerator(device) else len(rows)
 
     def objective(point: Floats) -> tuple[float, Floats]:
         """Return the mean objective and its gradient in scaled parameters."""
         parameters = point.reshape(start.shape) * scaling
         weight, bias = put_on(device, parameters[:, :-1]), put_on(device, parameters[:, -1:])
         loss, of_weight, of_bias = Sum(device), Sum(device), Sum(device)
-        for place in places:
+        for begin in range(0, len(rows), step):
+            place = slice(begin, begin + step)
             block, signs, counts = rows[place], truth[:, place], weights[:, place]
             hinge = (1.0 - signs * (weight @ block.T + bias)).clip(0.0)
             slopes = -2.0 * counts * signs * hinge / len(rows)

@@ -40,7 +40,7 @@ class DesignRows:
     again in each pass, to the same numbers.
     """
 
-    raw: Rows  # (n_samples, n_coordinates)
+    raw: LazyRows  # (n_samples, n_coordinates)
     mean: Floats  # (n_coordinates,), to subtract
     scale: Floats  # (n_coordinates,), to divide by
     dtype: torch.dtype
@@ -51,7 +51,7 @@ class DesignRows:
     @property
     def device(self) -> str:
         """The device of the rows."""
-        return LazyRows.of(self.raw).device
+        return self.raw.device
 
     def blocks(self, every: int = 1) -> Iterator[tuple[slice, Tensor]]:
         """Yield each block of every k-th row, with the slice of its rows."""
@@ -77,10 +77,9 @@ class DesignRows:
     @cached_property
     def _stored(self) -> Tensor:
         """The rows of the first blocks."""
-        rows = LazyRows.of(self.raw)
-        most: float = MAPPED_BYTES if rows.is_mapped else RESIDENT_BYTES
-        if rows.is_elsewhere:
-            most = available_memory(rows.device) / 2
+        most: float = MAPPED_BYTES if self.raw.is_mapped else RESIDENT_BYTES
+        if self.raw.is_elsewhere:
+            most = available_memory(self.device) / 2
         n_stored = int(most // (self.raw.shape[1] * torch.finfo(self.dtype).bits // 8 or 1))
         n_stored = len(self) if n_stored >= len(self) else n_stored - n_stored % self._at_once
         shape = n_stored, self.raw.shape[1]
@@ -98,14 +97,13 @@ class DesignRows:
 
     def _standardised(self, places: Sequence[slice | Codes]) -> Iterator[Tensor]:
         """Yield the rows of each slice or array of row numbers, in new memory."""
-        rows = LazyRows.of(self.raw)
-        if rows.is_elsewhere:
-            yield from rows.scaled(self.mean, self.scale).tensors(places)
+        if self.raw.is_elsewhere:
+            yield from self.raw.scaled(self.mean, self.scale).tensors(places)
             return
         dtype = np.float64 if self.dtype == torch.float64 else np.float32
         mean, scale = self.mean.astype(dtype), self.scale.astype(dtype)
         for place in places:
-            block = np.subtract(rows[place], mean)
+            block = np.subtract(self.raw[place], mean)
             block /= scale
             yield torch.from_numpy(block)
 
@@ -187,7 +185,7 @@ def shared(X: Rows, weights: Sequence[Features | Mask], typical: Mask) -> Design
     counted: Mask = np.any(of_rows, axis=0)  # the rows of at least one share
     # Mean and scale are rounded to the dtype, so that `fold` exactly undoes the standardisation.
     mean, scale = (v.astype(kind).astype(np.float64) for v in moments(X, counted, typical))
-    rows = DesignRows(X, mean, scale, dtype)
+    rows = DesignRows(LazyRows.of(X), mean, scale, dtype)
     # Without typical rows, all rows of the shares are measured.
     is_measured = counted & typical if np.any(counted & typical) else counted
     # Not kept in a variable: at 4096 features, correlations have 67 MB.

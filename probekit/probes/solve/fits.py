@@ -18,13 +18,7 @@ from numpy.typing import NDArray
 from probekit.lazy_rows import LazyRows, fetched
 from probekit.probes.arrays import Codes, Features, Floats, Mask, Rows
 from probekit.probes.solve.descent import StoppingRule
-from probekit.probes.solve.layers import (
-    AffineLayer,
-    FittedLayers,
-    on_rows,
-    through,
-    with_reference,
-)
+from probekit.probes.solve.layers import AffineLayer, FittedLayers, on_rows, through, with_reference
 from probekit.probes.solve.solver import DEFAULT_STOPPING, Fit, OnFit, Problem, Solver
 
 # Selecting C only compares accuracies, so these fits may stop earlier than the final one.

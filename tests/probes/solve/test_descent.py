@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from probekit import lazy_rows
+from probekit.lazy_rows import LazyRows
 from probekit.probes.solve import coordinates
 from probekit.probes.solve.coordinates import Coordinates, Factor, Product, centred
 from probekit.probes.solve.descent import BEYOND, StoppingRule, descend
@@ -193,7 +194,7 @@ def test_sums_over_blocks_are_in_float64(monkeypatch):
     # In float32 the ones would be lost in the partial sum.
     monkeypatch.setattr(lazy_rows, "BLOCK_ROWS", 1)
     X = np.array([[1e8]] + [[1.0]] * 64, dtype=np.float32)
-    rows = DesignRows(X, np.zeros(1), np.ones(1), torch.float32)
+    rows = DesignRows(LazyRows.of(X), np.zeros(1), np.ones(1), torch.float32)
     one = torch.ones(1, 1)
     made = Objectives(
         rows=rows,
