@@ -170,8 +170,8 @@ def work_at(
     device: str | None = None,
     n_threads: int | None = None,
     seed: int = 0,
-) -> Iterator[tuple[Location, ShardDone]]:
-    """Compute shards until none is missing for any job; yield each with the location of its cache.
+) -> Iterator[ShardDone]:
+    """Compute shards until none is missing for any job; yield each after it is saved.
 
     Caches without a job are skipped if another cache at the place has one.
 
@@ -202,8 +202,7 @@ def work_at(
                 continue
             with threads(n_threads or cpu_count()):
                 work = job.open(cache, device)
-                for done in compute_shards(work, seed):
-                    yield cache, done
+                yield from compute_shards(work, seed)
             finish(work.store, job)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import math
 import os
 import signal
 import socket
@@ -25,7 +26,7 @@ from probekit.provenance import install_command
 from probekit.terminal import Watcher
 
 _DEATHS_IN_A_ROW = 3  # per worker, while no other one finishes a shard or task; then an error
-_SECONDS_TO_WAIT = 1  # for a worker, before the caller looks at the folder of its run
+_SECONDS_TO_WAIT = 1  # for a worker, before the folder of its run is read again
 _SECONDS_TO_PLACE = 20  # waiting time for resources before a message, and for a connection
 
 
@@ -71,7 +72,7 @@ def by_ray(
         workers = _Workers(ray, work_at, work.store.folder, options, needs, n_workers, watcher)
         try:
             while workers.running:
-                for _, done in workers.wait():
+                for done in workers.wait():
                     on_rows(done.rows)
         finally:
             workers.stop()
@@ -104,6 +105,7 @@ def tasks_by_ray(
         StoreError: workers die repeatedly.
     """
     job = RunJob.read(folder)
+    assert job is not None, "the process of the run has written it"
     needs = {"CPU": job.n_threads, "GPU": _n_gpus(device), "memory": job.bytes}
     with _connected(address) as ray:
         n_workers = n_workers or _room(ray, needs)
@@ -165,7 +167,7 @@ class _Workers:
         self._ray, self._watcher, self._seeds = ray, watcher, count()
         self._new = partial(remote.remote, place, **options)
         self._most_deaths, self._deaths = _DEATHS_IN_A_ROW * n_workers, 0
-        self._silent_since: float | None = time.monotonic()  # None after the first shard or task
+        self._silent_since = time.monotonic()  # infinite after the first shard or task
         self.running = list[Any]()
         for _ in range(n_workers):
             self.start()
@@ -175,7 +177,7 @@ class _Workers:
         self.running.append(self._new(seed=next(self._seeds)))
 
     def wait(self) -> list[Any]:
-        """Wait a second at most; return what the workers have done since, usually one or nothing.
+        """Wait a second at most; return the shards or tasks that were done, often none.
 
         Raises:
             StoreError: too many workers died in a row.
@@ -186,7 +188,7 @@ class _Workers:
         for worker in ready:
             try:
                 found.append(self._ray.get(next(worker)))
-                self._deaths, self._silent_since = 0, None
+                self._deaths, self._silent_since = 0, math.inf
             except StopIteration:
                 self.running.remove(worker)
             except errors.RayTaskError as error:
@@ -204,8 +206,7 @@ class _Workers:
                 self._watcher.tell(f"a worker died and is replaced: {why}")
                 self.running.remove(worker)
                 self.start()
-        is_silent = self._silent_since is not None
-        if is_silent and time.monotonic() - self._silent_since > _SECONDS_TO_PLACE:
+        if time.monotonic() - self._silent_since > _SECONDS_TO_PLACE:
             self._silent_since = time.monotonic()
             self._watcher.tell(
                 "waiting for resources of the cluster, or loading the model: "

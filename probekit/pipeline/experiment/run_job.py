@@ -28,7 +28,7 @@ from probekit.activations.store import ActivationStore, files_at
 from probekit.activations.upkeep import is_cache
 from probekit.errors import (
     DamagedError,
-    MissingError,
+    DeviceLostError,
     ProbekitError,
     StoreError,
     StoreMismatchError,
@@ -51,7 +51,6 @@ from probekit.results.table import load_table
 from probekit.terminal import SILENT, Watcher
 
 FORMAT = 1  # of the job file
-_PAUSE = 1.0  # seconds until a worker without a task reads the folder again
 
 
 class TaskDone(NamedTuple):
@@ -60,6 +59,10 @@ class TaskDone(NamedTuple):
     run: str
     task: str
     seconds: float
+
+    def __str__(self) -> str:
+        """Return it as a line of text."""
+        return f"{self.run}: {self.task}, {self.seconds:.1f} s"
 
 
 class _Task(NamedTuple):
@@ -72,27 +75,23 @@ class _Task(NamedTuple):
 
 @dataclass(frozen=True)
 class RunJob:
-    """What a worker needs to measure the sites of a run.
+    """What a worker needs to do the tasks of a run.
 
     Attributes:
         experiment: the experiment; its files must be accessible to the worker.
         n_threads: threads of a site, the same for all workers.
-        bytes: predicted memory of a worker.
-        data: digest of the data.
-        activations: digest of given activations; "" if a model computes them.
-        caches: folder or URL of the cache of each network, by target; empty for given activations.
-        code: versions of the code that computes the results.
         edit_threads: threads of an edit.
+        bytes: predicted memory of a worker.
+        caches: folder or URL of the cache of each network, by target; empty for given activations.
+        identity: digests of code and data and versions of packages, which a worker must have too.
     """
 
     experiment: AnyExperiment
     n_threads: int
-    bytes: int
-    data: str
-    activations: str
-    caches: Mapping[str, str]
-    code: Mapping[str, Any]
     edit_threads: int
+    bytes: int
+    caches: Mapping[str, str]
+    identity: Mapping[str, Any]
 
     @classmethod
     def of(cls, source: Source, bytes: int) -> RunJob | None:
@@ -100,25 +99,21 @@ class RunJob:
 
         `bytes` is the predicted memory of a worker.
         """
-        experiment, digest, caches = source.experiment, "", dict[str, str]()
+        caches = {}
         if isinstance(source, ModelSource):
-            if source.experiment.data.in_memory or source.experiment.model.in_memory:
-                return None
+            is_in_memory = source.experiment.data.in_memory or source.experiment.model.in_memory
             caches = {name: str(one.store.folder) for name, one in source.captured.items()}
-        elif isinstance(source, GivenSource):
-            if experiment.data.file is None:
-                return None
-            digest = source.given.digest
-        data, n_threads = source.rows.dataset.digest, threads_of_site(source)
+        else:
+            is_in_memory = source.experiment.data.file is None
+        if is_in_memory:
+            return None
         return cls(
-            experiment=experiment,
-            n_threads=n_threads,
-            bytes=bytes,
-            data=data,
-            activations=digest,
-            caches=caches,
-            code=_code(),
+            experiment=source.experiment,
+            n_threads=threads_of_site(source),
             edit_threads=torch.get_num_threads(),
+            bytes=bytes,
+            caches=caches,
+            identity=_identity(source),
         )
 
     def write(self, folder: Path) -> None:
@@ -131,26 +126,24 @@ class RunJob:
         write_atomic(folder / JOB, seal(content, FORMAT))
 
     @classmethod
-    def read(cls, folder: Path) -> RunJob:
-        """Return the job in the folder of a run.
+    def read(cls, folder: Path) -> RunJob | None:
+        """Return the job in the folder of a run; None if it has not begun to probe, or has ended.
 
         Raises:
-            MissingError: there is none.
             StoreError: it cannot be read, or is of another version of probekit.
         """
         path = folder / JOB
         try:
             with as_store_error("read", path):
                 content = unseal(path.read_bytes(), str(path), FORMAT)
-        except StoreError as error:
-            if path.exists():
-                raise
-            raise MissingError(f"{folder} has no {JOB}: its run has not begun to probe.") from error
-        try:
             is_given = "activations" in content["experiment"]
             settings = ActivationExperiment if is_given else Experiment
             text = json.dumps(content.pop("experiment"))
             return cls(settings.model_validate_json(text), **content)
+        except StoreError:
+            if path.exists():
+                raise
+            return None
         except (KeyError, TypeError, ValidationError) as error:
             raise DamagedError(f"{path} is not the job of a run: {error}.") from error
 
@@ -161,36 +154,32 @@ class RunJob:
             StoreMismatchError: code or data differ from those of the run.
             ProbekitError: the data or activations cannot be read on this machine.
         """
-        own = _code()
-        differing = [name for name, value in self.code.items() if own.get(name) != value]
-        if differing:
-            raise StoreMismatchError(
-                f"This worker differs from the run in {', '.join(differing)}, so that its results "
-                "could differ. Install the same versions on all machines."
-            )
         source: Source
         if isinstance(self.experiment, ActivationExperiment):
             source = read_given(self.experiment)
-            same_activations = source.given.digest == self.activations
         else:
             stores = {name: ActivationStore.open(as_place(p)) for name, p in self.caches.items()}
-            captured = {name: Captured(store, 0, 0, "") for name, store in stores.items()}
-            rows, models = prepare(self.experiment), Networks(self.experiment, device)
             source = ModelSource(
-                experiment=self.experiment, rows=rows, models=models, captured=captured
+                experiment=self.experiment,
+                rows=prepare(self.experiment),
+                models=Networks(self.experiment, device),
+                captured={name: Captured(store, 0, 0, "") for name, store in stores.items()},
             )
-            same_activations = True  # a cache is known by its place, which is its identity
-        if source.rows.dataset.digest != self.data or not same_activations:
+        own = _identity(source)
+        differing = [name for name, value in self.identity.items() if own.get(name) != value]
+        if differing:
             raise StoreMismatchError(
-                "The data of this worker differ from those of the run: a file was changed, or is "
-                "another one on this machine. Give all machines the same files."
+                f"This worker differs from the run in {', '.join(differing)}, so that its results "
+                "could differ. Install the same versions, and give the same files, on all machines."
             )
         return source
 
 
-def _code() -> dict[str, Any]:
-    """Return the versions of all code that computes results, by name."""
-    return {"source code": digest_sources(), "parts": dict(PART_VERSIONS)} | versions()
+def _identity(source: Source) -> dict[str, Any]:
+    """Return the digests and versions that a worker must share; a cache is known by its place."""
+    code = {"source code": digest_sources(), "parts": dict(PART_VERSIONS)} | versions()
+    activations = {"activations": source.given.digest} if isinstance(source, GivenSource) else {}
+    return code | {"data": source.rows.dataset.digest} | activations
 
 
 @contextmanager
@@ -201,7 +190,12 @@ def by_workers(folder: Path, watcher: Watcher) -> Iterator[Callable[[], None]]:
 
 
 def work_on(
-    root: Path, *, device: str = "cpu", seed: int = 0, cache_root: Location | None = None
+    root: Path,
+    *,
+    device: str = "cpu",
+    seed: int = 0,
+    cache_root: Location | None = None,
+    watcher: Watcher = SILENT,
 ) -> Iterator[TaskDone]:
     """Do tasks of the runs in a folder until no run is in progress; yield each after it is saved.
 
@@ -211,6 +205,8 @@ def work_on(
         seed: random seed of the order of tasks; should differ between workers.
         cache_root: folder with caches on a disk of this machine. Sites that are sealed in a copy
             there are read from it, and measured first.
+        watcher: receives a message about a run that is passed over, because its process has died
+            and its tasks fail.
 
     Raises:
         StoreMismatchError: code or data differ from those of a run in progress, or of `root`.
@@ -225,56 +221,49 @@ def work_on(
         for folder in runs_in_progress(root):
             # The run process may have been killed: then tasks are done, but not waited for.
             is_waiting |= is_held(folder)
-            if (folder / JOB).exists():
-                if folder not in works:
-                    works[folder] = _work_on_run(folder, device, random, cache_root)
-                try:
-                    with naming_lost_device(device):
-                        while (done := next(works[folder], None)) is not None:
-                            yield done
-                except ProbekitError:
-                    # A run that was given up may have lost its data, or be of another version.
-                    if is_held(folder) or folder == root:
-                        raise
+            work = works.setdefault(folder, _work_on_run(folder, device, random, cache_root))
+            try:
+                with naming_lost_device(device):
+                    while (done := next(work, None)) is not None:
+                        yield done
+            except ProbekitError as error:
+                # A run that was given up may have lost its data, or be of another version.
+                if is_held(folder) or folder == root or isinstance(error, DeviceLostError):
+                    raise
+                watcher.tell(f"{folder} is passed over: {error}")
         if is_waiting:
-            time.sleep(_PAUSE)
+            pause()
 
 
 def _work_on_run(
     folder: Path, device: str, random: np.random.Generator, cache_root: Location | None
 ) -> Iterator[TaskDone | None]:
     """Yield each task of a run that this process did, and None when there is none to do now."""
-    job = RunJob.read(folder)
-    source, table = job.open(device), None
-    copy, copied = _copy_on(cache_root, source)
-    probers = make_probers(job.experiment, source.rows, device)
-    sites, is_far = list[_Task](), list[bool]()
-    for position, prober in enumerate(probers):
-        near, far = (SiteJob.of(one, position, prober, folder, SILENT) for one in (copy, source))
+    while (job := RunJob.read(folder)) is None:
+        yield None
+    source = job.open(device)
+    copy, copied = _copy_in(cache_root, source)
+    sites = []
+    for position, prober in enumerate(make_probers(job.experiment, source.rows, device)):
+        far = SiteJob.of(source, position, prober, folder, SILENT)
+        near = replace(far, source=copy)
         for task in tasks_of(source, position, folder.name):
             selection, _, origin = task
-            is_near = selection is not None and copied.issuperset(
-                part.site for part in selection.parts
-            )
-            site = near if is_near else far
-            name = f"{origin['site']} at {origin['position']}"
-            sites.append(_Task(name, partial(site.read, task), partial(site.measure, task)))
-            is_far.append(not is_near)
-    order = np.lexsort((random.random(len(sites)), np.array(is_far)))  # by the last key first
-    yield from _done(folder, [sites[number] for number in order], job.n_threads)
-    if getattr(job.experiment, "interventions", ()):
+            is_far = selection is None or not copied.issuperset(one.site for one in selection.parts)
+            site, name = far if is_far else near, f"{origin['site']} at {origin['position']}"
+            of_site = _Task(name, partial(site.read, task), partial(site.measure, task))
+            sites.append((is_far, random.random(), of_site))
+    yield from _done(folder, [task for *_, task in sorted(sites)], job.n_threads)
+    if isinstance(source, ModelSource) and source.experiment.interventions:
         # The run process writes it when all sites are measured.
         while not (path := folder / "results.csv").exists():
             yield None
-        table = load_table(path)
-    edits = Edits.of(source, table)
-    if edits is not None:
-        parts = [
+        parts = Edits.of(source, load_table(path)).parts
+        edits = [
             _Task(one.title, partial(read_part, one, folder), partial(compute_part, one, folder))
-            for one in edits.all_parts
+            for one in (parts[number] for number in random.permutation(len(parts)))
         ]
-        order = random.permutation(len(parts))
-        yield from _done(folder, [parts[number] for number in order], job.edit_threads)
+        yield from _done(folder, edits, job.edit_threads)
 
 
 def _done(folder: Path, tasks: Sequence[_Task], n_threads: int) -> Iterator[TaskDone | None]:
@@ -282,21 +271,21 @@ def _done(folder: Path, tasks: Sequence[_Task], n_threads: int) -> Iterator[Task
     while tasks:
         left = []
         for task in tasks:
-            start = time.monotonic()
             if task.read() is not None:
                 continue
+            start = time.monotonic()
             with threads(n_threads):
-                result = task.compute()
-            if result is None:
-                left.append(task)
-            else:
+                is_done = task.compute() is not None
+            if is_done:
                 yield TaskDone(str(folder), task.name, time.monotonic() - start)
+            else:
+                left.append(task)
         if left:
             yield None
         tasks = left
 
 
-def _copy_on(cache_root: Location | None, source: Source) -> tuple[Source, set[str]]:
+def _copy_in(cache_root: Location | None, source: Source) -> tuple[Source, set[str]]:
     """Return the source that reads copies of its caches in a folder, and the sites in all of them.
 
     A site is in a copy if it is finished and has the same digests.
@@ -306,7 +295,7 @@ def _copy_on(cache_root: Location | None, source: Source) -> tuple[Source, set[s
     copies, copied = dict[str, Captured](), set(source.rows.sites)
     for target, captured in source.captured.items():
         place = join(cache_root, captured.store.identity.key)
-        if place == captured.store.folder or not is_cache(files_at(place)):
+        if not is_cache(files_at(place)):
             return source, set()
         copy = ActivationStore.open(place)
         copies[target] = replace(captured, store=copy)

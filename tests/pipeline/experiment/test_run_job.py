@@ -2,8 +2,6 @@
 
 import json
 import shutil
-import time
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
@@ -21,12 +19,12 @@ from probekit.pipeline.measure.run_folder import do_task, until_done
 from probekit.provenance import PART_VERSIONS
 from probekit.results.record import runs_in_progress
 from tests.pipeline.intervene.cause_experiment import write_experiment
-from tests.pipeline.planted import QUICK, QUICK_SITES
+from tests.pipeline.planted import QUICK, QUICK_SITES, helped
+from tests.pipeline.scale import Heard
 
 
 @pytest.fixture(autouse=True)
 def quick_looks(monkeypatch):
-    monkeypatch.setattr(run_job, "_PAUSE", 0.05)
     monkeypatch.setattr(run_folder, "_PAUSE", 0.05)
 
 
@@ -35,18 +33,6 @@ def tables(folder):
     paths = [*folder.rglob("*.csv"), *folder.glob("sites/**/*"), *folder.glob("causes/parts/*")]
     paths = [path for path in paths if path.is_file()]
     return {path.relative_to(folder): path.read_bytes() for path in paths}
-
-
-def helped(start, root, n_workers=1, **options):
-    """Return the result of a run and the tasks that each worker did at the same time."""
-    with ThreadPoolExecutor() as threads:
-        running = threads.submit(start)
-        while not runs_in_progress(root) and not running.done():
-            time.sleep(0.01)
-        workers = [
-            threads.submit(list, work_on(root, seed=seed, **options)) for seed in range(n_workers)
-        ]
-        return running.result(), [worker.result() for worker in workers]
 
 
 def test_workers_measure_every_site_once_and_the_tables_are_those_of_one_process(planted, own):
@@ -131,12 +117,15 @@ def test_a_worker_with_other_code_is_refused(interrupted, monkeypatch):
 
 def test_a_run_that_was_given_up_does_not_stop_a_worker_of_all_runs(own, interrupted, monkeypatch):
     monkeypatch.setitem(PART_VERSIONS, next(iter(PART_VERSIONS)), 99)
-    assert list(work_on(own.folder / "runs")) == []
+    heard = Heard()
+    assert list(work_on(own.folder / "runs", watcher=heard)) == []
+    (message,) = heard.messages
+    assert message.startswith(f"{interrupted} is passed over: This worker differs")
 
 
 def test_a_worker_with_other_data_is_refused(own, interrupted):
     own.rows.iloc[2:].to_csv(own.folder / "rows.csv", index=False)
-    with pytest.raises(StoreMismatchError, match="a file was changed"):
+    with pytest.raises(StoreMismatchError, match="differs from the run in data"):
         list(work_on(interrupted))
 
 
@@ -164,5 +153,5 @@ def test_tasks_of_others_are_attempted_again_after_a_pause():
             yield None if task == "b" and events.count("pause") < 2 else task.upper()
 
     found = until_done(["a", "b"], attempt, lambda: events.append("pause"))
-    assert dict(found) == {0: "A", 1: "B"}
+    assert dict(found) == {"a": "A", "b": "B"}
     assert events == ["a", "b", "b", "pause", "b", "pause", "b"]
