@@ -3,7 +3,8 @@
 `probekit run` writes what a worker needs into the folder of the run. A worker, `probekit worker
 FOLDER`, reads the data itself, does the tasks that no other process does (see `do_task`): it
 measures sites, and computes edits when the scores of all sites are there. The process of the run
-alone merges the results: its tables do not depend on who did which task.
+alone merges the results: its tables do not depend on who did which task, if all processes compute
+on one type of device.
 """
 
 from __future__ import annotations
@@ -79,6 +80,7 @@ class RunJob:
 
     Attributes:
         experiment: the experiment; its files must be accessible to the worker.
+        created: start time of the run.
         n_threads: threads of a site, the same for all workers.
         edit_threads: threads of an edit.
         bytes: predicted memory of a worker.
@@ -87,6 +89,7 @@ class RunJob:
     """
 
     experiment: AnyExperiment
+    created: str
     n_threads: int
     edit_threads: int
     bytes: int
@@ -94,10 +97,10 @@ class RunJob:
     identity: Mapping[str, Any]
 
     @classmethod
-    def of(cls, source: Source, bytes: int) -> RunJob | None:
+    def of(cls, source: Source, created: str, bytes: int) -> RunJob | None:
         """Return the job of a source with activations; None if rows or network are in memory.
 
-        `bytes` is the predicted memory of a worker.
+        `created` is the start time of the run, `bytes` the predicted memory of a worker.
         """
         caches = {}
         if isinstance(source, ModelSource):
@@ -109,6 +112,7 @@ class RunJob:
             return None
         return cls(
             experiment=source.experiment,
+            created=created,
             n_threads=threads_of_site(source),
             edit_threads=torch.get_num_threads(),
             bytes=bytes,
@@ -245,7 +249,7 @@ def _work_on_run(
     copy, copied = _copy_in(cache_root, source)
     sites = []
     for position, prober in enumerate(make_probers(job.experiment, source.rows, device)):
-        far = SiteJob.of(source, position, prober, folder, SILENT)
+        far = SiteJob.of(source, position, prober, folder, job.created, SILENT)
         near = replace(far, source=copy)
         for task in tasks_of(source, position, folder.name):
             selection, _, origin = task

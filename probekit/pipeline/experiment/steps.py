@@ -130,7 +130,7 @@ def run_source(
         folder = RunFolder(path, created)
         with step("capture"):
             source = source.open(partial(capture_models, cache_root=cache_root, watcher=watched))
-        job = RunJob.of(source, n_bytes)
+        job = RunJob.of(source, created, n_bytes)
         if job is not None:
             job.write(path)
         elif crew is not None:

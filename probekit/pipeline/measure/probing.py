@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -89,7 +88,7 @@ def probe_sites(
     """
     selections, of_rows = source.rows.selections, source.rows.positions[position]
     n_threads = threads_of_site(source)
-    job = SiteJob.of(source, position, prober, folder.path, watcher)
+    job = SiteJob.of(source, position, prober, folder.path, folder.created, watcher)
     tasks = tasks_of(source, position, folder.path.name)
     read = {stem: job.read((selection, stem, origin)) for selection, stem, origin in tasks}
     saved = {stem: site for stem, site in read.items() if site is not None}
@@ -186,6 +185,7 @@ class SiteJob:
         prober: measures each site.
         saved: reads and writes the results.
         run_dir: folder of the run.
+        created: start time of the run; saved with the probes, so that all processes write the same.
         progress: receives the progress of the fits.
         needed: predicted memory of a process, in bytes.
     """
@@ -195,18 +195,25 @@ class SiteJob:
     prober: Prober
     saved: SavedSiteResults
     run_dir: Path
+    created: str
     progress: _Progress
     needed: int
 
     @classmethod
     def of(
-        cls, source: Source, position: int, prober: Prober, run_dir: Path, watcher: Watcher
+        cls,
+        source: Source,
+        position: int,
+        prober: Prober,
+        run_dir: Path,
+        created: str,
+        watcher: Watcher,
     ) -> SiteJob:
         """Return the job of the sites at a position."""
         saved = SavedSiteResults(run_dir, prober.truth_of, len(prober.data.classes))
         progress = _Progress(watcher, 0, len(source.rows.selections))
         needed = probing_bytes([prober], source.widths)  # here: sources in workers have no rows
-        return cls(source, position, prober, saved, run_dir, progress, needed)
+        return cls(source, position, prober, saved, run_dir, created, progress, needed)
 
     def __call__(self, task: SiteTask) -> SiteResult | None:
         """Return the results of a site, measured now or before; None if another process does it."""
@@ -289,7 +296,7 @@ class SiteJob:
                 **self.source.probe_facts(self.position),
                 metrics=metrics,
                 is_tested=not prober.is_nested,
-                created=datetime.now(UTC).isoformat(timespec="seconds"),
+                created=self.created,
                 versions=versions(),
             )
             SavedProbe(fit.layers, tuple(map(str, classes)), facts).save(self.run_dir / stem)

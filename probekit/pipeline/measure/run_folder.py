@@ -93,7 +93,7 @@ class RunFolder:
     def __init__(self, path: Path, created: str) -> None:
         write_atomic(path / STARTED, created)
         sweep_drafts(path.rglob(".*"))
-        self.path = path
+        self.path, self.created = path, created
         self._digests: dict[str, str] = {}
 
     def write(self, name: str, content: bytes | str) -> None:
