@@ -8,8 +8,8 @@ command without that of the same command when there is nothing left to compute; 
 is that in run.json. "memory" is the largest resident memory of a process. Ratios are predictions
 divided by measurements. Nothing else should run on the machine.
 
-For given activations, the time of a hundred such sites is predicted for up to 64 workers with a core
-each, from the measured time of a site.
+For given activations, the time of a hundred such sites is predicted for up to 64 workers, each with
+a core, from the measured time of a site.
 """
 
 from __future__ import annotations

@@ -519,12 +519,18 @@ def _fill_site(
 
 
 class ShardDone(NamedTuple):
-    """A computed shard: index, number of sites, number of rows, and duration in seconds."""
+    """A computed shard: its cache, index, numbers of sites and rows, and the seconds it took."""
 
+    cache: str
     shard: int
     sites: int
     rows: int
     seconds: float
+
+    def __str__(self) -> str:
+        """Return it as a line of text."""
+        rows = f"{self.rows} rows of {self.sites} sites"
+        return f"{self.cache}: shard {self.shard}, {rows}, {self.seconds:.1f} s"
 
 
 def compute_shards(work: Work, seed: int) -> Iterator[ShardDone]:
@@ -558,7 +564,8 @@ def compute_shards(work: Work, seed: int) -> Iterator[ShardDone]:
                     work.compute({shard: sites})
                     seconds = time.monotonic() - start
                     slowest = max(slowest, seconds)
-                    yield ShardDone(shard, len(sites), work.n_rows_of(shard), seconds)
+                    n_rows, place = work.n_rows_of(shard), str(store.folder)
+                    yield ShardDone(place, shard, len(sites), n_rows, seconds)
         todo = {shard: sites for shard, sites in todo.items() if store.missing_sites(sites, shard)}
         if todo:
             time.sleep(_PAUSE)

@@ -6,7 +6,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -74,7 +74,7 @@ def cache() -> None:
 @click.option(
     "--workers",
     type=click.IntRange(min=0),
-    help="Number of parallel processes or Ray actors; 0 only creates the caches, to be filled by "
+    help="Number of parallel processes or Ray workers; 0 only creates the caches, to be filled by "
     "`probekit worker`.",
 )
 @click.option("--engine", type=click.Choice(["processes", "ray"]), help="Type of workers.")
@@ -127,9 +127,8 @@ def capture_command(
             from probekit.pipeline.capture.jobs import by_processes
             from probekit.products import check_device
 
-            check_device(
-                device, several=True
-            )  # local workers use this machine; Ray actors may run on others
+            # Local workers use this machine; those of a cluster may run on others.
+            check_device(device, several=True)
             crew = partial(by_processes, n_workers=workers or os.cpu_count() or 1, **shared)
         captured = capture_only(
             experiment, cache_root=cache_root, device=device, watcher=watcher, crew=crew
@@ -212,34 +211,24 @@ def worker(
             )
         time.sleep(1)
 
-    from joblib import cpu_count
-
     from probekit.pipeline.capture.jobs import work_at
     from probekit.pipeline.experiment.run_job import work_on
-    from probekit.products import threads as with_threads
     from probekit.progress import ProgressLines
     from probekit.workers import exit_with_parent
 
     if parent is not None:
         exit_with_parent(parent)
-    used_seed = int.from_bytes(os.urandom(4), "little") if seed is None else seed
-    n_done, what = 0, "task" if at_run else "shard"
+    seed = int.from_bytes(os.urandom(4), "little") if seed is None else seed
+    found: Iterator[Any] = work_at(place, only=job, device=device, n_threads=threads, seed=seed)
     if at_run:
-        options: dict[str, Any] = {"seed": used_seed, "wait": end - time.monotonic()}
-        options |= {"device": device or "cpu", "cache_root": copies, "watcher": ProgressLines()}
-        for task in work_on(Path(place), **options):
-            n_done += 1
-            line = f"{task.run}: {task.task}, {task.seconds:.1f} s"
-            click.echo(json.dumps(task._asdict()) if as_json else line)
-    else:
-        with with_threads(threads or cpu_count()):
-            for folder, done in work_at(place, only=job, device=device, seed=used_seed):
-                n_done += 1
-                line = f"{folder}: shard {done.shard}, {done.rows} rows of {done.sites} sites, "
-                line += f"{done.seconds:.1f} s"
-                content = {"cache": str(folder), **done._asdict()}
-                click.echo(json.dumps(content) if as_json else line)
-    click.echo(f"{counted(n_done, what)} computed; no {what} is missing in {place}", err=True)
+        of_run = partial(work_on, Path(place), device=device or "cpu", seed=seed)
+        waiting = end - time.monotonic()
+        found = of_run(cache_root=copies, wait=waiting, watcher=ProgressLines())
+    n_done, what = 0, "task" if at_run else "shard"
+    for done in found:
+        n_done += 1
+        click.echo(json.dumps(done._asdict()) if as_json else str(done))
+    click.echo(f"{counted(n_done, what)} computed; no other {what} is left in {place}", err=True)
 
 
 _common_options = together(cache_option, json_option)

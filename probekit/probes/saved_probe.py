@@ -88,7 +88,7 @@ class ProbeFacts(Facts):
         is_tested: whether rows were held out to test it. Not after a nested cross-validation, whose
             saved probes are fitted on all rows.
         seed: the random seed for folds and draws.
-        created: the time of creation, in ISO 8601.
+        created: the time of creation, of a probe of a run its start, in ISO 8601.
         versions: the versions of the libraries.
     """
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from safetensors import SafetensorError
 
+from probekit.activations.records import ROWS, SPEC
 from probekit.errors import DamagedError, DataError, MissingError, ProbekitError, StoreError
 from probekit.files import inside, why_unreadable
 from probekit.probes.targets import NO_CONTROL_TASK
@@ -227,6 +228,8 @@ def runs_in_progress(root: Path) -> list[Path]:
             found.append(Path(folder))
         if STARTED in files or "run.json" in files:
             names[:] = [name for name in names if name == "checkpoints"]
+        elif SPEC in files and ROWS in files:  # a cache, whose sites may have millions of files
+            names.clear()
     return found
 
 

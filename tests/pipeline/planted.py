@@ -1,12 +1,16 @@
 """A small data set with a planted signal, an experiment on it, and its runs."""
 
 import shutil
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pandas as pd
 
 from probekit.experiment.loader import load_experiment
 from probekit.pipeline.experiment.run import run
+from probekit.pipeline.experiment.run_job import work_on
+from probekit.results.record import runs_in_progress
 from tests.pipeline.texts import text_of
 
 YAML = text_of("planted.yaml")
@@ -51,6 +55,18 @@ class Planted:
         """Copy a finished run of another folder here and return its folder."""
         place = finished.relative_to(finished.parents[1])
         return shutil.copytree(finished, self.folder / "runs" / place)
+
+
+def helped(start, root, n_workers=1, **options):
+    """Return the result of a run and the tasks that each worker did at the same time."""
+    with ThreadPoolExecutor() as threads:
+        running = threads.submit(start)
+        while not runs_in_progress(root) and not running.done():
+            time.sleep(0.01)
+        workers = [
+            threads.submit(list, work_on(root, seed=seed, **options)) for seed in range(n_workers)
+        ]
+        return running.result(), [worker.result() for worker in workers]
 
 
 def write_rows(path):

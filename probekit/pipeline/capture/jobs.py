@@ -42,7 +42,7 @@ from probekit.model.network import Network
 from probekit.pipeline.experiment.prepare import TextRows, prepare
 from probekit.pipeline.experiment.source import TASK, target_network
 from probekit.probes.targets import NETWORKS
-from probekit.products import check_device
+from probekit.products import check_device, threads
 from probekit.provenance import digest_json, seal, unseal
 from probekit.terminal import Watcher
 
@@ -164,9 +164,14 @@ def jobs_in(files: Files) -> dict[str, Job]:
 
 
 def work_at(
-    place: Location, *, only: str | None = None, device: str | None = None, seed: int = 0
-) -> Iterator[tuple[Location, ShardDone]]:
-    """Compute shards until none is missing for any job; yield each with the location of its cache.
+    place: Location,
+    *,
+    only: str | None = None,
+    device: str | None = None,
+    n_threads: int | None = None,
+    seed: int = 0,
+) -> Iterator[ShardDone]:
+    """Compute shards until none is missing for any job; yield each after it is saved.
 
     Caches without a job are skipped if another cache at the place has one.
 
@@ -175,6 +180,7 @@ def work_at(
         only: name of the only job to do; None for all. If there is no such job, nothing is done:
             another worker may have completed it.
         device: compute device; None for the device type of each cache.
+        n_threads: number of CPU threads; None for one per core.
         seed: random seed for the order of shards; should differ between workers.
 
     Raises:
@@ -194,9 +200,9 @@ def work_at(
         for name, job in jobs[str(cache)].items():
             if only is not None and name != only:
                 continue
-            work = job.open(cache, device)
-            for done in compute_shards(work, seed):
-                yield cache, done
+            with threads(n_threads or cpu_count()):
+                work = job.open(cache, device)
+                yield from compute_shards(work, seed)
             finish(work.store, job)
 
 
@@ -288,9 +294,9 @@ def by_processes(
     """
     n_processes = min(n_workers, len(lacking))
     put_job(job, work)
-    threads = n_threads or max(1, cpu_count() // n_processes)
+    n_threads = n_threads or max(1, cpu_count() // n_processes)
     try:
-        with _start_workers(job, work, n_processes, device, threads) as (workers, lines):
+        with _start_workers(job, work, n_processes, device, n_threads) as (workers, lines):
             for line in lines:
                 on_rows(json.loads(line)["rows"])
             reasons = [worker.wait() for worker in workers]
@@ -320,7 +326,7 @@ class _Worker(NamedTuple):
 
 @contextmanager
 def _start_workers(
-    job: Job, work: Work, n_processes: int, device: str, threads: int
+    job: Job, work: Work, n_processes: int, device: str, n_threads: int
 ) -> Iterator[tuple[list[_Worker], Iterator[str]]]:
     """Start worker processes; yield them and the lines of their joint output.
 
@@ -329,11 +335,11 @@ def _start_workers(
     # With -P, workers import no modules from the current folder.
     command = [sys.executable, "-P", "-m", "probekit", "worker"]
     command += [str(work.store.folder), "--json"]
-    command += ["--job", job.name, "--device", device, "--threads", str(threads)]
+    command += ["--job", job.name, "--device", device, "--threads", str(n_threads)]
     command += ["--parent", str(os.getpid())]
     path = os.environ.get("PYTHONPATH")
     paths = f"{_CODE}{os.pathsep}{path}" if path else _CODE
-    environment = os.environ | {"OMP_NUM_THREADS": str(threads), "PYTHONPATH": paths}
+    environment = os.environ | {"OMP_NUM_THREADS": str(n_threads), "PYTHONPATH": paths}
     environment[SHARE] = str(available_memory(device) / n_processes)
     with ExitStack() as stack:
         reading, writing = os.pipe()

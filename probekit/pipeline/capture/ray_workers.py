@@ -3,62 +3,31 @@
 from __future__ import annotations
 
 import importlib
+import math
 import os
-import platform
 import signal
 import socket
 import threading
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 from probekit.activations.capture import MissingSites, OnRows, Work
 from probekit.activations.records import Location
 from probekit.amounts import counted
-from probekit.errors import ConfigError, MissingError, ProbekitError, StoreError
-from probekit.pipeline.capture.jobs import Job, close_job, put_job
+from probekit.errors import ConfigError, ProbekitError, StoreError
+from probekit.pipeline.capture.jobs import Job, close_job, put_job, work_at
 from probekit.pipeline.experiment.run_job import RunJob, work_on
-from probekit.products import threads
 from probekit.provenance import install_command
 from probekit.terminal import Watcher
 
-_DEATHS_IN_A_ROW = 3  # per actor, without a finished shard in between; the driver gives up after
-_SECONDS_BETWEEN_LOOKS = 1  # at the sites that tasks have measured
+_DEATHS_IN_A_ROW = 3  # per worker, while no other one finishes a shard or task; then an error
+_SECONDS_TO_WAIT = 1  # for a worker, before the folder of its run is read again
 _SECONDS_TO_PLACE = 20  # waiting time for resources before a message, and for a connection
-
-
-class ShardActor:
-    """Computes shards of one cache with a model that is loaded once.
-
-    Args:
-        place: path or URL of the cache, the same on every node.
-        job: job of the cache.
-        device: compute device.
-        n_threads: number of threads.
-    """
-
-    def __init__(self, place: Location, job: Job, device: str, n_threads: int) -> None:
-        self._open = partial(job.open, place, device)
-        self._work: Work | None = None
-        self._n_threads = n_threads
-
-    def open(self) -> None:
-        """Load the model and check that it is the model of the cache."""
-        with threads(self._n_threads):
-            self._work = self._open()
-
-    def compute(self, shard: int, sites: Sequence[str]) -> int:
-        """Compute and commit a shard at the sites that still lack it; return its number of rows."""
-        work = self._work
-        assert work is not None
-        lacking = work.store.missing_sites(sites, shard)
-        if lacking:
-            with threads(self._n_threads):
-                work.compute({shard: lacking})
-        return work.n_rows_of(shard)
 
 
 def by_ray(
@@ -73,47 +42,41 @@ def by_ray(
     n_threads: int | None = None,
     address: str | None = None,
 ) -> None:
-    """Compute the missing shards with the actors of a Ray cluster.
-
-    An actor that dies, alone or with its node, is replaced, and its shard is queued again, unless
-    too many died in a row.
+    """Compute the missing shards with workers of a Ray cluster; one that dies is replaced.
 
     Args:
         job: job of the cache.
         work: the capture.
         lacking: missing sites of each shard that lacks some; not empty.
-        on_rows: called with the number of newly computed rows.
-        n_workers: number of actors; None for as many as the cluster has resources for. At most one
+        on_rows: called with the number of rows of each newly computed shard.
+        n_workers: number of workers; None for as many as the cluster has resources for. At most one
             per shard is started.
-        device: compute device of each actor; `cuda` reserves one GPU per actor, and several, such
+        device: compute device of each worker; `cuda` reserves one GPU per worker, and several, such
             as `cuda:0,cuda:1`, as many.
-        watcher: receives a message about actors that die.
-        n_threads: threads, and reserved CPUs, per actor; None for 1.
+        watcher: receives a message about workers that die.
+        n_threads: threads, and reserved CPUs, per worker; None for 1.
         address: address of the cluster; None for RAY_ADDRESS, or this machine.
 
     Raises:
         ConfigError: Ray is not installed, the cluster cannot be reached, or the rows are in the
             memory of this process.
-        StoreError: actors die repeatedly, or the cache cannot be written.
-        ProbekitError: an actor cannot load the model or the data.
+        StoreError: workers die repeatedly, or the cache cannot be written.
+        ProbekitError: a worker cannot load the model or the data.
     """
     put_job(job, work)
     n_cpus = n_threads or 1
-    n_gpus = _n_gpus(device)
+    needs = {"CPU": n_cpus, "GPU": _n_gpus(device)}
+    options = {"only": job.name, "device": device, "n_threads": n_cpus}
     with _connected(address) as ray:
-        actor_class = ray.remote(num_cpus=n_cpus, num_gpus=n_gpus)(ShardActor)
-        place = work.store.folder
-        place = place.absolute() if isinstance(place, Path) else place
-        start = partial(actor_class.remote, place, job, device, n_cpus)
-        crew = _Crew(ray, watcher, start)
-        needs = {"CPU": n_cpus, "GPU": n_gpus}
-        n_actors = min(n_workers or _room(ray, needs), len(lacking))
+        n_workers = min(n_workers or _room(ray, needs), len(lacking))
+        workers = _Workers(ray, work_at, work.store.folder, options, needs, n_workers, watcher)
         try:
-            crew.run(lacking, n_actors, on_rows)
+            while workers.running:
+                for done in workers.wait():
+                    on_rows(done.rows)
         finally:
-            crew.kill_all()
-    # Each dead actor was replaced.
-    close_job(job, work, crew.deaths, n_actors + len(crew.deaths), watcher)
+            workers.stop()
+    close_job(job, work, [], n_workers, watcher)
 
 
 @contextmanager
@@ -125,66 +88,39 @@ def tasks_by_ray(
     device: str,
     address: str | None = None,
 ) -> Iterator[Callable[[], None]]:
-    """Do the tasks of a run with processes of a Ray cluster; yield a function that waits for them.
+    """Do the tasks of a run with workers of a Ray cluster; yield a function that waits for them.
 
-    The function returns after a pause, and raises the error of a process. Ray starts a process
-    again if it dies.
+    The function returns after a second at most, and raises the error of a worker. A worker that
+    dies is replaced.
 
     Args:
         folder: folder of the run, the same on every node.
-        watcher: receives the number of processes.
-        n_workers: maximum number of processes; None for as many as the cluster has room for.
+        watcher: receives the number of workers, and messages about those that die.
+        n_workers: maximum number of workers; None for as many as the cluster has room for.
         device: device that networks run on and probes are fitted on.
         address: address of the cluster; None for RAY_ADDRESS, or this machine.
 
     Raises:
         ConfigError: Ray is not installed, or the cluster cannot be reached.
+        StoreError: workers die repeatedly.
     """
-    job, folder = RunJob.read(folder), folder.absolute()  # processes start in another folder
+    job = RunJob.read(folder)
+    assert job is not None, "the process of the run has written it"
+    needs = {"CPU": job.n_threads, "GPU": _n_gpus(device), "memory": job.bytes}
     with _connected(address) as ray:
-        needs = {"CPU": job.n_threads, "GPU": _n_gpus(device), "memory": job.bytes}
-        n_tasks = n_workers or _room(ray, needs)
-        watcher.tell(f"{counted(n_tasks, 'worker')} of the Ray cluster")
-        task = ray.remote(
-            num_cpus=needs["CPU"],
-            num_gpus=needs["GPU"],
-            memory=needs["memory"],
-            max_retries=_DEATHS_IN_A_ROW * n_tasks,
-        )(_do_tasks)
-        running = [task.remote(folder, device, seed) for seed in range(n_tasks)]
+        n_workers = n_workers or _room(ray, needs)
+        watcher.tell(f"{counted(n_workers, 'worker')} of the Ray cluster")
+        workers = _Workers(ray, work_on, folder, {"device": device}, needs, n_workers, watcher)
 
         def wait() -> None:
-            nonlocal running
-            ended, running = ray.wait(running, timeout=_SECONDS_BETWEEN_LOOKS)
-            for one in ended:
-                try:
-                    ray.get(one)
-                except ray.exceptions.RayTaskError as error:
-                    if isinstance(error.cause, ProbekitError):
-                        raise error.cause from error
-                    raise
-            if not running:  # they ended before this process began to wait for edits
-                running = [task.remote(folder, device, n_tasks)]
+            if not workers.running:  # they ended before this process began to wait for edits
+                workers.start()
+            workers.wait()
 
         try:
             yield wait
         finally:
-            for one in running:
-                ray.cancel(one, force=True)
-
-
-def _do_tasks(folder: Path, device: str, seed: int) -> int:
-    """Do tasks of a run until none is missing; return their number.
-
-    Raises:
-        MissingError: this node does not have the folder of the run.
-    """
-    if not folder.is_dir():
-        raise MissingError(
-            f"{folder} does not exist on node {platform.node()} of the Ray cluster. Give an --out "
-            "that all nodes share."
-        )
-    return sum(1 for _ in work_on(folder, device=device, seed=seed))
+            workers.stop()
 
 
 def _n_gpus(device: str) -> int:
@@ -198,77 +134,92 @@ def _room(ray: Any, needs: Mapping[str, int]) -> int:
     return max(1, min(int(total.get(name, 0) // need) for name, need in needs.items() if need))
 
 
-class _Crew:
-    """The actors of a capture, their current shards, and the reasons of their deaths."""
+class _Workers:
+    """Workers of a cache or run on a Ray cluster; each has a seed of its own.
 
-    def __init__(self, ray: Any, watcher: Watcher, start: Callable[[], Any]) -> None:
-        self._ray = ray
-        self._watcher = watcher
-        self._start = start
-        # Actor and its shard, by the future of the result; None while it loads the model.
-        self._busy: dict[Any, tuple[Any, int | None]] = {}
-        self._idle: list[Any] = []
-        self._deaths_in_a_row = 0
-        self.deaths: list[str] = []
+    Args:
+        ray: the connected module.
+        function: does shards or tasks until none is missing, and yields each that it has done.
+        place: the cache or the run, the first argument of the function.
+        options: its other arguments, besides `seed`.
+        needs: CPUs, GPUs and bytes of memory that a worker reserves.
+        n_workers: number of workers.
+        watcher: receives messages about waiting, and about workers that die.
+    """
 
-    def run(self, lacking: MissingSites, n_actors: int, on_rows: OnRows) -> None:
-        """Compute all shards with a number of actors; shards of dead actors are queued again.
+    def __init__(
+        self,
+        ray: Any,
+        function: Callable[..., Iterator[Any]],
+        place: Location,
+        options: Mapping[str, Any],
+        needs: Mapping[str, int],
+        n_workers: int,
+        watcher: Watcher,
+    ) -> None:
+        remote = ray.remote(
+            num_cpus=needs["CPU"],
+            num_gpus=needs["GPU"],
+            memory=needs.get("memory"),
+            num_returns="streaming",
+            max_retries=0,  # `wait` starts them again
+        )(function)
+        self._ray, self._watcher, self._seeds = ray, watcher, count()
+        # Its processes start in another folder.
+        place = place.absolute() if isinstance(place, Path) else place
+        self._new = partial(remote.remote, place, **options)
+        self._most_deaths, self._deaths = _DEATHS_IN_A_ROW * n_workers, 0
+        self._silent_since = time.monotonic()  # infinite after the first shard or task
+        self.running = list[Any]()
+        for _ in range(n_workers):
+            self.start()
+
+    def start(self) -> None:
+        """Start a worker."""
+        self.running.append(self._new(seed=next(self._seeds)))
+
+    def wait(self) -> list[Any]:
+        """Wait a second at most; return the shards or tasks that were done, often none.
 
         Raises:
-            StoreError: too many actors died in a row, or an actor cannot write the cache.
-            ProbekitError: an actor cannot load the model or the data.
+            StoreError: too many workers died in a row.
+            ProbekitError: the error of a worker.
         """
-        todo = deque(lacking)
-        for _ in range(n_actors):
-            self._begin()
-        while todo or any(shard is not None for _, shard in self._busy.values()):
-            while todo and self._idle:
-                actor, next_shard = self._idle.pop(), todo.popleft()
-                answer = actor.compute.remote(next_shard, lacking[next_shard])
-                self._busy[answer] = (actor, next_shard)
-            answers, _ = self._ray.wait(list(self._busy), timeout=_SECONDS_TO_PLACE)
-            if not answers and all(shard is None for _, shard in self._busy.values()):
-                self._watcher.tell(
-                    "waiting for resources of the cluster, or loading the model: "
-                    f"{counted(len(self._busy), 'actor')}"
-                )
-            for answer in answers:
-                actor, shard = self._busy.pop(answer)
-                try:
-                    n_rows = self._ray.get(answer)
-                except self._ray.exceptions.RayActorError as error:
-                    if shard is not None:
-                        todo.append(shard)
-                    lines = str(error).strip().splitlines()
-                    self.deaths.append(lines[0] if lines else type(error).__name__)
-                    self._deaths_in_a_row += 1
-                    if self._deaths_in_a_row > _DEATHS_IN_A_ROW * n_actors:
-                        raise StoreError(
-                            f"{self._deaths_in_a_row} actors died in a row, the last one with: "
-                            f"{self.deaths[-1]} Committed shards are saved; run the same command "
-                            "to continue."
-                        ) from error
-                    self._watcher.tell(f"an actor died and is replaced: {self.deaths[-1]}")
-                    self._begin()
-                except self._ray.exceptions.RayTaskError as error:
-                    if isinstance(error.cause, ProbekitError):
-                        raise error.cause from error
-                    raise
-                else:
-                    self._idle.append(actor)
-                    if shard is not None:
-                        self._deaths_in_a_row = 0
-                        on_rows(n_rows)
+        errors, found = self._ray.exceptions, []
+        ready, _ = self._ray.wait(self.running, timeout=_SECONDS_TO_WAIT)
+        for worker in ready:
+            try:
+                found.append(self._ray.get(next(worker)))
+                self._deaths, self._silent_since = 0, math.inf
+            except StopIteration:
+                self.running.remove(worker)
+            except errors.RayTaskError as error:
+                if isinstance(error.cause, ProbekitError):
+                    raise error.cause from error
+                raise
+            except errors.RayError as error:
+                why = (str(error).strip().splitlines() or [type(error).__name__])[0]
+                self._deaths += 1
+                if self._deaths > self._most_deaths:
+                    raise StoreError(
+                        f"{self._deaths} workers died in a row, the last one with: {why} Finished "
+                        "shards and tasks are saved; run the same command to continue."
+                    ) from error
+                self._watcher.tell(f"a worker died and is replaced: {why}")
+                self.running.remove(worker)
+                self.start()
+        if time.monotonic() - self._silent_since > _SECONDS_TO_PLACE:
+            self._silent_since = time.monotonic()
+            self._watcher.tell(
+                "waiting for resources of the cluster, or loading the model: "
+                f"{counted(len(self.running), 'worker')}"
+            )
+        return found
 
-    def _begin(self) -> None:
-        """Start an actor, which first loads the model."""
-        actor = self._start()
-        self._busy[actor.open.remote()] = (actor, None)
-
-    def kill_all(self) -> None:
-        """Kill all actors without waiting for their current shards."""
-        for actor in [*self._idle, *(actor for actor, _ in self._busy.values())]:
-            self._ray.kill(actor)
+    def stop(self) -> None:
+        """Stop all workers without waiting for their current shards or tasks."""
+        for worker in self.running:
+            self._ray.cancel(worker, force=True)
 
 
 @contextmanager

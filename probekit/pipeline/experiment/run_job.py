@@ -3,12 +3,14 @@
 `probekit run` writes what a worker needs into the folder of the run. A worker, `probekit worker
 FOLDER`, reads the data itself, does the tasks that no other process does (see `do_task`): it
 measures sites, and computes edits when the scores of all sites are there. The process of the run
-alone merges the results: its tables do not depend on who did which task.
+alone merges the results: its tables do not depend on who did which task, if all processes compute
+on one type of device.
 """
 
 from __future__ import annotations
 
 import json
+import platform
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -28,6 +30,7 @@ from probekit.activations.store import ActivationStore, files_at
 from probekit.activations.upkeep import is_cache
 from probekit.errors import (
     DamagedError,
+    DeviceLostError,
     MissingError,
     ProbekitError,
     StoreError,
@@ -51,7 +54,6 @@ from probekit.results.table import load_table
 from probekit.terminal import SILENT, Watcher
 
 FORMAT = 1  # of the job file
-_PAUSE = 1.0  # seconds until a worker without a task reads the folder again
 
 
 class TaskDone(NamedTuple):
@@ -60,6 +62,10 @@ class TaskDone(NamedTuple):
     run: str
     task: str
     seconds: float
+
+    def __str__(self) -> str:
+        """Return it as a line of text."""
+        return f"{self.run}: {self.task}, {self.seconds:.1f} s"
 
 
 class _Task(NamedTuple):
@@ -72,58 +78,53 @@ class _Task(NamedTuple):
 
 @dataclass(frozen=True)
 class RunJob:
-    """What a worker needs to measure the sites of a run.
+    """What a worker needs to do the tasks of a run.
 
     Attributes:
         experiment: the experiment; its files must be accessible to the worker.
+        created: start time of the run.
         n_threads: threads of a site, the same for all workers.
-        bytes: predicted memory of a worker.
-        data: digest of the data.
-        activations: digest of given activations; "" if a model computes them.
-        caches: folder or URL of the cache of each network, by target; empty for given activations.
-        code: versions of the code that computes the results.
         edit_threads: threads of an edit.
+        bytes: predicted memory of a worker.
+        caches: folder or URL of the cache of each network, by target; empty for given activations.
+        identity: digests of code and data and versions of packages, which a worker must have too.
     """
 
     experiment: AnyExperiment
+    created: str
     n_threads: int
-    bytes: int
-    data: str
-    activations: str
-    caches: Mapping[str, str]
-    code: Mapping[str, Any]
     edit_threads: int
+    bytes: int
+    caches: Mapping[str, str]
+    identity: Mapping[str, Any]
 
     @classmethod
-    def of(cls, source: Source, bytes: int) -> RunJob | None:
+    def of(cls, source: Source, created: str, bytes: int) -> RunJob | None:
         """Return the job of a source with activations; None if rows or network are in memory.
 
-        `bytes` is the predicted memory of a worker.
+        `created` is the start time of the run, `bytes` the predicted memory of a worker.
         """
-        experiment, digest, caches = source.experiment, "", dict[str, str]()
+        caches = {}
         if isinstance(source, ModelSource):
-            if source.experiment.data.in_memory or source.experiment.model.in_memory:
-                return None
+            is_in_memory = source.experiment.data.in_memory or source.experiment.model.in_memory
             places = {name: one.store.folder for name, one in source.captured.items()}
             # A worker may be started in another folder.
             caches = {
                 name: str(place.absolute() if isinstance(place, Path) else place)
                 for name, place in places.items()
             }
-        elif isinstance(source, GivenSource):
-            if experiment.data.file is None:
-                return None
-            digest = source.given.digest
-        data, n_threads = source.rows.dataset.digest, threads_of_site(source)
+        else:
+            is_in_memory = source.experiment.data.file is None
+        if is_in_memory:
+            return None
         return cls(
-            experiment=experiment,
-            n_threads=n_threads,
-            bytes=bytes,
-            data=data,
-            activations=digest,
-            caches=caches,
-            code=_code(),
+            experiment=source.experiment,
+            created=created,
+            n_threads=threads_of_site(source),
             edit_threads=torch.get_num_threads(),
+            bytes=bytes,
+            caches=caches,
+            identity=_identity(source),
         )
 
     def write(self, folder: Path) -> None:
@@ -136,26 +137,24 @@ class RunJob:
         write_atomic(folder / JOB, seal(content, FORMAT))
 
     @classmethod
-    def read(cls, folder: Path) -> RunJob:
-        """Return the job in the folder of a run.
+    def read(cls, folder: Path) -> RunJob | None:
+        """Return the job in the folder of a run; None if it has not begun to probe, or has ended.
 
         Raises:
-            MissingError: there is none.
             StoreError: it cannot be read, or is of another version of probekit.
         """
         path = folder / JOB
         try:
             with as_store_error("read", path):
                 content = unseal(path.read_bytes(), str(path), FORMAT)
-        except StoreError as error:
-            if path.exists():
-                raise
-            raise MissingError(f"{folder} has no {JOB}: its run has not begun to probe.") from error
-        try:
             is_given = "activations" in content["experiment"]
             settings = ActivationExperiment if is_given else Experiment
             text = json.dumps(content.pop("experiment"))
             return cls(settings.model_validate_json(text), **content)
+        except StoreError:
+            if path.exists():
+                raise
+            return None
         except (KeyError, TypeError, ValidationError) as error:
             raise DamagedError(f"{path} is not the job of a run: {error}.") from error
 
@@ -166,36 +165,32 @@ class RunJob:
             StoreMismatchError: code or data differ from those of the run.
             ProbekitError: the data or activations cannot be read on this machine.
         """
-        own = _code()
-        differing = [name for name, value in self.code.items() if own.get(name) != value]
-        if differing:
-            raise StoreMismatchError(
-                f"This worker differs from the run in {', '.join(differing)}, so that its results "
-                "could differ. Install the same versions on all machines."
-            )
         source: Source
         if isinstance(self.experiment, ActivationExperiment):
             source = read_given(self.experiment)
-            same_activations = source.given.digest == self.activations
         else:
             stores = {name: ActivationStore.open(as_place(p)) for name, p in self.caches.items()}
-            captured = {name: Captured(store, 0, 0, "") for name, store in stores.items()}
-            rows, models = prepare(self.experiment), Networks(self.experiment, device)
             source = ModelSource(
-                experiment=self.experiment, rows=rows, models=models, captured=captured
+                experiment=self.experiment,
+                rows=prepare(self.experiment),
+                models=Networks(self.experiment, device),
+                captured={name: Captured(store, 0, 0, "") for name, store in stores.items()},
             )
-            same_activations = True  # a cache is known by its place, which is its identity
-        if source.rows.dataset.digest != self.data or not same_activations:
+        own = _identity(source)
+        differing = [name for name, value in self.identity.items() if own.get(name) != value]
+        if differing:
             raise StoreMismatchError(
-                "The data of this worker differ from those of the run: a file was changed, or is "
-                "another one on this machine. Give all machines the same files."
+                f"This worker differs from the run in {', '.join(differing)}, so that its results "
+                "could differ. Install the same versions, and give the same files, on all machines."
             )
         return source
 
 
-def _code() -> dict[str, Any]:
-    """Return the versions of all code that computes results, by name."""
-    return {"source code": digest_sources(), "parts": dict(PART_VERSIONS)} | versions()
+def _identity(source: Source) -> dict[str, Any]:
+    """Return the digests and versions that a worker must share; a cache is known by its place."""
+    code = {"source code": digest_sources(), "parts": dict(PART_VERSIONS)} | versions()
+    activations = {"activations": source.given.digest} if isinstance(source, GivenSource) else {}
+    return code | {"data": source.rows.dataset.digest} | activations
 
 
 @contextmanager
@@ -250,11 +245,16 @@ def work_on(
         watcher: receives the reason why a run is passed over.
 
     Raises:
+        MissingError: this machine does not have the folder.
         StoreMismatchError: code or data differ from those of a run in progress, or of `root`.
         StoreError: a file cannot be read or written.
         DeviceLostError: the device failed.
     """
     check_device(device)
+    if not root.is_dir():
+        raise MissingError(
+            f"{root} does not exist on {platform.node()}. Give an --out that all machines share."
+        )
     random, works = np.random.default_rng(seed), dict[Path, Iterator[TaskDone | None]]()
     end, passed_over = time.monotonic() + wait, dict[Path, tuple[int, ...]]()
     while True:
@@ -275,7 +275,7 @@ def work_on(
                         yield done
             except ProbekitError as error:
                 # A run that was given up may have lost its data, or be of another version.
-                if is_held(folder) or folder == root:
+                if is_held(folder) or folder == root or isinstance(error, DeviceLostError):
                     raise
                 watcher.tell(f"{folder} is passed over: {error}")
                 passed_over[folder] = job  # until its process is started again
@@ -285,7 +285,7 @@ def work_on(
             end = 0.0
         elif time.monotonic() >= end:
             return
-        time.sleep(_PAUSE)
+        pause()
 
 
 def _work_on_run(
@@ -293,41 +293,35 @@ def _work_on_run(
 ) -> Iterator[TaskDone | None]:
     """Yield each task of a run that this process did, and None when there is none to do now."""
     with at_work(folder):
-        job = RunJob.read(folder)
-        source, table = job.open(device), None
-        copy, copied = _copy_on(cache_root, source)
-        probers = make_probers(job.experiment, source.rows, device)
-        sites, is_far = list[_Task](), list[bool]()
-        for position, prober in enumerate(probers):
-            near, far = (
-                SiteJob.of(one, position, prober, folder, SILENT) for one in (copy, source)
-            )
+        while (job := RunJob.read(folder)) is None:
+            yield None
+        source = job.open(device)
+        copy, copied = _copy_in(cache_root, source)
+        sites = []
+        for position, prober in enumerate(make_probers(job.experiment, source.rows, device)):
+            far = SiteJob.of(source, position, prober, folder, job.created, SILENT)
+            near = replace(far, source=copy)
             for task in tasks_of(source, position, folder.name):
                 selection, _, origin = task
-                is_near = selection is not None and copied.issuperset(
-                    part.site for part in selection.parts
+                is_far = selection is None or not copied.issuperset(
+                    one.site for one in selection.parts
                 )
-                site = near if is_near else far
-                name = f"{origin['site']} at {origin['position']}"
-                sites.append(_Task(name, partial(site.read, task), partial(site.measure, task)))
-                is_far.append(not is_near)
-        order = np.lexsort((random.random(len(sites)), np.array(is_far)))  # by the last key first
-        yield from _done(folder, [sites[number] for number in order], job.n_threads)
-        if getattr(job.experiment, "interventions", ()):
+                site, name = far if is_far else near, f"{origin['site']} at {origin['position']}"
+                of_site = _Task(name, partial(site.read, task), partial(site.measure, task))
+                sites.append((is_far, random.random(), of_site))
+        yield from _done(folder, [task for *_, task in sorted(sites)], job.n_threads)
+        if isinstance(source, ModelSource) and source.experiment.interventions:
             # The run process writes it when all sites are measured.
             while not (path := folder / "results.csv").exists():
                 yield None
-            table = load_table(path)
-        edits = Edits.of(source, table)
-        if edits is not None:
-            parts = [
+            parts = Edits.of(source, load_table(path)).parts
+            edits = [
                 _Task(
                     one.title, partial(read_part, one, folder), partial(compute_part, one, folder)
                 )
-                for one in edits.all_parts
+                for one in (parts[number] for number in random.permutation(len(parts)))
             ]
-            order = random.permutation(len(parts))
-            yield from _done(folder, [parts[number] for number in order], job.edit_threads)
+            yield from _done(folder, edits, job.edit_threads)
 
 
 def _done(folder: Path, tasks: Sequence[_Task], n_threads: int) -> Iterator[TaskDone | None]:
@@ -340,21 +334,21 @@ def _done(folder: Path, tasks: Sequence[_Task], n_threads: int) -> Iterator[Task
         for task in tasks:
             if not (folder / STARTED).exists():
                 return
-            start = time.monotonic()
             if task.read() is not None:
                 continue
+            start = time.monotonic()
             with threads(n_threads):
-                result = task.compute()
-            if result is None:
-                left.append(task)
-            else:
+                is_done = task.compute() is not None
+            if is_done:
                 yield TaskDone(str(folder), task.name, time.monotonic() - start)
+            else:
+                left.append(task)
         if left:
             yield None
         tasks = left
 
 
-def _copy_on(cache_root: Location | None, source: Source) -> tuple[Source, set[str]]:
+def _copy_in(cache_root: Location | None, source: Source) -> tuple[Source, set[str]]:
     """Return the source that reads copies of its caches in a folder, and the sites in all of them.
 
     A site is in a copy if it is finished and has the same digests.
@@ -364,7 +358,7 @@ def _copy_on(cache_root: Location | None, source: Source) -> tuple[Source, set[s
     copies, copied = dict[str, Captured](), set(source.rows.sites)
     for target, captured in source.captured.items():
         place = join(cache_root, captured.store.identity.key)
-        if place == captured.store.folder or not is_cache(files_at(place)):
+        if not is_cache(files_at(place)):
             return source, set()
         copy = ActivationStore.open(place)
         copies[target] = replace(captured, store=copy)

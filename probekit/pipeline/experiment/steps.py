@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -111,12 +111,11 @@ def run_source(
         card = read_card(experiment.data)
         probers = make_probers(experiment, source.rows, device.split(",")[0])
         path = Path(out) / experiment.name / run_key(source, card)
-    n_workers = workers or None  # 0 is none of this process
+    n_bytes = probing_bytes(probers, source.widths)
+    # By default, or with 0 (none of this process), as many as memory allows.
+    n_workers = workers or int(max(1, min(cpu_count(), available_memory() / n_bytes)))
     if device != "cpu":
         n_workers = 1  # processes cannot share one accelerator
-    if n_workers is None:  # as many as memory allows
-        n_possible = available_memory() / probing_bytes(probers, source.widths)
-        n_workers = int(max(1, min(cpu_count(), n_possible)))
     with (
         exclusive(path, _BUSY.format(path)),
         recorded_stage(path, watcher) as watched,
@@ -131,7 +130,7 @@ def run_source(
         folder = RunFolder(path, created)
         with step("capture"):
             source = source.open(partial(capture_models, cache_root=cache_root, watcher=watched))
-        job = RunJob.of(source, probing_bytes(probers, source.widths))
+        job = RunJob.of(source, created, n_bytes)
         if job is not None:
             job.write(path)
         elif crew is not None:
@@ -153,6 +152,8 @@ def run_source(
                     out=folder.path / "checkpoints",
                     cache_root=cache_root,
                     device=device,
+                    workers=workers,
+                    crew=None if wait is None else lambda *_: nullcontext(wait),
                     watcher=watched,
                     page=False,
                 ).table

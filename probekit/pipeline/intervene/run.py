@@ -57,39 +57,31 @@ class Edits:
     """The interventions of an experiment.
 
     Attributes:
-        experiment: the settings.
         inputs: texts and measures.
-        model: the network.
-        steps: patches and ablations, then directions.
-        parts: the parts of each step.
+        steps: patches and ablations, then directions; each with its parts.
         unedited: the part with the answers without edits; None if they are not reported.
     """
 
-    experiment: Experiment
     inputs: CauseInputs
-    model: Network
-    steps: Sequence[Step]
-    parts: Sequence[Sequence[Part]]
+    steps: Sequence[tuple[Step, Sequence[Part]]]
     unedited: Part | None
 
     @classmethod
-    def of(cls, source: Source, table: pd.DataFrame | None) -> Edits | None:
-        """Return the interventions of a source; None without any, or without a network.
+    def of(cls, source: ModelSource, table: pd.DataFrame | None) -> Edits:
+        """Return the interventions of a source.
 
         `table` has the rows of results.csv, for `sites: chosen`; None if no step needs them.
         """
-        if not isinstance(source, ModelSource) or not source.experiment.interventions:
-            return None
         inputs, model = cause_inputs(source.experiment, source.rows), source.models(TASK)
         steps = steps_of(source.experiment, inputs, model, table)
-        parts = [list(step.parts(model)) for step in steps]
-        return cls(source.experiment, inputs, model, steps, parts, _unedited(inputs, model))
+        with_parts = [(step, list(step.parts(model))) for step in steps]
+        return cls(inputs, with_parts, _unedited(inputs, model))
 
     @property
-    def all_parts(self) -> list[Part]:
+    def parts(self) -> list[Part]:
         """All parts, the one without edits first."""
         first = [] if self.unedited is None else [self.unedited]
-        return [*first, *chain.from_iterable(self.parts)]
+        return [*first, *chain.from_iterable(parts for _, parts in self.steps)]
 
 
 def write_causes(
@@ -117,10 +109,10 @@ def write_causes(
             labels that an edit along a direction needs.
         StoreError: a file of the run cannot be read or written.
     """
-    edits = Edits.of(source, table)
-    if edits is None:
+    if not isinstance(source, ModelSource) or not source.experiment.interventions:
         return
-    inputs, model, parts = edits.inputs, edits.model, edits.all_parts
+    edits = Edits.of(source, table)
+    experiment, inputs, parts = source.experiment, edits.inputs, edits.parts
 
     def attempt(to_do: Sequence[Part]) -> Iterator[dict[str, Any] | None]:
         """Yield the numbers of each part; None if another process computes them."""
@@ -133,8 +125,8 @@ def write_causes(
             yield found
 
     numbers: dict[Path, dict[str, Any]] = {}
-    for number, found in until_done(parts, attempt, wait or pause):
-        numbers[parts[number].file] = found
+    for part, found in until_done(parts, attempt, wait or pause):
+        numbers[part.file] = found
         watcher.progress("interventions", len(numbers), len(parts))
     preferred = None
     if edits.unedited is not None:
@@ -148,7 +140,7 @@ def write_causes(
             "that it does not give say little about how it finds the right one. Leave out the "
             "texts that it answers wrongly, or use another network."
         )
-    for step, parts_of_step in zip(edits.steps, edits.parts, strict=True):
+    for step, parts_of_step in edits.steps:
         of_step = [(part, numbers[part.file]) for part in parts_of_step]
         for name, row in step.rows(of_step):
             rows[name].append(row)
@@ -162,15 +154,14 @@ def write_causes(
     tokens, same = [], []
     batch = inputs.batch[torch.from_numpy(inputs.test)]
     lengths = batch.mask.sum(1)
-    by_position = any(isinstance(step, EffectStep) and step.at == "each" for step in edits.steps)
+    by_position = any(isinstance(step, EffectStep) and step.at == "each" for step, _ in edits.steps)
     if by_position and int(lengths.min()) == int(lengths.max()):
         ids = batch.ids[:, : int(lengths[0])]
         tokens, same = inputs.tokenizer.strings(ids[0].tolist()), (ids == ids[0]).all(0).tolist()
-    verdicts = [step for step in edits.steps if isinstance(step, VerdictStep)]
+    verdicts = [step for step, _ in edits.steps if isinstance(step, VerdictStep)]
     # The sites of all directions; `select` below puts them into forward order.
     used = list(dict.fromkeys(one for step in verdicts for one in step.selected))
-    experiment, columns = edits.experiment, dict(inputs.examples[0].values)
-    first = experiment.measure[0]
+    columns, first = dict(inputs.examples[0].values), experiment.measure[0]
     record = CausesRecord(
         name=experiment.name,
         question=experiment.question,
@@ -192,7 +183,7 @@ def write_causes(
         draws=max((step.draws for step in verdicts), default=0),
         seed=experiment.probe.seed,
         left_out=inputs.left_out,
-        sites=tuple(one.text for one in model.sites.select(used)) if used else (),
+        sites=tuple(one.text for one in source.models(TASK).sites.select(used)) if used else (),
         preferred=preferred,
         warnings=tuple(warnings),
     )

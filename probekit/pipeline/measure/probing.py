@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -39,12 +38,12 @@ from probekit.workers import parallel_map
 _ROWS_AT_ONCE, _NUMBERS_AT_ONCE = 10_000, 1 << 23
 
 # A site to probe, or None for the baselines, with the stem and origin of its saved results.
-Task: TypeAlias = tuple[Probed | None, Path, Mapping[str, str]]
+SiteTask: TypeAlias = tuple[Probed | None, Path, Mapping[str, str]]
 
 
-def tasks_of(source: Source, position: int, key: str) -> list[Task]:
+def tasks_of(source: Source, position: int, key: str) -> list[SiteTask]:
     """Return the tasks of a position of a run: the baselines, then each site in forward order."""
-    of_rows, tasks = source.rows.positions[position], list[Task]()
+    of_rows, tasks = source.rows.positions[position], list[SiteTask]()
     for selection in (None, *source.rows.selections):
         name = "baselines" if selection is None else selection.text
         origin = {"run": key, "position": of_rows.text, "site": name}
@@ -89,34 +88,35 @@ def probe_sites(
     """
     selections, of_rows = source.rows.selections, source.rows.positions[position]
     n_threads = threads_of_site(source)
-    job = SiteJob.of(source, position, prober, folder.path, watcher)
+    job = SiteJob.of(source, position, prober, folder.path, folder.created, watcher)
     tasks = tasks_of(source, position, folder.path.name)
-    sites = [job.read(task) for task in tasks]
-    for saved in filter(None, sites):
-        folder.note(saved.files)
+    read = {stem: job.read((selection, stem, origin)) for selection, stem, origin in tasks}
+    saved = {stem: site for stem, site in read.items() if site is not None}
+    for site in saved.values():
+        folder.note(site.files)
     # Baselines, the first task, come last: while workers start at the front, this process starts at
     # the back. They are not part of the progress, because they take a different time than a site.
-    missing = [number for number in (*range(1, len(sites)), 0) if sites[number] is None]
-    job.progress.done = sum(site is not None for site in sites[1:])
+    missing = [task for task in (*tasks[1:], tasks[0]) if task[1] not in saved]
+    n_missing = sum(selection is not None for selection, *_ in missing)
+    job.progress.done = len(selections) - n_missing
     if seconds is not None:
-        seconds *= len(missing) / len(sites)
-    if len(missing) - (0 in missing) < 2:
+        seconds *= len(missing) / len(tasks)
+    if n_missing < 2:
         workers = 1  # one site needs no other process
 
-    def attempt(to_do: Sequence[Task]) -> Iterable[SiteResult | None]:
+    def attempt(to_do: Sequence[SiteTask]) -> Iterable[SiteResult | None]:
         folder.note({})  # raises if the folder was deleted, which no other process would report
         if wait is not None:
             return map(job.read, to_do)
         return parallel_map(job, to_do, workers, n_threads, seconds)
 
-    for number, site in until_done([tasks[number] for number in missing], attempt, wait or pause):
-        sites[missing[number]] = site
+    for (selection, stem, _), site in until_done(missing, attempt, wait or pause):
+        saved[stem] = site
         folder.note(site.files)
-        job.progress.done += missing[number] > 0
+        job.progress.done += selection is not None
         job.progress.report()
     watcher.progress("probe", len(selections), len(selections))
     facts = source.probe_facts(position)
-    # Every site has a result now: the missing ones were measured.
     of_position = {
         "run": source.experiment.name,
         "model": facts["model"],
@@ -126,9 +126,8 @@ def probe_sites(
         "positive": prober.positive,
     }
     return [
-        replace(site, place=of_position | _site_columns(selection, facts["view"]))
-        for (selection, _, _), site in zip(tasks, sites, strict=True)
-        if site is not None
+        replace(saved[stem], place=of_position | _site_columns(selection, facts["view"]))
+        for selection, stem, _ in tasks
     ]
 
 
@@ -187,6 +186,7 @@ class SiteJob:
         prober: measures each site.
         saved: reads and writes the results.
         run_dir: folder of the run.
+        created: start time of the run; saved with the probes, so that all processes write the same.
         progress: receives the progress of the fits.
         needed: predicted memory of a process, in bytes.
     """
@@ -196,25 +196,31 @@ class SiteJob:
     prober: Prober
     saved: SavedSiteResults
     run_dir: Path
+    created: str
     progress: _Progress
     needed: int
 
     @classmethod
     def of(
-        cls, source: Source, position: int, prober: Prober, run_dir: Path, watcher: Watcher
+        cls,
+        source: Source,
+        position: int,
+        prober: Prober,
+        run_dir: Path,
+        created: str,
+        watcher: Watcher,
     ) -> SiteJob:
         """Return the job of the sites at a position."""
         saved = SavedSiteResults(run_dir, prober.truth_of, len(prober.data.classes))
         progress = _Progress(watcher, 0, len(source.rows.selections))
         needed = probing_bytes([prober], source.widths)  # here: sources in workers have no rows
-        return cls(source, position, prober, saved, run_dir, progress, needed)
+        return cls(source, position, prober, saved, run_dir, created, progress, needed)
 
-    def __call__(self, task: Task) -> SiteResult | None:
+    def __call__(self, task: SiteTask) -> SiteResult | None:
         """Return the results of a site, measured now or before; None if another process does it."""
-        site = self.read(task)
-        return self.measure(task) if site is None else site
+        return self.read(task) or self.measure(task)
 
-    def measure(self, task: Task) -> SiteResult | None:
+    def measure(self, task: SiteTask) -> SiteResult | None:
         """Measure a site, save its results, and return them as read back from the file.
 
         Reading them back makes a resumed run, which only reads them, identical. None if another
@@ -229,12 +235,12 @@ class SiteJob:
 
         return do_task(self.run_dir, stem, partial(self.read, task), compute)
 
-    def read(self, task: Task) -> SiteResult | None:
+    def read(self, task: SiteTask) -> SiteResult | None:
         """Return the saved results of a site; None without them."""
         _, stem, origin = task
         return self.saved.read(stem, origin)
 
-    def _measured(self, task: Task) -> SiteResult:
+    def _measured(self, task: SiteTask) -> SiteResult:
         """Return the results of a site or of the baselines."""
         selection, stem, origin = task
         try:
@@ -291,7 +297,7 @@ class SiteJob:
                 **self.source.probe_facts(self.position),
                 metrics=metrics,
                 is_tested=not prober.is_nested,
-                created=datetime.now(UTC).isoformat(timespec="seconds"),
+                created=self.created,
                 versions=versions(),
             )
             SavedProbe(fit.layers, tuple(map(str, classes)), facts).save(self.run_dir / stem)

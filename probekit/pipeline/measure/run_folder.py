@@ -30,7 +30,7 @@ from probekit.results.site_results import site_stem
 JOB, CLAIMS = "job.json", "claims"
 _PAUSE = 0.5  # seconds until the results of other processes are read again
 
-Task = TypeVar("Task")
+Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
@@ -95,11 +95,11 @@ def ended_workers(run_dir: Path) -> tuple[dict[str, str], bool]:
 
 
 def until_done(
-    tasks: Sequence[Task],
-    attempt: Callable[[Sequence[Task]], Iterable[Result | None]],
+    tasks: Sequence[Item],
+    attempt: Callable[[Sequence[Item]], Iterable[Result | None]],
     wait: Callable[[], None],
-) -> Iterator[tuple[int, Result]]:
-    """Yield number and result of each task, in the order in which they are found to be done.
+) -> Iterator[tuple[Item, Result]]:
+    """Yield each task with its result, as soon as it is done.
 
     Args:
         tasks: the tasks.
@@ -107,18 +107,16 @@ def until_done(
             None for the others, which are attempted again.
         wait: called when other processes do all tasks that are left.
     """
-    numbers = list(range(len(tasks)))
-    while numbers:
+    while tasks:
         left = []
-        results = attempt([tasks[number] for number in numbers])
-        for number, result in zip(numbers, results, strict=True):
+        for task, result in zip(tasks, attempt(tasks), strict=True):
             if result is None:
-                left.append(number)
+                left.append(task)
             else:
-                yield number, result
-        if len(left) == len(numbers):
+                yield task, result
+        if len(left) == len(tasks):
             wait()
-        numbers = left
+        tasks = left
 
 
 def pause() -> None:
@@ -141,7 +139,7 @@ class RunFolder:
         write_atomic(path / STARTED, created)
         (path / JOB).unlink(missing_ok=True)  # of a killed run: its cache may be gone
         sweep_drafts(path.rglob(".*"))
-        self.path = path
+        self.path, self.created = path, created
         self._digests: dict[str, str] = {}
 
     def write(self, name: str, content: bytes | str) -> None:

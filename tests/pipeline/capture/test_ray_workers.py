@@ -7,11 +7,12 @@ from functools import partial
 
 import pytest
 
-from probekit.activations.capture import Captured
+from probekit.activations.capture import Captured, Work
 from probekit.errors import ConfigError, MissingError, StoreError
 from probekit.pipeline.capture import ray_workers
 from probekit.pipeline.capture.captures import capture_only
-from probekit.pipeline.capture.ray_workers import ShardActor, by_ray, tasks_by_ray
+from probekit.pipeline.capture.jobs import work_at
+from probekit.pipeline.capture.ray_workers import by_ray, tasks_by_ray
 from tests.activations.captures import files
 from tests.pipeline.planted import QUICK
 from tests.pipeline.scale import N_SHARDS, Heard, load
@@ -42,25 +43,32 @@ def capture(experiment, root, heard, crew=by_ray, **options) -> Captured:
     return capture_only(experiment, cache_root=root, watcher=heard, crew=hired)["task"]
 
 
-class Together(ShardActor):
-    """An actor that starts together with one on another node, which never finishes its shard.
+def together(place, **options):
+    """Shards of a worker that starts together with one on another node, which never finishes one.
 
     The other one runs on the node named in the file `doomed` until that node is removed.
     """
+    folder, node = place.parent, ray.get_runtime_context().get_node_id()
+    compute = Work.compute
 
-    def compute(self, shard, sites):
-        folder, node = self._work.store.folder.parent, ray.get_runtime_context().get_node_id()
+    def wait_and_compute(work, missing):
         (folder / f"{node}.begun").touch()
         is_doomed = (folder / "doomed").read_text() == node
         deadline = time.monotonic() + 300
         while is_doomed or len(list(folder.glob("*.begun"))) < 2:
             assert time.monotonic() < deadline
             time.sleep(0.05)
-        return super().compute(shard, sites)
+        compute(work, missing)
+
+    Work.compute = wait_and_compute
+    try:
+        yield from work_at(place, **options)
+    finally:
+        Work.compute = compute
 
 
 def test_failed_node_loses_no_shard_and_no_shard_is_computed_twice(cluster, tmp_path, monkeypatch):
-    monkeypatch.setattr(ray_workers, "ShardActor", Together)
+    monkeypatch.setattr(ray_workers, "work_at", together)
     experiment = load(tmp_path)
     alone = capture_only(experiment, cache_root=tmp_path / "alone")["task"]
     second = cluster.add_node(num_cpus=1)
@@ -80,13 +88,13 @@ def test_failed_node_loses_no_shard_and_no_shard_is_computed_twice(cluster, tmp_
     assert found.root == alone.root
     assert len(heard.done) == 1 + N_SHARDS  # each shard was reported once
     assert heard.done[-1] == found.store.n_rows
-    assert any("an actor died and is replaced" in message for message in heard.messages)
+    assert any("a worker died and is replaced" in message for message in heard.messages)
     found.store.files.sweep()
     assert files(found.store.folder) == files(alone.store.folder)  # also no rows of a second writer
     assert capture(experiment, tmp_path / "ray", heard).computed == 0
 
 
-def test_actor_errors_are_raised_unchanged(cluster, tmp_path):
+def test_errors_of_a_worker_of_a_capture_are_raised_unchanged(cluster, tmp_path):
     experiment = load(tmp_path)
 
     def crew(job, work, *arguments, **options):
@@ -128,28 +136,21 @@ def test_errors_of_a_worker_of_a_run_are_raised_unchanged(cluster, own, monkeypa
         own.run(*QUICK, engine="ray", workers=1, page=False)
 
 
-def test_a_node_without_the_folder_of_the_run_is_named(tmp_path):
-    with pytest.raises(MissingError, match=r"absent does not exist on node .* all nodes share"):
-        ray_workers._do_tasks(tmp_path / "absent", "cpu", 0)
+def dying(place, **options):
+    """Exit immediately, in place of doing the shards of a worker."""
+    import os
+
+    yield os._exit(1)
 
 
-class Dying(ShardActor):
-    """An actor that exits immediately."""
-
-    def open(self):
-        import os
-
-        os._exit(1)
-
-
-def test_repeatedly_failing_actors_end_the_capture(cluster, tmp_path, monkeypatch):
-    monkeypatch.setattr(ray_workers, "ShardActor", Dying)
+def test_repeatedly_failing_workers_end_the_capture(cluster, tmp_path, monkeypatch):
+    monkeypatch.setattr(ray_workers, "work_at", dying)
     monkeypatch.setattr(ray_workers, "_DEATHS_IN_A_ROW", 1)
     heard = Heard()
-    with pytest.raises(StoreError, match="2 actors died in a row"):
+    with pytest.raises(StoreError, match="2 workers died in a row"):
         capture(load(tmp_path), tmp_path / "ray", heard, n_workers=1)
     (death,) = [text for text in heard.messages if not text.startswith("waiting for resources")]
-    assert death.startswith("an actor died and is replaced")
+    assert death.startswith("a worker died and is replaced")
 
 
 def test_missing_ray_and_cluster_are_reported(tmp_path, monkeypatch):

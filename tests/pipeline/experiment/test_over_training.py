@@ -1,6 +1,8 @@
 """Experiments over checkpoints: each one is probed as in a single run, and shown on the page."""
 
 import shutil
+from functools import partial
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -8,11 +10,12 @@ import pytest
 from probekit.errors import DataError
 from probekit.experiment.loader import load_experiment
 from probekit.pipeline.experiment.run import run
+from probekit.pipeline.measure import run_folder
 from probekit.pipeline.pretrain import pretrain
 from probekit.report.pages.run_page import write_report
 from probekit.results.table import only
 from tests.model.hub import connect, serving
-from tests.pipeline.planted import YAML, write_rows
+from tests.pipeline.planted import YAML, helped, write_rows
 from tests.pipeline.texts import text_of
 from tests.training.recipes import tiny_recipe, write_corpus
 
@@ -65,6 +68,19 @@ def test_checkpoint_scores_equal_those_of_single_runs(load, go, over):
         ours = only(training, step=step).set_index(keys)["value"]
         assert len(ours) > 10
         pd.testing.assert_series_equal(ours, task[ours.index])
+
+
+def test_workers_also_probe_the_earlier_checkpoints(load, over, place, monkeypatch):
+    monkeypatch.setattr(run_folder, "_PAUSE", 0.05)
+    options = {"out": place / "shared", "cache_root": place / "cache", "page": False}
+    shared, (done,) = helped(partial(run, load(), workers=0, **options), place / "shared")
+    assert {Path(task.run).parent.name for task in done} == {
+        "step-0",
+        "step-6",
+        over.folder.parent.name,
+    }
+    tables = [(one.folder / "training.csv").read_bytes() for one in (shared, over)]
+    assert tables[0] == tables[1]
 
 
 def test_revisions_of_a_hub_model_equal_checkpoints(load, go, place, tmp_path, monkeypatch):

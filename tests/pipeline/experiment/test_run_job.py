@@ -13,7 +13,13 @@ from types import SimpleNamespace
 import pytest
 
 from probekit.activations.store import ActivationStore
-from probekit.errors import DamagedError, OutOfMemoryError, StoreError, StoreMismatchError
+from probekit.errors import (
+    DamagedError,
+    MissingError,
+    OutOfMemoryError,
+    StoreError,
+    StoreMismatchError,
+)
 from probekit.experiment.loader import load_experiment
 from probekit.files import try_lock
 from probekit.pipeline.experiment import run_job
@@ -25,12 +31,12 @@ from probekit.pipeline.measure.run_folder import RunFolder, at_work, do_task, un
 from probekit.provenance import PART_VERSIONS
 from probekit.results.record import runs_in_progress
 from tests.pipeline.intervene.cause_experiment import write_experiment
-from tests.pipeline.planted import QUICK, QUICK_SITES
+from tests.pipeline.planted import QUICK, QUICK_SITES, helped
+from tests.pipeline.scale import Heard
 
 
 @pytest.fixture(autouse=True)
 def quick_looks(monkeypatch):
-    monkeypatch.setattr(run_job, "_PAUSE", 0.05)
     monkeypatch.setattr(run_folder, "_PAUSE", 0.05)
 
 
@@ -41,18 +47,6 @@ def tables(folder):
     return {path.relative_to(folder): path.read_bytes() for path in paths}
 
 
-def helped(start, root, n_workers=1, **options):
-    """Return the result of a run and the tasks that each worker did at the same time."""
-    with ThreadPoolExecutor() as threads:
-        running = threads.submit(start)
-        while not runs_in_progress(root) and not running.done():
-            time.sleep(0.01)
-        workers = [
-            threads.submit(list, work_on(root, seed=seed, **options)) for seed in range(n_workers)
-        ]
-        return running.result(), [worker.result() for worker in workers]
-
-
 def test_workers_measure_every_site_once_and_the_tables_are_those_of_one_process(planted, own):
     alone = planted.run(*QUICK)
     start = partial(own.run, *QUICK, workers=0, page=False)
@@ -60,6 +54,9 @@ def test_workers_measure_every_site_once_and_the_tables_are_those_of_one_process
     names = [task.task for of_worker in done for task in of_worker]
     assert sorted(names) == sorted(f"{name} at last" for name in ("baselines", *QUICK_SITES))
     assert tables(shared.folder) == tables(alone.folder)
+    # The time of the run, not of a task: two processes without locks write the same bytes.
+    facts = [json.loads(path.read_text()) for path in shared.folder.glob("probes/**/*.json")]
+    assert {one["facts"]["created"] for one in facts} == {shared.record["created"]}
     assert not (shared.folder / "job.json").exists()
     assert not (shared.folder / "claims").exists()
 
@@ -148,7 +145,10 @@ def test_a_worker_with_other_code_is_refused(interrupted, monkeypatch):
 
 def test_a_run_that_was_given_up_does_not_stop_a_worker_of_all_runs(own, interrupted, monkeypatch):
     monkeypatch.setitem(PART_VERSIONS, next(iter(PART_VERSIONS)), 99)
-    assert list(work_on(own.folder / "runs")) == []
+    heard = Heard()
+    assert list(work_on(own.folder / "runs", watcher=heard)) == []
+    (message,) = heard.messages
+    assert message.startswith(f"{interrupted} is passed over: This worker differs")
 
 
 def test_a_worker_waits_for_the_process_of_a_run_and_then_does_what_it_passed_over(
@@ -249,7 +249,7 @@ def test_a_run_reports_a_killed_worker_and_waits_for_another(planted, own):
 
 def test_a_worker_with_other_data_is_refused(own, interrupted):
     own.rows.iloc[2:].to_csv(own.folder / "rows.csv", index=False)
-    with pytest.raises(StoreMismatchError, match="a file was changed"):
+    with pytest.raises(StoreMismatchError, match="differs from the run in data"):
         list(work_on(interrupted))
 
 
@@ -277,5 +277,10 @@ def test_tasks_of_others_are_attempted_again_after_a_pause():
             yield None if task == "b" and events.count("pause") < 2 else task.upper()
 
     found = until_done(["a", "b"], attempt, lambda: events.append("pause"))
-    assert dict(found) == {0: "A", 1: "B"}
+    assert dict(found) == {"a": "A", "b": "B"}
     assert events == ["a", "b", "b", "pause", "b", "pause", "b"]
+
+
+def test_a_machine_without_the_folder_of_the_run_is_named(tmp_path):
+    with pytest.raises(MissingError, match=r"absent does not exist on .* all machines share"):
+        list(work_on(tmp_path / "absent"))
