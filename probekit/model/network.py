@@ -137,7 +137,7 @@ class Network(nn.Module):
 
     def check_one_device(self) -> None:
         """Raise ConfigError if the weights are spread over several devices."""
-        check_device(device_text(self.devices))
+        check_device(",".join(map(str, self.devices)))
 
     def places(self, device: str | Sequence[str]) -> dict[str, torch.device]:
         """Return the device of each parameter, by name.
