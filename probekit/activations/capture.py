@@ -138,9 +138,8 @@ class Work:
             OutOfMemoryError: an allocation failed.
             DeviceLostError: the device failed.
         """
-        devices = ",".join(map(str, self.model.devices))
         try:
-            with naming_lost_device(devices):
+            with naming_lost_device(self.model.devices):
                 self._compute(missing, on_rows)
         except (MemoryError, RuntimeError) as error:
             if not is_out_of_memory(error):
@@ -152,7 +151,7 @@ class Work:
             raise OutOfMemoryError(
                 f"There is not enough memory to capture ({str(error) or 'an allocation failed'}): "
                 f"each process needs about {size_in_words(needed)}, and "
-                f"{size_in_words(available_memory(devices))} are available. Capture "
+                f"{size_in_words(available_memory(model.devices))} are available. Capture "
                 "fewer sites (`capture.sites`) or one position instead of all (`tokens.position`), "
                 "set `model.dtype: bfloat16`, or start fewer `--workers`. Committed shards are "
                 "saved."
@@ -578,12 +577,11 @@ def stream_rows(
     sites: Sequence[str],
     *,
     dtype: str = "float32",
-    on_batch: Callable[[int], None] | None = None,
 ) -> Iterator[tuple[IntArray, dict[str, FloatArray]]]:
     """Yield the rows of one batch after another: row indices, and values of these rows by site.
 
     The values equal those that a capture would store, but nothing is written. Rows of one example
-    need not be adjacent in the plan. `on_batch` is called with the number of rows of each batch.
+    need not be adjacent in the plan.
 
     Raises:
         ConfigError: a site has no pos axis.
@@ -593,8 +591,6 @@ def stream_rows(
         values: dict[str, FloatArray] = {}
         for part in forward.run_batches(model, [batch], plan, sites, dtype):
             values |= part.arrays()
-        if on_batch is not None:
-            on_batch(len(batch.rows))
         yield batch.rows, values
 
 

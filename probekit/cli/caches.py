@@ -127,9 +127,8 @@ def capture_command(
             from probekit.pipeline.capture.jobs import by_processes
             from probekit.products import check_device
 
-            check_device(
-                device, several=True
-            )  # local workers use this machine; Ray actors may run on others
+            # Local workers use this machine; Ray actors may run on others.
+            check_device(device, several=True)
             crew = partial(by_processes, n_workers=workers or os.cpu_count() or 1, **shared)
         captured = capture_only(
             experiment, cache_root=cache_root, device=device, watcher=watcher, crew=crew

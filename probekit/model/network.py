@@ -129,15 +129,14 @@ class Network(nn.Module):
         return self._device or super().get_parameter(self.config.WEIGHTS.embedding).device
 
     @property
-    def devices(self) -> tuple[torch.device, ...]:
-        """Devices of the weights, in the order of the blocks."""
-        if not self.is_in_memory:
-            return (self.device,)
-        return tuple(dict.fromkeys(parameter.device for parameter in self.parameters()))
+    def devices(self) -> str:
+        """Devices of the weights, as in `cuda:0,cuda:1`."""
+        weights = self.parameters() if self.is_in_memory else [self]
+        return ",".join(dict.fromkeys(str(weight.device) for weight in weights))
 
     def check_one_device(self) -> None:
         """Raise ConfigError if the weights are spread over several devices."""
-        check_device(",".join(map(str, self.devices)))
+        check_device(self.devices)
 
     def places(self, device: str | Sequence[str]) -> dict[str, torch.device]:
         """Return the device of each parameter, by name.

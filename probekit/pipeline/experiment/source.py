@@ -74,7 +74,7 @@ def target_network(
         return cast(Network, given) if dtype is None else in_float32(given)
     dtype = dtype or getattr(torch, experiment.model.dtype)
     config = network_config(experiment)
-    device = device if given is None else str(given.device)
+    device = device if given is None else given.devices
     n_bytes = count_parameters(config) * dtype.itemsize
     fits = to_compute and fits_in_memory(n_bytes, device)
     if target == TASK:

@@ -70,8 +70,9 @@ def test_missing_devices_are_refused_with_those_that_there_are(own, gpus):
         own.run(*QUICK, device="cuda:3")
     with pytest.raises(ConfigError, match=rf"--device cuda:3: .*{known}"):
         own.run(*QUICK, device=["cuda:0", "cuda:3"])
-    with pytest.raises(ConfigError, match="several devices must be of one type"):
-        own.run(*QUICK, device="cuda:0,cpu")
+    for devices in ("cuda:0,cpu", "cuda:0,cuda:0"):
+        with pytest.raises(ConfigError, match="several devices must be different, of one type"):
+            own.run(*QUICK, device=devices)
 
 
 def test_what_needs_a_single_device_refuses_several(own, gpus):
