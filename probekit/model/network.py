@@ -320,9 +320,8 @@ class Network(nn.Module):
 
     def final_norm(self, resid: Tensor, tap: Taps | None = None) -> Tensor:
         """Return the final norm of residuals, shape [... d_model]; its taps are at `ln_final`."""
-        norm = self.last_norm
-        resid = to_device(resid, next(norm.parameters()).device)
-        return cast(Tensor, norm(resid, tap or Taps(None)))
+        resid = to_device(resid, next(self.last_norm.parameters()).device)
+        return cast(Tensor, self.last_norm(resid, tap or Taps(None)))
 
     def unembed(self, x: Tensor) -> Tensor:
         """Return the logits of the output of the final norm, shape [... d_vocab]."""
