@@ -116,10 +116,10 @@ ERRORS = (
     PlantedError(
         "stored rows have the name of the next site",
         "activations/forward.py",
-        "            yield BatchRows(batches[number].rows, dict(values[number]), dtype, arrivals)",
+        "            yield BatchRows(dict(values[number]))",
         "            names, rows = list(values[number]), values[number].values()\n"
         "            moved = dict(zip([*names[1:], names[0]], rows, strict=True))\n"
-        "            yield BatchRows(batches[number].rows, moved, dtype, arrivals)",
+        "            yield BatchRows(moved)",
         "tests/activations/test_capture.py::test_every_row_is_what_one_forward_pass_gives",
     ),
     PlantedError(

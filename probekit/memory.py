@@ -21,7 +21,7 @@ _VERSIONS = {
 }
 SHARE = "PROBEKIT_MEMORY"  # environment variable: bytes for a worker on a machine with others
 # Messages of torch, on CPU and GPU, and of oneDNN, which does not name its reason.
-_FAILED = re.compile("allocate memory|out of memory|could not create a (memory|primitive)")
+_FAILED = re.compile("(allocate|out of) memory|ALLOC_FAILED|could not create a (memory|primitive)")
 _PART_FOR_WEIGHTS = 0.8  # of the available memory; the rest is for activations and copies
 
 

@@ -366,7 +366,7 @@ def check_device(
     Raises:
         ConfigError: the device is unknown or unavailable; the message lists the available devices
             and quotes the message of torch. Or there are several devices, but only one can be used,
-            or they are of different types.
+            or they are of different types, or one is given twice.
     """
     names = device.split(",")
     if len(names) > 1 and not several:
@@ -376,8 +376,8 @@ def check_device(
         )
     if "" in names:
         raise ConfigError(f"--device {device}: a name is empty. Write cuda:0 or cuda:0,cuda:1.")
-    if len({name.partition(":")[0] for name in names}) > 1:
-        raise ConfigError(f"--device {device}: several devices must be of one type.")
+    if len({name.partition(":")[0] for name in names}) > 1 or len(set(names)) < len(names):
+        raise ConfigError(f"--device {device}: several devices must be different, of one type.")
     for name in names:
         try:
             torch.zeros(1, device=name).item() if use is None else use(name)

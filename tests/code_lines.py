@@ -14,18 +14,18 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "probekit"
 BUDGETS = {
     "report": 7517,
-    "pipeline": 6177,
-    "probes": 6021,
-    "model": 4647,
-    "activations": 2629,
-    "cli": 2100,
-    "interventions": 1923,
+    "pipeline": 6477,
+    "probes": 6029,
+    "model": 4650,
+    "activations": 2634,
+    "cli": 2110,
+    "interventions": 1925,
     "experiment": 1747,
     "data": 1950,
     "results": 1964,
     "training": 859,
-    "analysis": 494,
-    "": 1632,  # the files at the top
+    "analysis": 496,
+    "": 1634,  # the files at the top
 }
 NO_CODE = (
     tokenize.COMMENT,

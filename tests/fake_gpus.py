@@ -14,7 +14,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 _TENSOR = torch.Tensor
-_FROM_SEVERAL = ("type_as", "copy_", "__getitem__", "__setitem__")
+_FROM_SEVERAL = ("type_as", "expand_as", "copy_", "__getitem__", "__setitem__")
 
 
 class OnGpu(torch.Tensor):
@@ -100,9 +100,16 @@ def _on(value, device):
     return moved
 
 
+def _device_of(value):
+    """Return the device of a tensor."""
+    return value.gpu if isinstance(value, OnGpu) else value.device
+
+
 def _moved(args, kwargs, device):
-    """Return `Tensor.to` of a tensor on a device."""
+    """Return `Tensor.to` of a tensor on a device, for another device, dtype or tensor."""
     value, plain = args[0], args[0].as_subclass(_TENSOR)
+    if isinstance(other := args[-1], _TENSOR) and len(args) > 1:
+        args = (value, _device_of(other), other.dtype)
     wanted, dtype, is_async, _ = torch._C._nn._parse_to(*args[1:], **kwargs)
     wanted, dtype = wanted or device, dtype or value.dtype
     if wanted is None or wanted.type != "cuda":
@@ -122,14 +129,17 @@ def _run(function, args, kwargs):
 
 def _run_on_cpu(function, args, kwargs):
     name = getattr(function, "__name__", "")
-    if function == _TENSOR.device.__get__ and isinstance(args[0], OnGpu):
-        return args[0].gpu
+    if function == _TENSOR.device.__get__:
+        return _device_of(args[0])
     tensors = [one for one in tree_leaves((args, kwargs)) if isinstance(one, _TENSOR)]
     gpus = {one.gpu for one in tensors if isinstance(one, OnGpu)}
     on_cpu = [one for one in tensors if not isinstance(one, OnGpu) and one.ndim]
     device = next(iter(gpus), None)
     if name == "to":
         return _moved(args, kwargs, device)
+    if function is torch.autograd.grad:  # of the tensors themselves
+        gradients = function(*args, **kwargs)
+        return tuple(_on(one, _device_of(of)) for one, of in zip(gradients, args[1], strict=True))
     if name in ("numpy", "__array__") and gpus:
         raise TypeError("can't convert a cuda tensor to numpy")
     if name not in _FROM_SEVERAL and (len(gpus) > 1 or (gpus and on_cpu)):

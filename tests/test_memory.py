@@ -124,6 +124,7 @@ def test_too_little_memory_for_a_map_is_no_damage(tmp_path, monkeypatch):
         (MemoryError(), True),
         (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8"), True),
         (RuntimeError("could not create a primitive"), True),  # by oneDNN, without its reason
+        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate`"), True),
         (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), False),
     ],
 )

@@ -24,7 +24,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -45,13 +45,12 @@ from probekit.model.sites.catalogue import describe, layer_of
 from probekit.products import naming_lost_device, threads
 from probekit.terminal import SILENT, Watcher
 
-Item = TypeVar("Item")
 MissingSites = Mapping[int, Sequence[str]]  # missing sites by shard; complete shards are absent
 OnRows = Callable[[int], None]  # called with the number of newly computed rows
 
 # Measured memory of a process: its libraries, and batches whose rows are in memory together.
 _LIBRARIES, _BATCHES = 320 << 20, 3
-ROWS_COMPARED = 64  # rows that are also computed in float32, to measure errors
+ROWS_COMPARED = 64  # rows of the first batch that are also computed in float32, to measure errors
 _TIMED = 5 * 10**9  # parameters times tokens of a timed batch, at most; less than a second
 MAX_WAITING = 2  # batches whose rows wait to be written, in memory
 PATIENCE = 60.0  # minimum seconds before the holder of a lock is considered dead
@@ -69,8 +68,8 @@ class Work:
         sites: full names of sites with a pos axis.
         shards: the batches of each shard.
         store: the store that receives the rows.
-        exact: returns the network in float32, with which the first rows are compared to measure
-            their errors; None for no comparison.
+        exact: returns the network in float32, with which rows in half precision are compared to
+            measure their errors; None for no comparison.
     """
 
     model: Network
@@ -140,9 +139,8 @@ class Work:
             OutOfMemoryError: an allocation failed.
             DeviceLostError: the device failed.
         """
-        devices = ",".join(map(str, self.model.devices))
         try:
-            with naming_lost_device(devices):
+            with naming_lost_device(self.model.devices):
                 self._compute(missing, on_rows)
         except (MemoryError, RuntimeError) as error:
             if not is_out_of_memory(error):
@@ -154,7 +152,7 @@ class Work:
             raise OutOfMemoryError(
                 f"There is not enough memory to capture ({str(error) or 'an allocation failed'}): "
                 f"each process needs about {size_in_words(needed)}, and "
-                f"{size_in_words(available_memory(devices))} are available. Capture "
+                f"{size_in_words(available_memory(model.devices))} are available. Capture "
                 "fewer sites (`capture.sites`) or one position instead of all (`tokens.position`), "
                 "set `model.dtype: bfloat16`, or start fewer `--workers`. Committed shards are "
                 "saved."
@@ -167,9 +165,6 @@ class Work:
             n_tokens = tokens_together(model.config, model.dtype, str(model.device))
         writers: dict[str, ShardWriter] = {}
 
-        def call(step: Callable[[], object]) -> None:
-            step()
-
         def begin(shard: int, sites: Sequence[str]) -> None:
             writers.update(files.enter_context(self.store.writing(sites, shard)))
 
@@ -177,26 +172,30 @@ class Work:
             for site, values in part.arrays().items():
                 writers[site].append(values)
 
-        if self.exact is not None and 0 in missing:
+        if self.exact is not None and self.store.identity.is_half and 0 in missing:
             self.store.add_errors(self._errors(self.exact(), missing[0]))
         # `files` are those of one shard at a time; after a failure they are removed.
-        with contextlib.ExitStack() as files, in_background(call) as submit:
+        with contextlib.ExitStack() as files, in_background() as submit:
             for shard, sites in missing.items():
-                submit(partial(begin, shard, sites))
+                submit(begin, shard, sites)
                 for batches in forward.split_batches(self.shards[shard], n_tokens):
                     for part in forward.run_batches(model, batches, self.plan, sites, dtype):
-                        submit(partial(append, part))
+                        submit(append, part)
                     on_rows(sum(len(batch.rows) for batch in batches))
                 submit(files.close)  # commits the shard
 
     def _errors(self, exact: Network, sites: Sequence[str]) -> dict[str, float]:
-        """Return the median of |x - y| / |y| over the first rows at each site.
+        """Return the median of |x - y| / |y| over rows of the first batch at each site.
 
-        The rows x are those of the model, and y those of the same network in float32.
+        The rows x are those of the model, and y those of the same network in float32. They are
+        evenly spaced, so that many texts are compared.
         """
-        first, n = self.shards[0][0], ROWS_COMPARED
-        n_sequences = int(first.member[:n][-1]) + 1
-        batch = forward.Batch(first.sequences[:n_sequences], first.rows[:n], first.member[:n])
+        first = self.shards[0][0]
+        n_rows = min(ROWS_COMPARED, len(first.rows))
+        chosen = np.linspace(0, len(first.rows) - 1, n_rows).astype(int)
+        used, member = np.unique(first.member[chosen], return_inverse=True)
+        sequences = [first.sequences[number] for number in used]
+        batch = forward.Batch(sequences, first.rows[chosen], member)
         x, y = (
             {
                 site: rows.reshape(len(rows), -1)
@@ -306,11 +305,6 @@ def shards_of(
     return forward.make_shards(batches, identity.shard_rows)
 
 
-def compute_locally(work: Work, incomplete: MissingSites, on_rows: OnRows) -> None:
-    """Compute all missing shards in this process."""
-    work.compute(incomplete, on_rows)
-
-
 def check_storable(sites: Iterable[str]) -> None:
     """Check that a capture can store these sites: each value belongs to one position.
 
@@ -327,32 +321,32 @@ def check_storable(sites: Iterable[str]) -> None:
 
 
 @contextlib.contextmanager
-def in_background(function: Callable[[Item], object]) -> Iterator[Callable[[Item], None]]:
-    """Yield a function that queues calls of `function` on one thread, which runs them in order.
+def in_background() -> Iterator[Callable[..., None]]:
+    """Yield a function that queues calls on one thread, which runs them in order.
 
     The yielded function waits while more than MAX_WAITING calls are unfinished. It, or the end of
     the block, raises the exception of an earlier call. Calls queued after a failed one are not run.
     If the block itself fails, queued calls are dropped.
 
     >>> done = []
-    >>> with in_background(done.append) as submit:
+    >>> with in_background() as submit:
     ...     for number in range(4):
-    ...         submit(number)
+    ...         submit(done.append, number)
     >>> done
     [0, 1, 2, 3]
     """
     waiting: deque[Future[None]] = deque()
     last: Future[None] | None = None
 
-    def call(previous: Future[None] | None, item: Item) -> None:
+    def call(previous: Future[None] | None, function: Callable[..., object], *args: object) -> None:
         if previous is not None:
             previous.result()  # raises if an earlier call failed, so that this one is not run
-        function(item)
+        function(*args)
 
-    def submit(item: Item) -> None:
+    def submit(function: Callable[..., object], *args: object) -> None:
         """Queue a call, and wait while too many are unfinished."""
         nonlocal last
-        last = pool.submit(call, last, item)
+        last = pool.submit(call, last, function, *args)
         waiting.append(last)
         while len(waiting) > MAX_WAITING:
             waiting.popleft().result()
@@ -390,7 +384,7 @@ def fill(
     work: Work,
     root: Location,
     *,
-    engine: Engine = compute_locally,
+    engine: Engine = Work.compute,
     step: str = "capture",
     watcher: Watcher = SILENT,
 ) -> Captured:
@@ -464,8 +458,7 @@ def _derive(store: ActivationStore, root: Location, sites: Sequence[str]) -> Non
             source.verify(available)
             for site in available:
                 _fill_site(store, source, site, source_rows)
-            errors = source.errors()
-            store.add_errors({site: errors[site] for site in available if site in errors})
+            store.add_errors(source.errors(available))
             unfilled = [site for site in unfilled if site not in available]
 
 
@@ -592,12 +585,11 @@ def stream_rows(
     sites: Sequence[str],
     *,
     dtype: str = "float32",
-    on_batch: Callable[[int], None] | None = None,
 ) -> Iterator[tuple[IntArray, dict[str, FloatArray]]]:
     """Yield the rows of one batch after another: row indices, and values of these rows by site.
 
     The values equal those that a capture would store, but nothing is written. Rows of one example
-    need not be adjacent in the plan. `on_batch` is called with the number of rows of each batch.
+    need not be adjacent in the plan.
 
     Raises:
         ConfigError: a site has no pos axis.
@@ -607,8 +599,6 @@ def stream_rows(
         values: dict[str, FloatArray] = {}
         for part in forward.run_batches(model, [batch], plan, sites, dtype):
             values |= part.arrays()
-        if on_batch is not None:
-            on_batch(len(batch.rows))
         yield batch.rows, values
 
 

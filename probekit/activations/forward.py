@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import numpy as np
 import torch
@@ -111,27 +112,23 @@ class BatchRows:
     """Rows of one batch, whose copy from the device may still be in progress.
 
     Attributes:
-        rows: row indices in the plan, shape (n_rows,).
-        values: values of the rows in host memory, by site, shape [row ...].
-        dtype: dtype on disk, to which the result of `arrays` is rounded.
-        arrivals: events after the last copies; empty if nothing is copied from a GPU.
+        values: rows in host memory, shape [row ...], in the dtype on disk, by site; and the event
+            after their copy, None if they are not copied from a GPU.
     """
 
-    rows: IntArray
-    values: dict[str, Tensor]
-    dtype: str
-    arrivals: Sequence[torch.cuda.Event]
+    values: dict[str, tuple[Tensor, torch.cuda.Event | None]]
 
     def arrays(self) -> dict[str, FloatArray]:
         """Wait for the copies and return the rows at each site, shape (n_rows, ...).
 
         Rows in bfloat16 are returned as float32, because NumPy has no bfloat16.
         """
-        for arrival in self.arrivals:
-            arrival.synchronize()
-        dtype = getattr(torch, self.dtype)
-        readable = torch.float32 if dtype == torch.bfloat16 else dtype
-        return {site: rows.to(dtype).to(readable).numpy() for site, rows in self.values.items()}
+        arrays = {}
+        for site, (rows, arrival) in self.values.items():
+            if arrival is not None:
+                arrival.synchronize()
+            arrays[site] = (rows.float() if rows.dtype == torch.bfloat16 else rows).numpy()
+        return arrays
 
 
 def split_batches(batches: Sequence[Batch], most: float) -> Iterator[Sequence[Batch]]:
@@ -172,7 +169,7 @@ def run_batches(
         sites: full names of sites with a pos axis.
         dtype: dtype on disk, `float32`, `float16` or `bfloat16`.
     """
-    values: list[dict[str, Tensor]] = [{} for _ in batches]
+    values: list[dict[str, tuple[Tensor, Any]]] = [{} for _ in batches]
     passes = (_pass(batch, plan, dtype, rows) for batch, rows in zip(batches, values, strict=True))
     parts = model.run_together(passes, sites)
     while True:
@@ -181,10 +178,8 @@ def run_batches(
             done = next(parts, None)
         if done is None:
             return
-        gpus = [device for device in model.devices if device.type == "cuda"]
-        arrivals = [_copies_from(device).record_event() for device in gpus]
         for number in done:
-            yield BatchRows(batches[number].rows, dict(values[number]), dtype, arrivals)
+            yield BatchRows(dict(values[number]))
             values[number].clear()
 
 
@@ -194,18 +189,18 @@ def _copies_from(gpu: torch.device) -> torch.cuda.Stream:
     return torch.cuda.Stream(gpu)  # type: ignore[no-untyped-call]
 
 
-def _to_host(rows: Tensor) -> Tensor:
-    """Start the copy of rows from a GPU to pinned memory, without waiting for it."""
+def _to_host(rows: Tensor) -> tuple[Tensor, torch.cuda.Event]:
+    """Start the copy of rows from a GPU to pinned memory; return it and the event after it."""
     copies = _copies_from(rows.device)
     copies.wait_stream(torch.cuda.current_stream(rows.device))  # until the rows are computed
     with torch.cuda.stream(copies):
         copied = rows.to("cpu", non_blocking=True)
     rows.record_stream(copies)  # keeps their memory until they are copied
-    return copied
+    return copied, copies.record_event()
 
 
 def _pass(
-    batch: Batch, plan: RowPlan, dtype: str, values: dict[str, Tensor]
+    batch: Batch, plan: RowPlan, dtype: str, values: dict[str, tuple[Tensor, Any]]
 ) -> tuple[Tensor, Tensor, Tap, Tensor | None]:
     """Return tokens, mask, tap and `at` of the pass of a batch; the tap puts rows into `values`."""
     ids, mask = pad(batch.sequences, "right")
@@ -226,9 +221,8 @@ def _pass(
         picked = value.flatten(0, 1).index_select(0, places)  # a copy: a view keeps the batch alive
         # Rows of one position each need no mean.
         rows = picked.float() if len(places) == len(count) else row_means(picked, row, count)
-        if value.device.type == "cuda":  # converted first, which halves the copy
-            rows = _to_host(rows.to(getattr(torch, dtype)))
-        values[site] = rows
+        rows = rows.to(getattr(torch, dtype))  # before the copy, which it may halve
+        values[site] = _to_host(rows) if value.device.type == "cuda" else (rows, None)
         return value
 
     return ids, mask, extract, at

@@ -424,8 +424,8 @@ class ActivationStore:
         """Return one digest of the identity and the rows of finished sites, given in any order."""
         return self._manifest_of({site: self.records(site) for site in sites}).root
 
-    def errors(self) -> dict[str, float]:
-        """Return the relative error of the first rows at each site where it was measured.
+    def errors(self, sites: Sequence[str] | None = None) -> dict[str, float]:
+        """Return the relative error of rows at each site (default: all) where it was measured.
 
         Rows are compared with those that the same network computes in float32; see
         `Work`. Sites computed in float32 or float64 have none.
@@ -433,7 +433,8 @@ class ActivationStore:
         data = self.files.read_all([ERRORS]).get(ERRORS)
         with contextlib.suppress(StoreError, LookupError, ValueError):  # a damaged file has none
             texts = unseal(data or b"", ERRORS, FORMAT)["relative_error"]
-            return {site: float(text) for site, text in texts.items()}
+            wanted = texts if sites is None else sites
+            return {site: float(text) for site, text in texts.items() if site in wanted}
         return {}
 
     def add_errors(self, errors: Mapping[str, float]) -> None:

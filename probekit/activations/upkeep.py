@@ -359,8 +359,7 @@ def copy_cache(
             watcher.progress("copy", done, len(missing))
             copy.adopt(record, source_store.files.chunks(record.file))
         watcher.progress("copy", len(missing), len(missing))
-        errors = source_store.errors()
-        copy.add_errors({site: errors[site] for site in sites if site in errors})
+        copy.add_errors(source_store.errors(sites))
         copy.seal()
     if pin is not None and copy.digest_of(sites) != pin:
         raise StoreError(f"{copy.folder} contains other rows; its root digest is not {pin}.")

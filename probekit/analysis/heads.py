@@ -192,7 +192,7 @@ def _scores(model: Network, ids: Tensor) -> dict[str, Tensor]:
 
     def tap(_site: str, pattern: Tensor) -> Tensor:
         """Store the scores of a layer, and return its pattern unchanged."""
-        layers.append(head_scores(pattern[0], ids))
+        layers.append(head_scores(pattern[0].to(ids.device), ids))
         return pattern
 
     with torch.inference_mode():

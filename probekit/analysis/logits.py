@@ -101,10 +101,12 @@ def logit_attribution(
     (39, True)
 
     Raises:
-        ConfigError: position or token is out of range, or both `minus` and `minus_mean` are given.
+        ConfigError: position or token is out of range, both `minus` and `minus_mean` are given, or
+            the network is spread over several devices.
         DataError: the text has no token, or more than the context.
     """
     check_tokens(model.config, ids[None])
+    model.check_one_device()
     index, d_vocab = position_from_start(position, len(ids)), model.config.d_vocab
     for id in (token, minus):
         if id is not None and not 0 <= id < d_vocab:
@@ -240,9 +242,11 @@ def logit_lens(
 
     Raises:
         UnknownNameError: a pattern matches no site.
-        ConfigError: the lens does not apply to a site, or `top_k` is out of range.
+        ConfigError: the lens does not apply to a site, `top_k` is out of range, or the network is
+            spread over several devices.
         DataError: the text has no token, or more than the context.
     """
+    model.check_one_device()
     names = lens_sites(sites, model.sites)
     if not 1 <= top_k <= model.config.d_vocab:
         raise ConfigError(f"top_k is {top_k}. Allowed: 1 to {model.config.d_vocab}.")

@@ -75,7 +75,7 @@ def estimated_effects(
             averaged; 1 uses the gradient at the base.
 
     Raises:
-        ConfigError: the measure has no gradient.
+        ConfigError: the measure has no gradient, or the network is spread over several devices.
         DataError: pairs of unequal numbers of tokens, or of equal texts; see `check_pairs`.
         UnknownNameError: a pattern matches no site.
 
@@ -87,6 +87,7 @@ def estimated_effects(
     >>> len(estimated_effects(model, clean, corrupt, measure, "blocks.*.attn.hook_z[head=*]"))
     24
     """
+    model.check_one_device()
     check_pairs(clean, corrupt)
     if measure.name not in _WITH_GRADIENT:
         raise ConfigError(

@@ -171,7 +171,11 @@ class BasePass:
             measured: position of each text whose logits are measured, shape [batch]; None means the
                 last token.
             sites: names of further sites whose activations are kept.
+
+        Raises:
+            ConfigError: the network is spread over several devices.
         """
+        model.check_one_device()
         batch = batch.to(model.device)
         n_layers = model.axis_sizes["n_layers"]
         last = f"blocks.{n_layers - 1}.hook_resid_post"

@@ -33,7 +33,7 @@ from probekit.model.sites.sites import SitePattern, Sites
 from probekit.model.transformer_lens import lacks
 from probekit.model.weights.sources import at_revision, find_model
 from probekit.model.weights.state_dict import as_dtype, weight_readers, write_checkpoint
-from probekit.products import linear, to_device
+from probekit.products import check_device, linear, to_device
 
 Result = TypeVar("Result")
 _READING = threading.RLock()  # a part of a network is read and used by one thread at a time
@@ -129,11 +129,14 @@ class Network(nn.Module):
         return self._device or super().get_parameter(self.config.WEIGHTS.embedding).device
 
     @property
-    def devices(self) -> tuple[torch.device, ...]:
-        """Devices of the weights, in the order of the blocks."""
-        if not self.is_in_memory:
-            return (self.device,)
-        return tuple(dict.fromkeys(parameter.device for parameter in self.parameters()))
+    def devices(self) -> str:
+        """Devices of the weights, as in `cuda:0,cuda:1`."""
+        weights = self.parameters() if self.is_in_memory else [self]
+        return ",".join(dict.fromkeys(str(weight.device) for weight in weights))
+
+    def check_one_device(self) -> None:
+        """Raise ConfigError if the weights are spread over several devices."""
+        check_device(self.devices)
 
     def places(self, device: str | Sequence[str]) -> dict[str, torch.device]:
         """Return the device of each parameter, by name.
@@ -317,6 +320,7 @@ class Network(nn.Module):
 
     def final_norm(self, resid: Tensor, tap: Taps | None = None) -> Tensor:
         """Return the final norm of residuals, shape [... d_model]; its taps are at `ln_final`."""
+        resid = to_device(resid, next(self.last_norm.parameters()).device)
         return cast(Tensor, self.last_norm(resid, tap or Taps(None)))
 
     def unembed(self, x: Tensor) -> Tensor:
@@ -328,7 +332,8 @@ class Network(nn.Module):
 
         They equal `unembed(x)` in a network without a softcap of the logits.
         """
-        return linear(x, self.unembedding)
+        unembedding = self.unembedding
+        return linear(to_device(x, unembedding.device), unembedding)
 
     def capped(self, logits: Tensor) -> Tensor:
         """Return logits after the softcap of the network; unchanged if it has none."""
@@ -535,9 +540,7 @@ class Network(nn.Module):
         resid = self.embedded(to_device(tokens, self.device), context, tap)
         resid = yield from self._blocks(resid, context, tap)
         context.end()
-        x = self.final_norm(resid, tap.within("ln_final"))
-        # If the unembedding is the embedding, it is on the first of several devices.
-        return to_device(x, self.device) if self.config.tie_word_embeddings else x
+        return self.final_norm(resid, tap.within("ln_final"))
 
     def run_with_cache(
         self,
@@ -633,6 +636,7 @@ class Network(nn.Module):
         if after_attention:
             block = cast(Any, self.blocks[layer])
             with self.weights_of(f"blocks.{layer}"):
+                resid = to_device(resid, next(block.parameters()).device)
                 resid = block.after_attention(resid, taps.within(f"blocks.{layer}"))
         if first <= last:
             # `resid[..., 0]` has the shape of the tokens; their ids are not read.
@@ -675,7 +679,7 @@ class Network(nn.Module):
             targets = batches.next_tokens(ids, mask)
         x = self._run(self._to_last_norm(ids, mask, Taps(None)))
         batches.check_targets(self.config, ids, targets)
-        return self.mean_loss(x.flatten(0, 1), to_device(targets.flatten(), x.device))
+        return self.mean_loss(x.flatten(0, 1), targets.flatten())
 
     def mean_loss(self, x: Tensor, targets: Tensor) -> Tensor:
         """Return the mean cross-entropy of the logits of `x`, shape [n_tokens d_model]."""

@@ -67,7 +67,7 @@ class ModelFacts(RecordPart):
 
     Each file of the network was compared with a digest; `compared_with` names the digest's source.
     The sizes are None if the activations were given, so that the network is unknown. If its forward
-    pass was in half precision, `relative_errors` has the median error of the first rows at each
+    pass was in half precision, `relative_errors` has the median error of some rows at each probed
     site, compared with a pass in float32.
     """
 

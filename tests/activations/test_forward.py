@@ -212,7 +212,7 @@ def test_nothing_runs_behind_the_deepest_site(model):
 def test_rows_keep_no_batch_in_memory(model, plan):
     batch, rows = first_batch(plan)
     part = run_batch(model, batch, rows, STORED_SITES, "float32")
-    for site, value in part.values.items():
+    for site, (value, _) in part.values.items():
         assert value.untyped_storage().nbytes() == value.nbytes, site
         assert len(value) == len(batch.rows)
 
@@ -236,8 +236,7 @@ class TestOnAGPU:
         batch, rows = first_batch(last_token)
         model = GPT2(TINY, seed=1).requires_grad_(False).cuda()
         part = run_batch(model, batch, rows, STORED_SITES, "float32")
-        assert part.arrivals
-        assert all(value.is_pinned() for value in part.values.values())
+        assert all(value.is_pinned() and arrival for value, arrival in part.values.values())
 
     def test_half_precision_is_near(self):
         batch, rows = first_batch(last_token)

@@ -178,9 +178,9 @@ def test_rows_do_not_depend_on_the_number_of_threads(model):
 
 def test_calls_run_in_another_thread_in_order():
     done = []
-    with in_background(lambda n: done.append((n, threading.get_ident()))) as submit:
+    with in_background() as submit:
         for number in range(50):
-            submit(number)
+            submit(lambda n: done.append((n, threading.get_ident())), number)
     assert [n for n, _ in done] == list(range(50))
     assert {thread for _, thread in done}.isdisjoint({threading.get_ident()})
     assert len({thread for _, thread in done}) == 1
@@ -190,9 +190,9 @@ def test_no_more_than_a_few_pieces_wait():
     gate, given = threading.Event(), []
 
     def give():
-        with in_background(gate.wait) as submit:
+        with in_background() as submit:
             for number in range(10):
-                submit(30)
+                submit(gate.wait, 30)
                 given.append(number)
 
     giver = threading.Thread(target=give)
@@ -213,7 +213,7 @@ def test_a_failure_is_raised_and_nothing_is_done_after_it():
         raise ZeroDivisionError
 
     def work():
-        with in_background(lambda call: call()) as submit:
+        with in_background() as submit:
             submit(lambda: done.append("before"))
             submit(fail)
             submit(lambda: done.append("behind"))  # waits already when the other fails
@@ -225,8 +225,8 @@ def test_a_failure_is_raised_and_nothing_is_done_after_it():
 
 
 def test_a_failure_of_the_last_piece_is_raised_too():
-    with pytest.raises(ZeroDivisionError), in_background(lambda n: 1 / n) as submit:
-        submit(0)
+    with pytest.raises(ZeroDivisionError), in_background() as submit:
+        submit(lambda: 1 / 0)
 
 
 def test_when_the_block_fails_what_waits_is_dropped():
@@ -237,7 +237,7 @@ def test_when_the_block_fails_what_waits_is_dropped():
         done.append("first")
 
     def fail():
-        with in_background(lambda call: call()) as submit:
+        with in_background() as submit:
             submit(first)
             submit(lambda: done.append("second"))
             threading.Timer(0.1, gate.set).start()

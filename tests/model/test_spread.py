@@ -3,6 +3,11 @@
 import pytest
 import torch
 
+from probekit import AnswerMeasure, TokenBatch, patch
+from probekit.analysis.heads import score_heads
+from probekit.analysis.logits import logit_attribution, logit_lens
+from probekit.errors import ConfigError
+from probekit.interventions.attribution_patching import estimated_effects
 from probekit.model.families.table import load_model, random_network
 from probekit.model.generation import generate
 from tests.fake_gpus import fake_gpus
@@ -14,7 +19,7 @@ DEVICES = ["cuda:0", "cuda:1"]
 
 @pytest.fixture(autouse=True)
 def gpus():
-    with fake_gpus():
+    with fake_gpus(7):
         yield
 
 
@@ -28,7 +33,7 @@ def saved(name, folder):
 def test_every_number_is_that_of_the_network_on_one_device(tmp_path, name):
     folder = saved(name, tmp_path)
     whole, spread = load_model(folder, device="cuda:0"), load_model(folder, device=DEVICES)
-    assert [str(device) for device in spread.devices] == DEVICES
+    assert spread.devices == "cuda:0,cuda:1"
     mask = torch.ones_like(TOKENS, dtype=torch.bool)
     mask[0, -3:] = False
     sites = ["*", "blocks.*.attn.hook_result"]
@@ -39,7 +44,44 @@ def test_every_number_is_that_of_the_network_on_one_device(tmp_path, name):
         assert all(torch.equal(cache[site].to("cpu"), expected[site].to("cpu")) for site in cache)
     assert str(cache["hook_embed"].device) == "cuda:0"
     assert str(cache["ln_final.hook_normalized"].device) == "cuda:1"
-    assert torch.equal(spread.loss(TOKENS).to("cpu"), whole.loss(TOKENS).to("cpu"))
+    # With seven devices, the last block is on another one than the last norm.
+    for model in (spread, load_model(folder, device=[f"cuda:{index}" for index in range(7)])):
+        assert torch.equal(model(TOKENS).to("cpu"), whole(TOKENS).to("cpu"))
+        assert torch.equal(model.loss(TOKENS).to("cpu"), whole.loss(TOKENS).to("cpu"))
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama"])
+def test_gradients_and_later_blocks_are_those_of_the_network_on_one_device(tmp_path, name):
+    folder = saved(name, tmp_path)
+    last, found = load_model(folder).config.n_layers - 1, []
+    for model in (load_model(folder, device="cuda:0"), load_model(folder, device=DEVICES)):
+        sites = [("resid_post", 0), ("resid_mid", 0)]
+        logits, cache = model.run_with_cache(TOKENS, sites, grad=True)
+        stream = cache["resid_post", 0]
+        (gradient,) = torch.autograd.grad(logits[0, -1, 5], [stream])
+        resumed = model.resume(stream, last, after_attention=True)
+        found.append(
+            [one.detach().to("cpu") for one in (gradient, resumed, model.resume(stream, 1))]
+        )
+    assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
+    assert found[0][0].any()
+
+
+def test_interventions_and_logit_analyses_refuse_several_devices():
+    model = random_network(network("gpt2").config, 5, device=DEVICES)
+    batch = TokenBatch(TOKENS, torch.ones_like(TOKENS, dtype=torch.bool), TOKENS[..., None])
+    answer = TOKENS[:, 0]
+    measure, site = AnswerMeasure(answer, answer + 1), "blocks.1.hook_resid_post"
+    for refused in (
+        lambda: patch(model, batch, batch[[1, 0]], measure, site),
+        lambda: estimated_effects(model, batch, batch[[1, 0]], measure, site),
+        lambda: logit_attribution(model, TOKENS[0], 5),
+        lambda: logit_lens(model, TOKENS[0]),
+    ):
+        with pytest.raises(ConfigError, match="cuda:0,cuda:1: this needs a single device"):
+            refused()
+    one = random_network(network("gpt2").config, 5, device="cuda:1")
+    assert score_heads(model, [TOKENS[0]]).equals(score_heads(one, [TOKENS[0]]))
 
 
 @pytest.mark.parametrize("name", ["gpt2", "olmo2"])

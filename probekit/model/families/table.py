@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, cast
@@ -19,7 +18,6 @@ from probekit.model.weights.sources import HPARAMS, PUBLISHED_NAMES, at_revision
 
 if TYPE_CHECKING:
     import torch
-    from torch import Tensor
 
     from probekit.model.network import Network
 
@@ -234,11 +232,10 @@ def random_network(
 
 def in_float32(network: Network) -> Network:
     """Return a network in float32 with the weights of another one, each converted when needed."""
-
-    def read(name: str) -> Tensor:
-        return network.get_parameter(name).detach().float()
-
-    readers = {name: partial(read, name) for name in network.state_dict()}
+    readers = {
+        name: lambda name=name: network.get_parameter(name).detach().float()
+        for name in network.state_dict()
+    }
     exact = network_class(network.config)(network.config, seed=None).requires_grad_(False)
     return exact.read_when_needed(readers, str(network.device))
 

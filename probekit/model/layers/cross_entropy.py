@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from probekit.model.passes.inputs import NOT_COUNTED
-from probekit.products import linear
+from probekit.products import linear, to_device
 
 CHUNK = 256  # tokens whose logits are in memory at once
 
@@ -37,6 +37,7 @@ def cross_entropy(
     >>> round(cross_entropy(x, unembedding, torch.tensor([0, -100])).item(), 5)
     0.00025
     """
+    x, targets = (to_device(one, unembedding.device) for one in (x, targets))
     return cast(Tensor, _CrossEntropy.apply(x, unembedding, targets, softcap))  # type: ignore[no-untyped-call]  # torch's
 
 

@@ -13,8 +13,8 @@ import torch
 
 from probekit.activations.capture import (
     Captured,
+    Work,
     check_storable,
-    compute_locally,
     described_reading,
     fill,
     shards_of,
@@ -103,7 +103,7 @@ def capture_models(
     device_type = None if crew is None else device.partition(":")[0]
 
     def capture(target: str) -> Captured:
-        engine = compute_locally if crew is None else partial(crew, Job(experiment, target))
+        engine = Work.compute if crew is None else partial(crew, Job(experiment, target))
         step = "capture" if target == TASK else "capture, untrained"
         model = source.models(target)
         work = begin_work(experiment, source.rows, model, target, root, device_type)

@@ -138,8 +138,7 @@ def begin_work(
         StoreMismatchError: the files belong to another capture.
         StoreError: the store cannot be written.
     """
-    is_half = model.dtype in (torch.bfloat16, torch.float16)
-    place = str(model.device)
+    exact = partial(target_network, to_compute=False, dtype=torch.float32)
     return Work.begin(
         model,
         tokenizer=prepared.tokenizer.digest,
@@ -149,7 +148,7 @@ def begin_work(
         root=root,
         dtype=experiment.capture.dtype,
         device=device,
-        exact=partial(target_network, experiment, place, target, exact=True) if is_half else None,
+        exact=partial(exact, experiment, str(model.device), target),
     )
 
 

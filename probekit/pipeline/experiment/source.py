@@ -59,24 +59,24 @@ def targets(experiment: Experiment) -> tuple[str, ...]:
 
 def target_network(
     experiment: Experiment, device: str, target: str, *, to_compute: bool = True,
-    exact: bool = False,
+    dtype: torch.dtype | None = None,
 ) -> Network:  # fmt: skip
     """Return the network of one target on a device; all on that of a network in memory, if any.
 
     Its weights are in memory if they fit. With `to_compute=False`, for a process that only digests
-    them, they are read one at a time; also with `exact=True`, which returns it in float32.
+    them or computes few rows, they are read one at a time. `dtype` replaces that of the experiment.
 
     Raises:
         MissingError: the model does not exist.
     """
-    dtype, given = getattr(torch, experiment.model.dtype), experiment.model.in_memory
+    given = experiment.model.in_memory
     if target == TASK and given is not None:
-        return in_float32(given) if exact else cast(Network, given)
-    dtype = torch.float32 if exact else dtype
+        return cast(Network, given) if dtype is None else in_float32(given)
+    dtype = dtype or getattr(torch, experiment.model.dtype)
     config = network_config(experiment)
-    device = device if given is None else str(given.device)
+    device = device if given is None else given.devices
     n_bytes = count_parameters(config) * dtype.itemsize
-    fits = to_compute and not exact and fits_in_memory(n_bytes, device)
+    fits = to_compute and fits_in_memory(n_bytes, device)
     if target == TASK:
         with experiment.at("model", "source"):
             return load_model(experiment.model.source, dtype, device, in_memory=fits)
@@ -207,7 +207,7 @@ class ModelSource(Source):
             **{name: getattr(model.config, name) for name in sizes},
             parameters=sum(parameter.numel() for parameter in model.parameters()),
             compared_with=checks_of_files(self.experiment),
-            relative_errors=captured[TASK].store.errors() or None,
+            relative_errors=captured[TASK].store.errors(self.rows.sites) or None,
         )
         # The `root` of a capture is a digest of its rows, not a folder.
         digests = {

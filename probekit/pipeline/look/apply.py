@@ -186,18 +186,12 @@ def predict_texts(
             offsets=np.concatenate([plan.offsets, whole.offsets[1:] + plan.offsets[-1]]),
         )
     n_rows, n_classes, done = len(plan.example), len(probe.classes), 0
-
-    def count(n_new: int) -> None:
-        nonlocal done
-        done += n_new
-        watcher.progress("apply", done, n_rows)
-
     ids = [part.ids for part in tokens]
     sites = tuple(dict.fromkeys(selection.site for selection in network.selections))
     scores = np.empty((n_rows, n_classes) if n_classes > 2 else n_rows)
-    for rows, values in stream_rows(
-        network.model, ids, plan, sites, dtype=facts.dtype, on_batch=count
-    ):
+    for rows, values in stream_rows(network.model, ids, plan, sites, dtype=facts.dtype):
+        done += len(rows)
+        watcher.progress("apply", done, n_rows)
         parts = [part_of(values[one.site], one) for one in network.selections]
         if facts.view == "normalized":
             eps, is_centred = config.norm_epsilon, config.norm_is_centred

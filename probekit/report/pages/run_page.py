@@ -289,9 +289,7 @@ def _measured(record: RunRecord, config: str) -> page.PageSection:
     facts = {
         "Run": {"run": record.run, "key": record.key, "created": record.created},
         "Model": record.model.model_dump(exclude_none=True, exclude={"relative_errors"}),
-        "Median relative error of the first rows, compared with float32": {
-            name: percent(error, 2) for name, error in errors.items()
-        },
+        "Median error relative to float32": {n: percent(x, 2) for n, x in errors.items()},
         "Versions": record.versions,
         "Digests": record.digests,
         "Seeds": record.seeds,

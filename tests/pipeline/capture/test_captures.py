@@ -68,7 +68,7 @@ def test_validate_says_that_weights_are_read_in_blocks_and_what_that_costs(own, 
 def test_the_parent_of_workers_holds_no_weights(own, tmp_path, made):
     def crew(_job, work, missing, on_rows):
         assert not work.model.is_in_memory
-        capturing.compute_locally(work, missing, on_rows)
+        work.compute(missing, on_rows)
 
     whole = capture_only(own.load(*SETTINGS), cache_root=tmp_path / "whole")
     heard = Heard()
