@@ -190,10 +190,11 @@ class Prober:
         groups = self.data.groups[self.rows_of(probe)]
         return LabelExchange.of(labels, groups, self.fold_of(probe), draws, self.settings.seed)
 
-    def sample(self, size: int) -> Prober | None:
-        """Return the prober of random examples with about `size` rows, in their split.
+    def sample(self, size: int) -> tuple[Prober, Codes] | None:
+        """Return the prober of random examples with about `size` rows, and the numbers of its rows.
 
-        None if they are too few to be split and labelled as all rows are.
+        Rows stay on their side of the split. None if they are too few to be split and labelled as
+        all rows are.
         """
         n_rows, examples = len(self.data.y), self.data.examples
         distinct, codes = np.unique(
@@ -217,7 +218,7 @@ class Prober:
             sample = Prober(splits, settings)
         except (ConfigError, DataError):
             return None
-        return sample if sample.has_control == self.has_control else None
+        return (sample, rows) if sample.has_control == self.has_control else None
 
     @property
     def main_metric(self) -> str:

@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ import numpy as np
 from probekit.amounts import counted, duration, size_in_words
 from probekit.errors import ConfigError
 from probekit.experiment.activations import ActivationExperiment, AnyExperiment
-from probekit.lazy_rows import LOADED_BYTES
+from probekit.lazy_rows import LOADED_BYTES, LazyRows
 from probekit.memory import available_memory
 from probekit.pipeline.capture.captures import plan_capture, plan_tokens
 from probekit.pipeline.experiment.prepare import prepare, width_of
@@ -74,7 +75,7 @@ class Machines:
 
 
 def capture_times(
-    numbers: dict[str, Any], machines: Machines, seconds: float | None = None
+    numbers: dict[str, Any], machines: Machines, seconds: float | None = None, start: float = 0.0
 ) -> dict[str, float]:
     """Return the seconds of a capture by what takes them, as far as they are known.
 
@@ -83,22 +84,27 @@ def capture_times(
     Args:
         numbers: sizes of the capture; see `plan_capture`.
         machines: what captures.
-        seconds: time to capture all rows of all networks on one core, if it is known.
+        seconds: time to capture all rows of all networks with all cores of this machine, if it is
+            known.
+        start: seconds until a worker begins, for each network; a single one is this process.
 
     >>> sizes = {"caches": 2, "tokens": 300, "shards_of_a_site": 3, "bytes": 1000}
     >>> capture_times(sizes, Machines(workers=4, cores=4, throughput=1.0, bandwidth=10.0))
-    {'computing': 204.0, 'writing': 100.0}
+    {'computing': 200.0, 'writing': 100.0}
     """
-    times, n_workers = dict[str, float](), machines.workers
+    times, n_workers, n_shards = dict[str, float](), machines.workers, numbers["shards_of_a_site"]
+    # More workers than shards would have nothing to do; shards are not divided.
+    n_busy = min(n_workers, n_shards)
     if machines.throughput is not None:
-        seconds = numbers["caches"] * numbers["tokens"] / machines.throughput
-    elif seconds is not None:  # cores that have no worker of their own are shared
-        seconds /= max(1, machines.units // n_workers)
+        n_busy = min(n_busy, machines.units)
+        seconds = numbers["caches"] * numbers["tokens"] / machines.throughput / n_busy
+    elif seconds is not None:
+        used = n_busy * max(1, machines.units // n_workers) / machines.units
+        seconds *= usable_cores() / machines.units / min(1.0, used)
     if seconds is not None:
-        n_shards = numbers["caches"] * numbers["shards_of_a_site"]
-        share = math.ceil(n_shards / min(n_workers, machines.units)) / n_shards
-        starts = START_UP * max(1, n_workers / machines.units) if n_workers > 1 else 0.0
-        times["computing"] = starts + seconds * share
+        seconds *= math.ceil(n_shards / n_busy) * n_busy / n_shards
+        starts = numbers["caches"] * start * max(1, n_workers / machines.units)
+        times["computing"] = seconds + (starts if n_workers > 1 else 0.0)
     if machines.bandwidth is not None:
         times["writing"] = numbers["bytes"] / machines.bandwidth
     return times
@@ -164,31 +170,38 @@ def scheduled(tasks: Sequence[float], workers: int, units: int) -> float:
 
 
 def task_seconds(
-    probers: Sequence[Prober], widths: Sequence[int], n_networks: int
+    probers: Sequence[Prober],
+    widths: Sequence[int],
+    n_networks: int,
+    given: Mapping[int, LazyRows] = MappingProxyType({}),
 ) -> tuple[float, ...]:
     """Return the estimated time of each task of probing on one core or device, in seconds.
 
-    The tasks of a position are its baselines and its sites. Sites with random features are
-    measured, with larger and larger samples of examples as far as that takes seconds.
+    The tasks of a position are its baselines and its sites. Sites are measured with larger and
+    larger samples of examples, as far as that takes seconds.
 
     Args:
         probers: the rows and settings at each position.
         widths: number of features of each site.
         n_networks: number of probed networks, the one of the experiment and those with random
             weights.
+        given: the rows of a site of each width; random features are used for a width without.
     """
-    of_width = {width: _of_width(probers[0], width, n_networks) for width in set(widths)}
+    of_width = {
+        width: _of_width(probers[0], width, n_networks, given.get(width)) for width in set(widths)
+    }
     baselines = of_width[widths[0]][0]
     return len(probers) * (float(baselines), *(float(of_width[width][1]) for width in widths))
 
 
-def _of_width(prober: Prober, width: int, n_networks: int) -> Floats:
-    """Return the estimated seconds of the baselines and of a site."""
+def _of_width(prober: Prober, width: int, n_networks: int, given: LazyRows | None) -> Floats:
+    """Return the estimated seconds of the baselines, and of a site."""
     n_rows = len(prober.data.y)
     if width > _MOST_FEATURES and n_rows * width > _MOST_NUMBERS:
         # The time grows with a power of the width, which is that from half the features to all.
         half, whole = (
-            _of_width(prober, part, n_networks) for part in (_MOST_FEATURES // 2, _MOST_FEATURES)
+            _of_width(prober, part, n_networks, given)
+            for part in (_MOST_FEATURES // 2, _MOST_FEATURES)
         )
         power = np.log2(width / _MOST_FEATURES)
         return np.array([whole[0], whole[1] * (whole[1] / half[1]) ** power])
@@ -201,7 +214,9 @@ def _of_width(prober: Prober, width: int, n_networks: int) -> Floats:
             break
         sample = prober.sample(size)
         if sample is not None:
-            measured.append((size, _seconds(sample, width, n_networks)))
+            part, rows = sample
+            X = imitated(part.data, width) if given is None else given[rows][:, :width]
+            measured.append((size, _seconds(part, X, n_networks)))
     return _extrapolated(measured, n_rows)
 
 
@@ -211,11 +226,10 @@ def _extrapolated(measured: Sequence[tuple[int, Floats]], n_rows: int) -> Floats
     return seconds + np.maximum(0, seconds - before) / (two - one) * (n_rows - two)
 
 
-def _seconds(prober: Prober, width: int, n_networks: int) -> Floats:
-    """Return the seconds of the baselines, and of a site with random features."""
+def _seconds(prober: Prober, X: Features, n_networks: int) -> Floats:
+    """Return the seconds of the baselines, and of a site with the features X."""
     # Seconds of this process do not depend on what else runs on the machine.
     clock = time.process_time if prober.settings.device == "cpu" else time.perf_counter
-    X = imitated(prober.data, width)
     with threads(1):
         times = [clock()]
         prober.baselines()
@@ -268,24 +282,30 @@ def plan_run(experiment: AnyExperiment, machines: Machines) -> dict[str, Any]:
     """
     numbers, times, n_networks = dict[str, Any](), dict[str, dict[str, float]](), 1
     rows: Rows
+    given = dict[int, LazyRows]()
     if isinstance(experiment, ActivationExperiment):
         from probekit.pipeline.given.source import read_given  # imports pandas
 
         source = read_given(experiment)
         rows, widths = source.rows, source.widths
+        given = {
+            width: source.block(site) for width, site in zip(widths, rows.selections, strict=True)
+        }
     else:
+        began = time.perf_counter()
         rows = of_texts = prepare(experiment)
+        start = START_UP + time.perf_counter() - began
         widths = [width_of(one, of_texts.config) for one in rows.selections]
         numbers = plan_capture(experiment, of_texts, machines.device)
         numbers["capture_memory"], _ = capture_memory(experiment, of_texts)
         n_networks, seconds = numbers["caches"], None
         if machines.throughput is None and machines.device == "cpu":
             seconds = n_networks * capture_seconds(experiment, of_texts)
-        times["capture"] = capture_times(numbers, machines, seconds)
+        times["capture"] = capture_times(numbers, machines, seconds, start)
     probers = make_probers(experiment, rows, machines.device)
     try:
         check_device(machines.device)
-        tasks = task_seconds(probers, widths, n_networks)
+        tasks = task_seconds(probers, widths, n_networks, given)
     except ConfigError:  # another machine has the device
         tasks = None
     memory = probing_bytes(probers, widths)
