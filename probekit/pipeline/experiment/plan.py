@@ -254,7 +254,7 @@ def imitated(data: ProbeData, width: int) -> Features:
         distinct, codes = np.unique(names, return_inverse=True)
         X += scale * generator.standard_normal((len(distinct), width))[codes]
     axes, _ = np.linalg.qr(generator.standard_normal((width, width)))
-    return np.asarray(X / np.sqrt(np.arange(1, width + 1)) @ axes, np.float32)
+    return np.asarray(X / np.arange(1, width + 1) @ axes, np.float32)
 
 
 def plan_model(
