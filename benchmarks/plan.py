@@ -32,7 +32,7 @@ from probekit.pipeline.given.source import read_given
 from probekit.pipeline.measure.probers import make_probers
 
 # Rows and features of each site of given activations, and their number.
-SIZES = {"given": (20_000, 512, 8), "wide": (4_000, 4096, 6)}
+SIZES = {"given": (40_000, 512, 12), "wide": (4_000, 4096, 6)}
 
 
 def write_given(folder: Path, n_rows: int, n_features: int, n_sites: int) -> Path:
