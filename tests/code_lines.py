@@ -14,10 +14,10 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "probekit"
 BUDGETS = {
     "report": 7517,
-    "pipeline": 6477,
+    "pipeline": 6492,
     "probes": 6029,
     "model": 4650,
-    "activations": 2634,
+    "activations": 2633,
     "cli": 2110,
     "interventions": 1925,
     "experiment": 1747,
