@@ -199,6 +199,8 @@ def plan(
     """
     from probekit.experiment.locations import is_experiment
 
+    if machines["devices"] is not None and machines["device"] == "cpu":
+        raise click.UsageError("--devices requires a --device, such as cuda.")
     # Gigabytes in bytes; 0 is no valid number of either.
     machines |= {"bandwidth": bandwidth and 1e9 * bandwidth, "memory": memory and 1e9 * memory}
     if is_experiment(what):

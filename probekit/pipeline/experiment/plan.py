@@ -1,7 +1,7 @@
 """The cost of a run on given machines, before it starts: sizes, memory, time, and what limits it.
 
 Sizes follow from shapes and rows. Times are those of short measurements on this machine, scaled by
-counts: one batch of the capture, and whole sites with random features.
+counts: one batch of the capture, and whole sites, with random features if none are given.
 """
 
 from __future__ import annotations
@@ -16,11 +16,13 @@ from typing import Any
 
 import numpy as np
 
+from probekit.activations.records import CODES
 from probekit.amounts import counted, duration, size_in_words
 from probekit.errors import ConfigError
 from probekit.experiment.activations import ActivationExperiment, AnyExperiment
 from probekit.lazy_rows import LOADED_BYTES, LazyRows
 from probekit.memory import available_memory
+from probekit.model.weights.files import ITEM_SIZES
 from probekit.pipeline.capture.captures import plan_capture, plan_tokens
 from probekit.pipeline.experiment.prepare import prepare, width_of
 from probekit.pipeline.experiment.rows import Rows
@@ -33,7 +35,7 @@ from probekit.pipeline.measure.probers import (
 from probekit.probes.arrays import Features, Floats
 from probekit.probes.data import ProbeData
 from probekit.probes.prober import Prober
-from probekit.products import START_UP, check_device, threads
+from probekit.products import START_UP, check_device, check_device_name, threads
 
 _LIMIT = 20.0  # expected seconds of a sample from which it is not measured
 # The fewest numbers of a measured sample, and the most features and numbers of a measured site.
@@ -271,7 +273,7 @@ def plan_run(experiment: AnyExperiment, machines: Machines) -> dict[str, Any]:
     Data are read, weights are not. Earlier checkpoints and interventions are not included. The keys
     are those of `plan_capture`, unless activations are given, and
 
-    - `memory`: bytes of a process that probes, and `capture_memory` of one that captures.
+    - `memory`: bytes of a process that probes, and `capture_memory` of one that captures on a CPU.
     - `tasks`: number of tasks of probing, which workers share.
     - `seconds`: for `capture` and `probing`, the seconds of all that they do at the same time, as
       far as they are known.
@@ -280,9 +282,10 @@ def plan_run(experiment: AnyExperiment, machines: Machines) -> dict[str, Any]:
     Raises:
         ProbekitError: one of its subclasses; the message names the problem and its location.
     """
+    check_device_name(machines.device)
     numbers, times, n_networks = dict[str, Any](), dict[str, dict[str, float]](), 1
     rows: Rows
-    given = dict[int, LazyRows]()
+    given, bytes_of_number = dict[int, LazyRows](), 4
     if isinstance(experiment, ActivationExperiment):
         from probekit.pipeline.given.source import read_given  # imports pandas
 
@@ -297,7 +300,9 @@ def plan_run(experiment: AnyExperiment, machines: Machines) -> dict[str, Any]:
         start = START_UP + time.perf_counter() - began
         widths = [width_of(one, of_texts.config) for one in rows.selections]
         numbers = plan_capture(experiment, of_texts, machines.device)
-        numbers["capture_memory"], _ = capture_memory(experiment, of_texts)
+        bytes_of_number = ITEM_SIZES[CODES[numbers["dtype"]]]
+        if machines.device == "cpu":
+            numbers["capture_memory"], _ = capture_memory(experiment, of_texts)
         n_networks, seconds = numbers["caches"], None
         if machines.throughput is None and machines.device == "cpu":
             seconds = n_networks * capture_seconds(experiment, of_texts)
@@ -309,20 +314,25 @@ def plan_run(experiment: AnyExperiment, machines: Machines) -> dict[str, Any]:
     except ConfigError:  # another machine has the device
         tasks = None
     memory = probing_bytes(probers, widths)
-    n_read = len(probers) * n_networks * sum(_bytes_read(probers[0], width) for width in widths)
+    n_read = (
+        bytes_of_number
+        * len(probers)
+        * n_networks
+        * sum(_numbers_read(probers[0], width) for width in widths)
+    )
     times["probing"] = probing_times(tasks, memory, n_read, machines)
     numbers |= {"memory": memory, "tasks": len(probers) * (1 + len(widths))}
     return numbers | _hours(**times)
 
 
-def _bytes_read(prober: Prober, width: int) -> int:
-    """Return the number of bytes that the probes of a site read, in float32."""
+def _numbers_read(prober: Prober, width: int) -> int:
+    """Return the number of numbers that the probes of a site read."""
     settings, n_rows, n_fitted = prober.settings, len(prober.data.y), len(prober.data.train)
     if 4 * n_rows * width <= LOADED_BYTES:
-        return 4 * n_rows * width
+        return n_rows * width
     readings = sum(_READINGS.get(one.kind, _OTHER_READINGS) for one in settings.kinds)
     n_fitted = min(n_fitted, settings.fit_rows or n_fitted)
-    return 4 * width * prober.n_splits * (readings * n_fitted + len(prober.data.test))
+    return width * prober.n_splits * (readings * n_fitted + len(prober.data.test))
 
 
 def _hours(**times: dict[str, float]) -> dict[str, Any]:

@@ -152,5 +152,7 @@ def test_wrong_options_are_refused(tmp_path, call):
     )
     assert "--set requires a FILE" in call("plan", "gpt2", "--tokens", 5, "--set", "a=1").stderr
     assert "number of tokens" in call("plan", "gpt2").stderr
+    assert "--devices requires" in call("plan", "gpt2", "--tokens", 5, "--devices", 2).stderr
+    assert "--device warp" in call("plan", tmp_path / "planted.yaml", "--device", "warp").stderr
     numbers = json.loads(call("plan", "gpt2", "--tokens", 5, "--json").stdout)
     assert (numbers["hours"], numbers["bottleneck"]) == ({"capture": None}, {"capture": None})
