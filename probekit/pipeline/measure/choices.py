@@ -22,7 +22,7 @@ import pandas as pd
 from probekit.probes.prober import Prober
 from probekit.probes.score.metrics import ClassPredictions, NumberPredictions, take
 from probekit.probes.score.scored import FitFacts, Predictor, Scored, SiteResult, control_draw
-from probekit.probes.targets import BASELINES, NESTED, NESTED_PROBE, NETWORKS, TARGETS
+from probekit.probes.targets import BASELINES, NESTED, NESTED_PROBE, NETWORKS, TARGETS, WITHIN
 from probekit.results.selection import fold_choices, fold_ranks, ranked_rows, site_with_head
 from probekit.results.table import EMBED_DEPTH, RESULTS, make_table, only
 
@@ -74,7 +74,7 @@ class _Pick:
                 return None
             is_test = predictions.folds == self.fold
             predictions, groups = replace(take(predictions, is_test), folds=None), groups[is_test]
-        chance = prober.chance(predictions, self.fold, draw)
+        chance = prober.chance(predictions, self.fold, draw, within=target == WITHIN)
         key, of_kind = (target, "test", None), self.result.of_kind(probe)
         measured = next(one for one in of_kind if (one.target, one.split, one.fold) == key)
         facts = {entry.name: getattr(measured, entry.name) for entry in fields(FitFacts)}
@@ -132,7 +132,11 @@ def chosen_sites(results: Sequence[SiteResult], probers: Mapping[str, Prober]) -
                 scored.take(comparable), metric=prober.main_metric, against=controls.predictions
             )
             chosen.measurements.extend(prober.measure(selectivity))
-        chosen.predictions[Predictor(probe, target)] = pooled.predictions[0]
+        predictions = pooled.predictions[0]
+        if target == NESTED[WITHIN]:  # in the order of all other predictions
+            folds = picks[0].result.predictions[picks[0].predictor].folds
+            predictions = take(predictions, np.argsort(np.argsort(folds, kind="stable")))
+        chosen.predictions[Predictor(probe, target)] = predictions
 
     # The validation row of the task that each outer fold chose.
     of_task = fold_choices(table)
@@ -149,6 +153,7 @@ def chosen_sites(results: Sequence[SiteResult], probers: Mapping[str, Prober]) -
         if controls is not None:
             facts = {"probe": NESTED_PROBE, "target": NESTED["control"]}
             chosen.measurements.extend(task[0].prober.measure(controls.with_facts(**facts)))
+        add(NESTED[WITHIN], [pick(row, WITHIN) for row in fold_choices(table, WITHIN)], None)
         # The same kinds of probe at the embedding, the start of the line of the chosen site; see
         # `placed`. There is no score of it if all folds chose it, or if a line has no embedding.
         same = ("line", "probe", "position")

@@ -36,6 +36,8 @@ from probekit.probes.score.contributions import ClassParts, class_spread, has_ra
 from probekit.probes.score.metric_table import UNBOUNDED, Range
 from probekit.probes.score.metrics import Resamples
 
+FEWEST_SOURCES = 3  # for an interval over sources
+
 
 @dataclass(frozen=True)
 class Interval:
@@ -135,6 +137,22 @@ def score_interval(
         below, above = distances.sum(axis=0)
     # All metrics with parts are shares, so the limits are between 0 and 1.
     return Interval(value, max(0.0, value - below), min(1.0, value + above))
+
+
+def mean_interval(values: Floats, limits: Range = UNBOUNDED) -> Interval:
+    """Return the mean of the scores of several sources with its 95 % t interval over the sources.
+
+    The interval is for the mean over all sources of their kind, with as many sources to fit on.
+    The limits are within the range of the metric, and NaN for fewer than 3 sources or equal scores.
+
+    >>> mean_interval(np.array([0.5, 0.7, 0.9]), (0, 1))
+    Interval(value=0.7, low=0.2031724645756812, high=1.0)
+    """
+    n, mean = len(values), float(np.mean(values))
+    if n < FEWEST_SOURCES or not np.ptp(values):
+        return Interval(mean, np.nan, np.nan)
+    margin = t_quantile(n - 1) * float(np.std(values, ddof=1)) / np.sqrt(n)
+    return Interval(mean, max(limits[0], mean - margin), min(limits[1], mean + margin))
 
 
 def jackknife_variance(values: Floats) -> float:
