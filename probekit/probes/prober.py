@@ -188,10 +188,13 @@ class Prober:
             return np.concatenate([split.test_tokens.first for split in splits])
         return np.concatenate([split.scored.test for split in splits])
 
-    def fold_of(self, probe: str) -> Codes:
-        """Return the number of the split in which each row of `rows_of` is a test row."""
+    def fold_of(self, probe: str, *, within: bool = False) -> Codes:
+        """Return the number of the split in which each row of `rows_of` is a test row.
+
+        With `within` it is that of the splits with the target `WITHIN`.
+        """
         fold_of_row = np.zeros(len(self.data.y), dtype=np.int64)
-        for number, split in enumerate(self._splits):
+        for number, split in enumerate(self._within if within else self._splits):
             fold_of_row[split.data.test] = number
         return fold_of_row[self.rows_of(probe)]
 

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from probekit.activations.given.given import GivenSite
 from probekit.activations.records import FloatArray
 from probekit.amounts import counted
-from probekit.data.examples import Dataset, Finding, StringArray
+from probekit.data.examples import Dataset, Finding, StringArray, rows_of
 from probekit.data.positions import IntArray, PositionRule, RowPlan, plan_rows
 from probekit.data.splits import (
     LabelCounts,
@@ -245,7 +245,7 @@ def _nested(
         # Raises if a label is in a single group or the only one.
         labels_of_groups(labels, groups, dataset.select(tested))
     # Folds are stratified by class; numbers and syntactic heads have no classes.
-    strata = labels if has_classes else np.zeros(len(tested))
+    strata: npt.NDArray[np.generic] = labels if has_classes else np.zeros(len(tested))
     column, source = experiment.split.leave_out, np.zeros(len(tested), dtype=np.int64)
     note = (
         f"nested cross-validation: each of {n_folds} folds is tested once by probes fitted on the "
@@ -258,7 +258,7 @@ def _nested(
             f"fitted on the others, and compared with nested cross-validation in {n_folds} folds "
             "inside the sources"
         )
-        strata = np.char.add(source.astype(str), np.char.add(" ", strata.astype(str)))
+        strata = np.array([f"{one} {label}" for one, label in zip(source, strata, strict=True)])
     fold_of_example = np.full(len(dataset), -1)  # -1: in no split
     fold_of_example[tested] = group_folds(strata, groups, n_folds, experiment.split.seed)
     dataset = replace(dataset, notes=(*dataset.notes, note))

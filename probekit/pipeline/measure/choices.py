@@ -132,11 +132,7 @@ def chosen_sites(results: Sequence[SiteResult], probers: Mapping[str, Prober]) -
                 scored.take(comparable), metric=prober.main_metric, against=controls.predictions
             )
             chosen.measurements.extend(prober.measure(selectivity))
-        predictions = pooled.predictions[0]
-        if target == NESTED[WITHIN]:  # in the order of all other predictions
-            folds = picks[0].result.predictions[picks[0].predictor].folds
-            predictions = take(predictions, np.argsort(np.argsort(folds, kind="stable")))
-        chosen.predictions[Predictor(probe, target)] = predictions
+        chosen.predictions[Predictor(probe, target)] = pooled.predictions[0]
 
     # The validation row of the task that each outer fold chose.
     of_task = fold_choices(table)
@@ -153,7 +149,6 @@ def chosen_sites(results: Sequence[SiteResult], probers: Mapping[str, Prober]) -
         if controls is not None:
             facts = {"probe": NESTED_PROBE, "target": NESTED["control"]}
             chosen.measurements.extend(task[0].prober.measure(controls.with_facts(**facts)))
-        add(NESTED[WITHIN], [pick(row, WITHIN) for row in fold_choices(table, WITHIN)], None)
         # The same kinds of probe at the embedding, the start of the line of the chosen site; see
         # `placed`. There is no score of it if all folds chose it, or if a line has no embedding.
         same = ("line", "probe", "position")
@@ -169,8 +164,8 @@ def chosen_sites(results: Sequence[SiteResult], probers: Mapping[str, Prober]) -
         # Without a sweep, the baseline has the same position and needs no choice.
         no_fit = {"site": None, "head": None, "probe": "none", "C": None}
         for target in BASELINES if len(probers) > 1 else ():
-            picks = [pick(dict(row) | no_fit, target) for row in of_task]
-            add(target, picks, controls=None, probe="none")
+            add(target, [pick(dict(row) | no_fit, target) for row in of_task], None, probe="none")
+    add(NESTED[WITHIN], [pick(row, WITHIN) for row in fold_choices(table, WITHIN)], None)
     choices = _network_choices(table, next(iter(probers.values())))
     networks = {name: _pooled([pick(row, name) for row in rows]) for name, rows in choices.items()}
     # Networks whose predictions are not saved row by row are left out of the mean.
@@ -210,10 +205,17 @@ def _network_choices(table: pd.DataFrame, prober: Prober) -> dict[str, list[pd.S
 
 
 def _pooled(picks: Sequence[_Pick], draw: int | None = None) -> Scored | None:
-    """Return the predictions of the picks in their order; None if one has none, or without picks.
+    """Return the predictions of the picks in the order of the test rows.
 
-    With a number of a draw, they are those of this draw of the control task.
+    None if one of them has none, or without picks. With a number of a draw, they are those of this
+    draw of the control task.
     """
     scored = [pick.scored(draw) for pick in picks]
     known = [one for one in scored if one is not None]
-    return Scored.of_splits(known) if known and len(known) == len(picks) else None
+    if not known or len(known) < len(picks):
+        return None
+    pooled, first = Scored.of_splits(known), picks[0]
+    if first.predictor.target == WITHIN:  # its folds are not in the order of the test rows
+        folds = first.prober.fold_of(first.predictor.probe, within=True)
+        pooled = pooled.take(np.argsort(np.argsort(folds, kind="stable")))
+    return pooled

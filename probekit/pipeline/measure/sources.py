@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from probekit.amounts import FEWEST_UNITS, counted
 from probekit.pipeline.experiment.rows import Rows
-from probekit.probes.arrays import Codes
 from probekit.probes.prober import Prober
 from probekit.probes.score.intervals import Interval, score_interval
 from probekit.probes.score.metric_table import METRICS
@@ -89,7 +89,9 @@ def source_rows(
     )
 
 
-def _interval(predictions: RowPredictions, metric: str, groups: Codes, widening: float) -> Interval:
+def _interval(
+    predictions: RowPredictions, metric: str, groups: NDArray[np.generic], widening: float
+) -> Interval:
     """Return the score of the rows of one source; without limits if they are in one group."""
     resamples = Resamples.leave_one_out(groups, widening=widening)
     whole = metrics_of(predictions)[metric](predictions, resamples.undrawn)
@@ -99,11 +101,11 @@ def _interval(predictions: RowPredictions, metric: str, groups: Codes, widening:
     return score_interval(values, resamples, METRICS[metric].range, parts_of(metric, [predictions]))
 
 
-def _why_not_averaged(labels: Sequence[str], prober: Prober) -> str:
+def _why_not_averaged(labels: NDArray[np.str_], prober: Prober) -> str:
     """Return why a source with these labels does not count in the mean; "" if it does."""
     if prober.settings.reads_numbers:
         return "" if len(labels) >= 2 * FEWEST_UNITS else counted(len(labels), "row")
-    counts = Counter(labels).most_common(2)
+    counts = Counter(labels.tolist()).most_common(2)
     if len(counts) < 2:
         return f"only {counts[0][0]}"
     (_, (label, n)) = counts
