@@ -135,20 +135,20 @@ def _over_sources(sources: pd.DataFrame) -> SourceScores:
     """Return the means over the sources of sources.csv."""
     counted = only(sources, left_out="")
     others = sources.drop(index=counted.index)
-    first, metric = sources.iloc[0], sources["metric"].iloc[0]
-    low, high = METRICS[metric].range
-    ranges = {"value": (low, high), "within": (low, high), "difference": (low - high, high - low)}
-    mean, within, difference = (
-        astuple(mean_interval(counted[name].to_numpy(), limits)) if len(counted) else (NAN,) * 3
-        for name, limits in ranges.items()
-    )
+    first, metric = sources.iloc[0], METRICS[sources["metric"].iloc[0]]
+    n_rows, means = int(counted["n_test"].sum()), []
+    for name in ("value", "within"):
+        scores = counted[name].to_numpy()
+        found = mean_interval(scores, n_rows, metric.range) if len(scores) else None
+        means.append((NAN, NAN, NAN) if found is None else astuple(found))
     return SourceScores(
         column=first["column"],
-        metric=metric,
+        metric=metric.name,
         n=len(counted),
-        mean=mean,
-        within=within,
-        difference=difference,
+        mean=means[0],
+        within=means[1],
+        difference=means[0][0] - means[1][0],
+        n_worse=int((metric.sign * counted["difference"] < 0).sum()),
         worst=first["source"] if len(counted) else "",
         worst_value=first["value"] if len(counted) else NAN,
         left_out=dict(zip(others["source"], others["left_out"], strict=True)),

@@ -272,7 +272,8 @@ class GridEdge(BaseModel, frozen=True):
 class SourceScores(BaseModel, frozen=True):
     """Mean of the scores of sources that were left out whole.
 
-    The intervals are t intervals over the sources that count in the mean; NaN for fewer than 3.
+    The intervals are over the sources that count in the mean (see `mean_interval`); NaN for fewer
+    than 3.
 
     Attributes:
         column: the column of the data whose values are the sources.
@@ -280,7 +281,8 @@ class SourceScores(BaseModel, frozen=True):
         n: number of sources that count in the mean.
         mean: the mean score with its interval.
         within: the mean score inside these sources with its interval.
-        difference: the mean of the differences of the two, paired by source, with its interval.
+        difference: the first mean minus the second.
+        n_worse: number of these sources whose score is worse than inside the sources.
         worst: the source with the worst score; "" without any.
         worst_value: its score.
         left_out: why each other source does not count, by its name.
@@ -291,7 +293,8 @@ class SourceScores(BaseModel, frozen=True):
     n: int
     mean: tuple[Number, Number, Number]
     within: tuple[Number, Number, Number]
-    difference: tuple[Number, Number, Number]
+    difference: Number
+    n_worse: int
     worst: str
     worst_value: Number
     left_out: dict[str, str]

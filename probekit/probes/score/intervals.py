@@ -139,20 +139,28 @@ def score_interval(
     return Interval(value, max(0.0, value - below), min(1.0, value + above))
 
 
-def mean_interval(values: Floats, limits: Range = UNBOUNDED) -> Interval:
-    """Return the mean of the scores of several sources with its 95 % t interval over the sources.
+def mean_interval(values: Floats, n_rows: int, limits: Range) -> Interval:
+    """Return the mean score of several sources with its interval over the sources.
 
-    The interval is for the mean over all sources of their kind, with as many sources to fit on.
-    The limits are within the range of the metric, and NaN for fewer than 3 sources or equal scores.
+    It is the jackknife interval with sources as units, whatever their sizes: for a metric with two
+    ends that of Korn and Graubard. The limits are NaN for fewer than 3 sources. In simulations it
+    contains the expected score on a new source in 89 % of draws or more if sources differ by
+    degrees, but in 44 to 69 % if one source in ten fails, because most draws then have none.
 
-    >>> mean_interval(np.array([0.5, 0.7, 0.9]), (0, 1))
-    Interval(value=0.7, low=0.2031724645756812, high=1.0)
+    Args:
+        values: the score of each source, shape (n_sources,).
+        n_rows: the number of rows of all sources.
+        limits: the range of the metric.
+
+    >>> found = mean_interval(np.array([0.5, 0.7, 0.9]), 120, (0, 1))
+    >>> round(found.low, 2), round(found.high, 2)
+    (0.13, 0.99)
     """
     n, mean = len(values), float(np.mean(values))
-    if n < FEWEST_SOURCES or not np.ptp(values):
+    if n < FEWEST_SOURCES:
         return Interval(mean, np.nan, np.nan)
-    margin = t_quantile(n - 1) * float(np.std(values, ddof=1)) / np.sqrt(n)
-    return Interval(mean, max(limits[0], mean - margin), min(limits[1], mean + margin))
+    resamples = Resamples.leave_one_out(np.repeat(np.arange(n), max(n_rows // n, 1)))
+    return jackknife_interval(np.append(mean, (n * mean - values) / (n - 1)), resamples, limits)
 
 
 def jackknife_variance(values: Floats) -> float:

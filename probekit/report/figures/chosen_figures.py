@@ -204,7 +204,10 @@ def source_figure(rows: pd.DataFrame, v: SourceScores) -> go.Figure:
         v: the means.
     """
     places = np.arange(len(rows))
-    names = [plotly_text(short_tick(name)) for name in rows["source"]]
+    names = [
+        plotly_text(short_tick(source) + (f" ({why})" if why else ""))
+        for source, why in zip(rows["source"], rows["left_out"], strict=True)
+    ]
     inside = rows.assign(ci_low=rows["within_low"], ci_high=rows["within_high"])
     figure = go.Figure(layout={"template": TEMPLATE})
     # Name, rows, column, style, symbol and vertical offset of each series.

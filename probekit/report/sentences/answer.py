@@ -330,17 +330,16 @@ def score_words(score: HeadlineScore) -> tuple[str, str]:
 
 
 def sources_sentence(sources: SourceScores) -> str:
-    """Return the mean score of sources that were left out whole, beside that inside the sources.
+    r"""Return the mean score of sources that were left out whole, beside that inside the sources.
 
-    >>> mean, inside, difference = (0.72, 0.1, 1.0), (0.92, 0.9, 0.94), (-0.2, -0.8, 0.4)
     >>> sentence = sources_sentence(SourceScores(
-    ...     column="author", metric="auroc", n=3, mean=mean, within=inside, difference=difference,
-    ...     worst="Ann", worst_value=0.03, left_out={"Bob": "only yes"}))
-    >>> first, last = sentence.split(" over ")
-    >>> first
-    'Each author left out whole: mean AUROC 0.72 [0.10, 1.00]'
-    >>> last.split("; ")[1]
-    'worst for Ann, 0.03. Not averaged: Bob (only yes).'
+    ...     column="author", metric="auroc", n=3, mean=(0.72, 0.1, 1.0), within=(0.92, 0.9, 0.94),
+    ...     difference=-0.2, n_worse=2, worst="Ann", worst_value=0.03, left_out={"Bob": "only yes"},
+    ... ))
+    >>> print(*sentence.split("; "), sep="\n")
+    Each author left out whole: mean AUROC 0.72 [0.10, 1.00] over 3 sources
+    0.92 [0.90, 0.94] inside the sources, which is better in 2 of 3
+    worst for Ann, 0.03. Not averaged: Bob (only yes).
     """
     metric = METRICS[sources.metric]
     scale, unit, places = (100, " %", 0) if metric.in_percent else (1, "", 2)
@@ -358,9 +357,9 @@ def sources_sentence(sources: SourceScores) -> str:
     few = " (too few for an interval)" if sources.n < FEWEST_SOURCES else ""
     return (
         f"Each {sources.column} left out whole: mean {metric.title} {words(*sources.mean)} over "
-        f"{n}{few}, inside the sources {words(*sources.within)}, difference "
-        f"{words(*sources.difference)}; worst for {sources.worst}, {words(sources.worst_value)}."
-        f"{others}"
+        f"{n}{few}; {words(*sources.within)} inside the sources, which is better in "
+        f"{sources.n_worse} of {sources.n}; worst for {sources.worst}, "
+        f"{words(sources.worst_value)}.{others}"
     )
 
 
