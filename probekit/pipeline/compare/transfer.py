@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -32,13 +32,13 @@ from probekit.probes.prober import Prober
 from probekit.probes.score.contributions import difference_of_parts
 from probekit.probes.score.differences import paired_differences
 from probekit.probes.score.exchange import permuted_labels
-from probekit.probes.score.intervals import score_interval
 from probekit.probes.score.metric_table import METRICS
-from probekit.probes.score.metrics import take
 from probekit.probes.score.scored import (
-    Predictions,
+    FitFacts,
     Predictor,
+    Scored,
     SiteResult,
+    measure,
     metrics_of,
     parts_of,
 )
@@ -66,7 +66,6 @@ _MAY_DIFFER = (
 
 # What a test row shares with training rows of another set, by column of the scores.
 _SHARED = {"known_texts": "repeat a text", "known_groups": "are in a group"}
-_OF_FIT = ("n_train", "C", "converged", "seed")  # columns of the scores
 POOLED = "all sets"  # name of the training rows of all sets together
 
 
@@ -362,24 +361,23 @@ def _shared_rows(trains: Sequence[TransferSet], test: TransferSet) -> dict[str, 
     `known_texts` have an identical text, `known_groups` the same group; the latter is None if group
     names of two sets are not comparable.
     """
-    tested, own = test.prober.test_rows, test.prober.data
-    texts, names = set[str](), set[str]()
-    is_comparable = True
-    for train in trains:
-        known = train.prober.data
-        texts |= set(train.source.rows.texts[known.train])
+    data, tested = test.prober.data, test.prober.test_rows
+    texts, names, is_comparable = set[str](), set[str](), True
+    for one in trains:
+        known = one.prober.data
+        texts |= set(one.source.rows.texts[known.train])
         names |= set(names_of(known.groups[known.train], known.group_names))
-        a, b = train.experiment.data, test.experiment.data
+        a, b = one.experiment.data, test.experiment.data
         sources = ("root", "file", "train", "test", "hub", "memory")
         is_same = all(getattr(a, key) == getattr(b, key) for key in sources)
         # Groups of two sources are comparable if both are columns. Data of words have sentence
         # numbers as groups, which mean nothing in another source.
-        are_columns = all(d.columns.group is not None and not d.has_words for d in (a, b))
+        are_columns = all(of.columns.group is not None and not of.has_words for of in (a, b))
         is_comparable &= is_same or are_columns
-    of_test = names_of(own.groups[tested], own.group_names)
+    groups = names_of(data.groups[tested], data.group_names)
     return {
         "known_texts": sum(text in texts for text in test.source.rows.texts[tested]),
-        "known_groups": sum(name in names for name in of_test) if is_comparable else None,
+        "known_groups": sum(name in names for name in groups) if is_comparable else None,
     }
 
 
@@ -425,57 +423,46 @@ def _scores(
     results: Sequence[SiteResult],
     spec: ProbeSpec,
 ) -> Iterator[dict[str, Any]]:
-    """Yield a row of `Transfer.scores` for each test set, training side and metric."""
+    """Yield a row of `Transfer.scores` for each test set, training side and metric.
+
+    A metric that is undefined for the test set has no row, except the main one.
+    """
+
+    def on_set(number: int, side: _Side, result: SiteResult) -> Scored:
+        """Return the predictions of a side's probe on the test rows of a set."""
+        predictions, tested = result.predictions[Predictor(spec.text, "task")], sets[number].prober
+        chance, facts = side.prober.chance(predictions, 0), result.of_kind(spec.text)[0]
+        named = FitFacts(**{field.name: getattr(facts, field.name) for field in fields(FitFacts)})
+        start = sum(len(sets[one].prober.test_rows) for one in side.tested if one < number)
+        groups = side.prober.data.groups[side.prober.test_rows]
+        scored = Scored((predictions,), (chance,), groups, named)
+        return scored.take(np.arange(start, start + len(tested.test_rows)))
+
     for number, test in enumerate(sets):
-        resamples = test.prober.resamples_of(spec.text)
-        own, _ = _on_set(number, sides[number], results[number], sets, spec)
+        resamples, main = test.prober.resamples_of(spec.text), test.prober.main_metric
+        own = on_set(number, sides[number], results[number]).predictions
         for side, result in zip(sides, results, strict=True):
             if number not in side.tested:
                 continue
-            predictions, chance = _on_set(number, side, result, sets, spec)
-            facts = result.of_kind(spec.text)[0]
-            for metric, function in metrics_of(predictions).items():
-                values = function(predictions, resamples)
-                if np.isnan(values[0]) and metric != test.prober.main_metric:
-                    continue
-                parts, own_parts = parts_of(metric, [predictions]), parts_of(metric, [own])
-                interval = score_interval(values, resamples, METRICS[metric].range, parts)
-                pair = (values, function(own, resamples))
-                part_differences = [difference_of_parts(parts, own_parts)]
-                (difference,) = paired_differences([pair], resamples, part_differences)
+            scored, names = on_set(number, side, result), {"train": side.name, "test": test.name}
+            measured = {one.metric: one for one in measure(scored, resamples)}
+            for metric, one in measured.items():
+                sides_of_pair = (scored.predictions, own)
+                a, b = (metrics_of(of)[metric](of, resamples) for (of,) in sides_of_pair)
+                parts = difference_of_parts(*(parts_of(metric, of) for of in sides_of_pair))
+                (difference,) = paired_differences([(a, b)], resamples, [parts])
                 limited = difference.within(METRICS[metric].range)
-                # The rank correlation of a constant guess is undefined and counts as 0.
-                level = np.nan_to_num(function(chance, resamples.undrawn)[0])
-                yield {
-                    "train": side.name,
-                    "test": test.name,
-                    "metric": metric,
-                    "value": interval.value,
-                    "ci_low": interval.low,
-                    "ci_high": interval.high,
-                    "chance": float(level),
-                    "difference": difference.value,
-                    "difference_low": limited.ci_low,
-                    "difference_high": limited.ci_high,
-                    "n_test": len(resamples.group_of_row),
-                    "n_groups": resamples.n_groups,
-                    **{name: getattr(facts, name) for name in _OF_FIT},
-                }
-
-
-def _on_set(
-    number: int,
-    side: _Side,
-    result: SiteResult,
-    sets: Sequence[TransferSet],
-    spec: ProbeSpec,
-) -> list[Predictions]:
-    """Return the predictions of a side's probe on the test rows of a set, and its chance level."""
-    predictions = result.predictions[Predictor(spec.text, "task")]
-    sizes = [len(sets[one].prober.test_rows) for one in side.tested if one <= number]
-    rows = np.arange(sum(sizes[:-1]), sum(sizes))
-    of_both = predictions, side.prober.chance(predictions, 0)
-    return [take(one, rows) for one in of_both]
+                yield (
+                    asdict(one)
+                    | names
+                    | {
+                        "difference": difference.value,
+                        "difference_low": limited.ci_low,
+                        "difference_high": limited.ci_high,
+                    }
+                )
+            if main not in measured:
+                yield names | {"metric": main}
 
 
 def _cosines(
