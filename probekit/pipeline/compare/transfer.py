@@ -307,10 +307,11 @@ def _check_alike(experiments: Sequence[Experiment]) -> None:
                     "the position."
                 )
         if experiment.split.folds is not None:
-            with experiment.at("split", "folds"):
+            key = "folds" if experiment.split.leave_out is None else "leave_out"
+            with experiment.at("split", key):
                 raise ConfigError(
                     "A transfer trains one probe per data set, but nested cross-validation trains "
-                    "several. Use `--set split.folds=null`."
+                    f"several. Use `--set split.{key}=null`."
                 )
     # All experiments have the same section `probe`, except for keys in `_MAY_DIFFER`.
     settings = first.probe.settings()
