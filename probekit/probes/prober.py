@@ -229,7 +229,7 @@ class Prober:
         new[rows] = np.arange(len(rows))
         fit_rows, splits = self.settings.fit_rows, list[ProbeData]()
         try:
-            for one in self._splits:
+            for one in (*self._splits, *self._within):
                 train, test = (
                     side[chosen[codes[side]]] for side in (one.data.train, one.data.test)
                 )
@@ -237,7 +237,7 @@ class Prober:
                     test = test[np.isin(one.data.y[test], one.data.y[train])]
                 splits.append(one.data.at(rows, new[train], new[test]))
             settings = replace(self.settings, fit_rows=fit_rows and ceil(fit_rows * share))
-            sample = Prober(splits, settings)
+            sample = Prober(splits[: self.n_splits], settings, splits[self.n_splits :])
         except (ConfigError, DataError):
             return None
         return sample if sample.has_control == self.has_control else None
