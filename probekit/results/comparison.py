@@ -157,8 +157,6 @@ class Transfer:
 
     Attributes:
         names: the names of the data sets.
-        pooled: names in `train` of the rows of several sets together: of all, and of all but each
-            one, which is tested.
         model: the model that was probed.
         scores: scores, with the columns `SCORES`. A probe is fitted on the data set `train` and
             scored on the test rows of the data set `test`. `difference` is its score minus that of
@@ -169,16 +167,18 @@ class Transfer:
         metric: the main metric.
         chosen: the site and kind of probe with the best cross-validated score, averaged over sets.
         notes: remarks on the interpretation of the numbers.
+        pooled: names in `train` of the rows of several sets together: of all, and of all but each
+            one, which is tested.
     """
 
     names: tuple[str, ...]
-    pooled: tuple[str, ...]
     model: str
     scores: pd.DataFrame
     cosines: pd.DataFrame
     metric: str
     chosen: tuple[str, str]
     notes: tuple[str, ...]
+    pooled: tuple[str, ...] = ()
 
     def places(self) -> list[tuple[str, str]]:
         """Return each pair of site and kind of probe, in the order of the forward pass."""
