@@ -195,7 +195,7 @@ def neuron_ranking(table: pd.DataFrame) -> go.Figure:
 
 
 def source_figure(rows: pd.DataFrame, v: SourceScores) -> go.Figure:
-    """Return the figure of the scores of sources left out whole, beside those inside the sources.
+    """Return the figure of the scores of sources left out whole and inside the sources.
 
     The mean over sources is a line, with its interval as a band.
 

@@ -165,7 +165,7 @@ def source_parts(rows: pd.DataFrame | None, v: Verdict) -> Iterator[FigurePart]:
         f"{counted(v.sources.n, 'source')}, with its interval over sources if there are at least "
         "3. Nominally 95 %, it contained the expected score on a new source in 89 % of simulations "
         "or more where sources differ by degrees, but in as few as 44 % where one source in ten "
-        "fails: then the worst source says more than the mean.",
+        "fails: then read the worst source, not the mean.",
         f"{metric_name(v.metric)} by source, worst first: {'; '.join(listed)}.",
         height=7 + 2.2 * max(len(rows), 3),
     )

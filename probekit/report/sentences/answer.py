@@ -330,7 +330,7 @@ def score_words(score: HeadlineScore) -> tuple[str, str]:
 
 
 def sources_sentence(sources: SourceScores) -> str:
-    r"""Return the mean score of sources that were left out whole, beside that inside the sources.
+    r"""Return the mean score of sources that were left out whole, and inside the sources.
 
     >>> sentence = sources_sentence(SourceScores(
     ...     column="author", metric="auroc", n=3, mean=(0.72, 0.1, 1.0), within=(0.92, 0.9, 0.94),

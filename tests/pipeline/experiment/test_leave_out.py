@@ -27,7 +27,7 @@ probe: {folds: 2, C: [0.1], metric: auroc, control_draws: 0, description: false,
 
 
 class Made:
-    """An experiment on activations, one feature of which predicts the label, except in `odd`."""
+    """An experiment on activations with a feature that predicts the label, except in `odd`."""
 
     def __init__(self, folder):
         self.folder, rng = folder, np.random.default_rng(0)
@@ -87,7 +87,7 @@ def test_sources_of_one_class_are_reported_and_not_averaged(result, sources):
     assert set(only(table, target="task", split="validation")["fold"].dropna()) == set(range(5))
 
 
-def test_the_page_draws_each_source_beside_its_score_inside(result, sources):
+def test_the_page_draws_each_source_with_its_score_inside(result, sources):
     (figure,) = [one for one in run_figures(result.folder) if "left out whole" in one.title]
     assert figure.is_open
     assert "odd 0." in figure.description
