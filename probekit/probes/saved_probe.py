@@ -10,7 +10,7 @@ the weights, so that other tools can apply the files with matrix products alone.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -57,6 +57,26 @@ class HeldOutScore(Facts):
     n_groups: int | None = None
 
 
+class AlarmThreshold(Facts):
+    """A threshold of a monitor, fixed on negatives that are not among the data of the probe.
+
+    Attributes:
+        fpr: the requested false positive rate.
+        threshold: the score that an alarm exceeds; see `SavedProbe.scores_for`.
+        fpr_bound: upper 95 % bound of the rate on new negatives.
+        false_positives: number of these negatives with an alarm.
+        n_negatives: number of negatives.
+        n_groups: number of their groups.
+    """
+
+    fpr: float
+    threshold: float
+    fpr_bound: float
+    false_positives: int
+    n_negatives: int
+    n_groups: int
+
+
 class ProbeFacts(Facts):
     """Metadata of a probe: its training data, and the model properties that must match on use.
 
@@ -85,6 +105,8 @@ class ProbeFacts(Facts):
         metrics: scores on the test rows, by the name of the metric.
         projection_sd: the standard deviation over the fitted rows of the projection on each of
             `SavedProbe.unit_directions`, the unit of steering; empty for probes without directions.
+        positive: the label whose rows a monitor detects; None without a monitor.
+        thresholds: the thresholds of a monitor.
         is_tested: whether rows were held out to test it. Not after a nested cross-validation, whose
             saved probes are fitted on all rows.
         seed: the random seed for folds and draws.
@@ -111,6 +133,8 @@ class ProbeFacts(Facts):
     hyperparameters: dict[str, Scalar] = {}
     metrics: dict[str, HeldOutScore] = {}
     projection_sd: Annotated[tuple[float, ...], Field(strict=False)] = ()
+    positive: str | None = None
+    thresholds: Annotated[tuple[AlarmThreshold, ...], Field(strict=False)] = ()
     is_tested: bool = True
     seed: int
     created: str
@@ -401,6 +425,49 @@ class SavedProbe:
             )
         scores = apply_layers(self.layers, rows)
         return scores[:, 0] if scores.shape[1] == 1 else scores
+
+    def scores_for(self, label: str, X: ArrayLike) -> Floats:
+        """Return the scores (n_samples,) of raw rows for one class.
+
+        For more than two classes they are log probabilities if the scores are logits.
+
+        Raises:
+            DataError: see `scores`.
+        """
+        return self._for_label(label, self.scores(X))
+
+    def alarms(self, scores: Floats, fpr: float) -> NDArray[np.bool_]:
+        """Return which `scores` (n_samples, ...) raise an alarm at the threshold of a rate.
+
+        Raises:
+            ConfigError: the probe has no threshold of this rate.
+        """
+        by_rate = {one.fpr: one.threshold for one in self.facts.thresholds}
+        if fpr not in by_rate:
+            rates = ", ".join(f"{rate:g}" for rate in by_rate)
+            raise ConfigError(
+                f"This probe has no threshold for a false positive rate of {fpr:g}. "
+                + (
+                    f"It has {rates}."
+                    if rates
+                    else "Run its experiment with a section `monitor`, and give RUN/probes/monitor."
+                )
+            )
+        assert self.facts.positive is not None
+        return self._for_label(self.facts.positive, scores) > by_rate[fpr]
+
+    def with_thresholds(self, positive: str, thresholds: tuple[AlarmThreshold, ...]) -> SavedProbe:
+        """Return the same probe with the thresholds of a monitor for a label."""
+        facts = self.facts.model_copy(update={"positive": positive, "thresholds": thresholds})
+        return replace(self, facts=facts)
+
+    def _for_label(self, label: str, scores: Floats) -> Floats:
+        """Return the scores (n_samples,) for one class; see `scores_for`."""
+        if scores.ndim == 1:  # those of the second of two classes
+            return scores if label == self.classes[1] else -scores
+        of_classes = log_softmax(scores, axis=1) if self.facts.scores_are_logits else scores
+        found: Floats = of_classes[:, self.classes.index(label)]
+        return found
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
         """Return the predicted label (n_samples,) of each row, or its predicted number.

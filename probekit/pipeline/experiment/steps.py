@@ -30,6 +30,7 @@ from probekit.pipeline.experiment.run_job import RunJob
 from probekit.pipeline.experiment.source import Source, model_source
 from probekit.pipeline.intervene.run import write_causes
 from probekit.pipeline.measure.choices import chosen_sites
+from probekit.pipeline.measure.monitor import write_monitor
 from probekit.pipeline.measure.probers import (
     make_probers,
     probing_bytes,
@@ -163,6 +164,7 @@ def run_source(
             write_selected_probe(
                 folder, source, probers, results, table, watched, n_workers, expected
             )
+            write_monitor(folder, source, probers, table, cache_root, watched)
             prompts = _write_attention(source, folder)
             norms = source.norms()
         with step("intervene"):
