@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from statistics import NormalDist
 from typing import Literal
@@ -13,6 +13,7 @@ import pandas as pd
 
 from probekit.amounts import LEVEL, counted
 from probekit.probes.score.metric_table import METRICS
+from probekit.probes.score.monitor import COLUMNS as MONITOR_COLUMNS
 from probekit.probes.targets import HEADLINE, TARGETS
 from probekit.results.site_results import NESTED_SITE
 from probekit.results.table import only
@@ -148,6 +149,7 @@ SCORES = (
     *("difference", "difference_low", "difference_high", "n_train", "n_test", "n_groups"),
     *("C", "converged", "known_texts", "known_groups", "seed"),
 )
+MONITORED = (*_PLACE, *MONITOR_COLUMNS)
 COSINES = (*_PLACE, "space", "cosine", "null_low", "null_high", "p", "n_null")
 
 
@@ -167,6 +169,8 @@ class Transfer:
         metric: the main metric.
         chosen: the site and kind of probe with the best cross-validated score, averaged over sets.
         notes: remarks on the interpretation of the numbers.
+        monitors: thresholds from the negatives of the data set `train`, with their rates on the
+            test rows of the data set `test`, and the columns `MONITORED`; empty without a monitor.
     """
 
     names: tuple[str, ...]
@@ -176,6 +180,7 @@ class Transfer:
     metric: str
     chosen: tuple[str, str]
     notes: tuple[str, ...]
+    monitors: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=list(MONITORED)))
 
     def places(self) -> list[tuple[str, str]]:
         """Return each pair of site and kind of probe, in the order of the forward pass."""

@@ -149,6 +149,20 @@ PAGE_TABLES: Mapping[str, Mapping[str, ColumnType]] = {
         "share": "number",
         "label": "text",
     },
+    "monitor.csv": {
+        "fpr": "finite",
+        "threshold": "finite",
+        "false_positives": "count",
+        "n_negatives": "count",
+        "n_groups": "count",
+        "fpr_bound": "finite",
+        "tpr": "number",
+        "tpr_low": "number",
+        "tpr_high": "number",
+        "test_fpr": "number",
+        "test_fpr_low": "number",
+        "test_fpr_high": "number",
+    },
 }
 
 

@@ -20,10 +20,12 @@ from probekit.experiment.document import dump_settings
 from probekit.experiment.loader import make_text_experiment
 from probekit.experiment.schema import Experiment
 from probekit.files import csv_text, sweep_drafts, write_atomic
-from probekit.lazy_rows import LazyRows
+from probekit.lazy_rows import Features, LazyRows
 from probekit.model.network import Network
+from probekit.pipeline.capture.captures import capture_negatives
 from probekit.pipeline.capture.jobs import begin_work
 from probekit.pipeline.experiment.prepare import prepare
+from probekit.pipeline.experiment.rows import Probed
 from probekit.pipeline.experiment.source import TASK, ModelSource, checks_of_files, target_network
 from probekit.pipeline.measure.probers import make_probers
 from probekit.probes.arrays import Floats
@@ -35,7 +37,8 @@ from probekit.probes.score.differences import paired_differences
 from probekit.probes.score.exchange import permuted_labels
 from probekit.probes.score.intervals import score_interval
 from probekit.probes.score.metric_table import METRICS, Family, metric_functions
-from probekit.probes.score.metrics import ClassPredictions, NumberPredictions
+from probekit.probes.score.metrics import ClassPredictions, NumberPredictions, class_scores
+from probekit.probes.score.monitor import monitor_rows
 from probekit.probes.score.scored import (
     Measurement,
     Predictions,
@@ -48,7 +51,7 @@ from probekit.probes.solve.layers import FittedLayers, cosine, direction, pooled
 from probekit.products import check_device
 from probekit.provenance import pretty_json, versions
 from probekit.report.pages.transfer_page import transfer_page
-from probekit.results.comparison import COSINES, SCORES, Transfer
+from probekit.results.comparison import COSINES, MONITORED, SCORES, Transfer
 from probekit.results.finished_run import flat
 from probekit.terminal import SILENT, Watcher
 
@@ -81,12 +84,14 @@ class TransferSet:
         experiment: settings for reading, splitting and probing.
         source: its rows and their activations.
         prober: fits and scores probes on the rows.
+        negatives: the negatives of its monitor and their activations; None without a monitor.
     """
 
     name: str
     experiment: Experiment
     source: ModelSource
     prober: Prober
+    negatives: ModelSource | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,6 +152,7 @@ def transfer(
     first, selections = sets[0], sets[0].source.rows.selections
     scores: list[dict[str, Any]] = []
     cosines: list[dict[str, Any]] = []
+    monitors: list[dict[str, Any]] = []
     validation: dict[tuple[str, str], float] = {}
     for done, selection in enumerate(selections):
         watcher.progress("transfer", done, len(selections))
@@ -176,6 +182,7 @@ def transfer(
             validation[place["site"], place["probe"]] = sign * mean
             for row in _scores(fits, X):
                 scores.append(place | row | leaks.get((row["train"], row["test"]), {}))
+            monitors += [place | row for row in _monitors(fits, X, selection)]
             cosines += [place | row for row in _cosines(fits, spread)]
     watcher.progress("transfer", len(selections), len(selections))
     result = Transfer(
@@ -192,11 +199,14 @@ def transfer(
             for what, n in counts.items()
             if n
         ),
+        monitors=pd.DataFrame(monitors, columns=list(MONITORED)),
     )
     folder = Path(out)
     sweep_drafts(folder.glob(".*"))
     write_atomic(folder / "transfer.csv", csv_text(result.scores))
     write_atomic(folder / "cosines.csv", csv_text(result.cosines))
+    if monitors:
+        write_atomic(folder / "monitor.csv", csv_text(result.monitors))
     record = {
         "experiments": {one.name: dump_settings(one.experiment) for one in sets},
         "digests": {one.name: one.source.rows.dataset.digest for one in sets},
@@ -260,8 +270,11 @@ def make_sets(
     for one, rows, prober in zip(plain, prepared, probers, strict=True):
         work = begin_work(one, rows, model, TASK, root)
         captured = {TASK: fill(work, root, step=f"capture {one.name}", watcher=watcher)}
-        source = ModelSource(experiment=one, rows=rows, models=models, captured=captured)
-        sets.append(TransferSet(one.name, one, source, prober))
+        source, negatives = ModelSource(experiment=one, rows=rows, models=models), None
+        if one.monitor is not None:
+            negatives = capture_negatives(source, rows.selections, cache_root=root, watcher=watcher)
+        source = replace(source, captured=captured)
+        sets.append(TransferSet(one.name, one, source, prober, negatives))
     return sets
 
 
@@ -327,7 +340,8 @@ def _check_alike(experiments: Sequence[Experiment]) -> None:
             raise ConfigError(
                 f"A transfer has no {metric.title}: its {fitted} are fitted on one data set and do "
                 "not apply to another. Use `--set probe.metric=null`, or one of these metrics: "
-                f"{', '.join(allowed)}."
+                f"{', '.join(allowed)}. The section `monitor` adds the TPR on every data set, at "
+                "thresholds from negatives that belong to none."
             )
 
 
@@ -422,6 +436,44 @@ def _scores(fits: Sequence[_Fitted], X: Sequence[LazyRows]) -> Iterator[dict[str
                     "n_groups": resamples.n_groups,
                     **{name: getattr(facts, name) for name in _OF_FIT},
                 }
+
+
+def _monitors(
+    fits: Sequence[_Fitted], X: Sequence[LazyRows], site: Probed
+) -> Iterator[dict[str, Any]]:
+    """Yield a row of `Transfer.monitors` for each training set with a monitor, test set and rate.
+
+    X are the rows of all sets at the site.
+    """
+    for train in fits:
+        prober, negatives = train.data.prober, train.data.negatives
+        if negatives is None:
+            continue
+        monitor = negatives.experiment.monitor
+        assert monitor is not None
+        of_negatives = [_detected(train, block) for _, block in negatives.block(site).blocks()]
+        for test, x in zip(fits, X, strict=True):
+            tested = test.data.prober
+            rows = monitor_rows(
+                monitor.fpr,
+                np.concatenate(of_negatives),
+                negatives.rows.groups,
+                _detected(train, x[tested.test_rows]),
+                tested.data.y[tested.test_rows] == prober.positive,
+                tested.resamples_of(test.spec.text),
+            )
+            yield from ({"train": train.data.name, "test": test.data.name} | row for row in rows)
+
+
+def _detected(train: _Fitted, X: Features) -> Floats:
+    """Return the scores (n_samples,) of a fit for the positive class of its own data set."""
+    data = train.data.prober.data
+    scores = train.fit.class_scores(X.astype(np.float64), len(data.classes))
+    unknown = np.zeros(len(scores), dtype=np.int64)
+    predictions = ClassPredictions.of_scores(unknown, scores, train.spec.logits)
+    code = data.positive_code
+    assert code is not None  # of two labels it is the rarer one
+    return class_scores(predictions, code)
 
 
 def _predict(spec: ProbeSpec, fit: FittedLayers, X: Floats, prober: Prober) -> Predictions:

@@ -33,6 +33,7 @@ from probekit.report.sentences.tables import (
     RULE,
     comparison_table,
     features_tables,
+    monitor_table,
     site_tables,
 )
 from probekit.report.texts import MachinePaths, class_label
@@ -155,6 +156,7 @@ def report_page(run_dir: Path) -> str:
     if causes is not None:
         sections.append(causes_section(run_dir, causes, _layers(table)))
     sections += [page.PageSection(part.title, [part]) for part in shown[1:]]
+    sections += _monitor(run_dir)
     sections += _sites(run_dir, record, table, paths)
     if folded:
         sections.append(page.PageSection("More figures", folded, "folds"))
@@ -218,6 +220,15 @@ def _sites(
         n = len(more.rows)
         items.append(page.Fold("The other site" if n == 1 else f"The other {n:,} sites", [more]))
     yield page.PageSection("All sites", items)
+
+
+def _monitor(run_dir: Path) -> Iterator[page.PageSection]:
+    """Yield the section with the thresholds of a monitor, if there is one."""
+    monitor = page_table(run_dir, "monitor.csv")
+    if monitor is not None:
+        thresholds, note = monitor_table(monitor)
+        items = [thresholds, page.Paragraph(note, "note")]
+        yield page.PageSection("Thresholds of the monitor", items)
 
 
 def _features(run_dir: Path, v: Verdict) -> Iterator[page.PageSection]:

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias, cast
 
 import pandas as pd
 
-from probekit.amounts import LEVEL, decimals, fixed, format_number, format_p
+from probekit.amounts import LEVEL, decimals, fixed, format_number, format_p, percent
 from probekit.probes.score.metric_table import METRICS
 from probekit.report.figures.layer_curve import series_of
 from probekit.report.pages.table import Cell, Column, ResultTable
@@ -386,3 +386,45 @@ def features_tables(features: pd.DataFrame) -> list[ResultTable]:
         )
         if shown
     ]
+
+
+MONITOR = (
+    "FPR at most: with 95 % confidence, the false positive rate on new negatives of the same kind "
+    "is at most this at the threshold; the upper bound is the largest rate that the negatives "
+    "allow. Each group of negatives counts once: {n_groups} groups with {n_negatives} rows, which "
+    "are not among the data. Test rows were not used for the thresholds. Their TPR and FPR have "
+    "95 % intervals over groups; an FPR above the bound means that the negatives of the test rows "
+    "are of another kind."
+)
+
+
+def monitor_table(rows: pd.DataFrame, places: Sequence[str] = ()) -> tuple[ResultTable, str]:
+    """Return the thresholds of a monitor with their rates, and the note below the table.
+
+    Args:
+        rows: rows of monitor.csv.
+        places: columns that the table also shows, such as the training and test set.
+    """
+    cells = [
+        (
+            *(str(row[place]) for place in places),
+            f"{100 * row['fpr']:g} %",
+            format_number(row["threshold"]),
+            f"{row['false_positives']:,} of {row['n_negatives']:,}",
+            percent(row["fpr_bound"], 2),
+            format_number(row["tpr"], row["tpr_low"], row["tpr_high"]),
+            format_number(row["test_fpr"], row["test_fpr_low"], row["test_fpr_high"]),
+        )
+        for _, row in rows.iterrows()
+    ]
+    columns = (
+        "FPR at most",
+        "threshold",
+        "false positives",
+        "upper bound",
+        "TPR, test",
+        "FPR, test",
+    )
+    first, n_groups = rows.iloc[0], f"{rows['n_groups'].min():,}"
+    note = MONITOR.format(n_groups=n_groups, n_negatives=f"{first['n_negatives']:,}")
+    return ResultTable("Table of thresholds", (*places, *columns), cells, css="narrow"), note
