@@ -33,7 +33,7 @@ from probekit.pipeline.experiment.rows import (
     position_rows,
 )
 from probekit.probes.data import check_numbers
-from probekit.probes.score.monitor import allowed_alarms
+from probekit.probes.score.monitor import check_groups
 
 
 @dataclass(frozen=True)
@@ -263,7 +263,7 @@ def _negatives(
         )
         findings.append(Finding("info", "negatives", " ".join([message, *dataset.notes])))
     for fpr in monitor.fpr:
-        allowed_alarms(dataset.group_codes[plans[0].example], fpr)
+        check_groups(dataset.group_codes[plans[0].example], fpr)
     return replace(
         rows,
         dataset=dataset,

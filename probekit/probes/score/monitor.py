@@ -1,18 +1,20 @@
 """Thresholds of a monitor, fixed on negatives of their own, and the rates at these thresholds.
 
-The false positive rate of a threshold is the probability that a negative row has a higher score. It
-is bounded as Clopper and Pearson bound a binomial probability. Rows of a group may all raise an
-alarm together, and some kind of group may be missing among the negatives: whatever the number of
-rows, no method can bound a rate below 1 - 0.05^(1 / n) from n groups. The sample size is therefore
-the effective number of groups, (sum of sizes)^2 / (sum of squared sizes), not that of rows.
+The false positive rate of a threshold is the probability that a row of a new group has a higher
+score, where each group counts once, whatever its number of rows. Its estimate is the mean over the
+groups of negatives of the share of their rows, and its upper bound that of Clopper and Pearson for
+as many draws as there are groups. All rows of a group may raise an alarm together, and a kind of
+group may be absent from the negatives: whatever the number of rows, n groups cannot bound a rate
+below 1 - 0.05^(1 / n).
 
 The threshold is the lowest at which the bound is at most the requested rate. The bound falls as the
 threshold rises, so that this choice keeps its level. For rows without groups the rate exceeds the
-bound in exactly 5 % of draws. Simulated by `python -m benchmarks.claims --part monitors`.
+bound in exactly 5 % of draws, for groups in at most as many, simulated by
+`python -m benchmarks.claims --part monitors`.
 
 Source: Clopper and Pearson (1934), The use of confidence or fiducial limits illustrated in the case
-of the binomial; Kish (1965), Survey sampling (effective sample size); Bates et al. (2021),
-Distribution-free, risk-controlling prediction sets (thresholds).
+of the binomial; Hoeffding (1956), On the distribution of the number of successes in independent
+trials; Bates et al. (2021), Distribution-free, risk-controlling prediction sets (thresholds).
 """
 
 from __future__ import annotations
@@ -34,34 +36,24 @@ from probekit.probes.score.scored import metrics_of, parts_of
 
 # Columns of a monitor: the requested rate, the threshold with its bound, the rates on test rows.
 COLUMNS = (
-    *("fpr", "threshold", "false_positives", "n_negatives", "n_groups", "n_effective", "fpr_bound"),
+    *("fpr", "threshold", "false_positives", "n_negatives", "n_groups", "fpr_bound"),
     *("tpr", "tpr_low", "tpr_high", "n_positive"),
     *("test_fpr", "test_fpr_low", "test_fpr_high", "n_test_negative"),
 )
 
 
-def effective_groups(groups: NDArray[Any]) -> float:
-    """Return the effective number of groups: their number if all have equally many rows, else less.
-
-    >>> effective_groups(np.array(["a", "a", "b", "b"])), effective_groups(np.array([1, 1, 1, 2]))
-    (2.0, 1.6)
-    """
-    sizes = np.unique(groups, return_counts=True)[1]
-    return float(sizes.sum() ** 2 / np.square(sizes).sum())
-
-
-def upper_bound(share: Any, n_effective: float) -> Any:
-    """Return the upper 95 % bound of a rate, given its observed share.
+def upper_bound(share: Any, n_groups: int) -> Any:
+    """Return the upper 95 % bound of a rate, given the mean share over groups.
 
     >>> round(float(upper_bound(0.0, 299)), 4), round(float(upper_bound(0.01, 1000)), 4)
     (0.01, 0.0169)
     """
-    hits = n_effective * np.asarray(share)
-    return scipy.stats.beta.isf(LEVEL, hits + 1, n_effective - hits)
+    hits = n_groups * np.asarray(share)
+    return scipy.stats.beta.isf(LEVEL, hits + 1, n_groups - hits)
 
 
 def groups_needed(fpr: float) -> int:
-    """Return the smallest number of groups of equal size that can bound a rate.
+    """Return the smallest number of groups that can bound a rate.
 
     >>> groups_needed(0.01), groups_needed(0.001)
     (299, 2995)
@@ -69,33 +61,46 @@ def groups_needed(fpr: float) -> int:
     return math.ceil(math.log(LEVEL) / math.log1p(-fpr))
 
 
-def allowed_alarms(groups: NDArray[Any], fpr: float) -> int:
-    """Return the largest number of negative rows above a threshold whose bound is at most `fpr`.
+def check_groups(groups: NDArray[Any], fpr: float) -> None:
+    """Raise DataError if the groups (n_negatives,) of negatives are too few to bound a rate."""
+    n_groups = len(np.unique(groups))
+    if n_groups < groups_needed(fpr):
+        lowest = math.ceil(1e4 * float(upper_bound(0.0, n_groups))) / 1e4
+        unit = "negatives" if n_groups == len(groups) else "groups of negatives"
+        rows = "" if n_groups == len(groups) else f" with {counted(len(groups), 'row')}"
+        raise DataError(
+            f"a false positive rate of {fpr:g} needs at least {groups_needed(fpr):,} {unit}, but "
+            f"there are {n_groups:,}{rows}. Add {unit}, or request a rate of at least {lowest:g}."
+        )
+
+
+def fixed_threshold(negatives: Floats, groups: NDArray[Any], fpr: float) -> tuple[float, float]:
+    """Return the lowest threshold whose bound is at most `fpr`, and the bound.
+
+    A row raises an alarm if its score exceeds the threshold. Of tied scores at the threshold none
+    does, so that fewer negatives than the bound allows may raise one.
 
     Args:
-        groups: group of each negative row, shape (n_negatives,).
+        negatives: scores of the negatives for the positive class, shape (n_negatives,).
+        groups: their groups, shape (n_negatives,).
         fpr: the false positive rate.
 
     Raises:
         DataError: there are too few groups.
 
-    >>> allowed_alarms(np.arange(1000), 0.01)
-    4
+    >>> threshold, bound = fixed_threshold(np.arange(1000.0), np.arange(1000), 0.01)
+    >>> threshold, round(bound, 4)
+    (995.0, 0.0091)
     """
-    n_effective = effective_groups(groups)
-    counts = np.arange(int(fpr * len(groups)) + 1)
-    is_allowed = upper_bound(counts / len(groups), n_effective) <= fpr
-    if not is_allowed[0]:
-        n_groups, lowest = len(np.unique(groups)), float(upper_bound(0.0, n_effective))
-        unequal = "" if n_groups - n_effective < 1 else f", as informative as {n_effective:.0f}"
-        equal = "" if n_groups == len(groups) else " of equal size; rows of a group count once"
-        raise DataError(
-            f"a false positive rate of {100 * fpr:g} % needs at least {groups_needed(fpr):,} "
-            f"groups of negatives{equal}, but there are {n_groups:,}{unequal} "
-            f"({counted(len(groups), 'row')}). Add negatives, or request a rate of at least "
-            f"{math.ceil(1e4 * lowest) / 1e4:g}."
-        )
-    return int(np.flatnonzero(is_allowed)[-1])
+    check_groups(groups, fpr)
+    _, codes, sizes = np.unique(groups, return_inverse=True, return_counts=True)
+    order = np.argsort(-negatives, kind="stable")
+    # The mean over groups of the share of rows above each row, in descending order of scores.
+    shares = np.cumsum(1 / (len(sizes) * sizes[codes[order]]))
+    shares = np.concatenate([[0.0], shares[shares < fpr]])
+    bounds = upper_bound(shares, len(sizes))
+    n_above = int(np.flatnonzero(bounds <= fpr)[-1])
+    return float(negatives[order[n_above]]), float(bounds[n_above])
 
 
 def monitor_rows(
@@ -108,7 +113,7 @@ def monitor_rows(
 ) -> Iterator[dict[str, Any]]:
     """Yield the threshold of each rate and the rates on test rows, with the keys `COLUMNS`.
 
-    A row raises an alarm if its score exceeds the threshold. Intervals are those of the metrics at
+    Intervals are those of the metrics at
     a fixed false positive rate.
 
     Args:
@@ -122,23 +127,20 @@ def monitor_rows(
     Raises:
         DataError: there are too few groups of negatives for a rate.
     """
-    descending, n_effective = -np.sort(-negatives), effective_groups(groups)
     scores = np.stack([np.zeros_like(tested), tested], axis=1)
     truth = is_positive.astype(np.int64)
     predictions = ClassPredictions(truth, truth, 2, scores, positive=1)
     for fpr in rates:
-        allowed = allowed_alarms(groups, fpr)
-        threshold = descending[allowed]
+        threshold, bound = fixed_threshold(negatives, groups, fpr)
         # The metrics then read the alarms of this threshold, whatever their names say of its rate.
         alarmed = with_alarms(predictions, np.full(len(RATES), threshold))
         row = {
             "fpr": fpr,
-            "threshold": float(threshold),
-            "false_positives": int((negatives > threshold).sum()),  # fewer than allowed if tied
+            "threshold": threshold,
+            "false_positives": int((negatives > threshold).sum()),
             "n_negatives": len(negatives),
             "n_groups": len(np.unique(groups)),
-            "n_effective": n_effective,
-            "fpr_bound": float(upper_bound(allowed / len(negatives), n_effective)),
+            "fpr_bound": bound,
             "n_positive": int(is_positive.sum()),
             "n_test_negative": int((~is_positive).sum()),
         }
