@@ -180,3 +180,24 @@ def test_what_cannot_be_transferred_is_refused(go, refused):
     refused(go, "same", "other", overrides=["split.folds=2"])
     for metric in ("tpr_at_fpr_5", "brier"):
         refused(go, "same", "other", overrides=[LOGISTIC, f"probe.metric={metric}"])
+
+
+def test_thresholds_of_a_monitor_are_those_of_the_run_and_are_tested_on_every_set(go, folder):
+    rows = pd.DataFrame({"text": [f"The {word}s to the {n}" for word in ("key", "door", "old")
+                                  for n in range(30)]})  # fmt: skip
+    rows.assign(group=rows.index).to_csv(folder / "negatives.csv", index=False)
+    changes = (LOGISTIC, FIRST, "monitor={negatives: negatives.csv, fpr: [0.05, 0.2]}")
+    found = go("same", "other", overrides=changes, out="monitored", null_draws=0)
+    table = pd.read_csv(folder / "monitored" / "monitor.csv")
+    assert len(table) == len(found.monitors) == 2 * 2 * 2
+    assert "Thresholds of the monitor" in (folder / "monitored" / "transfer.html").read_text()
+    for name in found.names:
+        experiment = load_experiment(folder / f"{name}.yaml", changes)
+        own = run(experiment, out=folder, cache_root=folder / "cache", page=False).monitor
+        home = only(table, train=name, test=name).reset_index(drop=True)
+        pd.testing.assert_frame_equal(home[list(own)], own, check_dtype=False)
+        away = table[(table["train"] == name) & (table["test"] != name)]
+        same = ["fpr", "threshold", "fpr_bound", "false_positives"]
+        assert away[same].to_numpy().tolist() == home[same].to_numpy().tolist()
+        # The probe of the last noun is wrong on the other set.
+        assert (away["tpr"].to_numpy() < home["tpr"].to_numpy()).all()
