@@ -305,25 +305,23 @@ def read_examples(data: DataSection, values: Sequence[str] = ()) -> Dataset:
     return _read(data, sources, values)
 
 
-def read_negatives(data: DataSection, file: str, format: FormatName | None) -> Dataset:
+def read_negatives(data: DataSection, file: str, format: TableFormat) -> Dataset:
     """Return the examples of a file of negatives, whose labels are their texts and mean nothing.
 
     Args:
         data: gives folder and columns; the file needs no columns of labels, ids and splits.
         file: the file.
-        format: its format; None means that of the data.
+        format: its format.
 
     Raises:
         UnknownNameError: a column does not exist.
         MissingError: the file does not exist.
         DataError: the contents are invalid.
     """
-    columns = data.columns.model_copy(
-        update={"label": data.columns.text, "id": None, "split": None}
-    )
-    changes = {"name": Path(file).stem, "columns": columns, "pairs": None}
-    table = data.model_copy(update=changes | {"format": format or data.format})
-    return _read(table, {"": Path(data.root) / file}, ())
+    own = {"label": data.columns.text, "id": None, "split": None}
+    columns = data.columns.model_copy(update=own)
+    changes = {"name": Path(file).stem, "format": format, "columns": columns, "pairs": None}
+    return _read(data.model_copy(update=changes), {"": Path(data.root) / file}, ())
 
 
 def read_tables(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -112,9 +112,7 @@ class MonitorSection(Section):
         description="file of texts that must not raise an alarm, in `data.root`; it has the "
         "columns of the data except label, id and split"
     )
-    format: TableFormat | None = Field(
-        None, description="format of this file; null means that of the data"
-    )
+    format: TableFormat = Field("csv", description="format of this file")
     fpr: Annotated[
         tuple[Annotated[float, Field(gt=0, lt=1)], ...], Field(strict=False, min_length=1)
     ] = Field(
@@ -318,8 +316,11 @@ class Experiment(SettingsFile):
         has_reply = data.columns.reply is not None
         pools = any(kind.kind == "attention_pooled" for kind in self.probe.kinds)
         check_probe(self.probe, data.positive, self.split, is_split=data.is_split)
-        if self.monitor is not None:
-            self._check_monitor(self.monitor)
+        if self.monitor is not None and self.split.folds is not None:
+            raise rule_error("`monitor` needs a single test set, without `split.folds`", "monitor")
+        tasks = {spec.task for spec in self.probe.settings().kinds}
+        if self.monitor is not None and tasks != {"classification"}:
+            raise rule_error("`monitor` needs kinds of probe that classify each row", "monitor")
         if self.split.word_disjoint and tokens.sweep:
             raise rule_error(
                 "`word_disjoint` requires a single position: the words of a sweep differ by offset",
@@ -352,22 +353,6 @@ class Experiment(SettingsFile):
                 "tokens.position.at",
             )
         return self
-
-    def _check_monitor(self, monitor: MonitorSection) -> None:
-        """Check that the chosen probe predicts a class of each row, and has one test set."""
-        if self.split.folds is not None:
-            raise rule_error("`monitor` needs a single test set, without `split.folds`", "monitor")
-        if any(spec.task != "classification" for spec in self.probe.settings().kinds):
-            raise rule_error(
-                "`monitor` needs kinds of probe that predict a class of each row, such as logistic",
-                "monitor",
-            )
-        if monitor.format is None and self.data.format not in get_args(TableFormat):
-            raise rule_error(
-                f"`monitor.format` is needed: the data have the format {self.data.format}, but the "
-                "negatives are a table",
-                "monitor",
-            )
 
 
 def check_probe(

@@ -10,7 +10,7 @@ the weights, so that other tools can apply the files with matrix products alone.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -62,7 +62,7 @@ class AlarmThreshold(Facts):
 
     Attributes:
         fpr: the requested false positive rate.
-        threshold: the score that an alarm exceeds; see `SavedProbe.scores_for`.
+        threshold: the score that an alarm exceeds; see `SavedProbe.for_class`.
         fpr_bound: upper 95 % bound of the rate on new negatives.
         false_positives: number of these negatives with an alarm.
         n_negatives: number of negatives.
@@ -426,48 +426,32 @@ class SavedProbe:
         scores = apply_layers(self.layers, rows)
         return scores[:, 0] if scores.shape[1] == 1 else scores
 
-    def scores_for(self, label: str, X: ArrayLike) -> Floats:
-        """Return the scores (n_samples,) of raw rows for one class.
+    def for_class(self, label: str, scores: Floats) -> Floats:
+        """Return the scores (n_samples,) for one class, given `scores` of rows.
 
         For more than two classes they are log probabilities if the scores are logits.
-
-        Raises:
-            DataError: see `scores`.
         """
-        return self._for_label(label, self.scores(X))
-
-    def alarms(self, scores: Floats, fpr: float) -> NDArray[np.bool_]:
-        """Return which `scores` (n_samples, ...) raise an alarm at the threshold of a rate.
-
-        Raises:
-            ConfigError: the probe has no threshold of this rate.
-        """
-        by_rate = {one.fpr: one.threshold for one in self.facts.thresholds}
-        if fpr not in by_rate:
-            rates = ", ".join(f"{rate:g}" for rate in by_rate)
-            raise ConfigError(
-                f"This probe has no threshold for a false positive rate of {fpr:g}. "
-                + (
-                    f"It has {rates}."
-                    if rates
-                    else "Run its experiment with a section `monitor`, and give RUN/probes/monitor."
-                )
-            )
-        assert self.facts.positive is not None
-        return self._for_label(self.facts.positive, scores) > by_rate[fpr]
-
-    def with_thresholds(self, positive: str, thresholds: tuple[AlarmThreshold, ...]) -> SavedProbe:
-        """Return the same probe with the thresholds of a monitor for a label."""
-        facts = self.facts.model_copy(update={"positive": positive, "thresholds": thresholds})
-        return replace(self, facts=facts)
-
-    def _for_label(self, label: str, scores: Floats) -> Floats:
-        """Return the scores (n_samples,) for one class; see `scores_for`."""
         if scores.ndim == 1:  # those of the second of two classes
             return scores if label == self.classes[1] else -scores
         of_classes = log_softmax(scores, axis=1) if self.facts.scores_are_logits else scores
         found: Floats = of_classes[:, self.classes.index(label)]
         return found
+
+    def alarms(self, scores: Floats, fpr: float) -> NDArray[np.bool_]:
+        """Return which rows (n_samples,) raise an alarm at the threshold of a rate.
+
+        Raises:
+            ConfigError: the probe has no threshold of this rate.
+        """
+        by_rate = {one.fpr: one.threshold for one in self.facts.thresholds}
+        if fpr not in by_rate or self.facts.positive is None:
+            has = ", ".join(map(str, by_rate)) or "none"
+            raise ConfigError(
+                f"This probe has no threshold for a false positive rate of {fpr:g}. It has {has}. "
+                "A run with the section `monitor` writes RUN/probes/monitor, with a threshold for "
+                "each of `monitor.fpr`."
+            )
+        return self.for_class(self.facts.positive, scores) > by_rate[fpr]
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
         """Return the predicted label (n_samples,) of each row, or its predicted number.

@@ -297,6 +297,7 @@ def _over_training(
             "name": f"step-{step}",
             "model": model.model_copy(update={**weights, "random_weights": 0}),
             "probe": experiment.probe.model_copy(update=_LEFT_OUT),
+            "monitor": None,
             "attention": AttentionSection(),
             "interventions": (),
             "measure": (),

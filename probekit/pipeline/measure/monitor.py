@@ -7,6 +7,7 @@ probes/monitor   the chosen probe with its thresholds
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -51,13 +52,13 @@ def write_monitor(
     negatives = capture_negatives(source, (site,), cache_root=cache_root, watcher=watcher)
     positive, tested = prober.positive, prober.test_rows
     assert positive is not None  # of two labels it is the rarer one
-    blocks = negatives.block(site, position).blocks()
+    scores = [probe.scores(X) for _, X in negatives.block(site, position).blocks()]
     rows = list(
         monitor_rows(
             source.experiment.monitor.fpr,
-            np.concatenate([probe.scores_for(positive, X) for _, X in blocks]),
+            probe.for_class(positive, np.concatenate(scores)),
             negatives.rows.groups,
-            probe.scores_for(positive, source.block(site, position)[tested]),
+            probe.for_class(positive, probe.scores(source.block(site, position)[tested])),
             prober.data.y[tested] == positive,
             prober.resamples_of(probe.facts.kind),
         )
@@ -66,7 +67,8 @@ def write_monitor(
     thresholds = tuple(
         AlarmThreshold(**{name: row[name] for name in AlarmThreshold.model_fields}) for row in rows
     )
-    probe.with_thresholds(positive, thresholds).save(folder.path / MONITOR)
+    facts = probe.facts.model_copy(update={"positive": positive, "thresholds": thresholds})
+    replace(probe, facts=facts).save(folder.path / MONITOR)
     for file in probe_files(Path(MONITOR)):
         with as_store_error("read", folder.path / file):
             folder.note({file.as_posix(): digest([(folder.path / file).read_bytes()])})

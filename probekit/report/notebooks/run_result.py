@@ -151,7 +151,7 @@ class RunResult:
     def warnings(self) -> tuple[str, ...]:
         """A sentence for each reason to doubt the result, most serious first."""
         config = load_config(self.folder / "config.yaml")
-        sections = [config.get(name) for name in ("model", "activations", "data")]
+        sections = [config.get(name) for name in ("model", "activations", "data", "monitor")]
         paths = MachinePaths.of(*sections, self._record.model.source)
         return tuple(map(paths.hide, caveats(self._record.verdict, self._record)))
 

@@ -134,7 +134,7 @@ def report_page(run_dir: Path) -> str:
     """
     config = load_config(run_dir / "config.yaml")
     record = open_record(run_dir)
-    settings = [config.get(name) for name in ("model", "activations", "data")]
+    settings = [config.get(name) for name in ("model", "activations", "data", "monitor")]
     paths = MachinePaths.of(*settings, record.model.source)
     record = paths.hide_in(record)
     v = record.verdict

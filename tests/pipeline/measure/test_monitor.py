@@ -88,7 +88,7 @@ def test_python_and_the_page_show_the_thresholds(monitored, planted):
 
 def test_a_rate_without_a_threshold_is_refused_before_the_model_is_loaded(monitored, probe):
     saved = SavedProbe.load(monitored[0].folder / MONITOR)
-    with pytest.raises(ConfigError, match=r"rate of 0.01. It has 0.05, 0.1"):
+    with pytest.raises(ConfigError, match=r"rate of 0\.01\. It has 0\.05, 0\.1\."):
         apply_probe(saved, "The red house", model="none", threshold=0.01)
     with pytest.raises(ConfigError, match="section `monitor`"):
         apply_probe(probe, "The red house", threshold=0.05)
