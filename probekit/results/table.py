@@ -159,9 +159,11 @@ PAGE_TABLES: Mapping[str, Mapping[str, ColumnType]] = {
         "tpr": "number",
         "tpr_low": "number",
         "tpr_high": "number",
+        "n_positive": "count",
         "test_fpr": "number",
         "test_fpr_low": "number",
         "test_fpr_high": "number",
+        "n_test_negative": "count",
     },
 }
 

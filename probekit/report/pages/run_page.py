@@ -30,6 +30,7 @@ from probekit.report.sentences.caveats import caveats
 from probekit.report.sentences.method import method, size_words
 from probekit.report.sentences.tables import (
     CHOSEN_MINUS,
+    MONITOR,
     RULE,
     comparison_table,
     features_tables,
@@ -226,8 +227,7 @@ def _monitor(run_dir: Path) -> Iterator[page.PageSection]:
     """Yield the section with the thresholds of a monitor, if there is one."""
     monitor = page_table(run_dir, "monitor.csv")
     if monitor is not None:
-        thresholds, note = monitor_table(monitor)
-        items = [thresholds, page.Paragraph(note, "note")]
+        items = [monitor_table(monitor), page.Paragraph(MONITOR, "note")]
         yield page.PageSection("Thresholds of the monitor", items)
 
 

@@ -13,7 +13,7 @@ from probekit.report.figures import style
 from probekit.report.maps.maps import LEAST_RANGE, Colours, text_map
 from probekit.report.pages import page
 from probekit.report.sentences.comparisons import transfer_answer, transfer_question
-from probekit.report.sentences.tables import monitor_table
+from probekit.report.sentences.tables import MONITOR, monitor_table
 from probekit.report.texts import capitalised, model_title
 from probekit.results.comparison import Transfer, matrix
 from probekit.results.table import metric_name, only
@@ -54,8 +54,7 @@ def transfer_page(transfer: Transfer) -> str:
     sections = [page.PageSection("", [_matrices(transfer, *transfer.chosen)], "first")]
     monitors = only(transfer.monitors, site=transfer.chosen[0], probe=transfer.chosen[1])
     if not monitors.empty:
-        thresholds, note = monitor_table(monitors, ("train", "test"))
-        items = [thresholds, page.Paragraph(note, "note")]
+        items = [monitor_table(monitors, ("train", "test")), page.Paragraph(MONITOR, "note")]
         sections.append(page.PageSection("Thresholds of the monitor", items))
     if others:
         folds = [

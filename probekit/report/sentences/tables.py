@@ -389,17 +389,16 @@ def features_tables(features: pd.DataFrame) -> list[ResultTable]:
 
 
 MONITOR = (
-    "FPR at most: with 95 % confidence, the false positive rate on new negatives of the same kind "
-    "is at most this at the threshold; the upper bound is the largest rate that the negatives "
-    "allow. Each group of negatives counts once: {n_groups} groups with {n_negatives} rows, which "
-    "are not among the data. Test rows were not used for the thresholds. Their TPR and FPR have "
-    "95 % intervals over groups; an FPR above the bound means that the negatives of the test rows "
-    "are of another kind."
+    "With 95 % confidence, the false positive rate (FPR) on new negatives of the same kind is at "
+    "most the upper bound, and therefore at most the requested rate. The thresholds are fixed on "
+    "negatives that are not among the data; each group counts once. Test rows were not used for "
+    "them, and their rates have 95 % intervals over groups. A test FPR above the bound means that "
+    "the negatives of the test rows are of another kind."
 )
 
 
-def monitor_table(rows: pd.DataFrame, places: Sequence[str] = ()) -> tuple[ResultTable, str]:
-    """Return the thresholds of a monitor with their rates, and the note below the table.
+def monitor_table(rows: pd.DataFrame, places: Sequence[str] = ()) -> ResultTable:
+    """Return the thresholds of a monitor with their bounds and rates.
 
     Args:
         rows: rows of monitor.csv.
@@ -407,24 +406,15 @@ def monitor_table(rows: pd.DataFrame, places: Sequence[str] = ()) -> tuple[Resul
     """
     cells = [
         (
-            *(str(row[place]) for place in places),
+            *(row[place] for place in places),
             f"{100 * row['fpr']:g} %",
             format_number(row["threshold"]),
-            f"{row['false_positives']:,} of {row['n_negatives']:,}",
+            f"{row['false_positives']:,} of {row['n_negatives']:,} in {row['n_groups']:,} groups",
             percent(row["fpr_bound"], 2),
             format_number(row["tpr"], row["tpr_low"], row["tpr_high"]),
             format_number(row["test_fpr"], row["test_fpr_low"], row["test_fpr_high"]),
         )
-        for _, row in rows.iterrows()
+        for row in rows.to_dict("records")
     ]
-    columns = (
-        "FPR at most",
-        "threshold",
-        "false positives",
-        "upper bound",
-        "TPR, test",
-        "FPR, test",
-    )
-    first, n_groups = rows.iloc[0], f"{rows['n_groups'].min():,}"
-    note = MONITOR.format(n_groups=n_groups, n_negatives=f"{first['n_negatives']:,}")
-    return ResultTable("Table of thresholds", (*places, *columns), cells, css="narrow"), note
+    rates = ("requested FPR", "threshold", "false positives", "upper bound", "test TPR", "test FPR")
+    return ResultTable("Table of thresholds", (*places, *rates), cells, css="narrow")

@@ -15,9 +15,11 @@ from probekit.probes.saved_probe import SavedProbe
 from probekit.probes.score.monitor import COLUMNS, fixed_threshold
 from probekit.results.record import MONITOR, load_probe
 from probekit.results.selection import chosen_row
-from tests.pipeline.planted import NOUNS, QUICK, VERBS
+from tests.pipeline.planted import NOUNS, QUICK
 
 RATES = (0.05, 0.1)
+_VERBS = "lay rose fell shone grew lasted stayed broke burned changed vanished became"
+OTHER_VERBS = _VERBS.split()
 
 
 def monitor(colour, **others):
@@ -29,9 +31,7 @@ def monitor(colour, **others):
 
 def negatives(colour):
     """Texts of two rows in each of 72 groups, none of which is among the data."""
-    places = ("here", "there", "outside", "inside", "below", "above")
-    parts = product(NOUNS, places, VERBS[:2])
-    texts = [f"The {colour} {noun} {place} {verb}" for noun, place, verb in parts]
+    texts = [f"The {colour} {noun} {verb}" for noun, verb in product(NOUNS, OTHER_VERBS)]
     return pd.DataFrame({"text": texts, "group": np.arange(len(texts)) // 2})
 
 
@@ -82,7 +82,7 @@ def test_python_and_the_page_show_the_thresholds(monitored, planted):
     assert result.monitor["fpr"].tolist() == list(RATES)
     page = result.report.read_text()
     assert "Thresholds of the monitor" in page
-    assert "72 groups with 144 rows" in page
+    assert "of 144 in 72 groups" in page
     assert planted.run(*QUICK).monitor is None
 
 
