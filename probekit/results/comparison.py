@@ -13,7 +13,6 @@ import pandas as pd
 
 from probekit.amounts import LEVEL, counted
 from probekit.probes.score.metric_table import METRICS
-from probekit.probes.score.monitor import COLUMNS as MONITOR_COLUMNS
 from probekit.probes.targets import HEADLINE, TARGETS
 from probekit.results.site_results import NESTED_SITE
 from probekit.results.table import only
@@ -149,7 +148,6 @@ SCORES = (
     *("difference", "difference_low", "difference_high", "n_train", "n_test", "n_groups"),
     *("C", "converged", "known_texts", "known_groups", "seed"),
 )
-MONITORED = (*_PLACE, *MONITOR_COLUMNS)
 COSINES = (*_PLACE, "space", "cosine", "null_low", "null_high", "p", "n_null")
 
 
@@ -169,8 +167,9 @@ class Transfer:
         metric: the main metric.
         chosen: the site and kind of probe with the best cross-validated score, averaged over sets.
         notes: remarks on the interpretation of the numbers.
-        monitors: thresholds from the negatives of the data set `train`, with their rates on the
-            test rows of the data set `test`, and the columns `MONITORED`; empty without a monitor.
+        monitors: thresholds from the negatives of the data set `train` with their rates on the test
+            rows of the data set `test`: after the place, the columns of monitor.csv. Empty without
+            a monitor.
     """
 
     names: tuple[str, ...]
@@ -180,7 +179,7 @@ class Transfer:
     metric: str
     chosen: tuple[str, str]
     notes: tuple[str, ...]
-    monitors: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=list(MONITORED)))
+    monitors: pd.DataFrame = field(default_factory=pd.DataFrame)
 
     def places(self) -> list[tuple[str, str]]:
         """Return each pair of site and kind of probe, in the order of the forward pass."""

@@ -51,7 +51,7 @@ from probekit.probes.solve.layers import FittedLayers, cosine, direction, pooled
 from probekit.products import check_device
 from probekit.provenance import pretty_json, versions
 from probekit.report.pages.transfer_page import transfer_page
-from probekit.results.comparison import COSINES, MONITORED, SCORES, Transfer
+from probekit.results.comparison import COSINES, SCORES, Transfer
 from probekit.results.finished_run import flat
 from probekit.terminal import SILENT, Watcher
 
@@ -199,7 +199,7 @@ def transfer(
             for what, n in counts.items()
             if n
         ),
-        monitors=pd.DataFrame(monitors, columns=list(MONITORED)),
+        monitors=pd.DataFrame(monitors),
     )
     folder = Path(out)
     sweep_drafts(folder.glob(".*"))

@@ -21,7 +21,7 @@ from probekit.pipeline.measure.run_folder import RunFolder, probe_path
 from probekit.pipeline.measure.selected_probe import find_site
 from probekit.probes.prober import Prober
 from probekit.probes.saved_probe import AlarmThreshold, SavedProbe, probe_files
-from probekit.probes.score.monitor import COLUMNS, monitor_rows
+from probekit.probes.score.monitor import monitor_rows
 from probekit.provenance import digest
 from probekit.results.record import MONITOR
 from probekit.results.selection import chosen_row
@@ -63,7 +63,7 @@ def write_monitor(
             prober.resamples_of(probe.facts.kind),
         )
     )
-    folder.write("monitor.csv", csv_text(pd.DataFrame(rows, columns=list(COLUMNS))))
+    folder.write("monitor.csv", csv_text(pd.DataFrame(rows)))
     thresholds = tuple(
         AlarmThreshold(**{name: row[name] for name in AlarmThreshold.model_fields}) for row in rows
     )

@@ -34,13 +34,6 @@ from probekit.probes.score.intervals import score_interval
 from probekit.probes.score.metrics import RATES, ClassPredictions, Resamples, with_alarms
 from probekit.probes.score.scored import metrics_of, parts_of
 
-# Columns of a monitor: the requested rate, the threshold with its bound, the rates on test rows.
-COLUMNS = (
-    *("fpr", "threshold", "false_positives", "n_negatives", "n_groups", "fpr_bound"),
-    *("tpr", "tpr_low", "tpr_high", "n_positive"),
-    *("test_fpr", "test_fpr_low", "test_fpr_high", "n_test_negative"),
-)
-
 
 def upper_bound(share: Any, n_groups: int) -> Any:
     """Return the upper 95 % bound of a rate, given the mean share over groups.
@@ -111,7 +104,7 @@ def monitor_rows(
     is_positive: Mask,
     resamples: Resamples,
 ) -> Iterator[dict[str, Any]]:
-    """Yield the threshold of each rate and the rates on test rows, with the keys `COLUMNS`.
+    """Yield a row of monitor.csv for each rate: its threshold, and the rates on test rows.
 
     Intervals are those of the metrics at
     a fixed false positive rate.

@@ -52,8 +52,8 @@ def transfer_page(transfer: Transfer) -> str:
     """Return a self-contained HTML page with the matrices of every site and kind of probe."""
     others = [place for place in transfer.places() if place != transfer.chosen]
     sections = [page.PageSection("", [_matrices(transfer, *transfer.chosen)], "first")]
-    monitors = only(transfer.monitors, site=transfer.chosen[0], probe=transfer.chosen[1])
-    if not monitors.empty:
+    if not transfer.monitors.empty:
+        monitors = only(transfer.monitors, site=transfer.chosen[0], probe=transfer.chosen[1])
         items = [monitor_table(monitors, ("train", "test")), page.Paragraph(MONITOR, "note")]
         sections.append(page.PageSection("Thresholds of the monitor", items))
     if others:
