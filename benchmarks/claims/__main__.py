@@ -29,7 +29,7 @@ PARTS = {
     "unlike": (unlike.cases, unlike.rows, 1000),
     "folds": (folds.cases, folds.rows, 1000),
     "false_alarms": (false_alarms.cases, false_alarms.rows, 80),
-    "monitors": (monitors.cases, monitors.rows, 2000),
+    "monitors": (monitors.cases, monitors.rows, 1000),
 }
 
 

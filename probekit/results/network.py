@@ -256,7 +256,7 @@ class RowPrediction:
         """
         if self.label is None:
             return fixed(self.score, 2)
-        return f"{self.label} {signed(self.score)}{' ALARM' if self.alarm else ''}"
+        return f"{self.label} {signed(self.score)}{', alarm' if self.alarm else ''}"
 
 
 @dataclass(frozen=True)
