@@ -19,7 +19,7 @@ from probekit.results.table import PAGE_TABLES
 from tests.pipeline.planted import NOUNS, QUICK
 
 RATES = (0.05, 0.1)
-_VERBS = "lay rose fell shone grew lasted stayed broke burned changed vanished became"
+_VERBS = "sank rose fell shone grew lasted stayed broke burned changed vanished became"
 OTHER_VERBS = _VERBS.split()
 
 
@@ -31,7 +31,7 @@ def monitor(colour, **others):
 
 
 def negatives(colour):
-    """Texts of two rows in each of 72 groups, none of which is among the data."""
+    """Two rows in each of 72 groups. No text is among the data."""
     texts = [f"The {colour} {noun} {verb}" for noun, verb in product(NOUNS, OTHER_VERBS)]
     return pd.DataFrame({"text": texts, "group": np.arange(len(texts)) // 2})
 
