@@ -1,6 +1,7 @@
 """Transfer between data sets: the diagonal equals the run, and leaks are reported."""
 
 import json
+from itertools import product
 
 import numpy as np
 import pandas as pd
@@ -183,10 +184,16 @@ def test_what_cannot_be_transferred_is_refused(go, refused):
 
 
 def test_thresholds_of_a_monitor_are_those_of_the_run_and_are_tested_on_every_set(go, folder):
-    rows = pd.DataFrame({"text": [f"The {word}s to the {n}" for word in ("key", "door", "old")
-                                  for n in range(30)]})  # fmt: skip
+    nouns = ("wizard", "captain", "candle", "basket", "pencil", "mirror", "blanket", "ladder")
+    texts = [f"The {a} near the {b}" for a, b in product(nouns, nouns)]
+    rows = pd.DataFrame({"text": texts})
     rows.assign(group=rows.index).to_csv(folder / "negatives.csv", index=False)
-    changes = (LOGISTIC, FIRST, "monitor={negatives: negatives.csv, fpr: [0.05, 0.2]}")
+    changes = (
+        LOGISTIC,
+        FIRST,
+        "data.positive=plural",
+        "monitor={negatives: negatives.csv, fpr: [0.05, 0.2]}",
+    )
     found = go("same", "other", overrides=changes, out="monitored", null_draws=0)
     table = pd.read_csv(folder / "monitored" / "monitor.csv")
     assert len(table) == len(found.monitors) == 2 * 2 * 2
@@ -199,5 +206,6 @@ def test_thresholds_of_a_monitor_are_those_of_the_run_and_are_tested_on_every_se
         away = table[(table["train"] == name) & (table["test"] != name)]
         same = ["fpr", "threshold", "fpr_bound", "false_positives"]
         assert away[same].to_numpy().tolist() == home[same].to_numpy().tolist()
-        # The probe of the last noun is wrong on the other set.
-        assert (away["tpr"].to_numpy() < home["tpr"].to_numpy()).all()
+    # The probe of the last noun misses plural subjects before a singular noun.
+    shares = only(found.monitors, train="same", fpr=0.2).set_index("test")["tpr"]
+    assert shares["same"] > 0.5 > shares["other"]
