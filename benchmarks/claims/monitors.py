@@ -74,7 +74,7 @@ class Negatives:
 
 def cases() -> Iterator[Negatives]:
     """Yield all designs; rows without groups have no dependence."""
-    for fpr, groups in product((0.05, 0.01, 0.001), (1.02, 3.0)):
+    for fpr, groups in (*product((0.05, 0.01), (1.02, 3.0)), (0.001, 1.02)):
         yield Negatives(fpr, groups, "1", "none")
         for sizes, dependence in product(("10", "1:20"), DEPENDENCES):
             yield Negatives(fpr, groups, sizes, dependence)

@@ -154,8 +154,8 @@ def _monitors(table: pd.DataFrame) -> str:
         "times as many. *achieved* is the mean rate as a share of the requested one.",
         "",
         "| dependence in groups | requested | groups, least and most | rows, least and most | "
-        "achieved, groups | draws |",
-        "|---|---|---|---|---|---|",
+        "achieved, groups | designs | draws |",
+        "|---|---|---|---|---|---|---|",
     ]
     for (dependence, fpr), found in table.groupby(["dependence", "fpr"], sort=False):
         rates = [found.loc[found["method"] == name, "rate"] for name in ("groups", "rows")]
@@ -163,7 +163,7 @@ def _monitors(table: pd.DataFrame) -> str:
         achieved = found.loc[found["method"] == "groups", "achieved"] / fpr
         lines.append(
             f"| {dependence} | {fpr} | {ranges} | {achieved.min():.2f} to {achieved.max():.2f} | "
-            f"{found['draws'].min():,} |"
+            f"{len(achieved)} | {found['draws'].min():,} |"
         )
     return "\n".join(lines)
 
