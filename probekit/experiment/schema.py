@@ -397,3 +397,14 @@ def check_probe(
     if split.folds is not None and is_split:
         key = "split.folds" if split.leave_out is None else "split.leave_out"
         raise rule_error(f"`{key}` requires data without a given split", key)
+    if probe.layers is not None:
+        if split.folds is not None:
+            raise rule_error(
+                "`layers: stack` needs a single test set, without `split.folds` and "
+                "`split.leave_out`",
+                "probe.layers",
+            )
+        if {spec.task for spec in probe.settings().kinds} & {"text", "tree"}:
+            raise rule_error(
+                "`layers: stack` needs kinds of probe that read each row", "probe.layers"
+            )

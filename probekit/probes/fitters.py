@@ -25,6 +25,7 @@ from probekit.lazy_rows import LazyRows
 from probekit.probes.arrays import Codes, Floats, Mask, Rows
 from probekit.probes.data import ProbeData, group_folds, numbers, sample_groups, typical_rows
 from probekit.probes.kinds.left_out import logistic_left_out
+from probekit.probes.score.description_length import subsets
 from probekit.probes.score.exchange import permuted_labels
 from probekit.probes.score.metric_table import METRICS
 from probekit.probes.score.metrics import (
@@ -184,6 +185,25 @@ class FittedRows:
         all_rows = np.ones(len(self.rows), dtype=bool)
         inside = LazyRows.of(X).select(self.rows)
         return [fit for (fit,) in self.fitter(spec).refit(inside, tasks, [all_rows])]
+
+    def half_fits(
+        self, spec: ProbeSpec, X: Rows, penalty: float | None, draws: int
+    ) -> list[FittedLayers]:
+        """Return fits on random halves of the groups; empty if one of them lacks a label.
+
+        A fit on half of the groups differs from that on all about as much as a fit on a bootstrap
+        draw. The arguments are those of `permuted_fits`.
+
+        Source: Praestgaard and Wellner (1993), Exchangeably weighted bootstraps of the general
+        empirical process.
+        """
+        sizes, seed = (len(self.rows) // 2,), self.settings.seed
+        masks = np.concatenate([subsets(self.groups, sizes, seed + n) for n in range(draws)])
+        if any(len(np.unique(self.column[mask])) < self.n_classes for mask in masks):
+            return []
+        inside = LazyRows.of(X).select(self.rows)
+        (fits,) = self.fitter(spec).refit(inside, [(self.column, penalty)], list(masks))
+        return fits
 
     def predictions(
         self, spec: ProbeSpec, truth: LabelColumn, outputs: NDArray[Any], fitted: LabelColumn

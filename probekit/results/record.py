@@ -44,6 +44,8 @@ RESULT_FILES = (
     "confusion.csv",
     "scatter.csv",
     "cosines.csv",
+    "monitor.csv",
+    "stack.csv",
     "wrong.json",
     "causes/causes.json",
     *(f"causes/{name}.csv" for name in ("effects", "verdicts", "doses", "downstream")),

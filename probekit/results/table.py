@@ -149,6 +149,9 @@ PAGE_TABLES: Mapping[str, Mapping[str, ColumnType]] = {
         "n_directions": "count",
         "n_features": "count",
         "null_high": "number",
+        "half_median": "number",
+        "half_low": "number",
+        "n_halves": "count",
     },
     "reliability.csv": {
         "probe": "text",
@@ -187,6 +190,18 @@ PAGE_TABLES: Mapping[str, Mapping[str, ColumnType]] = {
         "test_fpr_low": "number",
         "test_fpr_high": "number",
         "n_test_negative": "count",
+    },
+    "stack.csv": {
+        "metric": "text",
+        "value": "number",
+        "ci_low": "number",
+        "ci_high": "number",
+        "single": "number",
+        "difference": "number",
+        "difference_low": "number",
+        "difference_high": "number",
+        "p": "number",
+        "n_sites": "count",
     },
 }
 

@@ -46,6 +46,7 @@ from probekit.pipeline.measure.significance import (
     scored,
     source_rows,
 )
+from probekit.pipeline.measure.stack import stack_rows
 from probekit.probes.prober import Prober
 from probekit.probes.score.scored import SiteResult
 from probekit.probes.targets import HEADLINE
@@ -83,6 +84,7 @@ _LEFT_OUT: Mapping[str, Any] = {
     "control_draws": 0,
     "baselines": (),
     "description": False,
+    "layers": None,
     "learning_steps": 0,
     "permutations": 0,
 }
@@ -174,6 +176,9 @@ def run_source(
                 folder, source, probers, results, table, watched, n_workers, expected
             )
             write_monitor(folder, source, probers, table, cache_root, watched)
+            if experiment.probe.layers == "stack":
+                stacked = stack_rows(source, probers, results, table)
+                folder.write("stack.csv", csv_text(pd.DataFrame(stacked)))
             prompts = _write_attention(source, folder)
             norms = source.norms()
         with step("intervene"):

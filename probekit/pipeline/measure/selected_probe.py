@@ -53,7 +53,7 @@ from probekit.probes.score.metrics import ClassPredictions
 from probekit.probes.score.monitor import monitor_rows
 from probekit.probes.score.scored import Predictor, SiteResult
 from probekit.probes.settings import ProbeSpec
-from probekit.probes.solve.layers import bound_of_null, null_cosines, unit_rows
+from probekit.probes.solve.layers import FittedLayers, bound_of_null, null_cosines, unit_rows
 from probekit.probes.targets import HEADLINE, NESTED_PROBE
 from probekit.probes.training_rows import class_means
 from probekit.products import threads
@@ -84,6 +84,7 @@ MOST_FEATURES = 64  # listed for k-sparse probes
 FEATURES = ("site", "position", "rank", "feature", "k", "share", "label")  # columns
 _SPARSE = r"k_sparse:(\d+)"
 NULL_DRAWS = 50  # permutations of the labels for the null distribution of cosines
+HALVES = 20  # random halves of the groups that directions are fitted on again
 
 
 @dataclass(frozen=True, eq=False)
@@ -345,6 +346,10 @@ def cosine_rows(
     wrong null: features are correlated, so probes of unrelated labels are more similar than random
     directions.
 
+    Rows of a site with itself have median `half_median` and minimum `half_low` of its cosine to the
+    probes of `n_halves` random halves of the groups, which vary about as much as those of bootstrap
+    draws; None if a half lacks a label.
+
     Sites whose probe is not saved, has several layers or a direction of length 0 have no rows; with
     fewer than two sites, or if the selected site is not along d_model, there are no rows at all.
     """
@@ -370,12 +375,14 @@ def cosine_rows(
             penalty = probes[stream.text].facts.hyperparameters.get(spec.grid_name or "C")
             assert penalty is None or isinstance(penalty, float)
             penalties[stream] = penalty
-    job = partial(_null_directions, chosen.source, chosen.position, chosen.prober.saved_rows, spec)
+    job = partial(
+        _refitted_directions, chosen.source, chosen.position, chosen.prober.saved_rows, spec
+    )
     n_threads = max(1, cpu_count() // len(penalties))  # as for `probe_sites`
-    null = {}
+    null, halves = {}, {}
     found = parallel_map(job, list(penalties.items()), workers, n_threads, seconds)
     for stream, directions in zip(penalties, found, strict=True):
-        null[stream.text] = directions
+        null[stream.text], halves[stream.text] = directions
         watcher.progress("probes of permuted labels", len(null), len(penalties))
     rows = []
     for (a, u), (b, v) in product(unit.items(), repeat=2):  # u, v: (n_directions, n_features)
@@ -387,27 +394,39 @@ def cosine_rows(
         if all(len(draws) for _, draws in pairs):
             cosines = np.concatenate([null_cosines(own, draws) for own, draws in pairs])
             row |= {"null_high": round(bound_of_null(cosines), 6), "n_null": len(cosines)}
+        row |= {"half_median": None, "half_low": None, "n_halves": 0}
+        if a == b and len(halves[a]):
+            cosines = null_cosines(u, halves[a])
+            row |= {"half_median": round(float(np.median(cosines)), 6)}
+            row |= {"half_low": round(float(cosines.min()), 6), "n_halves": len(cosines)}
         rows.append(row)
     return pd.DataFrame(rows)
 
 
-def _null_directions(
+def _refitted_directions(
     source: Source,
     position: int,
     fitted: FittedRows,
     spec: ProbeSpec,
     item: tuple[SiteSelection, float | None],
-) -> Floats:
-    """Return the directions (n_draws, n_directions, n_features) of probes of permuted labels.
+) -> tuple[Floats, Floats]:
+    """Return the directions of probes of permuted labels, and of probes of halves of the groups.
 
-    They have length 1; the array is empty if a probe has a direction of length 0. The item is a
-    site and the penalty of its probes.
+    They have length 1 and shape (n_draws, n_directions, n_features); an array is empty if one of
+    its probes has a direction of length 0 or, of the halves, lacks a label. The item is a site and
+    the penalty of its probes.
     """
     site, penalty = item
-    fits = fitted.permuted_fits(spec, source.block(site, position), penalty, NULL_DRAWS)
+    X = source.block(site, position)
+    permuted = fitted.permuted_fits(spec, X, penalty, NULL_DRAWS)
+    return _unit_directions(permuted), _unit_directions(fitted.half_fits(spec, X, penalty, HALVES))
+
+
+def _unit_directions(fits: Sequence[FittedLayers]) -> Floats:
+    """Return the directions (n_fits, n_directions, n_features); empty if one has length 0."""
     drawn = [unit_rows(fit.layers[0].weight.astype(np.float64)) for fit in fits]
     known = [directions for directions in drawn if directions is not None]
-    return np.stack(known) if len(known) == NULL_DRAWS else np.empty((0, 0, 0))
+    return np.stack(known) if known and len(known) == len(drawn) else np.empty((0, 0, 0))
 
 
 def _is_whole_stream(site: SiteSelection) -> bool:

@@ -138,6 +138,11 @@ class RunResult:
         return page_table(self.folder, "monitor.csv")
 
     @cached_property
+    def stack(self) -> pd.DataFrame | None:
+        """The scores of the stack of all sites, a row per metric; None without a stack."""
+        return page_table(self.folder, "stack.csv")
+
+    @cached_property
     def record(self) -> Mapping[str, Any]:
         """The contents of run.json."""
         return self._record.model_dump()

@@ -32,10 +32,12 @@ from probekit.report.sentences.tables import (
     CHOSEN_MINUS,
     MONITOR,
     RULE,
+    STACK,
     comparison_table,
     features_tables,
     monitor_table,
     site_tables,
+    stack_table,
 )
 from probekit.report.texts import MachinePaths, class_label
 from probekit.results.finished_run import date_text, load_config
@@ -160,7 +162,7 @@ def report_page(run_dir: Path) -> str:
     if causes is not None:
         sections.append(causes_section(run_dir, causes, _layers(table)))
     sections += [page.PageSection(part.title, [part]) for part in shown[1:]]
-    sections += _monitor(run_dir)
+    sections += [*_monitor(run_dir), *_stack(run_dir)]
     sections += _sites(run_dir, record, table, paths)
     if folded:
         sections.append(page.PageSection("More figures", folded, "folds"))
@@ -232,6 +234,15 @@ def _monitor(run_dir: Path) -> Iterator[page.PageSection]:
     if monitor is not None:
         items: list[page.Item] = [monitor_table(monitor), page.Paragraph(MONITOR, "note")]
         yield page.PageSection("Thresholds of the monitor", items)
+
+
+def _stack(run_dir: Path) -> Iterator[page.PageSection]:
+    """Yield the section with the scores of a stack of all sites, if there is one."""
+    stack = page_table(run_dir, "stack.csv")
+    if stack is not None:
+        note = STACK.format(n=stack["n_sites"].iloc[0])
+        items: list[page.Item] = [stack_table(stack), page.Paragraph(note, "note")]
+        yield page.PageSection("Stack of all sites", items)
 
 
 def _features(run_dir: Path, v: Verdict) -> Iterator[page.PageSection]:

@@ -388,6 +388,29 @@ def features_tables(features: pd.DataFrame) -> list[ResultTable]:
     ]
 
 
+STACK = (
+    "The stack is a probe of the scores of all {n} sites. Scores of its training rows are those of "
+    "probes that were not fitted on the row. The single site was chosen by cross-validation, "
+    "without the test rows."
+)
+
+
+def stack_table(rows: pd.DataFrame) -> ResultTable:
+    """Return the scores of a stack and of the best single site, given the rows of stack.csv."""
+    cells = [
+        (
+            metric_name(row["metric"]),
+            format_number(row["value"], row["ci_low"], row["ci_high"]),
+            format_number(row["single"]),
+            format_number(row["difference"], row["difference_low"], row["difference_high"]),
+            format_p(row["p"]),
+        )
+        for row in rows.to_dict("records")
+    ]
+    headings = ("metric", "stack", "best single site", "difference", "p")
+    return ResultTable("Table of the stack of all sites", headings, cells, css="narrow")
+
+
 MONITOR = (
     "With 95 % confidence, the false positive rate (FPR) on new negatives of the same kind is at "
     "most the upper bound, and therefore at most the requested rate. The thresholds are fixed on "
