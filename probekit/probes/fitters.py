@@ -189,20 +189,18 @@ class FittedRows:
     def half_fits(
         self, spec: ProbeSpec, X: Rows, penalty: float | None, draws: int
     ) -> list[FittedLayers]:
-        """Return fits on random halves of the groups; empty if one of them lacks a label.
+        """Return fits on random halves of the groups, each followed by that on the other half.
 
-        A fit on half of the groups differs from that on all about as much as a fit on a bootstrap
-        draw. The arguments are those of `permuted_fits`.
-
-        Source: Praestgaard and Wellner (1993), Exchangeably weighted bootstraps of the general
-        empirical process.
+        There are two fits for each draw; none if a half lacks a label. The other arguments are
+        those of `permuted_fits`.
         """
         sizes, seed = (len(self.rows) // 2,), self.settings.seed
-        masks = np.concatenate([subsets(self.groups, sizes, seed + n) for n in range(draws)])
+        halves = [subsets(self.groups, sizes, seed + draw)[0] for draw in range(draws)]
+        masks = [mask for half in halves for mask in (half, ~half)]
         if any(len(np.unique(self.column[mask])) < self.n_classes for mask in masks):
             return []
         inside = LazyRows.of(X).select(self.rows)
-        (fits,) = self.fitter(spec).refit(inside, [(self.column, penalty)], list(masks))
+        (fits,) = self.fitter(spec).refit(inside, [(self.column, penalty)], masks)
         return fits
 
     def predictions(

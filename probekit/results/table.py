@@ -149,9 +149,9 @@ PAGE_TABLES: Mapping[str, Mapping[str, ColumnType]] = {
         "n_directions": "count",
         "n_features": "count",
         "null_high": "number",
-        "half_median": "number",
-        "half_low": "number",
-        "n_halves": "count",
+        "half_cosine": "number",
+        "certainty": "number",
+        "n_halvings": "count",
     },
     "reliability.csv": {
         "probe": "text",

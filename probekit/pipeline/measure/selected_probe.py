@@ -53,7 +53,13 @@ from probekit.probes.score.metrics import ClassPredictions
 from probekit.probes.score.monitor import monitor_rows
 from probekit.probes.score.scored import Predictor, SiteResult
 from probekit.probes.settings import ProbeSpec
-from probekit.probes.solve.layers import FittedLayers, bound_of_null, null_cosines, unit_rows
+from probekit.probes.solve.layers import (
+    FittedLayers,
+    bound_of_null,
+    certainty,
+    null_cosines,
+    unit_rows,
+)
 from probekit.probes.targets import HEADLINE, NESTED_PROBE
 from probekit.probes.training_rows import class_means
 from probekit.products import threads
@@ -84,7 +90,7 @@ MOST_FEATURES = 64  # listed for k-sparse probes
 FEATURES = ("site", "position", "rank", "feature", "k", "share", "label")  # columns
 _SPARSE = r"k_sparse:(\d+)"
 NULL_DRAWS = 50  # permutations of the labels for the null distribution of cosines
-HALVES = 20  # random halves of the groups that directions are fitted on again
+HALVINGS = 10  # random divisions of the groups into halves, to which directions are fitted
 
 
 @dataclass(frozen=True, eq=False)
@@ -346,9 +352,9 @@ def cosine_rows(
     wrong null: features are correlated, so probes of unrelated labels are more similar than random
     directions.
 
-    Rows of a site with itself have median `half_median` and minimum `half_low` of its cosine to the
-    probes of `n_halves` random halves of the groups, which vary about as much as those of bootstrap
-    draws; None if a half lacks a label.
+    Rows of a site with itself have the mean cosine `half_cosine` of probes fitted on one half of
+    the groups and on the other, over `n_halvings` random divisions, and `certainty`, the expected
+    cosine of the probe with that of unlimited groups. None if a half lacks a label.
 
     Sites whose probe is not saved, has several layers or a direction of length 0 have no rows; with
     fewer than two sites, or if the selected site is not along d_model, there are no rows at all.
@@ -394,11 +400,11 @@ def cosine_rows(
         if all(len(draws) for _, draws in pairs):
             cosines = np.concatenate([null_cosines(own, draws) for own, draws in pairs])
             row |= {"null_high": round(bound_of_null(cosines), 6), "n_null": len(cosines)}
-        row |= {"half_median": None, "half_low": None, "n_halves": 0}
+        row |= {"half_cosine": None, "certainty": None, "n_halvings": 0}
         if a == b and len(halves[a]):
-            cosines = null_cosines(u, halves[a])
-            row |= {"half_median": round(float(np.median(cosines)), 6)}
-            row |= {"half_low": round(float(cosines.min()), 6), "n_halves": len(cosines)}
+            of_halves, of_all = certainty(halves[a])
+            row |= {"half_cosine": round(of_halves, 6), "certainty": round(of_all, 6)}
+            row |= {"n_halvings": HALVINGS}
         rows.append(row)
     return pd.DataFrame(rows)
 
@@ -419,7 +425,9 @@ def _refitted_directions(
     site, penalty = item
     X = source.block(site, position)
     permuted = fitted.permuted_fits(spec, X, penalty, NULL_DRAWS)
-    return _unit_directions(permuted), _unit_directions(fitted.half_fits(spec, X, penalty, HALVES))
+    return _unit_directions(permuted), _unit_directions(
+        fitted.half_fits(spec, X, penalty, HALVINGS)
+    )
 
 
 def _unit_directions(fits: Sequence[FittedLayers]) -> Floats:

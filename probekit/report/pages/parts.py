@@ -248,10 +248,11 @@ NULL_OF_COSINES = (
     "or rows within groups that have several labels; same penalty), 95 % have an absolute cosine "
     "with the probe of the other site of at most {most}."
 )
+_OF_HALVES = ("half_cosine", "certainty")  # columns
 HALVES_OF_GROUPS = (
-    " Certainty of the directions: probes of {n} random halves of the groups have a median cosine "
-    "of {low} to {high} with the probe of all rows, depending on the site; the lowest cosine of "
-    "all sites is {least}."
+    " Certainty: probes of one half of the groups and of the other have a mean cosine of {low} to "
+    "{high}, depending on the site, over {n} random divisions. The probe of all groups then has an "
+    "expected cosine of {least} to {most} with that of unlimited groups."
 )
 MOST_CONFUSED = 6  # pairs named in the description of a matrix
 
@@ -350,12 +351,12 @@ def _cosine_part(rows: pd.DataFrame, probe: str, caveat: str) -> FigurePart:
         low, high = fixed(bounds.min(), 2), fixed(bounds.max(), 2)
         most = low if low == high else f"{low} to {high}, depending on the sites"
         null = NULL_OF_COSINES.format(most=most)
-    halves = rows[(rows["site_a"] == rows["site_b"]) & (rows["n_halves"] > 0)]
-    if not halves.empty:
-        medians, least = halves["half_median"], halves["half_low"].min()
-        low, high, least = (fixed(end, 2) for end in (medians.min(), medians.max(), least))
-        n = halves["n_halves"].iloc[0]
-        null += HALVES_OF_GROUPS.format(n=n, low=low, high=high, least=least)
+    of_halves = rows[rows["half_cosine"].notna()]
+    if not of_halves.empty:
+        ends = (of_halves[name].agg(end) for name in _OF_HALVES for end in ("min", "max"))
+        low, high, least, most = (fixed(end, 2) for end in ends)
+        n = of_halves["n_halvings"].iloc[0]
+        null += HALVES_OF_GROUPS.format(n=n, low=low, high=high, least=least, most=most)
     mean = f", mean over {n_directions} labels" if n_directions > 1 else ""
     return FigurePart(
         "Cosine similarity between probe directions",
