@@ -95,20 +95,30 @@ def draw_figures(run_dir: Path, formats: Sequence[str], columns: int) -> None:
 def run_command(
     file: Path, overrides: Texts, formats: Sequence[str], columns: int, page: bool, **options: Any
 ) -> None:
-    """Run an experiment: capture, fit probes, write the report."""
+    """Run an experiment: capture, fit probes, write the report.
+
+    Of a study, all cells are run, and study.csv has a row for each.
+    """
     if options["address"] is not None and options["engine"] != "ray":
         raise click.UsageError("--address requires --engine ray.")
     if options["engine"] == "ray" and options["workers"] == 0:
         raise click.UsageError("--workers 0 leaves the work to `probekit worker`, without Ray.")
-    from probekit.experiment.loader import load_any_experiment
+    from probekit.experiment.loader import load_any
+    from probekit.experiment.study import Study
 
-    experiment = load_any_experiment(file, overrides)
+    experiment = load_any(file, overrides)
+    if isinstance(experiment, Study) and formats:
+        raise click.UsageError("--figures is for a single experiment; see `probekit report RUN`.")
 
     from probekit.cli.show.terminal import watching
     from probekit.pipeline.experiment.run import run as run_experiment
+    from probekit.results.study import StudyResult
 
     with watching() as watcher:
         result = run_experiment(experiment, **options, page=page, watcher=watcher)
+    if isinstance(result, StudyResult):
+        click.echo(f"{result!r}\n{result.folder / 'study.csv'}")
+        sys.exit(1 if len(result.failed) else 0)
 
     from probekit.cli.show.results import show_causes_of, show_results, show_warnings
 

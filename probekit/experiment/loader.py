@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from pydantic import TypeAdapter, ValidationError
 from ruamel.yaml import YAML
@@ -26,7 +26,7 @@ from probekit.experiment.bundled import bundled_data, bundled_files
 from probekit.experiment.document import Document, read_document
 from probekit.experiment.locations import find_file, resolve_experiment, resolve_recipe
 from probekit.experiment.schema import Experiment
-from probekit.experiment.study import Study, make_study
+from probekit.experiment.study import Study, make_study, study_schema
 from probekit.files import as_store_error, write_atomic
 from probekit.section import FolderName, json_schema
 from probekit.training.recipe import Recipe
@@ -208,8 +208,10 @@ def bundled_experiments() -> list[BundledExperiment]:
             if not Path(recipe.corpus.source).exists():
                 needs.append("texts: --set corpus.source=PATH")
         else:
-            experiment = document.settings(Experiment, resolve_experiment)
-            question, command = experiment.question or "", f"probekit run {name}"
+            loaded = load_any(path)
+            cell = loaded.cells[0].experiment if isinstance(loaded, Study) else loaded
+            experiment = cast(Experiment, cell)
+            question, command = loaded.question or "", f"probekit run {name}"
             data, model = experiment.data, experiment.model.source
             files = [file for file in (data.file, data.train, data.test) if file is not None]
             absent = [file for file in files if not (Path(data.root) / file).is_file()]
@@ -316,6 +318,7 @@ def schemas() -> dict[str, str]:
         "activations.schema.json": json_schema(
             ActivationExperiment, "probekit experiment on given activations"
         ),
+        "study.schema.json": study_schema(),
         "recipe.schema.json": json_schema(Recipe, "probekit pretraining recipe"),
     }
 

@@ -6,6 +6,7 @@ these values put in, so that a cell is checked and run like any other experiment
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
@@ -21,8 +22,9 @@ from probekit.data.text_files import csv_table
 from probekit.errors import ConfigError, DataError, nearest
 from probekit.experiment.activations import AnyExperiment, experiment_in
 from probekit.experiment.document import Document
+from probekit.experiment.schema import Experiment
 from probekit.results.finished_run import one_line
-from probekit.section import KeyPath
+from probekit.section import KeyPath, json_schema
 
 DATA = "data"  # the varied key of the data sets
 _FIXED = ("name", "question", "over", "published", "data.name")  # keys that cannot vary
@@ -124,6 +126,42 @@ class _CellDocument(Document):
                     rest = keys[1:] if DATA in value.place else keys[len(changed) :]
                     return self._over, (*value.place, *rest)
         return self._study, keys
+
+
+_OVER = {
+    "description": "lists of values; there is a cell for each combination",
+    "type": "object",
+    "minProperties": 1,
+    "properties": {
+        DATA: {
+            "description": "data sets: files, patterns such as tasks/*.csv, or some keys of `data`",
+            "type": "array",
+            "items": {"anyOf": [{"type": "string"}, {"$ref": "#/$defs/DataSection"}]},
+            "minItems": 1,
+        }
+    },
+    "additionalProperties": {"type": ["array", "object"]},
+}
+_PUBLISHED = {
+    "description": "CSV file with published scores: the columns `task`, the name of a data set, and "
+    "`score`; relative to the folder of the file",
+    "type": "string",
+}
+
+
+def study_schema() -> str:
+    """Return the JSON schema of the file of a study, for editors.
+
+    It is that of an experiment, in which no key but `name` and `over` is required: any other one
+    may vary.
+    """
+    schema = json.loads(json_schema(Experiment, "probekit study"))
+    for section in schema["$defs"].values():
+        section.pop("required", None)
+        section.pop("dependentRequired", None)
+    schema["properties"] |= {"over": _OVER, "published": _PUBLISHED}
+    schema["required"] = ["name", "over"]
+    return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
 
 
 def make_study(document: Document, over: Mapping[str, Any] | None = None) -> Study:
