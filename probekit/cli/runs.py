@@ -133,16 +133,24 @@ def run_command(
 @file_options
 def validate_command(file: Path, overrides: Texts) -> None:
     """Check file and data before a run: counts, leaks, sizes, time."""
-    from probekit.experiment.loader import load_any_experiment
+    from probekit.experiment.loader import load_any
 
-    experiment = load_any_experiment(file, overrides)
+    experiment = load_any(file, overrides)
 
-    from probekit.cli.show.terminal import echo
+    from probekit.cli.show.terminal import echo, watching
+    from probekit.experiment.study import Study
     from probekit.pipeline.experiment.validate import validate as validate_experiment
+    from probekit.pipeline.study.plan import validate_study
 
-    validation = validate_experiment(experiment)
-    echo(str(validation))
-    if not validation.ok:
+    if isinstance(experiment, Study):
+        with watching() as watcher:
+            of_study = validate_study(experiment, watcher)
+        text, is_ok = str(of_study), of_study.ok
+    else:
+        validation = validate_experiment(experiment)
+        text, is_ok = str(validation), validation.ok
+    echo(text)
+    if not is_ok:
         sys.exit(2)
 
 
@@ -202,7 +210,7 @@ def plan(
     memory: float | None,
     **machines: Any,
 ) -> None:
-    """Predict files, bytes, memory and hours of a run, and what limits it.
+    """Predict files, bytes, memory and hours of a run or study, and what limits it.
 
     Either for an experiment FILE.yaml, whose data are read, or for the capture of --tokens tokens
     by a MODEL. Use the --device of the run: batches on a GPU are larger, so that files are fewer.
@@ -212,16 +220,23 @@ def plan(
     # Gigabytes in bytes; 0 is no valid number of either.
     machines |= {"bandwidth": bandwidth and 1e9 * bandwidth, "memory": memory and 1e9 * memory}
     if is_experiment(what):
-        from probekit.experiment.loader import load_any_experiment
+        from probekit.experiment.loader import load_any
+        from probekit.experiment.study import Study
 
         for name, value in {"tokens": tokens, "sites": sites, "dtype": dtype}.items():
             if value not in (None, ()):
                 raise click.UsageError(f"--{name} is for a MODEL; set it in {what}.")
-        experiment = load_any_experiment(what, overrides)
+        experiment = load_any(what, overrides)
 
+        from probekit.cli.show.terminal import watching
         from probekit.pipeline.experiment.plan import Machines, described_plan, plan_run
+        from probekit.pipeline.study.plan import plan_study
 
-        numbers = plan_run(experiment, Machines(**machines))
+        if isinstance(experiment, Study):
+            with watching() as watcher:
+                numbers = plan_study(experiment, Machines(**machines), watcher)
+        else:
+            numbers = plan_run(experiment, Machines(**machines))
     else:
         from probekit.model.weights.sources import local_folder
 

@@ -143,8 +143,8 @@ _OVER = {
     "additionalProperties": {"type": ["array", "object"]},
 }
 _PUBLISHED = {
-    "description": "CSV file with published scores: the columns `task`, the name of a data set, and "
-    "`score`; relative to the folder of the file",
+    "description": "CSV file with published scores: the columns `task`, which names a data set, "
+    "and `score`; relative to the folder of the file",
     "type": "string",
 }
 
