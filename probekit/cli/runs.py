@@ -140,7 +140,7 @@ def validate_command(file: Path, overrides: Texts) -> None:
     from probekit.cli.show.terminal import echo, watching
     from probekit.experiment.study import Study
     from probekit.pipeline.experiment.validate import validate as validate_experiment
-    from probekit.pipeline.study.plan import validate_study
+    from probekit.pipeline.study.run import validate_study
 
     if isinstance(experiment, Study):
         with watching() as watcher:
@@ -230,7 +230,7 @@ def plan(
 
         from probekit.cli.show.terminal import watching
         from probekit.pipeline.experiment.plan import Machines, described_plan, plan_run
-        from probekit.pipeline.study.plan import plan_study
+        from probekit.pipeline.study.run import plan_study
 
         if isinstance(experiment, Study):
             with watching() as watcher:

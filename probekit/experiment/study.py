@@ -233,7 +233,7 @@ def _lists(source: Document) -> Iterator[tuple[KeyPath, list[Any]]]:
     while waiting:
         place, content = waiting.pop(0)
         if isinstance(content, Mapping):
-            waiting += [((*place, key), inner) for key, inner in content.items()]
+            waiting = [((*place, key), inner) for key, inner in content.items()] + waiting
         else:
             found[place] = content
     if not isinstance(varied, Mapping) or not found:

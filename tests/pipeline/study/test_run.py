@@ -10,11 +10,11 @@ from probekit.activations.capture import Work
 from probekit.activations.upkeep import caches_in
 from probekit.errors import ConfigError, MissingError
 from probekit.experiment.loader import load_any
+from probekit.pipeline.experiment.plan import Machines, described_plan
 from probekit.pipeline.experiment.run import run
 from probekit.pipeline.measure import run_folder
 from probekit.pipeline.study import run as study_run
-from probekit.pipeline.study.plan import plan_study, validate_study
-from probekit.pipeline.experiment.plan import Machines, described_plan
+from probekit.pipeline.study.run import plan_study, validate_study
 from probekit.results.study import StudyResult
 from tests.pipeline.planted import NOUNS, Planted, helped
 from tests.pipeline.scale import Heard
