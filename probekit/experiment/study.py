@@ -290,9 +290,10 @@ def _data_values(
                 raise ConfigError(source.put((*place, number), text))
         for file in files:
             own = dict(entry)
-            if isinstance(file, str):
-                own = {"name": _plain(PurePath(file).stem)} | own | {"file": file}
-                ending = PurePath(file).suffix[1:].lower()
+            path = PurePath(str(file or entry.get("train", "")))
+            if path.name:
+                own = {"name": _plain(path.stem)} | own | ({"file": file} if file else {})
+                ending = path.suffix[1:].lower()
                 if "format" not in shared and ending in FORMATS and FORMATS[ending].is_file:
                     own = {"format": ending} | own
             name = str(own.get("name", f"data-{number + 1}"))

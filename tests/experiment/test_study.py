@@ -76,6 +76,13 @@ def test_nested_sections_overrides_and_values_in_python_vary_keys_too(study, tmp
     ]
 
 
+def test_a_data_set_may_have_two_files(study, tmp_path):
+    entry = "- {train: rows.csv, test: mixed.csv}"
+    loaded = load_any(study('- "[rm]*.csv"', entry))
+    data = loaded.cells[0].experiment.data
+    assert (data.name, data.train, data.test, data.file) == ("rows", "rows.csv", "mixed.csv", None)
+
+
 def test_given_activations_vary_too(write):
     loaded = load_any(write(GIVEN + "over: {split.seed: [0, 1]}\n"))
     assert [one.experiment.split.seed for one in loaded.cells] == [0, 1]
