@@ -27,7 +27,7 @@ from probekit.model.families.neox import NeoXConfig
 from probekit.model.families.olmo2 import OLMo2Config
 from probekit.probes.score.metric_table import METRICS, SELECTING, Metric
 from probekit.results.study import STUDY_COLUMNS
-from probekit.results.table import DIFFERENCES, RESULTS, TableColumn
+from probekit.results.table import DIFFERENCES, RESULTS, SOURCES, TableColumn
 from probekit.section import json_schema
 from probekit.training.recipe import Recipe
 
@@ -192,6 +192,11 @@ def study_columns() -> str:
     return _columns(STUDY_COLUMNS)
 
 
+def sources_columns() -> str:
+    """Return the columns of sources.csv."""
+    return _columns(SOURCES)
+
+
 def sites_of(config: ModelConfig) -> str:
     """Return the table of sites of a network."""
     return table(
@@ -330,6 +335,7 @@ TABLES: dict[str, Callable[[], str]] = {
         recipe_keys,
         results_columns,
         study_columns,
+        sources_columns,
     )
 } | {f"sites_of_{name}": partial(sites_of, config) for name, config in NETWORKS.items()}
 
