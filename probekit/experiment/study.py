@@ -229,7 +229,7 @@ def _lists(source: Document) -> Iterator[tuple[KeyPath, list[Any]]]:
     """
     varied, found = source.values()["over"], dict[KeyPath, Any]()
     # Sections may be nested or have dotted names.
-    waiting = [(("over",), varied)]
+    waiting: list[tuple[KeyPath, Any]] = [(("over",), varied)]
     while waiting:
         place, content = waiting.pop(0)
         if isinstance(content, Mapping):
