@@ -138,19 +138,12 @@ def validate_command(file: Path, overrides: Texts) -> None:
     experiment = load_any(file, overrides)
 
     from probekit.cli.show.terminal import echo, watching
-    from probekit.experiment.study import Study
     from probekit.pipeline.experiment.validate import validate as validate_experiment
-    from probekit.pipeline.study.run import validate_study
 
-    if isinstance(experiment, Study):
-        with watching() as watcher:
-            of_study = validate_study(experiment, watcher)
-        text, is_ok = str(of_study), of_study.ok
-    else:
-        validation = validate_experiment(experiment)
-        text, is_ok = str(validation), validation.ok
-    echo(text)
-    if not is_ok:
+    with watching() as watcher:
+        validation = validate_experiment(experiment, watcher=watcher)
+    echo(str(validation))
+    if not validation.ok:
         sys.exit(2)
 
 

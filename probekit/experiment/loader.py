@@ -130,7 +130,9 @@ def make_any(
 
 
 def make_experiment(
-    given: AnyExperiment | Mapping[str, Any] | str | Path, data: Any = None, model: Any = None
+    given: AnyExperiment | Study | Mapping[str, Any] | str | Path,
+    data: Any = None,
+    model: Any = None,
 ) -> AnyExperiment:
     """Return an experiment from any description of it, with rows and network in memory, if any.
 
@@ -147,7 +149,10 @@ def make_experiment(
     """
     experiment = make_any(given)
     if isinstance(experiment, Study):
-        raise ConfigError(f"{experiment.name} is a study: this step requires a single experiment.")
+        raise ConfigError(
+            f"{experiment.name} is a study. A single experiment, without `over`, is required here, "
+            "as for rows or a network in memory."
+        )
     if data is None and model is None:
         return experiment
     if isinstance(experiment, ActivationExperiment):

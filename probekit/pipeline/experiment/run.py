@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, overload
 
-from probekit.errors import ConfigError, path_of
+from probekit.errors import path_of
 from probekit.experiment.activations import ActivationExperiment, AnyExperiment
 from probekit.experiment.loader import make_any, make_experiment
 from probekit.experiment.study import Study
@@ -119,9 +119,7 @@ def run(  # noqa: PLR0913  # one call, whose options have defaults
     results_folder = path_of("out", out)
     if cache_root is not None:
         path_of("cache_root", cache_root)
-    if isinstance(given, Study):
-        if data is not None or model is not None:
-            raise ConfigError("A study reads files: pass neither `data` nor `model`.")
+    if isinstance(given, Study) and data is None and model is None:
         from probekit.pipeline.study.run import run_study
         from probekit.products import check_device
         from probekit.workers import check_workers

@@ -12,9 +12,10 @@ from probekit.errors import ConfigError, MissingError
 from probekit.experiment.loader import load_any
 from probekit.pipeline.experiment.plan import Machines, described_plan
 from probekit.pipeline.experiment.run import run
+from probekit.pipeline.experiment.validate import validate
 from probekit.pipeline.measure import run_folder
 from probekit.pipeline.study import run as study_run
-from probekit.pipeline.study.run import plan_study, validate_study
+from probekit.pipeline.study.run import plan_study
 from probekit.results.study import StudyResult
 from tests.pipeline.planted import Planted, helped
 from tests.pipeline.scale import Heard
@@ -145,16 +146,15 @@ def test_a_study_takes_no_rows_in_memory_and_one_process_at_a_time(place, refuse
 
 
 def test_validate_and_plan_have_cells_time_and_bytes(place, tmp_path, monkeypatch):
-    study = load_any(place.folder / "small.yaml")
-    report = validate_study(study)
+    report = validate(place.folder / "small.yaml")
     assert not report.ok
     lines = str(report).splitlines()
     assert [line for line in lines if line.startswith("Error: nouns-C-1: ")]
-    assert "6 cells, " in lines[-3]
+    assert lines[-2].startswith("6 cells, ")
     monkeypatch.chdir(place.folder)
     four = load_any(place.folder / "small.yaml", ["over.data=[rows.csv]"])
     one = load_any(place.folder / "small.yaml", ["over.data=[rows.csv]", "over.probe.C=[[1]]"])
-    assert validate_study(four).bytes == validate_study(one).bytes > 0
+    assert validate(four).bytes == validate(one).bytes > 0
     numbers, alone = (plan_study(one, Machines(cores=1)) for one in (four, one))
     assert (numbers["cells"], numbers["tasks"]) == (2, 6)
     assert numbers["bytes"] == alone["bytes"]
