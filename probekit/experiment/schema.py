@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from probekit.errors import ConfigError, UnknownNameError
-from probekit.experiment.data import DataSection, read_tables
+from probekit.experiment.data import DataSection, TableFormat, local_file, read_tables
 from probekit.experiment.document import Document, read_document, validated
 from probekit.experiment.interventions import Interventions, Measures, check_interventions
 from probekit.experiment.locations import find_file, resolve_experiment
@@ -126,6 +126,30 @@ class AttentionSection(Section):
     )
 
 
+class MonitorSection(Section):
+    """Thresholds of the chosen probe, from negatives that are not among the data."""
+
+    negatives: str = Field(
+        description="file of texts that must not raise an alarm, in `data.root`; it has the "
+        "columns of the data except label, id and split"
+    )
+    format: TableFormat = Field("csv", description="format of this file")
+    fpr: Annotated[
+        tuple[Annotated[float, Field(gt=0, lt=1)], ...], Field(strict=False, min_length=1)
+    ] = Field(
+        (0.01,),
+        description="false positive rates; the rate on new negatives at the threshold of each is "
+        "at most this, with 95 % confidence",
+    )
+
+    _file_is_local = field_validator("negatives")(local_file)
+
+    @field_validator("fpr")
+    @classmethod
+    def _rates_are_given_once(cls, rates: Any) -> Any:
+        return unique_items(rates)
+
+
 class Experiment(SettingsFile):
     """One experiment: a question, a model, labelled data, and the settings of the probes.
 
@@ -141,6 +165,7 @@ class Experiment(SettingsFile):
     split: SplitSection = SplitSection()
     capture: CaptureSection = CaptureSection()
     probe: ProbeSection = ProbeSection()
+    monitor: MonitorSection | None = None
     attention: AttentionSection = AttentionSection()
     interventions: Interventions = ()
     measure: Measures = ()
@@ -318,6 +343,14 @@ class Experiment(SettingsFile):
         has_reply = data.columns.reply is not None
         pools = any(kind.kind == "attention_pooled" for kind in self.probe.kinds)
         check_probe(self.probe, data.positive, self.split, is_split=data.is_split)
+        if self.monitor is not None and self.split.folds is not None:
+            raise rule_error(
+                "`monitor` needs a single test set, without `split.folds` and `split.leave_out`",
+                "monitor",
+            )
+        tasks = {spec.task for spec in self.probe.settings().kinds}
+        if self.monitor is not None and tasks != {"classification"}:
+            raise rule_error("`monitor` needs kinds of probe that classify each row", "monitor")
         if self.split.word_disjoint and tokens.sweep:
             raise rule_error(
                 "`word_disjoint` requires a single position: the words of a sweep differ by offset",

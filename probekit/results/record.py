@@ -26,6 +26,7 @@ from probekit.results.verdict import Verdict
 if TYPE_CHECKING:
     from probekit.probes.saved_probe import SavedProbe
 
+MONITOR = "probes/monitor"  # the chosen probe with the thresholds of a monitor
 FINAL = "probes/final"  # the probe that a nested cross-validation fits on all rows
 STARTED = ".started"  # exists in the folder of a run while it is not finished
 CELLS = "cells"  # in the folder of a study, with the runs of its cells

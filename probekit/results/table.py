@@ -172,6 +172,22 @@ PAGE_TABLES: Mapping[str, Mapping[str, ColumnType]] = {
         "share": "number",
         "label": "text",
     },
+    "monitor.csv": {
+        "fpr": "finite",
+        "threshold": "finite",
+        "false_positives": "count",
+        "n_negatives": "count",
+        "n_groups": "count",
+        "fpr_bound": "finite",
+        "tpr": "number",
+        "tpr_low": "number",
+        "tpr_high": "number",
+        "n_positive": "count",
+        "test_fpr": "number",
+        "test_fpr_low": "number",
+        "test_fpr_high": "number",
+        "n_test_negative": "count",
+    },
 }
 
 

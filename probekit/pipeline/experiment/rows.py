@@ -97,6 +97,7 @@ class Rows:
         findings: findings about the rows, in addition to those about the examples.
         axis_sizes: sizes of the axes of sites, such as `n_heads`, as far as they are known.
         has_types: whether `types` of the positions are words or tokens, as the control task needs.
+        negatives: rows of the monitor's negatives, without labels and splits; None without one.
     """
 
     dataset: Dataset
@@ -110,6 +111,7 @@ class Rows:
     findings: tuple[Finding, ...] = ()
     axis_sizes: Mapping[str, int] = field(default_factory=dict)
     has_types: bool = True
+    negatives: Rows | None = None
 
     @cached_property
     def labels(self) -> Strings:

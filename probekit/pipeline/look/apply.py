@@ -97,6 +97,7 @@ def apply_probe(
     device: str = "cpu",
     allow_other_model: bool = False,
     too_long: TooLong = "error",
+    threshold: float | None = None,
     watcher: Watcher = SILENT,
 ) -> list[TextReading]:
     """Return a probe's predictions for each text: at every token and at its training position.
@@ -114,11 +115,14 @@ def apply_probe(
         allow_other_model: warn instead of raising if weights or vocabulary are not the probe's.
         too_long: handling of texts longer than the context: an error, or a warning with their
             number; `skip` returns nothing for them, and is an error if no text is left.
+        threshold: false positive rate of a threshold in the probe's file, for alarms; None for
+            predictions without alarms.
         watcher: receives progress and warnings.
 
     Raises:
         MissingError: the model does not exist.
-        ConfigError: the model is not the probe's, or has another width.
+        ConfigError: the model is not the probe's, or has another width; or the probe has no
+            threshold of this rate.
         DataError: there is no text, one has no token, or one is too long.
     """
     check_has("probe", probe, "facts", "Load it: SavedProbe.load(path).")
@@ -126,8 +130,12 @@ def apply_probe(
     if not texts:
         raise DataError("There is no text to apply the probe to. Give one or more.")
     check_device(device)
+    if threshold is not None:
+        probe.alarms(np.empty(0), threshold)  # raises before the model is loaded
     network = load_network(probe, model, device, allow_other_model, watcher)
-    return predict_texts(probe, network, texts, too_long=too_long, watcher=watcher)
+    return predict_texts(
+        probe, network, texts, too_long=too_long, threshold=threshold, watcher=watcher
+    )
 
 
 def predict_texts(
@@ -136,6 +144,7 @@ def predict_texts(
     texts: Sequence[str],
     *,
     too_long: TooLong = "error",
+    threshold: float | None = None,
     watcher: Watcher = SILENT,
 ) -> list[TextReading]:
     """Return the same as `apply_probe`, with a model that is already loaded and at least one text.
@@ -198,12 +207,13 @@ def predict_texts(
             parts = [normalized(part, eps, is_centred=is_centred) for part in parts]
         scores[rows] = probe.scores(np.concatenate(parts, axis=1))
     labels = probe.decide(scores).tolist() if probe.classes else [None] * len(scores)
+    alarms = [None] * n_rows if threshold is None else probe.alarms(scores, threshold).tolist()
     # With more than two classes, a score is a list of theirs.
     answers = [
-        RowPrediction(label, max(score), tuple(score))
+        RowPrediction(label, max(score), tuple(score), alarm)
         if isinstance(score, list)
-        else RowPrediction(label, score)
-        for label, score in zip(labels, scores.tolist(), strict=True)
+        else RowPrediction(label, score, alarm=alarm)
+        for label, score, alarm in zip(labels, scores.tolist(), alarms, strict=True)
     ]
     of_text = dict(zip(plan.example[n_token_rows:].tolist(), answers[n_token_rows:], strict=True))
     # The first token row of each text, then the number of token rows; the rows of a text are next

@@ -12,12 +12,14 @@ wrong.json      worst errors on the test rows: `examples` are those of the selec
                 rows are in `rows`
 features.csv    features that the k-sparse probes select at their best site
 probes/final    the final probe of a nested cross-validation
+monitor.csv     thresholds of a monitor, with their bounds and rates
+probes/monitor  the selected probe with these thresholds
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -32,20 +34,23 @@ from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.preprocessing import StandardScaler
 
 from probekit.activations.given.given import GivenSite
+from probekit.activations.records import Location
 from probekit.amounts import percent
 from probekit.data.examples import Example
 from probekit.files import as_store_error, csv_text
 from probekit.lazy_rows import LazyRows
 from probekit.model.sites.catalogue import describe
 from probekit.model.sites.sites import SiteConcatenation, SiteSelection
+from probekit.pipeline.capture.captures import capture_negatives
 from probekit.pipeline.experiment.rows import Probed, Rows
-from probekit.pipeline.experiment.source import Source
+from probekit.pipeline.experiment.source import ModelSource, Source
 from probekit.pipeline.measure.run_folder import RunFolder, probe_path
 from probekit.probes.arrays import Floats
 from probekit.probes.fitters import FittedRows
 from probekit.probes.prober import Prober
-from probekit.probes.saved_probe import SavedProbe, probe_files
+from probekit.probes.saved_probe import AlarmThreshold, SavedProbe, probe_files
 from probekit.probes.score.metrics import ClassPredictions
+from probekit.probes.score.monitor import monitor_rows
 from probekit.probes.score.scored import Predictor, SiteResult
 from probekit.probes.settings import ProbeSpec
 from probekit.probes.solve.layers import bound_of_null, null_cosines, unit_rows
@@ -54,7 +59,7 @@ from probekit.probes.training_rows import class_means
 from probekit.products import threads
 from probekit.provenance import digest, pretty_json
 from probekit.results.network import TextReading
-from probekit.results.record import FINAL, MOST_CLASSES
+from probekit.results.record import FINAL, MONITOR, MOST_CLASSES
 from probekit.results.selection import (
     answers_name,
     chosen_row,
@@ -153,10 +158,7 @@ def write_selected_probe(
     offset = source.rows.positions[position].offset
     path = probe_path(folder.path, offset, site.text, str(row["probe"]))
     if is_nested(table) and probe_files(path)[0].exists():
-        SavedProbe.load(path).save(folder.path / FINAL)
-        for file in probe_files(Path(FINAL)):
-            with as_store_error("read", folder.path / file):
-                folder.note({file.as_posix(): digest([(folder.path / file).read_bytes()])})
+        _save(SavedProbe.load(path), folder, FINAL)
     if prober.is_nested:
         predictor = Predictor(NESTED_PROBE, HEADLINE)
     # The predictions of a nested choice are in a result of their own, those of another probe in
@@ -189,6 +191,58 @@ def write_selected_probe(
         classes = chosen.classes.tolist()
         errors = {"classes": classes, "examples": examples, "probes": probes, "rows": rows}
         folder.write("wrong.json", pretty_json(errors))
+
+
+def write_monitor(
+    folder: RunFolder,
+    source: Source,
+    probers: Sequence[Prober],
+    table: pd.DataFrame,
+    cache_root: Location | None,
+    watcher: Watcher,
+) -> None:
+    """Write the thresholds of the selected probe, if the experiment has a monitor.
+
+    The negatives are captured at the selected site only.
+
+    Raises:
+        StoreError: a file cannot be written.
+    """
+    row = chosen_row(table)
+    if row is None or not isinstance(source, ModelSource) or source.experiment.monitor is None:
+        return
+    position, site = find_site(source.rows, row)
+    prober, offset = probers[position], source.rows.positions[position].offset
+    kind = str(row["probe"])
+    probe = SavedProbe.load(probe_path(folder.path, offset, site.text, kind))
+    negatives = capture_negatives(source, (site,), cache_root=cache_root, watcher=watcher)
+    positive, tested = prober.positive, prober.test_rows
+    assert positive is not None  # of two labels it is the rarer one
+    scores = [probe.scores(X) for _, X in negatives.block(site, position).blocks()]
+    rows = list(
+        monitor_rows(
+            source.experiment.monitor.fpr,
+            probe.for_class(positive, np.concatenate(scores)),
+            negatives.rows.groups,
+            probe.for_class(positive, probe.scores(source.block(site, position)[tested])),
+            prober.data.y[tested] == positive,
+            prober.resamples_of(kind),
+        )
+    )
+    folder.write("monitor.csv", csv_text(pd.DataFrame(rows)))
+    thresholds = tuple(
+        AlarmThreshold(**{name: row[name] for name in AlarmThreshold.model_fields}) for row in rows
+    )
+    facts = probe.facts.model_copy(update={"positive": positive, "thresholds": thresholds})
+    _save(replace(probe, facts=facts), folder, MONITOR)
+
+
+def _save(probe: SavedProbe, folder: RunFolder, name: str) -> None:
+    """Write a probe into the folder of a run and record its digests."""
+    probe.save(folder.path / name)
+    for file in probe_files(Path(name)):
+        with as_store_error("read", folder.path / file):
+            folder.note({file.as_posix(): digest([(folder.path / file).read_bytes()])})
 
 
 def find_site(rows: Rows, row: pd.Series) -> tuple[int, Probed]:

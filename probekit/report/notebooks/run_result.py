@@ -134,6 +134,11 @@ class RunResult:
         return page_table(self.folder, "sources.csv")
 
     @cached_property
+    def monitor(self) -> pd.DataFrame | None:
+        """The thresholds of the monitor, a row per false positive rate; None without a monitor."""
+        return page_table(self.folder, "monitor.csv")
+
+    @cached_property
     def record(self) -> Mapping[str, Any]:
         """The contents of run.json."""
         return self._record.model_dump()
@@ -152,7 +157,7 @@ class RunResult:
     def warnings(self) -> tuple[str, ...]:
         """A sentence for each reason to doubt the result, most serious first."""
         config = load_config(self.folder / "config.yaml")
-        sections = [config.get(name) for name in ("model", "activations", "data")]
+        sections = [config.get(name) for name in ("model", "activations", "data", "monitor")]
         paths = MachinePaths.of(*sections, self._record.model.source)
         return tuple(map(paths.hide, caveats(self._record.verdict, self._record)))
 

@@ -30,9 +30,11 @@ from probekit.report.sentences.caveats import caveats
 from probekit.report.sentences.method import method, size_words
 from probekit.report.sentences.tables import (
     CHOSEN_MINUS,
+    MONITOR,
     RULE,
     comparison_table,
     features_tables,
+    monitor_table,
     site_tables,
 )
 from probekit.report.texts import MachinePaths, class_label
@@ -136,7 +138,7 @@ def report_page(run_dir: Path) -> str:
     """
     config = load_config(run_dir / "config.yaml")
     record = open_record(run_dir)
-    settings = [config.get(name) for name in ("model", "activations", "data")]
+    settings = [config.get(name) for name in ("model", "activations", "data", "monitor")]
     paths = MachinePaths.of(*settings, record.model.source)
     record = paths.hide_in(record)
     v = record.verdict
@@ -158,6 +160,7 @@ def report_page(run_dir: Path) -> str:
     if causes is not None:
         sections.append(causes_section(run_dir, causes, _layers(table)))
     sections += [page.PageSection(part.title, [part]) for part in shown[1:]]
+    sections += _monitor(run_dir)
     sections += _sites(run_dir, record, table, paths)
     if folded:
         sections.append(page.PageSection("More figures", folded, "folds"))
@@ -221,6 +224,14 @@ def _sites(
         n = len(more.rows)
         items.append(page.Fold("The other site" if n == 1 else f"The other {n:,} sites", [more]))
     yield page.PageSection("All sites", items)
+
+
+def _monitor(run_dir: Path) -> Iterator[page.PageSection]:
+    """Yield the section with the thresholds of a monitor, if there is one."""
+    monitor = page_table(run_dir, "monitor.csv")
+    if monitor is not None:
+        items: list[page.Item] = [monitor_table(monitor), page.Paragraph(MONITOR, "note")]
+        yield page.PageSection("Thresholds of the monitor", items)
 
 
 def _features(run_dir: Path, v: Verdict) -> Iterator[page.PageSection]:
