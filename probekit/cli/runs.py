@@ -203,7 +203,7 @@ def plan(
     memory: float | None,
     **machines: Any,
 ) -> None:
-    """Predict size, memory and time of a run or study, and what limits it.
+    """Predict size, memory and time of a run, and what limits it.
 
     Either for an experiment FILE.yaml, whose data are read, or for the capture of --tokens tokens
     by a MODEL. Use the --device of the run: batches on a GPU are larger, so that files are fewer.

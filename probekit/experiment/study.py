@@ -16,6 +16,7 @@ from itertools import product
 from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
+from probekit.amounts import one_line
 from probekit.data.readers import FORMATS
 from probekit.data.table import column_of
 from probekit.data.text_files import csv_table
@@ -23,7 +24,6 @@ from probekit.errors import ConfigError, DataError, nearest
 from probekit.experiment.activations import AnyExperiment, experiment_in
 from probekit.experiment.document import Document
 from probekit.experiment.schema import Experiment
-from probekit.results.finished_run import one_line
 from probekit.section import KeyPath, json_schema
 
 DATA = "data"  # the varied key of the data sets
