@@ -13,19 +13,19 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1] / "probekit"
 BUDGETS = {
-    "report": 7665,
-    "pipeline": 6836,
+    "report": 7669,
+    "pipeline": 7093,
     "probes": 6161,
     "model": 4650,
     "activations": 2633,
-    "cli": 2118,
+    "cli": 2133,
     "interventions": 1925,
-    "experiment": 1802,
-    "data": 1950,
-    "results": 2054,
+    "experiment": 2047,
+    "data": 1956,
+    "results": 2151,
     "training": 859,
     "analysis": 496,
-    "": 1634,  # the files at the top
+    "": 1649,  # the files at the top
 }
 NO_CODE = (
     tokenize.COMMENT,

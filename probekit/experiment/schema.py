@@ -322,7 +322,7 @@ class Experiment(SettingsFile):
 
     @property
     def value_columns(self) -> tuple[str, ...]:
-        """Columns whose cells the examples keep: answers, and that of `split.leave_out`."""
+        """Columns whose cells the examples keep, those of answers and of `split.leave_out`."""
         sources = () if self.split.leave_out is None else (self.split.leave_out,)
         return tuple(dict.fromkeys((*self.answer_columns, *sources)))
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from probekit.amounts import counted
-from probekit.data.checks import check_dataset
+from probekit.data.checks import check_dataset, repeated_share
 from probekit.data.examples import Dataset, Example, Finding, by_level
 from probekit.data.positions import IntArray
 from probekit.data.splits import Split
@@ -101,6 +101,7 @@ def described_run(
 def data_facts(rows: Rows, probers: Sequence[Prober], card: str | None) -> DataFacts:
     """Return counts by split and label, a few examples, and the findings of the data checks."""
     dataset = rows.dataset
+    repeated = None if rows.texts is None else repeated_share(dataset, rows.examples)
     is_nested, sides = len(rows.splits) > 1, _sides(rows.splits)
     return DataFacts(
         name=dataset.name,
@@ -108,6 +109,7 @@ def data_facts(rows: Rows, probers: Sequence[Prober], card: str | None) -> DataF
         n_rows=len(rows.labels),
         labels=_label_counts(rows, probers[0]),
         groups={side: len(np.unique(rows.groups[indices])) for side, indices in sides.items()},
+        repeated=repeated,
         examples=[
             ExampleRecord(text=e.text, span=e.span, label=e.label, split="" if is_nested else side)
             for side, indices in _sides(rows.examples).items()

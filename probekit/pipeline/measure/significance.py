@@ -215,7 +215,8 @@ def difference_rows(
 
     # Adjusted for all comparisons; those of rivals named in advance are replaced below.
     found = compared(values)
-    named = [other for other in found if other in named_rivals(table, chosen)]
+    rivals = named_rivals(table, chosen)
+    named = [other for other in found if other in rivals]
     has_p_values = has_p_values and bool(METRICS[metric].associations)
     if has_p_values and "majority" in found:
         # The p-value that the page shows. That of a nested choice is not adjusted for the choice,

@@ -25,6 +25,7 @@ from probekit.report.texts import MachinePaths
 from probekit.results.causes import CauseTables
 from probekit.results.finished_run import load_config
 from probekit.results.record import RunRecord, check_finished, has_causes_alone, open_record
+from probekit.results.study import STUDY_RECORD, StudyResult
 from probekit.results.table import (
     SERIES,
     figure_rows,
@@ -266,13 +267,14 @@ class RunResult:
         return "\n".join(lines)
 
 
-def open_run(folder: Path | str) -> RunResult | CauseTables:
+def open_run(folder: Path | str) -> RunResult | StudyResult | CauseTables:
     """Return the result of an earlier run, given its folder.
 
-    Of interventions without probes (`probekit.intervene`) it returns their tables.
+    Of interventions without probes (`probekit.intervene`) it returns their tables, of a study its
+    result.
 
     Args:
-        folder: the folder of the run, `<out>/<name>/<key>`.
+        folder: the folder of the run, `<out>/<name>/<key>`, or of a study, `<out>/<name>`.
 
     Raises:
         ConfigError: `folder` is not a path.
@@ -285,6 +287,8 @@ def open_run(folder: Path | str) -> RunResult | CauseTables:
     path = path_of("folder", folder, "Give the folder of a run, `<out>/<name>/<key>`.")
     if has_causes_alone(path):
         return CauseTables.open(path)
+    if (path / STUDY_RECORD).exists():
+        return StudyResult(path)
     check_finished(path)
     return RunResult(path)
 

@@ -22,7 +22,7 @@ from probekit.progress import STAGE, read_stage
 from probekit.report.causes.findings import open_causes, run_answers
 from probekit.report.pages.page import Page, View
 from probekit.results.finished_run import date_text
-from probekit.results.record import STARTED, RecordPart, RunRecord, open_record, read_record
+from probekit.results.record import CELLS, STARTED, RecordPart, RunRecord, open_record, read_record
 from probekit.training.run_files import LOG, STATE, is_pretraining, read_log, read_progress
 
 # Files of a finished run that the index verifies.
@@ -109,7 +109,8 @@ def entry(root: Path, folder: Path) -> Entry:
     path = folder.relative_to(root).as_posix()  # "." for the root itself, which a URL cannot have
     url = quote(str(PurePosixPath("run", path, "report.html")))
     written = _modified(folder, ("run.json", STARTED, STAGE, LOG, STATE, *_READ))
-    title, seconds = folder.resolve().parent.name, max(written) / 1e9  # the folder is OUT/NAME/KEY
+    named = folder if (folder / CELLS).exists() else folder.parent  # OUT/NAME of OUT/NAME/KEY
+    title, seconds = named.resolve().name, max(written) / 1e9
     try:
         if (folder / STARTED).exists():
             return Entry(title, path, "", *_unfinished(folder, ""), seconds)
