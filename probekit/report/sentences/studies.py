@@ -1,0 +1,136 @@
+"""Studies in sentences: how many cells are better than a rival, paired settings, and warnings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pandas as pd
+
+from probekit.amounts import FEWEST_UNITS, LEVEL, counted, format_p, joined_names, percent
+from probekit.probes.score.metric_table import METRICS
+from probekit.report.sentences.answer import p_words, rival_name
+from probekit.report.sentences.comparisons import difference_words
+from probekit.results.study import ABOVE_CHANCE, BETTER, WORSE, compared_cells
+from probekit.results.table import metric_name
+
+MOST_NAMES = 5  # cells that a warning names
+MANY_REPEATED = 0.05  # share of test rows whose text occurs in their training rows
+
+
+def by_lead(table: pd.DataFrame, rival: str) -> pd.DataFrame:
+    """Return the finished cells, those that are most better than a rival first."""
+    rows = table[table["error"] == ""]
+    signs = rows["metric"].map(lambda name: METRICS[name].sign if name else 1)
+    lead = rows[f"{rival}_difference"] * signs
+    return rows.loc[lead.sort_values(ascending=False, kind="stable").index]
+
+
+def study_answer(table: pd.DataFrame, rival: str) -> str:
+    """Return in how many cells the probe is better than a rival, as sentences."""
+    found, name = compared_cells(table, rival), _name(table, rival)
+    constant, n_failed = int(found["is_constant"].sum()), int((table["error"] != "").sum())
+    by_holm, by_fdr = (found[column].value_counts() for column in ("holm", "fdr"))
+    text = (
+        f"The probe is better than {name} in {by_holm.get(BETTER, 0)} of "
+        f"{counted(len(table), 'cell')} (Holm; {by_fdr.get(BETTER, 0)} with a false discovery rate "
+        f"of {percent(LEVEL)})."
+    )
+    if rival == "majority":
+        text = (
+            f"The probe is above chance in {by_holm.get(ABOVE_CHANCE, 0)} of "
+            f"{counted(len(table), 'cell')} (Holm; {by_fdr.get(ABOVE_CHANCE, 0)} with a false "
+            f"discovery rate of {percent(LEVEL)})."
+        )
+    elif constant:
+        text += (
+            f" In {constant} more {name} predicts the same for all rows, and the probe is above "
+            f"chance in {by_holm.get(ABOVE_CHANCE, 0)} of these."
+        )
+    if by_holm.get(WORSE, 0):
+        text += f" It is worse in {by_holm[WORSE]}."
+    return f"{text} {counted(n_failed, 'cell')} failed." if n_failed else text
+
+
+def settings_answer(compared: pd.DataFrame, metric: str) -> str:
+    """Return the most significant comparison of two settings, as a sentence.
+
+    Args:
+        compared: rows of `compared_settings`, at least one.
+        metric: the metric of their scores.
+    """
+    row = compared.sort_values("p", kind="stable").iloc[0]
+    a, b = row["a"], row["b"]
+    if pd.isna(row["p"]):
+        return (
+            f"Too few data sets to compare {a} and {b} ({row['key']}): {row['n']}; a test requires "
+            f"{FEWEST_UNITS}."
+        )
+    lead = f"No significant difference between {a} and {b}"
+    if row["p_holm"] < LEVEL:
+        better = a if row["difference"] * METRICS[metric].sign > 0 else b
+        lead = f"{better} is better than {b if better == a else a}"
+    adjusted = f", adjusted for {len(compared)} comparisons" if len(compared) > 1 else ""
+    return (
+        f"{lead} ({row['key']}): median difference of {metric_name(metric)} ({a} minus {b}) "
+        f"{difference_words(row)}, {p_words(row['p_holm'])}{adjusted} (exact signed-rank test over "
+        f"{row['n']} data sets)."
+    )
+
+
+def study_warnings(table: pd.DataFrame, rival: str, n_unused: int) -> Iterator[str]:
+    """Yield a sentence for each reason to doubt the counts, most serious first.
+
+    Args:
+        table: the rows of study.csv.
+        rival: the rival of the answer.
+        n_unused: number of published scores of other data sets.
+    """
+    failed, done = table[table["error"] != ""], table[table["error"] == ""]
+    if len(failed):
+        yield f"{_listed(failed, 'failed')}. Their errors are below."
+    repeated = done[done["repeated"] > MANY_REPEATED]
+    if len(repeated):
+        yield (
+            f"{_listed(repeated, 'repeat texts')}: more than {percent(MANY_REPEATED)} of their "
+            f"test rows have a text of their training rows, at most "
+            f"{percent(done['repeated'].max())}. Set `split.drop_repeated`."
+        )
+    untested = done[done[f"{rival}_p"].isna()]
+    if len(untested):
+        yield f"{_listed(untested, 'have no test')} of {_name(table, rival)}."
+    found = compared_cells(table, rival)
+    # p-values of sign patterns and of exchanged labels cannot be arbitrarily small.
+    tested = table.loc[found.index]
+    least = (2.0 ** (1 - tested["n_groups"])).where(~found["is_constant"], tested[f"{rival}_p"])
+    coarse = tested[(least * len(tested) >= LEVEL) & (tested[f"{rival}_p"] < LEVEL)]
+    coarse = coarse[found.loc[coarse.index, "holm"] == ""]
+    if len(coarse):
+        yield (
+            f"{_listed(coarse, 'may be better')}, but their p-values cannot be small enough for "
+            f"{counted(len(tested), 'cell')} (Holm requires p < "
+            f"{format_p(LEVEL / len(tested)).lstrip('<')}): give more groups, or, where "
+            f"{_name(table, rival)} predicts the same for all rows, more `probe.permutations`."
+        )
+    metrics = done["metric"].value_counts()
+    if len(metrics) > 1:
+        names = joined_names([f"{metric_name(name)} ({n})" for name, n in metrics.items()])
+        yield f"Cells have different metrics: {names}. Settings are compared by the first only."
+    doubted = done[done["caveats"] != ""]
+    if len(doubted):
+        yield (
+            f"{len(doubted)} of {counted(len(done), 'run')} have warnings of their own. The most "
+            "serious one of each is in the table of cells."
+        )
+    if n_unused:
+        yield f"{counted(n_unused, 'published score')} of other data sets not used."
+
+
+def _name(table: pd.DataFrame, rival: str) -> str:
+    return rival_name(rival, next((name for name in table["metric"] if name), "accuracy"))
+
+
+def _listed(rows: pd.DataFrame, verb: str) -> str:
+    """Return the number of cells and a verb, with the names of the first ones."""
+    names = ", ".join(rows["cell"].head(MOST_NAMES))
+    more = f" and {len(rows) - MOST_NAMES} more" if len(rows) > MOST_NAMES else ""
+    return f"{counted(len(rows), 'cell')} {verb} ({names}{more})"
