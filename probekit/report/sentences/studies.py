@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pandas as pd
 
-from probekit.amounts import FEWEST_UNITS, LEVEL, counted, format_p, joined_names, percent
+from probekit.amounts import FEWEST_UNITS, LEVEL, counted, joined_names, percent
 from probekit.probes.score.metric_table import METRICS
 from probekit.report.sentences.answer import p_words, rival_name
 from probekit.report.sentences.comparisons import difference_words
@@ -30,21 +30,19 @@ def study_answer(table: pd.DataFrame, rival: str) -> str:
     found, name = compared_cells(table, rival), _name(table, rival)
     constant, n_failed = int(found["is_constant"].sum()), int((table["error"] != "").sum())
     by_holm, by_fdr = (found[column].value_counts() for column in ("holm", "fdr"))
-    text = (
-        f"The probe is better than {name} in {by_holm.get(BETTER, 0)} of "
-        f"{counted(len(table), 'cell')} (Holm; {by_fdr.get(BETTER, 0)} with a false discovery rate "
-        f"of {percent(LEVEL)})."
+    beats, n_beaten, n_fdr = f"beats {name}", *(
+        one.get(BETTER, 0) + one.get(ABOVE_CHANCE, 0) for one in (by_holm, by_fdr)
     )
-    if rival == "majority":
-        text = (
-            f"The probe is above chance in {by_holm.get(ABOVE_CHANCE, 0)} of "
-            f"{counted(len(table), 'cell')} (Holm; {by_fdr.get(ABOVE_CHANCE, 0)} with a false "
-            f"discovery rate of {percent(LEVEL)})."
-        )
-    elif constant:
+    if constant == len(found):
+        beats = "is above chance"
+    text = (
+        f"The probe {beats} in {n_beaten} of {counted(len(table), 'cell')} (Holm; {n_fdr} with a "
+        f"false discovery rate of {percent(LEVEL)})."
+    )
+    if by_holm.get(ABOVE_CHANCE, 0) and constant < len(found):
         text += (
-            f" In {constant} more {name} predicts the same for all rows, and the probe is above "
-            f"chance in {by_holm.get(ABOVE_CHANCE, 0)} of these."
+            f" In {by_holm[ABOVE_CHANCE]} of these {name} predicts the same for all rows, and the "
+            "test is whether the probe is above chance."
         )
     if by_holm.get(WORSE, 0):
         text += f" It is worse in {by_holm[WORSE]}."
@@ -86,51 +84,54 @@ def study_warnings(table: pd.DataFrame, rival: str, n_unused: int) -> Iterator[s
         n_unused: number of published scores of other data sets.
     """
     failed, done = table[table["error"] != ""], table[table["error"] == ""]
+    name, found = _name(table, rival), compared_cells(table, rival)
     if len(failed):
-        yield f"{_listed(failed, 'failed')}. Their errors are below."
+        yield f"{_cells(failed)} failed, for reasons that are below."
     repeated = done[done["repeated"] > MANY_REPEATED]
     if len(repeated):
         yield (
-            f"{_listed(repeated, 'repeat texts')}: more than {percent(MANY_REPEATED)} of their "
-            f"test rows have a text of their training rows, at most "
-            f"{percent(done['repeated'].max())}. Set `split.drop_repeated`."
+            f"More than {percent(MANY_REPEATED)} of the test rows have a text of their training "
+            f"rows in {_cells(repeated)}, at most {percent(done['repeated'].max())}. Set "
+            "`split.drop_repeated`."
         )
     untested = done[done[f"{rival}_p"].isna()]
     if len(untested):
-        yield f"{_listed(untested, 'have no test')} of {_name(table, rival)}."
-    found = compared_cells(table, rival)
+        yield f"The difference from {name} has no test in {_cells(untested)}."
     # p-values of sign patterns and of exchanged labels cannot be arbitrarily small.
-    tested = table.loc[found.index]
-    least = (2.0 ** (1 - tested["n_groups"])).where(~found["is_constant"], tested[f"{rival}_p"])
-    coarse = tested[(least * len(tested) >= LEVEL) & (tested[f"{rival}_p"] < LEVEL)]
-    coarse = coarse[found.loc[coarse.index, "holm"] == ""]
+    tested, p = table.loc[found.index], table.loc[found.index, f"{rival}_p"]
+    least = p.where(found["is_constant"], 2.0 ** (1 - tested["n_groups"]))
+    coarse = tested[(least * len(tested) >= LEVEL) & (p < LEVEL) & (found["holm"] == "")]
     if len(coarse):
         yield (
-            f"{_listed(coarse, 'may be better')}, but their p-values cannot be small enough for "
-            f"{counted(len(tested), 'cell')} (Holm requires p < "
-            f"{format_p(LEVEL / len(tested)).lstrip('<')}): give more groups, or, where "
-            f"{_name(table, rival)} predicts the same for all rows, more `probe.permutations`."
+            f"In {_cells(coarse)} p is below {LEVEL}, but cannot be small enough for "
+            f"{counted(len(tested), 'cell')}. This requires more groups or, where {name} predicts "
+            f"the same for all rows, `probe.permutations` of {20 * len(tested):,} or more."
         )
     metrics = done["metric"].value_counts()
     if len(metrics) > 1:
-        names = joined_names([f"{metric_name(name)} ({n})" for name, n in metrics.items()])
+        names = joined_names([f"{metric_name(one)} ({n})" for one, n in metrics.items()])
         yield f"Cells have different metrics: {names}. Settings are compared by the first only."
     doubted = done[done["caveats"] != ""]
     if len(doubted):
-        yield (
-            f"{len(doubted)} of {counted(len(done), 'run')} have warnings of their own. The most "
-            "serious one of each is in the table of cells."
-        )
+        yield f"{len(doubted)} of {counted(len(done), 'run')} have warnings, which are below."
     if n_unused:
-        yield f"{counted(n_unused, 'published score')} of other data sets not used."
+        yield f"{counted(n_unused, 'published score')} of other data sets: not used."
 
 
 def _name(table: pd.DataFrame, rival: str) -> str:
     return rival_name(rival, next((name for name in table["metric"] if name), "accuracy"))
 
 
-def _listed(rows: pd.DataFrame, verb: str) -> str:
-    """Return the number of cells and a verb, with the names of the first ones."""
-    names = ", ".join(rows["cell"].head(MOST_NAMES))
-    more = f" and {len(rows) - MOST_NAMES} more" if len(rows) > MOST_NAMES else ""
-    return f"{counted(len(rows), 'cell')} {verb} ({names}{more})"
+def _cells(rows: pd.DataFrame) -> str:
+    """Return the number of cells with the names of the first ones."""
+    return f"{counted(len(rows), 'cell')} ({first_names(rows['cell'].tolist())})"
+
+
+def first_names(names: Sequence[str]) -> str:
+    """Return the first names, and the number of the others.
+
+    >>> first_names(list("abcdefg"))
+    'a, b, c, d, e and 2 more'
+    """
+    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+    return f"{', '.join(names[:MOST_NAMES])}{more}"
