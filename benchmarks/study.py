@@ -44,7 +44,7 @@ def main() -> None:
     options = {"out": folder / "runs", "cache_root": folder / "cache", "workers": 1}
     result = probekit.run(SETTINGS, over=over, **options)
     assert isinstance(result, StudyResult)
-    print(study_answer(result.table, "bag_of_words"))
+    print(study_answer(result.table))
     found = compared_cells(result.table, "bag_of_words")["holm"]
     for number, row in by_lead(result.table, "bag_of_words").iterrows():
         print(

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import re
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from urllib.parse import quote
 
 import numpy as np
@@ -14,6 +15,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from probekit.amounts import counted, format_number, format_p, percent
+from probekit.files import write_atomic
 from probekit.report.figures import style
 from probekit.report.pages import page
 from probekit.report.pages.table import Cell, Column, ResultTable
@@ -22,6 +24,7 @@ from probekit.report.sentences.comparisons import difference_words
 from probekit.report.sentences.studies import (
     by_lead,
     first_names,
+    measured_rivals,
     settings_answer,
     study_answer,
     study_warnings,
@@ -36,10 +39,8 @@ from probekit.results.study import (
     compared_cells,
     compared_settings,
 )
-from probekit.results.table import metric_name, placed, ticks
-from probekit.results.verdict import RIVALS
+from probekit.results.table import differs, metric_name, placed, site_names, ticks
 
-FIRST = "bag_of_words"  # the rival of the answer, if it was measured
 MOST_ROWS = 60  # of a figure; more cells have several figures next to each other
 SHOWN = ("bag_of_words", "n_grams", "length", "random_weights")  # rivals in the table of cells
 METHOD = (
@@ -65,8 +66,7 @@ def study_page(result: StudyResult) -> str:
     table, record = result.table, result.record
     failed = table[table["error"] != ""]
     metric = next(iter(table.loc[table["metric"] != "", "metric"].mode()), "")
-    rivals = [name for name in RIVALS if table[f"{name}_difference"].notna().any()]
-    rivals.sort(key=FIRST.__ne__)
+    rivals = measured_rivals(table)
     details, first, sections = list[page.Item](), list[page.Item](), list[page.Item]()
     settings = compared_settings(table, record.keys)
     if len(settings):
@@ -88,17 +88,28 @@ def study_page(result: StudyResult) -> str:
         columns = [Column("cell"), Column("error", "words")]
         items = [ResultTable("Cells that failed", columns, list(errors))]
         sections.append(page.PageSection("Cells that failed", items))
-    rival = rivals[0] if rivals else FIRST
     return page.Page(
         eyebrow=["probekit", "study", record.study, counted(len(table), "cell")],
         title=record.question or f"Study {record.study}",
-        answer=study_answer(table, rival),
+        answer=study_answer(table),
         details=details,
         sections=[page.PageSection("", first, "screen"), *sections],
-        caveats=list(study_warnings(table, rival, record.n_unused)),
+        caveats=list(study_warnings(table, record.n_unused)),
         method=METHOD,
         head=f"Study {record.study}",
     ).html()
+
+
+def write_study_page(result: StudyResult) -> Path:
+    """Write report.html into the folder of a study and return its path.
+
+    Raises:
+        DataError: study.csv is damaged.
+        StoreError: The page cannot be written.
+    """
+    path = result.folder / "report.html"
+    write_atomic(path, study_page(result))
+    return path
 
 
 def _figures(table: pd.DataFrame, rival: str, metric: str) -> Iterator[page.FigurePart]:
@@ -120,7 +131,7 @@ def _figures(table: pd.DataFrame, rival: str, metric: str) -> Iterator[page.Figu
     rows["depth"] = rows["depth"].where(rows["site"].str.contains("hook_"), rows["layer"])
     drawn = ["difference", "ci_low", "ci_high", "added"]
     ends = style.with_margin(*style.finite_ends([0, *rows[drawn].to_numpy().ravel()]))
-    one_metric = metric_name(metric) if rows["metric"].nunique() == 1 else "score"
+    one_metric = metric_name(metric) if not differs(rows["metric"]) else "score"
     n_parts = math.ceil(len(rows) / MOST_ROWS)
     for number, part in enumerate(np.array_split(np.arange(len(rows)), n_parts)):
         shown = rows.iloc[part]
@@ -147,15 +158,19 @@ def _figures(table: pd.DataFrame, rival: str, metric: str) -> Iterator[page.Figu
         )
 
 
-def _figure(
-    shown: pd.DataFrame, rows: pd.DataFrame, ends: list[float], rival: str
-) -> go.Figure:
+def _figure(shown: pd.DataFrame, rows: pd.DataFrame, ends: list[float], rival: str) -> go.Figure:
     """Return the figure of some cells, with the axes of all `rows`."""
     has_published = bool(rows["added"].notna().any())
     figure = go.Figure(layout={"template": style.TEMPLATE, "showlegend": has_published})
     y, blue = list(range(len(shown))), style.SERIES_COLOURS[0]
     figure.add_shape(
-        type="line", x0=0, x1=0, y0=0, y1=1, yref="paper", line={"color": style.GREY, "dash": "dash"}
+        type="line",
+        x0=0,
+        x1=0,
+        y0=0,
+        y1=1,
+        yref="paper",
+        line={"color": style.GREY, "dash": "dash"},
     )
     fill = np.where(shown["result"] == "", "-open", "")
     shape = np.where(shown["is_constant"], "square", "circle")
@@ -171,7 +186,9 @@ def _figure(
         **texts,
     )
     dots = {**marker, "symbol": np.char.add("circle", fill).tolist()}
-    figure.add_scatter(x=shown["depth"].tolist(), y=y, marker=dots, xaxis="x2", showlegend=False, **texts)
+    figure.add_scatter(
+        x=shown["depth"].tolist(), y=y, marker=dots, xaxis="x2", showlegend=False, **texts
+    )
     if has_published:
         diamond = {"symbol": "diamond-open", "size": 9, "color": style.SERIES_COLOURS[1]}
         figure.add_scatter(
@@ -192,7 +209,7 @@ def _figure(
         # The axis is above the plot: names are above the numbers.
         layers.ticktext = [f"{t[4:]}<br> " if t.startswith("<br>") else t for t in layers.ticktext]
     figure.update_layout(
-        xaxis={"domain": [0, 0.74], "side": "top", "range": ends, "showgrid": True},
+        xaxis={"domain": [0, 0.72], "side": "top", "range": ends, "showgrid": True},
         xaxis2=layers.update(domain=[0.78, 1], side="top", anchor="y"),
         margin={"t": 96, "b": 40 if has_published else 12, "r": 12},
     )
@@ -203,8 +220,9 @@ def _hover(row: pd.Series, rival: str) -> str:
     """Return the hover text of a cell."""
     lines = [
         f"<b>{style.plotly_text(row['cell'])}</b>",
-        f"{metric_name(row['metric'])} {format_number(row['score'], row['ci_low'], row['ci_high'])}",
-        f"{_title(rival, row['metric'])} {format_number(row[rival])}, difference {difference_words(row)}",
+        f"{metric_name(row['metric'])} {format_number(row['score'])}",
+        f"{_title(rival, row['metric'])} {format_number(row[rival])}",
+        f"difference {difference_words(row)}",
         f"p {format_p(row['p'])}{': ' * bool(row['result'])}{row['result']}",
         f"chosen: {style.plotly_text(row['site'])}",
     ]
@@ -258,7 +276,8 @@ def _cell_table(table: pd.DataFrame, rivals: list[str], metric: str) -> ResultTa
     rows, results = by_lead(table, first), compared_cells(table, first)["holm"]
     columns = {name: Column(_title(name, metric)) for name in others}
     columns |= {"published": Column("published")} if rows["published"].notna().any() else {}
-    cells = []
+    layers, has_metrics = site_names(rows["site"]), differs(rows["metric"])
+    cells = list[Sequence[Cell | str]]()
     for number, row in rows.iterrows():
         ends = {end: row[f"{first}_{end[3:]}"] for end in ("ci_low", "ci_high")}
         difference = pd.Series({"difference": row[f"{first}_difference"], **ends})
@@ -266,22 +285,23 @@ def _cell_table(table: pd.DataFrame, rivals: list[str], metric: str) -> ResultTa
         cells.append(
             (
                 Cell(row["cell"], url=quote(f"{row['folder']}/report.html")),
-                metric_name(row["metric"]),
+                *([metric_name(row["metric"])] if has_metrics else []),
                 f"{row['n']:,.0f}",
                 _number(format_number(row["score"], row["ci_low"], row["ci_high"])),
                 _number(format_number(row[first])),
                 _number(difference_words(difference)),
                 Cell(format_p(row[f"{first}_p"]), result),
                 *(_number(format_number(row[name])) for name in columns),
-                Cell(row["site"] or "–"),
+                layers[row["site"]] or "–",
                 "–" if math.isnan(row["repeated"]) else percent(row["repeated"]),
                 str(len(row["caveats"].splitlines())),
             )
         )
-    headings = (
-        *(Column("cell"), Column("metric", "site"), "n", "score"),
+    headings: tuple[Column | str, ...] = (
+        *(Column("cell"), *([Column("metric", "site")] if has_metrics else [])),
+        *("n", "score" if has_metrics else metric_name(metric)),
         *(_title(first, metric), DIFFERENCE, "p", *columns.values()),
-        *(Column("site", "site", "code"), "repeated texts", "warnings"),
+        *(Column("layer", "site"), "repeated texts", "warnings"),
     )
     return ResultTable("Cells", headings, cells, css="compact stacked", is_sortable=True)
 
@@ -296,7 +316,11 @@ def _warning_table(table: pd.DataFrame) -> ResultTable:
             cells[kind].append(row["cell"])
     kinds = sorted(cells, key=lambda kind: -len(cells[kind]))
     rows = [(texts[kind], str(len(cells[kind])), first_names(cells[kind])) for kind in kinds]
-    columns = (Column("warning, with the numbers of the first cell", "value"), "cells", Column("names", "value"))
+    columns = (
+        Column("warning, with the numbers of the first cell", "value"),
+        "cells",
+        Column("names", "value"),
+    )
     return ResultTable("Warnings of the runs", columns, rows)
 
 

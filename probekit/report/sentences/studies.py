@@ -12,7 +12,9 @@ from probekit.report.sentences.answer import p_words, rival_name
 from probekit.report.sentences.comparisons import difference_words
 from probekit.results.study import ABOVE_CHANCE, BETTER, WORSE, compared_cells
 from probekit.results.table import metric_name
+from probekit.results.verdict import RIVALS
 
+FIRST = "bag_of_words"  # the rival of the answer, if it was measured
 MOST_NAMES = 5  # cells that a warning names
 MANY_REPEATED = 0.05  # share of test rows whose text occurs in their training rows
 
@@ -25,13 +27,21 @@ def by_lead(table: pd.DataFrame, rival: str) -> pd.DataFrame:
     return rows.loc[lead.sort_values(ascending=False, kind="stable").index]
 
 
-def study_answer(table: pd.DataFrame, rival: str) -> str:
-    """Return in how many cells the probe is better than a rival, as sentences."""
+def measured_rivals(table: pd.DataFrame) -> list[str]:
+    """Return the rivals that any cell has a difference from, the one of the answer first."""
+    rivals = [name for name in RIVALS if table[f"{name}_difference"].notna().any()]
+    return sorted(rivals, key=FIRST.__ne__)
+
+
+def study_answer(table: pd.DataFrame) -> str:
+    """Return in how many cells the probe is better than words or another rival, as sentences."""
+    rival = next(iter(measured_rivals(table)), FIRST)
     found, name = compared_cells(table, rival), _name(table, rival)
     constant, n_failed = int(found["is_constant"].sum()), int((table["error"] != "").sum())
     by_holm, by_fdr = (found[column].value_counts() for column in ("holm", "fdr"))
-    beats, n_beaten, n_fdr = f"beats {name}", *(
-        one.get(BETTER, 0) + one.get(ABOVE_CHANCE, 0) for one in (by_holm, by_fdr)
+    beats, n_beaten, n_fdr = (
+        f"beats {name}",
+        *(one.get(BETTER, 0) + one.get(ABOVE_CHANCE, 0) for one in (by_holm, by_fdr)),
     )
     if constant == len(found):
         beats = "is above chance"
@@ -75,14 +85,14 @@ def settings_answer(compared: pd.DataFrame, metric: str) -> str:
     )
 
 
-def study_warnings(table: pd.DataFrame, rival: str, n_unused: int) -> Iterator[str]:
+def study_warnings(table: pd.DataFrame, n_unused: int) -> Iterator[str]:
     """Yield a sentence for each reason to doubt the counts, most serious first.
 
     Args:
         table: the rows of study.csv.
-        rival: the rival of the answer.
         n_unused: number of published scores of other data sets.
     """
+    rival = next(iter(measured_rivals(table)), FIRST)
     failed, done = table[table["error"] != ""], table[table["error"] == ""]
     name, found = _name(table, rival), compared_cells(table, rival)
     if len(failed):
@@ -109,7 +119,7 @@ def study_warnings(table: pd.DataFrame, rival: str, n_unused: int) -> Iterator[s
         )
     metrics = done["metric"].value_counts()
     if len(metrics) > 1:
-        names = joined_names([f"{metric_name(one)} ({n})" for one, n in metrics.items()])
+        names = joined_names([f"{metric_name(str(one))} ({n})" for one, n in metrics.items()])
         yield f"Cells have different metrics: {names}. Settings are compared by the first only."
     doubted = done[done["caveats"] != ""]
     if len(doubted):
