@@ -84,9 +84,12 @@ def find_page(folder: Path, target: str) -> str | None:
     if run is None or (run / STARTED).exists():
         return None
     if is_pretraining(run):
-        return losses_html(run)
-    is_study = (run / STUDY_RECORD).exists()
-    return study_page(StudyResult(run)) if is_study else report_page(run)
+        page = losses_html(run)
+    elif (run / STUDY_RECORD).exists():
+        page = study_page(StudyResult(run))
+    else:
+        page = report_page(run)
+    return page
 
 
 class RunsServer(ThreadingHTTPServer):

@@ -188,8 +188,8 @@ def compared_cells(table: pd.DataFrame, rival: str) -> pd.DataFrame:
     """
     rows = table[table[f"{rival}_p"].notna()]
     p = rows[f"{rival}_p"].to_numpy()
-    low, high = (rows["metric"].map(_sign) * rows[f"{rival}_{end}"] for end in ("low", "high"))
-    lead = rows["metric"].map(_sign) * rows[f"{rival}_difference"]
+    signs = np.array([METRICS[name].sign for name in rows["metric"]], dtype=int)
+    lead, low, high = (rows[f"{rival}_{end}"] * signs for end in ("difference", "low", "high"))
     parts = ("", "_low", "_high", "_p")
     own, majority = (
         rows[[f"{name}{part}" for part in parts]].to_numpy() for name in (rival, "majority")
@@ -206,10 +206,6 @@ def compared_cells(table: pd.DataFrame, rival: str) -> pd.DataFrame:
         },
         index=rows.index,
     )
-
-
-def _sign(metric: str) -> int:
-    return METRICS[metric].sign
 
 
 def compared_settings(table: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
@@ -236,7 +232,8 @@ def compared_settings(table: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
     for key in settings:
         others = [other for other in settings if other != key]
         scores = rows.pivot_table(index=["dataset", *others], columns=key, values="score")
-        for a, b in combinations(rows[key].unique(), 2):
+        values = [value for value in table[key].unique() if value in scores]
+        for a, b in combinations(values, 2):
             by_data = (scores[a] - scores[b]).dropna().groupby("dataset").mean()
             one, p = signed_rank(by_data.to_numpy())
             found.append((key, a, b, len(by_data), one.value, one.low, one.high, p))

@@ -50,3 +50,12 @@ def write_study(folder, cells, *, name="made", n_unused=0):
     record["files"] = {STUDY: digest([text.encode()])}
     (folder / STUDY_RECORD).write_bytes(seal(record, FORMAT))
     return StudyResult(folder)
+
+
+def failing(cells, number, error):
+    """Return the cells, of which one failed."""
+    cells = cells.astype(dict.fromkeys(cells.select_dtypes("number"), float))
+    for name in cells.columns.difference(["cell", "dataset", SETTING]):
+        cells.loc[number, name] = np.nan if cells[name].dtype == float else ""
+    cells.loc[number, "error"] = error
+    return cells
