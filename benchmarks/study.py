@@ -1,6 +1,6 @@
 """A study of 30 generated tasks: does the page sort those that require more than words to the top?
 
-`python -m benchmarks.study FOLDER` writes ten tasks of 120 rows that words solve, ten that require
+`python -m benchmarks.study FOLDER` writes ten tasks of 160 rows that words solve, ten that require
 structure and ten of noise, runs a study of them on the bundled network `mini`, and prints the tasks
 in the order of the page, with the result of the comparison with the words.
 """
@@ -18,7 +18,6 @@ from probekit.results.study import StudyResult, compared_cells
 from scripts.bundled.study import COLUMNS, TASKS
 from scripts.bundled.table import rows_as_csv
 
-ROWS = 120
 OF_SORT = 10  # tasks that are solved by words, tasks that require structure, and tasks of noise
 SETTINGS = {
     "name": "thirty",
@@ -26,8 +25,14 @@ SETTINGS = {
     "model": {"source": "mini", "random_weights": 0},
     "data": {"columns": {"text": "text", "label": "label", "group": "group"}},
     "tokens": {"bos": False, "position": {"at": "last"}},
-    "capture": {"sites": ["blocks.2.hook_resid_post", "blocks.4.hook_resid_post"]},
-    "probe": {"control_draws": 0, "description": False},
+    "capture": {"sites": ["blocks.[34].hook_resid_post", "ln_final.hook_normalized"]},
+    "probe": {
+        "folds": 3,
+        "baselines": ["majority", "bag_of_words", "n_grams", "length"],
+        "control_draws": 0,
+        "description": False,
+        "permutations": 5000,  # so that p can be small enough for 30 cells
+    },
     "split": {"folds": 5},
 }
 
@@ -60,7 +65,7 @@ def tasks() -> dict[str, str]:
     for sort in ("words", "structure", "noise"):
         kinds = [name for name in TASKS if name.startswith(sort)]
         for number, name in enumerate(islice(cycle(kinds), OF_SORT)):
-            rows = list(TASKS[name](random.Random(f"{name} {number}")))[:ROWS]
+            rows = TASKS[name](random.Random(f"{name} {number}"))
             written[f"{name}_{number}"] = rows_as_csv(COLUMNS, rows)
     return written
 

@@ -1,4 +1,4 @@
-"""The page of a study: sentences, figures, links and warnings; its text is in test_every_page.py."""
+"""The page of a study: sentences, figures, links and warnings."""
 
 import re
 
