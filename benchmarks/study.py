@@ -28,10 +28,11 @@ SETTINGS = {
     "capture": {"sites": ["blocks.[34].hook_resid_post", "ln_final.hook_normalized"]},
     "probe": {
         "folds": 3,
-        "baselines": ["majority", "bag_of_words", "n_grams", "length"],
+        "C": [0.01, 0.1, 1],
+        "baselines": ["majority", "bag_of_words"],
         "control_draws": 0,
         "description": False,
-        "permutations": 5000,  # so that p can be small enough for 30 cells
+        "permutations": 2000,  # so that p can be small enough for 30 cells
     },
     "split": {"folds": 5},
 }

@@ -75,7 +75,7 @@ def index_of(folder):
 
 
 def hostile_cells():
-    """The cells of a study of two settings, one of which failed, with warnings."""
+    """The cells of a study of two settings: one failed, others have warnings."""
     cells = failing(made_cells(8, settings=("mini", HOSTILE)), 3, HOSTILE)
     cells.loc[[4, 5], "caveats"] = [f"3 of 4 {HOSTILE}", f"2 of 4 {HOSTILE}\nAnother warning."]
     return cells.assign(repeated=cells["repeated"].mask(cells.index == 4, 0.5))

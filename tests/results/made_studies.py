@@ -53,7 +53,7 @@ def write_study(folder, cells, *, name="made", n_unused=0):
 
 
 def failing(cells, number, error):
-    """Return the cells, of which one failed."""
+    """Return the cells after one of them failed."""
     cells = cells.astype(dict.fromkeys(cells.select_dtypes("number"), float))
     for name in cells.columns.difference(["cell", "dataset", SETTING]):
         cells.loc[number, name] = np.nan if cells[name].dtype == float else ""

@@ -232,7 +232,7 @@ def signed_rank(differences: Floats) -> tuple[Interval, float]:
     6.1: with ties the closed interval covers at least as often.
     """
     n, nan = len(differences), float("nan")
-    rounded = np.round(differences, 12)  # differences that are equal but for rounding errors
+    rounded = np.round(differences, 12)  # without rounding errors of equal differences
     means = np.sort(((rounded[:, None] + rounded) / 2)[np.triu_indices(n)])
     median = float(np.median(means)) if n else nan
     if n < FEWEST_UNITS:

@@ -73,8 +73,12 @@ class _PretrainRecord(RecordPart):
 def find_runs(root: Path, *, with_cells: bool = False) -> list[Path]:
     """Return the folders of the runs and studies under a root.
 
-    Runs are searched in root, root/KEY and root/NAME/KEY, those of cells only if asked for, in the
-    folder of their study. Links that lead out of the root are ignored.
+    Runs are searched in root, root/KEY and root/NAME/KEY. Links that lead out of the root are
+    ignored.
+
+    Args:
+        root: folder of results.
+        with_cells: whether to include the runs of the cells of studies.
     """
     cells = (f"{CELLS}/*/*/", f"*/{CELLS}/*/*/") if with_cells else ()
     inside = root.resolve()
