@@ -297,12 +297,11 @@ def _cell_table(table: pd.DataFrame, rivals: list[str], metric: str) -> ResultTa
                 str(len(row["caveats"].splitlines())),
             )
         )
-    headings: tuple[Column | str, ...] = (
-        *(Column("cell"), *([Column("metric", "site")] if has_metrics else [])),
-        *("n", "score" if has_metrics else metric_name(metric)),
-        *(_title(first, metric), DIFFERENCE, "p", *columns.values()),
-        *(Column("layer", "site"), "repeated texts", "warnings"),
-    )
+    metrics = [Column("metric", "site")] if has_metrics else []
+    headings: list[Column | str] = [Column("cell"), *metrics, "n"]
+    headings += ["score" if has_metrics else metric_name(metric), _title(first, metric)]
+    headings += [DIFFERENCE, "p", *columns.values()]
+    headings += [Column("layer", "site"), "repeated texts", "warnings"]
     return ResultTable("Cells", headings, cells, css="compact stacked", is_sortable=True)
 
 
