@@ -222,9 +222,9 @@ def compared_settings(table: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
     independently; those that share texts are not.
 
     Simulated by `python -m benchmarks.claims.studies` in 2,000 draws of 6, 8, 12 and 30 data sets,
-    with normal, tied, heavy-tailed and unlike differences: p < 0.05 in 0.9 to 5.6 % of draws without
-    a difference, where the exact test has at most 3.1, 3.9, 4.2 and 5.0 %; in 15,000 draws of 30
-    normal ones it is 4.8 %. Intervals cover in 94.3 to 99.0 %.
+    with normal, tied, heavy-tailed and unlike differences. Without a difference, p < 0.05 in 0.9 to
+    5.6 % of draws; the exact test has at most 3.1, 3.9, 4.2 and 5.0 %, and in 15,000 draws of 30
+    normal differences it is 4.8 %. Intervals cover in 94.3 to 99.0 %.
 
     Args:
         table: the rows of study.csv.
