@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from scripts.bundled.sentiment import sentiment
 from scripts.bundled.subject_number import subject_number
@@ -24,28 +24,6 @@ _NOUNS = (
     "spoon hammer ribbon towel knife scarf book coin brush box cup bell gate tree road"
 )
 _COLOURS = "red black white green blue brown"
-
-
-def study_tasks() -> dict[str, str]:
-    """Return the contents of the CSV file of each task, by name.
-
-    >>> [len(text.splitlines()) - 1 for text in study_tasks().values()]
-    [160, 160, 160, 160, 160, 160, 160, 160]
-    """
-    tasks = {
-        "words_topic": _topic,
-        "words_negation": _negation,
-        "words_length": _length,
-        "structure_number": _number,
-        "structure_contrast": _contrast,
-        "structure_repetition": _repetition,
-        "noise_rows": _noise_rows,
-        "noise_groups": _noise_groups,
-    }
-    return {
-        name: rows_as_csv(COLUMNS, rows(random.Random(number)))
-        for number, (name, rows) in enumerate(tasks.items())
-    }
 
 
 def _rows(group: str, texts: dict[str, list[str]]) -> Iterator[Row]:
@@ -154,3 +132,28 @@ def _noise_groups(generator: random.Random) -> Iterator[Row]:
     )
     for group, text in _sentences(generator):
         yield {"text": text, "label": labels[group], "group": group}
+
+
+# Name of a task -> the function that yields its rows.
+TASKS: dict[str, Callable[[random.Random], Iterator[Row]]] = {
+    "words_topic": _topic,
+    "words_negation": _negation,
+    "words_length": _length,
+    "structure_number": _number,
+    "structure_contrast": _contrast,
+    "structure_repetition": _repetition,
+    "noise_rows": _noise_rows,
+    "noise_groups": _noise_groups,
+}
+
+
+def study_tasks() -> dict[str, str]:
+    """Return the contents of the CSV file of each task, by name.
+
+    >>> [len(text.splitlines()) - 1 for text in study_tasks().values()]
+    [160, 160, 160, 160, 160, 160, 160, 160]
+    """
+    return {
+        name: rows_as_csv(COLUMNS, rows(random.Random(number)))
+        for number, (name, rows) in enumerate(TASKS.items())
+    }

@@ -107,7 +107,7 @@ def run(  # noqa: PLR0913  # one call, whose options have defaults
         address: address of the Ray cluster; None for RAY_ADDRESS, or this machine.
         watcher: receives progress; None shows it in the notebook, on the terminal or on stderr.
         progress: False shows no progress, unless a watcher is given.
-        page: whether to write report.html; cells of a study have none.
+        page: whether to write report.html, of a study also in the runs of its cells.
 
     Raises:
         ConfigError: another process is running the same experiment in the same folder, or a study
@@ -130,10 +130,11 @@ def run(  # noqa: PLR0913  # one call, whose options have defaults
         with shown_progress(watcher, progress=progress) as shown:
             return run_study(
                 given,
-                partial(run, **options, address=address, page=False),
+                partial(run, **options, address=address, page=page),
                 out=results_folder,
                 workers=workers,
                 shares_cells=device == "cpu" and engine == "processes" and workers != 0,
+                page=page,
                 watcher=shown,
             )
     made = make_experiment(given, data, model)

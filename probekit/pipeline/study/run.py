@@ -25,6 +25,7 @@ from probekit.pipeline.experiment.validate import capture_key
 from probekit.progress import recorded_stage
 from probekit.provenance import digest, seal
 from probekit.report.notebooks.run_result import RunResult
+from probekit.report.pages.study_page import write_study_page
 from probekit.results.record import CELLS, FORMAT, STARTED, load_record
 from probekit.results.study import STUDY, STUDY_COLUMNS, STUDY_RECORD, StudyResult
 from probekit.results.table import TableColumn, make_table
@@ -59,9 +60,10 @@ def run_study(
     out: Path,
     workers: int | None,
     shares_cells: bool,
+    page: bool,
     watcher: Watcher,
 ) -> StudyResult:
-    """Run all cells of a study, write study.csv, and return the result.
+    """Run all cells of a study, write study.csv and report.html, and return the result.
 
     A cell that fails is reported, and its row has the error; the other cells are run.
 
@@ -73,6 +75,7 @@ def run_study(
         shares_cells: whether processes of this machine may run whole cells at the same time. They
             do if memory allows as many as there are workers; otherwise they share the sites of one
             cell after the other.
+        page: whether to write report.html.
         watcher: receives the number of finished cells, and messages.
 
     Raises:
@@ -84,7 +87,8 @@ def run_study(
     with exclusive(folder, _BUSY.format(folder)), recorded_stage(folder, watcher) as watched:
         # Until the study ends, workers wait for its next cell.
         write_atomic(folder / STARTED, datetime.now(UTC).isoformat(timespec="seconds"))
-        (folder / STUDY_RECORD).unlink(missing_ok=True)
+        for name in (STUDY_RECORD, "report.html"):
+            (folder / name).unlink(missing_ok=True)
         rows = list[dict[str, Any]]()
         job = _CellJob(run_one, folder, workers, watched)
         watched.progress("cells", 0, len(study.cells))
@@ -106,7 +110,10 @@ def run_study(
         }
         write_atomic(folder / STUDY_RECORD, seal(record, FORMAT))
         (folder / STARTED).unlink()
-    return StudyResult(folder)
+        result = StudyResult(folder)
+        if page:
+            write_study_page(result)
+    return result
 
 
 def _rows(

@@ -34,7 +34,7 @@ def place(tmp_path_factory):
 
 
 def start(place, out, **options):
-    options = {"workers": 1, "progress": False, "cache_root": place.cache} | options
+    options = {"workers": 1, "progress": False, "page": False, "cache_root": place.cache} | options
     return run(place.folder / "small.yaml", out=out, **options)
 
 
@@ -72,7 +72,7 @@ def test_a_cell_that_fails_is_reported_and_the_others_are_run(place, finished, c
     assert finished.failed["cell"].tolist() == ["nouns-C-0.01", "nouns-C-1"]
     others = finished.table[finished.table["error"] == ""]
     assert others["score"].notna().all()
-    out = ["--out", place.folder / "alone", "--cache", place.cache, "--workers", 1]
+    out = ["--out", place.folder / "alone", "--cache", place.cache, "--workers", 1, "--no-page"]
     ended = call("run", place.folder / "small.yaml", *out)
     assert ended.code == 1
     assert "Error in cell nouns-C-1: " in ended.stderr
@@ -85,10 +85,21 @@ def test_one_data_set_at_four_settings_is_captured_once(place, tmp_path, monkeyp
     monkeypatch.chdir(place.folder)
     cache = tmp_path / "cache"
     settings = place.folder / "small.yaml"
-    result = run(settings, over=FOUR, out=tmp_path, cache_root=cache, workers=1, progress=False)
+    options = {"out": tmp_path, "cache_root": cache, "workers": 1, "progress": False, "page": False}
+    result = run(settings, over=FOUR, **options)
     assert result.table["score"].notna().tolist() == [True] * 4
     assert len(computed) == 1
     assert len(caches_in(cache)) == 1
+
+
+def test_the_pages_of_the_study_and_its_cells_are_written_unless_refused(
+    place, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(place.folder)
+    result = start(place, tmp_path, over={"data": ["rows.csv"]}, page=True)
+    assert "cells/rows/" in result.report.read_text("utf-8")
+    assert (result.folder / result.table.loc[0, "folder"] / "report.html").exists()
+    assert start(place, tmp_path, over={"data": ["rows.csv"]}).report is None
 
 
 def test_cells_side_by_side_have_the_same_tables(place, finished, tmp_path, monkeypatch):
