@@ -5,7 +5,7 @@ and of the best single site, and the share of draws whose difference has p < 0.0
 scores should be 0.50 and the share at most 0.05; with a signal that is the same at all sites, the
 share in which the stack is better should be at most 0.025. The second has the mean cosine of a
 direction with the true one, its mean estimate from halves of the groups, the mean absolute error of
-the estimate, and the mean cosine with bootstrap draws of the groups, which promises too much.
+the estimate, and the mean cosine with bootstrap draws of the groups, which is too high.
 """
 
 import argparse

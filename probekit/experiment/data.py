@@ -306,7 +306,7 @@ def read_examples(data: DataSection, values: Sequence[str] = ()) -> Dataset:
 
 
 def read_negatives(data: DataSection, file: str, format: TableFormat) -> Dataset:
-    """Return the examples of a file of negatives, whose labels are their texts and mean nothing.
+    """Return the examples of a file of negatives; their labels have no meaning.
 
     Args:
         data: gives folder and columns; the file needs no columns of labels, ids and splits.

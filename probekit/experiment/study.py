@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
@@ -187,9 +188,11 @@ def make_study(document: Document, over: Mapping[str, Any] | None = None) -> Stu
         if key == DATA:
             axes[key] = list(_data_values(place, listed, base.get(DATA), document, source))
         else:
-            axes[key] = [_value(key, (*place, n), one) for n, one in enumerate(listed)]
-    for values in product(*axes.values()):
-        name = "-".join(value.label for value in values)[:_LONGEST_NAME].rstrip("._-")
+            axes[key] = _values(key, place, listed)
+    for number, values in enumerate(product(*axes.values()), start=1):
+        name = "-".join(value.label for value in values).rstrip("._-")
+        if len(name) > _LONGEST_NAME:
+            name = f"{name[:_LONGEST_NAME]}-{number}"
         if name.casefold() in cells:
             pairs = zip(values, axes.values(), strict=True)
             alike = [one for one, axis in pairs if sum(one.label == v.label for v in axis) > 1]
@@ -248,6 +251,19 @@ def _lists(source: Document) -> Iterator[tuple[KeyPath, list[Any]]]:
             text = f"over.{key} is {one_line(listed)}. Write a list of values, such as [a, b]; a "
             raise ConfigError(source.put(place, f"{text}single value belongs to `{key}` itself."))
         yield place, listed
+
+
+def _values(key: str, place: KeyPath, listed: Sequence[Any]) -> list[_Value]:
+    """Return the values of a key other than `data`; those with one label are numbered."""
+    values = [_value(key, (*place, n), one) for n, one in enumerate(listed)]
+    labels = Counter(value.label.casefold() for value in values)
+    if len({value.text for value in values}) < len(values):  # an error, which names the label
+        return values
+    return [
+        value._replace(label=f"{key.rpartition('.')[2]}-{n}") if labels[label] > 1 else value
+        for n, value in enumerate(values, start=1)
+        for label in [value.label.casefold()]
+    ]
 
 
 def _value(key: str, place: KeyPath, content: Any) -> _Value:

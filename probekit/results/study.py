@@ -23,6 +23,7 @@ from probekit.results.verdict import RIVALS
 
 STUDY, STUDY_RECORD = "study.csv", "study.json"
 MOST_CELLS = 20  # of the text of a result
+FIRST = "bag_of_words"  # the rival that cells are compared with, if it was measured
 
 # Columns of study.csv; after the first two there is one for each varied key but `data`.
 STUDY_COLUMNS = (
@@ -139,22 +140,33 @@ class StudyResult:
 
     def __repr__(self) -> str:
         """Return the result as text: a line for each of the first cells, by what they add."""
-        rows = self.table.sort_values("bag_of_words_difference", ascending=False, kind="stable")
-        rows = rows[rows["error"] == ""]
+        rival = next(iter(measured_rivals(self.table)), FIRST)
+        rows, title = by_lead(self.table, rival), TARGETS[rival].title
         n_failed = len(self.failed)
         lines = [f"Study {self.record.study}: {self.record.question or 'no question'}"]
         lines += [f"{counted(len(self.table), 'cell')}, {n_failed} of them failed"]
         for _, row in rows.head(MOST_CELLS).iterrows():
             score = format_number(row["score"], row["ci_low"], row["ci_high"])
-            words = signed(row["bag_of_words_difference"])
-            p = format_p(row["bag_of_words_p"])
-            lines.append(
-                f"  {row['cell']}: {row['metric']} {score}, to bag of words {words} (p {p})"
-            )
+            lead, p = signed(row[f"{rival}_difference"]), format_p(row[f"{rival}_p"])
+            lines.append(f"  {row['cell']}: {row['metric']} {score}, to {title} {lead} (p {p})")
         if len(rows) > MOST_CELLS:
             lines.append(f"  and {len(rows) - MOST_CELLS} more")
         lines.append(f"Page: {self.report}" if self.report else f"Folder: {self.folder}")
         return "\n".join([*lines, "Also: .table, .failed, .record"])
+
+
+def by_lead(table: pd.DataFrame, rival: str) -> pd.DataFrame:
+    """Return the finished cells, those that are most better than a rival first."""
+    rows = table[table["error"] == ""]
+    signs = rows["metric"].map(lambda name: METRICS[name].sign if name else 1)
+    lead = rows[f"{rival}_difference"] * signs
+    return rows.loc[lead.sort_values(ascending=False, kind="stable").index]
+
+
+def measured_rivals(table: pd.DataFrame) -> list[str]:
+    """Return the rivals that any cell has a difference from, the one of the answer first."""
+    rivals = [name for name in RIVALS if table[f"{name}_difference"].notna().any()]
+    return sorted(rivals, key=FIRST.__ne__)
 
 
 # Results of a comparison with a rival. A rival that predicts the same for all rows has no test of
@@ -230,15 +242,17 @@ def compared_settings(table: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
         table: the rows of study.csv.
         keys: the varied keys; `data` is ignored.
     """
-    rows = table[table["score"].notna()]
-    rows = rows[rows["metric"].isin(rows["metric"].mode()[:1])]
+    main = table.loc[table["score"].notna(), "metric"].mode()[:1]
+    rows = table.assign(score=table["score"].where(table["metric"].isin(main)))
     settings, found = [key for key in keys if key != "data"], []
     for key in settings:
         others = [other for other in settings if other != key]
-        scores = rows.pivot_table(index=["dataset", *others], columns=key, values="score")
+        index = ["dataset", *others]
+        scores = rows.pivot_table(index=index, columns=key, values="score", dropna=False)
         values = [value for value in table[key].unique() if value in scores]
         for a, b in combinations(values, 2):
-            by_data = (scores[a] - scores[b]).dropna().groupby("dataset").mean()
+            pairs = (scores[a] - scores[b]).groupby("dataset")
+            by_data = pairs.mean()[pairs.count() == pairs.size()]
             one, p = signed_rank(by_data.to_numpy())
             found.append((key, a, b, len(by_data), one.value, one.low, one.high, p))
     columns = ["key", "a", "b", "n", "difference", "ci_low", "ci_high", "p"]

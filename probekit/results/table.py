@@ -202,6 +202,8 @@ PAGE_TABLES: Mapping[str, Mapping[str, ColumnType]] = {
         "difference_high": "number",
         "p": "number",
         "n_sites": "count",
+        "n_test": "count",
+        "C": "number",
     },
 }
 

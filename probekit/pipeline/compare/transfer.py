@@ -123,7 +123,8 @@ def transfer(
     Probes of all data sets together, and of all but the tested one, are scored, too.
 
     The probes are those of ordinary runs: same folds, same regularisation strength, and the same
-    scores on their own test rows. Activations are read from and written to the same caches.
+    scores on their own test rows; but metrics of one label refer to the positive label of the first
+    data set. Activations are read from and written to the same caches.
 
     Args:
         experiments: at least two experiments or paths of files that differ only in their data.
@@ -495,14 +496,15 @@ def _monitors(
         prober, negatives, fit = train.prober, train.negatives, result.fits[spec.text]
         if negatives is None:
             continue
-        monitor, code = negatives.experiment.monitor, prober.data.positive_code
+        monitor, positive = negatives.experiment.monitor, sets[0].prober.positive
         assert monitor is not None
-        assert code is not None  # of two labels it is the rarer one
+        assert positive is not None  # of two labels it is the rarer one
+        code = list(prober.data.classes).index(positive)
 
         def detected(
             X: Features, prober: Prober = prober, fit: FittedLayers = fit, code: int = code
         ) -> Floats:
-            """Return the scores (n_samples,) for the positive class of the training set."""
+            """Return the scores (n_samples,) for the positive class of the first set."""
             scores = fit.class_scores(X.astype(np.float64), len(prober.data.classes))
             unknown = np.zeros(len(scores), dtype=np.int64)
             return class_scores(ClassPredictions.of_scores(unknown, scores, spec.logits), code)
@@ -515,7 +517,7 @@ def _monitors(
                 np.concatenate(of_negatives),
                 negatives.rows.groups,
                 detected(x[tested.test_rows]),
-                tested.data.y[tested.test_rows] == prober.positive,
+                tested.data.y[tested.test_rows] == positive,
                 tested.resamples_of(spec.text),
             )
             yield from ({"train": train.name, "test": test.name} | row for row in rows)

@@ -239,7 +239,9 @@ def prepare(experiment: Experiment) -> TextRows:
 def _negatives(
     experiment: Experiment, monitor: MonitorSection, rows: TextRows, encoder: TextEncoder
 ) -> TextRows:
-    """Return the rows of the monitor's negatives, without those whose text is among the data.
+    """Return the rows of the monitor's negatives, without texts and groups that are in the data.
+
+    Of equal texts the first one is used.
 
     The findings are those about the negatives alone.
 
@@ -251,17 +253,25 @@ def _negatives(
     if experiment.data.positive is None and len(set(rows.dataset.labels)) != 2:
         raise ConfigError("a monitor detects one of two classes; name it in `data.positive`.")
     dataset = read_negatives(experiment.data, monitor.negatives, monitor.format)
-    n_read, known = len(dataset), {example.text for example in rows.dataset.examples}
-    new = [index for index, one in enumerate(dataset.examples) if one.text not in known]
+    n_read, context = len(dataset), rows.config.n_ctx
+    dataset, tokens, plans, findings = _plan(experiment, dataset, encoder, context)
+    # Texts are compared as they are read. A repeated one says nothing new, nor does a known group.
+    known = {example.text for example in rows.dataset.examples}
+    has_groups = experiment.data.columns.group is not None
+    known_groups, new = set(rows.dataset.groups) if has_groups else set(), []
+    for index, (one, group) in enumerate(zip(dataset.examples, dataset.groups, strict=True)):
+        if one.text not in known and group not in known_groups:
+            new.append(index)
+            known.add(one.text)
     if not new:
-        raise DataError(f"all texts of {monitor.negatives} are among the data.")
-    dataset, tokens, plans, findings = _plan(
-        experiment, dataset.select(new), encoder, rows.config.n_ctx
-    )
+        raise DataError(f"all texts or groups of {monitor.negatives} are among the data.")
+    n_known = len(dataset) - len(new)
+    if n_known:
+        dataset, tokens, plans, findings = _plan(experiment, dataset.select(new), encoder, context)
     if len(dataset) < n_read:
         message = (
-            f"{n_read - len(dataset):,} of {counted(n_read, 'negative')} are not used: "
-            f"{n_read - len(new):,} because their text is among the data."
+            f"{n_read - len(dataset):,} of {counted(n_read, 'negative')} are not used: {n_known:,} "
+            "because their text or group is among the data, or their text occurs before."
         )
         findings.append(Finding("info", "negatives", " ".join([message, *dataset.notes])))
     for fpr in monitor.fpr:

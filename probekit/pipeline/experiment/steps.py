@@ -46,7 +46,7 @@ from probekit.pipeline.measure.significance import (
     scored,
     source_rows,
 )
-from probekit.pipeline.measure.stack import stack_rows
+from probekit.pipeline.measure.stack import write_stack
 from probekit.probes.prober import Prober
 from probekit.probes.score.scored import SiteResult
 from probekit.probes.targets import HEADLINE
@@ -177,8 +177,7 @@ def run_source(
             )
             write_monitor(folder, source, probers, table, cache_root, watched)
             if experiment.probe.layers == "stack":
-                stacked = stack_rows(source, probers, results, table)
-                folder.write("stack.csv", csv_text(pd.DataFrame(stacked)))
+                write_stack(folder, source, probers, results, table)
             prompts = _write_attention(source, folder)
             norms = source.norms()
         with step("intervene"):

@@ -222,6 +222,8 @@ def _of_study(study: Study, watcher: Watcher) -> ValidationReport:
 def capture_key(experiment: AnyExperiment) -> str:
     """Return a digest that cells of a study share if they read the same activations."""
     settings = experiment.model_dump(mode="json", exclude={"data": {"name", "positive"}})
+    for column in ("label", "group", "id", "split"):  # activations do not depend on them
+        settings["data"].get("columns", {}).pop(column, None)
     names = ("model", "activations", "data", "tokens", "capture")
     return digest_json({name: settings.get(name) for name in names})
 

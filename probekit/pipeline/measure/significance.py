@@ -306,7 +306,8 @@ def source_rows(
         predictions, groups = take(of_all, own), prober.data.groups[prober.test_rows[own]]
         guess = metrics_of(chance := prober.chance(predictions, fold))[metric]
         score, scored = _score_of_rows(predictions, metric, groups, 1.0), Interval(*[np.nan] * 3)
-        if isinstance(inside, RowPredictions):
+        # No probe inside the sources was fitted on a source that is a single group.
+        if isinstance(inside, RowPredictions) and len(np.unique(groups)) > 1:
             scored = _score_of_rows(take(inside, own), metric, groups, WIDER_OVER_FOLDS)
         row = {
             "source": dict(rows.dataset.examples[split.test[0]].values)[column],

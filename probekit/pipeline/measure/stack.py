@@ -12,8 +12,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from probekit.files import csv_text
 from probekit.lazy_rows import LazyRows
 from probekit.pipeline.experiment.source import Source
+from probekit.pipeline.measure.run_folder import RunFolder
 from probekit.probes.arrays import Floats
 from probekit.probes.fitters import outputs_of
 from probekit.probes.prober import Prober
@@ -30,6 +32,8 @@ def stack_rows(
     source: Source, probers: Sequence[Prober], results: Sequence[SiteResult], table: pd.DataFrame
 ) -> list[dict[str, Any]]:
     """Return the rows of stack.csv: one for each metric; empty without a selected probe.
+
+    Only the difference of the main metric has a p-value.
 
     The stack is a probe like any other, whose features are the scores of the probes of one kind at
     all sites of a position. Scores of a training row are those of fits without its fold, so that
@@ -51,7 +55,7 @@ def stack_rows(
         table, target="task", split="test", probe=kind, position=chosen["position"]
     ).drop_duplicates(["site", "head"])
     penalties = {
-        site_with_head(row["site"], row["head"]): None if np.isnan(row["C"]) else float(row["C"])
+        site_with_head(row["site"], row["head"]): None if pd.isna(row["C"]) else float(row["C"])
         for _, row in fits.iterrows()
     }
     columns = [
@@ -59,7 +63,7 @@ def stack_rows(
         for site in source.rows.selections
         if site.text in penalties
     ]
-    second = ProbeSpec("ridge" if prober.settings.reads_numbers else "logistic")
+    second = ProbeSpec("ridge_regression" if prober.settings.reads_numbers else "logistic")
     settings = replace(
         prober.settings,
         kinds=(second,),
@@ -97,13 +101,30 @@ def stack_rows(
                 "difference": difference.value,
                 "difference_low": limited.ci_low,
                 "difference_high": limited.ci_high,
-                "p": difference.p,
+                "p": difference.p if score.metric == prober.main_metric else None,
                 "n_sites": len(columns),
                 "n_test": len(resamples.group_of_row),
                 "C": score.C,
             }
         )
     return rows
+
+
+def write_stack(
+    folder: RunFolder,
+    source: Source,
+    probers: Sequence[Prober],
+    results: Sequence[SiteResult],
+    table: pd.DataFrame,
+) -> None:
+    """Write stack.csv, if a probe was selected; the arguments are those of `stack_rows`.
+
+    Raises:
+        StoreError: the file cannot be written.
+    """
+    rows = stack_rows(source, probers, results, table)
+    if rows:
+        folder.write("stack.csv", csv_text(pd.DataFrame(rows)))
 
 
 def site_scores(
@@ -128,4 +149,7 @@ def site_scores(
         scores[held_out] = outputs_of(fit, X.select(held_out), n_classes)
     if n_classes is None:
         return scores[:, None]
+    # A class that a fold has not learnt gets the lowest score.
+    is_learnt = np.isfinite(scores)
+    scores = np.where(is_learnt, scores, scores[is_learnt].min() - 1)
     return scores[:, 1:] - scores[:, :1] if n_classes == 2 else scores

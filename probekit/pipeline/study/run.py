@@ -37,6 +37,7 @@ _BUSY = (
     "its results. Or give another --out."
 )
 _LEAST_MEMORY = 500e6  # bytes of a process that runs cells
+_LEAST_SECONDS = 1.0  # of a cell that is not finished yet
 
 
 class _Messages:
@@ -120,12 +121,14 @@ def _rows(
     cells: Sequence[StudyCell], job: _CellJob, *, shares_cells: bool
 ) -> Iterator[dict[str, Any]]:
     """Yield the row of each cell, in order."""
-    first, *others = cells
-    start = time.perf_counter()
-    yield job(first)
-    seconds = (time.perf_counter() - start) * len(others)
+    # The first cell that is not finished shows how much time and memory a cell takes.
+    others, seconds = list(cells), 0.0
+    while others and seconds < _LEAST_SECONDS:
+        start = time.perf_counter()
+        yield job(others.pop(0))
+        seconds = time.perf_counter() - start
+    seconds *= len(others)
     n = min(job.workers or cpu_count(), len(others))
-    # The first cell shows how much memory a process takes.
     if not shares_cells or n < 2 or n * max(peak_memory(), _LEAST_MEMORY) > available_memory():
         yield from map(job, others)
         return

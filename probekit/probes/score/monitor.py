@@ -124,7 +124,7 @@ def monitor_rows(
     predictions = ClassPredictions(truth, truth, 2, scores, positive=1)
     for fpr in rates:
         threshold, bound = fixed_threshold(negatives, groups, fpr)
-        # The metrics then read the alarms of this threshold, whatever their names say of its rate.
+        # The metrics read these alarms; the rate in their names has no meaning here.
         alarmed = with_alarms(predictions, np.full(len(RATES), threshold))
         row = {
             "fpr": fpr,

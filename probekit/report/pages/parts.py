@@ -164,7 +164,7 @@ def source_parts(rows: pd.DataFrame | None, v: Verdict) -> Iterator[FigurePart]:
         "folds mix the sources. Bars: 95 % intervals over groups. Line and band: mean over "
         f"{counted(v.sources.n, 'source')}, with its interval over sources if there are at least "
         "3. Nominally 95 %, it contained the expected score on a new source in 89 % of simulations "
-        "or more where sources differ by degrees, but in as few as 44 % where one source in ten "
+        "or more where sources differ by degrees, but in as few as 47 % where one source in ten "
         "fails: then read the worst source, not the mean.",
         f"{metric_name(v.metric)} by source, worst first: {'; '.join(listed)}.",
         height=7 + 2.2 * max(len(rows), 3),
@@ -250,9 +250,9 @@ NULL_OF_COSINES = (
 )
 _OF_HALVES = ("half_cosine", "certainty")  # columns
 HALVES_OF_GROUPS = (
-    " Certainty: probes of one half of the groups and of the other have a mean cosine of {low} to "
-    "{high}, depending on the site, over {n} random divisions. The probe of all groups then has an "
-    "expected cosine of {least} to {most} with that of unlimited groups."
+    " Certainty: two probes, each of one half of the groups, have a mean cosine of {low} to "
+    "{high}, depending on the site, over {n} random divisions. The expected cosine of the probe of "
+    "all groups with that of unlimited groups is then {least} to {most}."
 )
 MOST_CONFUSED = 6  # pairs named in the description of a matrix
 

@@ -22,9 +22,7 @@ from probekit.report.pages.table import Cell, Column, ResultTable
 from probekit.report.sentences.answer import rival_name
 from probekit.report.sentences.comparisons import difference_words
 from probekit.report.sentences.studies import (
-    by_lead,
     first_names,
-    measured_rivals,
     settings_answer,
     study_answer,
     study_warnings,
@@ -36,8 +34,10 @@ from probekit.results.study import (
     STUDY,
     WORSE,
     StudyResult,
+    by_lead,
     compared_cells,
     compared_settings,
+    measured_rivals,
 )
 from probekit.results.table import differs, metric_name, placed, site_names, ticks
 
@@ -286,7 +286,7 @@ def _cell_table(table: pd.DataFrame, rivals: list[str], metric: str) -> ResultTa
             (
                 Cell(row["cell"], url=quote(f"{row['folder']}/report.html")),
                 *([metric_name(row["metric"])] if has_metrics else []),
-                f"{row['n']:,.0f}",
+                "–" if np.isnan(row["n"]) else f"{row['n']:,.0f}",
                 _number(format_number(row["score"], row["ci_low"], row["ci_high"])),
                 _number(format_number(row[first])),
                 _number(difference_words(difference)),

@@ -10,27 +10,18 @@ from probekit.amounts import FEWEST_UNITS, LEVEL, counted, joined_names, percent
 from probekit.probes.score.metric_table import METRICS
 from probekit.report.sentences.answer import p_words, rival_name
 from probekit.report.sentences.comparisons import difference_words
-from probekit.results.study import ABOVE_CHANCE, BETTER, WORSE, compared_cells
+from probekit.results.study import (
+    ABOVE_CHANCE,
+    BETTER,
+    FIRST,
+    WORSE,
+    compared_cells,
+    measured_rivals,
+)
 from probekit.results.table import metric_name
-from probekit.results.verdict import RIVALS
 
-FIRST = "bag_of_words"  # the rival of the answer, if it was measured
 MOST_NAMES = 5  # cells that a warning names
 MANY_REPEATED = 0.05  # share of test rows whose text occurs in their training rows
-
-
-def by_lead(table: pd.DataFrame, rival: str) -> pd.DataFrame:
-    """Return the finished cells, those that are most better than a rival first."""
-    rows = table[table["error"] == ""]
-    signs = rows["metric"].map(lambda name: METRICS[name].sign if name else 1)
-    lead = rows[f"{rival}_difference"] * signs
-    return rows.loc[lead.sort_values(ascending=False, kind="stable").index]
-
-
-def measured_rivals(table: pd.DataFrame) -> list[str]:
-    """Return the rivals that any cell has a difference from, the one of the answer first."""
-    rivals = [name for name in RIVALS if table[f"{name}_difference"].notna().any()]
-    return sorted(rivals, key=FIRST.__ne__)
 
 
 def study_answer(table: pd.DataFrame) -> str:
@@ -39,12 +30,9 @@ def study_answer(table: pd.DataFrame) -> str:
     found, name = compared_cells(table, rival), _name(table, rival)
     constant, n_failed = int(found["is_constant"].sum()), int((table["error"] != "").sum())
     by_holm, by_fdr = (found[column].value_counts() for column in ("holm", "fdr"))
-    beats, n_beaten, n_fdr = (
-        f"beats {name}",
-        *(one.get(BETTER, 0) + one.get(ABOVE_CHANCE, 0) for one in (by_holm, by_fdr)),
-    )
-    if constant == len(found):
-        beats = "is above chance"
+    n_beaten = by_holm.get(BETTER, 0) + by_holm.get(ABOVE_CHANCE, 0)
+    n_fdr = by_fdr.get(BETTER, 0) + by_fdr.get(ABOVE_CHANCE, 0)
+    beats = "is above chance" if len(found) and constant == len(found) else f"beats {name}"
     text = (
         f"The probe {beats} in {n_beaten} of {counted(len(table), 'cell')} (Holm; {n_fdr} with a "
         f"false discovery rate of {percent(LEVEL)})."
