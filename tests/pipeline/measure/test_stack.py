@@ -1,5 +1,6 @@
 """A probe of the scores of all sites, which are held out for its training rows."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -7,12 +8,12 @@ import pytest
 from sklearn.metrics import roc_auc_score
 
 from probekit.errors import ConfigError
-from probekit.pipeline.measure.stack import site_scores
+from probekit.pipeline.measure.stack import site_scores, stack_rows
 from probekit.probes.data import ProbeData
 from probekit.probes.prober import Prober
-from probekit.probes.settings import ProbeSettings
+from probekit.probes.settings import ProbeSettings, ProbeSpec
 from probekit.results.selection import chosen_row
-from probekit.results.table import PAGE_TABLES, only
+from probekit.results.table import PAGE_TABLES, RESULTS, make_table, only
 from tests.pipeline.planted import QUICK
 
 
@@ -34,6 +35,29 @@ def _direction(fitted, X):
         X[fitted.rows], [(fitted.column, 1.0)], [np.ones(len(fitted.rows), dtype=bool)]
     )
     return fit[0].layers[0].weight[0]
+
+
+@pytest.mark.parametrize("kind", ["ridge_regression", "mass_mean", "logistic"])
+def test_stack_of_numbers_of_kinds_without_penalty_and_with_a_rare_label(kind):
+    generator, reads_numbers = np.random.default_rng(0), kind == "ridge_regression"
+    X = generator.normal(size=(120, 4))
+    y = X[:, 0].astype(str) if reads_numbers else np.where(X[:, 0] > 0, "yes", "no")
+    if kind == "logistic":
+        y[[0, 1]] = "rare"  # in one training group, so that a fold has not learnt it
+    groups = (np.arange(120) // 2).astype(str)
+    data = ProbeData(y, groups, groups, train=np.arange(80), test=np.arange(80, 120))
+    settings = ProbeSettings(kinds=(ProbeSpec(kind),), control_draws=0, baselines=())
+    prober, site = Prober(data, settings), SimpleNamespace(text="blocks.0.hook_resid_post")
+    result = prober.site(X)
+    metric = prober.main_metric
+    place = {"site": site.text, "head": None, "position": "last", "main_metric": metric}
+    result = replace(result, place=place)
+    rows = SimpleNamespace(selections=[site], positions=[SimpleNamespace(text="last")])
+    source = SimpleNamespace(rows=rows, block=lambda *_: X)
+    found = stack_rows(source, [prober], [result], make_table(result.rows, RESULTS))
+    (row,) = [row for row in found if row["metric"] == metric]
+    assert row["value"] == pytest.approx(row["single"], abs=0.1)
+    assert [one["metric"] for one in found if one["p"] is not None] == [metric]
 
 
 def test_stack_is_compared_with_the_selected_probe(planted):
