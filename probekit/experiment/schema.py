@@ -348,7 +348,7 @@ class Experiment(SettingsFile):
                 "`monitor` needs a single test set, without `split.folds` and `split.leave_out`",
                 "monitor",
             )
-        tasks = {spec.task for spec in self.probe.settings().kinds}
+        tasks = {spec.task for kind in self.probe.kinds for spec in kind.specs}
         if self.monitor is not None and tasks != {"classification"}:
             raise rule_error("`monitor` needs kinds of probe that classify each row", "monitor")
         if self.split.word_disjoint and tokens.sweep:
@@ -404,7 +404,7 @@ def check_probe(
                 "`split.leave_out`",
                 "probe.layers",
             )
-        if {spec.task for spec in probe.settings().kinds} & {"text", "tree"}:
+        if {spec.task for kind in probe.kinds for spec in kind.specs} & {"text", "tree"}:
             raise rule_error(
                 "`layers: stack` needs kinds of probe that read each row", "probe.layers"
             )

@@ -204,7 +204,7 @@ class Transfer:
         """
         site, probe = self.chosen
         rows = only(self.scores, metric=self.metric, site=site, probe=probe)
-        others = rows[(rows["train"] != rows["test"]) & rows["train"].isin(self.names)]
+        others = rows[(rows["train"] != rows["test"]) & rows["train"].isin(list(self.names))]
         others = others.sort_values(
             ["train", "test"], key=lambda names: names.map(list(self.names).index)
         )

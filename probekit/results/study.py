@@ -225,8 +225,8 @@ def compared_cells(table: pd.DataFrame, rival: str) -> pd.DataFrame:
 def compared_settings(table: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
     """Return the paired differences over data sets of each two values of each varied key.
 
-    A data set counts once, with the mean over the values of the other keys; data sets in which a
-    cell of either value failed, and cells with another main metric than most, are left out.
+    A data set counts once, with the mean over the values of the other keys. Pairs in which a cell
+    failed, and cells with another main metric than most, are left out.
 
     Columns: `key`, the values `a` and `b`, `n` data sets, the median `difference` a - b with
     `ci_low` and `ci_high`, `p` of `signed_rank`, and `p_holm`, adjusted for all comparisons. The
@@ -247,12 +247,10 @@ def compared_settings(table: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
     settings, found = [key for key in keys if key != "data"], []
     for key in settings:
         others = [other for other in settings if other != key]
-        index = ["dataset", *others]
-        scores = rows.pivot_table(index=index, columns=key, values="score", dropna=False)
+        scores = rows.pivot_table(index=["dataset", *others], columns=key, values="score")
         values = [value for value in table[key].unique() if value in scores]
         for a, b in combinations(values, 2):
-            pairs = (scores[a] - scores[b]).groupby("dataset")
-            by_data = pairs.mean()[pairs.count() == pairs.size()]
+            by_data = (scores[a] - scores[b]).dropna().groupby("dataset").mean()
             one, p = signed_rank(by_data.to_numpy())
             found.append((key, a, b, len(by_data), one.value, one.low, one.high, p))
     columns = ["key", "a", "b", "n", "difference", "ci_low", "ci_high", "p"]

@@ -198,6 +198,7 @@ def prepare(experiment: Experiment) -> TextRows:
     check_examples(experiment, dataset)
     n_read = len(dataset)
     encoder = text_encoder(experiment, tokenizer)
+    dataset, tokens, plans, findings = _plan(experiment, dataset, encoder, config.n_ctx)
     for number, text in enumerate(experiment.attention.texts):
         n_tokens = len(encoder.encode(text).ids)
         if not 0 < n_tokens <= config.n_ctx:
@@ -205,7 +206,6 @@ def prepare(experiment: Experiment) -> TextRows:
                 raise ConfigError(
                     f"{text[:60]!r} has {n_tokens} tokens; allowed: 1 to {config.n_ctx}."
                 )
-    dataset, tokens, plans, findings = _plan(experiment, dataset, encoder, config.n_ctx)
     positions = tuple(
         position_rows(position, plan, dataset, tokens, tokenizer)
         for position, plan in zip(experiment.tokens.positions, plans, strict=True)
@@ -241,9 +241,7 @@ def _negatives(
 ) -> TextRows:
     """Return the rows of the monitor's negatives, without texts and groups that are in the data.
 
-    Of equal texts the first one is used.
-
-    The findings are those about the negatives alone.
+    Of equal texts the first one is used. The findings are those about the negatives alone.
 
     Raises:
         MissingError: the file does not exist.
@@ -255,7 +253,7 @@ def _negatives(
     dataset = read_negatives(experiment.data, monitor.negatives, monitor.format)
     n_read, context = len(dataset), rows.config.n_ctx
     dataset, tokens, plans, findings = _plan(experiment, dataset, encoder, context)
-    # Texts are compared as they are read. A repeated one says nothing new, nor does a known group.
+    # Texts are compared as they are read. A repeated one is not new, nor is a known group.
     known = {example.text for example in rows.dataset.examples}
     has_groups = experiment.data.columns.group is not None
     known_groups, new = set(rows.dataset.groups) if has_groups else set(), []
