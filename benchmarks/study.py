@@ -13,8 +13,7 @@ from itertools import cycle, islice
 from pathlib import Path
 
 import probekit
-from probekit.report.sentences.studies import by_lead, study_answer
-from probekit.results.study import StudyResult, compared_cells
+from probekit.results.study import StudyResult, by_lead, compared_cells, study_answer
 from scripts.bundled.study import COLUMNS, TASKS
 from scripts.bundled.table import rows_as_csv
 
