@@ -13,7 +13,8 @@ from itertools import cycle, islice
 from pathlib import Path
 
 import probekit
-from probekit.results.study import StudyResult, by_lead, compared_cells, study_answer
+from probekit.report.sentences.studies import study_answer
+from probekit.results.study import StudyResult, by_lead, compared_cells
 from scripts.bundled.study import COLUMNS, TASKS
 from scripts.bundled.table import rows_as_csv
 
