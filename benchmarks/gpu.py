@@ -51,7 +51,7 @@ from probekit.probes.solve.fits import SEARCH_TOLERANCE, fit_columns
 from probekit.probes.solve.solver import Problem, Solver
 from probekit.products import check_device
 
-ROUNDS, N_CTX, FOLDS = 5, 512, 5
+ROUNDS, N_CTX, FOLDS = 3, 512, 5
 GRID = tuple(10.0 ** np.linspace(-4, 0, 10))
 
 
@@ -62,7 +62,7 @@ def captures(device: str, *, small: bool) -> Iterator[str]:
     config, dtype = GPT2Config(n_positions=N_CTX, **sizes), dtype_on(device)
     kind: dict[str, Any] = {"device": device, "dtype": getattr(torch, dtype)}
     at_once, rounds = batch_tokens(device) // N_CTX, 2 if small else ROUNDS
-    tokens = random_tokens(at_once * (2 if small else 32), N_CTX)
+    tokens = random_tokens(at_once * (2 if small else 8), N_CTX)
     n_tokens = len(tokens) * N_CTX
     sites = [f"blocks.{layer}.hook_resid_post" for layer in range(config.n_layer)]
     sites = ["blocks.0.hook_resid_pre", *sites]

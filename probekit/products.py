@@ -41,6 +41,7 @@ _PID_AT_IMPORT = os.getpid()  # differs in a forked process
 if hasattr(os, "register_at_fork"):  # absent on Windows, which has no fork
     os.register_at_fork(after_in_child=partial(torch.set_num_threads, 1))  # see is_forked
 _QUERIES_AT_ONCE = 4  # 16 bytes of float32
+_SUMMED_ROWS = 4096  # rows that `weighted_sums` sums at once
 START_UP = 4.0  # seconds for a new process to import the modules of a job
 
 
@@ -205,11 +206,17 @@ def gram(rows: Tensor) -> Tensor:
 def weighted_sums(values: Tensor, rows: Tensor) -> Tensor:
     """Return values rows (k, d) for values (k, n) and rows (n, d), without a gradient.
 
-    With one CPU thread, numpy is faster than oneDNN for few sums; see `gram` for more threads.
+    With one CPU thread, numpy is faster than oneDNN for few sums; see `gram` for more threads. Sums
+    over many rows are sums of partial ones, which are more precise.
 
     >>> weighted_sums(torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0, 0.0], [0.0, 5.0]]))
     tensor([[ 3., 10.]])
     """
+    if len(rows) > _SUMMED_ROWS:
+        whole = len(rows) - len(rows) % _SUMMED_ROWS
+        parts = values[:, :whole].unflatten(1, (-1, _SUMMED_ROWS)).transpose(0, 1)
+        sums = (parts @ rows[:whole].unflatten(0, (-1, _SUMMED_ROWS))).sum(dim=0)
+        return sums + weighted_sums(values[:, whole:], rows[whole:])
     if rows.device.type != "cpu" or torch.get_num_threads() > 1:
         return linear(values, rows.T)
     return torch.from_numpy(values.detach().numpy() @ rows.detach().numpy())

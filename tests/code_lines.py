@@ -15,7 +15,7 @@ PACKAGE = Path(__file__).parents[1] / "probekit"
 BUDGETS = {
     "report": 8109,
     "pipeline": 7256,
-    "probes": 6191,
+    "probes": 6196,
     "model": 4650,
     "activations": 2633,
     "cli": 2141,
@@ -25,7 +25,7 @@ BUDGETS = {
     "results": 2221,
     "training": 859,
     "analysis": 496,
-    "": 1649,  # the files at the top
+    "": 1657,  # the files at the top
 }
 NO_CODE = (
     tokenize.COMMENT,

@@ -10,7 +10,7 @@ from torch.func import grad, jacfwd, jvp, vmap
 
 from probekit import products
 from probekit.model.layers.modules import Linear
-from probekit.products import GELU, GELU_TANH, SILU, gram, linear, threads
+from probekit.products import GELU, GELU_TANH, SILU, gram, linear, threads, weighted_sums
 
 _ACTIVATIONS = (GELU, GELU_TANH, SILU)
 
@@ -217,3 +217,11 @@ def test_the_measurement_leaves_the_caller_s_torch_as_it_is(monkeypatch):
     assert products._measured_library() in ("oneDNN", "MKL")
     assert torch.equal(torch.get_rng_state(), state)
     assert torch.get_num_threads() == n_threads
+
+
+@pytest.mark.parametrize("n_rows", [100, 8192, 10_001])
+def test_weighted_sums_of_many_rows_are_precise(n_rows):
+    generator = torch.Generator().manual_seed(0)
+    values, rows = (torch.rand(n, n_rows, generator=generator) for n in (3, 5))
+    exact = values.double() @ rows.double().T
+    torch.testing.assert_close(weighted_sums(values, rows.T).double(), exact, rtol=3e-7, atol=0)

@@ -99,7 +99,7 @@ def solve_hinge(
     curvature = np.append(2 * fetched((rows**2).mean(axis=0)) + penalty, 2.0)
     scaling = 1.0 / np.sqrt(curvature)
     # Rows that are summed at once.
-    step = rows_of_block(rows.shape[1]) if is_accelerator(device) else len(rows)
+    step = rows_of_block(rows.shape[1], device) if is_accelerator(device) else len(rows)
 
     def objective(point: Floats) -> tuple[float, Floats]:
         """Return the mean objective and its gradient in scaled parameters."""

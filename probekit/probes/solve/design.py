@@ -72,7 +72,7 @@ class DesignRows:
     @property
     def _at_once(self) -> int:
         """The number of rows of a block."""
-        return rows_of_block(self.raw.shape[1])
+        return rows_of_block(self.raw.shape[1], self.device)
 
     @cached_property
     def _stored(self) -> Tensor:

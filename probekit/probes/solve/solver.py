@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from probekit.lazy_rows import LazyRows, fetched, rows_of_block
+from probekit.memory import available_memory, is_accelerator
 from probekit.probes.arrays import Codes, Features, Floats, Mask, Rows
 from probekit.probes.solve.coordinates import hessian_size
 from probekit.probes.solve.descent import MEMORY, Minimum, StoppingRule, descend
@@ -250,6 +251,9 @@ def _solved(
 
 def _batches(design: Design, tasks: Sequence[_Task]) -> Iterator[list[_Task]]:
     """Yield batches of tasks with the same number of classes that fit into the memory limits."""
+    device, most = design.rows.device, BATCH_BYTES
+    if is_accelerator(device):
+        most = max(most, int(available_memory(device) / 8))
     by_size: dict[int, list[_Task]] = defaultdict(list)
     for task in tasks:
         by_size[task.n_scores].append(task)
@@ -259,9 +263,10 @@ def _batches(design: Design, tasks: Sequence[_Task]) -> Iterator[list[_Task]]:
         n_groups = len({task.group for task in alike})
         # Numbers that each score of a task needs in memory; a group shares its Hessian.
         of_hessian = hessian_size(n_coordinates) * n_groups / len(alike)
-        of_block = SCORE_TENSORS * min(rows_of_block(n_coordinates), len(design.rows))
+        n_rows = min(rows_of_block(n_coordinates, device), len(design.rows))
+        of_block = SCORE_TENSORS * n_rows
         n_numbers = of_block + 2 * MEMORY * n_coordinates + of_hessian
-        most_tasks = BATCH_BYTES / (n_numbers * n_scores * design.variances.itemsize)
+        most_tasks = most / (n_numbers * n_scores * design.variances.itemsize)
         n_batches = math.ceil(len(alike) / max(1, int(most_tasks)))
         for indices in np.array_split(np.arange(len(alike)), n_batches):
             yield [alike[index] for index in indices]
