@@ -214,9 +214,9 @@ def weighted_sums(values: Tensor, rows: Tensor) -> Tensor:
     """
     if len(rows) > _SUMMED_ROWS:
         whole = len(rows) - len(rows) % _SUMMED_ROWS
-        parts = values[:, :whole].unflatten(1, (-1, _SUMMED_ROWS)).transpose(0, 1)
-        sums = (parts @ rows[:whole].unflatten(0, (-1, _SUMMED_ROWS))).sum(dim=0)
-        return sums + weighted_sums(values[:, whole:], rows[whole:])
+        of_parts = values[:, :whole].reshape(len(values), -1, _SUMMED_ROWS).transpose(0, 1)
+        parts = of_parts @ rows[:whole].reshape(-1, _SUMMED_ROWS, rows.shape[1])
+        return parts.sum(dim=0) + weighted_sums(values[:, whole:], rows[whole:])
     if rows.device.type != "cpu" or torch.get_num_threads() > 1:
         return linear(values, rows.T)
     return torch.from_numpy(values.detach().numpy() @ rows.detach().numpy())
