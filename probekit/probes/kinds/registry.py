@@ -74,6 +74,38 @@ def at_least(estimator: Any, **lower_bounds: int) -> None:
             raise ConfigError(f"{name} is {value!r}, but must be an integer of at least {bound}.")
 
 
+def parse_rule(text: str) -> tuple[str, float]:
+    """Return name and number of a rule such as `rolling:10`; the number is 0 if it has none.
+
+    Raises:
+        UnknownNameError: The rule does not exist.
+        ConfigError: The number is missing, superfluous, too small, or no number.
+
+    >>> parse_rule("softmax:0.5"), parse_rule("max")
+    (('softmax', 0.5), ('max', 0.0))
+    """
+    name, _, number = text.partition(":")
+    if name not in RULES:
+        raise UnknownNameError(f"Unknown rule {text!r} of aggregate. {nearest(name, RULES)}")
+    needed = RULES[name]
+    if needed is None:
+        if number:
+            raise ConfigError(f"The rule {name} of aggregate has no number, but is {text!r}.")
+        return name, 0.0
+    meaning, least = needed
+    try:
+        value = float(number)
+    except ValueError:
+        value = math.nan
+    if not least <= value < math.inf or (name == "rolling" and value % 1):
+        kind = "an integer" if name == "rolling" else "a number"
+        raise ConfigError(
+            f"The rule {name} of aggregate needs its {meaning}, {kind} of at least {least:g}, such "
+            f"as {{{name}: {10 if name == 'rolling' else '1.0'}}}, but is {text!r}."
+        )
+    return name, value
+
+
 if TYPE_CHECKING:
     from sklearn.base import BaseEstimator
 
@@ -82,6 +114,20 @@ C_GRID = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
 ALPHAS = (1.0, 10.0, 100.0, 1e3, 1e4)
 MLP_ALPHAS = (0.1, 1.0, 10.0)
 POOLED_C = (1e-2, 1e-1, 1.0, 10.0)
+
+# Rules by which a probe of tokens scores a text: the name of their number, and its smallest value;
+# None for rules without a number. See `probekit.probes.aggregation`.
+RULES: Mapping[str, tuple[str, float] | None] = MappingProxyType(
+    {
+        "mean": None,
+        "max": None,
+        "rolling": ("number of tokens", 1),
+        "softmax": ("temperature", 1e-3),
+        "multimax": None,
+        "attention": None,
+    }
+)
+AGGREGATE = ("mean", "max", "rolling:10", "softmax:1")
 
 Option: TypeAlias = bool | int
 Task = Literal["classification", "regression", "tree", "text"]
@@ -278,6 +324,15 @@ _ROWS = (
         "probekit.probes.kinds.attention_pooled:AttentionPooledProbe",
         task="text",
         grid=("C", POOLED_C),
+        logits=True,
+        offers=("scores",),
+    ),
+    ProbeKind(
+        "aggregated",
+        "Logistic regression on tokens, whose scores a rule combines into a score of the text.",
+        "probekit.probes.kinds.aggregated:AggregatedProbe",
+        task="text",
+        grid=("C", C_GRID),
         logits=True,
         offers=("scores",),
     ),
