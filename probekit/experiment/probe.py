@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, WithJsonSchema, field_validator, model_validator
 
 from probekit.amounts import LEVEL, counted
 from probekit.errors import ConfigError
-from probekit.probes.kinds.registry import KINDS
+from probekit.probes.kinds.registry import KINDS, parse_rule
 from probekit.probes.score.metric_table import SELECTING
 from probekit.probes.settings import (
     ProbeSettings,
@@ -93,6 +93,19 @@ class KindSection(Section):
         return tuple(ProbeSpec(self.kind, tuple(sorted(one.items()))) for one in several)
 
 
+def _rule_text(given: Any) -> Any:
+    """Return a rule such as {rolling: 10} as `rolling:10`; other values unchanged."""
+    is_mapping = isinstance(given, dict) and len(given) == 1
+    return ":".join(str(part) for item in given.items() for part in item) if is_mapping else given
+
+
+Rule = Annotated[
+    str,
+    BeforeValidator(_rule_text),
+    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "object", "maxProperties": 1}]}),
+]
+
+
 class ProbeSection(Section):
     """Probes, controls and statistics."""
 
@@ -117,6 +130,13 @@ class ProbeSection(Section):
         description="inverse regularisation strength: a number, or a list of at least one; inner "
         "cross-validation selects one",
         json_schema_extra=_allows_one,
+    )
+    aggregate: Annotated[tuple[Rule, ...], Field(strict=False, min_length=1)] | None = Field(
+        None,
+        description="rules that combine the scores of a text's tokens into a score of the text, "
+        "one of which is selected like C, for `kind: aggregated`; that is the kind if `kinds` is "
+        f"not given; null is {', '.join(_DEFAULTS.aggregate)}",
+        examples=[["mean", "max", {"rolling": 10}, {"softmax": 1.0}, "multimax", "attention"]],
     )
     folds: int = Field(
         _DEFAULTS.folds, ge=2, le=100, description="number of folds of the inner cross-validation"
@@ -165,6 +185,23 @@ class ProbeSection(Section):
         _DEFAULTS.seed, description="random seed for folds, control labels and resamples"
     )
 
+    @model_validator(mode="before")
+    @classmethod
+    def _rules_imply_kind(cls, given: Any) -> Any:
+        if isinstance(given, dict) and given.get("aggregate") and "kinds" not in given:
+            return given | {"kinds": [{"kind": "aggregated"}]}
+        return given
+
+    @field_validator("aggregate")
+    @classmethod
+    def _are_rules(cls, rules: Any) -> Any:
+        for number, rule in enumerate(rules or ()):
+            try:
+                parse_rule(rule)
+            except ConfigError as error:
+                raise rule_error(str(error).removesuffix("."), number) from error
+        return rules and unique_items(rules)
+
     @field_validator("C", "baselines")
     @classmethod
     def _are_given_once(cls, items: Any) -> Any:
@@ -190,6 +227,8 @@ class ProbeSection(Section):
         if 0 < self.permutations < fewest:
             none = f"with {counted(self.permutations, 'permutation')} no p-value is below {LEVEL}"
             raise rule_error(f"{none}; give at least {fewest}, or 0 for none", "permutations")
+        if self.aggregate is not None and "aggregated" not in {one.kind for one in self.kinds}:
+            raise rule_error("`aggregate` requires `kinds: [{kind: aggregated}]`", "aggregate")
         key = "metric"  # the key that an error names
         try:
             if self.metric is not None:
@@ -208,4 +247,5 @@ class ProbeSection(Section):
     def settings(self, device: str = "cpu") -> ProbeSettings:
         """Return the settings of the probes, with the device to compute on."""
         values = self.model_dump(exclude={"kinds", "permutations"})
+        values["aggregate"] = self.aggregate or _DEFAULTS.aggregate
         return ProbeSettings(kinds=self._specs, device=device, **values)

@@ -289,7 +289,7 @@ class Experiment(SettingsFile):
         data, tokens, position = self.data, self.tokens, self.tokens.position
         check_interventions(self.interventions, self.measure, data.pairs, tokens.sweep)
         has_reply = data.columns.reply is not None
-        pools = any(kind.kind == "attention_pooled" for kind in self.probe.kinds)
+        pools = [kind.kind for kind in self.probe.kinds if kind.specs[0].task == "text"]
         check_probe(self.probe, data.positive, self.split, is_split=data.is_split)
         if self.split.word_disjoint and tokens.sweep:
             raise rule_error(
@@ -297,9 +297,7 @@ class Experiment(SettingsFile):
                 "split.word_disjoint",
             )
         if pools and "all" not in (position.at, position.pieces):
-            raise rule_error(
-                "attention_pooled requires `tokens.position: {at: all}`", "probe.kinds"
-            )
+            raise rule_error(f"{pools[0]} requires `tokens.position: {{at: all}}`", "probe.kinds")
         if has_reply and not tokens.chat:
             raise rule_error(
                 "data.columns.reply requires `tokens.chat: true`", "data.columns.reply"

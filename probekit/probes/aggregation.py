@@ -22,12 +22,17 @@ Gemini, section 3, for multimax.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from probekit.probes.kinds.registry import parse_rule
+from probekit.probes.solve.layers import AffineLayer, FittedLayers
+
+if TYPE_CHECKING:  # that module imports torch and scikit-learn
+    from probekit.probes.kinds.attention_pooled import TokensOfTexts
 
 Floats = NDArray[np.float64]
 
@@ -96,3 +101,34 @@ class Aggregation:
         """
         texts = np.split(outputs, starts[1:])
         return np.array([self.running(text, n_out)[-1] for text in texts])
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class AggregatedFit(FittedLayers):
+    """Result of one fit: one layer that scores raw tokens, and the rule of a text."""
+
+    aggregation: Aggregation
+
+    @property
+    def n_out(self) -> int:
+        """Number of scores of a text: 1 for two classes, else one per class."""
+        return 1 if len(self.classes) == 2 else len(self.classes)
+
+    def text_scores(self, texts: TokensOfTexts) -> Floats:
+        """Return the scores (n_texts, n_out) of each text."""
+        outputs = self.scores(texts.tokens)
+        return self.aggregation.of_texts(outputs, texts.starts.tolist(), self.n_out)
+
+    def calibrated(self, slope: float, shift: Floats) -> AggregatedFit:
+        """Return the fit whose scores of texts are slope * score + shift (n_out,)."""
+        ((weight, bias),) = self.layers
+        weight, bias = slope * weight, slope * bias
+        name, _ = parse_rule(self.aggregation.rule)
+        if name == "multimax":  # each head gets its part of the shift
+            bias = bias + np.tile(shift * len(shift) / len(bias), len(bias) // len(shift))
+        else:
+            bias[: self.n_out] += shift
+        if name == "attention":  # the score of the query keeps its scale
+            weight[self.n_out :] /= slope
+        aggregation = replace(self.aggregation, unit=slope * self.aggregation.unit)
+        return replace(self, layers=(AffineLayer(weight, bias),), aggregation=aggregation)

@@ -18,7 +18,7 @@ from probekit.errors import ConfigError, DataError
 from probekit.lazy_rows import LazyRows
 from probekit.probes.arrays import Codes, Floats, Mask, Rows
 from probekit.probes.controls.control_task import why_no_control
-from probekit.probes.data import ProbeData, names_of
+from probekit.probes.data import GroupedTokens, ProbeData, names_of
 from probekit.probes.fitters import FittedRows, LabelColumn
 from probekit.probes.score.exchange import LabelExchange
 from probekit.probes.score.metric_table import METRICS
@@ -261,6 +261,13 @@ class Prober:
             self._add(result, of_splits)
             task = of_splits[0][0]  # it has a fit if the kind is a stack of layers
             if self._all_rows is not None and task.fit is not None:
+                if spec.task == "text":
+                    rows = np.sort(np.concatenate([self.data.train, self.data.test]))
+                    tokens = GroupedTokens.of(rows, self.data.examples)
+                    probe = self._splits[0].text_probe(spec, X, tokens)
+                    result.fits[spec.text], result.penalties[spec.text] = probe.fit_, probe.C_
+                    steps[-1](1, 1)
+                    continue
                 refit = self._all_rows.tuned(spec, X, steps[-1])
                 result.fits[spec.text] = refit.solution
                 result.penalties[spec.text] = refit.penalty

@@ -10,7 +10,7 @@ the weights, so that other tools can apply the files with matrix products alone.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -24,6 +24,7 @@ from scipy.special import log_softmax
 
 from probekit.errors import ConfigError, DataError, MissingError, path_of
 from probekit.files import inside, write_atomic
+from probekit.probes.aggregation import Aggregation
 from probekit.probes.solve.layers import AffineLayer, apply_layers, unit_rows
 from probekit.provenance import digest, digest_json, pretty_json
 
@@ -290,7 +291,8 @@ class SavedProbe:
     Attributes:
         layers: weight (n_out, n_in) and bias (n_out,) of each layer, with a ReLU between layers.
             The last has one output for a number or for two classes (the score of the second), else
-            one per class.
+            one per class. An aggregated probe has one layer of tokens, with the outputs that its
+            rule reads; see `aggregation`.
         classes: the labels in the order of the scores; empty for a probe of numbers.
         facts: the metadata.
 
@@ -327,16 +329,27 @@ class SavedProbe:
             )
         if not all(np.isfinite(array).all() for layer in layers for array in layer):
             raise DataError("The weights contain NaN or infinity. Fit the probe again.")
-        n_scores = len(layers[-1].weight)
+        n_scores = self.n_scores if self.aggregation else len(layers[-1].weight)
         wrong = [label for label in self.classes if not isinstance(label, str)]
         if wrong or len(set(self.classes)) < len(self.classes):
             raise DataError(f"Classes must be distinct strings, but are {list(self.classes)}.")
-        expected = len(self.classes) if len(self.classes) > 2 else 1
-        if len(self.classes) == 1 or n_scores != expected:
+        if len(self.classes) == 1 or n_scores != self.n_scores:
             raise DataError(
                 f"{n_scores} scores do not match {len(self.classes)} classes. A number or two "
                 "classes need one score; more classes need one score each."
             )
+
+    @property
+    def aggregation(self) -> Aggregation | None:
+        """The rule of an aggregated probe, which scores whole texts; None for other probes."""
+        known = self.facts.hyperparameters
+        names = [one.name for one in fields(Aggregation)]
+        return Aggregation(**{name: known[name] for name in names}) if "rule" in known else None  # type: ignore[arg-type]
+
+    @property
+    def n_scores(self) -> int:
+        """The number of scores: 1 for a number or two classes, else one per class."""
+        return len(self.classes) if len(self.classes) > 2 else 1
 
     @property
     def n_features(self) -> int:
@@ -382,10 +395,23 @@ class SavedProbe:
     def scores(self, X: ArrayLike) -> Floats:
         """Return the scores of raw rows X (n_samples, n_features).
 
-        The shape is (n_samples,) for two classes or a number, else (n_samples, n_classes).
+        The shape is (n_samples,) for two classes or a number, else (n_samples, n_classes). The rows
+        of an aggregated probe are the tokens of one text, and a score is that of the text up to a
+        token; the last one is the score of the text.
 
         Raises:
             DataError: X has the wrong number of features, or contains NaN or infinity.
+        """
+        outputs = self.outputs(X)
+        if self.aggregation is not None:
+            outputs = self.aggregation.running(outputs, self.n_scores)
+        return outputs[:, 0] if outputs.shape[1] == 1 else outputs
+
+    def outputs(self, X: ArrayLike) -> Floats:
+        """Return the outputs (n_samples, n_out) of the last layer for raw rows X.
+
+        Raises:
+            DataError: see `scores`.
         """
         rows = np.asarray(X, dtype=np.float64)
         if rows.ndim != 2 or rows.shape[1] != self.n_features:
@@ -399,8 +425,7 @@ class SavedProbe:
                 f"{len(wrong)} of {len(rows)} rows contain NaN or infinity, first row {wrong[0]}. "
                 "Remove these rows."
             )
-        scores = apply_layers(self.layers, rows)
-        return scores[:, 0] if scores.shape[1] == 1 else scores
+        return apply_layers(self.layers, rows)
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
         """Return the predicted label (n_samples,) of each row, or its predicted number.

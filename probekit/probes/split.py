@@ -162,9 +162,9 @@ class SplitProber:
         """Return the scores of one kind of probe at one site.
 
         The first is the score of the task on the test rows. For kinds that predict each row by
-        itself, the validation score of the task follows. Then, if requested, follow test score,
-        validation score and selectivity of the control task, description lengths (not for numbers
-        or a single block of rows) and the learning curve.
+        itself, and for aggregated probes, the validation score of the task follows. Then, if
+        requested, follow test score, validation score and selectivity of the control task,
+        description lengths (not for numbers or a single block of rows) and the learning curve.
 
         Args:
             spec: the kind of probe.
@@ -176,9 +176,9 @@ class SplitProber:
         """
         target = "random_weights" if random else "task"
         if spec.task in ("text", "tree"):
-            scored = self._by_text(spec, X, target)
+            of_texts = self._by_text(spec, X, target)
             on_fit(1, 1)
-            return [scored]
+            return of_texts
         labels = [self.task] if random else [self.task, *self._controls]
         rows, fitter = self.fitted.rows, self.fitted.fitter(spec)
         X = LazyRows.of(X)
@@ -310,19 +310,43 @@ class SplitProber:
             scores.append(self._scored(predictions, task.labels, facts, metric=metric))
         return scores
 
-    def _by_text(self, spec: ProbeSpec, X: Rows, target: str) -> Scored:
+    def text_probe(self, spec: ProbeSpec, X: Rows, tokens: GroupedTokens) -> Any:
+        """Return the probe of a kind that reads whole texts or dependency trees, fitted on some.
+
+        X (n_rows, n_features) contains the features of all rows of the data.
+        """
+        data, rows = self.data, tokens.rows
+        arguments: dict[str, Any] = {"typical": typical_rows(data, rows)}
+        column, inside = data.y if spec.task == "tree" else self.task, LazyRows.of(X).select(rows)
+        if spec.task == "text":
+            arguments |= {"units": data.groups[rows], "judge": self._rate_texts}
+        if spec.kind == "aggregated":
+            judge = self.fitted.judge(spec)
+            arguments |= {"judge": judge, "positive": data.positive_code}
+        read = inside if spec.kind == "aggregated" else inside[:]
+        return spec.build(self.settings).fit(read, column[rows], tokens.example_of_row, **arguments)
+
+    def _by_text(self, spec: ProbeSpec, X: Rows, target: str) -> list[Scored]:
         """Return the test score of a kind that reads whole texts or dependency trees.
+
+        The validation score of an aggregated probe follows.
 
         There is no control task: a random label for each word would give a text several labels.
         The chance level of a kind that reads trees is the score of the linear chain.
         """
         data, train, test = self.data, self.train_tokens, self.test_tokens
-        arguments: dict[str, Any] = {"typical": typical_rows(data, train.rows)}
-        column = data.y if spec.task == "tree" else self.task
-        if spec.task == "text":
-            arguments |= {"units": data.groups[train.rows], "judge": self._rate_texts}
-        probe = spec.build(self.settings)
-        probe.fit(X[train.rows], column[train.rows], train.example_of_row, **arguments)
+        probe = self.text_probe(spec, X, train)
+        facts = FitFacts(
+            probe=spec.text,
+            target=target,
+            n_train=len(train.first),
+            C=getattr(probe, "C_", None),
+            n_iter=probe.n_iter_,
+            converged=probe.converged_,
+            seed=self.settings.seed,
+        )
+        if spec.kind == "aggregated":
+            return self._aggregated(spec, probe, X, facts)
         predictions: Predictions
         chance: Predictions
         if spec.task == "tree":
@@ -337,16 +361,34 @@ class SplitProber:
                 truth, scores, are_logits=False, positive=positive
             )
             chance = uninformed(self.task[train.first], predictions)
-        facts = FitFacts(
-            probe=spec.text,
-            target=target,
-            n_train=len(train.first),
-            C=getattr(probe, "C_", None),
-            n_iter=probe.n_iter_,
-            converged=probe.converged_,
-            seed=self.settings.seed,
+        return [Scored((predictions,), (chance,), data.groups[test.first], facts)]
+
+    def _aggregated(self, spec: ProbeSpec, probe: Any, X: Rows, facts: FitFacts) -> list[Scored]:
+        """Return the test score of an aggregated probe, and its validation score."""
+        train, test, fitted = self.train_tokens, self.test_tokens, self.fitted
+        inside = train.first[probe.known_]
+        codes, folds = self.task[inside], probe.fold_of_text_
+        held_out = fitted.held_out(spec, codes, probe.held_out_, folds)
+        outputs = probe.class_scores(
+            LazyRows.of(X).select(test.rows), test.example_of_row, fitted.n_classes
         )
-        return Scored((predictions,), (chance,), data.groups[test.first], facts)
+        labels = self.task[train.first]
+        predictions = fitted.predictions(spec, self.task[test.first], outputs, labels)
+        if fitted.positive is not None:
+            assert isinstance(predictions, ClassPredictions)
+            assert isinstance(held_out, ClassPredictions)
+            predictions = with_alarms(predictions, fixed_thresholds(held_out))
+        fewest = len(labels) - int(np.bincount(folds).max())
+        metric = self.settings.main_metric
+        pairs = [
+            (predictions, labels, test.first, facts, None),
+            (held_out, codes, inside, replace(facts, n_train=fewest, split="validation"), metric),
+        ]
+        test_scored, validation = (
+            Scored((one,), (uninformed(column, one),), self.data.groups[rows], of_fits, metric=name)
+            for one, column, rows, of_fits, name in pairs
+        )
+        return [replace(test_scored, fit=probe.fit_), validation]
 
     def _rate_texts(self, truth: Codes, scores: Floats, fold_of_row: Codes) -> float:
         """Return the main metric of held-out scores (n_texts, n_classes); higher is better."""

@@ -43,6 +43,7 @@ from probekit.pipeline.experiment.source import Source
 from probekit.pipeline.measure.run_folder import RunFolder, probe_path
 from probekit.probes.arrays import Floats
 from probekit.probes.fitters import FittedRows
+from probekit.probes.kinds.registry import kind_of
 from probekit.probes.prober import Prober
 from probekit.probes.saved_probe import SavedProbe, probe_files
 from probekit.probes.score.metrics import ClassPredictions
@@ -111,6 +112,12 @@ class SelectedProbe:
         """The labels, in the order of their codes."""
         return np.array(self.prober.data.classes, dtype=str)
 
+    @property
+    def reads_texts(self) -> bool:
+        """Whether the probe predicts whole texts instead of rows."""
+        kind = kind_of(str(self.row["probe"]))
+        return kind is not None and kind.task == "text"
+
     def saved(self, site: str) -> SavedProbe | None:
         """Return the saved probe of the same kind at a site; None if there is none."""
         offset = self.source.rows.positions[self.position].offset
@@ -173,13 +180,11 @@ def write_selected_probe(
         return
     X = source.block(site, position)
     chosen = SelectedProbe(row, predictions, source, position, prober, site, X, folder.path)
-    with threads(1):  # last digits depend on their number, which can change under load
-        scatter = scatter_rows(chosen)
-    tables = {
-        "confusion.csv": confusion_rows(chosen),
-        "scatter.csv": scatter,
-        "cosines.csv": cosine_rows(chosen, watcher, workers, seconds),
-    }
+    tables = {"confusion.csv": confusion_rows(chosen)}
+    if not chosen.reads_texts:  # whose rows are tokens
+        with threads(1):  # last digits depend on their number, which can change under load
+            tables["scatter.csv"] = scatter_rows(chosen)
+        tables["cosines.csv"] = cosine_rows(chosen, watcher, workers, seconds)
     for name, content in tables.items():
         if not content.empty:
             folder.write(name, csv_text(content))

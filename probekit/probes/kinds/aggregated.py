@@ -25,7 +25,7 @@ from scipy.optimize import minimize
 from scipy.special import log_softmax
 
 from probekit.lazy_rows import LazyRows
-from probekit.probes.aggregation import Aggregation
+from probekit.probes.aggregation import AggregatedFit, Aggregation
 from probekit.probes.arrays import Codes, Floats, Mask
 from probekit.probes.data import fittable_insides, group_folds
 from probekit.probes.kinds.attention_pooled import (
@@ -54,37 +54,6 @@ HEADS = 4  # of multimax
 KINKED_PROGRESS = 1e-6  # smallest relative decrease of the objective of multimax
 LEAST_SLOPE, LARGEST_SLOPE = 1e-3, 1e3  # of the calibration, for scores of standard deviation 1
 OWN_WEIGHTS = ("multimax", "attention")  # rules that do not use the shared probe of tokens
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class AggregatedFit(FittedLayers):
-    """Result of one fit: one layer that scores raw tokens, and the rule of a text."""
-
-    aggregation: Aggregation
-
-    @property
-    def n_out(self) -> int:
-        """Number of scores of a text: 1 for two classes, else one per class."""
-        return 1 if len(self.classes) == 2 else len(self.classes)
-
-    def text_scores(self, texts: TokensOfTexts) -> Floats:
-        """Return the scores (n_texts, n_out) of each text."""
-        outputs = self.scores(texts.tokens)
-        return self.aggregation.of_texts(outputs, texts.starts.tolist(), self.n_out)
-
-    def calibrated(self, slope: float, shift: Floats) -> AggregatedFit:
-        """Return the fit whose scores of texts are slope * score + shift (n_out,)."""
-        ((weight, bias),) = self.layers
-        weight, bias = slope * weight, slope * bias
-        name, _ = parse_rule(self.aggregation.rule)
-        if name == "multimax":  # each head gets its part of the shift
-            bias = bias + np.tile(shift * len(shift) / len(bias), len(bias) // len(shift))
-        else:
-            bias[: self.n_out] += shift
-        if name == "attention":  # the score of the query keeps its scale
-            weight[self.n_out :] /= slope
-        aggregation = replace(self.aggregation, unit=slope * self.aggregation.unit)
-        return replace(self, layers=(AffineLayer(weight, bias),), aggregation=aggregation)
 
 
 class _MultiMax(PooledObjective):
@@ -295,7 +264,7 @@ class AggregatedProbe(TextProbe):
         else:
             (fit,) = solver.solve([Problem(token_codes, self.C_, len(shares))], stopping)
             final = _with_rule(fit, aggregation)
-        self.fit_ = replace(final.calibrated(*calibrations[best]), classes=np.arange(n_classes))
+        self.fit_ = replace(final.calibrated(*calibrations[best]), classes=self.classes_)
         self.n_iter_, self.converged_ = max(final.n_iter, 1), final.converged
         return self
 

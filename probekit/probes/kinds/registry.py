@@ -334,7 +334,7 @@ _ROWS = (
         task="text",
         grid=("C", C_GRID),
         logits=True,
-        offers=("scores",),
+        offers=("scores", "probabilities", "alarms"),
     ),
 )
 KINDS: Mapping[str, ProbeKind] = MappingProxyType({kind.name: kind for kind in _ROWS})
