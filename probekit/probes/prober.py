@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from math import ceil
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -143,6 +144,29 @@ class Prober:
         """The rows that `SiteResult.fits` are fitted on."""
         return self._splits[0].fitted if self._all_rows is None else self._all_rows
 
+    @property
+    def saved_tokens(self) -> GroupedTokens:
+        """The tokens of the texts that `SiteResult.fits` of kinds that read texts are fitted on."""
+        if self._all_rows is None:
+            return self._splits[0].train_tokens
+        rows = np.sort(np.concatenate([self.data.train, self.data.test]))
+        return GroupedTokens.of(rows, self.data.examples)
+
+    def text_probe(self, spec: ProbeSpec, X: Rows) -> Any:
+        """Return the probe of a kind that reads texts, fitted on `saved_tokens`."""
+        return self._splits[0].text_probe(spec, X, self.saved_tokens)
+
+    def tested_texts(
+        self, spec: ProbeSpec, X: Rows, saved: Any
+    ) -> Iterator[tuple[Any, GroupedTokens]]:
+        """Yield, for each split, the probe of its training texts and the tokens of its test texts.
+
+        `saved` is the probe that `text_probe` returns: that of a single split.
+        """
+        for split in self._splits:
+            fitted = split.text_probe(spec, X, split.train_tokens) if self.is_nested else saved
+            yield fitted, split.test_tokens
+
     def chance(self, predictions: Predictions, fold: int, draw: int | None = None) -> Predictions:
         """Return the chance level predictions for the test rows of one split.
 
@@ -262,9 +286,7 @@ class Prober:
             task = of_splits[0][0]  # it has a fit if the kind is a stack of layers
             if self._all_rows is not None and task.fit is not None:
                 if spec.task == "text":
-                    rows = np.sort(np.concatenate([self.data.train, self.data.test]))
-                    tokens = GroupedTokens.of(rows, self.data.examples)
-                    probe = self._splits[0].text_probe(spec, X, tokens)
+                    probe = self.text_probe(spec, X)
                     result.fits[spec.text], result.penalties[spec.text] = probe.fit_, probe.C_
                     steps[-1](1, 1)
                     continue

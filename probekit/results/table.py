@@ -149,6 +149,30 @@ PAGE_TABLES: Mapping[str, Mapping[str, ColumnType]] = {
         "share": "number",
         "label": "text",
     },
+    "aggregation.csv": {
+        "rule": "text",
+        "is_selected": "boolean",
+        "C": "finite",
+        "metric": "text",
+        "value": "number",
+        "n_texts": "count",
+        "auroc": "number",
+        "rho": "number",
+        "p": "number",
+        "matched": "number",
+        "low": "number",
+        "high": "number",
+        "n_pairs": "number",
+    },
+    "flagged.csv": {"label": "text", "tokens": "count", "share": "finite", "n_texts": "count"},
+    "token_scores.csv": {
+        "text": "integer",
+        "group": "text",
+        "label": "text",
+        "tokens": "count",
+        "token": "text",
+        "score": "finite",
+    },
 }
 
 

@@ -11,6 +11,8 @@ wrong.json      worst errors on the test rows: `examples` are those of the selec
                 prediction at each token; `probes` are those of the probes at single sites, whose
                 rows are in `rows`
 features.csv    features that the k-sparse probes select at their best site
+aggregation.csv, flagged.csv, token_scores.csv
+                see `aggregated_tables`
 probes/final    the final probe of a nested cross-validation
 """
 
@@ -40,6 +42,7 @@ from probekit.model.sites.catalogue import describe
 from probekit.model.sites.sites import SiteConcatenation, SiteSelection
 from probekit.pipeline.experiment.rows import Probed, Rows
 from probekit.pipeline.experiment.source import Source
+from probekit.pipeline.measure.aggregated_tables import aggregated_tables
 from probekit.pipeline.measure.run_folder import RunFolder, probe_path
 from probekit.probes.arrays import Floats
 from probekit.probes.fitters import FittedRows
@@ -180,11 +183,7 @@ def write_selected_probe(
         return
     X = source.block(site, position)
     chosen = SelectedProbe(row, predictions, source, position, prober, site, X, folder.path)
-    tables = {"confusion.csv": confusion_rows(chosen)}
-    if not chosen.reads_texts:  # whose rows are tokens
-        with threads(1):  # last digits depend on their number, which can change under load
-            tables["scatter.csv"] = scatter_rows(chosen)
-        tables["cosines.csv"] = cosine_rows(chosen, watcher, workers, seconds)
+    tables = _tables(chosen, watcher, workers, seconds)
     for name, content in tables.items():
         if not content.empty:
             folder.write(name, csv_text(content))
@@ -194,6 +193,19 @@ def write_selected_probe(
         classes = chosen.classes.tolist()
         errors = {"classes": classes, "examples": examples, "probes": probes, "rows": rows}
         folder.write("wrong.json", pretty_json(errors))
+
+
+def _tables(
+    chosen: SelectedProbe, watcher: Watcher, workers: int | None, seconds: float | None
+) -> dict[str, pd.DataFrame]:
+    """Return the tables of the selected probe by file name; some are empty."""
+    confusion = {"confusion.csv": confusion_rows(chosen)}
+    if chosen.reads_texts:
+        return confusion | aggregated_tables(chosen)
+    with threads(1):  # last digits depend on their number, which can change under load
+        scatter = scatter_rows(chosen)
+    cosines = cosine_rows(chosen, watcher, workers, seconds)
+    return confusion | {"scatter.csv": scatter, "cosines.csv": cosines}
 
 
 def find_site(rows: Rows, row: pd.Series) -> tuple[int, Probed]:

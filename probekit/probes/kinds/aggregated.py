@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -144,6 +144,14 @@ def calibration(scores: Floats, codes: Codes, n_classes: int) -> tuple[float, Fl
     return slope, point[1:] - slope * mean
 
 
+class RuleScores(NamedTuple):
+    """A rule at its best C: rating and scores (n_known, n_classes) of held-out texts."""
+
+    C: float
+    rating: float
+    scores: Floats
+
+
 @dataclass(eq=False, repr=False)
 class AggregatedProbe(TextProbe):
     """A linear probe of tokens, and a rule that combines their scores into that of a text.
@@ -164,7 +172,7 @@ class AggregatedProbe(TextProbe):
         fit_: The selected fit, an `AggregatedFit`.
         rule_: The selected rule, such as `rolling:10`.
         C_: The selected C.
-        ratings_: The best rating of each rule, at its best C, on held-out texts.
+        of_rules_: The `RuleScores` of each rule.
         known_: Mask (n_texts,) of the texts that a fit held out. Those of a fold whose other texts
             have a single label are left out.
         held_out_: The scores (n_known, n_classes) of these texts by the fits that held them out, at
@@ -256,8 +264,12 @@ class AggregatedProbe(TextProbe):
         best = best_rated(rate, truth, held_out, folds[known])
         self.rule_, self.C_, aggregation = candidates[best]
         rated = [rate(truth, output, folds[known]) for output in held_out]
-        of_rules = np.reshape(rated, (len(rules), len(grid))).max(axis=1)
-        self.ratings_ = dict(zip(rules, of_rules.tolist(), strict=True))
+        self.of_rules_ = {}
+        for place in range(0, len(rated), len(grid)):  # the candidates of one rule
+            at = place + int(np.nan_to_num(rated[place : place + len(grid)], nan=-np.inf).argmax())
+            self.of_rules_[candidates[at][0]] = RuleScores(
+                candidates[at][1], rated[at], held_out[at]
+            )
         self.known_, self.held_out_, self.fold_of_text_ = known, held_out[best], folds[known]
         if self.rule_ in own:
             final = self._own_fit(self.rule_, self.C_, texts, codes, sign)

@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 from safetensors.numpy import load_file
 
-from probekit.amounts import percent
+from probekit.amounts import LEVEL, percent, signed
 from probekit.errors import DataError
 from probekit.files import inside, write_atomic
 from probekit.probes.score.metric_table import METRICS
@@ -33,6 +33,7 @@ from probekit.report.sentences.tables import (
     RULE,
     comparison_table,
     features_tables,
+    rules_table,
     site_tables,
 )
 from probekit.report.texts import MachinePaths, class_label
@@ -63,6 +64,18 @@ CHOSEN_MINUS_RULE = (
     "Chosen minus …: the reported score minus that of the row. An interval excludes 0 exactly if "
     "its p < 0.05; * significant after adjustment: for the comparisons named in advance, or else "
     "for all comparisons."
+)
+RULES = (
+    "* selected by cross-validation. All values are of {n:,} training texts, each scored by probes "
+    "that were not fitted on it; each rule has its best C. AUROC at equal length: share of pairs "
+    "of texts, one of each label, whose lengths differ by at most 10 %, in which the positive text "
+    "has the higher score. Correlation with length: Spearman correlation of score and number of "
+    "tokens within labels."
+)
+LENGTH_OF_RULE = (
+    "Warning: the score of the selected rule, {rule}, is associated with the length of the text "
+    "(correlation within labels {rho}). A maximum grows with the number of tokens. Compare the "
+    "AUROC at equal length, and choose thresholds on texts of the lengths that are monitored."
 )
 FEATURES = (
     "At {site}, where k-sparse probes have their best cross-validated score{over_folds}; a probe "
@@ -168,6 +181,7 @@ def report_page(run_dir: Path) -> str:
             f"directions and errors are computed for at most {MOST_CLASSES}."
         )
         sections.append(page.Paragraph(not_drawn, "note"))
+    sections += _rules(run_dir)
     sections += _features(run_dir, v)
     if wrong:
         sections.append(errors_section(wrong, is_nested=v.is_nested))
@@ -218,6 +232,19 @@ def _sites(
         n = len(more.rows)
         items.append(page.Fold("The other site" if n == 1 else f"The other {n:,} sites", [more]))
     yield page.PageSection("All sites", items)
+
+
+def _rules(run_dir: Path) -> Iterator[page.PageSection]:
+    """Yield the section with the rules of an aggregated probe, if it was selected."""
+    rules = page_table(run_dir, "aggregation.csv")
+    if rules is None:
+        return
+    items: list[page.Item] = [rules_table(rules)]
+    for _, row in rules[rules["is_selected"] & (rules["p"] < LEVEL)].iterrows():
+        warning = LENGTH_OF_RULE.format(rule=row["rule"], rho=signed(row["rho"]))
+        items.append(page.Paragraph(warning, "warning"))
+    items.append(page.Paragraph(RULES.format(n=rules["n_texts"].iloc[0]), "note"))
+    yield page.PageSection("Rules that score a text", items)
 
 
 def _features(run_dir: Path, v: Verdict) -> Iterator[page.PageSection]:
