@@ -9,7 +9,8 @@ fold; they hold all tokens in memory.
 Each candidate, a rule at a C, is fitted on the training texts of each fold. Its scores of held-out
 texts are calibrated by one slope, which is above 0, and one shift per class, because a maximum of
 many scores is larger than each of them. The candidate whose held-out scores are rated best is
-selected. Slope and shifts are folded into the weights.
+selected and fitted on all texts, with the same penalty per text as in the folds. Slope and shifts
+are folded into the weights.
 """
 
 from __future__ import annotations
@@ -264,17 +265,19 @@ class AggregatedProbe(TextProbe):
         best = best_rated(rate, truth, held_out, folds[known])
         self.rule_, self.C_, aggregation = candidates[best]
         rated = [rate(truth, output, folds[known]) for output in held_out]
-        self.of_rules_ = {}
-        for place in range(0, len(rated), len(grid)):  # the candidates of one rule
-            at = place + int(np.nan_to_num(rated[place : place + len(grid)], nan=-np.inf).argmax())
-            self.of_rules_[candidates[at][0]] = RuleScores(
-                candidates[at][1], rated[at], held_out[at]
-            )
+        worst_first = np.argsort(-np.nan_to_num(rated, nan=-np.inf), kind="stable")[::-1]
+        of_rules = {
+            candidates[at][0]: RuleScores(candidates[at][1], rated[at], held_out[at])
+            for at in worst_first
+        }
+        self.of_rules_ = {rule: of_rules[rule] for rule in rules}
         self.known_, self.held_out_, self.fold_of_text_ = known, held_out[best], folds[known]
+        # The penalty per text is that of the folds, so that scores keep the calibrated scale.
+        C = self.C_ * float(np.mean([np.mean(folds != fold) for fold in used]))
         if self.rule_ in own:
-            final = self._own_fit(self.rule_, self.C_, texts, codes, sign)
+            final = self._own_fit(self.rule_, C, texts, codes, sign)
         else:
-            (fit,) = solver.solve([Problem(token_codes, self.C_, len(shares))], stopping)
+            (fit,) = solver.solve([Problem(token_codes, C, len(shares))], stopping)
             final = _with_rule(fit, aggregation)
         self.fit_ = replace(final.calibrated(*calibrations[best]), classes=self.classes_)
         self.n_iter_, self.converged_ = max(final.n_iter, 1), final.converged
