@@ -21,7 +21,6 @@ Gemini, section 3, for multimax.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -35,6 +34,7 @@ if TYPE_CHECKING:  # that module imports torch and scikit-learn
     from probekit.probes.kinds.attention_pooled import TokensOfTexts
 
 Floats = NDArray[np.float64]
+Codes = NDArray[np.int64]
 
 LEAST_LOG_WEIGHT = -700.0  # the smallest log weight of a token, whose exponential is above 0
 
@@ -91,7 +91,7 @@ class Aggregation:
             found = np.cumsum(weights * scores, axis=0) / np.cumsum(weights, axis=0)
         return self.sign * found
 
-    def of_texts(self, outputs: Floats, starts: Sequence[int], n_out: int) -> Floats:
+    def of_texts(self, outputs: Floats, starts: Codes, n_out: int) -> Floats:
         """Return the score (n_texts, n_out) of each text.
 
         Args:
@@ -117,7 +117,7 @@ class AggregatedFit(FittedLayers):
     def text_scores(self, texts: TokensOfTexts) -> Floats:
         """Return the scores (n_texts, n_out) of each text."""
         outputs = self.scores(texts.tokens)
-        return self.aggregation.of_texts(outputs, texts.starts.tolist(), self.n_out)
+        return self.aggregation.of_texts(outputs, texts.starts, self.n_out)
 
     def calibrated(self, slope: float, shift: Floats) -> AggregatedFit:
         """Return the fit whose scores of texts are slope * score + shift (n_out,)."""

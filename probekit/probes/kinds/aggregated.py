@@ -29,6 +29,7 @@ from probekit.lazy_rows import LazyRows
 from probekit.probes.aggregation import AggregatedFit, Aggregation
 from probekit.probes.arrays import Codes, Floats, Mask
 from probekit.probes.data import fittable_insides, group_folds
+from probekit.probes.kinds import base
 from probekit.probes.kinds.attention_pooled import (
     TOLERANCE,
     PooledObjective,
@@ -236,7 +237,6 @@ class AggregatedProbe(TextProbe):
         fold_of_token = np.searchsorted(used, folds[known][others.text])
         rows = LazyRows.of(texts.tokens).on(self.device)
         weights = 1.0 / np.bincount(texts.text)[texts.text]  # of a text together 1
-        token_codes = codes[texts.text]
         shares = [(folds[texts.text] != fold) * weights for fold in used]
         solver = Solver(rows, [*shares, weights], typical=texts.typical)
         stopping = StoppingRule(max_iter=self.max_iter)
@@ -244,7 +244,9 @@ class AggregatedProbe(TextProbe):
         candidates: list[tuple[str, float, Aggregation]] = []
         scores: list[Floats] = []
         if len(own) < len(rules):
-            (paths,) = search_paths(solver, [token_codes], grid, Tuning(stopping), lambda _: None)
+            (paths,) = search_paths(
+                solver, [codes[texts.text]], grid, Tuning(stopping), lambda _: None
+            )
             inside = rows.select(known[texts.text])
             of_tokens = _finite(held_out_scores(inside, paths, fold_of_token, n_classes))
         for rule, C in product(rules, grid):
@@ -254,8 +256,7 @@ class AggregatedProbe(TextProbe):
             else:
                 outputs = of_tokens[grid.index(C)][:, -n_out:]
                 candidates.append((rule, C, Aggregation(rule, sign, outputs.std() or 1.0)))
-                starts = others.starts.tolist()
-                scores.append(candidates[-1][-1].of_texts(outputs, starts, n_out))
+                scores.append(candidates[-1][-1].of_texts(outputs, others.starts, n_out))
         truth, rate = codes[known], judge or rate_scores
         calibrations = [calibration(one, truth, n_classes) for one in scores]
         held_out = [
@@ -277,10 +278,11 @@ class AggregatedProbe(TextProbe):
         if self.rule_ in own:
             final = self._own_fit(self.rule_, C, texts, codes, sign)
         else:
-            (fit,) = solver.solve([Problem(token_codes, C, len(shares))], stopping)
+            (fit,) = solver.solve([Problem(codes[texts.text], C, len(shares))], stopping)
             final = _with_rule(fit, aggregation)
         self.fit_ = replace(final.calibrated(*calibrations[best]), classes=self.classes_)
         self.n_iter_, self.converged_ = max(final.n_iter, 1), final.converged
+        base.warn_if_flat(final.layers[0].weight)
         return self
 
     def _own_scores(
