@@ -135,7 +135,8 @@ def _examples(chosen: SelectedProbe, rows: Codes, running: list[Floats]) -> pd.D
     table, sign = [], 1 if data.positive_code else -1
     readings = chosen.source.readings(probe, chosen.site, [example.text for example in texts])
     for number, (example, reading) in enumerate(zip(texts, readings, strict=True)):
-        for place, answer in enumerate(reading.answers if reading else ()):
+        assert reading is not None  # there is a model, because given activations have no texts
+        for place, answer in enumerate(reading.answers):
             score = round(sign * answer.score, 4)
             row = {"text": number, "group": example.group, "label": example.label}
             table.append(

@@ -106,7 +106,7 @@ def fit_multimax(
     scaling = Scaling.standard(measured(rows, texts.typical))
     scaled = replace(texts, tokens=scaling.lazily(rows).whole())
     objective = _MultiMax(scaled, codes, C, sign)
-    options = {"maxiter": max_iter, "maxfun": 4 * max_iter}
+    options: dict[str, float] = {"maxiter": max_iter, "maxfun": 4 * max_iter}
     options |= {"gtol": TOLERANCE, "ftol": KINKED_PROGRESS}
     start = objective.start(np.random.default_rng(seed))
     result: Any = minimize(objective, start, jac=True, method="L-BFGS-B", options=options)
