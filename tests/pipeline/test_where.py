@@ -260,7 +260,8 @@ def alarming_texts():
 @pytest.mark.parametrize("folds", ["null", "2"])
 def test_the_rule_of_an_aggregated_probe_is_chosen_saved_and_applied(load, go, folds):
     rules = "probe.aggregate=[mean, max, {rolling: 3}]"
-    experiment = load(alarming_texts(), rules, EVERY_TOKEN, f"split.folds={folds}")
+    others = ("data.positive=harm", f"split.folds={folds}")
+    experiment = load(alarming_texts(), rules, EVERY_TOKEN, *others)
     assert [kind.kind for kind in experiment.probe.kinds] == ["aggregated"]
     result = go(experiment, page=True)
     rows = pd.read_csv(result.folder / "aggregation.csv")

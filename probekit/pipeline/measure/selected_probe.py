@@ -461,10 +461,16 @@ def _example(chosen: SelectedProbe, number: int) -> Example:
     return rows.dataset.examples[int(rows.example[row])]
 
 
+def _token_read(chosen: SelectedProbe, number: int, position: int) -> tuple[int, int] | None:
+    """Return the characters of the one token that a test row reads; None if it reads several."""
+    if chosen.reads_texts:
+        return None
+    return chosen.source.rows.token_read(int(chosen.prober.test_rows[number]), position)
+
+
 def _moved(chosen: SelectedProbe, number: int, position: int) -> tuple[int, int] | None:
     """Return the characters of the probed token in the excerpt of a test row, if it is there."""
-    example, row = _example(chosen, number), int(chosen.prober.test_rows[number])
-    token = chosen.source.rows.token_read(row, position)
+    example, token = _example(chosen, number), _token_read(chosen, number, position)
     text, _, shift = excerpt(example.text, example.span)
     if token is None or not 0 <= token[0] + shift < token[1] + shift <= len(text):
         return None
@@ -527,9 +533,7 @@ def wrong_examples(chosen: SelectedProbe) -> list[dict[str, Any]]:
             **_truth(chosen, number),
             "guess": str(chosen.classes[chosen.predictions.guess[number]]),
             "ahead": worst[number],
-            "probed": chosen.source.rows.token_read(
-                int(chosen.prober.test_rows[number]), chosen.position
-            ),
+            "probed": _token_read(chosen, number, chosen.position),
             "tokens": tokens,
         }
         errors.append(error)
