@@ -32,7 +32,7 @@ from probekit.pipeline.given.source import read_given
 from probekit.pipeline.measure.probers import make_probers
 
 # Rows and features of each site of given activations, and their number.
-SIZES = {"given": (20_000, 512, 8), "wide": (4_000, 4096, 6)}
+SIZES = {"given": (40_000, 512, 12), "wide": (4_000, 4096, 6)}
 
 
 def write_given(folder: Path, n_rows: int, n_features: int, n_sites: int) -> Path:
@@ -77,7 +77,8 @@ def compare(file: Path, n_workers: int, folder: Path) -> None:
     words = ("--cache", folder / "caches")
     cells = [f"{n_workers:7}"]
     if "capture" in hours:
-        capture = ("cache", file, "--workers", n_workers, *words)
+        several = () if n_workers == 1 else ("--workers", n_workers)
+        capture = ("cache", file, *several, *words)
         (all_seconds, _), (start, _) = command(*capture), command(*capture)
         cells.append(compared(3600 * hours["capture"], all_seconds - start))
         there = [path for path in (folder / "caches").rglob("*") if path.is_file()]
@@ -85,7 +86,9 @@ def compare(file: Path, n_workers: int, folder: Path) -> None:
         cells.append("exact" if sizes == (numbers["files"], numbers["bytes"]) else f"{sizes}")
     else:
         cells += [f"{'':24}", f"{'':5}"]
-    _, peak = command("run", file, "--workers", n_workers, "--out", folder / "runs", *words)
+    _, peak = command(
+        "run", file, "--workers", n_workers, "--out", folder / "runs", "--no-page", *words
+    )
     (record,) = folder.glob("runs/*/*/run.json")
     cells.append(
         compared(3600 * hours["probing"], json.loads(record.read_text())["seconds"]["probe"])
@@ -98,7 +101,8 @@ def simulate(file: Path) -> None:
     """Print the predicted time of a hundred sites like those of given activations."""
     source = read_given(load_any_experiment(file))
     probers = make_probers(source.experiment, source.rows)
-    baselines, site, *_ = task_seconds(probers, source.widths, 1)
+    width, first = source.widths[0], source.rows.selections[0]
+    baselines, site, *_ = task_seconds(probers, [width], 1, {width: source.block(first)})
     tasks = [baselines, *[site] * 100]
     print("workers  100 sites, seconds  times as fast")
     for n_workers in (1, 2, 4, 8, 16, 32, 64):

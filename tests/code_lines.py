@@ -14,11 +14,11 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "probekit"
 BUDGETS = {
     "report": 7517,
-    "pipeline": 6477,
+    "pipeline": 6505,
     "probes": 6029,
     "model": 4650,
-    "activations": 2634,
-    "cli": 2110,
+    "activations": 2633,
+    "cli": 2112,
     "interventions": 1925,
     "experiment": 1747,
     "data": 1950,

@@ -26,7 +26,7 @@ from probekit.model.families.llama import LlamaConfig
 from probekit.model.families.neox import NeoXConfig
 from probekit.model.families.olmo2 import OLMo2Config
 from probekit.probes.score.metric_table import METRICS, SELECTING, Metric
-from probekit.results.table import DIFFERENCES, RESULTS, TableColumn
+from probekit.results.table import DIFFERENCES, RESULTS, SOURCES, TableColumn
 from probekit.section import json_schema
 from probekit.training.recipe import Recipe
 
@@ -186,6 +186,11 @@ def differences_columns() -> str:
     return _columns(DIFFERENCES)
 
 
+def sources_columns() -> str:
+    """Return the columns of sources.csv."""
+    return _columns(SOURCES)
+
+
 def sites_of(config: ModelConfig) -> str:
     """Return the table of sites of a network."""
     return table(
@@ -320,6 +325,7 @@ TABLES: dict[str, Callable[[], str]] = {
         metrics,
         recipe_keys,
         results_columns,
+        sources_columns,
     )
 } | {f"sites_of_{name}": partial(sites_of, config) for name, config in NETWORKS.items()}
 

@@ -42,7 +42,7 @@ from probekit.model.config import ModelConfig, count_components, count_parameter
 from probekit.model.families.table import config_of
 from probekit.model.network import Network
 from probekit.model.sites.catalogue import describe, layer_of
-from probekit.products import naming_lost_device, threads
+from probekit.products import naming_lost_device
 from probekit.terminal import SILENT, Watcher
 
 MissingSites = Mapping[int, Sequence[str]]  # missing sites by shard; complete shards are absent
@@ -605,7 +605,7 @@ def stream_rows(
 def estimate_seconds(
     model: Network, tokens: Sequence[IntArray], plan: RowPlan, sites: Sequence[str]
 ) -> float:
-    """Return the estimated time to compute all rows on one core, in seconds.
+    """Return the estimated time to compute all rows in this process, in seconds.
 
     One small batch is timed; of a large network, only its first blocks. The weights may be random.
     The estimate includes rows that are already cached.
@@ -625,16 +625,15 @@ def estimate_seconds(
     def timed(sites: Sequence[str]) -> float:
         times = []
         for _ in range(3):  # the first is a warm-up
-            start = time.process_time()  # does not depend on what else runs on the machine
+            start = time.perf_counter()
             for part in forward.run_batches(model, [batch], plan, sites, "float32"):
                 part.arrays()
-            times.append(time.process_time() - start)
+            times.append(time.perf_counter() - start)
         return min(times[1:])
 
-    with threads(1):
-        if n_blocks > 2 and of_block * n_blocks * batch.n_tokens > 2 * _TIMED:
-            one, two = (timed([f"blocks.{number}.hook_resid_post"]) for number in (0, 1))
-            seconds = one + (n_blocks - 1) * (two - one)
-        else:
-            seconds = timed(sites)
+    if n_blocks > 2 and of_block * n_blocks * batch.n_tokens > 2 * _TIMED:
+        one, two = (timed([f"blocks.{number}.hook_resid_post"]) for number in (0, 1))
+        seconds = one + (n_blocks - 1) * (two - one)
+    else:
+        seconds = timed(sites)
     return seconds * sum(batch.n_tokens for batch in batches) / batch.n_tokens

@@ -192,13 +192,15 @@ def plan(
     memory: float | None,
     **machines: Any,
 ) -> None:
-    """Predict files, bytes, memory and hours of a run, and what limits it.
+    """Predict size, memory and time of a run, and what limits it.
 
     Either for an experiment FILE.yaml, whose data are read, or for the capture of --tokens tokens
     by a MODEL. Use the --device of the run: batches on a GPU are larger, so that files are fewer.
     """
     from probekit.experiment.locations import is_experiment
 
+    if machines["devices"] is not None and machines["device"] == "cpu":
+        raise click.UsageError("--devices requires a --device, such as cuda.")
     # Gigabytes in bytes; 0 is no valid number of either.
     machines |= {"bandwidth": bandwidth and 1e9 * bandwidth, "memory": memory and 1e9 * memory}
     if is_experiment(what):

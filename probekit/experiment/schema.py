@@ -33,6 +33,9 @@ RESIDUAL_STREAM = (
 )
 
 
+FOLDS = 5  # outer folds inside the sources of `split.leave_out`
+
+
 class SplitSection(Section):
     """Split into train and test; `test` and `seed` are used if the data do not give a split."""
 
@@ -43,7 +46,17 @@ class SplitSection(Section):
         le=100,
         description="instead of one test set: number of outer folds of a nested cross-validation, "
         "in which each fold is tested once, at the site that is chosen on the other folds, and all "
-        "folds are scored together",
+        "folds are scored together; with `leave_out` (default 5), those of the score inside the "
+        "sources",
+    )
+    leave_out: str | None = Field(
+        None,
+        min_length=1,
+        examples=["source"],
+        description="instead of one test set: column of the data, such as data set, template, "
+        "author or language, whose values (the sources) are each the test set once; site, penalty "
+        "and threshold are chosen on the other sources, and the scores are compared with those of "
+        "a nested cross-validation inside the sources",
     )
     seed: Seed = Field(0, description="random seed for the selection of test groups")
     drop_repeated: bool = Field(
@@ -54,6 +67,14 @@ class SplitSection(Section):
     word_disjoint: bool = Field(
         False, description="whether to remove rows so that no probed word is in both train and test"
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _folds_inside_the_sources(cls, given: Any) -> Any:
+        """Fill in the number of folds that sources are compared with."""
+        if not isinstance(given, Mapping) or given.get("leave_out") is None:
+            return given
+        return {**given, "folds": FOLDS if given.get("folds") is None else given["folds"]}
 
     @model_validator(mode="after")
     def _nested_folds_stand_alone(self) -> SplitSection:
@@ -195,7 +216,7 @@ class Experiment(SettingsFile):
                     f"the experiment has data of its own, {named}: remove them, or pass no `data`."
                 )
         try:
-            examples, facts = read_tables(self.data, data, self.answer_columns)
+            examples, facts = read_tables(self.data, data, self.value_columns)
         except UnknownNameError:
             with self.at("data", "columns"):  # puts the location before the message
                 raise
@@ -275,6 +296,12 @@ class Experiment(SettingsFile):
         return tuple(dict.fromkeys(name for name in named if name is not None))
 
     @property
+    def value_columns(self) -> tuple[str, ...]:
+        """Columns whose cells the examples keep: answers, and that of `split.leave_out`."""
+        sources = () if self.split.leave_out is None else (self.split.leave_out,)
+        return tuple(dict.fromkeys((*self.answer_columns, *sources)))
+
+    @property
     def reads_numbers(self) -> bool:
         """Whether the labels are numbers."""
         return self.probe.settings().reads_numbers
@@ -333,4 +360,5 @@ def check_probe(
             "data.positive",
         )
     if split.folds is not None and is_split:
-        raise rule_error("`split.folds` requires data without a given split", "split.folds")
+        key = "split.folds" if split.leave_out is None else "split.leave_out"
+        raise rule_error(f"`{key}` requires data without a given split", key)

@@ -23,7 +23,7 @@ from probekit.probes.data import GroupedTokens, ProbeData, names_of
 from probekit.probes.fitters import FittedRows, LabelColumn
 from probekit.probes.score.exchange import LabelExchange
 from probekit.probes.score.metric_table import METRICS
-from probekit.probes.score.metrics import WIDER_OVER_FOLDS, ClassPredictions, Resamples
+from probekit.probes.score.metrics import WIDER_OVER_FOLDS, ClassPredictions, Resamples, take
 from probekit.probes.score.scored import (
     Measurement,
     Predictions,
@@ -36,7 +36,7 @@ from probekit.probes.score.scored import (
 from probekit.probes.settings import ProbeSettings, ProbeSpec
 from probekit.probes.solve.solver import OnFit
 from probekit.probes.split import SplitProber
-from probekit.probes.targets import NETWORKS, TARGETS
+from probekit.probes.targets import NETWORKS, TARGETS, WITHIN
 from probekit.products import without_tf32
 from probekit.provenance import digest
 
@@ -52,6 +52,8 @@ class Prober:
             training rows; validation scores are also given for each split, so that each can choose
             its own site.
         settings: settings for fitting and scoring.
+        within: further splits of the same test rows, whose scores have the target `WITHIN`; none
+            by default.
 
     Attributes:
         why_no_control: why there is no control task although one is requested; "" if there is one.
@@ -74,7 +76,10 @@ class Prober:
     """
 
     def __init__(
-        self, data: ProbeData | Sequence[ProbeData], settings: ProbeSettings | None = None
+        self,
+        data: ProbeData | Sequence[ProbeData],
+        settings: ProbeSettings | None = None,
+        within: Sequence[ProbeData] = (),
     ) -> None:
         splits = [data] if isinstance(data, ProbeData) else list(data)
         self.settings = settings or ProbeSettings()
@@ -83,6 +88,7 @@ class Prober:
             code = splits[0].positive_code
             positive = None if code is None else str(splits[0].classes[code])
             splits = [replace(split, positive=positive) for split in splits]
+            within = [replace(split, positive=positive) for split in within]
         self.data = splits[0]
         groups = np.unique(np.concatenate([split.groups[split.test] for split in splits]))
         if len(groups) < 2:
@@ -92,6 +98,8 @@ class Prober:
                 "least two groups. Give test at least two groups."
             )
         self._splits = [SplitProber(split, self.settings) for split in splits]
+        plain = replace(self.settings, description=False, learning_steps=0)
+        self._within = [SplitProber(split, plain) for split in within]
         self.why_no_control = ""
         if self._requests_control:
             fitted = [split.fitted.rows for split in self._splits]
@@ -127,7 +135,7 @@ class Prober:
     @property
     def test_rows(self) -> Codes:
         """The row numbers (n_test,) of the test rows."""
-        return np.concatenate([split.scored.test for split in self._splits])
+        return self._tested("", self._splits)
 
     @property
     def is_nested(self) -> bool:
@@ -138,6 +146,11 @@ class Prober:
     def n_splits(self) -> int:
         """The number of splits; each has its own fits."""
         return len(self._splits)
+
+    @property
+    def n_within(self) -> int:
+        """The number of splits whose scores have the target `WITHIN`."""
+        return len(self._within)
 
     @property
     def saved_rows(self) -> FittedRows:
@@ -167,15 +180,18 @@ class Prober:
             fitted = split.text_probe(spec, X, split.train_tokens) if self.is_nested else saved
             yield fitted, split.test_tokens
 
-    def chance(self, predictions: Predictions, fold: int, draw: int | None = None) -> Predictions:
+    def chance(
+        self, predictions: Predictions, fold: int, draw: int | None = None, *, within: bool = False
+    ) -> Predictions:
         """Return the chance level predictions for the test rows of one split.
 
         Args:
             predictions: predictions of the task, or of one draw of the control task.
             fold: the number of the split.
             draw: the number of that draw; None for the task.
+            within: whether the split is one of those with the target `WITHIN`.
         """
-        return self._splits[fold].chance(predictions, draw)
+        return (self._within if within else self._splits)[fold].chance(predictions, draw)
 
     @property
     def positive(self) -> str | None:
@@ -188,14 +204,21 @@ class Prober:
 
         A kind that reads whole texts is scored on the first row of each text.
         """
-        if probe not in {spec.text for spec in self.settings.kinds if spec.task == "text"}:
-            return self.test_rows
-        return np.concatenate([split.test_tokens.first for split in self._splits])
+        return self._tested(probe, self._splits)
 
-    def fold_of(self, probe: str) -> Codes:
-        """Return the number of the split in which each row of `rows_of` is a test row."""
+    def _tested(self, probe: str, splits: Sequence[SplitProber]) -> Codes:
+        """Return the row numbers that a kind is scored on in some splits, one after the other."""
+        if probe in {spec.text for spec in self.settings.kinds if spec.task == "text"}:
+            return np.concatenate([split.test_tokens.first for split in splits])
+        return np.concatenate([split.scored.test for split in splits])
+
+    def fold_of(self, probe: str, *, within: bool = False) -> Codes:
+        """Return the number of the split in which each row of `rows_of` is a test row.
+
+        With `within` it is that of the splits with the target `WITHIN`.
+        """
         fold_of_row = np.zeros(len(self.data.y), dtype=np.int64)
-        for number, split in enumerate(self._splits):
+        for number, split in enumerate(self._within if within else self._splits):
             fold_of_row[split.data.test] = number
         return fold_of_row[self.rows_of(probe)]
 
@@ -214,10 +237,11 @@ class Prober:
         groups = self.data.groups[self.rows_of(probe)]
         return LabelExchange.of(labels, groups, self.fold_of(probe), draws, self.settings.seed)
 
-    def sample(self, size: int) -> Prober | None:
-        """Return the prober of random examples with about `size` rows, in their split.
+    def sample(self, size: int) -> tuple[Prober, Codes] | None:
+        """Return the prober of random examples with about `size` rows, and the numbers of its rows.
 
-        None if they are too few to be split and labelled as all rows are.
+        Rows stay on their side of the split. None if they are too few to be split and labelled as
+        all rows are.
         """
         n_rows, examples = len(self.data.y), self.data.examples
         distinct, codes = np.unique(
@@ -230,7 +254,7 @@ class Prober:
         new[rows] = np.arange(len(rows))
         fit_rows, splits = self.settings.fit_rows, list[ProbeData]()
         try:
-            for one in self._splits:
+            for one in (*self._splits, *self._within):
                 train, test = (
                     side[chosen[codes[side]]] for side in (one.data.train, one.data.test)
                 )
@@ -238,10 +262,10 @@ class Prober:
                     test = test[np.isin(one.data.y[test], one.data.y[train])]
                 splits.append(one.data.at(rows, new[train], new[test]))
             settings = replace(self.settings, fit_rows=fit_rows and ceil(fit_rows * share))
-            sample = Prober(splits, settings)
+            sample = Prober(splits[: self.n_splits], settings, splits[self.n_splits :])
         except (ConfigError, DataError):
             return None
-        return sample if sample.has_control == self.has_control else None
+        return (sample, rows) if sample.has_control == self.has_control else None
 
     @property
     def main_metric(self) -> str:
@@ -277,12 +301,20 @@ class Prober:
         """
         X = self._checked(X)
         # A nested cross-validation ends with a further fit, on all rows.
-        kinds, n_steps = self.settings.kinds, len(self._splits) + (1 if self.is_nested else 0)
+        kinds, n_splits = self.settings.kinds, len(self._splits)
+        n_steps = n_splits + len(self._within) + (1 if self.is_nested else 0)
         result = SiteResult()
         for spec, on_kind in zip(kinds, _callbacks(on_fit, len(kinds)), strict=True):
             steps = _callbacks(on_kind, n_steps)
             of_splits = self._read(spec, X, random=False, steps=steps)
             self._add(result, of_splits)
+            if self._within:
+                pairs = zip(self._within, steps[n_splits:], strict=False)
+                of_within = [split.read(spec, X, False, step) for split, step in pairs]
+                self._add(
+                    result,
+                    [[one.with_facts(target=WITHIN) for one in scores] for scores in of_within],
+                )
             task = of_splits[0][0]  # it has a fit if the kind is a stack of layers
             if self._all_rows is not None and task.fit is not None:
                 if spec.task == "text":
@@ -359,7 +391,12 @@ class Prober:
         result.measurements.extend(self._measured(of_splits))
         scores = _over_splits(of_splits)
         task, probe = scores[0], scores[0].facts.probe
-        result.predictions[Predictor(probe, task.facts.target)] = task.predictions[0]
+        predictions = task.predictions[0]
+        if task.facts.target == WITHIN:  # in the order of all other predictions
+            order = np.argsort(self._tested(probe, self._within))
+            ranks = np.argsort(np.argsort(self.rows_of(probe)))
+            predictions = take(predictions, order[ranks])
+        result.predictions[Predictor(probe, task.facts.target)] = predictions
         for scored in scores:
             is_control_test = scored.facts.target == "control" and scored.facts.split == "test"
             if self.is_nested and is_control_test:

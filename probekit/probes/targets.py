@@ -61,6 +61,7 @@ _ROWS = (
         )
         for n in range(MOST_NETWORKS)
     ),
+    Target("within_sources", "inside the sources", "the same inside the sources", chooses=True),
     Target("majority", "majority", "the majority class", is_baseline=True),
     Target("word_identity", "word identity", "word identity", is_baseline=True),
     Target("bag_of_words", "bag of words", "the bag of words", is_baseline=True, is_tuned=True),
@@ -83,6 +84,12 @@ _ROWS = (
         choice_of="random_weights",
     ),
     Target("chosen_embedding", "embedding, chosen", "the embedding", choice_of="embedding"),
+    Target(
+        "chosen_within_sources",
+        "inside the sources, chosen",
+        "the same inside the sources",
+        choice_of="within_sources",
+    ),
 )
 TARGETS: Mapping[str, Target] = MappingProxyType({target.name: target for target in _ROWS})
 
@@ -104,6 +111,8 @@ BASELINES = tuple(target.name for target in _ROWS if target.is_baseline)
 NESTED = MappingProxyType({target.choice_of: target.name for target in _ROWS if target.choice_of})
 # The target of the main score of a nested cross-validation: the task at the chosen sites.
 HEADLINE = NESTED["task"]
+# The task in a nested cross-validation whose folds mix the sources of `split.leave_out`.
+WITHIN = "within_sources"
 NESTED_PROBE = "chosen"  # kind of probe of a nested choice, whose folds may choose several kinds
 
 # Type checkers cannot evaluate the table; the schema of experiment files needs the exact names.

@@ -167,6 +167,8 @@ class Transfer:
         metric: the main metric.
         chosen: the site and kind of probe with the best cross-validated score, averaged over sets.
         notes: remarks on the interpretation of the numbers.
+        pooled: names in `train` of the rows of several sets together: of all, and of all but each
+            one, which is tested.
     """
 
     names: tuple[str, ...]
@@ -176,6 +178,7 @@ class Transfer:
     metric: str
     chosen: tuple[str, str]
     notes: tuple[str, ...]
+    pooled: tuple[str, ...] = ()
 
     def places(self) -> list[tuple[str, str]]:
         """Return each pair of site and kind of probe, in the order of the forward pass."""
@@ -197,7 +200,7 @@ class Transfer:
         """
         site, probe = self.chosen
         rows = only(self.scores, metric=self.metric, site=site, probe=probe)
-        others = rows[rows["train"] != rows["test"]]
+        others = rows[(rows["train"] != rows["test"]) & rows["train"].isin(self.names)]
         others = others.sort_values(
             ["train", "test"], key=lambda names: names.map(list(self.names).index)
         )
@@ -244,17 +247,20 @@ def _transfer_verdict(row: pd.Series, lower_is_better: bool, wider: float) -> st
     return PARTLY if best_difference < 0 else TRANSFERS
 
 
-def matrix(rows: pd.DataFrame, names: tuple[str, ...], column: str) -> pd.DataFrame:
+def matrix(
+    rows: pd.DataFrame, names: tuple[str, ...], column: str, pooled: tuple[str, ...] = ()
+) -> pd.DataFrame:
     """Return a column as a matrix with training sets as rows and test sets as columns.
 
     Args:
         rows: at most one row for each pair of sets; pairs without a row become NaN.
         names: the names of the sets, in the order of the matrix.
         column: the column.
+        pooled: further training rows, below those of the sets.
 
     >>> rows = pd.DataFrame({"train": ["x", "y"], "test": ["y", "x"], "value": [0.5, 0.7]})
     >>> matrix(rows, ("x", "y"), "value").to_numpy().tolist()
     [[nan, 0.5], [0.7, nan]]
     """
     wide = rows.pivot_table(index="train", columns="test", values=column, dropna=False)
-    return wide.reindex(index=list(names), columns=list(names))
+    return wide.reindex(index=[*names, *pooled], columns=list(names))

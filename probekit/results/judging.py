@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import astuple
 from statistics import NormalDist
 from typing import Any
 
@@ -13,6 +14,7 @@ import pandas as pd
 
 from probekit.amounts import LEVEL
 from probekit.probes.kinds.registry import kind_of
+from probekit.probes.score.intervals import mean_interval
 from probekit.probes.score.metric_table import METRICS
 from probekit.probes.targets import BASELINE_GRIDS, BASELINES, HEADLINE, NESTED, NETWORKS, TARGETS
 from probekit.results.selection import (
@@ -49,6 +51,7 @@ from probekit.results.verdict import (
     GridEdge,
     HeadlineScore,
     Rival,
+    SourceScores,
     UnconvergedFits,
     UnselectedScores,
     Verdict,
@@ -67,7 +70,12 @@ OF_LINE = ["probe", "position", "metric"]  # columns with equal values in one cu
 Named = Mapping[str, tuple[str, Rival]]
 
 
-def judge(table: pd.DataFrame, differences: pd.DataFrame, grid: Sequence[float] = ()) -> Verdict:
+def judge(
+    table: pd.DataFrame,
+    differences: pd.DataFrame,
+    grid: Sequence[float] = (),
+    sources: pd.DataFrame | None = None,
+) -> Verdict:
     """Return the verdict of a run.
 
     Args:
@@ -75,6 +83,7 @@ def judge(table: pd.DataFrame, differences: pd.DataFrame, grid: Sequence[float] 
         differences: rows of differences.csv.
         grid: penalties among which cross-validation chose, `probe.C`; with fewer than two, no
             choice of C counts as an end of the grid.
+        sources: rows of sources.csv; None without sources.
     """
     nested, best, picks = is_nested(table), chosen_row(table), choices(table)
     reported = headline_row(table) if nested else best
@@ -118,6 +127,31 @@ def judge(table: pd.DataFrame, differences: pd.DataFrame, grid: Sequence[float] 
         false_positives=None if reported is None else _false_positives(table, reported),
         length_leads=_length_leads(compared),
         learns_control=_learns(compared.get("control"), selectivity),
+        sources=None if sources is None else _over_sources(sources),
+    )
+
+
+def _over_sources(sources: pd.DataFrame) -> SourceScores:
+    """Return the means over the sources of sources.csv."""
+    counted = only(sources, left_out="")
+    others = sources.drop(index=counted.index)
+    first, metric = sources.iloc[0], METRICS[sources["metric"].iloc[0]]
+    n_rows, means = int(counted["n_test"].sum()), []
+    for name in ("value", "within"):
+        scores = counted[name].to_numpy()
+        found = mean_interval(scores, n_rows, metric.range) if len(scores) else None
+        means.append((NAN, NAN, NAN) if found is None else astuple(found))
+    return SourceScores(
+        column=first["column"],
+        metric=metric.name,
+        n=len(counted),
+        mean=means[0],
+        within=means[1],
+        difference=means[0][0] - means[1][0],
+        n_worse=int((metric.sign * counted["difference"] < 0).sum()),
+        worst=first["source"] if len(counted) else "",
+        worst_value=first["value"] if len(counted) else NAN,
+        left_out=dict(zip(others["source"], others["left_out"], strict=True)),
     )
 
 

@@ -36,6 +36,7 @@ RESULT_FILES = (
     "differences.csv",
     "reliability.csv",
     "test_rows.csv",
+    "sources.csv",
     "training.csv",
     "features.csv",
     "attention.safetensors",

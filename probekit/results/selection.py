@@ -22,7 +22,7 @@ import numpy as np
 import pandas as pd
 
 from probekit.probes.score.metric_table import METRICS
-from probekit.probes.targets import BASELINES, HEADLINE, NESTED, TARGETS
+from probekit.probes.targets import BASELINES, HEADLINE, NESTED, TARGETS, WITHIN
 from probekit.results.table import (
     EMBED_DEPTH,
     MAIN_METRICS,
@@ -112,6 +112,8 @@ def fold_choices(table: pd.DataFrame, target: str = "task") -> list[pd.Series]:
 
 def fold_ranks(table: pd.DataFrame, target: str = "task") -> list[pd.DataFrame]:
     """Return the validation rows of each outer fold, best first; empty for a single split."""
+    # The folds inside the sources are others than those of all other targets.
+    table = table[(table["target"] == WITHIN) == (target == WITHIN)]
     folds = sorted(table["fold"].dropna().unique()) if is_nested(table) else []
     return [ranked_rows(table, target, fold) for fold in folds]
 

@@ -109,6 +109,28 @@ DIFFERENCES = (
     TableColumn("n_groups", "number of groups among these rows", "number"),
 )
 
+SOURCES = (
+    TableColumn("source", "value of the column, left out whole"),
+    TableColumn("column", "column of the data"),
+    TableColumn("metric", "name of the metric", allowed=tuple(METRICS)),
+    TableColumn("value", "score of the source, by probes fitted on the others", "number"),
+    TableColumn("ci_low", "lower end of its 95 % interval over groups", "number"),
+    TableColumn("ci_high", "upper end of its 95 % interval over groups", "number"),
+    TableColumn("chance", "score of predictions that ignore the activations", "number"),
+    TableColumn(
+        "within", "score of the same rows, by probes that were also fitted on it", "number"
+    ),
+    TableColumn("within_low", "lower end of its 95 % interval over groups", "number"),
+    TableColumn("within_high", "upper end of its 95 % interval over groups", "number"),
+    TableColumn("difference", "`value` minus `within`", "number"),
+    TableColumn("n_test", "number of rows of the source", "count"),
+    TableColumn("n_groups", "number of groups of these rows", "count"),
+    TableColumn("site", "site chosen on the other sources"),
+    TableColumn("probe", "kind of probe chosen on the other sources"),
+    TableColumn("C", "penalty selected on the other sources", "number"),
+    TableColumn("left_out", "why the source does not count in the mean; empty if it does"),
+)
+
 # Columns that the page reads of tables that only some runs have.
 PAGE_TABLES: Mapping[str, Mapping[str, ColumnType]] = {
     "confusion.csv": {"truth": "text", "guess": "text", "n": "count"},
@@ -141,6 +163,7 @@ PAGE_TABLES: Mapping[str, Mapping[str, ColumnType]] = {
         "ci_low": "number",
         "ci_high": "number",
     },
+    "sources.csv": {column.name: column.type for column in SOURCES},
     "features.csv": {
         "site": "text",
         "rank": "count",

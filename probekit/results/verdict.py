@@ -269,6 +269,37 @@ class GridEdge(BaseModel, frozen=True):
     n_folds: int = 1
 
 
+class SourceScores(BaseModel, frozen=True):
+    """Mean of the scores of sources that were left out whole.
+
+    The intervals are over the sources that count in the mean (see `mean_interval`); NaN for fewer
+    than 3.
+
+    Attributes:
+        column: the column of the data whose values are the sources.
+        metric: the metric.
+        n: number of sources that count in the mean.
+        mean: the mean score with its interval.
+        within: the mean score inside these sources with its interval.
+        difference: the first mean minus the second.
+        n_worse: number of these sources whose score is worse than inside the sources.
+        worst: the source with the worst score; "" without any.
+        worst_value: its score.
+        left_out: why each other source does not count, by its name.
+    """
+
+    column: str
+    metric: str
+    n: int
+    mean: tuple[Number, Number, Number]
+    within: tuple[Number, Number, Number]
+    difference: Number
+    n_worse: int
+    worst: str
+    worst_value: Number
+    left_out: dict[str, str]
+
+
 class UnconvergedFits(BaseModel, frozen=True):
     """Scores of fits that did not converge.
 
@@ -320,6 +351,7 @@ class Verdict(BaseModel, frozen=True):
             measured at a threshold that allows a lower one.
         length_leads: whether the length of the text alone is better than a bag of words.
         learns_control: whether the control task is learnt, and selectivity is not above 0.
+        sources: scores of sources that were left out whole; None without `split.leave_out`.
     """
 
     metric: str
@@ -346,6 +378,7 @@ class Verdict(BaseModel, frozen=True):
     false_positives: tuple[Number, Number, Number] | None = None
     length_leads: bool = False
     learns_control: bool = False
+    sources: SourceScores | None = None
 
     @property
     def is_chosen(self) -> bool:

@@ -78,7 +78,7 @@ def test_rows_of_one_example_need_not_be_adjacent(model):
 
 def test_the_estimate_grows_with_the_tokens_that_will_be_run(model, monkeypatch):
     clock = itertools.count()
-    monkeypatch.setattr(capturing.time, "process_time", lambda: next(clock))
+    monkeypatch.setattr(capturing.time, "perf_counter", lambda: next(clock))
 
     def estimate(tokens):
         return capturing.estimate_seconds(model, tokens, last_and_mean(tokens), SITES)

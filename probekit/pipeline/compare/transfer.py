@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -27,24 +27,23 @@ from probekit.pipeline.experiment.prepare import prepare
 from probekit.pipeline.experiment.source import TASK, ModelSource, checks_of_files, target_network
 from probekit.pipeline.measure.probers import make_probers
 from probekit.probes.arrays import Floats
-from probekit.probes.data import names_of
-from probekit.probes.fitters import outputs_of
+from probekit.probes.data import ProbeData, names_of
 from probekit.probes.prober import Prober
 from probekit.probes.score.contributions import difference_of_parts
 from probekit.probes.score.differences import paired_differences
 from probekit.probes.score.exchange import permuted_labels
-from probekit.probes.score.intervals import score_interval
-from probekit.probes.score.metric_table import METRICS, Family, metric_functions
-from probekit.probes.score.metrics import ClassPredictions, NumberPredictions
+from probekit.probes.score.metric_table import METRICS
 from probekit.probes.score.scored import (
-    Measurement,
-    Predictions,
-    majority_guess,
+    FitFacts,
+    Predictor,
+    Scored,
+    SiteResult,
+    measure,
     metrics_of,
     parts_of,
 )
 from probekit.probes.settings import ProbeSpec
-from probekit.probes.solve.layers import FittedLayers, cosine, direction, pooled_spread
+from probekit.probes.solve.layers import cosine, direction, pooled_spread
 from probekit.products import check_device
 from probekit.provenance import pretty_json, versions
 from probekit.report.pages.transfer_page import transfer_page
@@ -67,9 +66,7 @@ _MAY_DIFFER = (
 
 # What a test row shares with training rows of another set, by column of the scores.
 _SHARED = {"known_texts": "repeat a text", "known_groups": "are in a group"}
-_OF_FIT = ("n_train", "C", "converged", "seed")  # columns of the scores
-# What predictions for another data set contain besides the predicted classes; see `Metric.needs`.
-TRANSFERRED = frozenset({"scores"})
+POOLED = "all sets"  # name of the training rows of all sets together
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,24 +87,20 @@ class TransferSet:
 
 
 @dataclass(frozen=True, eq=False)
-class _Fitted:
-    """One kind of probe fitted on a set at a site.
+class _Side:
+    """Training rows of one set or of several, and the sets that their probes are tested on.
 
     Attributes:
-        data: the set.
-        spec: the kind of probe.
-        measurements: its scores on the rows of the set; first those of the task on the test rows.
-        fit: the fit on the training rows.
-        direction: its direction; None if it has none.
-        null: directions of the same kind of probe on permuted labels; empty without a direction.
+        name: the name of the set, or of the pooled sets.
+        members: indices of the sets with the training rows.
+        tested: indices of the sets with the test rows, ascending.
+        prober: fits and scores probes on the rows of all sets, one after the other.
     """
 
-    data: TransferSet
-    spec: ProbeSpec
-    measurements: Sequence[Measurement]
-    fit: FittedLayers
-    direction: Floats | None
-    null: Sequence[Floats]
+    name: str
+    members: tuple[int, ...]
+    tested: tuple[int, ...]
+    prober: Prober
 
 
 def transfer(
@@ -120,6 +113,8 @@ def transfer(
     watcher: Watcher = SILENT,
 ) -> Transfer:
     """Return the scores of each data set's probes on the test rows of every data set.
+
+    Probes of all data sets together, and of all but the tested one, are scored, too.
 
     The probes are those of ordinary runs: same folds, same regularisation strength, and the same
     scores on their own test rows. Activations are read from and written to the same caches.
@@ -139,10 +134,13 @@ def transfer(
     """
     loaded = [make_text_experiment(experiment) for experiment in experiments]
     sets = make_sets(loaded, cache_root=cache_root, device=device, watcher=watcher)
+    sides = _sides(sets)
     leaks = {}  # a set has no entry with itself
-    for train, test in product(sets, sets):
-        if train is not test:
-            leaks[train.name, test.name] = _shared_rows(train, test)
+    for side in sides:
+        for number in side.tested:
+            others = [sets[one] for one in side.members if one != number]
+            if others:
+                leaks[side.name, sets[number].name] = _shared_rows(others, sets[number])
     n_tested = {one.name: len(one.prober.test_rows) for one in sets}
     first, selections = sets[0], sets[0].source.rows.selections
     scores: list[dict[str, Any]] = []
@@ -159,27 +157,31 @@ def transfer(
                 rows = rows[data.typical[rows]]
             scaling.append(x[rows])
         spread = pooled_spread(scaling)
-        for fits in _fit(sets, X, null_draws):
+        joined = np.concatenate([x[:] for x in X])
+        results = [side.prober.site(joined) for side in sides]
+        for spec in first.prober.settings.kinds:
             place = {
                 "model": first.experiment.model.name,
                 "site": selection.text,
                 "position": first.experiment.tokens.position.text,
                 "view": first.experiment.capture.view,
-                "probe": fits[0].spec.text,
+                "probe": spec.text,
             }
-            measured = [one for fit in fits for one in fit.measurements]
+            measured = [one for own in results[: len(sets)] for one in own.of_kind(spec.text)]
             # Validation scores are of the main metric only.
             values = [m.value for m in measured if m.split == "validation" and m.target == "task"]
             # NaN if the metric is undefined for all sets.
             mean = float(np.mean(values)) if values else math.nan
             sign = METRICS[first.prober.main_metric].sign  # -1 if lower values are better
             validation[place["site"], place["probe"]] = sign * mean
-            for row in _scores(fits, X):
+            for row in _scores(sets, sides, results, spec):
                 scores.append(place | row | leaks.get((row["train"], row["test"]), {}))
-            cosines += [place | row for row in _cosines(fits, spread)]
+            directions = list(_directions(sets, X, results, spec, null_draws))
+            cosines += [place | row for row in _cosines(directions, spread)]
     watcher.progress("transfer", len(selections), len(selections))
     result = Transfer(
         names=tuple(one.name for one in sets),
+        pooled=tuple(side.name for side in sides[len(sets) :]),
         model=first.experiment.model.name,
         scores=pd.DataFrame(scores, columns=list(SCORES)),
         cosines=pd.DataFrame(cosines, columns=list(COSINES)),
@@ -190,7 +192,7 @@ def transfer(
             f"{n_tested[test]:,}. On these rows, {train} to {test} does not test transfer."
             for (train, test), counts in leaks.items()
             for what, n in counts.items()
-            if n
+            if n and train in n_tested
         ),
     )
     folder = Path(out)
@@ -305,10 +307,11 @@ def _check_alike(experiments: Sequence[Experiment]) -> None:
                     "the position."
                 )
         if experiment.split.folds is not None:
-            with experiment.at("split", "folds"):
+            key = "folds" if experiment.split.leave_out is None else "leave_out"
+            with experiment.at("split", key):
                 raise ConfigError(
                     "A transfer trains one probe per data set, but nested cross-validation trains "
-                    "several. Use `--set split.folds=null`."
+                    f"several. Use `--set split.{key}=null`."
                 )
     # All experiments have the same section `probe`, except for keys in `_MAY_DIFFER`.
     settings = first.probe.settings()
@@ -318,159 +321,167 @@ def _check_alike(experiments: Sequence[Experiment]) -> None:
                 f"The kind {spec.text} reads whole texts or trees; a transfer supports only kinds "
                 "that read rows. Choose others with --kind, such as logistic."
             )
-    family: Family = "number" if settings.reads_numbers else "class"
-    metric = METRICS[settings.main_metric]
-    if not metric.fits(family, TRANSFERRED):
-        fitted = "thresholds" if metric.needs == "alarms" else metric.needs
-        allowed = [name for name in metric_functions(family, TRANSFERRED) if METRICS[name].selects]
-        with first.at("probe", "metric"):
-            raise ConfigError(
-                f"A transfer has no {metric.title}: its {fitted} are fitted on one data set and do "
-                "not apply to another. Use `--set probe.metric=null`, or one of these metrics: "
-                f"{', '.join(allowed)}."
-            )
 
 
-def _shared_rows(train: TransferSet, test: TransferSet) -> dict[str, int | None]:
-    """Return the number of test rows of one set that also occur in the training rows of another.
+def _sides(sets: Sequence[TransferSet]) -> list[_Side]:
+    """Return the training sides: each set, all together and, of several, all but each one."""
+    parts = [one.prober.data for one in sets]
+    starts = np.cumsum([0, *(len(data.y) for data in parts)])
+    of_rows: dict[str, Any] = {
+        name: np.concatenate([getattr(data, name) for data in parts]) for name in ("y", "types")
+    }
+    # Groups are indices, so that no two sets share one: each keeps its own folds and intervals.
+    of_rows["groups"] = np.concatenate(
+        [start + data.groups for start, data in zip(starts, parts, strict=False)]
+    )
+    if parts[0].typical is not None:
+        of_rows["typical"] = np.concatenate([data.typical for data in parts])
+    every = tuple(range(len(sets)))
+    plans: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
+        one.name: ((number,), every) for number, one in enumerate(sets)
+    }
+    plans[POOLED] = every, every
+    for number, one in enumerate(sets if len(sets) > 2 else ()):
+        plans[f"{POOLED} but {one.name}"] = every[:number] + every[number + 1 :], (number,)
+    settings = replace(sets[0].prober.settings, control_draws=0, baselines=())
+    sides = []
+    for name, (members, tested) in plans.items():
+        data = ProbeData(
+            **of_rows,
+            train=np.concatenate([starts[one] + parts[one].train for one in members]),
+            test=np.concatenate([starts[one] + parts[one].test for one in tested]),
+            positive=sets[0].prober.positive,
+        )
+        sides.append(_Side(name, members, tested, Prober(data, settings)))
+    return sides
+
+
+def _shared_rows(trains: Sequence[TransferSet], test: TransferSet) -> dict[str, int | None]:
+    """Return the number of test rows of one set that also occur in the training rows of others.
 
     `known_texts` have an identical text, `known_groups` the same group; the latter is None if group
-    names of the two sets are not comparable.
+    names of two sets are not comparable.
     """
-    known_texts = set(train.source.rows.texts[train.prober.data.train])
-    tested = test.prober.test_rows
-    texts = sum(text in known_texts for text in test.source.rows.texts[tested])
-    a, b = train.experiment.data, test.experiment.data
-    sources = ("root", "file", "train", "test", "hub", "memory")
-    is_same = all(getattr(a, key) == getattr(b, key) for key in sources)
-    groups = None
-    # Groups of two sources are comparable if both are columns. Data of words have sentence numbers
-    # as groups, which mean nothing in another source.
-    if is_same or all(data.columns.group is not None and not data.has_words for data in (a, b)):
-        known, own = train.prober.data, test.prober.data
-        known_groups = set(names_of(known.groups[known.train], known.group_names))
-        groups = sum(name in known_groups for name in names_of(own.groups[tested], own.group_names))
-    return {"known_texts": texts, "known_groups": groups}
+    data, tested = test.prober.data, test.prober.test_rows
+    texts, names, is_comparable = set[str](), set[str](), True
+    for one in trains:
+        known = one.prober.data
+        texts |= set(one.source.rows.texts[known.train])
+        names |= set(names_of(known.groups[known.train], known.group_names))
+        a, b = one.experiment.data, test.experiment.data
+        sources = ("root", "file", "train", "test", "hub", "memory")
+        is_same = all(getattr(a, key) == getattr(b, key) for key in sources)
+        # Groups of two sources are comparable if both are columns. Data of words have sentence
+        # numbers as groups, which mean nothing in another source.
+        are_columns = all(of.columns.group is not None and not of.has_words for of in (a, b))
+        is_comparable &= is_same or are_columns
+    groups = names_of(data.groups[tested], data.group_names)
+    return {
+        "known_texts": sum(text in texts for text in test.source.rows.texts[tested]),
+        "known_groups": sum(name in names for name in groups) if is_comparable else None,
+    }
 
 
-def _fit(
-    sets: Sequence[TransferSet], X: Sequence[LazyRows], null_draws: int
-) -> Iterator[tuple[_Fitted, ...]]:
-    """Yield, for each kind of probe, its fits on all sets."""
-    results = [one.prober.site(x) for one, x in zip(sets, X, strict=True)]
-    for spec in sets[0].prober.settings.kinds:
-        fits = []
-        for one, x, result in zip(sets, X, results, strict=True):
-            fit, measurements = result.fits[spec.text], result.of_kind(spec.text)
-            data, settings = one.prober.data, one.prober.settings
-            own_direction, penalty = direction(fit), measurements[0].C  # that of the task
-            null_settings = replace(
-                settings,
-                kinds=(spec,),
-                C=settings.C if penalty is None else (penalty,),  # as chosen on the true labels
-                # Minimal settings of a Prober, because only the fit is used.
-                control_draws=0,
-                folds=2,
-            )
-            null: list[Floats] = []
-            draws = 0 if own_direction is None else null_draws
-            names, codes = np.unique(data.y[data.train], return_inverse=True)
-            for permuted in permuted_labels(codes, data.groups[data.train], draws, settings.seed):
-                labels = data.y.copy()
-                labels[data.train] = names[permuted]
-                null_prober = Prober(replace(data, y=labels), null_settings)
-                drawn = direction(null_prober.site(x).fits[spec.text])
-                assert drawn is not None
-                null.append(drawn)
-            fits.append(_Fitted(one, spec, measurements, fit, own_direction, null))
-        yield tuple(fits)
+def _directions(
+    sets: Sequence[TransferSet],
+    X: Sequence[LazyRows],
+    results: Sequence[SiteResult],
+    spec: ProbeSpec,
+    null_draws: int,
+) -> Iterator[tuple[str, Floats, Sequence[Floats]]]:
+    """Yield each set's name, its probe's direction, and directions on permuted labels.
+
+    There are none for a kind of probe without a direction.
+    """
+    for one, x, result in zip(sets, X, results, strict=False):
+        data, settings = one.prober.data, one.prober.settings
+        own_direction, penalty = direction(result.fits[spec.text]), result.penalties[spec.text]
+        if own_direction is None:
+            return
+        null_settings = replace(
+            settings,
+            kinds=(spec,),
+            C=settings.C if penalty is None else (penalty,),  # as chosen on the true labels
+            # Minimal settings of a Prober, because only the fit is used.
+            control_draws=0,
+            folds=2,
+        )
+        null: list[Floats] = []
+        names, codes = np.unique(data.y[data.train], return_inverse=True)
+        for permuted in permuted_labels(codes, data.groups[data.train], null_draws, settings.seed):
+            labels = data.y.copy()
+            labels[data.train] = names[permuted]
+            null_prober = Prober(replace(data, y=labels), null_settings)
+            drawn = direction(null_prober.site(x).fits[spec.text])
+            assert drawn is not None
+            null.append(drawn)
+        yield one.name, own_direction, null
 
 
-def _scores(fits: Sequence[_Fitted], X: Sequence[LazyRows]) -> Iterator[dict[str, Any]]:
-    """Yield a row of `Transfer.scores` for each training set, test set and metric."""
-    for test, x in zip(fits, X, strict=True):
-        prober = test.data.prober
-        X_test = x[prober.test_rows].astype(np.float64)
-        # The predictions of the probe trained on this set itself, to which all are compared.
-        own = _predict(test.spec, test.fit, X_test, prober)
-        resamples = prober.resamples_of(test.spec.text)
-        for train in fits:
-            predictions = _predict(train.spec, train.fit, X_test, prober)
-            facts, uninformed = train.measurements[0], _uninformed(train.data.prober, predictions)
-            for metric, function in metrics_of(uninformed).items():
-                values = function(predictions, resamples)
-                parts, own_parts = parts_of(metric, [predictions]), parts_of(metric, [own])
-                interval = score_interval(values, resamples, METRICS[metric].range, parts)
-                pair = (values, function(own, resamples))
-                part_differences = [difference_of_parts(parts, own_parts)]
-                (difference,) = paired_differences([pair], resamples, part_differences)
+def _scores(
+    sets: Sequence[TransferSet],
+    sides: Sequence[_Side],
+    results: Sequence[SiteResult],
+    spec: ProbeSpec,
+) -> Iterator[dict[str, Any]]:
+    """Yield a row of `Transfer.scores` for each test set, training side and metric.
+
+    A metric that is undefined for the test set has no row, except the main one.
+    """
+
+    def on_set(number: int, side: _Side, result: SiteResult) -> Scored:
+        """Return the predictions of a side's probe on the test rows of a set."""
+        predictions, tested = result.predictions[Predictor(spec.text, "task")], sets[number].prober
+        chance, facts = side.prober.chance(predictions, 0), result.of_kind(spec.text)[0]
+        named = FitFacts(**{field.name: getattr(facts, field.name) for field in fields(FitFacts)})
+        start = sum(len(sets[one].prober.test_rows) for one in side.tested if one < number)
+        groups = side.prober.data.groups[side.prober.test_rows]
+        scored = Scored((predictions,), (chance,), groups, named)
+        return scored.take(np.arange(start, start + len(tested.test_rows)))
+
+    for number, test in enumerate(sets):
+        resamples, main = test.prober.resamples_of(spec.text), test.prober.main_metric
+        own = on_set(number, sides[number], results[number]).predictions
+        for side, result in zip(sides, results, strict=True):
+            if number not in side.tested:
+                continue
+            scored, names = on_set(number, side, result), {"train": side.name, "test": test.name}
+            measured = {one.metric: one for one in measure(scored, resamples)}
+            for metric, one in measured.items():
+                sides_of_pair = (scored.predictions, own)
+                a, b = (metrics_of(of)[metric](of, resamples) for (of,) in sides_of_pair)
+                parts = difference_of_parts(*(parts_of(metric, of) for of in sides_of_pair))
+                (difference,) = paired_differences([(a, b)], resamples, [parts])
                 limited = difference.within(METRICS[metric].range)
-                # The rank correlation of a constant guess is undefined and counts as 0.
-                chance = np.nan_to_num(function(uninformed, resamples.undrawn)[0])
-                yield {
-                    "train": train.data.name,
-                    "test": test.data.name,
-                    "metric": metric,
-                    "value": interval.value,
-                    "ci_low": interval.low,
-                    "ci_high": interval.high,
-                    "chance": float(chance),
-                    "difference": difference.value,
-                    "difference_low": limited.ci_low,
-                    "difference_high": limited.ci_high,
-                    "n_test": len(resamples.group_of_row),
-                    "n_groups": resamples.n_groups,
-                    **{name: getattr(facts, name) for name in _OF_FIT},
-                }
+                yield (
+                    asdict(one)
+                    | names
+                    | {
+                        "difference": difference.value,
+                        "difference_low": limited.ci_low,
+                        "difference_high": limited.ci_high,
+                    }
+                )
+            if main not in measured:
+                yield names | {"metric": main}
 
 
-def _predict(spec: ProbeSpec, fit: FittedLayers, X: Floats, prober: Prober) -> Predictions:
-    """Return the predictions of a fit on a prober's test rows, whose features are X."""
-    if prober.settings.reads_numbers:
-        return NumberPredictions(prober.truth_of(spec.text), outputs_of(fit, X, None))
-    n_classes = len(prober.data.classes)
-    scores = fit.class_scores(X, n_classes)
-    predictions = ClassPredictions.of_scores(prober.truth_of(spec.text), scores, spec.logits)
-    return replace(predictions, positive=prober.data.positive_code)
-
-
-def _uninformed(prober: Prober, predictions: Predictions) -> Predictions:
-    """Return predictions of the majority class, or mean, of the training labels for every row.
-
-    Their scores are constant and not probabilities, and there are no alarms, because no metric of
-    a transfer uses them.
-    """
-    labels = prober.data.y[prober.data.train]
-    if isinstance(predictions, NumberPredictions):
-        mean = labels.astype(np.float64).mean()
-        return NumberPredictions(predictions.truth, np.full(len(predictions.truth), mean))
-    assert isinstance(predictions, ClassPredictions)
-    codes = np.searchsorted(prober.data.classes, labels)  # the classes are sorted
-    guess = majority_guess(codes, len(predictions.truth))
-    scores = np.zeros((len(guess), predictions.n_classes))
-    uninformed = ClassPredictions(
-        predictions.truth, guess, predictions.n_classes, scores, positive=predictions.positive
-    )
-    assert uninformed.offers == TRANSFERRED
-    return uninformed
-
-
-def _cosines(fits: Sequence[_Fitted], spread: Floats) -> Iterator[dict[str, Any]]:
+def _cosines(
+    directions: Sequence[tuple[str, Floats, Sequence[Floats]]], spread: Floats
+) -> Iterator[dict[str, Any]]:
     """Yield a row of `Transfer.cosines` for each space and ordered pair of sets.
 
-    A set is also paired with itself. There are no rows for a kind of probe without a direction.
+    A set is also paired with itself.
     """
     spaces = (("raw", None), ("standardised", spread))
-    for (name, scale), a, b in product(spaces, fits, fits):
-        # A kind of probe has a direction on all sets or on none.
-        if a.direction is None or b.direction is None:
-            return
-        value = cosine(a.direction, b.direction, scale)
+    for (space, scale), a, b in product(spaces, directions, directions):
+        (name, of_a, null_of_a), (other, of_b, null_of_b) = a, b
+        value = cosine(of_a, of_b, scale)
         # Directions on permuted labels of one set, each with the direction of the other set.
-        null = [cosine(drawn, b.direction, scale) for drawn in a.null]
+        null = [cosine(drawn, of_b, scale) for drawn in null_of_a]
         if a is not b:
-            null += [cosine(a.direction, drawn, scale) for drawn in b.null]
-        row: dict[str, Any] = {"train": a.data.name, "test": b.data.name, "space": name}
+            null += [cosine(of_a, drawn, scale) for drawn in null_of_b]
+        row: dict[str, Any] = {"train": name, "test": other, "space": space}
         row |= {"cosine": value, "n_null": len(null)}
         if null:
             row["null_low"], row["null_high"] = np.nanquantile(null, [0.025, 0.975])

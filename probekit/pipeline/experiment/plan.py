@@ -1,7 +1,7 @@
 """The cost of a run on given machines, before it starts: sizes, memory, time, and what limits it.
 
 Sizes follow from shapes and rows. Times are those of short measurements on this machine, scaled by
-counts: one batch of the capture, and whole sites with random features.
+counts: one batch of the capture, and whole sites, with random features if none are given.
 """
 
 from __future__ import annotations
@@ -11,15 +11,18 @@ import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
+from probekit.activations.records import CODES
 from probekit.amounts import counted, duration, size_in_words
 from probekit.errors import ConfigError
 from probekit.experiment.activations import ActivationExperiment, AnyExperiment
-from probekit.lazy_rows import LOADED_BYTES
+from probekit.lazy_rows import LOADED_BYTES, LazyRows
 from probekit.memory import available_memory
+from probekit.model.weights.files import ITEM_SIZES
 from probekit.pipeline.capture.captures import plan_capture, plan_tokens
 from probekit.pipeline.experiment.prepare import prepare, width_of
 from probekit.pipeline.experiment.rows import Rows
@@ -32,7 +35,7 @@ from probekit.pipeline.measure.probers import (
 from probekit.probes.arrays import Features, Floats
 from probekit.probes.data import ProbeData
 from probekit.probes.prober import Prober
-from probekit.products import START_UP, check_device, threads
+from probekit.products import START_UP, check_device, check_device_name, threads
 
 _LIMIT = 20.0  # expected seconds of a sample from which it is not measured
 # The fewest numbers of a measured sample, and the most features and numbers of a measured site.
@@ -74,7 +77,7 @@ class Machines:
 
 
 def capture_times(
-    numbers: dict[str, Any], machines: Machines, seconds: float | None = None
+    numbers: dict[str, Any], machines: Machines, seconds: float | None = None, start: float = 0.0
 ) -> dict[str, float]:
     """Return the seconds of a capture by what takes them, as far as they are known.
 
@@ -83,22 +86,27 @@ def capture_times(
     Args:
         numbers: sizes of the capture; see `plan_capture`.
         machines: what captures.
-        seconds: time to capture all rows of all networks on one core, if it is known.
+        seconds: time to capture all rows of all networks with all cores of this machine, if it is
+            known.
+        start: seconds until a worker begins, for each network; a single one is this process.
 
     >>> sizes = {"caches": 2, "tokens": 300, "shards_of_a_site": 3, "bytes": 1000}
     >>> capture_times(sizes, Machines(workers=4, cores=4, throughput=1.0, bandwidth=10.0))
-    {'computing': 204.0, 'writing': 100.0}
+    {'computing': 200.0, 'writing': 100.0}
     """
-    times, n_workers = dict[str, float](), machines.workers
+    times, n_workers, n_shards = dict[str, float](), machines.workers, numbers["shards_of_a_site"]
+    # More workers than shards would have nothing to do; shards are not divided.
+    n_busy = min(n_workers, n_shards)
     if machines.throughput is not None:
-        seconds = numbers["caches"] * numbers["tokens"] / machines.throughput
-    elif seconds is not None:  # cores that have no worker of their own are shared
-        seconds /= max(1, machines.units // n_workers)
+        n_busy = min(n_busy, machines.units)
+        seconds = numbers["caches"] * numbers["tokens"] / machines.throughput / n_busy
+    elif seconds is not None:
+        used = n_busy * max(1, machines.units // n_workers) / machines.units
+        seconds *= usable_cores() / machines.units / min(1.0, used)
     if seconds is not None:
-        n_shards = numbers["caches"] * numbers["shards_of_a_site"]
-        share = math.ceil(n_shards / min(n_workers, machines.units)) / n_shards
-        starts = START_UP * max(1, n_workers / machines.units) if n_workers > 1 else 0.0
-        times["computing"] = starts + seconds * share
+        seconds *= math.ceil(n_shards / n_busy) * n_busy / n_shards
+        starts = numbers["caches"] * start * max(1, n_workers / machines.units)
+        times["computing"] = seconds + (starts if n_workers > 1 else 0.0)
     if machines.bandwidth is not None:
         times["writing"] = numbers["bytes"] / machines.bandwidth
     return times
@@ -164,31 +172,38 @@ def scheduled(tasks: Sequence[float], workers: int, units: int) -> float:
 
 
 def task_seconds(
-    probers: Sequence[Prober], widths: Sequence[int], n_networks: int
+    probers: Sequence[Prober],
+    widths: Sequence[int],
+    n_networks: int,
+    given: Mapping[int, LazyRows] = MappingProxyType({}),
 ) -> tuple[float, ...]:
     """Return the estimated time of each task of probing on one core or device, in seconds.
 
-    The tasks of a position are its baselines and its sites. Sites with random features are
-    measured, with larger and larger samples of examples as far as that takes seconds.
+    The tasks of a position are its baselines and its sites. Sites are measured with larger and
+    larger samples of examples, as far as that takes seconds.
 
     Args:
         probers: the rows and settings at each position.
         widths: number of features of each site.
         n_networks: number of probed networks, the one of the experiment and those with random
             weights.
+        given: the rows of a site of each width; random features are used for a width without.
     """
-    of_width = {width: _of_width(probers[0], width, n_networks) for width in set(widths)}
+    of_width = {
+        width: _of_width(probers[0], width, n_networks, given.get(width)) for width in set(widths)
+    }
     baselines = of_width[widths[0]][0]
     return len(probers) * (float(baselines), *(float(of_width[width][1]) for width in widths))
 
 
-def _of_width(prober: Prober, width: int, n_networks: int) -> Floats:
-    """Return the estimated seconds of the baselines and of a site."""
+def _of_width(prober: Prober, width: int, n_networks: int, given: LazyRows | None) -> Floats:
+    """Return the estimated seconds of the baselines, and of a site."""
     n_rows = len(prober.data.y)
     if width > _MOST_FEATURES and n_rows * width > _MOST_NUMBERS:
         # The time grows with a power of the width, which is that from half the features to all.
         half, whole = (
-            _of_width(prober, part, n_networks) for part in (_MOST_FEATURES // 2, _MOST_FEATURES)
+            _of_width(prober, part, n_networks, given)
+            for part in (_MOST_FEATURES // 2, _MOST_FEATURES)
         )
         power = np.log2(width / _MOST_FEATURES)
         return np.array([whole[0], whole[1] * (whole[1] / half[1]) ** power])
@@ -201,7 +216,9 @@ def _of_width(prober: Prober, width: int, n_networks: int) -> Floats:
             break
         sample = prober.sample(size)
         if sample is not None:
-            measured.append((size, _seconds(sample, width, n_networks)))
+            part, rows = sample
+            X = imitated(part.data, width) if given is None else given[rows][:, :width]
+            measured.append((size, _seconds(part, X, n_networks)))
     return _extrapolated(measured, n_rows)
 
 
@@ -211,11 +228,10 @@ def _extrapolated(measured: Sequence[tuple[int, Floats]], n_rows: int) -> Floats
     return seconds + np.maximum(0, seconds - before) / (two - one) * (n_rows - two)
 
 
-def _seconds(prober: Prober, width: int, n_networks: int) -> Floats:
-    """Return the seconds of the baselines, and of a site with random features."""
+def _seconds(prober: Prober, X: Features, n_networks: int) -> Floats:
+    """Return the seconds of the baselines, and of a site with the features X."""
     # Seconds of this process do not depend on what else runs on the machine.
     clock = time.process_time if prober.settings.device == "cpu" else time.perf_counter
-    X = imitated(prober.data, width)
     with threads(1):
         times = [clock()]
         prober.baselines()
@@ -240,7 +256,7 @@ def imitated(data: ProbeData, width: int) -> Features:
         distinct, codes = np.unique(names, return_inverse=True)
         X += scale * generator.standard_normal((len(distinct), width))[codes]
     axes, _ = np.linalg.qr(generator.standard_normal((width, width)))
-    return np.asarray(X / np.sqrt(np.arange(1, width + 1)) @ axes, np.float32)
+    return np.asarray(X / np.arange(1, width + 1) @ axes, np.float32)
 
 
 def plan_model(
@@ -257,7 +273,7 @@ def plan_run(experiment: AnyExperiment, machines: Machines) -> dict[str, Any]:
     Data are read, weights are not. Earlier checkpoints and interventions are not included. The keys
     are those of `plan_capture`, unless activations are given, and
 
-    - `memory`: bytes of a process that probes, and `capture_memory` of one that captures.
+    - `memory`: bytes of a process that probes, and `capture_memory` of one that captures on a CPU.
     - `tasks`: number of tasks of probing, which workers share.
     - `seconds`: for `capture` and `probing`, the seconds of all that they do at the same time, as
       far as they are known.
@@ -266,43 +282,57 @@ def plan_run(experiment: AnyExperiment, machines: Machines) -> dict[str, Any]:
     Raises:
         ProbekitError: one of its subclasses; the message names the problem and its location.
     """
+    check_device_name(machines.device)
     numbers, times, n_networks = dict[str, Any](), dict[str, dict[str, float]](), 1
     rows: Rows
+    given, bytes_of_number = dict[int, LazyRows](), 4
     if isinstance(experiment, ActivationExperiment):
         from probekit.pipeline.given.source import read_given  # imports pandas
 
         source = read_given(experiment)
         rows, widths = source.rows, source.widths
+        given = {
+            width: source.block(site) for width, site in zip(widths, rows.selections, strict=True)
+        }
     else:
+        began = time.perf_counter()
         rows = of_texts = prepare(experiment)
+        start = START_UP + time.perf_counter() - began
         widths = [width_of(one, of_texts.config) for one in rows.selections]
         numbers = plan_capture(experiment, of_texts, machines.device)
-        numbers["capture_memory"], _ = capture_memory(experiment, of_texts)
+        bytes_of_number = ITEM_SIZES[CODES[numbers["dtype"]]]
+        if machines.device == "cpu":
+            numbers["capture_memory"], _ = capture_memory(experiment, of_texts)
         n_networks, seconds = numbers["caches"], None
         if machines.throughput is None and machines.device == "cpu":
             seconds = n_networks * capture_seconds(experiment, of_texts)
-        times["capture"] = capture_times(numbers, machines, seconds)
+        times["capture"] = capture_times(numbers, machines, seconds, start)
     probers = make_probers(experiment, rows, machines.device)
     try:
         check_device(machines.device)
-        tasks = task_seconds(probers, widths, n_networks)
+        tasks = task_seconds(probers, widths, n_networks, given)
     except ConfigError:  # another machine has the device
         tasks = None
     memory = probing_bytes(probers, widths)
-    n_read = len(probers) * n_networks * sum(_bytes_read(probers[0], width) for width in widths)
+    n_read = (
+        bytes_of_number
+        * len(probers)
+        * n_networks
+        * sum(_numbers_read(probers[0], width) for width in widths)
+    )
     times["probing"] = probing_times(tasks, memory, n_read, machines)
     numbers |= {"memory": memory, "tasks": len(probers) * (1 + len(widths))}
     return numbers | _hours(**times)
 
 
-def _bytes_read(prober: Prober, width: int) -> int:
-    """Return the number of bytes that the probes of a site read, in float32."""
+def _numbers_read(prober: Prober, width: int) -> int:
+    """Return the number of numbers that the probes of a site read."""
     settings, n_rows, n_fitted = prober.settings, len(prober.data.y), len(prober.data.train)
     if 4 * n_rows * width <= LOADED_BYTES:
-        return 4 * n_rows * width
+        return n_rows * width
     readings = sum(_READINGS.get(one.kind, _OTHER_READINGS) for one in settings.kinds)
     n_fitted = min(n_fitted, settings.fit_rows or n_fitted)
-    return 4 * width * prober.n_splits * (readings * n_fitted + len(prober.data.test))
+    return width * prober.n_splits * (readings * n_fitted + len(prober.data.test))
 
 
 def _hours(**times: dict[str, float]) -> dict[str, Any]:

@@ -182,7 +182,7 @@ def prepare(experiment: Experiment) -> TextRows:
     selections = find_features(experiment, config)
     data = experiment.data
     try:
-        dataset = read_examples(data, experiment.answer_columns)
+        dataset = read_examples(data, experiment.value_columns)
     except (ConfigError, MissingError) as error:  # a DataError names the row already
         key = "columns" if isinstance(error, ConfigError) else "file"
         if data.format == "memory":  # without the key `memory`, the whole section is at fault
@@ -228,13 +228,15 @@ def prepare(experiment: Experiment) -> TextRows:
         for position, plan in zip(experiment.tokens.positions, plans, strict=True)
     )
     example_of_row = plans[0].example  # all offsets of a sweep have the same examples
-    dataset, examples, splits = hold_out(experiment, dataset, example_of_row, positions[0].types)
+    types = positions[0].types
+    dataset, examples, splits, within = hold_out(experiment, dataset, example_of_row, types)
     return TextRows(
         dataset=dataset,
         n_read=n_read,
         example=example_of_row,
         examples=examples,
         splits=splits,
+        within=within,
         selections=selections,
         positions=positions,
         findings=tuple(findings),

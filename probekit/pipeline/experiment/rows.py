@@ -21,9 +21,10 @@ import numpy.typing as npt
 from probekit.activations.given.given import GivenSite
 from probekit.activations.records import FloatArray
 from probekit.amounts import counted
-from probekit.data.examples import Dataset, Finding, StringArray
+from probekit.data.examples import Dataset, Finding, StringArray, rows_of
 from probekit.data.positions import IntArray, PositionRule, RowPlan, plan_rows
 from probekit.data.splits import (
+    LabelCounts,
     Split,
     given_split,
     grouped_split,
@@ -88,7 +89,8 @@ class Rows:
         example: index of the example of each row, shape (n_rows,); the same at every position.
         examples: indices of training and test examples, in the order of `splits`.
         splits: indices of training and test rows: one split, or one per outer fold of a nested
-            cross-validation.
+            cross-validation, or one per source of `split.leave_out`, in the order of their names.
+        within: with sources, the splits of rows of a nested cross-validation inside the sources.
         selections: probed sites in the order of the forward pass; concatenations last.
         positions: the rows at each probed position: one position, or one for each offset of a
             sweep.
@@ -104,6 +106,7 @@ class Rows:
     splits: tuple[Split, ...]
     selections: tuple[Probed, ...]
     positions: tuple[PositionRows, ...]
+    within: tuple[Split, ...] = ()
     findings: tuple[Finding, ...] = ()
     axis_sizes: Mapping[str, int] = field(default_factory=dict)
     has_types: bool = True
@@ -132,12 +135,13 @@ class Rows:
         """Return the characters of the only token that a row reads; None without one."""
         return None
 
-    def data(self, position: int, positive: str | None) -> list[ProbeData]:
+    def data(self, position: int, positive: str | None, splits: Sequence[Split]) -> list[ProbeData]:
         """Return the data of the probes at a position, one for each split.
 
         Args:
             position: index of the position.
             positive: the label that metrics of one class refer to; None for the default.
+            splits: indices of training and test rows, such as `splits` or `within`.
 
         Raises:
             DataError: labels, groups or split cannot be probed.
@@ -158,17 +162,17 @@ class Rows:
                 examples=self.text_indices,
                 positive=positive,
             )
-            for split in self.splits
+            for split in splits
         ]
 
 
 def hold_out(
     experiment: AnyExperiment, dataset: Dataset, example: IntArray, words: Strings
-) -> tuple[Dataset, tuple[Split, ...], tuple[Split, ...]]:
-    """Return the data with notes on the split, the splits of examples and those of rows.
+) -> tuple[Dataset, tuple[Split, ...], tuple[Split, ...], tuple[Split, ...]]:
+    """Return the data with notes on the split, the splits of examples, of rows, and `Rows.within`.
 
-    There is one split, or one per outer fold of a nested cross-validation. Examples that have lost
-    all rows are neither in train nor in test.
+    There is one split, or one per outer fold of a nested cross-validation or source. Examples that
+    have lost all rows are neither in train nor in test.
 
     Args:
         experiment: gives the split settings.
@@ -181,7 +185,7 @@ def hold_out(
     """
     settings = experiment.split
     if settings.folds is not None:
-        with experiment.at("split", "folds"):
+        with experiment.at("split", "folds" if settings.leave_out is None else "leave_out"):
             return _nested(experiment, dataset, example, settings.folds)
     has_classes = experiment.probe.reads == "classes"
     if any(side is not None for side in dataset.column("split")):
@@ -217,16 +221,18 @@ def hold_out(
         )
         dataset = replace(dataset, notes=(*dataset.notes, note))
         split = Split(np.unique(example[rows.train]), np.unique(example[rows.test]))
-    return dataset, (split,), (rows,)
+    return dataset, (split,), (rows,), ()
 
 
 def _nested(
     experiment: AnyExperiment, dataset: Dataset, example: IntArray, n_folds: int
-) -> tuple[Dataset, tuple[Split, ...], tuple[Split, ...]]:
-    """Return the data with notes, the splits of examples and those of rows, one for each fold.
+) -> tuple[Dataset, tuple[Split, ...], tuple[Split, ...], tuple[Split, ...]]:
+    """Return the data with notes, the splits of examples, those of rows, and `Rows.within`.
 
-    A split tests one fold of a nested cross-validation and trains on the others. Repeated examples
-    are in no split if the experiment drops them. `example` is the index of the example of each row.
+    A split tests one fold of a nested cross-validation and trains on the others. With
+    `split.leave_out` the folds are the sources; those inside the sources are stratified by label
+    and source. Repeated examples are in no split if the experiment drops them. `example` is the
+    index of the example of each row.
     """
     has_classes, tested = experiment.probe.reads == "classes", np.arange(len(dataset))
     if experiment.split.drop_repeated:
@@ -239,24 +245,81 @@ def _nested(
         # Raises if a label is in a single group or the only one.
         labels_of_groups(labels, groups, dataset.select(tested))
     # Folds are stratified by class; numbers and syntactic heads have no classes.
-    strata = labels if has_classes else np.zeros(len(tested))
-    fold_of_example = np.full(len(dataset), -1)  # -1: in no split
-    fold_of_example[tested] = group_folds(strata, groups, n_folds, experiment.split.seed)
-
-    def splits_by(fold: IntArray) -> tuple[Split, ...]:
-        """Return the split that tests each fold, given the fold of each example or row."""
-        splits = []
-        for number in range(n_folds):
-            train = np.flatnonzero((fold != number) & (fold >= 0))
-            splits.append(Split(train, np.flatnonzero(fold == number)))
-        return tuple(splits)
-
+    strata: npt.NDArray[np.generic] = labels if has_classes else np.zeros(len(tested))
+    column, source = experiment.split.leave_out, np.zeros(len(tested), dtype=np.int64)
     note = (
         f"nested cross-validation: each of {n_folds} folds is tested once by probes fitted on the "
         "other folds"
     )
-    noted = replace(dataset, notes=(*dataset.notes, note))
-    return noted, splits_by(fold_of_example), splits_by(fold_of_example[example])
+    if column is not None:
+        source = _sources(dataset.select(tested), column, has_classes=has_classes)
+        note = (
+            f"each of {source.max() + 1} sources, the values of {column}, is tested once by probes "
+            f"fitted on the others, and compared with nested cross-validation in {n_folds} folds "
+            "inside the sources"
+        )
+        strata = np.array([f"{one} {label}" for one, label in zip(source, strata, strict=True)])
+    fold_of_example = np.full(len(dataset), -1)  # -1: in no split
+    fold_of_example[tested] = group_folds(strata, groups, n_folds, experiment.split.seed)
+    dataset = replace(dataset, notes=(*dataset.notes, note))
+    within: tuple[Split, ...] = ()
+    if column is not None:
+        within = _splits_by(fold_of_example[example])
+        fold_of_example[tested] = source
+    return dataset, _splits_by(fold_of_example), _splits_by(fold_of_example[example]), within
+
+
+def _splits_by(fold: IntArray) -> tuple[Split, ...]:
+    """Return the split that tests each fold, given the fold of each example or row; -1 for none."""
+    splits = []
+    for number in range(fold.max() + 1):
+        train = np.flatnonzero((fold != number) & (fold >= 0))
+        splits.append(Split(train, np.flatnonzero(fold == number)))
+    return tuple(splits)
+
+
+def _sources(dataset: Dataset, column: str, *, has_classes: bool) -> IntArray:
+    """Return the index of the source of each example among the sorted sources, (n_examples,).
+
+    The sources are the values of a column. A group in two of them is an error, and its rows are
+    not dropped: the interval over sources needs independent sources, and each group has one fold.
+
+    Raises:
+        DataError: an example has no value, there is only one source, a group is in several sources,
+            or a label in only one, so that no probe that is tested there has learnt it.
+    """
+    values = [dict(example.values).get(column, "") for example in dataset.examples]
+    empty = [number for number, value in enumerate(values) if not value.strip()]
+    if empty:
+        rows = rows_of(dataset.select(empty).examples)
+        raise DataError(
+            f"{counted(len(empty), 'example')} have no value in the column {column!r} ({rows}). "
+            "Name a column of the data with a value in each row."
+        )
+    names, source = np.unique(np.array(values, dtype=object), return_inverse=True)
+    if len(names) < 2:
+        raise DataError(
+            f"all rows have the value {names[0]!r} in the column {column!r}, but probes are fitted "
+            "on the other values. Name a column with several values, or use `folds`."
+        )
+    where: dict[str, str] = {}  # the first source of each group
+    for group, value in zip(dataset.groups, values, strict=True):
+        if where.setdefault(group, value) != value:
+            raise DataError(
+                f"the group {group!r} is in the sources {where[group]!r} and {value!r} of the "
+                f"column {column!r}, so that probes would be tested on groups that they were "
+                "fitted on. If its rows are unrelated, add the source to the name of the group; "
+                "otherwise remove them, or use `folds`."
+            )
+    of_label = LabelCounts.of(dataset.labels, source) if has_classes else None
+    if of_label is not None and (alone := of_label.labels[of_label.n_groups_of_label < 2]).size:
+        only = names[source[dataset.labels == alone[0]][0]]
+        raise DataError(
+            f"the label {alone[0]!r} is only in the source {only!r} of the column {column!r}, so "
+            "that no probe that is tested there can predict it. Remove or merge labels, or use "
+            "`folds`."
+        )
+    return source
 
 
 def _noting_removed(dataset: Dataset, n_dropped: int, template: str) -> Dataset:

@@ -202,7 +202,7 @@ def by_workers(folder: Path, watcher: Watcher) -> Iterator[Callable[[], None]]:
     """
     how = f"start any number with:  probekit worker {folder}"
     watcher.tell(f"waiting for workers; {how}")
-    told, failed = set(ended_workers(folder)[0]), ""  # at first those of an earlier run
+    told, failed = set[str](), ""
 
     def wait() -> None:
         nonlocal failed

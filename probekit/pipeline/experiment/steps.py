@@ -45,6 +45,7 @@ from probekit.pipeline.measure.significance import (
     reliability_rows,
     scored,
 )
+from probekit.pipeline.measure.sources import source_rows
 from probekit.probes.prober import Prober
 from probekit.probes.score.scored import SiteResult
 from probekit.probes.targets import HEADLINE
@@ -55,7 +56,16 @@ from probekit.results.network import AttentionPrompt
 from probekit.results.record import RunRecord, pack_record
 from probekit.results.selection import chosen_row, headline_row
 from probekit.results.site_results import NESTED_SITE, SavedSiteResults, site_stem
-from probekit.results.table import DIFFERENCES, RESULTS, load_table, make_table, only, read_columns
+from probekit.results.table import (
+    DIFFERENCES,
+    RESULTS,
+    SOURCES,
+    load_table,
+    make_table,
+    only,
+    page_table,
+    read_columns,
+)
 from probekit.terminal import Watcher
 from probekit.training.run_files import find_checkpoints
 
@@ -172,6 +182,7 @@ def run_source(
             load_table(folder.path / "results.csv"),
             read_columns(folder.path / "differences.csv", DIFFERENCES),
             experiment.probe.C,
+            page_table(folder.path, "sources.csv"),
         )
         record = RunRecord(
             **described_run(source, probers, prompts, card),
@@ -238,6 +249,11 @@ def _write_scores(
     tested = source.rows.dataset.select(source.rows.example[prober.test_rows])
     test_rows = {"example": tested.column("id"), "group": tested.groups, "label": tested.labels}
     folder.write("config.yaml", dump_settings(source.experiment))
+    column = source.experiment.split.leave_out
+    if column is not None:
+        of_sources = source_rows(results, table, source.rows, prober, column)
+        if of_sources:
+            folder.write("sources.csv", csv_text(make_table(of_sources, SOURCES)))
     for name, content in (
         ("results", table),
         ("differences", make_table(differences, DIFFERENCES)),

@@ -32,7 +32,6 @@ from probekit.pipeline.measure.probers import (
     probing_bytes,
     probing_seconds,
     seconds_of_processes,
-    usable_cores,
 )
 from probekit.probes.controls.baselines import quick_word_guess, word_identity_log_frequencies
 
@@ -143,7 +142,7 @@ def validate(
     memory, note = capture_memory(experiment, rows)
     if note:
         more = (*more, Finding("info", "weights-larger-than-memory", note))
-    seconds = capture_seconds(experiment, rows) / usable_cores()
+    seconds = capture_seconds(experiment, rows)
     durations = {"capture": n_models * seconds, **report.seconds}
     if n_edits:  # most of them compute one position of the blocks after the site
         durations["interventions"] = n_edits * seconds / sum(map(len, rows.ids)) / 2
@@ -173,7 +172,7 @@ def capture_memory(experiment: Experiment, rows: TextRows) -> tuple[int, str]:
 
 
 def capture_seconds(experiment: Experiment, rows: TextRows) -> float:
-    """Return the estimated time to compute the rows of one network on one core, in seconds."""
+    """Return the estimated time to compute the rows of one network in this process, in seconds."""
     network = zero_network(rows.config, _dtype_of(experiment))
     return estimate_seconds(network, rows.ids, rows.plan, rows.sites)
 

@@ -113,7 +113,10 @@ def read_given(experiment: ActivationExperiment) -> GivenSource:
             )
     # The reader requires a text, which activations do not have.
     text = columns.token or columns.label
-    named = TableColumns(text, columns.label, columns.group, columns.id, split=columns.split)
+    values = () if experiment.split.leave_out is None else (experiment.split.leave_out,)
+    named = TableColumns(
+        text, columns.label, columns.group, columns.id, split=columns.split, values=values
+    )
     try:
         path = Path(data.root) / data.file
         dataset = read_dataset(path, format=data.format, columns=named, name=data.name)
@@ -182,7 +185,7 @@ def given_source(
             raise ConfigError("`word_disjoint` needs the word of each row: give tokens.")
     example = np.arange(n_rows)
     types = np.zeros(n_rows, np.str_) if tokens is None else tokens.astype(np.str_)
-    dataset, examples, splits = hold_out(experiment, dataset, example, types)
+    dataset, examples, splits, within = hold_out(experiment, dataset, example, types)
     findings = []
     for code, message in _warnings(given, dataset, splits, experiment.probe.reads == "classes"):
         findings.append(Finding("warning", code, message))
@@ -194,6 +197,7 @@ def given_source(
         example=example,
         examples=examples,
         splits=splits,
+        within=within,
         selections=given.sites,
         positions=(PositionRows(GIVEN_POSITION, 0, types),),
         findings=tuple(findings),

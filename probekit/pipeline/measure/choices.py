@@ -22,7 +22,7 @@ import pandas as pd
 from probekit.probes.prober import Prober
 from probekit.probes.score.metrics import ClassPredictions, NumberPredictions, take
 from probekit.probes.score.scored import FitFacts, Predictor, Scored, SiteResult, control_draw
-from probekit.probes.targets import BASELINES, NESTED, NESTED_PROBE, NETWORKS, TARGETS
+from probekit.probes.targets import BASELINES, NESTED, NESTED_PROBE, NETWORKS, TARGETS, WITHIN
 from probekit.results.selection import fold_choices, fold_ranks, ranked_rows, site_with_head
 from probekit.results.table import EMBED_DEPTH, RESULTS, make_table, only
 
@@ -74,7 +74,7 @@ class _Pick:
                 return None
             is_test = predictions.folds == self.fold
             predictions, groups = replace(take(predictions, is_test), folds=None), groups[is_test]
-        chance = prober.chance(predictions, self.fold, draw)
+        chance = prober.chance(predictions, self.fold, draw, within=target == WITHIN)
         key, of_kind = (target, "test", None), self.result.of_kind(probe)
         measured = next(one for one in of_kind if (one.target, one.split, one.fold) == key)
         facts = {entry.name: getattr(measured, entry.name) for entry in fields(FitFacts)}
@@ -164,8 +164,8 @@ def chosen_sites(results: Sequence[SiteResult], probers: Mapping[str, Prober]) -
         # Without a sweep, the baseline has the same position and needs no choice.
         no_fit = {"site": None, "head": None, "probe": "none", "C": None}
         for target in BASELINES if len(probers) > 1 else ():
-            picks = [pick(dict(row) | no_fit, target) for row in of_task]
-            add(target, picks, controls=None, probe="none")
+            add(target, [pick(dict(row) | no_fit, target) for row in of_task], None, probe="none")
+    add(NESTED[WITHIN], [pick(row, WITHIN) for row in fold_choices(table, WITHIN)], None)
     choices = _network_choices(table, next(iter(probers.values())))
     networks = {name: _pooled([pick(row, name) for row in rows]) for name, rows in choices.items()}
     # Networks whose predictions are not saved row by row are left out of the mean.
@@ -205,10 +205,17 @@ def _network_choices(table: pd.DataFrame, prober: Prober) -> dict[str, list[pd.S
 
 
 def _pooled(picks: Sequence[_Pick], draw: int | None = None) -> Scored | None:
-    """Return the predictions of the picks in their order; None if one has none, or without picks.
+    """Return the predictions of the picks in the order of the test rows.
 
-    With a number of a draw, they are those of this draw of the control task.
+    None if one of them has none, or without picks. With a number of a draw, they are those of this
+    draw of the control task.
     """
     scored = [pick.scored(draw) for pick in picks]
     known = [one for one in scored if one is not None]
-    return Scored.of_splits(known) if known and len(known) == len(picks) else None
+    if not known or len(known) < len(picks):
+        return None
+    pooled, first = Scored.of_splits(known), picks[0]
+    if first.predictor.target == WITHIN:  # its folds are not in the order of the test rows
+        folds = first.prober.fold_of(first.predictor.probe, within=True)
+        pooled = pooled.take(np.argsort(np.argsort(folds, kind="stable")))
+    return pooled

@@ -51,13 +51,15 @@ def make_probers(experiment: AnyExperiment, rows: Rows, device: str = "cpu") -> 
     probers = []
     for position, at_position in enumerate(rows.positions):
         try:
-            data = rows.data(position, experiment.data.positive)
+            positive = experiment.data.positive
+            data = rows.data(position, positive, rows.splits)
+            within = rows.data(position, positive, rows.within)
             if settings.reads == "classes":
                 with experiment.at("data", "positive"):
                     # The property raises if no training row has the label.
                     _ = [split.positive_code for split in data]
             try:
-                probers.append(Prober(data, settings))
+                probers.append(Prober(data, settings, within))
             except TooFewGroupsError:
                 with experiment.at("probe", "folds"):
                     raise
@@ -104,6 +106,7 @@ def probing_seconds(
                 fitted.fitter(spec).tune(X, [fitted.column], _no_fit_reported)
             seconds = time.process_time() - start
     n_fits = prober.n_splits * (n_networks + settings.control_draws * prober.has_control)
+    n_fits += prober.n_within
     size = sum(widths) / width * len(data.train) / len(rows)
     return float(_OTHER_WORK * seconds * n_fits * size * len(probers))
 
@@ -141,7 +144,8 @@ def probing_bytes(probers: Sequence[Prober], widths: Sequence[int]) -> int:
     settings, n_rows, n_train = prober.settings, len(prober.data.y), len(prober.data.train)
     site = 4 * n_rows * d
     is_loaded = site <= LOADED_BYTES
-    of_row = _OF_ROW * sum(one.n_splits for one in probers) * (1 + settings.reads_numbers)
+    n_splits = sum(one.n_splits + one.n_within for one in probers)
+    of_row = _OF_ROW * n_splits * (1 + settings.reads_numbers)
     size = _LIBRARIES + of_row * n_rows + is_loaded * site
     # Standardised rows; kinds without blocks have two copies in float64, means none.
     kinds = {one.kind for one in settings.kinds}

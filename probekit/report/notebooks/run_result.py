@@ -32,6 +32,7 @@ from probekit.results.table import (
     metric_name,
     n_blocks,
     only,
+    page_table,
     placed,
     row_tick,
 )
@@ -125,6 +126,11 @@ class RunResult:
     def table(self) -> pd.DataFrame:
         """The rows of results.csv; empty cells are "" in text columns and NaN in number columns."""
         return load_table(self.results)
+
+    @cached_property
+    def sources(self) -> pd.DataFrame | None:
+        """The rows of sources.csv, the worst source first; None without `split.leave_out`."""
+        return page_table(self.folder, "sources.csv")
 
     @cached_property
     def record(self) -> Mapping[str, Any]:

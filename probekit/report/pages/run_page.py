@@ -132,8 +132,11 @@ def _result_figures(run_dir: Path, table: pd.DataFrame, record: RunRecord) -> li
     bins = page_table(run_dir, "reliability.csv")
     reliable = [] if bins is None else [parts.reliability_part(bins, table, record.verdict)]
     figures = parts.result_parts(table, record.verdict, record.control)
-    # Maps over training follow the first figure, which is the layer curve if there is one.
-    figures[1:1] = parts.step_parts(parts.load_training(run_dir / "training.csv"), record.verdict)
+    # Sources and maps over training follow the first figure, the layer curve if there is one.
+    figures[1:1] = [
+        *parts.source_parts(page_table(run_dir, "sources.csv"), record.verdict),
+        *parts.step_parts(parts.load_training(run_dir / "training.csv"), record.verdict),
+    ]
     return [*figures, *reliable, *parts.chosen_parts(run_dir, table, record.verdict)]
 
 

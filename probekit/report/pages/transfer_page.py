@@ -88,11 +88,12 @@ def place_parts(transfer: Transfer, site: str, probe: str) -> list[page.FigurePa
     figures = [
         page.FigurePart(
             f"{capitalised(metric)} on the test rows",
-            page.figure_json(score_map(main, transfer.names, transfer.metric)),
+            page.figure_json(score_map(main, transfer.names, transfer.metric, transfer.pooled)),
             "Brackets: 95 % intervals over the groups of the test rows. Colours start at chance, "
-            "or at the lowest score if that is below chance.",
+            "or at the lowest score if that is below chance. Lower rows: one probe of the training "
+            "rows of several data sets together.",
             f"{metric}: " + _in_words(main, "value", "ci_low", "ci_high"),
-            height=height,
+            height=height + 3.5 * len(transfer.pooled),
         )
     ]
     for space, (title, caption) in SPACES.items():
@@ -126,7 +127,9 @@ def _in_words(rows: pd.DataFrame, value: str, low: str, high: str) -> str:
     )
 
 
-def score_map(rows: pd.DataFrame, names: tuple[str, ...], metric: str) -> go.Figure:
+def score_map(
+    rows: pd.DataFrame, names: tuple[str, ...], metric: str, pooled: tuple[str, ...] = ()
+) -> go.Figure:
     """Return the heat map of the scores at one site: trained on (down) by tested on (across)."""
     low, high = style.finite_ends([*rows["chance"], *rows["value"]])
     return _map(
@@ -139,6 +142,7 @@ def score_map(rows: pd.DataFrame, names: tuple[str, ...], metric: str) -> go.Fig
             "minus the probe trained there": ("difference", "difference_low", "difference_high"),
             "chance": ("chance",),
         },
+        pooled=pooled,
     )
 
 
@@ -164,6 +168,7 @@ def _map(
     cell: tuple[str, str, str],
     colours: Colours,
     hover: dict[str, tuple[str, ...]],
+    pooled: tuple[str, ...] = (),
 ) -> go.Figure:
     """Return the heat map of a column, trained on (down) by tested on (across).
 
@@ -173,22 +178,23 @@ def _map(
         cell: Columns with the value of a cell and the two ends of its interval.
         colours: Colour scale and the values at its ends.
         hover: Columns of each line of the hover text, by its name.
+        pooled: Names of the training rows of several sets, below the sets.
     """
     value, low, high = cell
     texts = rows.assign(
         text=[_cell(len(names), row[value], row[low], row[high]) for _, row in rows.iterrows()],
         hover=["" if np.isnan(row[value]) else _hover(row, hover) for _, row in rows.iterrows()],
     )
-    every = pd.MultiIndex.from_product([names, names])
+    every = pd.MultiIndex.from_product([[*names, *pooled], names])
     cells = texts.set_index(["train", "test"])[["text", "hover"]].reindex(every, fill_value="")
     return text_map(
-        matrix(rows, names, value).to_numpy(),
+        matrix(rows, names, value, pooled).to_numpy(),
         cells["hover"].tolist(),
         colours,
         texts=cells["text"].tolist(),
         across=[style.short_tick(name) for name in names],
         # Two lines leave room for cells on narrow screens.
-        down=[style.two_line_tick(name) for name in names],
+        down=[style.two_line_tick(name) for name in (*names, *pooled)],
         title="tested on",
         most_texts=MOST_TEXTS**2,
         down_title="trained on",
@@ -235,6 +241,7 @@ def _summary_part(transfer: Transfer) -> page.FigurePart:
     Undefined scores are left out of means. The description has no sites without a score.
     """
     rows = only(transfer.scores, metric=transfer.metric)
+    rows = rows[rows["train"].isin(transfer.names)]
     is_own = rows["train"] == rows["test"]
     figure = go.Figure(layout={"template": style.TEMPLATE})
     descriptions = []

@@ -44,6 +44,11 @@ COMPRESSION = (
     "Compression is the length of a code of the label frequencies divided by the description "
     "length of the training labels given the activations."
 )
+LEFT_OUT = (
+    "The score, its interval and its p-value are for new rows and groups of these sources, each of "
+    "which was tested by probes of the others. Whether a new source is like them is a question of "
+    "the scores by source."
+)
 NESTED_LINE = (
     "Chosen: each outer fold predicts its test rows at the site{kind} that it chose by "
     "the validation scores of its own training rows. It is not the score of one site; to pick the "
@@ -77,6 +82,7 @@ def method(v: Verdict) -> list[str]:
     paragraphs = (
         (_choice(v), True),
         (INTERVALS, True),
+        (LEFT_OUT, v.sources is not None),
         (P_VALUE.format(null=f" ({v.null})" if v.null else ""), v.has_p),
         (DIFFERENCES.format(majority=OF_MAJORITY if v.has_p else ""), bool(v.named)),
         (COMPRESSION, v.has_compression),

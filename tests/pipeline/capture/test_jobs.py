@@ -161,8 +161,8 @@ def test_several_workers_require_exclusive_creation(tmp_path, monkeypatch):
         ("cache scale.yaml --threads 2", 2, "--workers"),
         ("cache scale.yaml --workers -1", 2, "--workers"),
         ("cache scale.yaml --workers 2 --device cuda:77", 2, "--device cuda:77"),
-        ("worker nowhere", 3, "contains no cache"),
-        ("worker nowhere --device nonsense", 3, "contains no cache"),
+        ("worker nowhere", 3, "does not exist"),
+        ("worker nowhere --device nonsense", 3, "does not exist"),
     ],
 )
 def test_each_error_prints_one_message(tmp_path, call, monkeypatch, command, code, message):

@@ -64,15 +64,29 @@ def test_more_workers_than_shards_do_not_capture_faster():
     sizes = {"caches": 1, "tokens": 1000, "shards_of_a_site": 2, "bytes": 0}
 
     def seconds(**machines):
-        return capture_times(sizes, Machines(throughput=1.0, cores=9, **machines))["computing"]
+        machines = Machines(throughput=1.0, cores=9, **machines)
+        return capture_times(sizes, machines, start=4.0)["computing"]
 
     assert (seconds(), seconds(workers=2), seconds(workers=9)) == (1000, 504, 504)
     assert seconds(workers=2, device="cuda", devices=1) == 1008
 
 
+def test_a_measured_capture_takes_all_cores_that_workers_use(monkeypatch):
+    monkeypatch.setattr(planning, "usable_cores", lambda: 8)
+    sizes = {"caches": 1, "tokens": 1000, "shards_of_a_site": 2, "bytes": 0}
+
+    def seconds(workers, cores):
+        machines = Machines(workers=workers, cores=cores)
+        return capture_times(sizes, machines, seconds=100.0)["computing"]
+
+    assert (seconds(1, 8), seconds(2, 8), seconds(1, 16)) == (100, 100, 50)
+    assert seconds(4, 8) == 200  # two of them have no shard
+
+
 @pytest.mark.parametrize(("size", "n_expected"), [(100, 100), (400, 400), (1000, 400)])
 def test_a_sample_is_split_as_all_rows_are(size, n_expected):
-    sample = prober_of(fit_rows=100).sample(size)
+    sample, rows = prober_of(fit_rows=100).sample(size)
+    assert (sample.data.y == prober_of().data.y[rows]).all()
     assert len(sample.data.y) == n_expected
     assert sample.settings.fit_rows == pytest.approx(100 * n_expected / 400)
     for side in ("train", "test"):
@@ -83,7 +97,7 @@ def test_a_sample_is_split_as_all_rows_are(size, n_expected):
 def test_texts_are_sampled_whole_and_too_few_rows_are_no_sample():
     prober = prober_of()
     tokens = Prober(replace(prober.data, examples=np.arange(400) // 4), prober.settings)
-    sample = tokens.sample(100)
+    sample, _ = tokens.sample(100)
     assert (np.unique(sample.data.examples, return_counts=True)[1] == 4).all()
     assert prober.sample(3) is None
 
@@ -92,9 +106,9 @@ def test_the_time_of_a_sample_is_that_of_all_rows_in_proportion(monkeypatch):
     """A clock that advances by the rows of each call replaces the time of fits."""
     measured = []
 
-    def seconds(prober, width, n_networks):
-        measured.append(len(prober.data.y))
-        return np.array([1.0, 2.0 + n_networks * width * len(prober.data.y) / 100])
+    def seconds(prober, X, n_networks):
+        measured.append(len(X))
+        return np.array([1.0, 2.0 + n_networks * X.size / 100])
 
     monkeypatch.setattr(planning, "_seconds", seconds)
     monkeypatch.setattr(planning, "_FEWEST_NUMBERS", 800)
@@ -138,5 +152,7 @@ def test_wrong_options_are_refused(tmp_path, call):
     )
     assert "--set requires a FILE" in call("plan", "gpt2", "--tokens", 5, "--set", "a=1").stderr
     assert "number of tokens" in call("plan", "gpt2").stderr
+    assert "--devices requires" in call("plan", "gpt2", "--tokens", 5, "--devices", 2).stderr
+    assert "--device warp" in call("plan", tmp_path / "planted.yaml", "--device", "warp").stderr
     numbers = json.loads(call("plan", "gpt2", "--tokens", 5, "--json").stdout)
     assert (numbers["hours"], numbers["bottleneck"]) == ({"capture": None}, {"capture": None})
