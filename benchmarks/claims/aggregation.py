@@ -1,11 +1,12 @@
 """Selection among the rules that score a text from its tokens, and the numbers on lengths.
 
 `python -m benchmarks.claims.aggregation` prints, for each kind of signal, the mean AUROC and
-accuracy of the selected probe on new texts, how often each rule is selected, and the AUROC of each
-rule alone. Without a signal, all are 0.50. Then it prints, for scores that do not depend on length,
-the share of significant associations with it at 5 %, and the coverage of the 95 % interval of the
-AUROC at equal length; and, for maxima of noise over texts of different length, the AUROC of all
-pairs, which is above 0.50, and that at equal length.
+accuracy of the selected probe on new texts with their standard errors, how often each rule is
+selected, and the AUROC of each rule alone. Without a signal, all are 0.50. Then it prints, for
+scores that do not depend on length, how often the 95 % interval of their correlation with length
+does not contain 0, and the coverage of the 95 % interval of the AUROC at equal length; and, for
+maxima of noise over texts of different length, the AUROC of all texts, which is above 0.50, that at
+equal length, and how often a warning appears.
 """
 
 from __future__ import annotations
@@ -15,15 +16,16 @@ from collections import Counter
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import expit
 from scipy.stats import norm
 from sklearn.metrics import roc_auc_score
 
 from probekit.probes.kinds.aggregated import AggregatedProbe
-from probekit.probes.score.lengths import length_association, matched_auroc
+from probekit.probes.score.lengths import auroc_of, equal_lengths, length_correlation
+from probekit.probes.score.metrics import ClassPredictions
 
 Array = NDArray[np.float64]
 Labels = NDArray[np.int64]
+Row = tuple[float, float, float]
 
 RULES = ("mean", "max", "rolling:5", "softmax:1")
 OWN = ("multimax", "attention")
@@ -76,8 +78,17 @@ def selection(signal: str, draws: int, rng: np.random.Generator, own: bool) -> N
     print(flush=True)
 
 
+def auroc_at_equal_length(scores: Array, lengths: Labels, labels: Labels, groups: Labels) -> Row:
+    """Return the AUROC at equal length with its interval, as a run computes it."""
+    chosen = equal_lengths(lengths, labels == 1)
+    outputs = np.stack([np.zeros(chosen.sum()), scores[chosen]], axis=1)
+    predictions = ClassPredictions.of_scores(labels[chosen], outputs, are_logits=True, positive=1)
+    found = auroc_of(predictions, groups[chosen])
+    return found.value, found.low, found.high
+
+
 def lengths(n_groups: int, per_group: int, draws: int, rng: np.random.Generator) -> None:
-    """Print size of the association, coverage at equal length, and maxima of noise."""
+    """Print size of the correlation, coverage at equal length, and maxima of noise."""
     n = n_groups * per_group
     groups, noise = np.repeat(np.arange(n_groups), per_group), 0.5
     truth = norm.cdf(1 / np.sqrt(2 * (1 + noise)))
@@ -86,15 +97,16 @@ def lengths(n_groups: int, per_group: int, draws: int, rng: np.random.Generator)
         own = rng.integers(5, 40, n_groups)[groups] + rng.integers(0, 8, n)
         labels = rng.permutation(np.arange(n) % 2)
         score = np.sqrt(noise) * rng.normal(size=n_groups)[groups] + rng.normal(size=n) + labels
-        significant.append(length_association(score, own, labels, groups).p < 0.05)
-        interval, _ = matched_auroc(score, own, labels == 1, groups)
-        covered.append(np.nan if np.isnan(interval.low) else interval.low <= truth <= interval.high)
+        found = length_correlation(score, own, labels, groups)
+        significant.append(found.low > 0 or found.high < 0)
+        _, low, high = auroc_at_equal_length(score, own, labels, groups)
+        covered.append(np.nan if np.isnan(low) else low <= truth <= high)
         # Longer texts of the positive label, and the maximum of as many scores without a signal.
         longer = own + 12 * labels
         maxima = norm.ppf(rng.uniform(size=n) ** (1 / longer))
-        at_equal, _ = matched_auroc(expit(maxima), longer, labels == 1, groups)
-        of_maxima.append([roc_auc_score(labels, maxima), at_equal.value])
-        of_maxima[-1].append(length_association(maxima, longer, labels, groups).p < 0.05)
+        at_equal, *_ = auroc_at_equal_length(maxima, longer, labels, groups)
+        warned = length_correlation(maxima, longer, labels, groups).low > 0
+        of_maxima.append([roc_auc_score(labels, maxima), at_equal, warned])
     auroc, matched, power = np.nanmean(of_maxima, axis=0)
     print(
         f"{n_groups} groups of {per_group} | size {np.mean(significant):.3f} | coverage "

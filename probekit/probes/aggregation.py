@@ -11,6 +11,7 @@
 Every rule is defined by its running score: the score of the text up to each token. A causal model
 computes the activations of a token from the text before it, so that the running score is what a
 monitor would have seen while it read. The score of a text is its running score at the last token.
+Slope and shift of the score calibrate it.
 
 This module imports neither torch nor scikit-learn: saved probes are applied without them.
 
@@ -21,14 +22,15 @@ Gemini, section 3, for multimax.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import BaseModel
 
 from probekit.probes.kinds.registry import parse_rule
-from probekit.probes.solve.layers import AffineLayer, FittedLayers
+from probekit.probes.solve.layers import FittedLayers
 
 if TYPE_CHECKING:  # that module imports torch and scikit-learn
     from probekit.probes.kinds.attention_pooled import TokensOfTexts
@@ -36,71 +38,65 @@ if TYPE_CHECKING:  # that module imports torch and scikit-learn
 Floats = NDArray[np.float64]
 Codes = NDArray[np.int64]
 
-LEAST_LOG_WEIGHT = -700.0  # the smallest log weight of a token, whose exponential is above 0
 
-
-@dataclass(frozen=True)
-class Aggregation:
+class Aggregation(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     """A rule, and how it reads the outputs of a probe of tokens.
 
     Attributes:
         rule: The rule, such as `rolling:10`.
-        sign: -1 if the first of two labels is the positive one, so that a maximum is a maximum of
-            its score, which is minus that of the second label; else 1.
-        unit: Unit of the temperature of `softmax`: a standard deviation of the scores of tokens.
+        shift: What is added to each score of a text: one number for two classes, else one per
+            class.
+        slope: What scores are multiplied by. It is below 0 if the outputs are evidence for the
+            first of two labels, so that a maximum is one of this evidence.
+        unit: Unit of the temperature of `softmax`: a standard deviation of the outputs.
     """
 
     rule: str
-    sign: int = 1
+    shift: tuple[float, ...] = (0.0,)
+    slope: float = 1.0
     unit: float = 1.0
 
-    def running(self, outputs: Floats, n_out: int) -> Floats:
+    def running(self, outputs: Floats) -> Floats:
         """Return the score (n_tokens, n_out) of one text up to each of its tokens.
 
-        Args:
-            outputs: The outputs (n_tokens, n_columns) of the probe of tokens: n_out scores, of
-                `multimax` those of each head, of `attention` followed by the score of the query.
-            n_out: Number of scores of a text: 1 for two classes, else one per class.
+        The outputs (n_tokens, n_columns) of the probe of tokens are n_out scores; of `multimax`
+        those of each head, of `attention` followed by the score of the query.
 
         >>> scores = np.array([[0.0], [4.0], [-1.0]])
-        >>> [Aggregation(rule).running(scores, 1).ravel().tolist() for rule in ("mean", "max")]
-        [[0.0, 2.0, 1.0], [0.0, 4.0, 4.0]]
-        >>> Aggregation("rolling:2").running(scores, 1).ravel().tolist()
+        >>> Aggregation(rule="mean").running(scores).ravel().tolist()
+        [0.0, 2.0, 1.0]
+        >>> Aggregation(rule="rolling:2").running(scores).ravel().tolist()
         [0.0, 2.0, 2.0]
         """
         name, number = parse_rule(self.rule)
-        n_read = np.arange(1, len(outputs) + 1)[:, None]
-        scores = self.sign * (outputs[:, :n_out] if name == "attention" else outputs)
-        if name == "mean":
-            found = np.cumsum(scores, axis=0) / n_read
-        elif name == "max":
-            found = np.maximum.accumulate(scores, axis=0)
-        elif name == "multimax":
-            found = (
-                np.maximum.accumulate(scores, axis=0).reshape(len(scores), -1, n_out).sum(axis=1)
-            )
-        elif name == "rolling":
-            # Before the first whole window, the mean of all tokens.
-            sums, width = np.cumsum(scores, axis=0), int(number)
+        n_read, n_out = np.arange(1, len(outputs) + 1)[:, None], len(self.shift)
+        if name in ("mean", "rolling"):
+            # Before the first whole window, a rolling mean is that of all tokens.
+            sums, width = np.cumsum(outputs, axis=0), int(number) or len(outputs)
             found = sums / n_read
             found[width:] = (sums[width:] - sums[:-width]) / width
             found[width - 1 :] = np.maximum.accumulate(found[width - 1 :], axis=0)
+        elif name in ("max", "multimax"):
+            heads = np.maximum.accumulate(outputs, axis=0)
+            found = heads.reshape(len(outputs), -1, n_out).sum(axis=1)
         else:
-            logs = outputs[:, n_out:] if name == "attention" else scores / (number * self.unit)
-            weights = np.exp(np.maximum(logs - logs.max(axis=0), LEAST_LOG_WEIGHT))
-            found = np.cumsum(weights * scores, axis=0) / np.cumsum(weights, axis=0)
-        return self.sign * found
+            scores, query = outputs[:, :n_out], outputs[:, n_out:]
+            logs = query if name == "attention" else scores / (number * self.unit)
+            # Sums of exponentials, as logarithms: exact for any range of scores.
+            low = scores.min(axis=0)
+            with np.errstate(divide="ignore"):
+                sums = np.logaddexp.accumulate(logs + np.log(scores - low), axis=0)
+            found = low + np.exp(sums - np.logaddexp.accumulate(logs, axis=0))
+        return self.slope * found + np.array(self.shift)
 
-    def of_texts(self, outputs: Floats, starts: Codes, n_out: int) -> Floats:
+    def of_texts(self, outputs: Floats, starts: Codes) -> Floats:
         """Return the score (n_texts, n_out) of each text.
 
         Args:
             outputs: The outputs (n_tokens, n_columns) of all tokens, text by text.
             starts: The index (n_texts,) of the first token of each text.
-            n_out: see `running`.
         """
-        texts = np.split(outputs, starts[1:])
-        return np.array([self.running(text, n_out)[-1] for text in texts])
+        return np.array([self.running(text)[-1] for text in np.split(outputs, starts[1:])])
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -109,26 +105,6 @@ class AggregatedFit(FittedLayers):
 
     aggregation: Aggregation
 
-    @property
-    def n_out(self) -> int:
-        """Number of scores of a text: 1 for two classes, else one per class."""
-        return 1 if len(self.classes) == 2 else len(self.classes)
-
     def text_scores(self, texts: TokensOfTexts) -> Floats:
         """Return the scores (n_texts, n_out) of each text."""
-        outputs = self.scores(texts.tokens)
-        return self.aggregation.of_texts(outputs, texts.starts, self.n_out)
-
-    def calibrated(self, slope: float, shift: Floats) -> AggregatedFit:
-        """Return the fit whose scores of texts are slope * score + shift (n_out,)."""
-        ((weight, bias),) = self.layers
-        weight, bias = slope * weight, slope * bias
-        name, _ = parse_rule(self.aggregation.rule)
-        if name == "multimax":  # each head gets its part of the shift
-            bias = bias + np.tile(shift * len(shift) / len(bias), len(bias) // len(shift))
-        else:
-            bias[: self.n_out] += shift
-        if name == "attention":  # the score of the query keeps its scale
-            weight[self.n_out :] /= slope
-        aggregation = replace(self.aggregation, unit=slope * self.aggregation.unit)
-        return replace(self, layers=(AffineLayer(weight, bias),), aggregation=aggregation)
+        return self.aggregation.of_texts(self.scores(texts.tokens), texts.starts)

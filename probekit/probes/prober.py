@@ -158,27 +158,22 @@ class Prober:
         return self._splits[0].fitted if self._all_rows is None else self._all_rows
 
     @property
-    def saved_tokens(self) -> GroupedTokens:
-        """The tokens of the texts that `SiteResult.fits` of kinds that read texts are fitted on."""
-        if self._all_rows is None:
-            return self._splits[0].train_tokens
-        rows = np.sort(np.concatenate([self.data.train, self.data.test]))
-        return GroupedTokens.of(rows, self.data.examples)
+    def text_sides(self) -> list[tuple[GroupedTokens, GroupedTokens | None]]:
+        """The tokens of the fitted and of the tested texts of each split.
 
-    def text_probe(self, spec: ProbeSpec, X: Rows) -> Any:
-        """Return the probe of a kind that reads texts, fitted on `saved_tokens`."""
-        return self._splits[0].text_probe(spec, X, self.saved_tokens)
-
-    def tested_texts(
-        self, spec: ProbeSpec, X: Rows, saved: Any
-    ) -> Iterator[tuple[Any, GroupedTokens]]:
-        """Yield, for each split, the probe of its training texts and the tokens of its test texts.
-
-        `saved` is the probe that `text_probe` returns: that of a single split.
+        The last fitted texts are those that `SiteResult.fits` of kinds that read texts are fitted
+        on: with several splits all texts, none of which is tested.
         """
-        for split in self._splits:
-            fitted = split.text_probe(spec, X, split.train_tokens) if self.is_nested else saved
-            yield fitted, split.test_tokens
+        sides: list[tuple[GroupedTokens, GroupedTokens | None]] = []
+        sides += [(split.train_tokens, split.test_tokens) for split in self._splits]
+        if self._all_rows is not None:
+            rows = np.sort(np.concatenate([self.data.train, self.data.test]))
+            sides.append((GroupedTokens.of(rows, self.data.examples), None))
+        return sides
+
+    def text_probe(self, spec: ProbeSpec, X: Rows, tokens: GroupedTokens) -> Any:
+        """Return the probe of a kind that reads texts, fitted on these texts."""
+        return self._splits[0].text_probe(spec, X, tokens)
 
     def chance(
         self, predictions: Predictions, fold: int, draw: int | None = None, *, within: bool = False
@@ -318,7 +313,7 @@ class Prober:
             task = of_splits[0][0]  # it has a fit if the kind is a stack of layers
             if self._all_rows is not None and task.fit is not None:
                 if spec.task == "text":
-                    probe = self.text_probe(spec, X)
+                    probe = self.text_probe(spec, X, self.text_sides[-1][0])
                     result.fits[spec.text], result.penalties[spec.text] = probe.fit_, probe.C_
                     steps[-1](1, 1)
                     continue

@@ -10,7 +10,7 @@ the weights, so that other tools can apply the files with matrix products alone.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -83,6 +83,7 @@ class ProbeFacts(Facts):
         tokenizer: the digest of the vocabulary.
         cache: the key of the cache that the rows were read from.
         hyperparameters: the hyperparameters of the fit, such as the selected C.
+        aggregation: the rule by which an aggregated probe scores a text; None for other probes.
         metrics: scores on the test rows, by the name of the metric.
         projection_sd: the standard deviation over the fitted rows of the projection on each of
             `SavedProbe.unit_directions`, the unit of steering; empty for probes without directions.
@@ -110,6 +111,7 @@ class ProbeFacts(Facts):
     tokenizer: str
     cache: str
     hyperparameters: dict[str, Scalar] = {}
+    aggregation: Aggregation | None = None
     metrics: dict[str, HeldOutScore] = {}
     projection_sd: Annotated[tuple[float, ...], Field(strict=False)] = ()
     is_tested: bool = True
@@ -292,7 +294,7 @@ class SavedProbe:
         layers: weight (n_out, n_in) and bias (n_out,) of each layer, with a ReLU between layers.
             The last has one output for a number or for two classes (the score of the second), else
             one per class. An aggregated probe has one layer of tokens, with the outputs that its
-            rule reads; see `aggregation`.
+            rule reads.
         classes: the labels in the order of the scores; empty for a probe of numbers.
         facts: the metadata.
 
@@ -329,7 +331,7 @@ class SavedProbe:
             )
         if not all(np.isfinite(array).all() for layer in layers for array in layer):
             raise DataError("The weights contain NaN or infinity. Fit the probe again.")
-        n_scores = self.n_scores if self.aggregation else len(layers[-1].weight)
+        n_scores = self.n_scores if self.facts.aggregation else len(layers[-1].weight)
         wrong = [label for label in self.classes if not isinstance(label, str)]
         if wrong or len(set(self.classes)) < len(self.classes):
             raise DataError(f"Classes must be distinct strings, but are {list(self.classes)}.")
@@ -338,13 +340,6 @@ class SavedProbe:
                 f"{n_scores} scores do not match {len(self.classes)} classes. A number or two "
                 "classes need one score; more classes need one score each."
             )
-
-    @property
-    def aggregation(self) -> Aggregation | None:
-        """The rule of an aggregated probe, which scores whole texts; None for other probes."""
-        known = self.facts.hyperparameters
-        names = [one.name for one in fields(Aggregation)]
-        return Aggregation(**{name: known[name] for name in names}) if "rule" in known else None  # type: ignore[arg-type]
 
     @property
     def n_scores(self) -> int:
@@ -403,8 +398,8 @@ class SavedProbe:
             DataError: X has the wrong number of features, or contains NaN or infinity.
         """
         outputs = self.outputs(X)
-        if self.aggregation is not None:
-            outputs = self.aggregation.running(outputs, self.n_scores)
+        if self.facts.aggregation is not None:
+            outputs = self.facts.aggregation.running(outputs)
         return outputs[:, 0] if outputs.shape[1] == 1 else outputs
 
     def outputs(self, X: ArrayLike) -> Floats:

@@ -320,9 +320,8 @@ class SplitProber:
         column, inside = data.y if spec.task == "tree" else self.task, LazyRows.of(X).select(rows)
         if spec.task == "text":
             arguments |= {"units": data.groups[rows], "judge": self._rate_texts}
-        if spec.kind == "aggregated":
-            judge = self.fitted.judge(spec)
-            arguments |= {"judge": judge, "positive": data.positive_code}
+        if spec.kind == "aggregated":  # it does not need all rows in memory
+            arguments |= {"judge": self.fitted.judge(spec), "positive": data.positive_code}
         read = inside if spec.kind == "aggregated" else inside[:]
         return spec.build(self.settings).fit(read, column[rows], tokens.example_of_row, **arguments)
 
@@ -334,61 +333,48 @@ class SplitProber:
         There is no control task: a random label for each word would give a text several labels.
         The chance level of a kind that reads trees is the score of the linear chain.
         """
-        data, train, test = self.data, self.train_tokens, self.test_tokens
-        probe = self.text_probe(spec, X, train)
-        facts = FitFacts(
-            probe=spec.text,
-            target=target,
-            n_train=len(train.first),
-            C=getattr(probe, "C_", None),
-            n_iter=probe.n_iter_,
-            converged=probe.converged_,
-            seed=self.settings.seed,
+        data, train, test, fitted = self.data, self.train_tokens, self.test_tokens, self.fitted
+        probe, outside = self.text_probe(spec, X, train), LazyRows.of(X).select(test.rows)
+        groups, facts = (
+            data.groups[test.first],
+            FitFacts(
+                probe=spec.text,
+                target=target,
+                n_train=len(train.first),
+                C=getattr(probe, "C_", None),
+                n_iter=probe.n_iter_,
+                converged=probe.converged_,
+                seed=self.settings.seed,
+            ),
         )
-        if spec.kind == "aggregated":
-            return self._aggregated(spec, probe, X, facts)
-        predictions: Predictions
-        chance: Predictions
         if spec.task == "tree":
             heads = data.y[test.rows]
-            predictions = probe.score_sentences(X[test.rows], heads, test.example_of_row)
-            chance = probe.score_chain(heads, test.example_of_row)
-        else:
-            scores = probe.class_scores(X[test.rows], test.example_of_row, self.fitted.n_classes)
-            truth, positive = self.task[test.first], data.positive_code
-            # Kinds that read texts offer scores only, so no probabilities are computed from logits.
-            predictions = ClassPredictions.of_scores(
-                truth, scores, are_logits=False, positive=positive
+            of_trees = probe.score_sentences(outside[:], heads, test.example_of_row)
+            chain = probe.score_chain(heads, test.example_of_row)
+            return [Scored((of_trees,), (chain,), groups, facts)]
+        labels, truth = self.task[train.first], self.task[test.first]
+        if spec.kind != "aggregated":
+            scores = probe.class_scores(outside[:], test.example_of_row, fitted.n_classes)
+            # This kind offers scores only, so no probabilities are computed from logits.
+            of_texts = ClassPredictions.of_scores(
+                truth, scores, are_logits=False, positive=data.positive_code
             )
-            chance = uninformed(self.task[train.first], predictions)
-        return [Scored((predictions,), (chance,), data.groups[test.first], facts)]
-
-    def _aggregated(self, spec: ProbeSpec, probe: Any, X: Rows, facts: FitFacts) -> list[Scored]:
-        """Return the test score of an aggregated probe, and its validation score."""
-        train, test, fitted = self.train_tokens, self.test_tokens, self.fitted
-        inside = train.first[probe.known_]
-        codes, folds = self.task[inside], probe.fold_of_text_
-        held_out = fitted.held_out(spec, codes, probe.held_out_, folds)
-        outputs = probe.class_scores(
-            LazyRows.of(X).select(test.rows), test.example_of_row, fitted.n_classes
-        )
-        labels = self.task[train.first]
-        predictions = fitted.predictions(spec, self.task[test.first], outputs, labels)
+            return [Scored((of_texts,), (uninformed(labels, of_texts),), groups, facts)]
+        scores = probe.class_scores(outside, test.example_of_row, fitted.n_classes)
+        predictions: Any = fitted.predictions(spec, truth, scores, labels)
+        folds = probe.fold_of_text_
+        held_out: Any = fitted.held_out(spec, labels, probe.held_out_, folds)
         if fitted.positive is not None:
-            assert isinstance(predictions, ClassPredictions)
-            assert isinstance(held_out, ClassPredictions)
             predictions = with_alarms(predictions, fixed_thresholds(held_out))
         fewest = len(labels) - int(np.bincount(folds).max())
-        metric = self.settings.main_metric
-        pairs = [
-            (predictions, labels, test.first, facts, None),
-            (held_out, codes, inside, replace(facts, n_train=fewest, split="validation"), metric),
+        of_folds = replace(facts, n_train=fewest, split="validation")
+        chance, metric = (uninformed(labels, held_out),), self.settings.main_metric
+        return [
+            Scored(
+                (predictions,), (uninformed(labels, predictions),), groups, facts, fit=probe.fit_
+            ),
+            Scored((held_out,), chance, data.groups[train.first], of_folds, metric),
         ]
-        test_scored, validation = (
-            Scored((one,), (uninformed(column, one),), self.data.groups[rows], of_fits, metric=name)
-            for one, column, rows, of_fits, name in pairs
-        )
-        return [replace(test_scored, fit=probe.fit_), validation]
 
     def _rate_texts(self, truth: Codes, scores: Floats, fold_of_row: Codes) -> float:
         """Return the main metric of held-out scores (n_texts, n_classes); higher is better."""

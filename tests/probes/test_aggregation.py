@@ -40,40 +40,31 @@ def by_definition(rule, outputs, n_out, unit=2.0):
 @pytest.mark.parametrize("rule", RULES)
 def test_the_running_score_is_that_of_the_text_so_far(rule, n_out):
     outputs = 3 * np.random.default_rng(0).normal(size=(9, columns(rule, n_out)))
-    running = Aggregation(rule, unit=2.0).running(outputs, n_out)
-    expected = [by_definition(rule, outputs[:end], n_out) for end in range(1, 10)]
+    running = Aggregation(rule=rule, shift=(0.5,) * n_out, slope=-2.0, unit=2.0).running(outputs)
+    expected = [0.5 - 2 * by_definition(rule, outputs[:end], n_out) for end in range(1, 10)]
     np.testing.assert_allclose(running, expected)
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_the_first_of_two_labels_can_be_the_positive_one(rule):
-    outputs = np.random.default_rng(0).normal(size=(9, columns(rule, 1)))
-    mirrored = np.array(outputs)
-    mirrored[:, : 2 if rule == "multimax" else 1] *= -1
-    one, other = Aggregation(rule), Aggregation(rule, sign=-1)
-    np.testing.assert_allclose(other.running(mirrored, 1), -one.running(outputs, 1))
-
-
-@pytest.mark.parametrize("n_out", [1, 3])
-@pytest.mark.parametrize("rule", RULES)
-def test_slope_and_shifts_of_the_scores_are_folded_into_the_weights(rule, n_out):
+def test_each_text_of_a_fit_is_scored_by_itself(rule):
     generator = np.random.default_rng(0)
-    n = columns(rule, n_out)
+    n = columns(rule, 1)
     layer = AffineLayer(generator.normal(size=(n, 5)), generator.normal(size=n))
-    layer.bias[n_out:] *= rule != "attention"  # a query has no bias
-    classes = np.arange(max(2, n_out))
-    fit = AggregatedFit(classes=classes, layers=(layer,), aggregation=Aggregation(rule, unit=0.7))
-    texts = TokensOfTexts(generator.normal(size=(12, 5)), np.repeat([0, 1, 2], [2, 6, 4]))
-    shift = generator.normal(size=n_out)
-    found = fit.calibrated(2.5, shift).text_scores(texts)
-    np.testing.assert_allclose(found, 2.5 * fit.text_scores(texts) + shift)
+    fit = AggregatedFit(classes=np.arange(2), layers=(layer,), aggregation=Aggregation(rule=rule))
+    tokens = generator.normal(size=(12, 5))
+    found = fit.text_scores(TokensOfTexts(tokens, np.repeat([0, 1, 2], [2, 6, 4])))
+    outputs = np.split(tokens @ layer.weight.T + layer.bias, [2, 8])
+    np.testing.assert_allclose(found, [by_definition(rule, one, 1, unit=1.0) for one in outputs])
 
 
-def test_huge_scores_have_no_overflow():
-    scores = np.array([[-1e6], [2e6], [1e6]])
-    for rule in ("softmax:1", "mean", "max"):
-        assert np.isfinite(Aggregation(rule).running(scores, 1)).all()
-    assert Aggregation("softmax:1").running(scores, 1)[-1] == 2e6
+def test_scores_of_any_size_are_exact():
+    scores = np.array([[-1e6], [3.0], [2e6], [1e6]])
+    for rule, of_two in (("softmax:1", 3.0), ("mean", -499998.5), ("max", 3.0)):
+        running = Aggregation(rule=rule).running(scores)[:, 0]
+        assert np.isfinite(running).all()
+        assert running[1] == pytest.approx(of_two)
+    assert Aggregation(rule="softmax:0.001").running(scores)[-1] == pytest.approx(2e6)
+    assert (Aggregation(rule="softmax:1").running(np.full((3, 1), 7.0)) == 7.0).all()
 
 
 @pytest.mark.parametrize(

@@ -338,11 +338,12 @@ def test_what_fits_is_let_through_and_what_differs_is_listed(make_probe, make_fa
 def test_an_aggregated_probe_scores_the_tokens_of_a_text(make_facts, tmp_path, rule, n_columns):
     generator = np.random.default_rng(0)
     layer = generator.normal(size=(n_columns, 7)), generator.normal(size=n_columns)
-    facts = make_facts(hyperparameters={"C": 0.1, "rule": rule, "sign": -1, "unit": 2.0})
+    rule_of = Aggregation(rule=rule, shift=(0.5,), slope=-2.0, unit=3.0)
+    facts = make_facts(aggregation=rule_of)
     probe = SavedProbe((layer,), ("a", "b"), facts)
     loaded = SavedProbe.load(probe.save(tmp_path / "probe"))
-    assert loaded.aggregation == Aggregation(rule, -1, 2.0)
+    assert loaded.facts.aggregation == rule_of
     X = generator.normal(size=(5, 7))
-    running = Aggregation(rule, -1, 2.0).running(X @ layer[0].T + layer[1], 1)
+    running = rule_of.running(X @ layer[0].T + layer[1])
     np.testing.assert_allclose(loaded.scores(X), running[:, 0])
     np.testing.assert_allclose(loaded.scores(X[:3]), running[:3, 0])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -24,7 +24,6 @@ from probekit.pipeline.experiment.rows import Probed
 from probekit.pipeline.experiment.source import Source
 from probekit.pipeline.measure.probers import probing_bytes
 from probekit.pipeline.measure.run_folder import RunFolder, do_task, pause, until_done
-from probekit.probes.aggregation import AggregatedFit
 from probekit.probes.arrays import Codes, Features
 from probekit.probes.prober import Prober
 from probekit.probes.saved_probe import HeldOutScore, ProbeFacts, SavedProbe, probe_files
@@ -276,9 +275,8 @@ class SiteJob:
             stem, C = folder / kind.replace(":", "-"), site.penalties[kind]
             (spec,) = [one for one in settings.kinds if one.text == kind]
             penalty = {} if C is None else {spec.grid_name or "C": C}
-            rule, rows = {}, prober.saved_rows.rows
-            if isinstance(fit, AggregatedFit):  # a probe of tokens, and how they score a text
-                rule, rows = asdict(fit.aggregation), prober.data.train
+            is_of_texts = spec.task == "text"
+            rows = prober.text_sides[-1][0].rows if is_of_texts else prober.saved_rows.rows
             # Classes that were absent in training have no scores.
             classes = () if settings.reads_numbers else prober.data.classes[fit.classes]
             metrics = {}
@@ -295,7 +293,8 @@ class SiteJob:
                 # With class weights, the softmax gives probabilities of equally frequent classes.
                 scores_are_logits=spec.logits and settings.class_weight is None,
                 sites=tuple(part.text for part in selection.parts),
-                hyperparameters={**dict(spec.options), **penalty, **rule},
+                hyperparameters={**dict(spec.options), **penalty},
+                aggregation=getattr(fit, "aggregation", None),
                 projection_sd=projection_sds(fit.layers, X, rows),
                 seed=settings.seed,
                 **self.source.probe_facts(self.position),

@@ -11,8 +11,7 @@ wrong.json      worst errors on the test rows: `examples` are those of the selec
                 prediction at each token; `probes` are those of the probes at single sites, whose
                 rows are in `rows`
 features.csv    features that the k-sparse probes select at their best site
-aggregation.csv, flagged.csv, token_scores.csv
-                see `aggregated_tables`
+aggregation.csv, flagged.csv: see `aggregated_tables`
 probes/final    the final probe of a nested cross-validation
 """
 
@@ -201,7 +200,7 @@ def _tables(
     """Return the tables of the selected probe by file name; some are empty."""
     confusion = {"confusion.csv": confusion_rows(chosen)}
     if chosen.reads_texts:
-        return confusion | aggregated_tables(chosen)
+        return confusion | aggregated_tables(chosen.prober, str(chosen.row["probe"]), chosen.X)
     with threads(1):  # last digits depend on their number, which can change under load
         scatter = scatter_rows(chosen)
     cosines = cosine_rows(chosen, watcher, workers, seconds)

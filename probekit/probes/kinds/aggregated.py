@@ -6,18 +6,17 @@ at every C, by blocks of tokens, so that these candidates cost hardly more than 
 `multimax` and `attention` have weights of their own, fitted to the scores of texts at each C and
 fold; they hold all tokens in memory.
 
-Each candidate, a rule at a C, is fitted on the training texts of each fold. Its scores of held-out
-texts are calibrated by one slope, which is above 0, and one shift per class, because a maximum of
-many scores is larger than each of them. The candidate whose held-out scores are rated best is
-selected and fitted on all texts, with the same penalty per text as in the folds. Slope and shifts
-are folded into the weights.
+Each candidate, a rule at a C, is fitted on the texts of all folds but one, and scores the texts of
+that one. Because a maximum of many scores is larger than each of them, one slope, which is above 0,
+and one shift per class calibrate these scores; those of a fold are calibrated on the other folds.
+The candidate whose held-out scores are rated best is selected, fitted on all texts, with the same
+penalty per text as in the folds, and calibrated on all held-out scores.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import product
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -65,37 +64,33 @@ class _MultiMax(PooledObjective):
     stop before its tolerance.
     """
 
-    def __init__(self, texts: TokensOfTexts, codes: Codes, C: float, sign: int) -> None:
-        super().__init__(texts, codes, C)
-        n_out, n_features = self.shape
-        self.sign, self.shape = sign, (HEADS * n_out, n_features)
-        self.n_out = n_out
-
     def start(self, generator: np.random.Generator) -> Floats:
         """Return a starting point: random weights, which differ between heads."""
-        weights = generator.normal(size=self.shape) / self.shape[1]
-        return np.concatenate([weights.ravel(), np.zeros(self.n_out)])
+        n_out, n_features = self.shape
+        weights = generator.normal(size=HEADS * n_out * n_features) / n_features
+        return np.concatenate([weights, np.zeros(n_out)])
 
     def __call__(self, point: Floats) -> tuple[float, Floats]:
-        weights, intercept = point[: -self.n_out].reshape(self.shape), point[-self.n_out :]
-        tokens, text, starts = self.texts.tokens, self.texts.text, self.texts.starts
-        outputs = self.sign * (tokens @ weights.T)  # (n_tokens, heads * n_out)
-        best = np.maximum.reduceat(outputs, starts)
-        # The first token of each text with the maximum of each head, (n_texts, heads * n_out).
+        n_out, n_features = self.shape
+        weights, intercept = point[:-n_out].reshape(-1, n_features), point[-n_out:]
+        tokens, text = self.texts.tokens, self.texts.text
+        outputs = tokens @ weights.T  # (n_tokens, HEADS * n_out)
+        best = np.maximum.reduceat(outputs, self.texts.starts)
+        # The first token of each text with the maximum of each head, (n_texts, HEADS * n_out).
         place = np.where(outputs == best[text], np.arange(len(tokens))[:, None], len(tokens))
-        top = np.minimum.reduceat(place, starts)
-        scores = self.sign * best.reshape(len(best), HEADS, self.n_out).sum(axis=1) + intercept
+        top = np.minimum.reduceat(place, self.texts.starts)
+        scores = best.reshape(len(best), HEADS, n_out).sum(axis=1) + intercept
         logs = log_softmax(with_reference(scores.T, len(self.classes)), axis=0)
         loss = -float(np.mean(logs[self.class_of_text, np.arange(len(scores))]))
-        residual = (np.exp(logs[-self.n_out :]).T - self.truth) / len(scores)
-        of_heads = [residual[:, n % self.n_out] @ tokens[top[:, n]] for n in range(len(weights))]
+        residual = (np.exp(logs[-n_out:]).T - self.truth) / len(scores)
+        of_heads = [residual[:, n % n_out] @ tokens[top[:, n]] for n in range(len(weights))]
         gradient = np.array(of_heads) + self.penalty * weights
         value = loss + 0.5 * self.penalty * float(np.sum(weights**2))
         return value, np.concatenate([gradient.ravel(), residual.sum(axis=0)])
 
 
 def fit_multimax(
-    texts: TokensOfTexts, codes: Codes, C: float, max_iter: int, seed: int, sign: int = 1
+    texts: TokensOfTexts, codes: Codes, C: float, max_iter: int, seed: int
 ) -> FittedLayers:
     """Return the layer (HEADS * n_out, n_features) of the heads, for raw tokens.
 
@@ -104,18 +99,15 @@ def fit_multimax(
     """
     rows = LazyRows.of(texts.tokens)
     scaling = Scaling.standard(measured(rows, texts.typical))
-    scaled = replace(texts, tokens=scaling.lazily(rows).whole())
-    objective = _MultiMax(scaled, codes, C, sign)
-    options: dict[str, float] = {"maxiter": max_iter, "maxfun": 4 * max_iter}
+    objective = _MultiMax(replace(texts, tokens=scaling.lazily(rows).whole()), codes, C)
+    options = {"maxiter": max_iter, "maxfun": 4 * max_iter}
     options |= {"gtol": TOLERANCE, "ftol": KINKED_PROGRESS}
     start = objective.start(np.random.default_rng(seed))
     result: Any = minimize(objective, start, jac=True, method="L-BFGS-B", options=options)
-    n_out = objective.n_out
-    layer = scaling.fold(
-        result.x[:-n_out].reshape(objective.shape), np.tile(result.x[-n_out:] / HEADS, HEADS)
-    )
-    n_iter = max(int(result.nit), 1)
-    return FittedLayers(objective.classes, (layer,), n_iter, converged=result.status != 1)
+    n_out, n_features = objective.shape
+    weights, intercept = result.x[:-n_out].reshape(-1, n_features), result.x[-n_out:]
+    layer = scaling.fold(weights, np.tile(intercept / HEADS, HEADS))
+    return FittedLayers(objective.classes, (layer,), max(int(result.nit), 1), result.status != 1)
 
 
 def calibration(scores: Floats, codes: Codes, n_classes: int) -> tuple[float, Floats]:
@@ -129,29 +121,39 @@ def calibration(scores: Floats, codes: Codes, n_classes: int) -> tuple[float, Fl
     (True, True)
     """
     mean, unit = scores.mean(axis=0), float(scores.std(axis=0).mean()) or 1.0
-    scaled = (scores - mean) / unit
-    truth = (np.arange(n_classes) == codes[:, None])[:, -scores.shape[1] :]
+    scaled, n_out = (scores - mean) / unit, scores.shape[1]
+    truth = (np.arange(n_classes) == codes[:, None])[:, -n_out:]
 
     def objective(point: Floats) -> tuple[float, Floats]:
         """Return the mean cross-entropy and its gradient."""
         logs = log_softmax(with_reference((point[0] * scaled + point[1:]).T, n_classes), axis=0)
-        residual = (np.exp(logs[-scores.shape[1] :]).T - truth) / len(codes)
+        residual = (np.exp(logs[-n_out:]).T - truth) / len(codes)
         gradient = np.append(np.sum(residual * scaled), residual.sum(axis=0))
         return -float(np.mean(logs[codes, np.arange(len(codes))])), gradient
 
-    bounds = [(LEAST_SLOPE, LARGEST_SLOPE), *[(None, None)] * scores.shape[1]]
-    start = np.append(1.0, np.zeros(scores.shape[1]))
+    bounds = [(LEAST_SLOPE, LARGEST_SLOPE), *[(None, None)] * n_out]
+    start = np.append(1.0, np.zeros(n_out))
     point = minimize(objective, start, jac=True, method="L-BFGS-B", bounds=bounds).x
     slope = float(point[0]) / unit
     return slope, point[1:] - slope * mean
 
 
 class RuleScores(NamedTuple):
-    """A rule at its best C: rating and scores (n_known, n_classes) of held-out texts."""
+    """A rule at its best C.
+
+    Attributes:
+        C: The selected C.
+        rating: The rating of `held_out`; higher is better.
+        held_out: The scores (n_texts, n_classes) of each text by the fit that held it out.
+        raw: The same (n_texts, n_out), without calibration.
+        unit: See `Aggregation`.
+    """
 
     C: float
     rating: float
-    scores: Floats
+    held_out: Floats
+    raw: Floats
+    unit: float
 
 
 @dataclass(eq=False, repr=False)
@@ -175,11 +177,8 @@ class AggregatedProbe(TextProbe):
         rule_: The selected rule, such as `rolling:10`.
         C_: The selected C.
         of_rules_: The `RuleScores` of each rule.
-        known_: Mask (n_texts,) of the texts that a fit held out. Those of a fold whose other texts
-            have a single label are left out.
-        held_out_: The scores (n_known, n_classes) of these texts by the fits that held them out, at
-            the selected rule and C.
-        fold_of_text_: The fold (n_known,) of these texts.
+        held_out_: The held-out scores (n_texts, n_classes) of the selected rule.
+        fold_of_text_: The fold (n_texts,) of each text.
         n_iter_: Number of solver iterations.
         converged_: Whether the solver reached its tolerance.
 
@@ -225,107 +224,89 @@ class AggregatedProbe(TextProbe):
         grid, rules = positive_grid("C", self.C), list(self.aggregate)
         own = {rule for rule in rules if parse_rule(rule)[0] in OWN_WEIGHTS}
         texts, codes, text_units = self.read_texts(X, y, groups, typical, units)
-        n_classes = len(self.classes_)
-        n_out = 1 if n_classes == 2 else n_classes
-        sign = -1 if n_classes == 2 and positive == self.classes_[0] else 1
         folds = group_folds(codes, text_units, self.folds, self.random_state)
         fittable_insides(codes, folds)  # raises an error if no fold can be fitted
-        # Texts of folds whose other texts have a single label are not held out.
-        used = [fold for fold in np.unique(folds) if len(np.unique(codes[folds != fold])) > 1]
-        known = np.isin(folds, used)
-        others = texts.take(known)
-        fold_of_token = np.searchsorted(used, folds[known][others.text])
-        rows = LazyRows.of(texts.tokens).on(self.device)
+        n_classes, rate = len(self.classes_), judge or rate_scores
+        n_out = 1 if n_classes == 2 else n_classes
+        # Tokens are evidence for the positive label, of two.
+        sign = -1 if n_classes == 2 and positive == self.classes_[0] else 1
+        target = codes if sign > 0 else 1 - codes
+        of_tokens, token_fold = target[texts.text], folds[texts.text]
         weights = 1.0 / np.bincount(texts.text)[texts.text]  # of a text together 1
-        shares = [(folds[texts.text] != fold) * weights for fold in used]
+        shares = [(token_fold != fold) * weights for fold in range(self.folds)]
+        rows = LazyRows.of(texts.tokens).on(self.device)
         solver = Solver(rows, [*shares, weights], typical=texts.typical)
         stopping = StoppingRule(max_iter=self.max_iter)
-        # The candidates: rule, C and aggregation, and their held-out scores (n_known, n_out).
-        candidates: list[tuple[str, float, Aggregation]] = []
-        scores: list[Floats] = []
         if len(own) < len(rules):
-            (paths,) = search_paths(
-                solver, [codes[texts.text]], grid, Tuning(stopping), lambda _: None
-            )
-            inside = rows.select(known[texts.text])
-            of_tokens = _finite(held_out_scores(inside, paths, fold_of_token, n_classes))
-        for rule, C in product(rules, grid):
-            if rule in own:
-                candidates.append((rule, C, Aggregation(rule, sign)))
-                scores.append(self._own_scores(rule, C, texts, codes, folds, used, sign)[known])
-            else:
-                outputs = of_tokens[grid.index(C)][:, -n_out:]
-                candidates.append((rule, C, Aggregation(rule, sign, outputs.std() or 1.0)))
-                scores.append(candidates[-1][-1].of_texts(outputs, others.starts, n_out))
-        truth, rate = codes[known], judge or rate_scores
-        calibrations = [calibration(one, truth, n_classes) for one in scores]
-        held_out = [
-            with_reference((slope * one + shift).T, n_classes).T
-            for one, (slope, shift) in zip(scores, calibrations, strict=True)
-        ]
-        best = best_rated(rate, truth, held_out, folds[known])
-        self.rule_, self.C_, aggregation = candidates[best]
-        rated = [rate(truth, output, folds[known]) for output in held_out]
-        worst_first = np.argsort(-np.nan_to_num(rated, nan=-np.inf), kind="stable")[::-1]
-        of_rules = {
-            candidates[at][0]: RuleScores(candidates[at][1], rated[at], held_out[at])
-            for at in worst_first
-        }
-        self.of_rules_ = {rule: of_rules[rule] for rule in rules}
-        self.known_, self.held_out_, self.fold_of_text_ = known, held_out[best], folds[known]
+            (paths,) = search_paths(solver, [of_tokens], grid, Tuning(stopping), lambda _: None)
+            outputs_of_C = held_out_scores(rows, paths, token_fold, n_classes)
+        self.of_rules_: dict[str, RuleScores] = {}
+        for rule in rules:
+            tried = []
+            for at, C in enumerate(grid):
+                if rule in own:
+                    unit, raw = 1.0, self._own_scores(rule, C, texts, target, folds)
+                else:
+                    outputs = _finite(outputs_of_C[at])[:, -n_out:]
+                    unit = float(outputs.std()) or 1.0
+                    aggregation = Aggregation(rule=rule, shift=(0.0,) * n_out, unit=unit)
+                    raw = aggregation.of_texts(outputs, texts.starts)
+                scores = np.empty_like(raw)
+                for fold in range(self.folds):
+                    inside = folds != fold
+                    slope, shift = calibration(raw[inside], target[inside], n_classes)
+                    scores[~inside] = slope * raw[~inside] + shift
+                held_out = with_reference(sign * scores.T, n_classes).T
+                tried.append(RuleScores(C, rate(codes, held_out, folds), held_out, raw, unit))
+            best = best_rated(rate, codes, (one.held_out for one in tried), folds)
+            self.of_rules_[rule] = tried[best]
+        candidates = list(self.of_rules_.values())
+        at = best_rated(rate, codes, (one.held_out for one in candidates), folds)
+        self.rule_, selected = rules[at], candidates[at]
+        self.C_, self.held_out_, self.fold_of_text_ = selected.C, selected.held_out, folds
         # The penalty per text is that of the folds, so that scores keep the calibrated scale.
-        C = self.C_ * float(np.mean([np.mean(folds != fold) for fold in used]))
+        C = self.C_ * (1 - 1 / self.folds)
         if self.rule_ in own:
-            final = self._own_fit(self.rule_, C, texts, codes, sign)
+            fit: FittedLayers = self._own_fit(self.rule_, C, texts, target)
         else:
-            (fit,) = solver.solve([Problem(codes[texts.text], C, len(shares))], stopping)
-            final = _with_rule(fit, aggregation)
-        self.fit_ = replace(final.calibrated(*calibrations[best]), classes=self.classes_)
-        self.n_iter_, self.converged_ = max(final.n_iter, 1), final.converged
-        base.warn_if_flat(final.layers[0].weight)
+            (fit,) = solver.solve([Problem(of_tokens, C, self.folds)], stopping)
+        slope, shift = calibration(selected.raw, target, n_classes)
+        shifts, unit = tuple((sign * shift).tolist()), selected.unit
+        aggregation = Aggregation(rule=self.rule_, shift=shifts, slope=sign * slope, unit=unit)
+        self.fit_ = _with_rule(replace(fit, classes=self.classes_), aggregation)
+        self.n_iter_, self.converged_ = max(fit.n_iter, 1), fit.converged
+        base.warn_if_flat(fit.layers[0].weight)
         return self
 
     def _own_scores(
-        self,
-        rule: str,
-        C: float,
-        texts: TokensOfTexts,
-        codes: Codes,
-        folds: Codes,
-        used: Sequence[int],
-        sign: int,
+        self, rule: str, C: float, texts: TokensOfTexts, codes: Codes, folds: Codes
     ) -> Floats:
         """Return the held-out scores (n_texts, n_out) of a rule with weights of its own."""
         n_classes = len(self.classes_)
         scores = np.zeros((len(codes), n_classes))
-        for fold in used:
+        for fold in range(self.folds):
             inside = folds != fold
-            fit = self._own_fit(rule, C, texts.take(inside), codes[inside], sign)
+            fit = self._own_fit(rule, C, texts.take(inside), codes[inside])
             scores[~inside] = fit.by_class(fit.text_scores(texts.take(~inside)), n_classes)
         return _finite(scores)[:, -1 if n_classes == 2 else -n_classes :]
 
-    def _own_fit(
-        self, rule: str, C: float, texts: TokensOfTexts, codes: Codes, sign: int
-    ) -> AggregatedFit:
+    def _own_fit(self, rule: str, C: float, texts: TokensOfTexts, codes: Codes) -> AggregatedFit:
         """Return the fit of a rule with weights of its own."""
         if rule == "multimax":
-            fit = fit_multimax(texts, codes, C, self.max_iter, self.random_state, sign)
-            return _with_rule(fit, Aggregation(rule, sign))
-        pooled = fit_attention(texts, codes, C, self.max_iter, self.random_state)
-        ((weight, bias),) = pooled.layers
-        layer = AffineLayer(np.vstack([weight, pooled.query]), np.append(bias, 0.0))
-        return _with_rule(replace(pooled, layers=(layer,)), Aggregation(rule, sign))
+            fit = fit_multimax(texts, codes, C, self.max_iter, self.random_state)
+        else:
+            fit = fit_attention(texts, codes, C, self.max_iter, self.random_state)
+            ((weight, bias),) = fit.layers
+            layer = AffineLayer(np.vstack([weight, fit.query]), np.append(bias, 0.0))
+            fit = replace(fit, layers=(layer,))
+        n_out = 1 if len(fit.classes) == 2 else len(fit.classes)
+        return _with_rule(fit, Aggregation(rule=rule, shift=(0.0,) * n_out))
 
 
 def _with_rule(fit: FittedLayers, aggregation: Aggregation) -> AggregatedFit:
     """Return a fit of tokens with the rule that scores texts."""
-    return AggregatedFit(
-        classes=fit.classes,
-        layers=fit.layers,
-        n_iter=fit.n_iter,
-        converged=fit.converged,
-        aggregation=aggregation,
-    )
+    facts = {"n_iter": fit.n_iter, "converged": fit.converged, "aggregation": aggregation}
+    return AggregatedFit(classes=fit.classes, layers=fit.layers, **facts)
 
 
 def _finite(scores: Floats) -> Floats:

@@ -87,22 +87,14 @@ def parse_rule(text: str) -> tuple[str, float]:
     name, _, number = text.partition(":")
     if name not in RULES:
         raise UnknownNameError(f"Unknown rule {text!r} of aggregate. {nearest(name, RULES)}")
-    needed = RULES[name]
-    if needed is None:
-        if number:
-            raise ConfigError(f"The rule {name} of aggregate has no number, but is {text!r}.")
-        return name, 0.0
-    meaning, least = needed
+    least, meaning = RULES[name]
     try:
-        value = float(number)
+        value = float(number or 0)
     except ValueError:
         value = math.nan
-    if not least <= value < math.inf or (name == "rolling" and value % 1):
-        kind = "an integer" if name == "rolling" else "a number"
-        raise ConfigError(
-            f"The rule {name} of aggregate needs its {meaning}, {kind} of at least {least:g}, such "
-            f"as {{{name}: {10 if name == 'rolling' else '1.0'}}}, but is {text!r}."
-        )
+    is_fraction = name == "rolling" and value % 1 != 0
+    if bool(number) != bool(least) or not least <= value < math.inf or is_fraction:
+        raise ConfigError(f"The rule {name} of aggregate has {meaning}, but is {text!r}.")
     return name, value
 
 
@@ -115,16 +107,16 @@ ALPHAS = (1.0, 10.0, 100.0, 1e3, 1e4)
 MLP_ALPHAS = (0.1, 1.0, 10.0)
 POOLED_C = (1e-2, 1e-1, 1.0, 10.0)
 
-# Rules by which a probe of tokens scores a text: the name of their number, and its smallest value;
-# None for rules without a number. See `probekit.probes.aggregation`.
-RULES: Mapping[str, tuple[str, float] | None] = MappingProxyType(
+# Rules by which a probe of tokens scores a text: the smallest value of their number, and what it is.
+# See `probekit.probes.aggregation`.
+RULES: Mapping[str, tuple[float, str]] = MappingProxyType(
     {
-        "mean": None,
-        "max": None,
-        "rolling": ("number of tokens", 1),
-        "softmax": ("temperature", 1e-3),
-        "multimax": None,
-        "attention": None,
+        "mean": (0.0, "no number"),
+        "max": (0.0, "no number"),
+        "rolling": (1.0, "a number of tokens, such as {rolling: 10}"),
+        "softmax": (1e-3, "a temperature of at least 0.001, such as {softmax: 1.0}"),
+        "multimax": (0.0, "no number"),
+        "attention": (0.0, "no number"),
     }
 )
 AGGREGATE = ("mean", "max", "rolling:10", "softmax:1")

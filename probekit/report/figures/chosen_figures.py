@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
+from plotly.subplots import make_subplots
 
 from probekit.amounts import format_number, percent
 from probekit.probes.targets import WITHIN
@@ -116,66 +117,35 @@ def scatter_plane(rows: pd.DataFrame, method: str) -> go.Figure:
     return figure
 
 
-def flagged_curve(rows: pd.DataFrame) -> go.Figure:
-    """Return the share of texts of each label that are flagged within a number of tokens.
+def flagged_curves(rows: pd.DataFrame) -> go.Figure:
+    """Return median score (above) and share of flagged texts (below) by number of tokens read.
 
     Args:
-        rows: `label`, `tokens`, `share` and `n_texts` for each label and number of tokens.
+        rows: `label`, `tokens`, `score`, `share` and `n_texts` for each label and number of tokens.
     """
-    figure = go.Figure(layout={"template": TEMPLATE})
+    figure = make_subplots(2, 1, shared_xaxes=True, vertical_spacing=0.06)
+    figure.update_layout(template=TEMPLATE)
     for number, (label, points) in enumerate(rows.groupby("label", sort=False)):
         name = plotly_text(class_label(str(label)))
-        figure.add_scatter(
-            x=points["tokens"].tolist(),
-            y=points["share"].tolist(),
-            name=name,
-            mode="lines",
-            line={"color": series_marker(number + 1, 8)["color"], "width": 2, "shape": "hv"},
-            hovertext=[
-                f"<b>{name}, {row['tokens']:,} tokens</b><br>flagged: {percent(row['share'])} of "
-                f"{row['n_texts']:,} texts"
-                for _, row in points.iterrows()
-            ],
-            hoverinfo="text",
-        )
-    figure.update_xaxes(title_text="tokens read", range=[0, int(rows["tokens"].max()) + 1])
-    figure.update_yaxes(title_text="share of texts flagged", range=[0, 1.04])
-    name_traces(figure)
-    return figure
-
-
-def token_scores_figure(rows: pd.DataFrame) -> go.Figure:
-    """Return the score of some texts up to each of their tokens; a text is flagged above 0.
-
-    Args:
-        rows: `text`, `group`, `label`, `tokens`, `token` and `score` for each token.
-    """
-    figure = go.Figure(layout={"template": TEMPLATE})
-    labels = sorted(rows["label"].unique())
-    first_of_label = rows.groupby("label")["text"].first()
-    for number, points in rows.groupby("text", sort=False):
-        label, group = str(points["label"].iloc[0]), plotly_text(points["group"].iloc[0])
-        name, marker = plotly_text(class_label(label)), series_marker(labels.index(label) + 1, 5)
-        figure.add_scatter(
-            x=points["tokens"].tolist(),
-            y=points["score"].tolist(),
-            name=name,
-            legendgroup=name,
-            showlegend=bool(first_of_label[label] == number),
-            mode="lines+markers",
-            line={"color": marker["color"], "width": 1.5, "shape": "hv"},
-            marker=marker,
-            hovertext=[
-                f"<b>{plotly_text(row['token'])}</b><br>token {row['tokens']:,} of group {group} "
-                f"({name})<br>score so far: {format_number(row['score'])}"
-                for _, row in points.iterrows()
-            ],
-            hoverinfo="text",
-        )
+        colour = series_marker(number + 1, 8)["color"]
+        hover = [
+            f"<b>{name}, {row['tokens']:,} tokens</b><br>median score: "
+            f"{format_number(row['score'])}<br>flagged: {percent(row['share'])} of "
+            f"{row['n_texts']:,} texts"
+            for _, row in points.iterrows()
+        ]
+        for place, column in enumerate(("score", "share"), 1):
+            trace = go.Scatter(x=points["tokens"], y=points[column], name=name, mode="lines")
+            trace.update(line={"color": colour, "width": 2, "shape": "hv"}, legendgroup=name)
+            trace.update(hovertext=hover, hoverinfo="text", showlegend=place == 1)
+            figure.add_trace(trace, place, 1)
     style = LEVELS["chance"]
-    figure.add_hline(y=0, line={"color": style.colour, "dash": style.dash, "width": style.width})
-    figure.update_xaxes(title_text="tokens read", rangemode="tozero")
-    figure.update_yaxes(title_text="score up to this token")
+    figure.add_hline(
+        y=0, line={"color": style.colour, "dash": style.dash, "width": style.width}, row=1
+    )
+    figure.update_xaxes(title_text="tokens read", row=2)
+    figure.update_yaxes(title_text="median score", row=1)
+    figure.update_yaxes(title_text="share flagged", range=[0, 1.04], row=2)
     return figure
 
 

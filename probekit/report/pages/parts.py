@@ -318,45 +318,21 @@ def chosen_parts(run_dir: Path, table: pd.DataFrame, v: Verdict) -> Iterator[Fig
             )
     if cosines is not None:
         yield _cosine_part(cosines, v.best.probe, REFITTED if v.is_nested else "")
-    yield from _token_parts(run_dir, table, probe, v)
-
-
-def _token_parts(
-    run_dir: Path, table: pd.DataFrame, probe: str, v: Verdict
-) -> Iterator[FigurePart]:
-    """Yield the figures of an aggregated probe: how early it flags texts, and scores by token."""
     flagged = page_table(run_dir, "flagged.csv")
-    examples = page_table(run_dir, "token_scores.csv")
     if flagged is not None:
         label = class_label(str(table["positive"].iloc[0]))
         yield FigurePart(
-            "Texts flagged, by number of tokens read",
-            figure_json(chosen_figures.flagged_curve(flagged)),
-            "Share of the held-out texts of each label that are flagged within this number of "
-            f"tokens: whose score up to one of these tokens predicts {label}. By {probe}. "
-            f"{SITE_OF_ALL_FOLDS if v.is_nested else ''}".rstrip(),
+            "Score by token, and texts flagged",
+            figure_json(chosen_figures.flagged_curves(flagged)),
+            f"Held-out texts, by {probe}. Above: median score of the texts of a label up to each "
+            "token. Below: share of them that are flagged within this number of tokens: whose "
+            f"score up to one of these tokens is above 0 and predicts {label}.",
             "; ".join(
                 f"{class_label(str(name))}: {percent(points['share'].iloc[-1])} of "
                 f"{points['n_texts'].iloc[0]:,} texts within {points['tokens'].iloc[-1]:,} tokens"
                 for name, points in flagged.groupby("label", sort=False)
             ),
-            height=18,
-        )
-    if examples is not None:
-        label = class_label(str(table["positive"].iloc[0]))
-        yield FigurePart(
-            "Score by token",
-            figure_json(chosen_figures.token_scores_figure(examples)),
-            f"Score of {examples['text'].nunique()} held-out texts up to each token, by {probe}; "
-            f"above 0 it predicts {label}. The texts of this label are the one that is flagged "
-            "first, one in the middle, the last one, and one that is not flagged; of the others, "
-            "the two with the highest score. Hover for tokens.",
-            "; ".join(
-                f"{points['group'].iloc[0]} ({class_label(points['label'].iloc[0])}): "
-                f"{format_number(points['score'].iloc[-1])} after {len(points):,} tokens"
-                for _, points in examples.groupby("text")
-            ),
-            height=18,
+            height=24,
         )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 from safetensors.numpy import load_file
 
-from probekit.amounts import LEVEL, percent, signed
+from probekit.amounts import percent
 from probekit.errors import DataError
 from probekit.files import inside, write_atomic
 from probekit.probes.score.metric_table import METRICS
@@ -66,16 +66,10 @@ CHOSEN_MINUS_RULE = (
     "for all comparisons."
 )
 RULES = (
-    "* selected by cross-validation. All values are of {n:,} training texts, each scored by probes "
-    "that were not fitted on it; each rule has its best C. AUROC at equal length: share of pairs "
-    "of texts, one of each label, whose lengths differ by at most 10 %, in which the positive text "
-    "has the higher score. Correlation with length: Spearman correlation of score and number of "
-    "tokens within labels."
-)
-LENGTH_OF_RULE = (
-    "Warning: the score of the selected rule, {rule}, is associated with the length of the text "
-    "(correlation within labels {rho}). A maximum grows with the number of tokens. Compare the "
-    "AUROC at equal length, and choose thresholds on texts of the lengths that are monitored."
+    "* selected by cross-validation. All values are of {n:,} texts, each scored by probes that "
+    "were not fitted on it; each rule has its best C. AUROC at equal length: of as many texts of "
+    "both labels at every length. Correlation: of score and number of tokens, within labels. All "
+    "with 95 % intervals over groups."
 )
 FEATURES = (
     "At {site}, where k-sparse probes have their best cross-validated score{over_folds}; a probe "
@@ -240,14 +234,9 @@ def _sites(
 def _rules(run_dir: Path) -> Iterator[page.PageSection]:
     """Yield the section with the rules of an aggregated probe, if it was selected."""
     rules = page_table(run_dir, "aggregation.csv")
-    if rules is None:
-        return
-    items: list[page.Item] = [rules_table(rules)]
-    for _, row in rules[rules["is_selected"] & (rules["p"] < LEVEL)].iterrows():
-        warning = LENGTH_OF_RULE.format(rule=row["rule"], rho=signed(row["rho"]))
-        items.append(page.Paragraph(warning, "warning"))
-    items.append(page.Paragraph(RULES.format(n=rules["n_texts"].iloc[0]), "note"))
-    yield page.PageSection("Rules that score a text", items)
+    if rules is not None:
+        note = page.Paragraph(RULES.format(n=rules["n_texts"].iloc[0]), "note")
+        yield page.PageSection("Rules that score a text", [rules_table(rules), note])
 
 
 def _features(run_dir: Path, v: Verdict) -> Iterator[page.PageSection]:

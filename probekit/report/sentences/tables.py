@@ -13,7 +13,7 @@ from typing import Any, TypeAlias, cast
 
 import pandas as pd
 
-from probekit.amounts import LEVEL, decimals, fixed, format_number, format_p, signed
+from probekit.amounts import LEVEL, decimals, fixed, format_number, format_p
 from probekit.probes.score.metric_table import METRICS
 from probekit.report.figures.layer_curve import series_of
 from probekit.report.pages.table import Cell, Column, ResultTable
@@ -367,31 +367,21 @@ def rules_table(rules: pd.DataFrame) -> ResultTable:
         rules: rows of aggregation.csv.
     """
     metric = metric_name(str(rules["metric"].iloc[0]))
-    return ResultTable(
-        "Rules that score a text from its tokens",
+    intervals = {"AUROC": "auroc", "AUROC at equal length": "equal", "correlation": "rho"}
+    headings = ("rule", f"{metric}, cross-validated", *intervals, "texts of equal length")
+    rows = [
         (
-            "rule",
-            f"{metric}, cross-validated",
-            "AUROC",
-            "AUROC at equal length [95 %]",
-            "pairs",
-            "correlation with length",
-            "p",
-        ),
-        [
-            (
-                row["rule"] + (" *" if row["is_selected"] else ""),
-                format_number(row["value"]),
-                format_number(row["auroc"]),
-                format_number(row["matched"], row["low"], row["high"]),
-                "–" if math.isnan(row["n_pairs"]) else f"{row['n_pairs']:,.0f}",
-                signed(row["rho"]),
-                "–" if math.isnan(row["p"]) else format_p(row["p"]),
-            )
-            for _, row in rules.iterrows()
-        ],
-        css="narrow",
-    )
+            row["rule"] + (" *" if row["is_selected"] else ""),
+            format_number(row["value"]),
+            *(
+                format_number(row[name], row[f"{name}_low"], row[f"{name}_high"])
+                for name in intervals.values()
+            ),
+            f"{row['n_equal']:,.0f}",
+        )
+        for _, row in rules.iterrows()
+    ]
+    return ResultTable("Rules that score a text", headings, rows, css="narrow")
 
 
 def features_tables(features: pd.DataFrame) -> list[ResultTable]:
