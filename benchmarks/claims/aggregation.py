@@ -20,7 +20,7 @@ from scipy.stats import norm
 from sklearn.metrics import roc_auc_score
 
 from probekit.probes.kinds.aggregated import AggregatedProbe
-from probekit.probes.score.lengths import auroc_of, equal_lengths, length_correlation
+from probekit.probes.score.lengths import equal_lengths, length_correlation, with_interval
 from probekit.probes.score.metrics import ClassPredictions
 
 Array = NDArray[np.float64]
@@ -83,7 +83,7 @@ def auroc_at_equal_length(scores: Array, lengths: Labels, labels: Labels, groups
     chosen = equal_lengths(lengths, labels == 1)
     outputs = np.stack([np.zeros(chosen.sum()), scores[chosen]], axis=1)
     predictions = ClassPredictions.of_scores(labels[chosen], outputs, are_logits=True, positive=1)
-    found = auroc_of(predictions, groups[chosen])
+    found = with_interval("auroc", predictions, groups[chosen])
     return found.value, found.low, found.high
 
 

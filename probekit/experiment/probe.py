@@ -93,15 +93,19 @@ class KindSection(Section):
         return tuple(ProbeSpec(self.kind, tuple(sorted(one.items()))) for one in several)
 
 
-def _rule_text(given: Any) -> Any:
-    """Return a rule such as {rolling: 10} as `rolling:10`; other values unchanged."""
-    is_mapping = isinstance(given, dict) and len(given) == 1
-    return ":".join(str(part) for item in given.items() for part in item) if is_mapping else given
+def _rule(given: Any) -> Any:
+    """Return a rule such as {rolling: 10} as `rolling:10`; raises a validation error if invalid."""
+    if isinstance(given, dict) and len(given) == 1:
+        given = ":".join(map(str, *given.items()))
+    try:
+        return parse_rule(given) and given
+    except ConfigError as error:
+        raise rule_error(str(error).removesuffix(".")) from error
 
 
 Rule = Annotated[
     str,
-    BeforeValidator(_rule_text),
+    BeforeValidator(_rule),
     WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "object", "maxProperties": 1}]}),
 ]
 
@@ -192,17 +196,7 @@ class ProbeSection(Section):
             return given | {"kinds": [{"kind": "aggregated"}]}
         return given
 
-    @field_validator("aggregate")
-    @classmethod
-    def _are_rules(cls, rules: Any) -> Any:
-        for number, rule in enumerate(rules or ()):
-            try:
-                parse_rule(rule)
-            except ConfigError as error:
-                raise rule_error(str(error).removesuffix("."), number) from error
-        return rules and unique_items(rules)
-
-    @field_validator("C", "baselines")
+    @field_validator("C", "baselines", "aggregate")
     @classmethod
     def _are_given_once(cls, items: Any) -> Any:
         return unique_items(items)

@@ -11,7 +11,7 @@
 Every rule is defined by its running score: the score of the text up to each token. A causal model
 computes the activations of a token from the text before it, so that the running score is what a
 monitor would have seen while it read. The score of a text is its running score at the last token.
-Slope and shift of the score calibrate it.
+An affine map calibrates the scores of texts.
 
 This module imports neither torch nor scikit-learn: saved probes are applied without them.
 
@@ -44,17 +44,17 @@ class Aggregation(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
 
     Attributes:
         rule: The rule, such as `rolling:10`.
-        shift: What is added to each score of a text: one number for two classes, else one per
-            class.
-        slope: What scores are multiplied by. It is below 0 if the outputs are evidence for the
-            first of two labels, so that a maximum is one of this evidence.
         unit: Unit of the temperature of `softmax`: a standard deviation of the outputs.
+        weight: Calibration (n_out, n_out) of the scores of a text, which it multiplies. It is below
+            0 if the outputs are evidence for the first of two labels.
+        bias: What is added to these scores (n_out,): one number for two classes, else one per
+            class.
     """
 
     rule: str
-    shift: tuple[float, ...] = (0.0,)
-    slope: float = 1.0
     unit: float = 1.0
+    weight: list[list[float]] = [[1.0]]
+    bias: list[float] = [0.0]
 
     def running(self, outputs: Floats) -> Floats:
         """Return the score (n_tokens, n_out) of one text up to each of its tokens.
@@ -69,7 +69,7 @@ class Aggregation(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
         [0.0, 2.0, 2.0]
         """
         name, number = parse_rule(self.rule)
-        n_read, n_out = np.arange(1, len(outputs) + 1)[:, None], len(self.shift)
+        n_read, n_out = np.arange(1, len(outputs) + 1)[:, None], len(self.bias)
         if name in ("mean", "rolling"):
             # Before the first whole window, a rolling mean is that of all tokens.
             sums, width = np.cumsum(outputs, axis=0), int(number) or len(outputs)
@@ -87,7 +87,7 @@ class Aggregation(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
             with np.errstate(divide="ignore"):
                 sums = np.logaddexp.accumulate(logs + np.log(scores - low), axis=0)
             found = low + np.exp(sums - np.logaddexp.accumulate(logs, axis=0))
-        return self.slope * found + np.array(self.shift)
+        return found @ np.transpose(self.weight) + self.bias
 
     def of_texts(self, outputs: Floats, starts: Codes) -> Floats:
         """Return the score (n_texts, n_out) of each text.

@@ -331,20 +331,17 @@ class SavedProbe:
             )
         if not all(np.isfinite(array).all() for layer in layers for array in layer):
             raise DataError("The weights contain NaN or infinity. Fit the probe again.")
-        n_scores = self.n_scores if self.facts.aggregation else len(layers[-1].weight)
+        rule = self.facts.aggregation
+        n_scores = len(layers[-1].weight) if rule is None else len(rule.bias)
         wrong = [label for label in self.classes if not isinstance(label, str)]
         if wrong or len(set(self.classes)) < len(self.classes):
             raise DataError(f"Classes must be distinct strings, but are {list(self.classes)}.")
-        if len(self.classes) == 1 or n_scores != self.n_scores:
+        expected = len(self.classes) if len(self.classes) > 2 else 1
+        if len(self.classes) == 1 or n_scores != expected:
             raise DataError(
                 f"{n_scores} scores do not match {len(self.classes)} classes. A number or two "
                 "classes need one score; more classes need one score each."
             )
-
-    @property
-    def n_scores(self) -> int:
-        """The number of scores: 1 for a number or two classes, else one per class."""
-        return len(self.classes) if len(self.classes) > 2 else 1
 
     @property
     def n_features(self) -> int:

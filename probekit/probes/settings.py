@@ -12,15 +12,7 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from probekit.errors import ConfigError, nearest
-from probekit.probes.kinds.registry import (
-    AGGREGATE,
-    C_GRID,
-    KINDS,
-    Option,
-    Task,
-    find_kind,
-    parse_rule,
-)
+from probekit.probes.kinds.registry import AGGREGATE, C_GRID, KINDS, Option, Task, find_kind
 from probekit.probes.score.metric_table import METRICS, SELECTING, Family
 from probekit.probes.targets import BASELINES, Baseline
 
@@ -180,8 +172,6 @@ class ProbeSettings:
         if not strengths or not all(C > 0 for C in strengths):
             raise ConfigError(f"C is {self.C!r}. Give a positive number, or a list of them.")
         object.__setattr__(self, "C", strengths)
-        for rule in self.aggregate:
-            parse_rule(rule)
         texts = [spec.text for spec in self.kinds]
         if not texts or len(set(texts)) < len(texts):
             raise ConfigError(

@@ -43,6 +43,8 @@ RESULT_FILES = (
     "confusion.csv",
     "scatter.csv",
     "cosines.csv",
+    "aggregation.csv",
+    "flagged.csv",
     "wrong.json",
     "causes/causes.json",
     *(f"causes/{name}.csv" for name in ("effects", "verdicts", "doses", "downstream")),

@@ -131,6 +131,9 @@ SOURCES = (
     TableColumn("left_out", "why the source does not count in the mean; empty if it does"),
 )
 
+# Numbers on the scores and lengths of texts, with intervals: columns of aggregation.csv.
+OF_RULES = {"auroc": "AUROC", "equal": "AUROC at equal length", "rho": "correlation with length"}
+
 # Columns that the page reads of tables that only some runs have.
 PAGE_TABLES: Mapping[str, Mapping[str, ColumnType]] = {
     "confusion.csv": {"truth": "text", "guess": "text", "n": "count"},
@@ -173,15 +176,13 @@ PAGE_TABLES: Mapping[str, Mapping[str, ColumnType]] = {
         "label": "text",
     },
     "aggregation.csv": {
-        **{"rule": "text", "is_selected": "boolean", "C": "finite", "metric": "text"},
-        **{"value": "number", "n_texts": "count", "auroc": "number", "auroc_low": "number"},
-        **{"auroc_high": "number", "equal": "number", "equal_low": "number"},
-        **{"equal_high": "number", "n_equal": "number", "rho": "number"},
-        **{"rho_low": "number", "rho_high": "number"},
+        **{"rule": "text", "is_selected": "boolean", "metric": "text", "n_texts": "count"},
+        **dict.fromkeys(("C", "value", "n_equal"), "number"),
+        **{name + end: "number" for name in OF_RULES for end in ("", "_low", "_high")},
     },
     "flagged.csv": {
-        **{"label": "text", "tokens": "count", "score": "finite", "share": "finite"},
-        **{"n_texts": "count"},
+        **{"label": "text", "tokens": "count", "n_texts": "count"},
+        **{"score": "finite", "share": "finite"},
     },
 }
 

@@ -273,30 +273,34 @@ def test_the_rule_of_an_aggregated_probe_is_chosen_saved_and_applied(load, go, f
     assert flagged.max()["harm"] > flagged.min()["harm"]
     page = result.report.read_text()
     assert "Rules that score a text" in page
-    assert "Texts flagged, by number of tokens read" in page
+    assert "Score by token, and texts flagged" in page
     row = chosen_row(result.table)
     files = list(result.folder.glob(f"probes/**/{row['site']}/aggregated.json"))
     probe = SavedProbe.load(files[0])
-    assert probe.facts.hyperparameters["rule"] == chosen
-    assert probe.aggregation.sign == -1  # of the labels harm and safe, harm is the positive one
+    assert probe.facts.aggregation.rule == chosen
+    assert probe.facts.aggregation.weight < [[0.0]]  # of harm and safe, harm is the positive label
     texts = [one["text"] for one in alarming_texts()]
     readings = apply_probe(probe, texts)
     assert all(one.answer == one.answers[-1] for one in readings)
     assert choose_per(probe, None) == "text"
     assert "up to it" in caution(probe, "token")[-1]
-    assert (result.folder / "token_scores.csv").exists() == (folds == "null")
+    tested = pd.read_csv(result.folder / "test_rows.csv", keep_default_na=False)
     if folds == "null":
         right = [one.answer.label for one in readings]
-        tested = pd.read_csv(result.folder / "test_rows.csv", keep_default_na=False)
         known = [right[int(group[1:])] for group in tested["group"]]
         accuracy = only(result.table, target="task", split="test", metric="accuracy")
         value = only(accuracy, site=row["site"])["value"].item()
         assert np.mean(tested["label"] == known) == pytest.approx(value)
-        examples = pd.read_csv(result.folder / "token_scores.csv")
-        reading = readings[int(examples["group"].iloc[0][1:])]
-        first = examples[examples["text"] == 0]
-        found = [-answer.score for answer in reading.answers]
-        np.testing.assert_allclose(first["score"], found, atol=1e-3)
+        scores = [-np.array([one.score for one in reading.answers]) for reading in readings]
+        rows = [scores[int(group[1:])] for group in tested["group"]]
+        is_harm, curve = tested["label"] == "harm", pd.read_csv(result.folder / "flagged.csv")
+        for label, side in (("harm", is_harm), ("safe", ~is_harm)):
+            one = only(curve, label=label, tokens=5)
+            so_far = [row[:5] for row, is_inside in zip(rows, side, strict=True) if is_inside]
+            assert one["score"].item() == pytest.approx(
+                np.median([row[-1] for row in so_far]), abs=1e-3
+            )
+            assert one["share"].item() == pytest.approx(np.mean([max(row) > 0 for row in so_far]))
 
 
 RUNS = {

@@ -40,7 +40,9 @@ def by_definition(rule, outputs, n_out, unit=2.0):
 @pytest.mark.parametrize("rule", RULES)
 def test_the_running_score_is_that_of_the_text_so_far(rule, n_out):
     outputs = 3 * np.random.default_rng(0).normal(size=(9, columns(rule, n_out)))
-    running = Aggregation(rule=rule, shift=(0.5,) * n_out, slope=-2.0, unit=2.0).running(outputs)
+    running = Aggregation(
+        rule=rule, bias=[0.5] * n_out, weight=(-2 * np.eye(n_out)).tolist(), unit=2.0
+    ).running(outputs)
     expected = [0.5 - 2 * by_definition(rule, outputs[:end], n_out) for end in range(1, 10)]
     np.testing.assert_allclose(running, expected)
 

@@ -338,7 +338,7 @@ def test_what_fits_is_let_through_and_what_differs_is_listed(make_probe, make_fa
 def test_an_aggregated_probe_scores_the_tokens_of_a_text(make_facts, tmp_path, rule, n_columns):
     generator = np.random.default_rng(0)
     layer = generator.normal(size=(n_columns, 7)), generator.normal(size=n_columns)
-    rule_of = Aggregation(rule=rule, shift=(0.5,), slope=-2.0, unit=3.0)
+    rule_of = Aggregation(rule=rule, bias=[0.5], weight=[[-2.0]], unit=3.0)
     facts = make_facts(aggregation=rule_of)
     probe = SavedProbe((layer,), ("a", "b"), facts)
     loaded = SavedProbe.load(probe.save(tmp_path / "probe"))

@@ -15,7 +15,6 @@ from typing import Any, Literal, cast
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from probekit.activations.capture import stream_rows
 from probekit.data.positions import PositionRule, RowPlan, plan_rows
@@ -38,7 +37,7 @@ from probekit.model.weights.state_dict import digest_weights
 from probekit.pipeline.experiment.prepare import TextEncoder, n_features
 from probekit.pipeline.experiment.rows import normalized, part_of
 from probekit.probes.arrays import Floats
-from probekit.probes.saved_probe import ProbeFacts, SavedProbe
+from probekit.probes.saved_probe import SavedProbe
 from probekit.products import check_device
 from probekit.results.network import Per, RowPrediction, TextReading
 from probekit.terminal import SILENT, Watcher
@@ -57,7 +56,7 @@ def choose_per(probe: SavedProbe, per: Per | None) -> Per:
     Raises:
         ConfigError: the probe cannot predict per text.
     """
-    has_place = probe.facts.at in OF_ANY_TEXT or _scores_texts(probe)
+    has_place = probe.facts.at in OF_ANY_TEXT or probe.facts.aggregation is not None
     if per == "text" and not has_place:
         place = "every token" if probe.facts.at == "all" else "not marked in new texts"
         raise ConfigError(
@@ -67,19 +66,13 @@ def choose_per(probe: SavedProbe, per: Per | None) -> Per:
     return per or ("text" if has_place else "token")
 
 
-def _scores_texts(probe: SavedProbe) -> bool:
-    """Return whether a probe combines all tokens of a text into one score."""
-    return probe.aggregation is not None and probe.facts.at == "all"
-
-
 def caution(probe: SavedProbe, per: Per) -> list[str]:
     """Return warnings: the probe is untested, or is applied to tokens unlike its training rows."""
     at = probe.facts.at
     sentences = [probe.facts.untested] if probe.facts.untested else []
-    if per == "token" and probe.aggregation is not None:
+    if per == "token" and probe.facts.aggregation is not None:
         sentences.append(
-            "The score at a token is that of the text up to it, by the rule "
-            f"{probe.aggregation.rule}. The probe was tested on whole texts."
+            "The score at a token is that of the text up to it, but whole texts tested the probe."
         )
     if per == "token" and at != "all":
         is_marked = at in OF_ANY_TEXT
@@ -181,14 +174,28 @@ def predict_texts(
     tokens = [encoded[index].first(config.n_ctx) for index in indices]
     texts_read, bos = [texts[index] for index in indices], tokens[0].has_bos
     offsets, turns = [part.offsets for part in tokens], [(0, len(text)) for text in texts_read]
-    plan, n_token_rows = _planned(facts, offsets, turns, texts_read, bos)
-    n_rows, done = len(plan.example), 0
-    ids = [part.ids for part in tokens]
+    # One plan, so that the model runs once: the rows of all tokens, then, if the probe predicts
+    # whole texts, one row of each text at its position.
+    plan, _ = plan_rows(offsets, turns, texts_read, PositionRule("all"), bos=bos)
+    n_token_rows, done = len(plan.example), 0
+    if facts.at in OF_ANY_TEXT:
+        # All settings of a position except `pieces`, which only words have.
+        known = facts.position.keys() & ("at", "index", "skip_first", "offset")
+        rule: dict[str, Any] = {name: facts.position[name] for name in known}
+        # Texts without the position have no row.
+        whole, _ = plan_rows(offsets, turns, texts_read, PositionRule(**rule), bos=bos)
+        plan = RowPlan(
+            example=np.concatenate([plan.example, whole.example]),
+            positions=np.concatenate([plan.positions, whole.positions]),
+            offsets=np.concatenate([plan.offsets, whole.offsets[1:] + plan.offsets[-1]]),
+        )
     sites = tuple(dict.fromkeys(selection.site for selection in network.selections))
-    outputs = np.empty((n_rows, len(probe.layers[-1].bias)))
-    for rows, values in stream_rows(network.model, ids, plan, sites, dtype=facts.dtype):
+    outputs = np.empty((len(plan.example), len(probe.layers[-1].bias)))
+    for rows, values in stream_rows(
+        network.model, [part.ids for part in tokens], plan, sites, dtype=facts.dtype
+    ):
         done += len(rows)
-        watcher.progress("apply", done, n_rows)
+        watcher.progress("apply", done, len(outputs))
         parts = [part_of(values[one.site], one) for one in network.selections]
         if facts.view == "normalized":
             eps, is_centred = config.norm_epsilon, config.norm_is_centred
@@ -197,22 +204,12 @@ def predict_texts(
     # The first token row of each text, then the number of token rows; the rows of a text are next
     # to each other, in the order of the texts.
     starts = np.searchsorted(plan.example[:n_token_rows], np.arange(len(indices) + 1))
-    if probe.aggregation is not None:  # the scores of each text up to each token
+    if facts.aggregation is not None:  # the score of each text up to each token
         tokens_of = np.split(outputs, starts[1:-1])
-        outputs = np.concatenate(
-            [probe.aggregation.running(one, probe.n_scores) for one in tokens_of]
-        )
-    scores = outputs if probe.n_scores > 1 else outputs[:, 0]
-    labels = probe.decide(scores).tolist() if probe.classes else [None] * len(scores)
-    # With more than two classes, a score is a list of theirs.
-    answers = [
-        RowPrediction(label, max(score), tuple(score))
-        if isinstance(score, list)
-        else RowPrediction(label, score)
-        for label, score in zip(labels, scores.tolist(), strict=True)
-    ]
+        outputs = np.concatenate([facts.aggregation.running(one) for one in tokens_of])
+    answers = _answers(probe, outputs)
     of_text = dict(zip(plan.example[n_token_rows:].tolist(), answers[n_token_rows:], strict=True))
-    if _scores_texts(probe):
+    if facts.aggregation is not None:
         of_text = {number: answers[end - 1] for number, end in enumerate(starts[1:])}
     readings = []
     for number, index in enumerate(indices):
@@ -232,32 +229,17 @@ def predict_texts(
     return readings
 
 
-def _planned(
-    facts: ProbeFacts,
-    offsets: Sequence[NDArray[np.int64]],
-    turns: Sequence[tuple[int, int]],
-    texts: Sequence[str],
-    bos: bool,
-) -> tuple[RowPlan, int]:
-    """Return the rows of all tokens, then one row of each text at the position of the probe.
-
-    It is one plan, so that the model runs once. The second value is the number of token rows. Texts
-    without the position have no row, and there are none if only the data set marks the position.
-    """
-    plan, _ = plan_rows(offsets, turns, texts, PositionRule("all"), bos=bos)
-    n_token_rows = len(plan.example)
-    if facts.at not in OF_ANY_TEXT:
-        return plan, n_token_rows
-    # All settings of a position except `pieces`, which only words have.
-    known = facts.position.keys() & ("at", "index", "skip_first", "offset")
-    rule: dict[str, Any] = {name: facts.position[name] for name in known}
-    whole, _ = plan_rows(offsets, turns, texts, PositionRule(**rule), bos=bos)
-    both = RowPlan(
-        example=np.concatenate([plan.example, whole.example]),
-        positions=np.concatenate([plan.positions, whole.positions]),
-        offsets=np.concatenate([plan.offsets, whole.offsets[1:] + plan.offsets[-1]]),
-    )
-    return both, n_token_rows
+def _answers(probe: SavedProbe, outputs: Floats) -> list[RowPrediction]:
+    """Return the prediction of each row from its scores (n_rows, n_scores)."""
+    scores = outputs[:, 0] if outputs.shape[1] == 1 else outputs
+    labels = probe.decide(scores).tolist() if probe.classes else [None] * len(scores)
+    # With more than two classes, a score is a list of theirs.
+    return [
+        RowPrediction(label, max(score), tuple(score))
+        if isinstance(score, list)
+        else RowPrediction(label, score)
+        for label, score in zip(labels, scores.tolist(), strict=True)
+    ]
 
 
 def load_network(

@@ -10,7 +10,6 @@ flagged.csv       for each label and number of tokens, the median score of the t
 
 from __future__ import annotations
 
-from dataclasses import astuple
 from typing import Any
 
 import numpy as np
@@ -18,10 +17,10 @@ import pandas as pd
 
 from probekit.lazy_rows import LazyRows
 from probekit.probes.prober import Prober
-from probekit.probes.score.lengths import auroc_of, equal_lengths, length_correlation
+from probekit.probes.score.lengths import equal_lengths, length_correlation, with_interval
 from probekit.probes.score.metric_table import METRICS
 from probekit.probes.score.metrics import ClassPredictions, take
-from probekit.results.table import PAGE_TABLES
+from probekit.results.table import OF_RULES, PAGE_TABLES
 
 MOST_STEPS = 60  # numbers of tokens in flagged.csv
 LONGEST = 0.95  # share of the texts that are no longer than the last of these numbers
@@ -59,15 +58,13 @@ def aggregated_tables(prober: Prober, kind: str, X: LazyRows) -> dict[str, pd.Da
             )
             equal = equal_lengths(lengths, labels == positive)
             score = scored.held_out[:, 1] * (1 if positive else -1)
-            intervals = {
-                "auroc": auroc_of(held_out, groups),
-                "equal": auroc_of(take(held_out, equal), groups[equal]),
-                "rho": length_correlation(score, lengths, labels, groups),
-            }
-            for name, interval in intervals.items():
-                row |= dict(
-                    zip((name, f"{name}_low", f"{name}_high"), astuple(interval), strict=True)
-                )
+            found = (
+                with_interval("auroc", held_out, groups),
+                with_interval("auroc", take(held_out, equal), groups[equal]),
+                length_correlation(score, lengths, labels, groups),
+            )
+            for name, one in zip(OF_RULES, found, strict=True):
+                row |= {name: one.value, f"{name}_low": one.low, f"{name}_high": one.high}
             row["n_equal"] = int(equal.sum())
         rules.append(row)
     tables = {"aggregation.csv": pd.DataFrame(rules, columns=[*PAGE_TABLES["aggregation.csv"]])}
@@ -80,7 +77,7 @@ def aggregated_tables(prober: Prober, kind: str, X: LazyRows) -> dict[str, pd.Da
 def _flagged(labels: Any, running: list[Any]) -> pd.DataFrame:
     """Return flagged.csv from the label and the scores up to each token of each text."""
     longest = int(np.ceil(np.quantile([len(scores) for scores in running], LONGEST)))
-    steps = np.unique(np.linspace(1, longest, min(longest, MOST_STEPS)).round().astype(int))
+    steps = np.unique(np.linspace(1, longest, MOST_STEPS).round().astype(int))
     places = [np.minimum(steps, len(scores)) - 1 for scores in running]
     pairs = list(zip(running, places, strict=True))
     so_far = np.array([scores[at] for scores, at in pairs])

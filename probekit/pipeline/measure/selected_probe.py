@@ -182,7 +182,7 @@ def write_selected_probe(
         return
     X = source.block(site, position)
     chosen = SelectedProbe(row, predictions, source, position, prober, site, X, folder.path)
-    tables = _tables(chosen, watcher, workers, seconds)
+    tables = {"confusion.csv": confusion_rows(chosen)} | _maps(chosen, watcher, workers, seconds)
     for name, content in tables.items():
         if not content.empty:
             folder.write(name, csv_text(content))
@@ -194,17 +194,18 @@ def write_selected_probe(
         folder.write("wrong.json", pretty_json(errors))
 
 
-def _tables(
+def _maps(
     chosen: SelectedProbe, watcher: Watcher, workers: int | None, seconds: float | None
 ) -> dict[str, pd.DataFrame]:
-    """Return the tables of the selected probe by file name; some are empty."""
-    confusion = {"confusion.csv": confusion_rows(chosen)}
+    """Return scatter and cosines of a probe of rows, or the tables of a probe of texts."""
     if chosen.reads_texts:
-        return confusion | aggregated_tables(chosen.prober, str(chosen.row["probe"]), chosen.X)
+        return aggregated_tables(chosen.prober, str(chosen.row["probe"]), chosen.X)
     with threads(1):  # last digits depend on their number, which can change under load
         scatter = scatter_rows(chosen)
-    cosines = cosine_rows(chosen, watcher, workers, seconds)
-    return confusion | {"scatter.csv": scatter, "cosines.csv": cosines}
+    return {
+        "scatter.csv": scatter,
+        "cosines.csv": cosine_rows(chosen, watcher, workers, seconds),
+    }
 
 
 def find_site(rows: Rows, row: pd.Series) -> tuple[int, Probed]:

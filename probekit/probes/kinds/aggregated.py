@@ -7,10 +7,10 @@ at every C, by blocks of tokens, so that these candidates cost hardly more than 
 fold; they hold all tokens in memory.
 
 Each candidate, a rule at a C, is fitted on the texts of all folds but one, and scores the texts of
-that one. Because a maximum of many scores is larger than each of them, one slope, which is above 0,
-and one shift per class calibrate these scores; those of a fold are calibrated on the other folds.
-The candidate whose held-out scores are rated best is selected, fitted on all texts, with the same
-penalty per text as in the folds, and calibrated on all held-out scores.
+that one. Because a maximum of many scores is larger than each of them, logistic regression on these
+scores calibrates them; those of a fold are calibrated on the other folds. The candidate whose
+held-out scores are rated best is selected, fitted on all texts, with the same penalty per text as
+in the folds, and calibrated on all held-out scores.
 """
 
 from __future__ import annotations
@@ -20,48 +20,33 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Self
 
 import numpy as np
+import torch
 from numpy.typing import ArrayLike
 from scipy.optimize import minimize
-from scipy.special import log_softmax
+from torch.nn.functional import cross_entropy, pad
 
 from probekit.lazy_rows import LazyRows
 from probekit.probes.aggregation import AggregatedFit, Aggregation
 from probekit.probes.arrays import Codes, Floats, Mask
 from probekit.probes.data import fittable_insides, group_folds
-from probekit.probes.kinds import base
-from probekit.probes.kinds.attention_pooled import (
-    TOLERANCE,
-    PooledObjective,
-    TextProbe,
-    TokensOfTexts,
-    fit_attention,
-)
-from probekit.probes.kinds.registry import AGGREGATE, C_GRID, parse_rule, positive_grid
+from probekit.probes.kinds import attention_pooled, base
+from probekit.probes.kinds.registry import AGGREGATE, C_GRID, OWN_WEIGHTS, parse_rule, positive_grid
 from probekit.probes.solve.descent import StoppingRule
-from probekit.probes.solve.fits import (
-    Judge,
-    Tuning,
-    best_rated,
-    held_out_scores,
-    rate_scores,
-    search_paths,
-)
-from probekit.probes.solve.layers import AffineLayer, FittedLayers, with_reference
+from probekit.probes.solve.fits import Judge, Tuning, held_out_scores, rate_scores, search_paths
+from probekit.probes.solve.layers import AffineLayer, FittedLayers
 from probekit.probes.solve.solver import Problem, Solver
 from probekit.probes.training_rows import Scaling, measured
 from probekit.products import without_tf32
 
 HEADS = 4  # of multimax
 KINKED_PROGRESS = 1e-6  # smallest relative decrease of the objective of multimax
-LEAST_SLOPE, LARGEST_SLOPE = 1e-3, 1e3  # of the calibration, for scores of standard deviation 1
-OWN_WEIGHTS = ("multimax", "attention")  # rules that do not use the shared probe of tokens
+CALIBRATION_C = 10.0  # of the logistic regression on the scores of texts
 
 
-class _MultiMax(PooledObjective):
+class _MultiMax(attention_pooled.PooledObjective):
     """Mean cross-entropy plus penalty where a text's score is the sum of the maxima of all heads.
 
-    The gradient is that of the tokens where the maxima are. Maxima have kinks, at which L-BFGS may
-    stop before its tolerance.
+    Maxima have kinks, at which L-BFGS may stop before its tolerance.
     """
 
     def start(self, generator: np.random.Generator) -> Floats:
@@ -72,25 +57,21 @@ class _MultiMax(PooledObjective):
 
     def __call__(self, point: Floats) -> tuple[float, Floats]:
         n_out, n_features = self.shape
-        weights, intercept = point[:-n_out].reshape(-1, n_features), point[-n_out:]
-        tokens, text = self.texts.tokens, self.texts.text
-        outputs = tokens @ weights.T  # (n_tokens, HEADS * n_out)
-        best = np.maximum.reduceat(outputs, self.texts.starts)
-        # The first token of each text with the maximum of each head, (n_texts, HEADS * n_out).
-        place = np.where(outputs == best[text], np.arange(len(tokens))[:, None], len(tokens))
-        top = np.minimum.reduceat(place, self.texts.starts)
-        scores = best.reshape(len(best), HEADS, n_out).sum(axis=1) + intercept
-        logs = log_softmax(with_reference(scores.T, len(self.classes)), axis=0)
-        loss = -float(np.mean(logs[self.class_of_text, np.arange(len(scores))]))
-        residual = (np.exp(logs[-n_out:]).T - self.truth) / len(scores)
-        of_heads = [residual[:, n % n_out] @ tokens[top[:, n]] for n in range(len(weights))]
-        gradient = np.array(of_heads) + self.penalty * weights
-        value = loss + 0.5 * self.penalty * float(np.sum(weights**2))
-        return value, np.concatenate([gradient.ravel(), residual.sum(axis=0)])
+        there = torch.tensor(point, requires_grad=True)
+        weights, intercept = there[:-n_out].reshape(-1, n_features), there[-n_out:]
+        outputs = torch.as_tensor(self.texts.tokens) @ weights.T  # (n_tokens, HEADS * n_out)
+        lengths = torch.as_tensor(np.bincount(self.texts.text))
+        best = torch.segment_reduce(outputs, "max", lengths=lengths)
+        scores = best.reshape(-1, HEADS, n_out).sum(dim=1) + intercept
+        logits = pad(scores, (len(self.classes) - n_out, 0))  # the reference class has 0
+        loss = cross_entropy(logits, torch.as_tensor(self.class_of_text))
+        value = loss + 0.5 * self.penalty * (weights**2).sum()
+        (gradient,) = torch.autograd.grad(value, there)
+        return value.item(), gradient.numpy()
 
 
 def fit_multimax(
-    texts: TokensOfTexts, codes: Codes, C: float, max_iter: int, seed: int
+    texts: attention_pooled.TokensOfTexts, codes: Codes, C: float, max_iter: int, seed: int
 ) -> FittedLayers:
     """Return the layer (HEADS * n_out, n_features) of the heads, for raw tokens.
 
@@ -101,41 +82,13 @@ def fit_multimax(
     scaling = Scaling.standard(measured(rows, texts.typical))
     objective = _MultiMax(replace(texts, tokens=scaling.lazily(rows).whole()), codes, C)
     options = {"maxiter": max_iter, "maxfun": 4 * max_iter}
-    options |= {"gtol": TOLERANCE, "ftol": KINKED_PROGRESS}
+    options |= {"gtol": attention_pooled.TOLERANCE, "ftol": KINKED_PROGRESS}
     start = objective.start(np.random.default_rng(seed))
     result: Any = minimize(objective, start, jac=True, method="L-BFGS-B", options=options)
     n_out, n_features = objective.shape
     weights, intercept = result.x[:-n_out].reshape(-1, n_features), result.x[-n_out:]
     layer = scaling.fold(weights, np.tile(intercept / HEADS, HEADS))
     return FittedLayers(objective.classes, (layer,), max(int(result.nit), 1), result.status != 1)
-
-
-def calibration(scores: Floats, codes: Codes, n_classes: int) -> tuple[float, Floats]:
-    """Return slope and shift (n_out,) that minimise the cross-entropy of slope * score + shift.
-
-    The slope is above 0, so that the order of the texts does not change.
-
-    >>> scores, codes = np.array([[4.0], [5.0], [5.0], [6.0]]), np.array([0, 1, 0, 1])
-    >>> slope, shift = calibration(scores, codes, n_classes=2)
-    >>> bool(slope > 0), bool(abs(slope * 5 + shift[0]) < 0.1)
-    (True, True)
-    """
-    mean, unit = scores.mean(axis=0), float(scores.std(axis=0).mean()) or 1.0
-    scaled, n_out = (scores - mean) / unit, scores.shape[1]
-    truth = (np.arange(n_classes) == codes[:, None])[:, -n_out:]
-
-    def objective(point: Floats) -> tuple[float, Floats]:
-        """Return the mean cross-entropy and its gradient."""
-        logs = log_softmax(with_reference((point[0] * scaled + point[1:]).T, n_classes), axis=0)
-        residual = (np.exp(logs[-n_out:]).T - truth) / len(codes)
-        gradient = np.append(np.sum(residual * scaled), residual.sum(axis=0))
-        return -float(np.mean(logs[codes, np.arange(len(codes))])), gradient
-
-    bounds = [(LEAST_SLOPE, LARGEST_SLOPE), *[(None, None)] * n_out]
-    start = np.append(1.0, np.zeros(n_out))
-    point = minimize(objective, start, jac=True, method="L-BFGS-B", bounds=bounds).x
-    slope = float(point[0]) / unit
-    return slope, point[1:] - slope * mean
 
 
 class RuleScores(NamedTuple):
@@ -145,19 +98,17 @@ class RuleScores(NamedTuple):
         C: The selected C.
         rating: The rating of `held_out`; higher is better.
         held_out: The scores (n_texts, n_classes) of each text by the fit that held it out.
-        raw: The same (n_texts, n_out), without calibration.
-        unit: See `Aggregation`.
+        aggregation: The rule, with the calibration of its scores on all texts.
     """
 
     C: float
     rating: float
     held_out: Floats
-    raw: Floats
-    unit: float
+    aggregation: Aggregation
 
 
 @dataclass(eq=False, repr=False)
-class AggregatedProbe(TextProbe):
+class AggregatedProbe(attention_pooled.TextProbe):
     """A linear probe of tokens, and a rule that combines their scores into that of a text.
 
     Rule and C are selected together, by cross-validation over texts; ties go to the first rule,
@@ -227,10 +178,9 @@ class AggregatedProbe(TextProbe):
         folds = group_folds(codes, text_units, self.folds, self.random_state)
         fittable_insides(codes, folds)  # raises an error if no fold can be fitted
         n_classes, rate = len(self.classes_), judge or rate_scores
-        n_out = 1 if n_classes == 2 else n_classes
-        # Tokens are evidence for the positive label, of two.
-        sign = -1 if n_classes == 2 and positive == self.classes_[0] else 1
-        target = codes if sign > 0 else 1 - codes
+        # The outputs are evidence for the positive label, of two.
+        is_first = n_classes == 2 and positive == self.classes_[0]
+        target = 1 - codes if is_first else codes
         of_tokens, token_fold = target[texts.text], folds[texts.text]
         weights = 1.0 / np.bincount(texts.text)[texts.text]  # of a text together 1
         shares = [(token_fold != fold) * weights for fold in range(self.folds)]
@@ -247,60 +197,55 @@ class AggregatedProbe(TextProbe):
                 if rule in own:
                     unit, raw = 1.0, self._own_scores(rule, C, texts, target, folds)
                 else:
-                    outputs = _finite(outputs_of_C[at])[:, -n_out:]
+                    outputs = _outputs(outputs_of_C[at])
                     unit = float(outputs.std()) or 1.0
-                    aggregation = Aggregation(rule=rule, shift=(0.0,) * n_out, unit=unit)
-                    raw = aggregation.of_texts(outputs, texts.starts)
-                scores = np.empty_like(raw)
-                for fold in range(self.folds):
-                    inside = folds != fold
-                    slope, shift = calibration(raw[inside], target[inside], n_classes)
-                    scores[~inside] = slope * raw[~inside] + shift
-                held_out = with_reference(sign * scores.T, n_classes).T
-                tried.append(RuleScores(C, rate(codes, held_out, folds), held_out, raw, unit))
-            best = best_rated(rate, codes, (one.held_out for one in tried), folds)
-            self.of_rules_[rule] = tried[best]
-        candidates = list(self.of_rules_.values())
-        at = best_rated(rate, codes, (one.held_out for one in candidates), folds)
-        self.rule_, selected = rules[at], candidates[at]
-        self.C_, self.held_out_, self.fold_of_text_ = selected.C, selected.held_out, folds
+                    raw = _uncalibrated(rule, n_classes, unit).of_texts(outputs, texts.starts)
+                held_out, (weight, bias) = _calibrated(raw, codes, target, folds)
+                affine: Any = {"weight": weight.tolist(), "bias": bias.tolist()}
+                aggregation = Aggregation(rule=rule, unit=unit, **affine)
+                tried.append(RuleScores(C, rate(codes, held_out, folds), held_out, aggregation))
+            self.of_rules_[rule] = max(tried, key=_rank)
+        self.C_, _, self.held_out_, aggregation = max(self.of_rules_.values(), key=_rank)
+        self.rule_, self.fold_of_text_ = aggregation.rule, folds
         # The penalty per text is that of the folds, so that scores keep the calibrated scale.
         C = self.C_ * (1 - 1 / self.folds)
         if self.rule_ in own:
             fit: FittedLayers = self._own_fit(self.rule_, C, texts, target)
         else:
             (fit,) = solver.solve([Problem(of_tokens, C, self.folds)], stopping)
-        slope, shift = calibration(selected.raw, target, n_classes)
-        shifts, unit = tuple((sign * shift).tolist()), selected.unit
-        aggregation = Aggregation(rule=self.rule_, shift=shifts, slope=sign * slope, unit=unit)
         self.fit_ = _with_rule(replace(fit, classes=self.classes_), aggregation)
         self.n_iter_, self.converged_ = max(fit.n_iter, 1), fit.converged
         base.warn_if_flat(fit.layers[0].weight)
         return self
 
     def _own_scores(
-        self, rule: str, C: float, texts: TokensOfTexts, codes: Codes, folds: Codes
+        self, rule: str, C: float, texts: attention_pooled.TokensOfTexts, codes: Codes, folds: Codes
     ) -> Floats:
         """Return the held-out scores (n_texts, n_out) of a rule with weights of its own."""
-        n_classes = len(self.classes_)
-        scores = np.zeros((len(codes), n_classes))
+        scores = np.zeros((len(codes), len(self.classes_)))
         for fold in range(self.folds):
             inside = folds != fold
             fit = self._own_fit(rule, C, texts.take(inside), codes[inside])
-            scores[~inside] = fit.by_class(fit.text_scores(texts.take(~inside)), n_classes)
-        return _finite(scores)[:, -1 if n_classes == 2 else -n_classes :]
+            scores[~inside] = fit.by_class(fit.text_scores(texts.take(~inside)), scores.shape[1])
+        return _outputs(scores)
 
-    def _own_fit(self, rule: str, C: float, texts: TokensOfTexts, codes: Codes) -> AggregatedFit:
+    def _own_fit(
+        self, rule: str, C: float, texts: attention_pooled.TokensOfTexts, codes: Codes
+    ) -> AggregatedFit:
         """Return the fit of a rule with weights of its own."""
         if rule == "multimax":
             fit = fit_multimax(texts, codes, C, self.max_iter, self.random_state)
         else:
-            fit = fit_attention(texts, codes, C, self.max_iter, self.random_state)
+            fit = attention_pooled.fit_attention(texts, codes, C, self.max_iter, self.random_state)
             ((weight, bias),) = fit.layers
             layer = AffineLayer(np.vstack([weight, fit.query]), np.append(bias, 0.0))
             fit = replace(fit, layers=(layer,))
-        n_out = 1 if len(fit.classes) == 2 else len(fit.classes)
-        return _with_rule(fit, Aggregation(rule=rule, shift=(0.0,) * n_out))
+        return _with_rule(fit, _uncalibrated(rule, len(fit.classes)))
+
+
+def _rank(tried: RuleScores) -> float:
+    """Return the rating of a candidate; a rating that is undefined comes last."""
+    return -np.inf if np.isnan(tried.rating) else tried.rating
 
 
 def _with_rule(fit: FittedLayers, aggregation: Aggregation) -> AggregatedFit:
@@ -309,6 +254,37 @@ def _with_rule(fit: FittedLayers, aggregation: Aggregation) -> AggregatedFit:
     return AggregatedFit(classes=fit.classes, layers=fit.layers, **facts)
 
 
-def _finite(scores: Floats) -> Floats:
-    """Return scores with -inf, of classes that were not fitted, below all others."""
-    return np.where(np.isinf(scores), scores[np.isfinite(scores)].min() - 1, scores)
+def _uncalibrated(rule: str, n_classes: int, unit: float = 1.0) -> Aggregation:
+    """Return a rule that does not change the scores of texts."""
+    n_out = 1 if n_classes == 2 else n_classes
+    return Aggregation(rule=rule, unit=unit, weight=np.eye(n_out).tolist(), bias=[0.0] * n_out)
+
+
+def _outputs(scores: Floats) -> Floats:
+    """Return the outputs (n, n_out) of class scores (n, n_classes).
+
+    Classes that were not fitted, with -inf, are below all others.
+    """
+    finite = np.where(np.isinf(scores), scores[np.isfinite(scores)].min() - 1, scores)
+    return finite[:, 1:] if scores.shape[1] == 2 else finite
+
+
+def _calibrated(
+    raw: Floats, codes: Codes, target: Codes, folds: Codes
+) -> tuple[Floats, AffineLayer]:
+    """Return calibrated scores (n_texts, n_classes) of all texts, and the calibration.
+
+    The scores of a fold are calibrated on the other folds; the calibration that is returned is that
+    on all texts. Of two labels, scores that are not higher for the target label 1 count as
+    constant: calibration does not reverse a rule.
+    """
+    if raw.shape[1] == 1 and np.cov(raw[:, 0], target)[0, 1] <= 0:
+        raw = np.zeros_like(raw)
+    n_folds = int(folds.max()) + 1
+    shares = [folds != fold for fold in range(n_folds)] + [folds >= 0]
+    problems = [Problem(codes, CALIBRATION_C, share) for share in range(n_folds + 1)]
+    fits = Solver(raw, shares).solve(problems)
+    held_out = np.empty((len(codes), int(codes.max()) + 1))
+    for fold in range(n_folds):
+        held_out[folds == fold] = fits[fold].class_scores(raw[folds == fold], held_out.shape[1])
+    return held_out, fits[-1].layers[0]

@@ -87,14 +87,16 @@ def parse_rule(text: str) -> tuple[str, float]:
     name, _, number = text.partition(":")
     if name not in RULES:
         raise UnknownNameError(f"Unknown rule {text!r} of aggregate. {nearest(name, RULES)}")
-    least, meaning = RULES[name]
     try:
         value = float(number or 0)
     except ValueError:
         value = math.nan
     is_fraction = name == "rolling" and value % 1 != 0
-    if bool(number) != bool(least) or not least <= value < math.inf or is_fraction:
-        raise ConfigError(f"The rule {name} of aggregate has {meaning}, but is {text!r}.")
+    if bool(number) != bool(RULES[name]) or not RULES[name] <= value < math.inf or is_fraction:
+        raise ConfigError(
+            f"{text!r} is no rule of aggregate. Give {{rolling: N}} an integer of at least 1, "
+            f"{{softmax: T}} a number of at least {RULES['softmax']}, and other rules no number."
+        )
     return name, value
 
 
@@ -107,18 +109,11 @@ ALPHAS = (1.0, 10.0, 100.0, 1e3, 1e4)
 MLP_ALPHAS = (0.1, 1.0, 10.0)
 POOLED_C = (1e-2, 1e-1, 1.0, 10.0)
 
-# Rules by which a probe of tokens scores a text: the smallest value of their number, and what it is.
-# See `probekit.probes.aggregation`.
-RULES: Mapping[str, tuple[float, str]] = MappingProxyType(
-    {
-        "mean": (0.0, "no number"),
-        "max": (0.0, "no number"),
-        "rolling": (1.0, "a number of tokens, such as {rolling: 10}"),
-        "softmax": (1e-3, "a temperature of at least 0.001, such as {softmax: 1.0}"),
-        "multimax": (0.0, "no number"),
-        "attention": (0.0, "no number"),
-    }
-)
+# Rules by which a probe of tokens scores a text, with the smallest value of their number; 0 if they
+# have none. See `probekit.probes.aggregation`.
+_LEAST = {"mean": 0, "max": 0, "rolling": 1, "softmax": 1e-3, "multimax": 0, "attention": 0}
+RULES: Mapping[str, float] = MappingProxyType(_LEAST)
+OWN_WEIGHTS = frozenset({"multimax", "attention"})  # rules that need a probe of tokens of their own
 AGGREGATE = ("mean", "max", "rolling:10", "softmax:1")
 
 Option: TypeAlias = bool | int

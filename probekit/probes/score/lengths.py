@@ -11,10 +11,10 @@ import scipy.stats
 from numpy.typing import NDArray
 
 from probekit.probes.arrays import Codes, Floats, Mask
-from probekit.probes.score.intervals import Interval, jackknife_interval, score_interval
+from probekit.probes.score.intervals import Interval, score_interval
 from probekit.probes.score.metric_table import METRICS
-from probekit.probes.score.metrics import ClassPredictions, NumberPredictions, Resamples, spearman
-from probekit.probes.score.scored import metrics_of, parts_of
+from probekit.probes.score.metrics import NumberPredictions, Resamples
+from probekit.probes.score.scored import Predictions, metrics_of, parts_of
 
 SIMILAR = 0.1  # lengths count as equal if they differ by at most this share
 
@@ -36,9 +36,7 @@ def length_correlation(
         inside = labels == label
         ranks[:, inside] = scipy.stats.rankdata([scores[inside], lengths[inside]], axis=1)
         ranks[:, inside] /= inside.sum()
-    resamples = Resamples.leave_one_out(groups)
-    values = spearman(NumberPredictions(ranks[0], ranks[1]), resamples)
-    return jackknife_interval(values, resamples, METRICS["spearman"].range)
+    return with_interval("spearman", NumberPredictions(ranks[0], ranks[1]), groups)
 
 
 def equal_lengths(lengths: Codes, is_positive: Mask, seed: int = 0) -> Mask:
@@ -60,12 +58,10 @@ def equal_lengths(lengths: Codes, is_positive: Mask, seed: int = 0) -> Mask:
     return chosen
 
 
-def auroc_of(predictions: ClassPredictions, groups: NDArray[np.generic]) -> Interval:
-    """Return the AUROC of predictions with its interval over groups; NaN with one group or none."""
+def with_interval(metric: str, predictions: Predictions, groups: NDArray[np.generic]) -> Interval:
+    """Return a metric of predictions with its interval over groups; NaN with fewer than two."""
     if len(np.unique(groups)) < 2:
         return Interval(np.nan, np.nan, np.nan)
     resamples = Resamples.leave_one_out(groups)
-    values = metrics_of(predictions)["auroc"](predictions, resamples)
-    return score_interval(
-        values, resamples, METRICS["auroc"].range, parts_of("auroc", [predictions])
-    )
+    values = metrics_of(predictions)[metric](predictions, resamples)
+    return score_interval(values, resamples, METRICS[metric].range, parts_of(metric, [predictions]))

@@ -7,7 +7,7 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from probekit.amounts import format_number, percent
+from probekit.amounts import format_number
 from probekit.probes.targets import WITHIN
 from probekit.report.figures.line_labels import name_traces
 from probekit.report.figures.style import (
@@ -124,29 +124,20 @@ def flagged_curves(rows: pd.DataFrame) -> go.Figure:
         rows: `label`, `tokens`, `score`, `share` and `n_texts` for each label and number of tokens.
     """
     figure = make_subplots(2, 1, shared_xaxes=True, vertical_spacing=0.06)
-    figure.update_layout(template=TEMPLATE)
     for number, (label, points) in enumerate(rows.groupby("label", sort=False)):
-        name = plotly_text(class_label(str(label)))
-        colour = series_marker(number + 1, 8)["color"]
-        hover = [
-            f"<b>{name}, {row['tokens']:,} tokens</b><br>median score: "
-            f"{format_number(row['score'])}<br>flagged: {percent(row['share'])} of "
-            f"{row['n_texts']:,} texts"
-            for _, row in points.iterrows()
-        ]
-        for place, column in enumerate(("score", "share"), 1):
-            trace = go.Scatter(x=points["tokens"], y=points[column], name=name, mode="lines")
-            trace.update(line={"color": colour, "width": 2, "shape": "hv"}, legendgroup=name)
-            trace.update(hovertext=hover, hoverinfo="text", showlegend=place == 1)
-            figure.add_trace(trace, place, 1)
+        name, n = plotly_text(class_label(str(label))), points["n_texts"].iloc[0]
+        line = {"color": series_marker(number + 1, 8)["color"], "width": 2, "shape": "hv"}
+        shared = {"x": points["tokens"].tolist(), "name": f"{name} (n = {n:,})", "line": line}
+        shared |= {"mode": "lines", "legendgroup": name, "col": 1}
+        for row, column in enumerate(("score", "share"), 1):
+            figure.add_scatter(y=points[column].tolist(), row=row, showlegend=row == 1, **shared)
     style = LEVELS["chance"]
-    figure.add_hline(
-        y=0, line={"color": style.colour, "dash": style.dash, "width": style.width}, row=1
-    )
+    line = {"color": style.colour, "dash": style.dash, "width": style.width}
+    figure.add_hline(y=0, line=line, row=1)
     figure.update_xaxes(title_text="tokens read", row=2)
     figure.update_yaxes(title_text="median score", row=1)
     figure.update_yaxes(title_text="share flagged", range=[0, 1.04], row=2)
-    return figure
+    return figure.update_layout(template=TEMPLATE)
 
 
 def direction_map(rows: pd.DataFrame) -> go.Figure:

@@ -66,10 +66,9 @@ CHOSEN_MINUS_RULE = (
     "for all comparisons."
 )
 RULES = (
-    "* selected by cross-validation. All values are of {n:,} texts, each scored by probes that "
-    "were not fitted on it; each rule has its best C. AUROC at equal length: of as many texts of "
-    "both labels at every length. Correlation: of score and number of tokens, within labels. All "
-    "with 95 % intervals over groups."
+    "* selected by cross-validation. Scores of {n:,} texts by probes fitted without them, "
+    "with 95 % intervals over groups; each rule has its best C. AUROC at equal length: of as many "
+    "texts of both labels at each length. Correlation with length: rank correlation within labels."
 )
 FEATURES = (
     "At {site}, where k-sparse probes have their best cross-validated score{over_folds}; a probe "

@@ -23,6 +23,7 @@ from probekit.report.texts import class_label
 from probekit.results.record import BY_WORD, Control
 from probekit.results.selection import site_with_head
 from probekit.results.table import (
+    OF_RULES,
     SAME_FEATURES,
     concatenated,
     metric_name,
@@ -367,20 +368,13 @@ def rules_table(rules: pd.DataFrame) -> ResultTable:
         rules: rows of aggregation.csv.
     """
     metric = metric_name(str(rules["metric"].iloc[0]))
-    intervals = {"AUROC": "auroc", "AUROC at equal length": "equal", "correlation": "rho"}
-    headings = ("rule", f"{metric}, cross-validated", *intervals, "texts of equal length")
-    rows = [
-        (
-            row["rule"] + (" *" if row["is_selected"] else ""),
-            format_number(row["value"]),
-            *(
-                format_number(row[name], row[f"{name}_low"], row[f"{name}_high"])
-                for name in intervals.values()
-            ),
-            f"{row['n_equal']:,.0f}",
-        )
-        for _, row in rules.iterrows()
-    ]
+    headings = ("rule", f"{metric}, cross-validated", *OF_RULES.values(), "texts of equal length")
+    rows = []
+    for _, row in rules.iterrows():
+        limits = [[row[name + end] for end in ("", "_low", "_high")] for name in OF_RULES]
+        name = row["rule"] + (" *" if row["is_selected"] else "")
+        numbers = [format_number(row["value"]), *(format_number(*one) for one in limits)]
+        rows.append((name, *numbers, f"{row['n_equal']:,.0f}"))
     return ResultTable("Rules that score a text", headings, rows, css="narrow")
 
 

@@ -77,7 +77,7 @@ def test_a_maximum_looks_for_the_positive_label():
     X, y, text = texts("one")
     of_second = AggregatedProbe(aggregate=("max",)).fit(X, y, text)
     of_first = AggregatedProbe(aggregate=("max",)).fit(X, 1 - y, text, positive=0)
-    assert of_first.fit_.aggregation.slope < 0 < of_second.fit_.aggregation.slope
+    assert of_first.fit_.aggregation.weight < [[0.0]] < of_second.fit_.aggregation.weight
     scores = of_second.decision_function(X, text)
     np.testing.assert_allclose(of_first.decision_function(X, text), -scores, rtol=1e-3, atol=1e-3)
     wrong = AggregatedProbe(aggregate=("max",)).fit(X, 1 - y, text)
