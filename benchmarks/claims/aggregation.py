@@ -19,8 +19,12 @@ from numpy.typing import NDArray
 from scipy.stats import norm
 from sklearn.metrics import roc_auc_score
 
+from probekit.pipeline.measure.selected_probe import (
+    equal_lengths,
+    length_correlation,
+    with_interval,
+)
 from probekit.probes.kinds.aggregated import AggregatedProbe
-from probekit.probes.score.lengths import equal_lengths, length_correlation, with_interval
 from probekit.probes.score.metrics import ClassPredictions
 
 Array = NDArray[np.float64]

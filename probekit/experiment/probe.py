@@ -98,7 +98,7 @@ def _rule(given: Any) -> Any:
     if isinstance(given, dict) and len(given) == 1:
         given = ":".join(map(str, *given.items()))
     try:
-        return parse_rule(given) and given
+        return given if not isinstance(given, str) else parse_rule(given) and given
     except ConfigError as error:
         raise rule_error(str(error).removesuffix(".")) from error
 
@@ -138,7 +138,7 @@ class ProbeSection(Section):
     aggregate: Annotated[tuple[Rule, ...], Field(strict=False, min_length=1)] | None = Field(
         None,
         description="rules that combine the scores of a text's tokens into a score of the text, "
-        "one of which is selected like C, for `kind: aggregated`; that is the kind if `kinds` is "
+        "for `kind: aggregated`; one rule is selected like C; that is the kind if `kinds` is "
         f"not given; null is {', '.join(_DEFAULTS.aggregate)}",
         examples=[["mean", "max", {"rolling": 10}, {"softmax": 1.0}, "multimax", "attention"]],
     )
@@ -199,7 +199,7 @@ class ProbeSection(Section):
     @field_validator("C", "baselines", "aggregate")
     @classmethod
     def _are_given_once(cls, items: Any) -> Any:
-        return unique_items(items)
+        return items and unique_items(items)
 
     @field_validator("kinds")
     @classmethod

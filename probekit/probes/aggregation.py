@@ -80,14 +80,15 @@ class Aggregation(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
             heads = np.maximum.accumulate(outputs, axis=0)
             found = heads.reshape(len(outputs), -1, n_out).sum(axis=1)
         else:
-            scores, query = outputs[:, :n_out], outputs[:, n_out:]
-            logs = query if name == "attention" else scores / (number * self.unit)
+            own, query = outputs[:, :n_out], outputs[:, n_out:]
+            logs = query if name == "attention" else own / (number * self.unit)
             # Sums of exponentials, as logarithms: exact for any range of scores.
-            low = scores.min(axis=0)
+            low = own.min(axis=0)
             with np.errstate(divide="ignore"):
-                sums = np.logaddexp.accumulate(logs + np.log(scores - low), axis=0)
+                sums = np.logaddexp.accumulate(logs + np.log(own - low), axis=0)
             found = low + np.exp(sums - np.logaddexp.accumulate(logs, axis=0))
-        return found @ np.transpose(self.weight) + self.bias
+        scores: Floats = found @ np.transpose(self.weight) + self.bias
+        return scores
 
     def of_texts(self, outputs: Floats, starts: Codes) -> Floats:
         """Return the score (n_texts, n_out) of each text.

@@ -162,7 +162,7 @@ class Prober:
         """The tokens of the fitted and of the tested texts of each split.
 
         The last fitted texts are those that `SiteResult.fits` of kinds that read texts are fitted
-        on: with several splits all texts, none of which is tested.
+        on: with several splits all texts, and none of them is tested.
         """
         sides: list[tuple[GroupedTokens, GroupedTokens | None]] = []
         sides += [(split.train_tokens, split.test_tokens) for split in self._splits]

@@ -243,7 +243,7 @@ def test_text_probes_have_no_control(load, go):
 
 
 def alarming_texts():
-    """Return texts, half of which have one of two words somewhere."""
+    """Return texts; half of them have one of two words somewhere."""
     generator = np.random.default_rng(0)
     rows = []
     for row in range(80):

@@ -20,75 +20,27 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Self
 
 import numpy as np
-import torch
 from numpy.typing import ArrayLike
-from scipy.optimize import minimize
-from torch.nn.functional import cross_entropy, pad
 
 from probekit.lazy_rows import LazyRows
 from probekit.probes.aggregation import AggregatedFit, Aggregation
 from probekit.probes.arrays import Codes, Floats, Mask
 from probekit.probes.data import fittable_insides, group_folds
-from probekit.probes.kinds import attention_pooled, base
+from probekit.probes.kinds import base
+from probekit.probes.kinds.attention_pooled import (
+    TextProbe,
+    TokensOfTexts,
+    fit_attention,
+    fit_multimax,
+)
 from probekit.probes.kinds.registry import AGGREGATE, C_GRID, OWN_WEIGHTS, parse_rule, positive_grid
 from probekit.probes.solve.descent import StoppingRule
 from probekit.probes.solve.fits import Judge, Tuning, held_out_scores, rate_scores, search_paths
 from probekit.probes.solve.layers import AffineLayer, FittedLayers
 from probekit.probes.solve.solver import Problem, Solver
-from probekit.probes.training_rows import Scaling, measured
 from probekit.products import without_tf32
 
-HEADS = 4  # of multimax
-KINKED_PROGRESS = 1e-6  # smallest relative decrease of the objective of multimax
 CALIBRATION_C = 10.0  # of the logistic regression on the scores of texts
-
-
-class _MultiMax(attention_pooled.PooledObjective):
-    """Mean cross-entropy plus penalty where a text's score is the sum of the maxima of all heads.
-
-    Maxima have kinks, at which L-BFGS may stop before its tolerance.
-    """
-
-    def start(self, generator: np.random.Generator) -> Floats:
-        """Return a starting point: random weights, which differ between heads."""
-        n_out, n_features = self.shape
-        weights = generator.normal(size=HEADS * n_out * n_features) / n_features
-        return np.concatenate([weights, np.zeros(n_out)])
-
-    def __call__(self, point: Floats) -> tuple[float, Floats]:
-        n_out, n_features = self.shape
-        there = torch.tensor(point, requires_grad=True)
-        weights, intercept = there[:-n_out].reshape(-1, n_features), there[-n_out:]
-        outputs = torch.as_tensor(self.texts.tokens) @ weights.T  # (n_tokens, HEADS * n_out)
-        lengths = torch.as_tensor(np.bincount(self.texts.text))
-        best = torch.segment_reduce(outputs, "max", lengths=lengths)
-        scores = best.reshape(-1, HEADS, n_out).sum(dim=1) + intercept
-        logits = pad(scores, (len(self.classes) - n_out, 0))  # the reference class has 0
-        loss = cross_entropy(logits, torch.as_tensor(self.class_of_text))
-        value = loss + 0.5 * self.penalty * (weights**2).sum()
-        (gradient,) = torch.autograd.grad(value, there)
-        return value.item(), gradient.numpy()
-
-
-def fit_multimax(
-    texts: attention_pooled.TokensOfTexts, codes: Codes, C: float, max_iter: int, seed: int
-) -> FittedLayers:
-    """Return the layer (HEADS * n_out, n_features) of the heads, for raw tokens.
-
-    It minimises sum(cross-entropy) + |weights|^2 / (2 C) for standardised tokens, on the CPU. Each
-    head has its part of the intercept. It counts as converged unless it reached `max_iter`.
-    """
-    rows = LazyRows.of(texts.tokens)
-    scaling = Scaling.standard(measured(rows, texts.typical))
-    objective = _MultiMax(replace(texts, tokens=scaling.lazily(rows).whole()), codes, C)
-    options = {"maxiter": max_iter, "maxfun": 4 * max_iter}
-    options |= {"gtol": attention_pooled.TOLERANCE, "ftol": KINKED_PROGRESS}
-    start = objective.start(np.random.default_rng(seed))
-    result: Any = minimize(objective, start, jac=True, method="L-BFGS-B", options=options)
-    n_out, n_features = objective.shape
-    weights, intercept = result.x[:-n_out].reshape(-1, n_features), result.x[-n_out:]
-    layer = scaling.fold(weights, np.tile(intercept / HEADS, HEADS))
-    return FittedLayers(objective.classes, (layer,), max(int(result.nit), 1), result.status != 1)
 
 
 class RuleScores(NamedTuple):
@@ -108,7 +60,7 @@ class RuleScores(NamedTuple):
 
 
 @dataclass(eq=False, repr=False)
-class AggregatedProbe(attention_pooled.TextProbe):
+class AggregatedProbe(TextProbe):
     """A linear probe of tokens, and a rule that combines their scores into that of a text.
 
     Rule and C are selected together, by cross-validation over texts; ties go to the first rule,
@@ -219,7 +171,7 @@ class AggregatedProbe(attention_pooled.TextProbe):
         return self
 
     def _own_scores(
-        self, rule: str, C: float, texts: attention_pooled.TokensOfTexts, codes: Codes, folds: Codes
+        self, rule: str, C: float, texts: TokensOfTexts, codes: Codes, folds: Codes
     ) -> Floats:
         """Return the held-out scores (n_texts, n_out) of a rule with weights of its own."""
         scores = np.zeros((len(codes), len(self.classes_)))
@@ -229,14 +181,12 @@ class AggregatedProbe(attention_pooled.TextProbe):
             scores[~inside] = fit.by_class(fit.text_scores(texts.take(~inside)), scores.shape[1])
         return _outputs(scores)
 
-    def _own_fit(
-        self, rule: str, C: float, texts: attention_pooled.TokensOfTexts, codes: Codes
-    ) -> AggregatedFit:
+    def _own_fit(self, rule: str, C: float, texts: TokensOfTexts, codes: Codes) -> AggregatedFit:
         """Return the fit of a rule with weights of its own."""
         if rule == "multimax":
             fit = fit_multimax(texts, codes, C, self.max_iter, self.random_state)
         else:
-            fit = attention_pooled.fit_attention(texts, codes, C, self.max_iter, self.random_state)
+            fit = fit_attention(texts, codes, C, self.max_iter, self.random_state)
             ((weight, bias),) = fit.layers
             layer = AffineLayer(np.vstack([weight, fit.query]), np.append(bias, 0.0))
             fit = replace(fit, layers=(layer,))
@@ -250,7 +200,7 @@ def _rank(tried: RuleScores) -> float:
 
 def _with_rule(fit: FittedLayers, aggregation: Aggregation) -> AggregatedFit:
     """Return a fit of tokens with the rule that scores texts."""
-    facts = {"n_iter": fit.n_iter, "converged": fit.converged, "aggregation": aggregation}
+    facts: Any = {"n_iter": fit.n_iter, "converged": fit.converged, "aggregation": aggregation}
     return AggregatedFit(classes=fit.classes, layers=fit.layers, **facts)
 
 

@@ -1,4 +1,4 @@
-"""The attention-pooled probe: logistic regression on a weighted mean of a text's tokens."""
+"""Probes fitted to texts: on a weighted mean of tokens (attention-pooled), or maxima of heads."""
 
 from __future__ import annotations
 
@@ -28,6 +28,8 @@ from probekit.products import without_tf32
 # Largest gradient component at a solution, and smallest relative decrease of the objective.
 TOLERANCE = 1e-6
 LEAST_PROGRESS = 1e-10
+HEADS = 4  # of multimax
+KINKED_PROGRESS = 1e-6  # the smallest decrease of its objective
 # Norm of the initial query. A zero query is a saddle point if the plain mean is uninformative.
 FIRST_QUERY = 0.1
 
@@ -212,6 +214,54 @@ class _ObjectiveElsewhere(PooledObjective):
         penalised = np.append(point[:-n_out], np.zeros(n_out))
         value = loss.array() + 0.5 * self.penalty * np.sum(penalised**2)
         return float(value), gradient.array() + self.penalty * penalised
+
+
+class _MultiMax(PooledObjective):
+    """Mean cross-entropy plus penalty where a text's score is the sum of the maxima of all heads.
+
+    Maxima have kinks, at which L-BFGS may stop before its tolerance.
+    """
+
+    def start(self, generator: np.random.Generator) -> Floats:
+        """Return a starting point: random weights, which differ between heads."""
+        n_out, n_features = self.shape
+        weights = generator.normal(size=HEADS * n_out * n_features) / n_features
+        return np.concatenate([weights, np.zeros(n_out)])
+
+    def __call__(self, point: Floats) -> tuple[float, Floats]:
+        n_out, n_features = self.shape
+        there = torch.tensor(point, requires_grad=True)
+        weights, intercept = there[:-n_out].reshape(-1, n_features), there[-n_out:]
+        outputs = torch.as_tensor(self.texts.tokens) @ weights.T  # (n_tokens, HEADS * n_out)
+        lengths = torch.as_tensor(np.bincount(self.texts.text))
+        best = torch.segment_reduce(outputs, "max", lengths=lengths)
+        scores = best.reshape(-1, HEADS, n_out).sum(dim=1) + intercept
+        logits = pad(scores, (len(self.classes) - n_out, 0))  # the reference class has 0
+        loss = cross_entropy(logits, torch.as_tensor(self.class_of_text))
+        value = loss + 0.5 * self.penalty * (weights**2).sum()
+        (gradient,) = torch.autograd.grad(value, there)
+        return value.item(), gradient.numpy()
+
+
+def fit_multimax(
+    texts: TokensOfTexts, codes: Codes, C: float, max_iter: int, seed: int
+) -> FittedLayers:
+    """Return the layer (HEADS * n_out, n_features) of the heads, for raw tokens.
+
+    It minimises sum(cross-entropy) + |weights|^2 / (2 C) for standardised tokens, on the CPU. Each
+    head has its part of the intercept. It counts as converged unless it reached `max_iter`.
+    """
+    rows = LazyRows.of(texts.tokens)
+    scaling = Scaling.standard(measured(rows, texts.typical))
+    objective = _MultiMax(replace(texts, tokens=scaling.lazily(rows).whole()), codes, C)
+    limits = {"maxiter": max_iter, "maxfun": 4 * max_iter}
+    options = limits | {"gtol": TOLERANCE, "ftol": KINKED_PROGRESS}
+    start = objective.start(np.random.default_rng(seed))
+    result = base.minimum(objective, start, options, "cpu")
+    n_out, n_features = objective.shape
+    weights, intercept = result.x[:-n_out].reshape(-1, n_features), result.x[-n_out:]
+    layer = scaling.fold(weights, np.tile(intercept / HEADS, HEADS))
+    return FittedLayers(objective.classes, (layer,), max(int(result.nit), 1), result.status != 1)
 
 
 @dataclass(eq=False, repr=False)

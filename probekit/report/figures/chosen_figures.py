@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
@@ -127,7 +129,11 @@ def flagged_curves(rows: pd.DataFrame) -> go.Figure:
     for number, (label, points) in enumerate(rows.groupby("label", sort=False)):
         name, n = plotly_text(class_label(str(label))), points["n_texts"].iloc[0]
         line = {"color": series_marker(number + 1, 8)["color"], "width": 2, "shape": "hv"}
-        shared = {"x": points["tokens"].tolist(), "name": f"{name} (n = {n:,})", "line": line}
+        shared: dict[str, Any] = {
+            "x": points["tokens"].tolist(),
+            "name": f"{name} (n = {n:,})",
+            "line": line,
+        }
         shared |= {"mode": "lines", "legendgroup": name, "col": 1}
         for row, column in enumerate(("score", "share"), 1):
             figure.add_scatter(y=points[column].tolist(), row=row, showlegend=row == 1, **shared)

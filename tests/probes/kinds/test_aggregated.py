@@ -6,7 +6,7 @@ from sklearn.metrics import roc_auc_score
 
 from probekit.lazy_rows import LazyRows
 from probekit.probes.data import ProbeData
-from probekit.probes.kinds import aggregated
+from probekit.probes.kinds import attention_pooled
 from probekit.probes.kinds.aggregated import AggregatedProbe
 from probekit.probes.kinds.attention_pooled import TokensOfTexts
 from probekit.probes.prober import Prober
@@ -54,9 +54,9 @@ def test_heads_and_attention_find_one_token_among_many():
 
 def test_the_gradient_of_multimax_is_that_of_its_value():
     X, y, text = texts("one", n=20)
-    objective = aggregated._MultiMax(TokensOfTexts(X, text), y[np.unique(text, True)[1]], 0.5)
+    objective = attention_pooled._MultiMax(TokensOfTexts(X, text), y[np.unique(text, True)[1]], 0.5)
     generator = np.random.default_rng(0)
-    point, step = generator.normal(size=(2, aggregated.HEADS * 8 + 1))
+    point, step = generator.normal(size=(2, attention_pooled.HEADS * 8 + 1))
     above, below = (objective(point + sign * 1e-6 * step)[0] for sign in (1, -1))
     assert objective(point)[1] @ step == pytest.approx((above - below) / 2e-6, rel=1e-5)
 
