@@ -48,7 +48,7 @@ class RuleScores(NamedTuple):
 
     Attributes:
         C: The selected C.
-        rating: The rating of `held_out`; higher is better.
+        rating: The rating of `held_out`; higher is better. NaN for a reversed rule.
         held_out: The scores (n_texts, n_classes) of each text by the fit that held it out.
         aggregation: The rule, with the calibration of its scores on all texts.
     """
@@ -152,10 +152,13 @@ class AggregatedProbe(TextProbe):
                     outputs = _outputs(outputs_of_C[at])
                     unit = float(outputs.std()) or 1.0
                     raw = _uncalibrated(rule, n_classes, unit).of_texts(outputs, texts.starts)
-                held_out, (weight, bias) = _calibrated(raw, codes, target, folds)
+                held_out, (weight, bias) = _calibrated(raw, codes, folds)
                 affine: Any = {"weight": weight.tolist(), "bias": bias.tolist()}
                 aggregation = Aggregation(rule=rule, unit=unit, **affine)
-                tried.append(RuleScores(C, rate(codes, held_out, folds), held_out, aggregation))
+                # A rule that is lower for positive texts, of two labels, is selected last.
+                is_reversed = n_classes == 2 and bool(weight[0, 0] < 0) != is_first
+                rating = np.nan if is_reversed else rate(codes, held_out, folds)
+                tried.append(RuleScores(C, rating, held_out, aggregation))
             self.of_rules_[rule] = max(tried, key=_rank)
         self.C_, _, self.held_out_, aggregation = max(self.of_rules_.values(), key=_rank)
         self.rule_, self.fold_of_text_ = aggregation.rule, folds
@@ -167,7 +170,7 @@ class AggregatedProbe(TextProbe):
             (fit,) = solver.solve([Problem(of_tokens, C, self.folds)], stopping)
         self.fit_ = _with_rule(replace(fit, classes=self.classes_), aggregation)
         self.n_iter_, self.converged_ = max(fit.n_iter, 1), fit.converged
-        base.warn_if_flat(fit.layers[0].weight)
+        base.warn_if_flat(fit.layers[0].weight * np.abs(aggregation.weight).max())
         return self
 
     def _own_scores(
@@ -219,17 +222,12 @@ def _outputs(scores: Floats) -> Floats:
     return finite[:, 1:] if scores.shape[1] == 2 else finite
 
 
-def _calibrated(
-    raw: Floats, codes: Codes, target: Codes, folds: Codes
-) -> tuple[Floats, AffineLayer]:
+def _calibrated(raw: Floats, codes: Codes, folds: Codes) -> tuple[Floats, AffineLayer]:
     """Return calibrated scores (n_texts, n_classes) of all texts, and the calibration.
 
     The scores of a fold are calibrated on the other folds; the calibration that is returned is that
-    on all texts. Of two labels, scores that are not higher for the target label 1 count as
-    constant: calibration does not reverse a rule.
+    on all texts.
     """
-    if raw.shape[1] == 1 and np.cov(raw[:, 0], target)[0, 1] <= 0:
-        raw = np.zeros_like(raw)
     n_folds = int(folds.max()) + 1
     shares = [folds != fold for fold in range(n_folds)] + [folds >= 0]
     problems = [Problem(codes, CALIBRATION_C, share) for share in range(n_folds + 1)]
