@@ -5,6 +5,7 @@ Experiments:
     probe              probe activations of another library, return the result
     validate           check an experiment and its data without running it
     open_run           open the result of an earlier run
+    StudyResult        table of a study: one row for each data set and setting
     RunResult          answer, table, figures and warnings of a run
     Experiment         an experiment as in its YAML file
     SavedProbe         a probe fitted by a run, read from its file
@@ -82,6 +83,7 @@ if TYPE_CHECKING:
     from probekit.probes.saved_probe import SavedProbe as SavedProbe
     from probekit.report.notebooks.run_result import RunResult as RunResult
     from probekit.report.notebooks.run_result import open_run as open_run
+    from probekit.results.study import StudyResult as StudyResult
 
 # The module of each public name, read from the imports above, so that there is one list of them.
 _IMPORT = re.compile(r"^    from (\S+) import (\w+) as \2$", re.MULTILINE)

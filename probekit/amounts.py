@@ -1,11 +1,13 @@
-"""Numbers as texts, the same on pages, in terminals and in messages; the level of all tests."""
+"""Numbers and settings as texts, the same everywhere they are shown; the level of all tests."""
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterable, Sequence
 from decimal import ROUND_HALF_UP, Decimal
 from itertools import count
+from typing import Any
 
 LEVEL = 0.05  # an effect is significant if its adjusted p-value is below this level
 # Fewest groups for p-values of sign patterns: with 5, none is below 2 / 2**5, which exceeds LEVEL.
@@ -144,3 +146,16 @@ def decimals(numbers: Iterable[float], most: int) -> int:
     """
     least = min((abs(number) for number in numbers if abs(number) > 0), default=1.0)
     return next((n for n in range(2, most) if round(least, n) > 0), most)
+
+
+def one_line(value: Any) -> str:
+    """Return a value in the flow style of YAML, without keys that are null.
+
+    Texts are not quoted, and their line breaks stay.
+    """
+    if isinstance(value, dict):
+        pairs = [f"{key}: {one_line(inner)}" for key, inner in value.items() if inner is not None]
+        return f"{{{', '.join(pairs)}}}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(one_line, value))}]"
+    return json.dumps(value) if value is None or isinstance(value, bool) else str(value)

@@ -84,6 +84,13 @@ def available_memory(device: str = "cpu") -> float:
         return min(share, of_machine)
 
 
+def peak_memory() -> float:
+    """Return the most memory that this process has used so far, in bytes; 0 if it is not known."""
+    with suppress(OSError, KeyError, ValueError):
+        return _kilobytes(PROC / "self/status", "VmHWM")
+    return 0.0
+
+
 def _kilobytes(path: Path, field: str) -> int:
     """Return a number of kB in a file of the system, in bytes."""
     fields = dict(line.split(":", 1) for line in path.read_text().splitlines())

@@ -120,6 +120,7 @@ def unseal(data: bytes, path: str, format: int) -> dict[str, Any]:
     return fields
 
 
+@cache
 def versions() -> dict[str, str]:
     """Return the versions of Python and of all packages that affect results."""
     own = {"python": platform.python_version(), "probekit": origin().version}

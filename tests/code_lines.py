@@ -13,19 +13,19 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1] / "probekit"
 BUDGETS = {
-    "report": 7694,
-    "pipeline": 6807,
-    "probes": 6376,
+    "report": 8173,
+    "pipeline": 7404,
+    "probes": 6496,
     "model": 4650,
     "activations": 2633,
-    "cli": 2112,
+    "cli": 2141,
     "interventions": 1925,
-    "experiment": 1795,
-    "data": 1950,
-    "results": 2055,
+    "experiment": 2106,
+    "data": 1956,
+    "results": 2243,
     "training": 859,
     "analysis": 496,
-    "": 1634,  # the files at the top
+    "": 1649,  # the files at the top
 }
 NO_CODE = (
     tokenize.COMMENT,

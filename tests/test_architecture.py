@@ -130,11 +130,11 @@ def test_no_two_modules_import_each_other():
 
 
 def test_a_public_name_has_one_meaning():
-    homes = defaultdict(list)
+    homes = defaultdict(set)
     for path in PACKAGE.rglob("*.py"):
         for node in nodes(path)[0].body:
             if isinstance(node, ast.ClassDef | ast.FunctionDef) and not node.name.startswith("_"):
-                homes[node.name].append(str(path.relative_to(PACKAGE)))
+                homes[node.name].add(str(path.relative_to(PACKAGE)))
     homes.pop("main")  # the entry point of each `python -m`
     assert {name: paths for name, paths in homes.items() if len(paths) > 1} == {}
 

@@ -21,11 +21,17 @@ from ruamel.yaml import YAML
 import probekit
 from probekit.cli.main import cli, main
 from probekit.cli.options import OutputFile
-from probekit.experiment.loader import load_any_experiment, load_experiment, load_recipe
+from probekit.experiment.loader import (
+    load_any,
+    load_any_experiment,
+    load_experiment,
+    load_recipe,
+)
 from probekit.experiment.schema import Experiment
 from probekit.pipeline.experiment.prepare import prepare
 from probekit.pipeline.experiment.run import run
 from probekit.probes.score.metric_table import METRICS
+from probekit.results.study import STUDY_COLUMNS
 from probekit.results.table import DIFFERENCES, RESULTS, SOURCES
 from tests.documents import PLACEHOLDERS, anchors, blocks, commands, links, pages, write_data
 
@@ -193,6 +199,14 @@ def test_every_yaml_block_is_valid(name, tmp_path):
             (tmp_path / "given.yaml").write_text(block)
             load_any_experiment(tmp_path / "given.yaml")
             continue
+        if "over" in given:
+            for file in ("tasks/a.csv", "other/verbs.csv"):
+                (tmp_path / file).parent.mkdir(exist_ok=True)
+                (tmp_path / file).write_text("prompt,target\nA cat,animal\n")
+            (tmp_path / "published.csv").write_text("task,score\na,0.9\n")
+            (tmp_path / "study.yaml").write_text(block)
+            assert len(load_any(tmp_path / "study.yaml").cells) == 4
+            continue
         assert given.keys() <= SECTIONS, f"{name}: {block}"
         shipped = YAML(typ="safe").load((ROOT / "experiments" / "quickstart.yaml").read_text())
         if "tokens" in given and given["tokens"]["position"]["at"] in ("word", "span"):
@@ -253,7 +267,7 @@ def test_every_metric_is_explained():
     assert [name for name in METRICS if f"`{name}`" not in text] == []
 
 
-@pytest.mark.parametrize("columns", [RESULTS, DIFFERENCES, SOURCES])
+@pytest.mark.parametrize("columns", [RESULTS, DIFFERENCES, SOURCES, STUDY_COLUMNS])
 def test_every_column_has_a_meaning(columns):
     assert all(column.meaning and not column.meaning.endswith(".") for column in columns)
 

@@ -137,11 +137,16 @@ def installed(request, wheel, repository, tmp_path_factory):
     return Installed(venv / "bin", packages, work, repository)
 
 
+def contents(folder):
+    return {
+        path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()
+    }
+
+
 def test_it_contains_the_experiments_schemas_and_data(installed, repository):
     for folder in ("experiments", "data"):
         bundled = installed.packages / "probekit" / "bundled" / folder
-        expected = {path.name: path.read_bytes() for path in (repository / folder).iterdir()}
-        assert {path.name: path.read_bytes() for path in bundled.iterdir()} == expected
+        assert contents(bundled) == contents(repository / folder)
     names = {path.stem for path in (repository / "experiments").glob("*.yaml")}
     listed = installed.call("probekit", "experiments").stdout
     # A line that begins with spaces continues the one before it.

@@ -8,7 +8,15 @@ from pathlib import Path
 
 import pandas as pd
 
-from benchmarks.claims import association, comparisons, false_alarms, folds, intervals, unlike
+from benchmarks.claims import (
+    association,
+    comparisons,
+    false_alarms,
+    folds,
+    intervals,
+    monitors,
+    unlike,
+)
 from benchmarks.claims.designs import designs
 from benchmarks.claims.rates import simulate
 from benchmarks.claims.table import write_claims
@@ -21,6 +29,7 @@ PARTS = {
     "unlike": (unlike.cases, unlike.rows, 1000),
     "folds": (folds.cases, folds.rows, 1000),
     "false_alarms": (false_alarms.cases, false_alarms.rows, 80),
+    "monitors": (monitors.cases, monitors.rows, 1000),
 }
 
 

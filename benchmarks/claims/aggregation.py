@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from scipy.stats import norm
 from sklearn.metrics import roc_auc_score
 
-from probekit.pipeline.measure.selected_probe import (
+from probekit.pipeline.measure.text_rules import (
     equal_lengths,
     length_correlation,
     with_interval,

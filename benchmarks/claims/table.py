@@ -143,6 +143,31 @@ def _false_alarms(table: pd.DataFrame) -> str:
     return "\n".join([*lines, "", f"Standard errors at 1 % are about {error:.4f}."])
 
 
+def _monitors(table: pd.DataFrame) -> str:
+    lines = [
+        "",
+        "Share of draws of negatives in which the false positive rate on new groups exceeds the "
+        "bound of the threshold; it should be at most 0.05. *groups* is the method of the package; "
+        "*rows* treats rows of a group as independent. Scores of a group share half of their "
+        "variance (correlated), or a rare kind of group has high scores in all rows (bursts; "
+        "large: in four times as many rows). There are as many groups as the rate needs, or three "
+        "times as many. *achieved* is the mean rate as a share of the requested one.",
+        "",
+        "| dependence in groups | requested | groups, least and most | rows, least and most | "
+        "achieved, groups | designs | draws |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for (dependence, fpr), found in table.groupby(["dependence", "fpr"], sort=False):
+        rates = [found.loc[found["method"] == name, "rate"] for name in ("groups", "rows")]
+        ranges = " | ".join(f"{rate.min():.3f} to {rate.max():.3f}" for rate in rates)
+        achieved = found.loc[found["method"] == "groups", "achieved"] / fpr
+        lines.append(
+            f"| {dependence} | {fpr} | {ranges} | {achieved.min():.2f} to {achieved.max():.2f} | "
+            f"{len(achieved)} | {found['draws'].min():,} |"
+        )
+    return "\n".join(lines)
+
+
 SECTIONS = {
     "association": ("p-values of association, one test set", _association),
     "differences": ("p-values of differences", _differences),
@@ -153,4 +178,5 @@ SECTIONS = {
         _folds,
     ),
     "false_alarms": ("False positive rates of thresholds", _false_alarms),
+    "monitors": ("Thresholds of monitors", _monitors),
 }

@@ -26,6 +26,7 @@ from probekit.model.families.llama import LlamaConfig
 from probekit.model.families.neox import NeoXConfig
 from probekit.model.families.olmo2 import OLMo2Config
 from probekit.probes.score.metric_table import METRICS, SELECTING, Metric
+from probekit.results.study import STUDY_COLUMNS
 from probekit.results.table import DIFFERENCES, RESULTS, SOURCES, TableColumn
 from probekit.section import json_schema
 from probekit.training.recipe import Recipe
@@ -186,6 +187,11 @@ def differences_columns() -> str:
     return _columns(DIFFERENCES)
 
 
+def study_columns() -> str:
+    """Return the columns of study.csv."""
+    return _columns(STUDY_COLUMNS)
+
+
 def sources_columns() -> str:
     """Return the columns of sources.csv."""
     return _columns(SOURCES)
@@ -280,7 +286,10 @@ def api_names() -> dict[str, tuple[str, ...]]:
 
 
 API = {
-    "Experiments": ("run", "validate", "probe", "Experiment", "RunResult", "open_run", "pretrain"),
+    "Experiments": (
+        *("run", "validate", "probe", "Experiment", "RunResult", "StudyResult", "open_run"),
+        "pretrain",
+    ),
     "Probes": ("LinearProbe", "SavedProbe", "apply_probe"),
     "Model and tokens": (
         "load_model",
@@ -325,6 +334,7 @@ TABLES: dict[str, Callable[[], str]] = {
         metrics,
         recipe_keys,
         results_columns,
+        study_columns,
         sources_columns,
     )
 } | {f"sites_of_{name}": partial(sites_of, config) for name, config in NETWORKS.items()}

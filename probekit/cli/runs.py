@@ -95,20 +95,30 @@ def draw_figures(run_dir: Path, formats: Sequence[str], columns: int) -> None:
 def run_command(
     file: Path, overrides: Texts, formats: Sequence[str], columns: int, page: bool, **options: Any
 ) -> None:
-    """Run an experiment: capture, fit probes, write the report."""
+    """Run an experiment: capture, fit probes, write the report.
+
+    Of a study, all cells are run, and study.csv has a row for each.
+    """
     if options["address"] is not None and options["engine"] != "ray":
         raise click.UsageError("--address requires --engine ray.")
     if options["engine"] == "ray" and options["workers"] == 0:
         raise click.UsageError("--workers 0 leaves the work to `probekit worker`, without Ray.")
-    from probekit.experiment.loader import load_any_experiment
+    from probekit.experiment.loader import load_any
+    from probekit.experiment.study import Study
 
-    experiment = load_any_experiment(file, overrides)
+    experiment = load_any(file, overrides)
+    if isinstance(experiment, Study) and formats:
+        raise click.UsageError("--figures is for a single experiment; see `probekit report RUN`.")
 
     from probekit.cli.show.terminal import watching
     from probekit.pipeline.experiment.run import run as run_experiment
+    from probekit.results.study import StudyResult
 
     with watching() as watcher:
         result = run_experiment(experiment, **options, page=page, watcher=watcher)
+    if isinstance(result, StudyResult):
+        click.echo(f"{result!r}\n{result.folder / 'study.csv'}")
+        sys.exit(1 if len(result.failed) else 0)
 
     from probekit.cli.show.results import show_causes_of, show_results, show_warnings
 
@@ -123,14 +133,15 @@ def run_command(
 @file_options
 def validate_command(file: Path, overrides: Texts) -> None:
     """Check file and data before a run: counts, leaks, sizes, time."""
-    from probekit.experiment.loader import load_any_experiment
+    from probekit.experiment.loader import load_any
 
-    experiment = load_any_experiment(file, overrides)
+    experiment = load_any(file, overrides)
 
-    from probekit.cli.show.terminal import echo
+    from probekit.cli.show.terminal import echo, watching
     from probekit.pipeline.experiment.validate import validate as validate_experiment
 
-    validation = validate_experiment(experiment)
+    with watching() as watcher:
+        validation = validate_experiment(experiment, watcher=watcher)
     echo(str(validation))
     if not validation.ok:
         sys.exit(2)
@@ -204,16 +215,23 @@ def plan(
     # Gigabytes in bytes; 0 is no valid number of either.
     machines |= {"bandwidth": bandwidth and 1e9 * bandwidth, "memory": memory and 1e9 * memory}
     if is_experiment(what):
-        from probekit.experiment.loader import load_any_experiment
+        from probekit.experiment.loader import load_any
+        from probekit.experiment.study import Study
 
         for name, value in {"tokens": tokens, "sites": sites, "dtype": dtype}.items():
             if value not in (None, ()):
                 raise click.UsageError(f"--{name} is for a MODEL; set it in {what}.")
-        experiment = load_any_experiment(what, overrides)
+        experiment = load_any(what, overrides)
 
+        from probekit.cli.show.terminal import watching
         from probekit.pipeline.experiment.plan import Machines, described_plan, plan_run
+        from probekit.pipeline.study.run import plan_study
 
-        numbers = plan_run(experiment, Machines(**machines))
+        if isinstance(experiment, Study):
+            with watching() as watcher:
+                numbers = plan_study(experiment, Machines(**machines), watcher)
+        else:
+            numbers = plan_run(experiment, Machines(**machines))
     else:
         from probekit.model.weights.sources import local_folder
 

@@ -149,6 +149,12 @@ def _show(
 @click.argument("probe", type=click.Path(path_type=Path))
 @texts_options
 @click.option("--per", type=click.Choice(["text", "token"]), help="Unit of prediction.")
+@click.option(
+    "--threshold",
+    type=float,
+    metavar="RATE",
+    help="False positive rate of a monitor's threshold, for alarms.",
+)
 @click.option("--out", type=OutputFile(*ANSWER_FILES), help="Output file (.html, .csv or .jsonl).")
 @click.option("--model", help="Current location of the probe's model.")
 @click.option(
@@ -166,7 +172,7 @@ def _show(
 def apply(probe: Path, texts: tuple[str, ...], per: Any, out: Path | None, **options: Any) -> None:
     """Apply a saved probe to new texts.
 
-    It predicts a label and a score per text or per token.
+    It predicts a label and a score per text or per token, and with --threshold an alarm.
     """
     from probekit.results.record import load_probe
 

@@ -24,7 +24,9 @@ from probekit.report.pages.index_page import find_runs, index_page
 from probekit.report.pages.losses import losses_html
 from probekit.report.pages.run_page import report_page
 from probekit.report.pages.runs_page import load_runs, runs_page
+from probekit.report.pages.study_page import study_page
 from probekit.results.record import STARTED
+from probekit.results.study import STUDY_RECORD, StudyResult
 from probekit.training.run_files import is_pretraining
 
 HOST = "127.0.0.1"
@@ -64,7 +66,7 @@ def find_page(folder: Path, target: str) -> str | None:
     url = urlsplit(target)
     if url.path == "/":
         return index_page(folder)
-    runs = {run.relative_to(folder).as_posix(): run for run in find_runs(folder)}
+    runs = {run.relative_to(folder).as_posix(): run for run in find_runs(folder, with_cells=True)}
     if url.path in ("/overlay", "/compare"):
         names = parse_qs(url.query).get("run", [])
         if not names or not runs.keys() >= set(names):
@@ -81,7 +83,13 @@ def find_page(folder: Path, target: str) -> str | None:
     run = pages.get(unquote(url.path))
     if run is None or (run / STARTED).exists():
         return None
-    return losses_html(run) if is_pretraining(run) else report_page(run)
+    if is_pretraining(run):
+        page = losses_html(run)
+    elif (run / STUDY_RECORD).exists():
+        page = study_page(StudyResult(run))
+    else:
+        page = report_page(run)
+    return page
 
 
 class RunsServer(ThreadingHTTPServer):

@@ -293,12 +293,29 @@ def _repeated_texts(splits: _Splits) -> Iterator[Finding]:
             )
 
 
-def _texts_on_both_sides(splits: _Splits) -> Iterator[Finding]:
-    """Yield a warning if texts, or spans, of test rows also occur in training rows."""
-    of_folds = []  # the repeated test examples of each fold
+def repeated_share(dataset: Dataset, splits: Sequence[Split]) -> float:
+    """Return the share of test examples whose text and span also occur in their training rows.
+
+    Args:
+        dataset: the examples.
+        splits: one split, or all outer folds of a nested cross-validation.
+    """
+    of_folds = _repeated_across(_Splits(dataset, splits))
+    return sum(map(len, of_folds)) / sum(len(split.test) for split in splits)
+
+
+def _repeated_across(splits: _Splits) -> list[list[Example]]:
+    """Return for each split the test examples whose text and span occur in its training rows."""
+    of_folds = []
     for train, test in splits.texts:
         seen = {example.place for example in train}
         of_folds.append([example for example in test if example.place in seen])
+    return of_folds
+
+
+def _texts_on_both_sides(splits: _Splits) -> Iterator[Finding]:
+    """Yield a warning if texts, or spans, of test rows also occur in training rows."""
+    of_folds = _repeated_across(splits)
     repeated = [example for fold in of_folds for example in fold]
     if repeated:
         verb = "occurs" if len(repeated) == 1 else "occur"

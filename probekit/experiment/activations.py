@@ -5,11 +5,14 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from typing import Annotated, Literal, TypeAlias
 
 from pydantic import Field, field_validator, model_validator
 
 from probekit.experiment.data import Card, DataName, Positive, Root, local_file
+from probekit.experiment.document import Document
+from probekit.experiment.locations import resolve_activations, resolve_experiment
 from probekit.experiment.probe import ProbeSection
 from probekit.experiment.schema import Experiment, SplitSection, Strings, check_probe
 from probekit.section import FolderName, Section, SettingsFile, rule_error
@@ -129,3 +132,13 @@ class ActivationExperiment(SettingsFile):
 
 
 AnyExperiment: TypeAlias = Experiment | ActivationExperiment
+
+
+def experiment_in(document: Document) -> AnyExperiment:
+    """Return the experiment in a document; its keys determine its kind."""
+    keys = set(map(str, document.content))
+    # With a misspelt `activations`, the errors of that kind of file help more.
+    is_misspelt = "model" not in keys and bool(get_close_matches("activations", keys))
+    if "activations" in keys or is_misspelt:
+        return document.settings(ActivationExperiment, resolve_activations)
+    return document.settings(Experiment, resolve_experiment)

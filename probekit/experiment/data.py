@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, Literal, cast
 
 from pydantic import (
     BeforeValidator,
@@ -28,6 +28,8 @@ from probekit.data.words import ConlluColumns, WordColumns
 from probekit.errors import ConfigError
 from probekit.experiment.locations import URL
 from probekit.section import HoldingSection, Name, Section, rule_error
+
+TableFormat = Literal["csv", "tsv", "jsonl", "parquet"]  # of files of texts
 
 _COMMIT = re.compile("[0-9a-f]{40}")  # hash of a commit
 
@@ -301,6 +303,25 @@ def read_examples(data: DataSection, values: Sequence[str] = ()) -> Dataset:
         if len({path.resolve() for path in sources.values()}) < len(sources):
             raise ConfigError(f"data.train and data.test are the same file, {data.train}.")
     return _read(data, sources, values)
+
+
+def read_negatives(data: DataSection, file: str, format: TableFormat) -> Dataset:
+    """Return the examples of a file of negatives; their labels have no meaning.
+
+    Args:
+        data: gives folder and columns; the file needs no columns of labels, ids and splits.
+        file: the file.
+        format: its format.
+
+    Raises:
+        UnknownNameError: a column does not exist.
+        MissingError: the file does not exist.
+        DataError: the contents are invalid.
+    """
+    own = {"label": data.columns.text, "id": None, "split": None}
+    columns = data.columns.model_copy(update=own)
+    changes = {"name": Path(file).stem, "format": format, "columns": columns, "pairs": None}
+    return _read(data.model_copy(update=changes), {"": Path(data.root) / file}, ())
 
 
 def read_tables(

@@ -12,9 +12,8 @@ import sys
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from pydantic import TypeAdapter, ValidationError
 from ruamel.yaml import YAML
@@ -22,16 +21,12 @@ from ruamel.yaml import YAML
 from probekit.data.readers import read_dataset
 from probekit.data.table import TableColumns
 from probekit.errors import ConfigError, nearest
-from probekit.experiment.activations import ActivationExperiment, AnyExperiment
+from probekit.experiment.activations import ActivationExperiment, AnyExperiment, experiment_in
 from probekit.experiment.bundled import bundled_data, bundled_files
 from probekit.experiment.document import Document, read_document
-from probekit.experiment.locations import (
-    find_file,
-    resolve_activations,
-    resolve_experiment,
-    resolve_recipe,
-)
+from probekit.experiment.locations import find_file, resolve_recipe
 from probekit.experiment.schema import Experiment
+from probekit.experiment.study import Study, make_study, study_schema
 from probekit.files import as_store_error, write_atomic
 from probekit.section import FolderName, json_schema
 from probekit.training.recipe import Recipe
@@ -73,17 +68,19 @@ def load_any_experiment(path: str | Path, overrides: Sequence[str] = ()) -> AnyE
         MissingError: the file, or a checkpoint that it names, does not exist.
         ConfigError: the file is invalid; the message lists every error with its line.
     """
-    return _experiment_in(read_document(find_file(path), overrides))
+    return experiment_in(read_document(find_file(path), overrides))
 
 
-def _experiment_in(document: Document) -> AnyExperiment:
-    """Return the experiment in a document; its keys determine its kind."""
-    keys = set(map(str, document.content))
-    # With a misspelt `activations`, the errors of that kind of file help more.
-    is_misspelt = "model" not in keys and bool(get_close_matches("activations", keys))
-    if "activations" in keys or is_misspelt:
-        return document.settings(ActivationExperiment, resolve_activations)
-    return document.settings(Experiment, resolve_experiment)
+def load_any(path: str | Path, overrides: Sequence[str] = ()) -> AnyExperiment | Study:
+    """Return the experiment, or with the section `over` the study, that a YAML file describes.
+
+    Raises:
+        MissingError: the file, or a checkpoint that it names, does not exist.
+        ConfigError: the file is invalid; the message lists every error with its line.
+        DataError: the file of published scores of a study is invalid.
+    """
+    document = read_document(find_file(path), overrides)
+    return make_study(document) if "over" in document.content else experiment_in(document)
 
 
 def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
@@ -99,8 +96,43 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     return read_document(find_file(path), overrides).settings(Recipe, resolve_recipe)
 
 
+def make_any(
+    given: AnyExperiment | Study | Mapping[str, Any] | str | Path,
+    over: Mapping[str, Any] | None = None,
+) -> AnyExperiment | Study:
+    """Return an experiment from any description of it; with `over`, a study.
+
+    Args:
+        given: an experiment or study, nested dicts with the keys of a file, or its path.
+        over: the section `over`, in place of that of the file: values of each varied key.
+
+    Raises:
+        MissingError: the file, or a checkpoint that it names, does not exist.
+        ConfigError: the description is invalid.
+        DataError: the file of published scores of a study is invalid.
+    """
+    if isinstance(given, Experiment | ActivationExperiment | Study) and over is None:
+        return given
+    if isinstance(given, str | Path):
+        document = read_document(find_file(given))
+    elif isinstance(given, Mapping):
+        document = Document(given)
+    elif isinstance(given, Experiment | ActivationExperiment):
+        document = Document(given.model_dump(mode="json"))
+    else:
+        raise ConfigError(
+            f"The experiment is of type {type(given).__name__}. Pass an Experiment, a dict or a "
+            "path."
+        )
+    if over is not None or "over" in document.content:
+        return make_study(document, over)
+    return experiment_in(document)
+
+
 def make_experiment(
-    given: AnyExperiment | Mapping[str, Any] | str | Path, data: Any = None, model: Any = None
+    given: AnyExperiment | Study | Mapping[str, Any] | str | Path,
+    data: Any = None,
+    model: Any = None,
 ) -> AnyExperiment:
     """Return an experiment from any description of it, with rows and network in memory, if any.
 
@@ -111,20 +143,15 @@ def make_experiment(
 
     Raises:
         MissingError: the file, or a checkpoint that it names, does not exist.
-        ConfigError: the description is invalid, or there are rows or a network for given
-            activations.
+        ConfigError: the description is invalid, or that of a study, or there are rows or a network
+            for given activations.
         DataError: the rows are invalid.
     """
-    if isinstance(given, str | Path):
-        experiment = load_any_experiment(given)
-    elif isinstance(given, Mapping):
-        experiment = _experiment_in(Document(given))
-    elif isinstance(given, Experiment | ActivationExperiment):
-        experiment = given
-    else:
+    experiment = make_any(given)
+    if isinstance(experiment, Study):
         raise ConfigError(
-            f"The experiment is of type {type(given).__name__}. Pass an Experiment, a dict or a "
-            "path."
+            f"{experiment.name} is a study. A single experiment, without `over`, is required here, "
+            "as for rows or a network in memory."
         )
     if data is None and model is None:
         return experiment
@@ -186,8 +213,10 @@ def bundled_experiments() -> list[BundledExperiment]:
             if not Path(recipe.corpus.source).exists():
                 needs.append("texts: --set corpus.source=PATH")
         else:
-            experiment = document.settings(Experiment, resolve_experiment)
-            question, command = experiment.question or "", f"probekit run {name}"
+            loaded = load_any(path)
+            cell = loaded.cells[0].experiment if isinstance(loaded, Study) else loaded
+            experiment = cast(Experiment, cell)
+            question, command = loaded.question or "", f"probekit run {name}"
             data, model = experiment.data, experiment.model.source
             files = [file for file in (data.file, data.train, data.test) if file is not None]
             absent = [file for file in files if not (Path(data.root) / file).is_file()]
@@ -294,6 +323,7 @@ def schemas() -> dict[str, str]:
         "activations.schema.json": json_schema(
             ActivationExperiment, "probekit experiment on given activations"
         ),
+        "study.schema.json": study_schema(),
         "recipe.schema.json": json_schema(Recipe, "probekit pretraining recipe"),
     }
 

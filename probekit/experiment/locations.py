@@ -91,6 +91,11 @@ def resolve_experiment(values: dict[str, Any], document: Document) -> None:
             and another `source`.
         MissingError: a checkpoint does not exist.
     """
+    if "over" in values:
+        text = (
+            f"this is a study, with several experiments. Run all: `probekit run {document.name}`."
+        )
+        raise ConfigError(document.put(("over",), text))
     _check_kind(values, "tokens", document)
     _resolve_data(values, document)
     _resolve(values, ("model", "path"), document)

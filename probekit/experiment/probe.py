@@ -118,6 +118,11 @@ class ProbeSection(Section):
         min_length=1,
         description="kinds of probe; each is fitted at every site",
     )
+    layers: Literal["stack"] | None = Field(
+        None,
+        description="`stack` also fits a probe of the scores of all sites, those of training rows "
+        "by fits without their fold, and compares it with the best single site; null for none",
+    )
     metric: MetricName | None = Field(
         None,
         description="main metric, by which C and sites are selected and probes compared; null is "
@@ -240,6 +245,6 @@ class ProbeSection(Section):
 
     def settings(self, device: str = "cpu") -> ProbeSettings:
         """Return the settings of the probes, with the device to compute on."""
-        values = self.model_dump(exclude={"kinds", "permutations"})
+        values = self.model_dump(exclude={"kinds", "layers", "permutations"})
         values["aggregate"] = self.aggregate or _DEFAULTS.aggregate
         return ProbeSettings(kinds=self._specs, device=device, **values)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from probekit.errors import ConfigError, UnknownNameError
-from probekit.experiment.data import DataSection, read_tables
+from probekit.experiment.data import DataSection, TableFormat, local_file, read_tables
 from probekit.experiment.document import Document, read_document, validated
 from probekit.experiment.interventions import Interventions, Measures, check_interventions
 from probekit.experiment.locations import find_file, resolve_experiment
@@ -126,6 +126,30 @@ class AttentionSection(Section):
     )
 
 
+class MonitorSection(Section):
+    """Thresholds of the chosen probe, from negatives that are not among the data."""
+
+    negatives: str = Field(
+        description="file of texts that must not raise an alarm, in `data.root`; it has the "
+        "columns of the data except label, id and split"
+    )
+    format: TableFormat = Field("csv", description="format of this file")
+    fpr: Annotated[
+        tuple[Annotated[float, Field(gt=0, lt=1)], ...], Field(strict=False, min_length=1)
+    ] = Field(
+        (0.01,),
+        description="false positive rates; the rate on new negatives at the threshold of each is "
+        "at most this, with 95 % confidence",
+    )
+
+    _file_is_local = field_validator("negatives")(local_file)
+
+    @field_validator("fpr")
+    @classmethod
+    def _rates_are_given_once(cls, rates: Any) -> Any:
+        return unique_items(rates)
+
+
 class Experiment(SettingsFile):
     """One experiment: a question, a model, labelled data, and the settings of the probes.
 
@@ -141,6 +165,7 @@ class Experiment(SettingsFile):
     split: SplitSection = SplitSection()
     capture: CaptureSection = CaptureSection()
     probe: ProbeSection = ProbeSection()
+    monitor: MonitorSection | None = None
     attention: AttentionSection = AttentionSection()
     interventions: Interventions = ()
     measure: Measures = ()
@@ -297,7 +322,7 @@ class Experiment(SettingsFile):
 
     @property
     def value_columns(self) -> tuple[str, ...]:
-        """Columns whose cells the examples keep: answers, and that of `split.leave_out`."""
+        """Columns whose cells the examples keep, those of answers and of `split.leave_out`."""
         sources = () if self.split.leave_out is None else (self.split.leave_out,)
         return tuple(dict.fromkeys((*self.answer_columns, *sources)))
 
@@ -318,6 +343,18 @@ class Experiment(SettingsFile):
         has_reply = data.columns.reply is not None
         pools = [kind.kind for kind in self.probe.kinds if kind.specs[0].task == "text"]
         check_probe(self.probe, data.positive, self.split, is_split=data.is_split)
+        if self.monitor is not None and self.split.folds is not None:
+            raise rule_error(
+                "`monitor` needs a single test set, without `split.folds` and `split.leave_out`",
+                "monitor",
+            )
+        specs = [spec for kind in self.probe.kinds for spec in kind.specs]
+        detect = all(spec.task == "classification" or spec.kind == "aggregated" for spec in specs)
+        if self.monitor is not None and not detect:
+            raise rule_error(
+                "`monitor` needs kinds of probe that classify each row, or `probe.aggregate`",
+                "monitor",
+            )
         if self.split.word_disjoint and tokens.sweep:
             raise rule_error(
                 "`word_disjoint` requires a single position: the words of a sweep differ by offset",
@@ -362,3 +399,14 @@ def check_probe(
     if split.folds is not None and is_split:
         key = "split.folds" if split.leave_out is None else "split.leave_out"
         raise rule_error(f"`{key}` requires data without a given split", key)
+    if probe.layers is not None:
+        if split.folds is not None:
+            raise rule_error(
+                "`layers: stack` needs a single test set, without `split.folds` and "
+                "`split.leave_out`",
+                "probe.layers",
+            )
+        if {spec.task for kind in probe.kinds for spec in kind.specs} & {"text", "tree"}:
+            raise rule_error(
+                "`layers: stack` needs kinds of probe that read each row", "probe.layers"
+            )

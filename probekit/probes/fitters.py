@@ -25,6 +25,7 @@ from probekit.lazy_rows import LazyRows
 from probekit.probes.arrays import Codes, Floats, Mask, Rows
 from probekit.probes.data import ProbeData, group_folds, numbers, sample_groups, typical_rows
 from probekit.probes.kinds.left_out import logistic_left_out
+from probekit.probes.score.description_length import subsets
 from probekit.probes.score.exchange import permuted_labels
 from probekit.probes.score.metric_table import METRICS
 from probekit.probes.score.metrics import (
@@ -184,6 +185,23 @@ class FittedRows:
         all_rows = np.ones(len(self.rows), dtype=bool)
         inside = LazyRows.of(X).select(self.rows)
         return [fit for (fit,) in self.fitter(spec).refit(inside, tasks, [all_rows])]
+
+    def half_fits(
+        self, spec: ProbeSpec, X: Rows, penalty: float | None, draws: int
+    ) -> list[FittedLayers]:
+        """Return fits on random halves of the groups, each followed by that on the other half.
+
+        There are two fits for each draw; none if a half lacks a label. The other arguments are
+        those of `permuted_fits`.
+        """
+        sizes, seed = (len(self.rows) // 2,), self.settings.seed
+        halves = [subsets(self.groups, sizes, seed + draw)[0] for draw in range(draws)]
+        masks = [mask for half in halves for mask in (half, ~half)]
+        if any(len(np.unique(self.column[mask])) < self.n_classes for mask in masks):
+            return []
+        inside = LazyRows.of(X).select(self.rows)
+        (fits,) = self.fitter(spec).refit(inside, [(self.column, penalty)], masks)
+        return fits
 
     def predictions(
         self, spec: ProbeSpec, truth: LabelColumn, outputs: NDArray[Any], fitted: LabelColumn

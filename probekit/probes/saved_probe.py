@@ -58,6 +58,26 @@ class HeldOutScore(Facts):
     n_groups: int | None = None
 
 
+class AlarmThreshold(Facts):
+    """A threshold of a monitor, fixed on negatives that are not among the data of the probe.
+
+    Attributes:
+        fpr: the requested false positive rate.
+        threshold: the score that an alarm exceeds; see `SavedProbe.for_class`.
+        fpr_bound: upper 95 % bound of the rate on new negatives.
+        false_positives: number of these negatives with an alarm.
+        n_negatives: number of negatives.
+        n_groups: number of their groups.
+    """
+
+    fpr: float
+    threshold: float
+    fpr_bound: float
+    false_positives: int
+    n_negatives: int
+    n_groups: int
+
+
 class ProbeFacts(Facts):
     """Metadata of a probe: its training data, and the model properties that must match on use.
 
@@ -87,6 +107,8 @@ class ProbeFacts(Facts):
         metrics: scores on the test rows, by the name of the metric.
         projection_sd: the standard deviation over the fitted rows of the projection on each of
             `SavedProbe.unit_directions`, the unit of steering; empty for probes without directions.
+        positive: the label whose rows a monitor detects; None without a monitor.
+        thresholds: the thresholds of a monitor.
         is_tested: whether rows were held out to test it. Not after a nested cross-validation, whose
             saved probes are fitted on all rows.
         seed: the random seed for folds and draws.
@@ -114,6 +136,8 @@ class ProbeFacts(Facts):
     aggregation: Aggregation | None = None
     metrics: dict[str, HeldOutScore] = {}
     projection_sd: Annotated[tuple[float, ...], Field(strict=False)] = ()
+    positive: str | None = None
+    thresholds: Annotated[tuple[AlarmThreshold, ...], Field(strict=False)] = ()
     is_tested: bool = True
     seed: int
     created: str
@@ -418,6 +442,33 @@ class SavedProbe:
                 "Remove these rows."
             )
         return apply_layers(self.layers, rows)
+
+    def for_class(self, label: str, scores: Floats) -> Floats:
+        """Return the scores (n_samples,) for one class, given `scores` of rows.
+
+        For more than two classes they are log probabilities if the scores are logits.
+        """
+        if scores.ndim == 1:  # those of the second of two classes
+            return scores if label == self.classes[1] else -scores
+        of_classes = log_softmax(scores, axis=1) if self.facts.scores_are_logits else scores
+        found: Floats = of_classes[:, self.classes.index(label)]
+        return found
+
+    def alarms(self, scores: Floats, fpr: float) -> NDArray[np.bool_]:
+        """Return which rows (n_samples,) raise an alarm at the threshold of a rate.
+
+        Raises:
+            ConfigError: the probe has no threshold of this rate.
+        """
+        by_rate = {one.fpr: one.threshold for one in self.facts.thresholds}
+        if fpr not in by_rate or self.facts.positive is None:
+            has = ", ".join(map(str, by_rate)) or "none"
+            raise ConfigError(
+                f"This probe has no threshold for a false positive rate of {fpr:g}. It has {has}. "
+                "A run with the section `monitor` writes RUN/probes/monitor, with a threshold for "
+                "each of `monitor.fpr`."
+            )
+        return self.for_class(self.facts.positive, scores) > by_rate[fpr]
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
         """Return the predicted label (n_samples,) of each row, or its predicted number.

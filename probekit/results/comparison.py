@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from statistics import NormalDist
 from typing import Literal
@@ -169,6 +169,9 @@ class Transfer:
         notes: remarks on the interpretation of the numbers.
         pooled: names in `train` of the rows of several sets together: of all, and of all but each
             one, which is tested.
+        monitors: thresholds from the negatives of the data set `train` with their rates on the test
+            rows of the data set `test`: after the place, the columns of monitor.csv. Empty without
+            a monitor.
     """
 
     names: tuple[str, ...]
@@ -179,6 +182,7 @@ class Transfer:
     chosen: tuple[str, str]
     notes: tuple[str, ...]
     pooled: tuple[str, ...] = ()
+    monitors: pd.DataFrame = field(default_factory=pd.DataFrame)
 
     def places(self) -> list[tuple[str, str]]:
         """Return each pair of site and kind of probe, in the order of the forward pass."""
@@ -200,7 +204,7 @@ class Transfer:
         """
         site, probe = self.chosen
         rows = only(self.scores, metric=self.metric, site=site, probe=probe)
-        others = rows[(rows["train"] != rows["test"]) & rows["train"].isin(self.names)]
+        others = rows[(rows["train"] != rows["test"]) & rows["train"].isin(list(self.names))]
         others = others.sort_values(
             ["train", "test"], key=lambda names: names.map(list(self.names).index)
         )

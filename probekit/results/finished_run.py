@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from numpy.typing import NDArray
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
+from probekit.amounts import one_line
 from probekit.errors import DataError
 from probekit.files import inside
 from probekit.model.weights.sources import name_in_memory
@@ -181,19 +181,6 @@ def leaves(value: Any, prefix: str = "") -> dict[str, Any]:
     for key, inner in value.items():
         found |= leaves(inner, f"{prefix}.{key}" if prefix else str(key))
     return found
-
-
-def one_line(value: Any) -> str:
-    """Return a value in the flow style of YAML, without keys that are null.
-
-    Texts are not quoted, and their line breaks stay.
-    """
-    if isinstance(value, dict):
-        pairs = [f"{key}: {one_line(inner)}" for key, inner in value.items() if inner is not None]
-        return f"{{{', '.join(pairs)}}}"
-    if isinstance(value, list):
-        return f"[{', '.join(map(one_line, value))}]"
-    return json.dumps(value) if value is None or isinstance(value, bool) else str(value)
 
 
 class RunSettings(Protocol):

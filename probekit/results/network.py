@@ -239,11 +239,13 @@ class RowPrediction:
         score: for two classes, the score of the second class: positive if it is predicted. For more
             classes, the score of `label`. For a probe of numbers, the predicted number.
         scores: the score of each class if there are more than two; else empty.
+        alarm: whether a monitor raises an alarm; None without a threshold.
     """
 
     label: str | None
     score: float
     scores: tuple[float, ...] = ()
+    alarm: bool | None = None
 
     @property
     def text(self) -> str:
@@ -254,7 +256,7 @@ class RowPrediction:
         """
         if self.label is None:
             return fixed(self.score, 2)
-        return f"{self.label} {signed(self.score)}"
+        return f"{self.label} {signed(self.score)}{', alarm' if self.alarm else ''}"
 
 
 @dataclass(frozen=True)
@@ -307,10 +309,13 @@ def tidy_rows(
 def _values(answer: RowPrediction | None, classes: Sequence[str]) -> dict[str, Any]:
     """Return the label, score and scores by class of a prediction as columns.
 
-    A predicted number has no label. Without a prediction, label and score are None.
+    A predicted number has no label. Without a prediction, label and score are None. There is an
+    alarm only with a threshold.
     """
     if answer is None:
         return {"label": None, "score": None}
     label = {"label": answer.label} if answer.label is not None else {}
     by_class = zip(classes, answer.scores, strict=False)  # no scores for two classes
-    return label | {"score": answer.score} | {f"score:{name}": score for name, score in by_class}
+    alarm = {} if answer.alarm is None else {"alarm": answer.alarm}
+    of_classes = {f"score:{name}": score for name, score in by_class}
+    return label | {"score": answer.score} | alarm | of_classes

@@ -26,8 +26,10 @@ from probekit.results.verdict import Verdict
 if TYPE_CHECKING:
     from probekit.probes.saved_probe import SavedProbe
 
+MONITOR = "probes/monitor"  # the chosen probe with the thresholds of a monitor
 FINAL = "probes/final"  # the probe that a nested cross-validation fits on all rows
 STARTED = ".started"  # exists in the folder of a run while it is not finished
+CELLS = "cells"  # in the folder of a study, with the runs of its cells
 FORMAT = 1  # number of the format of run.json
 # Files that pages read if they exist. Predictions and probes are in the folders sites and probes.
 RESULT_FILES = (
@@ -43,6 +45,8 @@ RESULT_FILES = (
     "confusion.csv",
     "scatter.csv",
     "cosines.csv",
+    "monitor.csv",
+    "stack.csv",
     "aggregation.csv",
     "flagged.csv",
     "wrong.json",
@@ -105,7 +109,8 @@ class FindingRecord(RecordPart):
 class DataFacts(RecordPart):
     """The data of a run: counts, examples, findings of the checks, and a card in Markdown.
 
-    `labels` and `groups` have the keys "train" and "test", or `ALL_FOLDS`.
+    `labels` and `groups` have the keys "train" and "test", or `ALL_FOLDS`. `repeated` is the share
+    of test examples whose text and span also occur in their training rows; None without texts.
     """
 
     name: str
@@ -113,6 +118,7 @@ class DataFacts(RecordPart):
     n_rows: int
     labels: dict[str, dict[str, int]]
     groups: dict[str, int]
+    repeated: float | None = None
     examples: list[ExampleRecord] = []
     notes: list[str] = []
     findings: list[FindingRecord] = []
@@ -223,14 +229,15 @@ def is_run(folder: Path) -> bool:
 def runs_in_progress(root: Path) -> list[Path]:
     """Return the folders of the runs below a folder, or the folder itself, that have not finished.
 
-    Those of checkpoints are in the folder of their run.
+    Those of checkpoints are in the folder of their run, and those of cells in that of their study,
+    which is one of the folders.
     """
     found = []
     for folder, names, files in os.walk(root):
         if STARTED in files:
             found.append(Path(folder))
         if STARTED in files or "run.json" in files:
-            names[:] = [name for name in names if name == "checkpoints"]
+            names[:] = [name for name in names if name in ("checkpoints", CELLS)]
         elif SPEC in files and ROWS in files:  # a cache, whose sites may have millions of files
             names.clear()
     return found

@@ -11,6 +11,7 @@ from scripts.bundled.capitals import capitals
 from scripts.bundled.noun_pairs import noun_pairs
 from scripts.bundled.previous_token import previous_token
 from scripts.bundled.sentiment import sentiment
+from scripts.bundled.study import study_tasks
 from scripts.bundled.subject_number import subject_number
 
 GENERATORS = (subject_number, capitals, previous_token, sentiment, noun_pairs)
@@ -26,6 +27,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         bundled = generate()
         (folder / f"{bundled.name}.csv").write_text(bundled.csv(), encoding="utf-8", newline="")
         (folder / f"{bundled.name}.md").write_text(bundled.card(), encoding="utf-8", newline="")
+    (folder / "study").mkdir(exist_ok=True)
+    for name, content in study_tasks().items():
+        (folder / "study" / f"{name}.csv").write_text(content, encoding="utf-8", newline="")
     for name in prompts.GENERATORS:
         prompts.main([name, str(folder / f"{name}.csv")])
 

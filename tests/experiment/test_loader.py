@@ -5,7 +5,7 @@ import pytest
 from probekit.errors import ConfigError
 from probekit.experiment.bundled import bundled_files
 from probekit.experiment.document import dump_settings
-from probekit.experiment.loader import load_experiment, load_recipe
+from probekit.experiment.loader import load_any, load_experiment, load_recipe
 from probekit.experiment.schema import Experiment
 from tests.experiment.files import GOOD, RECIPE
 from tests.pipeline.intervene.cause_experiment import write_experiment
@@ -69,9 +69,10 @@ def test_pieces_may_be_set_with_position_word(write):
 @pytest.mark.parametrize("path", bundled_files().values(), ids=lambda path: path.stem)
 def test_included_files_load_and_name_their_schema(path):
     kind = "recipe" if path.stem.startswith("pretrain_") else "experiment"
+    kind = "study" if path.stem == "study" else kind
     if kind == "recipe":
         assert load_recipe(path).corpus.files
     else:
-        assert load_experiment(path).name == path.stem
+        assert load_any(path).name == path.stem
     first = path.read_text().splitlines()[0]
     assert first == f"# yaml-language-server: $schema={kind}.schema.json"

@@ -29,8 +29,9 @@ def defaults(settings):
 
 
 def test_sections_have_the_fields_and_defaults_of_their_target():
-    # The device of a fit is not a setting of the experiment; permutations follow all fits.
-    others = {"permutations"}
+    # The device of a fit is not a setting of the experiment; permutations and a stack of the sites
+    # follow all fits.
+    others = {"layers", "permutations"}
     assert set(ProbeSection.model_fields) - others == defaults(ProbeSettings).keys() - {"device"}
     assert ProbeSection().settings() == ProbeSettings()
     assert set(PositionSection.model_fields) == defaults(PositionRule).keys()

@@ -152,10 +152,10 @@ def test_invalid_offset_is_named(experiment, tmp_path, monkeypatch, refused):
     rows.write_text(rows.read_text().replace("was old", "was new"))
     swept = experiment("tokens.sweep=[0, 2]")
 
-    def refuse(data, settings):
+    def refuse(data, settings, within=()):
         if len(set(data[0].types)) == 1:  # all last words are "old" or "new"
             raise ConfigError("one word")
-        return Prober(data, settings)
+        return Prober(data, settings, within)
 
     monkeypatch.setattr("probekit.pipeline.measure.probers.Prober", refuse)
     refused(lambda: make_probers(swept, prepare(swept)))

@@ -44,8 +44,11 @@ COSINES = pd.DataFrame(
         for a in (SITES[2], SITES[0], SITES[-1])
         for b in (SITES[2], SITES[0], SITES[-1])
     ]
-).assign(n_directions=1, n_features=48)
+).assign(n_directions=1, n_features=48, half_cosine=np.nan, certainty=np.nan, n_halvings=0)
+IS_ITSELF = COSINES["site_a"] == COSINES["site_b"]
+HALVES = {"half_cosine": 0.6, "certainty": 0.87, "n_halvings": 10}
 WITH_NULL = COSINES.assign(null_high=0.31, n_null=100)
+WITH_NULL.loc[IS_ITSELF, [*HALVES]] = [*HALVES.values()]
 NEURONS = pd.DataFrame(
     [
         row(f"blocks.1.mlp.hook_post[neuron={n}]", "task", value, split=split)

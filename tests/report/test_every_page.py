@@ -18,6 +18,7 @@ from probekit.report.pages.lens_page import lens_page
 from probekit.report.pages.pair_page import pair_page
 from probekit.report.pages.run_page import write_report
 from probekit.report.pages.runs_page import load_runs, runs_page
+from probekit.report.pages.study_page import study_page
 from probekit.report.pages.texts_page import texts_page
 from probekit.report.pages.transfer_page import transfer_page
 from probekit.results.network import AttentionPrompt, ScoredHeads
@@ -46,6 +47,7 @@ from tests.report.pictures import (
 )
 from tests.report.test_analysis_pages import FACTS, KNOWN, attributed
 from tests.results.causes.made_causes import every_table, write_causes
+from tests.results.made_studies import failing, made_cells, write_study
 
 PROMPT = AttentionPrompt("".join(TOKENS), tuple(TOKENS), causal_patterns(len(TOKENS)))
 LENSES = pd.concat([lens_rows(), lens_rows(("A", " b"), prompt=2)])
@@ -72,6 +74,13 @@ def index_of(folder):
     return index_page(folder / "runs")
 
 
+def hostile_cells():
+    """The cells of a study of two settings: one failed, others have warnings."""
+    cells = failing(made_cells(8, settings=("mini", HOSTILE)), 3, HOSTILE)
+    cells.loc[[4, 5], "caveats"] = [f"3 of 4 {HOSTILE}", f"2 of 4 {HOSTILE}\nAnother warning."]
+    return cells.assign(repeated=cells["repeated"].mask(cells.index == 4, 0.5))
+
+
 def weights_of(folder, **options):
     GPT2(TINY).save_pretrained(folder / "tiny")
     return write_weights_page(str(folder / "tiny"), folder / "page.html", **options)
@@ -96,6 +105,7 @@ PAGES = {
     "weights": weights_of,
     "weight": lambda folder: weights_of(folder, tensor="h.0.attn.c_attn.weight"),
     "comparison": lambda _: comparison_page(make_comparison(HOSTILE)),
+    "study": lambda folder: study_page(write_study(folder, hostile_cells())),
     "transfer": lambda _: transfer_page(make_transfer(HOSTILE)),
     "texts": lambda _: texts_page([make_reading(tuple(TOKENS))], ("no", "yes"), make_facts()),
 }

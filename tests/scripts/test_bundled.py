@@ -13,6 +13,7 @@ from sklearn.pipeline import make_pipeline
 from probekit.data.readers import read_dataset
 from probekit.data.table import TableColumns
 from scripts.bundled.__main__ import GENERATORS, main
+from scripts.bundled.study import study_tasks
 
 NAMES = [generate.__name__ for generate in GENERATORS]
 
@@ -40,8 +41,9 @@ def unigram_accuracy(table):
 
 def test_the_committed_files_are_what_the_generators_write(repository, tmp_path):
     main([str(tmp_path)])
-    written = sorted(path.name for path in tmp_path.iterdir())
+    written = sorted(path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*.*"))
     sets = [f"{name}.{ending}" for name in NAMES for ending in ("csv", "md")]
+    sets += [f"study/{name}.csv" for name in study_tasks()]
     assert written == sorted([*sets, "ioi.csv", "greater_than.csv"])
     for name in written:
         assert (tmp_path / name).read_bytes() == (repository / "data" / name).read_bytes()
@@ -130,3 +132,14 @@ def test_opinions_of_opposites_have_the_same_words_for_both_labels(table):
     rows = rows.assign(bag=[" ".join(sorted(re.findall(r"\w+", text))) for text in rows["text"]])
     assert len(rows) >= 500
     assert_independent(rows, "bag")
+
+
+@pytest.mark.parametrize("name", study_tasks())
+def test_words_solve_a_task_of_the_study_only_if_its_name_states_it(repository, name):
+    rows = pd.read_csv(repository / "data" / "study" / f"{name}.csv", dtype=str)
+    assert len(rows) == 160
+    assert rows["group"].nunique() == 40
+    assert rows["text"].is_unique
+    assert rows["label"].value_counts().tolist() == [80, 80]
+    score = unigram_accuracy(rows)
+    assert score > 0.95 if name.startswith("words_") else score < 0.65

@@ -51,7 +51,7 @@ from probekit.results.network import (
 
 MOST_HEADS = 5
 # Columns of predictions, in order; free text is the last one.
-_COLUMNS = ("number", "position", "label", "score", "token", "text")
+_COLUMNS = ("number", "position", "label", "score", "alarm", "token", "text")
 _WITH_SHADES = ("256", "truecolor")  # with 16 colours, pale shades cannot be distinguished
 
 
@@ -155,10 +155,10 @@ def show_answers(readings: Sequence[TextReading], probe: SavedProbe, per: Per) -
     has_shades = console.color_system in _WITH_SHADES and not console.no_color
     if not (console.is_terminal and has_shades):
         rows = tidy_rows(readings, probe.classes, per)
-        names = [name for name in _COLUMNS if name in rows[0]]
+        names = [name for name in _COLUMNS if any(name in row for row in rows)]
         click.echo("\t".join(names))
         for row in rows:
-            click.echo("\t".join(_cell(name, row[name]) for name in names))
+            click.echo("\t".join(_cell(name, row.get(name)) for name in names))
         return
     palette = Palette.of(readings, probe.classes)
     for number, reading in enumerate(readings, start=1):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -39,6 +40,7 @@ from probekit.memory import device_text
 from probekit.model.families.table import find_config, network_class
 from probekit.pipeline.capture.jobs import Job, Workers, begin_work, put_job
 from probekit.pipeline.experiment.prepare import TextRows, prepare, row_shape
+from probekit.pipeline.experiment.rows import Probed
 from probekit.pipeline.experiment.source import (
     TASK,
     ModelSource,
@@ -115,6 +117,33 @@ def capture_models(
 
     # Called one after the other, so that no variable keeps the network of the last target.
     return {target: capture(target) for target in targets(experiment)}
+
+
+def capture_negatives(
+    source: ModelSource,
+    selections: Sequence[Probed],
+    *,
+    cache_root: Location | None,
+    watcher: Watcher,
+) -> ModelSource:
+    """Return the negatives of an experiment's monitor, captured at some sites.
+
+    Their rows have no labels and no splits.
+
+    Args:
+        source: the experiment with its rows and models.
+        selections: the sites.
+        cache_root: folder or URL of the caches; None for the user's default.
+        watcher: receives progress.
+    """
+    assert source.rows.negatives is not None
+    rows = replace(source.rows.negatives, selections=tuple(selections))
+    root = default_root() if cache_root is None else cache_root
+    work = begin_work(source.experiment, rows, source.models(TASK), TASK, root)
+    captured = fill(work, root, step="capture negatives", watcher=watcher)
+    return ModelSource(
+        experiment=source.experiment, rows=rows, models=source.models, captured={TASK: captured}
+    )
 
 
 def lay_out(

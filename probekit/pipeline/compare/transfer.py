@@ -20,10 +20,12 @@ from probekit.experiment.document import dump_settings
 from probekit.experiment.loader import make_text_experiment
 from probekit.experiment.schema import Experiment
 from probekit.files import csv_text, sweep_drafts, write_atomic
-from probekit.lazy_rows import LazyRows
+from probekit.lazy_rows import Features, LazyRows
 from probekit.model.network import Network
+from probekit.pipeline.capture.captures import capture_negatives
 from probekit.pipeline.capture.jobs import begin_work
 from probekit.pipeline.experiment.prepare import prepare
+from probekit.pipeline.experiment.rows import Probed
 from probekit.pipeline.experiment.source import TASK, ModelSource, checks_of_files, target_network
 from probekit.pipeline.measure.probers import make_probers
 from probekit.probes.arrays import Floats
@@ -33,6 +35,8 @@ from probekit.probes.score.contributions import difference_of_parts
 from probekit.probes.score.differences import paired_differences
 from probekit.probes.score.exchange import permuted_labels
 from probekit.probes.score.metric_table import METRICS
+from probekit.probes.score.metrics import ClassPredictions, class_scores
+from probekit.probes.score.monitor import monitor_rows
 from probekit.probes.score.scored import (
     FitFacts,
     Predictor,
@@ -43,7 +47,7 @@ from probekit.probes.score.scored import (
     parts_of,
 )
 from probekit.probes.settings import ProbeSpec
-from probekit.probes.solve.layers import cosine, direction, pooled_spread
+from probekit.probes.solve.layers import FittedLayers, cosine, direction, pooled_spread
 from probekit.products import check_device
 from probekit.provenance import pretty_json, versions
 from probekit.report.pages.transfer_page import transfer_page
@@ -78,12 +82,14 @@ class TransferSet:
         experiment: settings for reading, splitting and probing.
         source: its rows and their activations.
         prober: fits and scores probes on the rows.
+        negatives: the negatives of its monitor and their activations; None without a monitor.
     """
 
     name: str
     experiment: Experiment
     source: ModelSource
     prober: Prober
+    negatives: ModelSource | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,7 +123,8 @@ def transfer(
     Probes of all data sets together, and of all but the tested one, are scored, too.
 
     The probes are those of ordinary runs: same folds, same regularisation strength, and the same
-    scores on their own test rows. Activations are read from and written to the same caches.
+    scores on their own test rows; but metrics of one label refer to the positive label of the first
+    data set. Activations are read from and written to the same caches.
 
     Args:
         experiments: at least two experiments or paths of files that differ only in their data.
@@ -145,6 +152,7 @@ def transfer(
     first, selections = sets[0], sets[0].source.rows.selections
     scores: list[dict[str, Any]] = []
     cosines: list[dict[str, Any]] = []
+    monitors: list[dict[str, Any]] = []
     validation: dict[tuple[str, str], float] = {}
     for done, selection in enumerate(selections):
         watcher.progress("transfer", done, len(selections))
@@ -176,6 +184,7 @@ def transfer(
             validation[place["site"], place["probe"]] = sign * mean
             for row in _scores(sets, sides, results, spec):
                 scores.append(place | row | leaks.get((row["train"], row["test"]), {}))
+            monitors += [place | row for row in _monitors(sets, X, results, spec, selection)]
             directions = list(_directions(sets, X, results, spec, null_draws))
             cosines += [place | row for row in _cosines(directions, spread)]
     watcher.progress("transfer", len(selections), len(selections))
@@ -194,11 +203,14 @@ def transfer(
             for what, n in counts.items()
             if n and train in n_tested
         ),
+        monitors=pd.DataFrame(monitors),
     )
     folder = Path(out)
     sweep_drafts(folder.glob(".*"))
     write_atomic(folder / "transfer.csv", csv_text(result.scores))
     write_atomic(folder / "cosines.csv", csv_text(result.cosines))
+    if monitors:
+        write_atomic(folder / "monitor.csv", csv_text(result.monitors))
     record = {
         "experiments": {one.name: dump_settings(one.experiment) for one in sets},
         "digests": {one.name: one.source.rows.dataset.digest for one in sets},
@@ -262,8 +274,11 @@ def make_sets(
     for one, rows, prober in zip(plain, prepared, probers, strict=True):
         work = begin_work(one, rows, model, TASK, root)
         captured = {TASK: fill(work, root, step=f"capture {one.name}", watcher=watcher)}
-        source = ModelSource(experiment=one, rows=rows, models=models, captured=captured)
-        sets.append(TransferSet(one.name, one, source, prober))
+        source, negatives = ModelSource(experiment=one, rows=rows, models=models), None
+        if one.monitor is not None:
+            negatives = capture_negatives(source, rows.selections, cache_root=root, watcher=watcher)
+        source = replace(source, captured=captured)
+        sets.append(TransferSet(one.name, one, source, prober, negatives))
     return sets
 
 
@@ -464,6 +479,48 @@ def _scores(
                 )
             if main not in measured:
                 yield names | {"metric": main}
+
+
+def _monitors(
+    sets: Sequence[TransferSet],
+    X: Sequence[LazyRows],
+    results: Sequence[SiteResult],
+    spec: ProbeSpec,
+    site: Probed,
+) -> Iterator[dict[str, Any]]:
+    """Yield a row of `Transfer.monitors` for each training set with a monitor, test set and rate.
+
+    X are the rows of all sets at the site.
+    """
+    for train, result in zip(sets, results, strict=False):
+        prober, negatives, fit = train.prober, train.negatives, result.fits[spec.text]
+        if negatives is None:
+            continue
+        monitor, positive = negatives.experiment.monitor, sets[0].prober.positive
+        assert monitor is not None
+        assert positive is not None  # of two labels it is the rarer one
+        code = list(prober.data.classes).index(positive)
+
+        def detected(
+            X: Features, prober: Prober = prober, fit: FittedLayers = fit, code: int = code
+        ) -> Floats:
+            """Return the scores (n_samples,) for the positive class of the first set."""
+            scores = fit.class_scores(X.astype(np.float64), len(prober.data.classes))
+            unknown = np.zeros(len(scores), dtype=np.int64)
+            return class_scores(ClassPredictions.of_scores(unknown, scores, spec.logits), code)
+
+        of_negatives = [detected(block) for _, block in negatives.block(site).blocks()]
+        for test, x in zip(sets, X, strict=True):
+            tested = test.prober
+            rows = monitor_rows(
+                monitor.fpr,
+                np.concatenate(of_negatives),
+                negatives.rows.groups,
+                detected(x[tested.test_rows]),
+                tested.data.y[tested.test_rows] == positive,
+                tested.resamples_of(spec.text),
+            )
+            yield from ({"train": train.name, "test": test.name} | row for row in rows)
 
 
 def _cosines(

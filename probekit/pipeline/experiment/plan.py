@@ -264,10 +264,12 @@ def plan_model(
 ) -> dict[str, Any]:
     """Return the sizes and times of a capture of tokens; see `plan_tokens` and `plan_run`."""
     numbers = plan_tokens(model, tokens, sites=sites, dtype=dtype, device=machines.device)
-    return numbers | _hours(capture=capture_times(numbers, machines))
+    return numbers | slowest_steps(capture=capture_times(numbers, machines))
 
 
-def plan_run(experiment: AnyExperiment, machines: Machines) -> dict[str, Any]:
+def plan_run(
+    experiment: AnyExperiment, machines: Machines, known: dict[Any, tuple[float, ...]] | None = None
+) -> dict[str, Any]:
     """Return the sizes of an experiment, its memory, and the times of capture and probing.
 
     Data are read, weights are not. Earlier checkpoints and interventions are not included. The keys
@@ -278,6 +280,12 @@ def plan_run(experiment: AnyExperiment, machines: Machines) -> dict[str, Any]:
     - `seconds`: for `capture` and `probing`, the seconds of all that they do at the same time, as
       far as they are known.
     - `hours` and `bottleneck`: the longest of these, and its name; None if they are unknown.
+
+    Args:
+        experiment: the experiment.
+        machines: what computes it.
+        known: measured times of tasks of experiments of a study; those of this one are added. An
+            experiment with the settings of another, and about as many rows, is not measured again.
 
     Raises:
         ProbekitError: one of its subclasses; the message names the problem and its location.
@@ -310,7 +318,12 @@ def plan_run(experiment: AnyExperiment, machines: Machines) -> dict[str, Any]:
     probers = make_probers(experiment, rows, machines.device)
     try:
         check_device(machines.device)
-        tasks = task_seconds(probers, widths, n_networks, given)
+        size = round(2 * math.log2(len(rows.example)))
+        key = (experiment.probe, experiment.split, tuple(widths), n_networks, size)
+        known = {} if known is None else known
+        if key not in known:
+            known[key] = task_seconds(probers, widths, n_networks, given)
+        tasks = known[key]
     except ConfigError:  # another machine has the device
         tasks = None
     memory = probing_bytes(probers, widths)
@@ -322,7 +335,7 @@ def plan_run(experiment: AnyExperiment, machines: Machines) -> dict[str, Any]:
     )
     times["probing"] = probing_times(tasks, memory, n_read, machines)
     numbers |= {"memory": memory, "tasks": len(probers) * (1 + len(widths))}
-    return numbers | _hours(**times)
+    return numbers | slowest_steps(**times)
 
 
 def _numbers_read(prober: Prober, width: int) -> int:
@@ -335,7 +348,7 @@ def _numbers_read(prober: Prober, width: int) -> int:
     return width * prober.n_splits * (readings * n_fitted + len(prober.data.test))
 
 
-def _hours(**times: dict[str, float]) -> dict[str, Any]:
+def slowest_steps(**times: dict[str, float]) -> dict[str, Any]:
     """Return the hours of each step, and what limits it; None if its computing time is unknown."""
     hours, bottleneck = dict[str, float | None](), dict[str, str | None]()
     for step, seconds in times.items():
@@ -348,7 +361,9 @@ def _hours(**times: dict[str, float]) -> dict[str, Any]:
 
 def described_plan(numbers: Mapping[str, Any]) -> str:
     """Return the result of `plan_run` or `plan_model` as lines of text."""
-    lines = {}
+    lines = {"cells": f"{numbers['cells']:,}"} if "cells" in numbers else {}
+    if "cells" in numbers and "bytes" in numbers:
+        lines["bytes"] = f"{size_in_words(numbers['bytes'])}, in {numbers['files']:,} files"
     if names := numbers.get("sites"):
         n_tokens, n_bytes = numbers["tokens"], numbers["bytes"]
         models = f", by {numbers['caches']} models" if numbers["caches"] > 1 else ""

@@ -16,8 +16,8 @@ from probekit.data.examples import Dataset, Example, Finding, Turns, rows_of
 from probekit.data.positions import IntArray, RowPlan
 from probekit.errors import CheckpointError, ConfigError, DataError, MissingError, UnknownNameError
 from probekit.experiment.activations import AnyExperiment, RowsSection
-from probekit.experiment.data import DataSection, read_examples
-from probekit.experiment.schema import Experiment
+from probekit.experiment.data import DataSection, read_examples, read_negatives
+from probekit.experiment.schema import Experiment, MonitorSection
 from probekit.model.config import ModelConfig
 from probekit.model.families.table import find_config
 from probekit.model.passes.inputs import PaddingSide, TokenBatch
@@ -33,6 +33,7 @@ from probekit.pipeline.experiment.rows import (
     position_rows,
 )
 from probekit.probes.data import check_numbers
+from probekit.probes.score.monitor import check_groups
 
 
 @dataclass(frozen=True)
@@ -95,6 +96,7 @@ class TextRows(Rows):
     tokens: tuple[TokenizedText, ...]
     plan: RowPlan
     config: ModelConfig
+    negatives: TextRows | None = None
 
     @property
     def texts(self) -> Objects:
@@ -196,7 +198,7 @@ def prepare(experiment: Experiment) -> TextRows:
     check_examples(experiment, dataset)
     n_read = len(dataset)
     encoder = text_encoder(experiment, tokenizer)
-    dataset, tokens = _tokenize(experiment, dataset, encoder, config.n_ctx)
+    dataset, tokens, plans, findings = _plan(experiment, dataset, encoder, config.n_ctx)
     for number, text in enumerate(experiment.attention.texts):
         n_tokens = len(encoder.encode(text).ids)
         if not 0 < n_tokens <= config.n_ctx:
@@ -204,25 +206,6 @@ def prepare(experiment: Experiment) -> TextRows:
                 raise ConfigError(
                     f"{text[:60]!r} has {n_tokens} tokens; allowed: 1 to {config.n_ctx}."
                 )
-    dataset, tokens, plans = plan_positions(experiment, dataset, tokens)
-    # The texts as the model reads them, so that the baselines read no more.
-    examples_read, truncated, findings = [], [], []
-    for example, of_text in zip(dataset.examples, tokens, strict=True):
-        end = int(of_text.offsets[-1, 1]) if len(of_text.offsets) else 0
-        is_cut = end < len(example.text)
-        examples_read.append(replace(example, text=example.text[:end]) if is_cut else example)
-        if is_cut:
-            truncated.append(example)
-    dataset = replace(dataset, examples=tuple(examples_read))
-    if truncated:
-        n = len(truncated)
-        message = (
-            f"{n:,} of {counted(len(dataset), 'example')} {'was' if n == 1 else 'were'} truncated "
-            f"to the context of {config.n_ctx:,} tokens ({rows_of(truncated)}): network and "
-            "baselines read only the beginning of the text. Shorten the texts, or set "
-            "tokens.too_long to `skip`."
-        )
-        findings.append(Finding("warning", "truncated", message))
     positions = tuple(
         position_rows(position, plan, dataset, tokens, tokenizer)
         for position, plan in zip(experiment.tokens.positions, plans, strict=True)
@@ -230,7 +213,7 @@ def prepare(experiment: Experiment) -> TextRows:
     example_of_row = plans[0].example  # all offsets of a sweep have the same examples
     types = positions[0].types
     dataset, examples, splits, within = hold_out(experiment, dataset, example_of_row, types)
-    return TextRows(
+    rows = TextRows(
         dataset=dataset,
         n_read=n_read,
         example=example_of_row,
@@ -246,6 +229,98 @@ def prepare(experiment: Experiment) -> TextRows:
         plan=interleave(plans),
         config=config,
     )
+    if experiment.monitor is None:
+        return rows
+    with experiment.at("monitor"):
+        negatives = _negatives(experiment, experiment.monitor, rows, encoder)
+    return replace(rows, negatives=negatives, findings=(*findings, *negatives.findings))
+
+
+def _negatives(
+    experiment: Experiment, monitor: MonitorSection, rows: TextRows, encoder: TextEncoder
+) -> TextRows:
+    """Return the rows of the monitor's negatives, without texts and groups that are in the data.
+
+    Of equal texts the first one is used. The findings are those about the negatives alone.
+
+    Raises:
+        MissingError: the file does not exist.
+        ConfigError: a column does not exist, or no class is detected.
+        DataError: the file cannot be read, tokenized or aligned, or has too few groups for a rate.
+    """
+    if experiment.data.positive is None and len(set(rows.dataset.labels)) != 2:
+        raise ConfigError("a monitor detects one of two classes; name it in `data.positive`.")
+    dataset = read_negatives(experiment.data, monitor.negatives, monitor.format)
+    n_read, context = len(dataset), rows.config.n_ctx
+    dataset, tokens, plans, findings = _plan(experiment, dataset, encoder, context)
+    # Texts are compared as they are read. A repeated one is not new, nor is a known group.
+    known = {example.text for example in rows.dataset.examples}
+    has_groups = experiment.data.columns.group is not None
+    known_groups, new = set(rows.dataset.groups) if has_groups else set(), []
+    for index, (one, group) in enumerate(zip(dataset.examples, dataset.groups, strict=True)):
+        if one.text not in known and group not in known_groups:
+            new.append(index)
+            known.add(one.text)
+    if not new:
+        raise DataError(f"all texts or groups of {monitor.negatives} are among the data.")
+    n_known = len(dataset) - len(new)
+    if n_known:
+        dataset, tokens, plans, findings = _plan(experiment, dataset.select(new), encoder, context)
+    if len(dataset) < n_read:
+        message = (
+            f"{n_read - len(dataset):,} of {counted(n_read, 'negative')} are not used: {n_known:,} "
+            "because their text or group is among the data, or their text occurs before."
+        )
+        findings.append(Finding("info", "negatives", " ".join([message, *dataset.notes])))
+    for fpr in monitor.fpr:
+        check_groups(dataset.group_codes[plans[0].example], fpr)
+    return replace(
+        rows,
+        dataset=dataset,
+        n_read=n_read,
+        example=plans[0].example,
+        examples=(),
+        splits=(),
+        positions=(),
+        findings=tuple(findings),
+        tokens=tokens,
+        plan=interleave(plans),
+    )
+
+
+def _plan(
+    experiment: Experiment, dataset: Dataset, encoder: TextEncoder, context: int
+) -> tuple[Dataset, tuple[TokenizedText, ...], tuple[RowPlan, ...], list[Finding]]:
+    """Return the examples that have all positions, as the model reads them, and their tokens.
+
+    Also a plan per position, and a warning if texts were truncated.
+
+    Raises:
+        DataError: no example is left, or a text cannot be encoded or is too long.
+        MissingError: the model has no chat template.
+        CheckpointError: the chat template is damaged.
+    """
+    dataset, tokens, plans = plan_positions(
+        experiment, *_tokenize(experiment, dataset, encoder, context)
+    )
+    # The texts as the model reads them, so that the baselines read no more.
+    examples_read, truncated = [], []
+    for example, of_text in zip(dataset.examples, tokens, strict=True):
+        end = int(of_text.offsets[-1, 1]) if len(of_text.offsets) else 0
+        is_cut = end < len(example.text)
+        examples_read.append(replace(example, text=example.text[:end]) if is_cut else example)
+        if is_cut:
+            truncated.append(example)
+    dataset = replace(dataset, examples=tuple(examples_read))
+    if not truncated:
+        return dataset, tokens, plans, []
+    n = len(truncated)
+    message = (
+        f"{n:,} of {counted(len(dataset), 'example')} {'was' if n == 1 else 'were'} truncated to "
+        f"the context of {context:,} tokens ({rows_of(truncated)}): network and baselines read "
+        "only the beginning of the text. Shorten the texts, or set tokens.too_long to `skip`."
+    )
+    return dataset, tokens, plans, [Finding("warning", "truncated", message)]
 
 
 def find_features(

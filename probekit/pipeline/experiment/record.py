@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from probekit.amounts import counted
-from probekit.data.checks import check_dataset
+from probekit.data.checks import check_dataset, repeated_share
 from probekit.data.examples import Dataset, Example, Finding, by_level
 from probekit.data.positions import IntArray
 from probekit.data.splits import Split
@@ -58,6 +58,7 @@ def run_key(source: Source, card: str | None) -> str:
             "config": config,
             "card": card,
             "data": source.rows.dataset.digest,
+            "negatives": source.rows.negatives and source.rows.negatives.dataset.digest,
             "activations": source.identity(),
             "parts": PART_VERSIONS,
             "sources": digest_sources(),
@@ -79,6 +80,8 @@ def described_run(
     """
     experiment, described = source.experiment, source.described()
     seeds = {"split": experiment.split.seed, "probe": experiment.probe.seed}
+    of_monitor = source.rows.negatives
+    negatives = {} if of_monitor is None else {"negatives": of_monitor.dataset.digest}
     return {
         "run": experiment.name,
         "question": experiment.question,
@@ -86,7 +89,7 @@ def described_run(
         "data": data_facts(source.rows, probers, card),
         "attention": [AttentionText(text=p.text, tokens=list(p.tokens)) for p in prompts],
         "versions": versions() | {"products on CPU": library()},
-        "digests": {"dataset": source.rows.dataset.digest} | described["digests"],
+        "digests": {"dataset": source.rows.dataset.digest} | described["digests"] | negatives,
         "C_grid": list(experiment.probe.C),
         "control_by": experiment.probe.control_by,
         "positive": probers[0].positive,
@@ -98,6 +101,7 @@ def described_run(
 def data_facts(rows: Rows, probers: Sequence[Prober], card: str | None) -> DataFacts:
     """Return counts by split and label, a few examples, and the findings of the data checks."""
     dataset = rows.dataset
+    repeated = None if rows.texts is None else repeated_share(dataset, rows.examples)
     is_nested, sides = len(rows.splits) > 1, _sides(rows.splits)
     return DataFacts(
         name=dataset.name,
@@ -105,6 +109,7 @@ def data_facts(rows: Rows, probers: Sequence[Prober], card: str | None) -> DataF
         n_rows=len(rows.labels),
         labels=_label_counts(rows, probers[0]),
         groups={side: len(np.unique(rows.groups[indices])) for side, indices in sides.items()},
+        repeated=repeated,
         examples=[
             ExampleRecord(text=e.text, span=e.span, label=e.label, split="" if is_nested else side)
             for side, indices in _sides(rows.examples).items()

@@ -97,6 +97,7 @@ class Rows:
         findings: findings about the rows, in addition to those about the examples.
         axis_sizes: sizes of the axes of sites, such as `n_heads`, as far as they are known.
         has_types: whether `types` of the positions are words or tokens, as the control task needs.
+        negatives: rows of the monitor's negatives, without labels and splits; None without one.
     """
 
     dataset: Dataset
@@ -110,6 +111,7 @@ class Rows:
     findings: tuple[Finding, ...] = ()
     axis_sizes: Mapping[str, int] = field(default_factory=dict)
     has_types: bool = True
+    negatives: Rows | None = None
 
     @cached_property
     def labels(self) -> Strings:
@@ -258,7 +260,14 @@ def _nested(
             f"fitted on the others, and compared with nested cross-validation in {n_folds} folds "
             "inside the sources"
         )
-        strata = np.array([f"{one} {label}" for one, label in zip(source, strata, strict=True)])
+        # A label with few groups must be in several folds, whatever its sources.
+        n_groups = {label: len(np.unique(groups[strata == label])) for label in np.unique(strata)}
+        strata = np.array(
+            [
+                f"{one} {label}" if n_groups[label] >= n_folds else f"{label}"
+                for one, label in zip(source, strata, strict=True)
+            ]
+        )
     fold_of_example = np.full(len(dataset), -1)  # -1: in no split
     fold_of_example[tested] = group_folds(strata, groups, n_folds, experiment.split.seed)
     dataset = replace(dataset, notes=(*dataset.notes, note))
@@ -281,8 +290,8 @@ def _splits_by(fold: IntArray) -> tuple[Split, ...]:
 def _sources(dataset: Dataset, column: str, *, has_classes: bool) -> IntArray:
     """Return the index of the source of each example among the sorted sources, (n_examples,).
 
-    The sources are the values of a column. A group in two of them is an error, and its rows are
-    not dropped: the interval over sources needs independent sources, and each group has one fold.
+    The sources are the values of a column. A group in two of them is an error, because the interval
+    over sources needs independent sources, and each group has one fold.
 
     Raises:
         DataError: an example has no value, there is only one source, a group is in several sources,

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, overload
 
 from probekit.errors import path_of
 from probekit.experiment.activations import ActivationExperiment, AnyExperiment
-from probekit.experiment.loader import make_experiment
+from probekit.experiment.loader import make_any, make_experiment
+from probekit.experiment.study import Study
 from probekit.memory import device_text
 from probekit.pipeline.experiment.finished import find_finished, finished_result, inputs_digest
 from probekit.progress import shown_progress
@@ -24,11 +25,47 @@ if TYPE_CHECKING:
     from probekit.model.network import Network
     from probekit.pipeline.experiment.source import Source
     from probekit.report.notebooks.run_result import RunResult
+    from probekit.results.study import StudyResult
+
+
+class _Options(TypedDict, total=False):
+    """The other keywords of `run`."""
+
+    model: Network | None
+    data: Any
+    out: Path | str
+    cache_root: Location | None
+    device: str | Sequence[str]
+    workers: int | None
+    engine: Literal["processes", "ray"]
+    address: str | None
+    watcher: Watcher | None
+    progress: bool
+    page: bool
+
+
+@overload
+def run(
+    experiment: AnyExperiment | Mapping[str, Any] | str | Path,
+    *,
+    over: None = None,
+    **options: Unpack[_Options],
+) -> RunResult: ...
+
+
+@overload
+def run(
+    experiment: AnyExperiment | Study | Mapping[str, Any] | str | Path,
+    *,
+    over: Mapping[str, Any] | None = None,
+    **options: Unpack[_Options],
+) -> RunResult | StudyResult: ...
 
 
 def run(  # noqa: PLR0913  # one call, whose options have defaults
-    experiment: AnyExperiment | Mapping[str, Any] | str | Path,
+    experiment: AnyExperiment | Study | Mapping[str, Any] | str | Path,
     *,
+    over: Mapping[str, Any] | None = None,
     model: Network | None = None,
     data: Any = None,
     out: Path | str = "runs",
@@ -40,8 +77,8 @@ def run(  # noqa: PLR0913  # one call, whose options have defaults
     watcher: Watcher | None = None,
     progress: bool = True,
     page: bool = True,
-) -> RunResult:
-    """Run an experiment and return its results.
+) -> RunResult | StudyResult:
+    """Run an experiment, or each experiment of a study, and return the results.
 
     Captured shards and probed sites are saved as soon as they are complete: an interrupted run
     resumes where it stopped. A second run of the same experiment returns the results of the first
@@ -49,6 +86,9 @@ def run(  # noqa: PLR0913  # one call, whose options have defaults
 
     Args:
         experiment: an experiment, the path of its file, or nested dicts with the keys of a file.
+        over: values of each varied key, as in the section `over` of a study, such as
+            `{"data": ["tasks/*.csv"], "probe.folds": [3, 5]}`. There is an experiment for each
+            combination, whose run is in `<out>/<name>/cells`, and a `StudyResult` is returned.
         model: network in memory, in place of that of the experiment, whose `model.source` then
             names only the tokenizer; see `Experiment.with_model`. It stays on its own device.
         data: rows in memory, for an experiment whose section `data` names no file: a data frame of
@@ -67,18 +107,37 @@ def run(  # noqa: PLR0913  # one call, whose options have defaults
         address: address of the Ray cluster; None for RAY_ADDRESS, or this machine.
         watcher: receives progress; None shows it in the notebook, on the terminal or on stderr.
         progress: False shows no progress, unless a watcher is given.
-        page: whether to write report.html.
+        page: whether to write report.html, of a study also in the runs of its cells.
 
     Raises:
-        ConfigError: another process is running the same experiment in the same folder.
+        ConfigError: another process is running the same experiment in the same folder, or a study
+            is given rows or a network in memory.
         DeviceLostError: the device failed; the same call resumes the run.
         ProbekitError: one of its subclasses; the message names the problem and its location.
     """
-    made = make_experiment(experiment, data, model)
-    device = device_text(device)
+    given, device = make_any(experiment, over), device_text(device)
     results_folder = path_of("out", out)
     if cache_root is not None:
         path_of("cache_root", cache_root)
+    if isinstance(given, Study) and data is None and model is None:
+        from probekit.pipeline.study.run import run_study
+        from probekit.products import check_device
+        from probekit.workers import check_workers
+
+        check_workers(workers, least=0)
+        check_device(device, several=True)
+        options = {"cache_root": cache_root, "device": device, "engine": engine}
+        with shown_progress(watcher, progress=progress) as shown:
+            return run_study(
+                given,
+                partial(run, **options, address=address, page=page),
+                out=results_folder,
+                workers=workers,
+                shares_cells=device == "cpu" and engine == "processes" and workers != 0,
+                page=page,
+                watcher=shown,
+            )
+    made = make_experiment(given, data, model)
     with shown_progress(watcher, progress=progress) as shown:
         inputs = inputs_digest(made, device)
         finished = find_finished(results_folder / made.name, inputs)

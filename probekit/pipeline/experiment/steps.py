@@ -38,14 +38,15 @@ from probekit.pipeline.measure.probers import (
 )
 from probekit.pipeline.measure.probing import probe_sites
 from probekit.pipeline.measure.run_folder import RunFolder
-from probekit.pipeline.measure.selected_probe import write_selected_probe
+from probekit.pipeline.measure.selected_probe import write_monitor, write_selected_probe
 from probekit.pipeline.measure.significance import (
     difference_rows,
     p_value_rows,
     reliability_rows,
     scored,
+    source_rows,
 )
-from probekit.pipeline.measure.sources import source_rows
+from probekit.pipeline.measure.stack import write_stack
 from probekit.probes.prober import Prober
 from probekit.probes.score.scored import SiteResult
 from probekit.probes.targets import HEADLINE
@@ -83,6 +84,7 @@ _LEFT_OUT: Mapping[str, Any] = {
     "control_draws": 0,
     "baselines": (),
     "description": False,
+    "layers": None,
     "learning_steps": 0,
     "permutations": 0,
 }
@@ -173,6 +175,9 @@ def run_source(
             write_selected_probe(
                 folder, source, probers, results, table, watched, n_workers, expected
             )
+            write_monitor(folder, source, probers, table, cache_root, watched)
+            if experiment.probe.layers == "stack":
+                write_stack(folder, source, probers, results, table)
             prompts = _write_attention(source, folder)
             norms = source.norms()
         with step("intervene"):
@@ -311,6 +316,7 @@ def _over_training(
             "name": f"step-{step}",
             "model": model.model_copy(update={**weights, "random_weights": 0}),
             "probe": experiment.probe.model_copy(update=_LEFT_OUT),
+            "monitor": None,
             "attention": AttentionSection(),
             "interventions": (),
             "measure": (),

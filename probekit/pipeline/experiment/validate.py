@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,10 +16,11 @@ from probekit.activations.forward import make_batches, make_shards
 from probekit.activations.records import CODES, SHARD_ROWS, batch_tokens
 from probekit.amounts import counted, duration, size_in_words
 from probekit.data.examples import Finding, by_level
-from probekit.errors import DataError
+from probekit.errors import DataError, ProbekitError
 from probekit.experiment.activations import ActivationExperiment, AnyExperiment
-from probekit.experiment.loader import make_experiment
+from probekit.experiment.loader import make_any, make_experiment
 from probekit.experiment.schema import Experiment
+from probekit.experiment.study import Study
 from probekit.memory import fits_in_memory
 from probekit.model.config import count_parameters
 from probekit.model.families.table import zero_network
@@ -32,12 +34,17 @@ from probekit.pipeline.measure.probers import (
     probing_bytes,
     probing_seconds,
     seconds_of_processes,
+    usable_cores,
 )
 from probekit.probes.controls.baselines import quick_word_guess, word_identity_log_frequencies
+from probekit.provenance import digest_json
+from probekit.terminal import SILENT, Watcher
 
 _MOST_ROWS = 1000  # of each side that the check of words reads, so that it is fast
 _MOST_CHARACTERS = 2000  # of each of their texts
 _SEPARATED = 0.95  # balanced accuracy of words from which there is a warning
+_OTHER_SECONDS = 2.0  # of a cell of a study on one core: tables, p-values and saved files
+_SHOWN = 3  # cells that a warning names
 
 
 @dataclass(frozen=True, repr=False)
@@ -45,9 +52,12 @@ class ValidationReport:
     """Findings of the data checks and the estimated cost of the run.
 
     If the data cannot be read or split, there is one finding, and the numbers keep their defaults.
+    Of a study, rows, bytes and seconds are those of all cells together, where captures that cells
+    share count once; sites and memory are those of the largest cell.
 
     Attributes:
-        findings: findings of the data checks, errors first.
+        findings: findings of the data checks, errors first. Of a study, the errors of each cell,
+            and the cells with each warning.
         n_examples: examples that have rows.
         n_rows: rows per captured or given site.
         n_sites: captured or given sites.
@@ -57,6 +67,7 @@ class ValidationReport:
             not have, or whose duration is unknown, is missing.
         memory: predicted peak memory of a process that probes, in bytes.
         capture_memory: predicted peak memory of a process that captures, in bytes; 0 if none does.
+        n_cells: number of cells of a study; 1 for a single experiment.
     """
 
     findings: tuple[Finding, ...]
@@ -67,6 +78,7 @@ class ValidationReport:
     seconds: Mapping[str, float] = field(default_factory=dict)
     memory: int = 0
     capture_memory: int = 0
+    n_cells: int = 1
 
     @property
     def ok(self) -> bool:
@@ -88,33 +100,40 @@ class ValidationReport:
                 if self.capture_memory:
                     memory += f" and {size_in_words(self.capture_memory)} in each that captures"
                 cost = f"{memory}, {cost}"
+            rows = f"{counted(self.n_examples, 'example')}, {counted(self.n_rows, 'row')}"
+            if self.n_cells > 1:
+                rows = f"{counted(self.n_cells, 'cell')}, {rows}"
             lines.append(
-                f"{counted(self.n_examples, 'example')}, {counted(self.n_rows, 'row')} at each of "
-                f"{counted(self.n_sites, 'site')}, {self.bytes / 1e6:,.1f} MB of rows, "
-                f"{cost}."
+                f"{rows} at each of {counted(self.n_sites, 'site')}, "
+                f"{self.bytes / 1e6:,.1f} MB of rows, {cost}."
             )
         return "\n".join([*lines, "ok" if self.ok else "not ok"])
 
 
 def validate(
-    experiment: AnyExperiment | Mapping[str, Any] | str | Path,
+    experiment: AnyExperiment | Study | Mapping[str, Any] | str | Path,
     *,
     model: Network | None = None,
     data: Any = None,
+    watcher: Watcher = SILENT,
 ) -> ValidationReport:
-    """Return the findings on an experiment's data and the estimated cost of its run.
+    """Return the findings on the data of an experiment or study and the estimated cost of its run.
 
     Args:
         experiment: an experiment, the path of its file, or nested dicts with the keys of a file.
         model: network in memory; see `run`.
         data: rows in memory; see `run`.
+        watcher: receives the number of cells of a study that were checked.
 
     Raises:
         ProbekitError: a file is missing or cannot be read. Problems in readable data are returned
             as findings.
     """
     # Problems of the file itself are raised, those of the data are findings.
-    experiment = make_experiment(experiment, model=model)
+    made = make_any(experiment)
+    if isinstance(made, Study) and model is None and data is None:
+        return _of_study(made, watcher)
+    experiment = make_experiment(made, model=model)
     read_card(experiment.data)
     try:
         experiment = make_experiment(experiment, data)
@@ -155,6 +174,58 @@ def validate(
         seconds=durations,
         capture_memory=memory,
     )
+
+
+def _of_study(study: Study, watcher: Watcher) -> ValidationReport:
+    """Return the report on a study; see `ValidationReport`."""
+    found, cells_of = list[Finding](), defaultdict[str, list[str]](list)
+    reports, seen = list[ValidationReport](), set[str]()
+    n_bytes, seconds = 0, defaultdict[str, float](float)
+    for number, cell in enumerate(study.cells, start=1):
+        try:
+            report = validate(cell.experiment)
+        except ProbekitError as error:
+            report = ValidationReport((Finding("error", "cell", str(error)),))
+        reports.append(report)
+        for one in report.findings:
+            if one.level == "error":
+                found.append(replace(one, message=f"{cell.name}: {one.message}"))
+        for code in dict.fromkeys(one.code for one in report.findings if one.level == "warning"):
+            cells_of[code].append(cell.name)
+        if report.n_rows:
+            key = capture_key(cell.experiment)
+            for step, time in report.seconds.items():
+                if step != "capture" or key not in seen:
+                    seconds[step] += time
+            n_bytes += 0 if key in seen else report.bytes
+            seen.add(key)
+        watcher.progress("cells", number, len(study.cells))
+    seconds["tables"] = len(reports) * _OTHER_SECONDS / usable_cores()
+    for code, names in cells_of.items():
+        more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+        listed = f"{counted(len(names), 'cell')}: {', '.join(names[:_SHOWN])}{more}"
+        text = f"{code} in {listed}. For the message, validate a cell: set `over` to its values."
+        found.append(Finding("warning", code, text))
+    return ValidationReport(
+        tuple(found),
+        n_examples=sum(one.n_examples for one in reports),
+        n_rows=sum(one.n_rows for one in reports),
+        n_sites=max(one.n_sites for one in reports),
+        bytes=n_bytes,
+        seconds=seconds,
+        memory=max(one.memory for one in reports),
+        capture_memory=max(one.capture_memory for one in reports),
+        n_cells=len(reports),
+    )
+
+
+def capture_key(experiment: AnyExperiment) -> str:
+    """Return a digest that cells of a study share if they read the same activations."""
+    settings = experiment.model_dump(mode="json", exclude={"data": {"name", "positive"}})
+    for column in ("label", "group", "id", "split"):  # activations do not depend on them
+        settings["data"].get("columns", {}).pop(column, None)
+    names = ("model", "activations", "data", "tokens", "capture")
+    return digest_json({name: settings.get(name) for name in names})
 
 
 def capture_memory(experiment: Experiment, rows: TextRows) -> tuple[int, str]:

@@ -101,6 +101,7 @@ def apply_probe(
     device: str = "cpu",
     allow_other_model: bool = False,
     too_long: TooLong = "error",
+    threshold: float | None = None,
     watcher: Watcher = SILENT,
 ) -> list[TextReading]:
     """Return a probe's predictions for each text: at every token and at its training position.
@@ -118,11 +119,14 @@ def apply_probe(
         allow_other_model: warn instead of raising if weights or vocabulary are not the probe's.
         too_long: handling of texts longer than the context: an error, or a warning with their
             number; `skip` returns nothing for them, and is an error if no text is left.
+        threshold: false positive rate of a threshold in the probe's file, for alarms; None for
+            predictions without alarms.
         watcher: receives progress and warnings.
 
     Raises:
         MissingError: the model does not exist.
-        ConfigError: the model is not the probe's, or has another width.
+        ConfigError: the model is not the probe's, or has another width; or the probe has no
+            threshold of this rate.
         DataError: there is no text, one has no token, or one is too long.
     """
     check_has("probe", probe, "facts", "Load it: SavedProbe.load(path).")
@@ -130,8 +134,12 @@ def apply_probe(
     if not texts:
         raise DataError("There is no text to apply the probe to. Give one or more.")
     check_device(device)
+    if threshold is not None:
+        probe.alarms(np.empty(0), threshold)  # raises before the model is loaded
     network = load_network(probe, model, device, allow_other_model, watcher)
-    return predict_texts(probe, network, texts, too_long=too_long, watcher=watcher)
+    return predict_texts(
+        probe, network, texts, too_long=too_long, threshold=threshold, watcher=watcher
+    )
 
 
 def predict_texts(
@@ -140,6 +148,7 @@ def predict_texts(
     texts: Sequence[str],
     *,
     too_long: TooLong = "error",
+    threshold: float | None = None,
     watcher: Watcher = SILENT,
 ) -> list[TextReading]:
     """Return the same as `apply_probe`, with a model that is already loaded and at least one text.
@@ -207,7 +216,7 @@ def predict_texts(
     if facts.aggregation is not None:  # the score of each text up to each token
         tokens_of = np.split(outputs, starts[1:-1])
         outputs = np.concatenate([facts.aggregation.running(one) for one in tokens_of])
-    answers = _answers(probe, outputs)
+    answers = _answers(probe, outputs, threshold)
     of_text = dict(zip(plan.example[n_token_rows:].tolist(), answers[n_token_rows:], strict=True))
     if facts.aggregation is not None:
         of_text = {number: answers[end - 1] for number, end in enumerate(starts[1:])}
@@ -229,16 +238,19 @@ def predict_texts(
     return readings
 
 
-def _answers(probe: SavedProbe, outputs: Floats) -> list[RowPrediction]:
+def _answers(probe: SavedProbe, outputs: Floats, threshold: float | None) -> list[RowPrediction]:
     """Return the prediction of each row from its scores (n_rows, n_scores)."""
     scores = outputs[:, 0] if outputs.shape[1] == 1 else outputs
     labels = probe.decide(scores).tolist() if probe.classes else [None] * len(scores)
+    alarms: list[bool | None] = [None] * len(scores)
+    if threshold is not None:
+        alarms = probe.alarms(scores, threshold).tolist()
     # With more than two classes, a score is a list of theirs.
     return [
-        RowPrediction(label, max(score), tuple(score))
+        RowPrediction(label, max(score), tuple(score), alarm)
         if isinstance(score, list)
-        else RowPrediction(label, score)
-        for label, score in zip(labels, scores.tolist(), strict=True)
+        else RowPrediction(label, score, alarm=alarm)
+        for label, score, alarm in zip(labels, scores.tolist(), alarms, strict=True)
     ]
 
 

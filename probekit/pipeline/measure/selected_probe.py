@@ -11,22 +11,15 @@ wrong.json      worst errors on the test rows: `examples` are those of the selec
                 prediction at each token; `probes` are those of the probes at single sites, whose
                 rows are in `rows`
 features.csv    features that the k-sparse probes select at their best site
-aggregation.csv for each rule of an aggregated probe, its cross-validated score, the correlation of
-                the scores of texts with their lengths, and the AUROC of all texts and at equal
-                length; all of held-out texts
-flagged.csv     for each label and number of tokens, the median score of the test texts up to this
-                token, and the share of them that are flagged within this number of tokens: whose
-                score up to one of these tokens predicted the positive label
 probes/final    the final probe of a nested cross-validation
-
-A maximum over many tokens is larger than one over few, so that the score of a long text may be high
-although it contains no signal. If one label has longer texts, this looks like a detection.
+monitor.csv     thresholds of a monitor, with their bounds and rates
+probes/monitor  the selected probe with these thresholds
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -34,7 +27,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import scipy.stats
 from joblib import cpu_count
 from numpy.typing import NDArray
 from sklearn.decomposition import PCA
@@ -42,38 +34,41 @@ from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.preprocessing import StandardScaler
 
 from probekit.activations.given.given import GivenSite
+from probekit.activations.records import Location
 from probekit.amounts import percent
 from probekit.data.examples import Example
 from probekit.files import as_store_error, csv_text
 from probekit.lazy_rows import LazyRows
 from probekit.model.sites.catalogue import describe
 from probekit.model.sites.sites import SiteConcatenation, SiteSelection
+from probekit.pipeline.capture.captures import capture_negatives
 from probekit.pipeline.experiment.rows import Probed, Rows
-from probekit.pipeline.experiment.source import Source
+from probekit.pipeline.experiment.source import ModelSource, Source
 from probekit.pipeline.measure.run_folder import RunFolder, probe_path
-from probekit.probes.arrays import Codes, Floats, Mask
+from probekit.pipeline.measure.text_rules import detections, rule_tables
+from probekit.probes.arrays import Floats
+from probekit.probes.data import GroupedTokens
 from probekit.probes.fitters import FittedRows
 from probekit.probes.kinds.registry import kind_of
 from probekit.probes.prober import Prober
-from probekit.probes.saved_probe import SavedProbe, probe_files
-from probekit.probes.score.intervals import Interval, score_interval
-from probekit.probes.score.metric_table import METRICS
-from probekit.probes.score.metrics import ClassPredictions, NumberPredictions, Resamples, take
-from probekit.probes.score.scored import (
-    Predictions,
-    Predictor,
-    SiteResult,
-    metrics_of,
-    parts_of,
-)
+from probekit.probes.saved_probe import AlarmThreshold, SavedProbe, probe_files
+from probekit.probes.score.metrics import ClassPredictions
+from probekit.probes.score.monitor import monitor_rows
+from probekit.probes.score.scored import Predictor, SiteResult
 from probekit.probes.settings import ProbeSpec
-from probekit.probes.solve.layers import bound_of_null, null_cosines, unit_rows
+from probekit.probes.solve.layers import (
+    FittedLayers,
+    bound_of_null,
+    certainty,
+    null_cosines,
+    unit_rows,
+)
 from probekit.probes.targets import HEADLINE, NESTED_PROBE
 from probekit.probes.training_rows import class_means
 from probekit.products import threads
 from probekit.provenance import digest, pretty_json
 from probekit.results.network import TextReading
-from probekit.results.record import FINAL, MOST_CLASSES
+from probekit.results.record import FINAL, MONITOR, MOST_CLASSES
 from probekit.results.selection import (
     answers_name,
     chosen_row,
@@ -81,13 +76,10 @@ from probekit.results.selection import (
     ranked_rows,
     site_with_head,
 )
-from probekit.results.table import OF_RULES, PAGE_TABLES, only, placed
+from probekit.results.table import only, placed
 from probekit.terminal import SILENT, Watcher
 from probekit.workers import parallel_map
 
-MOST_STEPS = 60  # numbers of tokens in flagged.csv
-LONGEST = 0.95  # share of the texts that are no longer than the last of these numbers
-SIMILAR = 0.1  # lengths count as equal if they differ by at most this share
 MOST_WRONG = 10  # errors of the selected probe
 MOST_OF_A_PROBE = 5  # errors of each other probe
 MOST_PROBES = 200  # whose errors are written
@@ -101,6 +93,7 @@ MOST_FEATURES = 64  # listed for k-sparse probes
 FEATURES = ("site", "position", "rank", "feature", "k", "share", "label")  # columns
 _SPARSE = r"k_sparse:(\d+)"
 NULL_DRAWS = 50  # permutations of the labels for the null distribution of cosines
+HALVINGS = 10  # random divisions of the groups into halves, to which directions are fitted
 
 
 @dataclass(frozen=True, eq=False)
@@ -181,10 +174,7 @@ def write_selected_probe(
     offset = source.rows.positions[position].offset
     path = probe_path(folder.path, offset, site.text, str(row["probe"]))
     if is_nested(table) and probe_files(path)[0].exists():
-        SavedProbe.load(path).save(folder.path / FINAL)
-        for file in probe_files(Path(FINAL)):
-            with as_store_error("read", folder.path / file):
-                folder.note({file.as_posix(): digest([(folder.path / file).read_bytes()])})
+        _save(SavedProbe.load(path), folder, FINAL)
     if prober.is_nested:
         predictor = Predictor(NESTED_PROBE, HEADLINE)
     # The predictions of a nested choice are in a result of their own, those of another probe in
@@ -218,7 +208,7 @@ def _maps(
 ) -> dict[str, pd.DataFrame]:
     """Return scatter and cosines of a probe of rows, or the tables of a probe of texts."""
     if chosen.reads_texts:
-        return aggregated_tables(chosen)
+        return rule_tables(chosen.prober, chosen.X, str(chosen.row["probe"]))
     with threads(1):  # last digits depend on their number, which can change under load
         scatter = scatter_rows(chosen)
     return {
@@ -227,118 +217,61 @@ def _maps(
     }
 
 
-def aggregated_tables(chosen: SelectedProbe) -> dict[str, pd.DataFrame]:
-    """Return the tables of an aggregated probe by file name.
+def write_monitor(
+    folder: RunFolder,
+    source: Source,
+    probers: Sequence[Prober],
+    table: pd.DataFrame,
+    cache_root: Location | None,
+    watcher: Watcher,
+) -> None:
+    """Write the thresholds of the selected probe, if the experiment has a monitor.
 
-    Only the score of each rule is known without a positive label, of two. Rules are those of the
-    saved probe; test texts are scored by the probes that were fitted without them.
+    The negatives are captured at the selected site only.
+
+    Raises:
+        StoreError: a file cannot be written.
     """
-    prober, X = chosen.prober, chosen.X
-    (spec,) = (one for one in prober.settings.kinds if one.text == chosen.row["probe"])
-    running, rows = [], []
-    for fitted, tested in prober.text_sides:
-        probe = prober.text_probe(spec, X, fitted)
-        if tested is not None:
-            order = np.argsort(tested.example_of_row, kind="stable")
-            outputs = probe.fit_.scores(X.select(tested.rows[order]))
-            ends = np.cumsum(np.bincount(tested.example_of_row))[:-1]
-            running += [
-                probe.fit_.aggregation.running(one)[:, 0] for one in np.split(outputs, ends)
-            ]
-            rows.append(tested.first)
-    data, positive, first = prober.data, prober.data.positive_code, fitted.first
-    codes = np.searchsorted(data.classes, data.y)
-    is_binary, main = len(data.classes) == 2 and positive is not None, prober.main_metric
-    labels, groups, lengths = codes[first], data.groups[first], np.bincount(fitted.example_of_row)
-    rules: list[dict[str, Any]] = []
-    for rule, scored in probe.of_rules_.items():
-        row = {"rule": rule, "is_selected": rule == probe.rule_, "C": scored.C, "metric": main}
-        row |= {"value": METRICS[main].sign * scored.rating, "n_texts": len(first)}
-        if is_binary:
-            held_out = ClassPredictions.of_scores(
-                labels, scored.held_out, True, probe.fold_of_text_, positive=positive
-            )
-            equal = equal_lengths(lengths, labels == positive)
-            score = scored.held_out[:, 1] * (1 if positive else -1)
-            found = (
-                with_interval("auroc", held_out, groups),
-                with_interval("auroc", take(held_out, equal), groups[equal]),
-                length_correlation(score, lengths, labels, groups),
-            )
-            for name, one in zip(OF_RULES, found, strict=True):
-                row |= {name: one.value, f"{name}_low": one.low, f"{name}_high": one.high}
-            row["n_equal"] = int(equal.sum())
-        rules.append(row)
-    tables = {"aggregation.csv": pd.DataFrame(rules, columns=[*PAGE_TABLES["aggregation.csv"]])}
-    if is_binary:
-        of_rows, sign = codes[np.concatenate(rows)], 1 if positive else -1
-        tables["flagged.csv"] = _flagged(data.classes[of_rows], [sign * one for one in running])
-    return {name: table.round(6) for name, table in tables.items()}
+    row = chosen_row(table)
+    if row is None or not isinstance(source, ModelSource) or source.experiment.monitor is None:
+        return
+    position, site = find_site(source.rows, row)
+    prober, offset = probers[position], source.rows.positions[position].offset
+    kind = str(row["probe"])
+    probe = SavedProbe.load(probe_path(folder.path, offset, site.text, kind))
+    negatives = capture_negatives(source, (site,), cache_root=cache_root, watcher=watcher)
+    positive, tested = prober.positive, prober.test_rows
+    assert positive is not None  # of two labels it is the rarer one
+    groups, X = negatives.rows.groups, source.block(site, position)
+    if probe.facts.aggregation is None:
+        of_negatives, of_test, X = None, None, X.select(tested)
+    else:
+        of_negatives = GroupedTokens.of(np.arange(len(groups)), negatives.rows.example)
+        groups, (_, of_test) = groups[of_negatives.first], prober.text_sides[0]
+    rows = list(
+        monitor_rows(
+            source.experiment.monitor.fpr,
+            detections(probe, positive, negatives.block(site, position), of_negatives),
+            groups,
+            detections(probe, positive, X, of_test),
+            prober.data.y[tested] == positive,
+            prober.resamples_of(kind),
+        )
+    )
+    folder.write("monitor.csv", csv_text(pd.DataFrame(rows)))
+    thresholds = tuple(
+        AlarmThreshold(**{name: row[name] for name in AlarmThreshold.model_fields}) for row in rows
+    )
+    facts = probe.facts.model_copy(update={"positive": positive, "thresholds": thresholds})
+    _save(replace(probe, facts=facts), folder, MONITOR)
 
 
-def _flagged(labels: Any, running: list[Any]) -> pd.DataFrame:
-    """Return flagged.csv from the label and the scores up to each token of each text."""
-    longest = int(np.ceil(np.quantile([len(scores) for scores in running], LONGEST)))
-    steps = np.unique(np.linspace(1, longest, MOST_STEPS).round().astype(int))
-    places = [np.minimum(steps, len(scores)) - 1 for scores in running]
-    pairs = list(zip(running, places, strict=True))
-    so_far = np.array([scores[at] for scores, at in pairs])
-    flagged = np.array([np.maximum.accumulate(scores)[at] > 0 for scores, at in pairs])
-    parts = []
-    for label in np.unique(labels):
-        inside = labels == label
-        columns = {"label": label, "tokens": steps, "score": np.median(so_far[inside], axis=0)}
-        columns |= {"share": flagged[inside].mean(axis=0), "n_texts": int(inside.sum())}
-        parts.append(pd.DataFrame(columns))
-    return pd.concat(parts)
-
-
-def length_correlation(
-    scores: Floats, lengths: Codes, labels: Codes, groups: NDArray[np.generic]
-) -> Interval:
-    """Return the Spearman correlation of scores (n_texts,) and lengths within labels.
-
-    Both are replaced by their ranks among the texts of a label, so that a label with longer texts
-    is no correlation. The interval is the jackknife's over groups. NaN if one of them is constant.
-
-    >>> found = length_correlation(np.arange(8.0), np.arange(8), np.tile([0, 1], 4), np.arange(8))
-    >>> found.value
-    1.0
-    """
-    ranks = np.zeros((2, len(scores)))
-    for label in np.unique(labels):
-        inside = labels == label
-        ranks[:, inside] = scipy.stats.rankdata([scores[inside], lengths[inside]], axis=1)
-        ranks[:, inside] /= inside.sum()
-    return with_interval("spearman", NumberPredictions(ranks[0], ranks[1]), groups)
-
-
-def equal_lengths(lengths: Codes, is_positive: Mask, seed: int = 0) -> Mask:
-    """Return a mask (n_texts,) of texts such that both labels have the same lengths.
-
-    Texts with lengths that differ by at most 10 % are one stratum. In each, as many positive as
-    other texts are drawn: all of the rarer label.
-
-    >>> lengths, is_positive = np.array([5, 5, 5, 9, 30]), np.array([1, 0, 0, 1, 0], dtype=bool)
-    >>> equal_lengths(lengths, is_positive).sum(), equal_lengths(lengths, is_positive)[[0, 3, 4]]
-    (np.int64(2), array([ True, False, False]))
-    """
-    generator, chosen = np.random.default_rng(seed), np.zeros(len(lengths), dtype=bool)
-    stratum = np.floor(np.log(lengths) / np.log(1 + SIMILAR))
-    for number in np.unique(stratum):
-        sides = [np.flatnonzero((stratum == number) & side) for side in (is_positive, ~is_positive)]
-        for rows in sides:
-            chosen[generator.permutation(rows)[: min(map(len, sides))]] = True
-    return chosen
-
-
-def with_interval(metric: str, predictions: Predictions, groups: NDArray[np.generic]) -> Interval:
-    """Return a metric of predictions with its interval over groups; NaN with fewer than two."""
-    if len(np.unique(groups)) < 2:
-        return Interval(np.nan, np.nan, np.nan)
-    resamples = Resamples.leave_one_out(groups)
-    values = metrics_of(predictions)[metric](predictions, resamples)
-    return score_interval(values, resamples, METRICS[metric].range, parts_of(metric, [predictions]))
+def _save(probe: SavedProbe, folder: RunFolder, name: str) -> None:
+    """Write a probe into the folder of a run and record its digests."""
+    probe.save(folder.path / name)
+    for file in probe_files(Path(name)):
+        with as_store_error("read", folder.path / file):
+            folder.note({file.as_posix(): digest([(folder.path / file).read_bytes()])})
 
 
 def find_site(rows: Rows, row: pd.Series) -> tuple[int, Probed]:
@@ -441,6 +374,10 @@ def cosine_rows(
     wrong null: features are correlated, so probes of unrelated labels are more similar than random
     directions.
 
+    Rows of a site with itself have the mean cosine `half_cosine` of probes fitted on one half of
+    the groups and on the other, over `n_halvings` random divisions, and `certainty`, the expected
+    cosine of the probe with that of unlimited groups. None if a half lacks a label.
+
     Sites whose probe is not saved, has several layers or a direction of length 0 have no rows; with
     fewer than two sites, or if the selected site is not along d_model, there are no rows at all.
     """
@@ -466,12 +403,14 @@ def cosine_rows(
             penalty = probes[stream.text].facts.hyperparameters.get(spec.grid_name or "C")
             assert penalty is None or isinstance(penalty, float)
             penalties[stream] = penalty
-    job = partial(_null_directions, chosen.source, chosen.position, chosen.prober.saved_rows, spec)
+    job = partial(
+        _refitted_directions, chosen.source, chosen.position, chosen.prober.saved_rows, spec
+    )
     n_threads = max(1, cpu_count() // len(penalties))  # as for `probe_sites`
-    null = {}
+    null, halves = {}, {}
     found = parallel_map(job, list(penalties.items()), workers, n_threads, seconds)
     for stream, directions in zip(penalties, found, strict=True):
-        null[stream.text] = directions
+        null[stream.text], halves[stream.text] = directions
         watcher.progress("probes of permuted labels", len(null), len(penalties))
     rows = []
     for (a, u), (b, v) in product(unit.items(), repeat=2):  # u, v: (n_directions, n_features)
@@ -483,27 +422,41 @@ def cosine_rows(
         if all(len(draws) for _, draws in pairs):
             cosines = np.concatenate([null_cosines(own, draws) for own, draws in pairs])
             row |= {"null_high": round(bound_of_null(cosines), 6), "n_null": len(cosines)}
+        row |= {"half_cosine": None, "certainty": None, "n_halvings": 0}
+        if a == b and len(halves[a]):
+            of_halves, of_all = certainty(halves[a])
+            row |= {"half_cosine": round(of_halves, 6), "certainty": round(of_all, 6)}
+            row |= {"n_halvings": HALVINGS}
         rows.append(row)
     return pd.DataFrame(rows)
 
 
-def _null_directions(
+def _refitted_directions(
     source: Source,
     position: int,
     fitted: FittedRows,
     spec: ProbeSpec,
     item: tuple[SiteSelection, float | None],
-) -> Floats:
-    """Return the directions (n_draws, n_directions, n_features) of probes of permuted labels.
+) -> tuple[Floats, Floats]:
+    """Return the directions of probes of permuted labels, and of probes of halves of the groups.
 
-    They have length 1; the array is empty if a probe has a direction of length 0. The item is a
-    site and the penalty of its probes.
+    They have length 1 and shape (n_draws, n_directions, n_features); an array is empty if one of
+    its probes has a direction of length 0 or, of the halves, lacks a label. The item is a site and
+    the penalty of its probes.
     """
     site, penalty = item
-    fits = fitted.permuted_fits(spec, source.block(site, position), penalty, NULL_DRAWS)
+    X = source.block(site, position)
+    permuted = fitted.permuted_fits(spec, X, penalty, NULL_DRAWS)
+    return _unit_directions(permuted), _unit_directions(
+        fitted.half_fits(spec, X, penalty, HALVINGS)
+    )
+
+
+def _unit_directions(fits: Sequence[FittedLayers]) -> Floats:
+    """Return the directions (n_fits, n_directions, n_features); empty if one has length 0."""
     drawn = [unit_rows(fit.layers[0].weight.astype(np.float64)) for fit in fits]
     known = [directions for directions in drawn if directions is not None]
-    return np.stack(known) if len(known) == NULL_DRAWS else np.empty((0, 0, 0))
+    return np.stack(known) if known and len(known) == len(drawn) else np.empty((0, 0, 0))
 
 
 def _is_whole_stream(site: SiteSelection) -> bool:

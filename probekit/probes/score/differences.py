@@ -7,6 +7,7 @@ by the intervals of both scores (unpaired).
     paired                            contributions of groups get random signs
     paired, and a class is rare       Welch's t by class, with Satterthwaite's degrees of freedom
     unpaired                          both intervals, their distances added in quadrature
+    of scores, over data sets         signed ranks of the differences
 
 A class is rare if it occurs in fewer than half of the groups. For a metric that weights classes
 equally, its few groups then carry most of the variance, and random signs would reject too often.
@@ -36,7 +37,7 @@ from probekit.probes.score.contributions import (
     has_rare_class,
 )
 from probekit.probes.score.exchange import ROUNDING, holm, sign_patterns
-from probekit.probes.score.intervals import jackknife_interval, score_interval
+from probekit.probes.score.intervals import Interval, jackknife_interval, score_interval
 from probekit.probes.score.metric_table import UNBOUNDED, Range
 from probekit.probes.score.metrics import Resamples
 
@@ -211,6 +212,38 @@ def unpaired_differences(
         low, high = _unpaired_limits(*pairs[number], limits, alpha=LEVEL * one.p / adjusted)
         found[number] = replace(one, p_adjusted=adjusted, adjusted_low=low, adjusted_high=high)
     return found
+
+
+def signed_rank(differences: Floats) -> tuple[Interval, float]:
+    """Return median and 95 % interval of differences (n_units,), and the two-sided p of median 0.
+
+    The median is that of all means of two differences (Hodges-Lehmann). If the differences are
+    independent and symmetric about their median, the number of positive means has the exact
+    distribution of Wilcoxon's signed-rank statistic, whose p this is. Means of exactly 0, which
+    equal or zero differences cause, count against significance. The interval excludes 0 exactly if
+    p < 0.05. With fewer than 6 units, no p is below 0.05: p and limits are NaN.
+
+    >>> interval, p = signed_rank(np.array([0.1, 0.02, 0.07, 0.04, 0.05, 0.3]))
+    >>> interval.low, interval.high, p
+    (0.02, 0.3, 0.03125)
+
+    Source: Hollander, Wolfe and Chicken (2014), Nonparametric statistical methods, sections 3.1 to
+    3.3; Randles and Wolfe (1979), Introduction to the theory of nonparametric statistics, section
+    6.1: with ties the closed interval covers at least as often.
+    """
+    n, nan = len(differences), float("nan")
+    rounded = np.round(differences, 12)  # without rounding errors of equal differences
+    means = np.sort(((rounded[:, None] + rounded) / 2)[np.triu_indices(n)])
+    median = float(np.median(means)) if n else nan
+    if n < FEWEST_UNITS:
+        return Interval(median, nan, nan), nan
+    null = np.ones(1)  # the probability of each number of positive means
+    for rank in range(1, n + 1):
+        null = (np.pad(null, (0, rank)) + np.pad(null, (rank, 0))) / 2
+    p = np.minimum(2 * np.cumsum(null), 1.0)
+    at_level = int(np.searchsorted(p, LEVEL))
+    low, high = float(means[at_level - 1]), float(means[-at_level])
+    return Interval(median, low, high), float(p[min((means <= 0).sum(), (means >= 0).sum())])
 
 
 def _unpaired_limits(a: Side, b: Side, limits: Range, alpha: float) -> tuple[float, float]:

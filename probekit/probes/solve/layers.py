@@ -177,6 +177,29 @@ def null_cosines(directions: Floats, draws: Floats) -> Floats:
     return found
 
 
+def certainty(halves: Floats) -> tuple[float, float]:
+    """Return the mean cosine of two halves' directions, and the cosine expected of their whole.
+
+    The second is that of the direction of all rows with the direction of unlimited rows. Errors of
+    two halves are independent, so that the cosine c of the halves is that of one half with the
+    unlimited direction, squared; all rows halve the error, which gives sqrt(2 c / (1 + c)). It is 0
+    if c is negative.
+
+    Args:
+        halves: directions of length 1, shape (2 n_draws, n_directions, n_features), each half
+            followed by the other. With several directions the cosine is their mean.
+
+    Source: Spearman (1910), Correlation calculated from faulty data; Brown (1910), Some
+    experimental results in the correlation of mental abilities.
+
+    >>> certainty(np.array([[[1.0, 0.0]], [[0.6, 0.8]]]))
+    (0.6, 0.8660254037844386)
+    """
+    pairs = halves.reshape(-1, 2, *halves.shape[1:])
+    cosine = float((pairs[:, 0] * pairs[:, 1]).sum(axis=-1).mean())
+    return cosine, max(0.0, 2 * cosine / (1 + cosine)) ** 0.5 if cosine > -1 else 0.0
+
+
 def bound_of_null(null: Floats) -> float:
     """Return the absolute value that a new draw of the null exceeds with at most 5 % probability.
 

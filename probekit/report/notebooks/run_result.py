@@ -25,6 +25,7 @@ from probekit.report.texts import MachinePaths
 from probekit.results.causes import CauseTables
 from probekit.results.finished_run import load_config
 from probekit.results.record import RunRecord, check_finished, has_causes_alone, open_record
+from probekit.results.study import STUDY_RECORD, StudyResult
 from probekit.results.table import (
     SERIES,
     figure_rows,
@@ -133,6 +134,16 @@ class RunResult:
         return page_table(self.folder, "sources.csv")
 
     @cached_property
+    def monitor(self) -> pd.DataFrame | None:
+        """The thresholds of the monitor, a row per false positive rate; None without a monitor."""
+        return page_table(self.folder, "monitor.csv")
+
+    @cached_property
+    def stack(self) -> pd.DataFrame | None:
+        """The scores of the stack of all sites, a row per metric; None without a stack."""
+        return page_table(self.folder, "stack.csv")
+
+    @cached_property
     def record(self) -> Mapping[str, Any]:
         """The contents of run.json."""
         return self._record.model_dump()
@@ -151,7 +162,7 @@ class RunResult:
     def warnings(self) -> tuple[str, ...]:
         """A sentence for each reason to doubt the result, most serious first."""
         config = load_config(self.folder / "config.yaml")
-        sections = [config.get(name) for name in ("model", "activations", "data")]
+        sections = [config.get(name) for name in ("model", "activations", "data", "monitor")]
         paths = MachinePaths.of(*sections, self._record.model.source)
         return tuple(map(paths.hide, caveats(self._record.verdict, self._record)))
 
@@ -256,13 +267,14 @@ class RunResult:
         return "\n".join(lines)
 
 
-def open_run(folder: Path | str) -> RunResult | CauseTables:
+def open_run(folder: Path | str) -> RunResult | StudyResult | CauseTables:
     """Return the result of an earlier run, given its folder.
 
-    Of interventions without probes (`probekit.intervene`) it returns their tables.
+    Of interventions without probes (`probekit.intervene`) it returns their tables, of a study its
+    result.
 
     Args:
-        folder: the folder of the run, `<out>/<name>/<key>`.
+        folder: the folder of the run, `<out>/<name>/<key>`, or of a study, `<out>/<name>`.
 
     Raises:
         ConfigError: `folder` is not a path.
@@ -275,6 +287,8 @@ def open_run(folder: Path | str) -> RunResult | CauseTables:
     path = path_of("folder", folder, "Give the folder of a run, `<out>/<name>/<key>`.")
     if has_causes_alone(path):
         return CauseTables.open(path)
+    if (path / STUDY_RECORD).exists():
+        return StudyResult(path)
     check_finished(path)
     return RunResult(path)
 

@@ -21,8 +21,10 @@ from probekit.probes.score.metric_table import METRICS
 from probekit.progress import STAGE, read_stage
 from probekit.report.causes.findings import open_causes, run_answers
 from probekit.report.pages.page import Page, View
+from probekit.report.sentences.studies import study_answer
 from probekit.results.finished_run import date_text
-from probekit.results.record import STARTED, RecordPart, RunRecord, open_record, read_record
+from probekit.results.record import CELLS, STARTED, RecordPart, RunRecord, open_record, read_record
+from probekit.results.study import STUDY_RECORD, StudyResult
 from probekit.training.run_files import LOG, STATE, is_pretraining, read_log, read_progress
 
 # Files of a finished run that the index verifies.
@@ -68,17 +70,22 @@ class _PretrainRecord(RecordPart):
     steps: int
 
 
-def find_runs(root: Path) -> list[Path]:
-    """Return the folders of the runs under a root.
+def find_runs(root: Path, *, with_cells: bool = False) -> list[Path]:
+    """Return the folders of the runs and studies under a root.
 
     Runs are searched in root, root/KEY and root/NAME/KEY. Links that lead out of the root are
     ignored.
+
+    Args:
+        root: folder of results.
+        with_cells: whether to include the runs of the cells of studies.
     """
+    cells = (f"{CELLS}/*/*/", f"*/{CELLS}/*/*/") if with_cells else ()
     inside = root.resolve()
     folders = (
         path.parent
-        for pattern in ("", "*/", "*/*/")
-        for name in ("run.json", STARTED)
+        for pattern in ("", "*/", "*/*/", *cells)
+        for name in ("run.json", STARTED, STUDY_RECORD)
         for path in root.glob(f"{pattern}{name}")
         if path.resolve().is_relative_to(inside)
     )
@@ -108,11 +115,14 @@ def entry(root: Path, folder: Path) -> Entry:
     """Return the index entry of a run."""
     path = folder.relative_to(root).as_posix()  # "." for the root itself, which a URL cannot have
     url = quote(str(PurePosixPath("run", path, "report.html")))
-    written = _modified(folder, ("run.json", STARTED, STAGE, LOG, STATE, *_READ))
-    title, seconds = folder.resolve().parent.name, max(written) / 1e9  # the folder is OUT/NAME/KEY
+    written = _modified(folder, ("run.json", STARTED, STAGE, LOG, STATE, STUDY_RECORD, *_READ))
+    named = folder if (folder / CELLS).exists() else folder.parent  # OUT/NAME of OUT/NAME/KEY
+    title, seconds = named.resolve().name, max(written) / 1e9
     try:
         if (folder / STARTED).exists():
             return Entry(title, path, "", *_unfinished(folder, ""), seconds)
+        if (folder / STUDY_RECORD).exists():
+            return _study(folder, path, url, written)
         shown = (_pretraining if is_pretraining(folder) else _finished)(folder, path, url, written)
     except ProbekitError as error:
         return Entry(title, path, "", "damaged", str(error), seconds)
@@ -137,6 +147,14 @@ def _modified(folder: Path, names: Sequence[str]) -> tuple[int, ...]:
         with suppress(FileNotFoundError):  # a run that finishes in the meantime removes files
             times[name] = (folder / name).stat().st_mtime_ns
     return tuple(times.values())
+
+
+@lru_cache(maxsize=100)
+def _study(folder: Path, path: str, url: str, written: tuple[int, ...]) -> Entry:
+    """Return the entry of a finished study; for `written` see `_pretraining`."""
+    answer = study_answer(StudyResult(folder).table)
+    title, seconds = f"{folder.resolve().name}, study", max(written) / 1e9
+    return Entry(title, path, url, "finished", answer, seconds, answer)
 
 
 @lru_cache(maxsize=100)

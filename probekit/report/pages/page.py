@@ -45,10 +45,12 @@ class FigurePart:
         height: height in rem; None for the default of the style sheet.
         width: smallest width in rem, below which the figure scrolls; None if it always fits.
         views: versions of the figure with other colours, by menu entry; the first one is `figure`.
-        metric: metric of the figure, "" if it is not drawn for several.
+        metric: metric of the figure, or another entry of the menu; "" if it is not drawn for
+            several.
         place: what the figure shows of its metric; figures of other metrics in the same place can
             replace it.
         others: figures of other metrics that the reader can choose instead.
+        menu: label of the menu of metrics.
     """
 
     kind: ClassVar = "figure"
@@ -63,6 +65,7 @@ class FigurePart:
     metric: str = ""
     place: str = ""
     others: Sequence[FigurePart] = ()
+    menu: str = "Metric"
 
     @property
     def style(self) -> str:

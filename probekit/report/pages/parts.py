@@ -164,7 +164,7 @@ def source_parts(rows: pd.DataFrame | None, v: Verdict) -> Iterator[FigurePart]:
         "folds mix the sources. Bars: 95 % intervals over groups. Line and band: mean over "
         f"{counted(v.sources.n, 'source')}, with its interval over sources if there are at least "
         "3. Nominally 95 %, it contained the expected score on a new source in 89 % of simulations "
-        "or more where sources differ by degrees, but in as few as 44 % where one source in ten "
+        "or more where sources differ by degrees, but in as few as 47 % where one source in ten "
         "fails: then read the worst source, not the mean.",
         f"{metric_name(v.metric)} by source, worst first: {'; '.join(listed)}.",
         height=7 + 2.2 * max(len(rows), 3),
@@ -247,6 +247,12 @@ NULL_OF_COSINES = (
     "For comparison: of probes fitted on permuted labels at one site (whole groups are permuted, "
     "or rows within groups that have several labels; same penalty), 95 % have an absolute cosine "
     "with the probe of the other site of at most {most}."
+)
+_OF_HALVES = ("half_cosine", "certainty")  # columns
+HALVES_OF_GROUPS = (
+    " Certainty: two probes, each of one half of the groups, have a mean cosine of {low} to "
+    "{high}, depending on the site, over {n} random divisions. The expected cosine of the probe of "
+    "all groups with that of unlimited groups is then {least} to {most}."
 )
 MOST_CONFUSED = 6  # pairs named in the description of a matrix
 
@@ -361,6 +367,12 @@ def _cosine_part(rows: pd.DataFrame, probe: str, caveat: str) -> FigurePart:
         low, high = fixed(bounds.min(), 2), fixed(bounds.max(), 2)
         most = low if low == high else f"{low} to {high}, depending on the sites"
         null = NULL_OF_COSINES.format(most=most)
+    of_halves = rows[rows["half_cosine"].notna()]
+    if not of_halves.empty:
+        ends = (of_halves[name].agg(end) for name in _OF_HALVES for end in ("min", "max"))
+        low, high, least, most = (fixed(end, 2) for end in ends)
+        n = of_halves["n_halvings"].iloc[0]
+        null += HALVES_OF_GROUPS.format(n=n, low=low, high=high, least=least, most=most)
     mean = f", mean over {n_directions} labels" if n_directions > 1 else ""
     return FigurePart(
         "Cosine similarity between probe directions",

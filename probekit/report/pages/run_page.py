@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -30,11 +30,15 @@ from probekit.report.sentences.caveats import caveats
 from probekit.report.sentences.method import method, size_words
 from probekit.report.sentences.tables import (
     CHOSEN_MINUS,
+    MONITOR,
     RULE,
+    STACK,
     comparison_table,
     features_tables,
+    monitor_table,
     rules_table,
     site_tables,
+    stack_table,
 )
 from probekit.report.texts import MachinePaths, class_label
 from probekit.results.finished_run import date_text, load_config
@@ -66,7 +70,7 @@ CHOSEN_MINUS_RULE = (
     "for all comparisons."
 )
 RULES = (
-    "* selected by cross-validation. Scores of {n:,} texts by probes fitted without them, "
+    "* selected by cross-validation. Scores of {n_texts:,} texts by probes fitted without them, "
     "with 95 % intervals over groups; each rule has its best C. AUROC at equal length: of as many "
     "texts of both labels at each length. Correlation with length: rank correlation within labels."
 )
@@ -142,7 +146,7 @@ def report_page(run_dir: Path) -> str:
     """
     config = load_config(run_dir / "config.yaml")
     record = open_record(run_dir)
-    settings = [config.get(name) for name in ("model", "activations", "data")]
+    settings = [config.get(name) for name in ("model", "activations", "data", "monitor")]
     paths = MachinePaths.of(*settings, record.model.source)
     record = paths.hide_in(record)
     v = record.verdict
@@ -164,6 +168,7 @@ def report_page(run_dir: Path) -> str:
     if causes is not None:
         sections.append(causes_section(run_dir, causes, _layers(table)))
     sections += [page.PageSection(part.title, [part]) for part in shown[1:]]
+    sections += _of_tables(run_dir)
     sections += _sites(run_dir, record, table, paths)
     if folded:
         sections.append(page.PageSection("More figures", folded, "folds"))
@@ -177,7 +182,6 @@ def report_page(run_dir: Path) -> str:
             f"directions and errors are computed for at most {MOST_CLASSES}."
         )
         sections.append(page.Paragraph(not_drawn, "note"))
-    sections += _rules(run_dir)
     sections += _features(run_dir, v)
     if wrong:
         sections.append(errors_section(wrong, is_nested=v.is_nested))
@@ -230,12 +234,21 @@ def _sites(
     yield page.PageSection("All sites", items)
 
 
-def _rules(run_dir: Path) -> Iterator[page.PageSection]:
-    """Yield the section with the rules of an aggregated probe, if it was selected."""
-    rules = page_table(run_dir, "aggregation.csv")
-    if rules is not None:
-        note = page.Paragraph(RULES.format(n=rules["n_texts"].iloc[0]), "note")
-        yield page.PageSection("Rules that score a text", [rules_table(rules), note])
+# Tables of the page that have a section of their own: file, title, table and note.
+_SECTIONS: Sequence[tuple[str, str, Callable[[pd.DataFrame], ResultTable], str]] = (
+    ("monitor.csv", "Thresholds of the monitor", monitor_table, MONITOR),
+    ("stack.csv", "Stack of all sites", stack_table, STACK),
+    ("aggregation.csv", "Rules that score a text", rules_table, RULES),
+)
+
+
+def _of_tables(run_dir: Path) -> Iterator[page.PageSection]:
+    """Yield a section for each of these tables that the run has."""
+    for file, title, drawn, note in _SECTIONS:
+        table = page_table(run_dir, file)
+        if table is not None:
+            words = page.Paragraph(note.format(**table.iloc[0]), "note")
+            yield page.PageSection(title, [drawn(table), words])
 
 
 def _features(run_dir: Path, v: Verdict) -> Iterator[page.PageSection]:

@@ -18,6 +18,7 @@ class Cell:
         css: class of the cell in the style sheet.
         hint: text that is shown when pointing at the cell.
         is_strong: whether the text is bold.
+        url: address that the text links to, "" for none.
     """
 
     text: str
@@ -26,6 +27,7 @@ class Cell:
     css: str = ""
     hint: str = ""
     is_strong: bool = False
+    url: str = ""
 
     @property
     def line(self) -> str:

@@ -355,10 +355,15 @@ def sources_sentence(sources: SourceScores) -> str:
         return f"Each {sources.column} left out whole: no score can be averaged.{others}"
     n = counted(sources.n, "source")
     few = " (too few for an interval)" if sources.n < FEWEST_SOURCES else ""
+    inside = (
+        f"{words(*sources.within)} inside the sources, which is better in {sources.n_worse} of "
+        f"{sources.n}"
+    )
+    if math.isnan(sources.within[0]):
+        inside = "no score inside the sources, because some are a single group"
     return (
         f"Each {sources.column} left out whole: mean {metric.title} {words(*sources.mean)} over "
-        f"{n}{few}; {words(*sources.within)} inside the sources, which is better in "
-        f"{sources.n_worse} of {sources.n}; worst for {sources.worst}, "
+        f"{n}{few}; {inside}; worst for {sources.worst}, "
         f"{words(sources.worst_value)}.{others}"
     )
 

@@ -45,8 +45,8 @@ COMPRESSION = (
     "length of the training labels given the activations."
 )
 LEFT_OUT = (
-    "The score, its interval and its p-value are for new rows and groups of these sources, each of "
-    "which was tested by probes of the others. Whether a new source is like them is a question of "
+    "Each source was tested by probes of the others. The score, its interval and its p-value are "
+    "for new rows and groups of these sources. Whether a new source is like them is a question of "
     "the scores by source."
 )
 NESTED_LINE = (

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias, cast
 
 import pandas as pd
 
-from probekit.amounts import LEVEL, decimals, fixed, format_number, format_p
+from probekit.amounts import LEVEL, decimals, fixed, format_number, format_p, percent
 from probekit.probes.score.metric_table import METRICS
 from probekit.report.figures.layer_curve import series_of
 from probekit.report.pages.table import Cell, Column, ResultTable
@@ -404,3 +404,58 @@ def features_tables(features: pd.DataFrame) -> list[ResultTable]:
         )
         if shown
     ]
+
+
+STACK = (
+    "The stack is a probe of the scores of all {n_sites} sites. Scores of its training rows are "
+    "those of probes that were not fitted on the row. The single site was chosen by "
+    "cross-validation, without the test rows."
+)
+
+
+def stack_table(rows: pd.DataFrame) -> ResultTable:
+    """Return the scores of a stack and of the best single site, given the rows of stack.csv."""
+    cells = [
+        (
+            metric_name(row["metric"]),
+            format_number(row["value"], row["ci_low"], row["ci_high"]),
+            format_number(row["single"]),
+            format_number(row["difference"], row["difference_low"], row["difference_high"]),
+            format_p(row["p"]),
+        )
+        for row in rows.to_dict("records")
+    ]
+    headings = ("metric", "stack", "best single site", "difference", "p")
+    return ResultTable("Table of the stack of all sites", headings, cells, css="narrow")
+
+
+MONITOR = (
+    "With 95 % confidence, the false positive rate (FPR) on new negatives of the same kind is at "
+    "most the upper bound, and therefore at most the requested rate. The thresholds are fixed on "
+    "negatives that are not among the data; each group counts once. Test rows were not used for "
+    "them, and their rates have 95 % intervals over groups. A test FPR above the bound means that "
+    "the negatives of the test rows are of another kind."
+)
+
+
+def monitor_table(rows: pd.DataFrame, places: Sequence[str] = ()) -> ResultTable:
+    """Return the thresholds of a monitor with their bounds and rates.
+
+    Args:
+        rows: rows of monitor.csv.
+        places: columns that the table also shows, such as the training and test set.
+    """
+    cells = [
+        (
+            *(row[place] for place in places),
+            f"{100 * row['fpr']:g} %",
+            format_number(row["threshold"]),
+            f"{row['false_positives']:,} of {row['n_negatives']:,} in {row['n_groups']:,} groups",
+            percent(row["fpr_bound"], 2),
+            format_number(row["tpr"], row["tpr_low"], row["tpr_high"]),
+            format_number(row["test_fpr"], row["test_fpr_low"], row["test_fpr_high"]),
+        )
+        for row in rows.to_dict("records")
+    ]
+    rates = ("requested FPR", "threshold", "false positives", "upper bound", "test TPR", "test FPR")
+    return ResultTable("Table of thresholds", (*places, *rates), cells, css="narrow")

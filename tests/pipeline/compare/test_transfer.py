@@ -1,6 +1,7 @@
 """Transfer between data sets: the diagonal equals the run, and leaks are reported."""
 
 import json
+from itertools import product
 
 import numpy as np
 import pandas as pd
@@ -10,6 +11,7 @@ from probekit.experiment.loader import load_experiment
 from probekit.pipeline.compare.transfer import transfer
 from probekit.pipeline.experiment.prepare import prepare
 from probekit.pipeline.experiment.run import run
+from probekit.probes.score.metric_table import METRICS
 from probekit.report.pages.transfer_page import cosine_map, score_map
 from probekit.results.comparison import matrix
 from probekit.results.table import P_VALUES, only
@@ -56,7 +58,7 @@ def found(folder):
     return transfer(paths, out=folder / "first", null_draws=4, cache_root=folder / "cache")
 
 
-def test_diagonal_equals_the_run_to_the_last_bit(found, folder):
+def test_diagonal_equals_the_run(found, folder):
     for name in found.names:
         own = run(folder / f"{name}.yaml", out=folder, cache_root=folder / "cache", page=False)
         table = only(own.table, target="task", split="test")
@@ -64,7 +66,12 @@ def test_diagonal_equals_the_run_to_the_last_bit(found, folder):
         for _, row in home.iterrows():
             there = only(table, site=row["site"], probe=row["probe"], metric=row["metric"])
             same = ["value", "ci_low", "ci_high", "n_train", "n_test", "n_groups", "seed"]
-            assert there[same].iloc[0].tolist() == row[same].tolist()
+            own_values, values = there[same].iloc[0].tolist(), row[same].tolist()
+            if METRICS[row["metric"]].needs == "probabilities":
+                # The scores of all sets are one product, which differs in the last bits.
+                assert own_values == pytest.approx(values, rel=1e-12, abs=0)
+            else:
+                assert own_values == values
         assert only(home, metric="accuracy")["chance"].eq(0.5).all()
         assert home["difference"].eq(0).all()
         assert set(home["metric"]) == set(table["metric"]) - {"selectivity", *P_VALUES}
@@ -206,3 +213,31 @@ def test_pooled_rows_train_one_probe_and_thresholds_are_transferred(folder, go):
     scores = go("big", "large", out="rates", null_draws=0, overrides=overrides).scores
     for metric in ("tpr_at_fpr_5", "achieved_fpr_5"):
         assert only(scores, train="big", test="large", metric=metric)["value"].notna().all()
+
+
+def test_thresholds_of_a_monitor_are_those_of_the_run_and_are_tested_on_every_set(go, folder):
+    nouns = ("wizard", "captain", "candle", "basket", "pencil", "mirror", "blanket", "ladder")
+    texts = [f"The {a} near the {b}" for a, b in product(nouns, nouns)]
+    rows = pd.DataFrame({"text": texts})
+    rows.assign(group=rows.index).to_csv(folder / "negatives.csv", index=False)
+    changes = (
+        LOGISTIC,
+        FIRST,
+        "data.positive=plural",
+        "monitor={negatives: negatives.csv, fpr: [0.05, 0.2]}",
+    )
+    found = go("same", "other", overrides=changes, out="monitored", null_draws=0)
+    table = pd.read_csv(folder / "monitored" / "monitor.csv")
+    assert len(table) == len(found.monitors) == 2 * 2 * 2
+    assert "Thresholds of the monitor" in (folder / "monitored" / "transfer.html").read_text()
+    for name in found.names:
+        experiment = load_experiment(folder / f"{name}.yaml", changes)
+        own = run(experiment, out=folder, cache_root=folder / "cache", page=False).monitor
+        home = only(table, train=name, test=name).reset_index(drop=True)
+        pd.testing.assert_frame_equal(home[list(own)], own, check_dtype=False)
+        away = table[(table["train"] == name) & (table["test"] != name)]
+        same = ["fpr", "threshold", "fpr_bound", "false_positives"]
+        assert away[same].to_numpy().tolist() == home[same].to_numpy().tolist()
+    # The probe of the last noun misses plural subjects before a singular noun.
+    shares = only(found.monitors, train="same", fpr=0.2).set_index("test")["tpr"]
+    assert shares["same"] > 0.5 > shares["other"]

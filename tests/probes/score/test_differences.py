@@ -4,11 +4,17 @@ from itertools import product
 
 import numpy as np
 import pytest
-from scipy.stats import ttest_ind, ttest_rel
+from scipy.stats import ttest_ind, ttest_rel, wilcoxon
 
 from probekit.amounts import FEWEST_UNITS, LEVEL
 from probekit.probes.score import metrics
-from probekit.probes.score.differences import DRAWS, Side, paired_differences, unpaired_differences
+from probekit.probes.score.differences import (
+    DRAWS,
+    Side,
+    paired_differences,
+    signed_rank,
+    unpaired_differences,
+)
 from probekit.probes.score.exchange import holm
 from probekit.probes.score.intervals import jackknife_interval
 from probekit.probes.score.metrics import NumberPredictions, Resamples, accuracy, mean_of_rows, r2
@@ -281,3 +287,41 @@ def test_predictions_of_outer_folds_have_wider_intervals_and_larger_p():
     assert apart[0].p < apart[1].p
     score, same = (jackknife_interval(accuracy(a, one), one, (0, 1)) for one in (wider, once))
     assert score.low < same.low < same.high < score.high
+
+
+@pytest.mark.parametrize("n", [6, 7, 15, 40])
+def test_signed_ranks_have_the_exact_p_and_the_interval_of_all_shifts_that_are_not_rejected(n):
+    differences = np.random.default_rng(n).normal(0.2, 1, n)
+    interval, p = signed_rank(differences)
+    assert p == pytest.approx(wilcoxon(differences, method="exact").pvalue)
+    assert signed_rank(-differences)[1] == p
+    for end, inside in ((interval.low, 1e-6), (interval.high, -1e-6)):
+        assert wilcoxon(differences - end - inside, method="exact").pvalue >= LEVEL
+        assert wilcoxon(differences - end + inside, method="exact").pvalue < LEVEL
+
+
+def test_ties_and_zeros_of_signed_ranks_count_against_significance():
+    differences = np.array([0.1, 0.1, 0.3 - 0.2, 0.2, 0.2, 0.3, 0.4])
+    assert signed_rank(differences)[1] == 2 / 2**7
+    # A zero has the lowest rank, and equal ones of opposite signs the higher rank of both.
+    assert signed_rank(np.append(differences, 0.0))[1] == 4 / 2**8
+    # The one negative of three equal ones has the highest of their ranks, 3.
+    assert signed_rank(np.append(differences[1:], -0.1))[1] == 2 * 5 / 2**7
+    assert signed_rank(np.zeros(8))[1] == 1
+
+
+@pytest.mark.parametrize("n", [0, 1, FEWEST_UNITS - 1])
+def test_too_few_units_have_no_signed_rank_test(n):
+    interval, p = signed_rank(np.full(n, 0.5))
+    assert np.isnan([interval.low, interval.high, p]).all()
+    assert interval.value == 0.5 or n == 0
+
+
+def test_the_interval_of_signed_ranks_excludes_0_exactly_if_p_is_significant():
+    generator, found = np.random.default_rng(0), []
+    for _ in range(400):
+        rounded = np.round(generator.normal(0.3, 1, 9), 0)
+        interval, p = signed_rank(rounded)
+        assert (interval.low > 0 or interval.high < 0) == (p < LEVEL)
+        found.append(p < LEVEL)
+    assert 0 < np.mean(found) < 0.5

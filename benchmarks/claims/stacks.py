@@ -1,0 +1,99 @@
+"""Stacks of sites on noise, and directions fitted on halves of the groups.
+
+`python -m benchmarks.claims.stacks` prints two tables. The first has the mean scores of a stack
+and of the best single site, and the share of draws whose difference has p < 0.05: on noise the
+scores should be 0.50 and the share at most 0.05; with a signal that is the same at all sites, the
+share in which the stack is better should be at most 0.025. The second has the mean cosine of a
+direction with the true one, its mean estimate from halves of the groups, the mean absolute error of
+the estimate, and the mean cosine with bootstrap draws of the groups, which is too high.
+"""
+
+import argparse
+from itertools import product
+from types import SimpleNamespace
+
+import numpy as np
+
+from probekit.pipeline.measure.selected_probe import HALVINGS
+from probekit.pipeline.measure.stack import stack_rows
+from probekit.probes.data import ProbeData
+from probekit.probes.prober import Prober
+from probekit.probes.settings import ProbeSettings
+from probekit.probes.solve.layers import certainty, unit_rows
+from probekit.results.table import RESULTS, make_table
+
+SITES, FEATURES = 6, 40
+
+
+def main() -> None:
+    """Print both tables."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--draws", type=int, default=200)
+    n_draws = parser.parse_args().draws
+    print("signal rows groups | stack single | difference p < 0.05, better")
+    for signal, (n_rows, n_groups) in product((0.0, 1.0), ((240, 240), (240, 60))):
+        rng = np.random.default_rng(0)
+        found = np.array([stacked(signal, n_rows, n_groups, rng) for _ in range(n_draws)])
+        stack, single, p, difference = found.T
+        shares = np.mean(p < 0.05), np.mean((p < 0.05) & (difference > 0))
+        scores = f"{stack.mean():.3f} {single.mean():.3f}"
+        print(signal, n_rows, n_groups, "|", scores, "| {:.3f} {:.3f}".format(*shares), flush=True)
+    print("rows features | cosine with the true direction | estimate, error | bootstrap")
+    for n_rows, n_features in product((100, 400, 1600), (10, 100)):
+        rng = np.random.default_rng(0)
+        found = np.array([halved(n_rows, n_features, rng) for _ in range(n_draws)])
+        true, estimate, bootstrap = found.T
+        error = f"{estimate.mean():.3f} {np.abs(estimate - true).mean():.3f}"
+        means = f"| {true.mean():.3f} | {error} | {bootstrap.mean():.3f}"
+        print(n_rows, n_features, means, flush=True)
+
+
+def stacked(signal: float, n_rows: int, n_groups: int, rng: np.random.Generator) -> list[float]:
+    """Return the scores of a stack and of the single site, and p and value of the difference."""
+    y = rng.permutation(np.tile(["no", "yes"], n_rows // 2))
+    groups = np.arange(n_rows) % n_groups
+    in_train = groups < n_groups * 0.7
+    shared = signal * (y == "yes")[:, None] + rng.normal(size=(n_rows, 1))
+    X = [np.hstack([shared, rng.normal(size=(n_rows, FEATURES))]) for _ in range(SITES)]
+    train, test = np.flatnonzero(in_train), np.flatnonzero(~in_train)
+    data = ProbeData(y, groups.astype(str), groups.astype(str), train=train, test=test)
+    settings = ProbeSettings(metric="auroc", control_draws=0, baselines=(), description=False)
+    prober, results = Prober(data, settings), []
+    sites = [SimpleNamespace(text=f"blocks.{n}.hook_resid_post") for n in range(SITES)]
+    for site, x in zip(sites, X, strict=True):
+        result = prober.site(x)
+        result.place.update(site=site.text, head=None, position="last", main_metric="auroc")
+        results.append(result)
+    rows = SimpleNamespace(selections=sites, positions=[SimpleNamespace(text="last")])
+    blocks = {site.text: x for site, x in zip(sites, X, strict=True)}
+    source = SimpleNamespace(rows=rows, block=lambda site, _: blocks[site.text])
+    table = make_table([row for result in results for row in result.rows], RESULTS)
+    found = stack_rows(source, [prober], results, table)
+    (row,) = [row for row in found if row["metric"] == "auroc"]
+    return [row["value"], row["single"], row["p"], row["difference"]]
+
+
+def halved(n_rows: int, n_features: int, rng: np.random.Generator) -> list[float]:
+    """Return the cosine of a direction with the true one, its estimate, and that of bootstraps."""
+    true = rng.normal(size=n_features)
+    true /= np.linalg.norm(true)
+    X = rng.normal(size=(n_rows, n_features))
+    y = np.where(rng.logistic(size=n_rows) < 2 * X @ true, "yes", "no")
+    row = np.arange(n_rows).astype(str)
+    data = ProbeData(y, row, row, train=np.arange(n_rows - 20), test=np.arange(n_rows - 20, n_rows))
+    prober = Prober(data, ProbeSettings(control_draws=0, baselines=(), description=False))
+    spec, result = prober.settings.kinds[0], prober.site(X)
+    (own,) = [unit_rows(fit.layers[0].weight) for fit in result.fits.values()]
+    penalty = result.penalties[spec.text]
+    fits = prober.saved_rows.half_fits(spec, X, penalty, HALVINGS)
+    _, estimate = certainty(np.stack([unit_rows(fit.layers[0].weight) for fit in fits]))
+    rows = prober.saved_rows
+    drawn = rng.choice(rows.rows, size=len(rows.rows))
+    (codes,) = [rows.column[np.searchsorted(rows.rows, drawn)]]
+    (fit,) = rows.fitter(spec).refit(X[drawn], [(codes, penalty)], [np.ones(len(drawn), bool)])
+    again = unit_rows(fit[0].layers[0].weight)
+    return [float(own[0] @ true), estimate, float(own[0] @ again[0])]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,226 @@
+"""Running, validating and planning the cells of a study, which share their captures.
+
+Cells that use the same model, texts and positions have one identity of activations, so that the
+cache captures them once. Finished cells are recognised as finished runs, which resumes a study.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from joblib import cpu_count
+
+from probekit.errors import DeviceLostError, ProbekitError
+from probekit.experiment.study import DATA, Study, StudyCell
+from probekit.files import csv_text, exclusive, write_atomic
+from probekit.memory import available_memory, peak_memory
+from probekit.pipeline.experiment.plan import Machines, plan_run, slowest_steps
+from probekit.pipeline.experiment.validate import capture_key
+from probekit.progress import recorded_stage
+from probekit.provenance import digest, seal
+from probekit.report.notebooks.run_result import RunResult
+from probekit.report.pages.study_page import write_study_page
+from probekit.results.record import CELLS, FORMAT, STARTED, load_record
+from probekit.results.study import STUDY, STUDY_COLUMNS, STUDY_RECORD, StudyResult
+from probekit.results.table import TableColumn, make_table
+from probekit.terminal import SILENT, Watcher
+from probekit.workers import parallel_map
+
+_BUSY = (
+    "Another process is running this study in {}. Wait for it to end: the same command then reuses "
+    "its results. Or give another --out."
+)
+_LEAST_MEMORY = 500e6  # bytes of a process that runs cells
+_LEAST_SECONDS = 1.0  # of a cell that is not finished yet
+
+
+class _Messages:
+    """A watcher of one cell, which passes on messages; the progress is that of the study."""
+
+    def __init__(self, watcher: Watcher, cell: str) -> None:
+        self._watcher, self._cell = watcher, cell
+
+    def progress(self, step: str, done: float, total: int) -> None:
+        """Report nothing."""
+
+    def tell(self, message: str) -> None:
+        """Report a message with the name of the cell."""
+        self._watcher.tell(f"{self._cell}: {message}")
+
+
+def run_study(
+    study: Study,
+    run_one: Callable[..., RunResult],
+    *,
+    out: Path,
+    workers: int | None,
+    shares_cells: bool,
+    page: bool,
+    watcher: Watcher,
+) -> StudyResult:
+    """Run all cells of a study, write study.csv and report.html, and return the result.
+
+    A cell that fails is reported, and its row has the error; the other cells are run.
+
+    Args:
+        study: the cells.
+        run_one: runs an experiment, with the keywords `out`, `workers` and `watcher` of `run`.
+        out: results folder; the study is written to `<out>/<name>`.
+        workers: number of processes; see `run`.
+        shares_cells: whether processes of this machine may run whole cells at the same time. They
+            do if memory allows as many as there are workers; otherwise they share the sites of one
+            cell after the other.
+        page: whether to write report.html.
+        watcher: receives the number of finished cells, and messages.
+
+    Raises:
+        ConfigError: another process runs the study in this folder.
+        DeviceLostError: the device failed; the same call resumes the study.
+        StoreError: the table cannot be written.
+    """
+    folder = out / study.name
+    with exclusive(folder, _BUSY.format(folder)), recorded_stage(folder, watcher) as watched:
+        # Until the study ends, workers wait for its next cell.
+        write_atomic(folder / STARTED, datetime.now(UTC).isoformat(timespec="seconds"))
+        for name in (STUDY_RECORD, "report.html"):
+            (folder / name).unlink(missing_ok=True)
+        rows = list[dict[str, Any]]()
+        job = _CellJob(run_one, folder, workers, watched)
+        watched.progress("cells", 0, len(study.cells))
+        for row in _rows(study.cells, job, shares_cells=shares_cells):
+            rows.append(row | {"published": study.published.get(row["dataset"])})
+            if row.get("error"):
+                watched.tell(f"Error in cell {row['cell']}: {row['error']}")
+            watched.progress("cells", len(rows), len(study.cells))
+        first, second, *others = STUDY_COLUMNS
+        keys = [TableColumn(key, "value of the varied key") for key in study.keys if key != DATA]
+        table = csv_text(make_table(rows, [first, second, *keys, *others])).encode()
+        write_atomic(folder / STUDY, table)
+        record = {
+            "study": study.name,
+            "question": study.question,
+            "keys": list(study.keys),
+            "n_unused": study.n_unused,
+            "files": {STUDY: digest([table])},
+        }
+        write_atomic(folder / STUDY_RECORD, seal(record, FORMAT))
+        (folder / STARTED).unlink()
+        result = StudyResult(folder)
+        if page:
+            write_study_page(result)
+    return result
+
+
+def _rows(
+    cells: Sequence[StudyCell], job: _CellJob, *, shares_cells: bool
+) -> Iterator[dict[str, Any]]:
+    """Yield the row of each cell, in order."""
+    # The first cell that is not finished shows how much time and memory a cell takes.
+    others, seconds = list(cells), 0.0
+    while others and seconds < _LEAST_SECONDS:
+        start = time.perf_counter()
+        yield job(others.pop(0))
+        seconds = time.perf_counter() - start
+    seconds *= len(others)
+    n = min(job.workers or cpu_count(), len(others))
+    if not shares_cells or n < 2 or n * max(peak_memory(), _LEAST_MEMORY) > available_memory():
+        yield from map(job, others)
+        return
+    alone = _CellJob(job.run_one, job.folder, 1, SILENT)
+    yield from parallel_map(alone, others, n, max(1, cpu_count() // n), seconds)
+
+
+@dataclass(frozen=True)
+class _CellJob:
+    """Callable that runs a cell and returns its row of study.csv; picklable for other processes.
+
+    Attributes:
+        run_one: runs an experiment; see `run_study`.
+        folder: the folder of the study.
+        workers: number of workers that share the sites of the cell.
+        watcher: receives messages.
+    """
+
+    run_one: Callable[..., RunResult]
+    folder: Path
+    workers: int | None
+    watcher: Watcher
+
+    def __call__(self, cell: StudyCell) -> dict[str, Any]:
+        row: dict[str, Any] = dict(cell.values)
+        row |= {"cell": cell.name, "dataset": cell.experiment.data.name}
+        messages = _Messages(self.watcher, cell.name)
+        try:
+            result = self.run_one(
+                cell.experiment, out=self.folder / CELLS, workers=self.workers, watcher=messages
+            )
+            return (
+                row
+                | _scores(result)
+                | {"folder": result.folder.relative_to(self.folder).as_posix()}
+            )
+        except DeviceLostError:
+            raise  # the next cells would fail, too
+        except ProbekitError as error:
+            return row | {"error": str(error)}
+
+
+def _scores(result: RunResult) -> dict[str, Any]:
+    """Return the columns of study.csv about the scores of a finished cell."""
+    record = load_record(result.folder / "run.json")
+    verdict = record.verdict
+    row: dict[str, Any] = {
+        "metric": verdict.metric,
+        "verdict": verdict.case,
+        "p": verdict.p,
+        "layer": None if verdict.best is None else verdict.best.layer,
+        "repeated": record.data.repeated,
+        "caveats": "\n".join(result.warnings),
+    }
+    if verdict.score is not None:
+        names = ("ci_low", "ci_high", "chance", "n", "n_groups", "site", "position", "probe")
+        row |= {"score": verdict.score.value} | {
+            name: getattr(verdict.score, name) for name in names
+        }
+    for name, rival in verdict.rivals.items():
+        numbers = {"difference": rival.difference, "low": rival.ci_low, "high": rival.ci_high}
+        row |= {name: rival.value, f"{name}_p": rival.p}
+        row |= {f"{name}_{key}": number for key, number in numbers.items()}
+    return row
+
+
+def plan_study(study: Study, machines: Machines, watcher: Watcher = SILENT) -> dict[str, Any]:
+    """Return the sizes of all cells, their memory, and the times of capture and probing.
+
+    The keys are those of `plan_run` that can be added up, and `cells`, their number. Captures that
+    cells share count once.
+
+    Args:
+        study: the cells.
+        machines: what computes the cells, one after the other.
+        watcher: receives the number of cells that are planned.
+
+    Raises:
+        ProbekitError: a cell cannot be planned; the message names the problem and its location.
+    """
+    numbers, known, seen = Counter[str](), dict[Any, tuple[float, ...]](), set[str]()
+    times, memory = defaultdict[str, dict[str, float]](dict), Counter[str]()
+    for number, cell in enumerate(study.cells, start=1):
+        of_cell, key = plan_run(cell.experiment, machines, known), capture_key(cell.experiment)
+        added = ["tasks"] if key in seen else ["tasks", "tokens", "bytes", "files"]
+        numbers.update({name: of_cell[name] for name in added if name in of_cell})
+        for step, seconds in of_cell["seconds"].items():
+            if step != "capture" or key not in seen:
+                for name, time in seconds.items():
+                    times[step][name] = times[step].get(name, 0.0) + time
+        for name in ("memory", "capture_memory"):
+            memory[name] = max(memory[name], of_cell.get(name, 0))
+        seen.add(key)
+        watcher.progress("cells", number, len(study.cells))
+    return {"cells": len(study.cells), **numbers, **memory} | slowest_steps(**times)

@@ -1,0 +1,334 @@
+"""Page of a study: what the network adds to a rival in each cell, chosen layers, and all cells."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from urllib.parse import quote
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+
+from probekit.amounts import counted, format_number, format_p, percent
+from probekit.files import write_atomic
+from probekit.report.figures import style
+from probekit.report.pages import page
+from probekit.report.pages.table import Cell, Column, ResultTable
+from probekit.report.sentences.answer import rival_name
+from probekit.report.sentences.comparisons import difference_words
+from probekit.report.sentences.studies import (
+    first_names,
+    settings_answer,
+    study_answer,
+    study_warnings,
+)
+from probekit.report.sentences.tables import DIFFERENCE
+from probekit.results.study import (
+    ABOVE_CHANCE,
+    BETTER,
+    STUDY,
+    WORSE,
+    StudyResult,
+    by_lead,
+    compared_cells,
+    compared_settings,
+    measured_rivals,
+)
+from probekit.results.table import differs, metric_name, placed, site_names, ticks
+
+MOST_ROWS = 60  # of a figure; more cells have several figures next to each other
+SHOWN = ("bag_of_words", "n_grams", "length", "random_weights")  # rivals in the table of cells
+METHOD = (
+    "A cell is a run with one data set and one value of each varied key. Its p is two-sided and "
+    "tests the difference between the probe and another one on the same test rows.",
+    "Better and worse are decided by p-values that are adjusted for all cells with a test: by "
+    "Holm, so that the probability of any false result is at most 5 %, or by Benjamini and "
+    "Yekutieli, so that at most 5 % of the results are false on average. Both allow cells that "
+    "depend on each other, as those with the same texts or network do.",
+    "Where the other one predicts the same for all rows, as the majority class does, p is one-"
+    "sided and tests whether predictions and labels are associated: the probe can be above "
+    "chance, but no difference is counted.",
+    "Two settings are compared by an exact signed-rank test of their differences, with one "
+    "difference for each data set; the median is that of all means of two differences "
+    "(Hodges-Lehmann). The test requires that data sets are independent: data sets that share "
+    "texts make p too small.",
+    "A published score was measured on other rows, and has no interval.",
+)
+
+
+def study_page(result: StudyResult) -> str:
+    """Return a self-contained HTML page of a finished study."""
+    table, record = result.table, result.record
+    failed = table[table["error"] != ""]
+    metric = next(iter(table.loc[table["metric"] != "", "metric"].mode()), "")
+    rivals = measured_rivals(table)
+    details, first, sections = list[page.Item](), list[page.Item](), list[page.Item]()
+    settings = compared_settings(table, record.keys)
+    if len(settings):
+        details.append(page.Paragraph(settings_answer(settings, metric)))
+    if rivals:
+        of_rivals = [_figures(table, name, metric) for name in rivals]
+        first += [replace(one, others=others) for one, *others in zip(*of_rivals, strict=True)]
+        first.append(_rival_table(table, rivals, metric))
+    if len(settings) > 1:
+        first.append(_settings_table(settings))
+    if (table["caveats"] != "").any():
+        warnings = _warning_table(table)
+        sections.append(page.PageSection(warnings.title, [warnings]))
+    if rivals:
+        files = page.Files([("Save study.csv", STUDY, (result.folder / STUDY).read_text("utf-8"))])
+        sections.append(page.PageSection("Cells", [_cell_table(table, rivals, metric), files]))
+    if len(failed):
+        errors = zip(failed["cell"], failed["error"], strict=True)
+        columns = [Column("cell"), Column("error", "words")]
+        items = [ResultTable("Cells that failed", columns, list(errors))]
+        sections.append(page.PageSection("Cells that failed", items))
+    return page.Page(
+        eyebrow=["probekit", "study", record.study, counted(len(table), "cell")],
+        title=record.question or f"Study {record.study}",
+        answer=study_answer(table),
+        details=details,
+        sections=[page.PageSection("", first, "screen"), *sections],
+        caveats=list(study_warnings(table, record.n_unused)),
+        method=METHOD,
+        head=f"Study {record.study}",
+    ).html()
+
+
+def write_study_page(result: StudyResult) -> Path:
+    """Write report.html into the folder of a study and return its path.
+
+    Raises:
+        DataError: study.csv is damaged.
+        StoreError: The page cannot be written.
+    """
+    path = result.folder / "report.html"
+    write_atomic(path, study_page(result))
+    return path
+
+
+def _figures(table: pd.DataFrame, rival: str, metric: str) -> Iterator[page.FigurePart]:
+    """Yield the figures of the differences from a rival and of the chosen layers."""
+    rows, phrase = by_lead(table, rival), rival_name(rival, metric)
+    title = _title(rival, metric)
+    found = compared_cells(table, rival).reindex(rows.index)
+    rows = rows.assign(
+        difference=rows[f"{rival}_difference"],
+        ci_low=rows[f"{rival}_low"],
+        ci_high=rows[f"{rival}_high"],
+        p=rows[f"{rival}_p"],
+        added=rows["published"] - rows[rival],
+        is_constant=found["is_constant"].eq(True),
+        result=found["holm"].fillna(""),
+        # Sites of given activations are at their layer.
+        depth=placed(rows.assign(head=math.nan))["depth"],
+    )
+    rows["depth"] = rows["depth"].where(rows["site"].str.contains("hook_"), rows["layer"])
+    drawn = ["difference", "ci_low", "ci_high", "added"]
+    ends = style.with_margin(*style.finite_ends([0, *rows[drawn].to_numpy().ravel()]))
+    one_metric = metric_name(metric) if not differs(rows["metric"]) else "score"
+    n_parts = math.ceil(len(rows) / MOST_ROWS)
+    for number, part in enumerate(np.array_split(np.arange(len(rows)), n_parts)):
+        shown = rows.iloc[part]
+        figure = _figure(shown, rows, ends, rival)
+        figure.layout.xaxis.title.text = f"difference of {one_metric}"
+        of = f", cells {part[0] + 1} to {part[-1] + 1}" if n_parts > 1 else ""
+        yield page.FigurePart(
+            f"Gain over {phrase}{of}",
+            page.figure_json(figure),
+            f"Left: score of each cell minus that of {title}, with 95 % intervals. Filled markers: "
+            "significant after Holm's adjustment for all cells; hollow markers: not significant. "
+            f"Squares: cells in which {title} predicts the same for all rows; filled if the probe "
+            "is above chance. Diamonds: published scores minus the same score. Right: the layer "
+            "chosen by cross-validation; norm is the final norm.",
+            f"Difference from {title}, largest first: "
+            + "; ".join(
+                f"{row['cell']} {difference_words(row)}{', ' * bool(row['result'])}{row['result']}"
+                for _, row in shown.iterrows()
+            ),
+            height=7 + len(shown) * min(1.8, max(1.1, 20 / len(shown))),
+            metric=title,
+            menu="Compared with",
+            place=f"cells {number}",
+        )
+
+
+def _figure(shown: pd.DataFrame, rows: pd.DataFrame, ends: list[float], rival: str) -> go.Figure:
+    """Return the figure of some cells, with the axes of all `rows`."""
+    has_published = bool(rows["added"].notna().any())
+    figure = go.Figure(layout={"template": style.TEMPLATE, "showlegend": has_published})
+    y, blue = list(range(len(shown))), style.SERIES_COLOURS[0]
+    figure.add_shape(
+        type="line",
+        x0=0,
+        x1=0,
+        y0=0,
+        y1=1,
+        yref="paper",
+        line={"color": style.GREY, "dash": "dash"},
+    )
+    fill = np.where(shown["result"] == "", "-open", "")
+    shape = np.where(shown["is_constant"], "square", "circle")
+    marker = {"color": blue, "size": 8, "symbol": np.char.add(shape, fill).tolist()}
+    hover = [_hover(row, rival) for _, row in shown.iterrows()]
+    texts = {"hovertext": hover, "hoverinfo": "text", "mode": "markers"}
+    figure.add_scatter(
+        x=shown["difference"].tolist(),
+        y=y,
+        error_x=style.error_bars(shown, "difference", 1.5),
+        marker={**marker, "line": {"width": 1.5}},
+        name="this study",
+        **texts,
+    )
+    dots = {**marker, "symbol": np.char.add("circle", fill).tolist()}
+    figure.add_scatter(
+        x=shown["depth"].tolist(), y=y, marker=dots, xaxis="x2", showlegend=False, **texts
+    )
+    if has_published:
+        diamond = {"symbol": "diamond-open", "size": 9, "color": style.SERIES_COLOURS[1]}
+        figure.add_scatter(
+            x=shown["added"].tolist(), y=y, name="published", marker=diamond, **texts
+        )
+    figure.update_yaxes(
+        tickvals=y,
+        ticktext=[style.short_tick(cell) for cell in shown["cell"]],
+        range=[len(shown) - 0.5, -0.5],
+        showgrid=True,
+    )
+    placed_rows = rows[rows["depth"].notna()].astype({"depth": int})
+    layers = go.layout.XAxis()
+    if len(placed_rows):
+        labels = {at: name.removeprefix("final ") for at, name in ticks(placed_rows).items()}
+        style.layer_axis(figure, labels, most=4, axis=layers)
+        layers.range = [min(labels) - 0.6, max(labels) + 0.6]
+        # The axis is above the plot: names are above the numbers.
+        layers.ticktext = [f"{t[4:]}<br> " if t.startswith("<br>") else t for t in layers.ticktext]
+    figure.update_layout(
+        xaxis={"domain": [0, 0.72], "side": "top", "range": ends, "showgrid": True},
+        xaxis2=layers.update(domain=[0.78, 1], side="top", anchor="y"),
+        margin={"t": 96, "b": 40 if has_published else 12, "r": 12},
+    )
+    return figure
+
+
+def _hover(row: pd.Series, rival: str) -> str:
+    """Return the hover text of a cell."""
+    lines = [
+        f"<b>{style.plotly_text(row['cell'])}</b>",
+        f"{metric_name(row['metric'])} {format_number(row['score'])}",
+        f"{_title(rival, row['metric'])} {format_number(row[rival])}",
+        f"difference {difference_words(row)}",
+        f"p {format_p(row['p'])}{': ' * bool(row['result'])}{row['result']}",
+        f"chosen: {style.plotly_text(row['site'])}",
+    ]
+    if not math.isnan(row["published"]):
+        lines.append(f"published {format_number(row['published'])}")
+    return "<br>".join(lines)
+
+
+def _rival_table(table: pd.DataFrame, rivals: list[str], metric: str) -> ResultTable:
+    """Return the number of cells by result, for each rival."""
+    rows = []
+    for name in rivals:
+        found = compared_cells(table, name)
+        results, constant = found["holm"].value_counts(), int(found["is_constant"].sum())
+        numbers = [len(found) - constant, results.get(BETTER, 0), (found["fdr"] == BETTER).sum()]
+        above = f"{results.get(ABOVE_CHANCE, 0)} of {constant}" if constant else "–"
+        texts = map(str, [*numbers, results.get(WORSE, 0), above])
+        rows.append((_title(name, metric), *texts))
+    columns = (
+        Column("compared with", "site"),
+        Column("cells", unit="with a test"),
+        Column("better", unit="Holm"),
+        Column("better", unit="5 % FDR"),
+        Column("worse", unit="Holm"),
+        Column("above chance", unit="constant rival"),
+    )
+    return ResultTable("Cells by result", columns, rows, css="compact")
+
+
+def _settings_table(settings: pd.DataFrame) -> ResultTable:
+    """Return the paired comparisons of settings."""
+    rows = [
+        (
+            Cell(f"{row['a']} minus {row['b']}", [(row["key"], "")]),
+            str(row["n"]),
+            difference_words(row),
+            format_p(row["p_holm"]),
+        )
+        for _, row in settings.iterrows()
+    ]
+    columns = (Column("settings", "words"), "data sets", "median difference [95 %]", "adjusted p")
+    return ResultTable("Settings compared over data sets", columns, rows, css="compact")
+
+
+def _cell_table(table: pd.DataFrame, rivals: list[str], metric: str) -> ResultTable:
+    """Return the table of finished cells with links to the pages of their runs.
+
+    The first rival has its difference, the others of `SHOWN` only their scores.
+    """
+    first, others = rivals[0], [name for name in rivals[1:] if name in SHOWN]
+    rows, results = by_lead(table, first), compared_cells(table, first)["holm"]
+    columns = {name: Column(_title(name, metric)) for name in others}
+    columns |= {"published": Column("published")} if rows["published"].notna().any() else {}
+    layers, has_metrics = site_names(rows["site"]), differs(rows["metric"])
+    cells = list[Sequence[Cell | str]]()
+    for number, row in rows.iterrows():
+        ends = {end: row[f"{first}_{end[3:]}"] for end in ("ci_low", "ci_high")}
+        difference = pd.Series({"difference": row[f"{first}_difference"], **ends})
+        result = [(results.get(number, ""), "verdict")]
+        cells.append(
+            (
+                Cell(row["cell"], url=quote(f"{row['folder']}/report.html")),
+                *([metric_name(row["metric"])] if has_metrics else []),
+                "–" if np.isnan(row["n"]) else f"{row['n']:,.0f}",
+                _number(format_number(row["score"], row["ci_low"], row["ci_high"])),
+                _number(format_number(row[first])),
+                _number(difference_words(difference)),
+                Cell(format_p(row[f"{first}_p"]), result),
+                *(_number(format_number(row[name])) for name in columns),
+                layers[row["site"]] or "–",
+                "–" if math.isnan(row["repeated"]) else percent(row["repeated"]),
+                str(len(row["caveats"].splitlines())),
+            )
+        )
+    metrics = [Column("metric", "site")] if has_metrics else []
+    headings: list[Column | str] = [Column("cell"), *metrics, "n"]
+    headings += ["score" if has_metrics else metric_name(metric), _title(first, metric)]
+    headings += [DIFFERENCE, "p", *columns.values()]
+    headings += [Column("layer", "site"), "repeated texts", "warnings"]
+    return ResultTable("Cells", headings, cells, css="compact stacked", is_sortable=True)
+
+
+def _warning_table(table: pd.DataFrame) -> ResultTable:
+    """Return the warnings of the runs; those that differ only in numbers have one row."""
+    cells, texts = defaultdict[str, list[str]](list), dict[str, str]()
+    for _, row in table.iterrows():
+        for text in row["caveats"].splitlines():
+            kind = re.sub(r"[\d.,]+", "0", text)
+            texts.setdefault(kind, text)
+            cells[kind].append(row["cell"])
+    kinds = sorted(cells, key=lambda kind: -len(cells[kind]))
+    rows = [(texts[kind], str(len(cells[kind])), first_names(cells[kind])) for kind in kinds]
+    columns = (
+        Column("warning, with the numbers of the first cell", "value"),
+        "cells",
+        Column("names", "value"),
+    )
+    return ResultTable("Warnings of the runs", columns, rows)
+
+
+def _title(rival: str, metric: str) -> str:
+    """Return the name of a rival without article."""
+    return rival_name(rival, metric).removeprefix("the ")
+
+
+def _number(text: str) -> Cell:
+    """Return a cell with a number, and its interval in a smaller text."""
+    value, _, interval = text.partition(" ")
+    return Cell("–" if "nan" in value else value, [(interval, "")])

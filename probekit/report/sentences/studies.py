@@ -1,0 +1,135 @@
+"""Studies in sentences: how many cells are better than a rival, paired settings, and warnings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pandas as pd
+
+from probekit.amounts import FEWEST_UNITS, LEVEL, counted, joined_names, percent
+from probekit.probes.score.metric_table import METRICS
+from probekit.report.sentences.answer import p_words, rival_name
+from probekit.report.sentences.comparisons import difference_words
+from probekit.results.study import (
+    ABOVE_CHANCE,
+    BETTER,
+    FIRST,
+    WORSE,
+    compared_cells,
+    measured_rivals,
+)
+from probekit.results.table import metric_name
+
+MOST_NAMES = 5  # cells that a warning names
+MANY_REPEATED = 0.05  # share of test rows whose text occurs in their training rows
+
+
+def study_answer(table: pd.DataFrame) -> str:
+    """Return in how many cells the probe is better than words or another rival, as sentences."""
+    rival = next(iter(measured_rivals(table)), FIRST)
+    found, name = compared_cells(table, rival), _name(table, rival)
+    constant, n_failed = int(found["is_constant"].sum()), int((table["error"] != "").sum())
+    by_holm, by_fdr = (found[column].value_counts() for column in ("holm", "fdr"))
+    n_beaten = by_holm.get(BETTER, 0) + by_holm.get(ABOVE_CHANCE, 0)
+    n_fdr = by_fdr.get(BETTER, 0) + by_fdr.get(ABOVE_CHANCE, 0)
+    beats = "is above chance" if len(found) and constant == len(found) else f"beats {name}"
+    text = (
+        f"The probe {beats} in {n_beaten} of {counted(len(table), 'cell')} (Holm; {n_fdr} with a "
+        f"false discovery rate of {percent(LEVEL)})."
+    )
+    if by_holm.get(ABOVE_CHANCE, 0) and constant < len(found):
+        text += (
+            f" In {by_holm[ABOVE_CHANCE]} of these {name} predicts the same for all rows, and the "
+            "test is whether the probe is above chance."
+        )
+    if by_holm.get(WORSE, 0):
+        text += f" It is worse in {by_holm[WORSE]}."
+    return f"{text} {counted(n_failed, 'cell')} failed." if n_failed else text
+
+
+def settings_answer(compared: pd.DataFrame, metric: str) -> str:
+    """Return the most significant comparison of two settings, as a sentence.
+
+    Args:
+        compared: rows of `compared_settings`, at least one.
+        metric: the metric of their scores.
+    """
+    row = compared.sort_values("p", kind="stable").iloc[0]
+    a, b = row["a"], row["b"]
+    if pd.isna(row["p"]):
+        return (
+            f"Too few data sets to compare {a} and {b} ({row['key']}): {row['n']}; a test requires "
+            f"{FEWEST_UNITS}."
+        )
+    lead = f"No significant difference between {a} and {b}"
+    if row["p_holm"] < LEVEL:
+        better = a if row["difference"] * METRICS[metric].sign > 0 else b
+        lead = f"{better} is better than {b if better == a else a}"
+    adjusted = f", adjusted for {len(compared)} comparisons" if len(compared) > 1 else ""
+    return (
+        f"{lead} ({row['key']}): median difference of {metric_name(metric)} ({a} minus {b}) "
+        f"{difference_words(row)}, {p_words(row['p_holm'])}{adjusted} (exact signed-rank test over "
+        f"{row['n']} data sets)."
+    )
+
+
+def study_warnings(table: pd.DataFrame, n_unused: int) -> Iterator[str]:
+    """Yield a sentence for each reason to doubt the counts, most serious first.
+
+    Args:
+        table: the rows of study.csv.
+        n_unused: number of published scores of other data sets.
+    """
+    rival = next(iter(measured_rivals(table)), FIRST)
+    failed, done = table[table["error"] != ""], table[table["error"] == ""]
+    name, found = _name(table, rival), compared_cells(table, rival)
+    if len(failed):
+        yield f"{_cells(failed)} failed, for reasons that are below."
+    repeated = done[done["repeated"] > MANY_REPEATED]
+    if len(repeated):
+        yield (
+            f"More than {percent(MANY_REPEATED)} of the test rows have a text of their training "
+            f"rows in {_cells(repeated)}, at most {percent(done['repeated'].max())}. Set "
+            "`split.drop_repeated`."
+        )
+    untested = done[done[f"{rival}_p"].isna()]
+    if len(untested):
+        yield f"The difference from {name} has no test in {_cells(untested)}."
+    # p-values of sign patterns and of exchanged labels cannot be arbitrarily small.
+    tested, p = table.loc[found.index], table.loc[found.index, f"{rival}_p"]
+    least = p.where(found["is_constant"], 2.0 ** (1 - tested["n_groups"]))
+    coarse = tested[(least * len(tested) >= LEVEL) & (p < LEVEL) & (found["holm"] == "")]
+    if len(coarse):
+        yield (
+            f"In {_cells(coarse)} p is below {LEVEL}, but cannot be small enough for "
+            f"{counted(len(tested), 'cell')}. This requires more groups or, where {name} predicts "
+            f"the same for all rows, `probe.permutations` of {20 * len(tested):,} or more."
+        )
+    metrics = done["metric"].value_counts()
+    if len(metrics) > 1:
+        names = joined_names([f"{metric_name(str(one))} ({n})" for one, n in metrics.items()])
+        yield f"Cells have different metrics: {names}. Settings are compared by the first only."
+    doubted = done[done["caveats"] != ""]
+    if len(doubted):
+        yield f"{len(doubted)} of {counted(len(done), 'run')} have warnings, which are below."
+    if n_unused:
+        yield f"{counted(n_unused, 'published score')} of other data sets: not used."
+
+
+def _name(table: pd.DataFrame, rival: str) -> str:
+    return rival_name(rival, next((name for name in table["metric"] if name), "accuracy"))
+
+
+def _cells(rows: pd.DataFrame) -> str:
+    """Return the number of cells with the names of the first ones."""
+    return f"{counted(len(rows), 'cell')} ({first_names(rows['cell'].tolist())})"
+
+
+def first_names(names: Sequence[str]) -> str:
+    """Return the first names, and the number of the others.
+
+    >>> first_names(list("abcdefg"))
+    'a, b, c, d, e and 2 more'
+    """
+    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+    return f"{', '.join(names[:MOST_NAMES])}{more}"

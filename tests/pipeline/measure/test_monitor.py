@@ -1,0 +1,160 @@
+"""Monitors: thresholds of the chosen probe on other negatives, which the saved probe carries."""
+
+from itertools import product
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from probekit.errors import ConfigError
+from probekit.pipeline.experiment.finished import inputs_digest
+from probekit.pipeline.experiment.prepare import prepare
+from probekit.pipeline.experiment.validate import validate
+from probekit.pipeline.look.apply import apply_probe
+from probekit.probes.saved_probe import SavedProbe
+from probekit.probes.score.monitor import fixed_threshold
+from probekit.results.record import MONITOR, load_probe
+from probekit.results.selection import chosen_row
+from probekit.results.table import PAGE_TABLES
+from tests.pipeline.planted import NOUNS, QUICK
+
+RATES = (0.05, 0.1)
+_VERBS = "sank rose fell shone grew lasted stayed broke burned changed vanished became"
+OTHER_VERBS = _VERBS.split()
+
+
+def monitor(colour, **others):
+    """Overrides of a monitor of red texts, or of black ones, with negatives of the other colour."""
+    settings = {"negatives": f"{colour}.csv", "fpr": list(RATES)} | others
+    positive = {"red": "black", "black": "red"}[colour]
+    return (*QUICK, "probe.description=false", f"data.positive={positive}", f"monitor={settings}")
+
+
+def negatives(colour):
+    """Two rows in each of 72 groups. No text is among the data."""
+    texts = [f"The {colour} {noun} {verb}" for noun, verb in product(NOUNS, OTHER_VERBS)]
+    return pd.DataFrame({"text": texts, "group": np.arange(len(texts)) // 2})
+
+
+@pytest.fixture(scope="module")
+def write(planted):
+    for colour in ("red", "black"):
+        negatives(colour).to_csv(planted.folder / f"{colour}.csv", index=False)
+    return planted
+
+
+@pytest.fixture(scope="module", params=["black", "red"])
+def monitored(request, write):
+    return write.run(*monitor(request.param)), request.param
+
+
+def test_thresholds_are_those_of_the_chosen_probe_on_the_negatives(monitored, planted):
+    result, colour = monitored
+    table, chosen = pd.read_csv(result.folder / "monitor.csv"), chosen_row(result.table)
+    assert set(table) == set(PAGE_TABLES["monitor.csv"])
+    probe = load_probe(result.folder / MONITOR)
+    assert probe.facts.sites == (chosen["site"],)
+    sign = 1 if probe.facts.positive == probe.classes[1] else -1
+    assert probe.facts.positive != colour
+    rows = negatives(colour)
+    scores = np.array([one.answer.score for one in apply_probe(probe, rows["text"].tolist())])
+    test_rows = planted.rows.iloc[prepare(planted.load(*QUICK)).splits[0].test]
+    for fpr, row in zip(RATES, table.to_dict("records"), strict=True):
+        threshold, bound = fixed_threshold(sign * scores, rows["group"], fpr)
+        assert [row["threshold"], row["fpr_bound"]] == pytest.approx([threshold, bound], abs=1e-5)
+        assert (row["fpr"], row["n_negatives"], row["n_groups"]) == (fpr, 144, 72)
+        alarms = [
+            one.answer.alarm for one in apply_probe(probe, rows["text"].tolist(), threshold=fpr)
+        ]
+        assert abs(sum(alarms) - row["false_positives"]) <= 1  # the row at the threshold may flip
+        tested = apply_probe(probe, test_rows["text"].tolist(), threshold=fpr)
+        raised = pd.Series([one.answer.alarm for one in tested], index=test_rows.index)
+        is_positive = test_rows["label"] == probe.facts.positive
+        assert raised[is_positive].mean() == pytest.approx(row["tpr"])
+        assert raised[~is_positive].mean() == pytest.approx(row["test_fpr"])
+        assert row["tpr_low"] <= row["tpr"] <= row["tpr_high"]
+    assert table["tpr"].max() > 0.5
+    saved = [one.model_dump() for one in probe.facts.thresholds]
+    assert pd.DataFrame(saved).equals(table[list(saved[0])])
+
+
+@pytest.mark.parametrize("colour", ["black", "red"])
+def test_thresholds_of_an_aggregated_probe_are_those_of_whole_texts(write, colour):
+    rules = ("probe.aggregate=[mean, max]", "tokens.position={at: all}")
+    result, texts = write.run(*monitor(colour), *rules), negatives(colour)["text"].tolist()
+    probe = load_probe(result.folder / MONITOR)
+    tested = write.rows.iloc[prepare(write.load(*QUICK)).splits[0].test]
+    for row in result.monitor.to_dict("records"):
+        found = apply_probe(probe, texts, threshold=row["fpr"])
+        assert abs(sum(one.answer.alarm for one in found) - row["false_positives"]) <= 1
+        assert (row["n_negatives"], row["n_groups"]) == (144, 72)
+        found = apply_probe(probe, tested["text"].tolist(), threshold=row["fpr"])
+        raised = pd.Series([one.answer.alarm for one in found], index=tested.index)
+        is_positive = tested["label"] == probe.facts.positive
+        assert raised[is_positive].mean() == pytest.approx(row["tpr"])
+        assert raised[~is_positive].mean() == pytest.approx(row["test_fpr"])
+    assert result.monitor["tpr"].max() > 0.5
+
+
+def test_python_and_the_page_show_the_thresholds(monitored, planted):
+    result, _ = monitored
+    assert result.monitor["fpr"].tolist() == list(RATES)
+    page = result.report.read_text()
+    assert "Thresholds of the monitor" in page
+    assert "of 144 in 72 groups" in page
+    assert planted.run(*QUICK).monitor is None
+
+
+def test_a_rate_without_a_threshold_is_refused_before_the_model_is_loaded(monitored, probe):
+    saved = SavedProbe.load(monitored[0].folder / MONITOR)
+    with pytest.raises(ConfigError, match=r"rate of 0\.01\. It has 0\.05, 0\.1\."):
+        apply_probe(saved, "The red house", model="none", threshold=0.01)
+    with pytest.raises(ConfigError, match="section `monitor`"):
+        apply_probe(probe, "The red house", threshold=0.05)
+
+
+def test_other_negatives_give_another_run(own):
+    def key(rows):
+        rows.to_csv(own.folder / "black.csv", index=False)
+        experiment = own.load(*monitor("black"))
+        return prepare(experiment).negatives.dataset.digest, inputs_digest(experiment, "cpu")
+
+    first, other = key(negatives("black")), key(negatives("black")[2:])
+    assert first[0] != other[0]
+    assert first[1] != other[1]
+    assert first == key(negatives("black"))
+
+
+def test_negatives_that_are_among_the_data_are_left_out_and_reported(own):
+    rows = pd.concat([negatives("black"), own.rows[own.rows["label"] == "black"]])
+    rows.to_csv(own.folder / "black.csv", index=False)
+    report = validate(own.load(*monitor("black")))
+    (found,) = (one.message for one in report.findings if one.code == "negatives")
+    assert (
+        "48 of 192 negatives are not used: 48 because their text or group is among the data"
+        in found
+    )
+    assert prepare(own.load(*monitor("black"))).negatives.dataset.digest == key_of(own)
+
+
+def key_of(own):
+    """The digest of the negatives alone."""
+    negatives("black").to_csv(own.folder / "black.csv", index=False)
+    return prepare(own.load(*monitor("black"))).negatives.dataset.digest
+
+
+def test_too_few_groups_are_refused_before_the_run(own):
+    negatives("black").to_csv(own.folder / "black.csv", index=False)
+    report = validate(own.load(*monitor("black", fpr=[0.01])))
+    assert not report.ok
+    assert "needs at least 299 groups of negatives" in report.findings[0].message
+    own.rows.assign(group=1).to_csv(own.folder / "black.csv", index=False)
+    assert "are among the data" in validate(own.load(*monitor("black"))).findings[0].message
+
+
+def test_a_monitor_needs_one_class_to_detect(own):
+    negatives("black").to_csv(own.folder / "black.csv", index=False)
+    labels = own.rows["label"].where(own.rows.index % 3 > 0, "other")
+    own.rows.assign(label=labels).to_csv(own.folder / "rows.csv", index=False)
+    with pytest.raises(ConfigError, match=r"data\.positive"):
+        prepare(own.load(*monitor("black"), "data.positive=null"))
