@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, WithJsonSchema, field_validator, model_validator
 
 from probekit.amounts import LEVEL, counted
 from probekit.errors import ConfigError
-from probekit.probes.kinds.registry import KINDS
+from probekit.probes.kinds.registry import KINDS, parse_rule
 from probekit.probes.score.metric_table import SELECTING
 from probekit.probes.settings import (
     ProbeSettings,
@@ -93,6 +93,23 @@ class KindSection(Section):
         return tuple(ProbeSpec(self.kind, tuple(sorted(one.items()))) for one in several)
 
 
+def _rule(given: Any) -> Any:
+    """Return a rule such as {rolling: 10} as `rolling:10`; raises a validation error if invalid."""
+    if isinstance(given, dict) and len(given) == 1:
+        given = ":".join(map(str, *given.items()))
+    try:
+        return given if not isinstance(given, str) else parse_rule(given) and given
+    except ConfigError as error:
+        raise rule_error(str(error).removesuffix(".")) from error
+
+
+Rule = Annotated[
+    str,
+    BeforeValidator(_rule),
+    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "object", "maxProperties": 1}]}),
+]
+
+
 class ProbeSection(Section):
     """Probes, controls and statistics."""
 
@@ -122,6 +139,13 @@ class ProbeSection(Section):
         description="inverse regularisation strength: a number, or a list of at least one; inner "
         "cross-validation selects one",
         json_schema_extra=_allows_one,
+    )
+    aggregate: Annotated[tuple[Rule, ...], Field(strict=False, min_length=1)] | None = Field(
+        None,
+        description="rules that combine the scores of a text's tokens into a score of the text, "
+        "for `kind: aggregated`; one rule is selected like C; that is the kind if `kinds` is "
+        f"not given; null is {', '.join(_DEFAULTS.aggregate)}",
+        examples=[["mean", "max", {"rolling": 10}, {"softmax": 1.0}, "multimax", "attention"]],
     )
     folds: int = Field(
         _DEFAULTS.folds, ge=2, le=100, description="number of folds of the inner cross-validation"
@@ -170,10 +194,17 @@ class ProbeSection(Section):
         _DEFAULTS.seed, description="random seed for folds, control labels and resamples"
     )
 
-    @field_validator("C", "baselines")
+    @model_validator(mode="before")
+    @classmethod
+    def _rules_imply_kind(cls, given: Any) -> Any:
+        if isinstance(given, dict) and given.get("aggregate") and "kinds" not in given:
+            return given | {"kinds": [{"kind": "aggregated"}]}
+        return given
+
+    @field_validator("C", "baselines", "aggregate")
     @classmethod
     def _are_given_once(cls, items: Any) -> Any:
-        return unique_items(items)
+        return items and unique_items(items)
 
     @field_validator("kinds")
     @classmethod
@@ -195,6 +226,8 @@ class ProbeSection(Section):
         if 0 < self.permutations < fewest:
             none = f"with {counted(self.permutations, 'permutation')} no p-value is below {LEVEL}"
             raise rule_error(f"{none}; give at least {fewest}, or 0 for none", "permutations")
+        if self.aggregate is not None and "aggregated" not in {one.kind for one in self.kinds}:
+            raise rule_error("`aggregate` requires `kinds: [{kind: aggregated}]`", "aggregate")
         key = "metric"  # the key that an error names
         try:
             if self.metric is not None:
@@ -213,4 +246,5 @@ class ProbeSection(Section):
     def settings(self, device: str = "cpu") -> ProbeSettings:
         """Return the settings of the probes, with the device to compute on."""
         values = self.model_dump(exclude={"kinds", "layers", "permutations"})
+        values["aggregate"] = self.aggregate or _DEFAULTS.aggregate
         return ProbeSettings(kinds=self._specs, device=device, **values)

@@ -341,25 +341,27 @@ class Experiment(SettingsFile):
         data, tokens, position = self.data, self.tokens, self.tokens.position
         check_interventions(self.interventions, self.measure, data.pairs, tokens.sweep)
         has_reply = data.columns.reply is not None
-        pools = any(kind.kind == "attention_pooled" for kind in self.probe.kinds)
+        pools = [kind.kind for kind in self.probe.kinds if kind.specs[0].task == "text"]
         check_probe(self.probe, data.positive, self.split, is_split=data.is_split)
         if self.monitor is not None and self.split.folds is not None:
             raise rule_error(
                 "`monitor` needs a single test set, without `split.folds` and `split.leave_out`",
                 "monitor",
             )
-        tasks = {spec.task for kind in self.probe.kinds for spec in kind.specs}
-        if self.monitor is not None and tasks != {"classification"}:
-            raise rule_error("`monitor` needs kinds of probe that classify each row", "monitor")
+        specs = [spec for kind in self.probe.kinds for spec in kind.specs]
+        detect = all(spec.task == "classification" or spec.kind == "aggregated" for spec in specs)
+        if self.monitor is not None and not detect:
+            raise rule_error(
+                "`monitor` needs kinds of probe that classify each row, or `probe.aggregate`",
+                "monitor",
+            )
         if self.split.word_disjoint and tokens.sweep:
             raise rule_error(
                 "`word_disjoint` requires a single position: the words of a sweep differ by offset",
                 "split.word_disjoint",
             )
         if pools and "all" not in (position.at, position.pieces):
-            raise rule_error(
-                "attention_pooled requires `tokens.position: {at: all}`", "probe.kinds"
-            )
+            raise rule_error(f"{pools[0]} requires `tokens.position: {{at: all}}`", "probe.kinds")
         if has_reply and not tokens.chat:
             raise rule_error(
                 "data.columns.reply requires `tokens.chat: true`", "data.columns.reply"

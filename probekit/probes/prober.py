@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from math import ceil
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +19,7 @@ from probekit.errors import ConfigError, DataError
 from probekit.lazy_rows import LazyRows
 from probekit.probes.arrays import Codes, Floats, Mask, Rows
 from probekit.probes.controls.control_task import why_no_control
-from probekit.probes.data import ProbeData, names_of
+from probekit.probes.data import GroupedTokens, ProbeData, names_of
 from probekit.probes.fitters import FittedRows, LabelColumn
 from probekit.probes.score.exchange import LabelExchange
 from probekit.probes.score.metric_table import METRICS
@@ -155,6 +156,24 @@ class Prober:
     def saved_rows(self) -> FittedRows:
         """The rows that `SiteResult.fits` are fitted on."""
         return self._splits[0].fitted if self._all_rows is None else self._all_rows
+
+    @property
+    def text_sides(self) -> list[tuple[GroupedTokens, GroupedTokens | None]]:
+        """The tokens of the fitted and of the tested texts of each split.
+
+        The last fitted texts are those that `SiteResult.fits` of kinds that read texts are fitted
+        on: with several splits all texts, and none of them is tested.
+        """
+        sides: list[tuple[GroupedTokens, GroupedTokens | None]] = []
+        sides += [(split.train_tokens, split.test_tokens) for split in self._splits]
+        if self._all_rows is not None:
+            rows = np.sort(np.concatenate([self.data.train, self.data.test]))
+            sides.append((GroupedTokens.of(rows, self.data.examples), None))
+        return sides
+
+    def text_probe(self, spec: ProbeSpec, X: Rows, tokens: GroupedTokens) -> Any:
+        """Return the probe of a kind that reads texts, fitted on these texts."""
+        return self._splits[0].text_probe(spec, X, tokens)
 
     def chance(
         self, predictions: Predictions, fold: int, draw: int | None = None, *, within: bool = False
@@ -293,6 +312,11 @@ class Prober:
                 )
             task = of_splits[0][0]  # it has a fit if the kind is a stack of layers
             if self._all_rows is not None and task.fit is not None:
+                if spec.task == "text":
+                    probe = self.text_probe(spec, X, self.text_sides[-1][0])
+                    result.fits[spec.text], result.penalties[spec.text] = probe.fit_, probe.C_
+                    steps[-1](1, 1)
+                    continue
                 refit = self._all_rows.tuned(spec, X, steps[-1])
                 result.fits[spec.text] = refit.solution
                 result.penalties[spec.text] = refit.penalty

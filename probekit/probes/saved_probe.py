@@ -24,6 +24,7 @@ from scipy.special import log_softmax
 
 from probekit.errors import ConfigError, DataError, MissingError, path_of
 from probekit.files import inside, write_atomic
+from probekit.probes.aggregation import Aggregation
 from probekit.probes.solve.layers import AffineLayer, apply_layers, unit_rows
 from probekit.provenance import digest, digest_json, pretty_json
 
@@ -102,6 +103,7 @@ class ProbeFacts(Facts):
         tokenizer: the digest of the vocabulary.
         cache: the key of the cache that the rows were read from.
         hyperparameters: the hyperparameters of the fit, such as the selected C.
+        aggregation: the rule by which an aggregated probe scores a text; None for other probes.
         metrics: scores on the test rows, by the name of the metric.
         projection_sd: the standard deviation over the fitted rows of the projection on each of
             `SavedProbe.unit_directions`, the unit of steering; empty for probes without directions.
@@ -131,6 +133,7 @@ class ProbeFacts(Facts):
     tokenizer: str
     cache: str
     hyperparameters: dict[str, Scalar] = {}
+    aggregation: Aggregation | None = None
     metrics: dict[str, HeldOutScore] = {}
     projection_sd: Annotated[tuple[float, ...], Field(strict=False)] = ()
     positive: str | None = None
@@ -314,7 +317,8 @@ class SavedProbe:
     Attributes:
         layers: weight (n_out, n_in) and bias (n_out,) of each layer, with a ReLU between layers.
             The last has one output for a number or for two classes (the score of the second), else
-            one per class.
+            one per class. An aggregated probe has one layer of tokens, with the outputs that its
+            rule reads.
         classes: the labels in the order of the scores; empty for a probe of numbers.
         facts: the metadata.
 
@@ -351,7 +355,8 @@ class SavedProbe:
             )
         if not all(np.isfinite(array).all() for layer in layers for array in layer):
             raise DataError("The weights contain NaN or infinity. Fit the probe again.")
-        n_scores = len(layers[-1].weight)
+        rule = self.facts.aggregation
+        n_scores = len(layers[-1].weight) if rule is None else len(rule.bias)
         wrong = [label for label in self.classes if not isinstance(label, str)]
         if wrong or len(set(self.classes)) < len(self.classes):
             raise DataError(f"Classes must be distinct strings, but are {list(self.classes)}.")
@@ -406,10 +411,23 @@ class SavedProbe:
     def scores(self, X: ArrayLike) -> Floats:
         """Return the scores of raw rows X (n_samples, n_features).
 
-        The shape is (n_samples,) for two classes or a number, else (n_samples, n_classes).
+        The shape is (n_samples,) for two classes or a number, else (n_samples, n_classes). The rows
+        of an aggregated probe are the tokens of one text, and a score is that of the text up to a
+        token; the last one is the score of the text.
 
         Raises:
             DataError: X has the wrong number of features, or contains NaN or infinity.
+        """
+        outputs = self.outputs(X)
+        if self.facts.aggregation is not None:
+            outputs = self.facts.aggregation.running(outputs)
+        return outputs[:, 0] if outputs.shape[1] == 1 else outputs
+
+    def outputs(self, X: ArrayLike) -> Floats:
+        """Return the outputs (n_samples, n_out) of the last layer for raw rows X.
+
+        Raises:
+            DataError: see `scores`.
         """
         rows = np.asarray(X, dtype=np.float64)
         if rows.ndim != 2 or rows.shape[1] != self.n_features:
@@ -423,8 +441,7 @@ class SavedProbe:
                 f"{len(wrong)} of {len(rows)} rows contain NaN or infinity, first row {wrong[0]}. "
                 "Remove these rows."
             )
-        scores = apply_layers(self.layers, rows)
-        return scores[:, 0] if scores.shape[1] == 1 else scores
+        return apply_layers(self.layers, rows)
 
     def for_class(self, label: str, scores: Floats) -> Floats:
         """Return the scores (n_samples,) for one class, given `scores` of rows.

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from probekit.errors import ConfigError, nearest
-from probekit.probes.kinds.registry import C_GRID, KINDS, Option, Task, find_kind
+from probekit.probes.kinds.registry import AGGREGATE, C_GRID, KINDS, Option, Task, find_kind
 from probekit.probes.score.metric_table import METRICS, SELECTING, Family
 from probekit.probes.targets import BASELINES, Baseline
 
@@ -97,6 +97,7 @@ class ProbeSpec:
             balanced=settings.class_weight == "balanced",
             class_weight=settings.class_weight,
             device=settings.device,
+            aggregate=settings.aggregate,
             **({} if penalties is None else {str(self.grid_name): penalties}),
         )
 
@@ -120,6 +121,8 @@ class ProbeSettings:
             predicted classes are not.
         C: Candidate inverse regularisation strengths, for standardised features: a number, or
             several.
+        aggregate: Candidate rules, such as `rolling:10`, by which the kind `aggregated` combines
+            the scores of a text's tokens; one is selected together with C.
         folds: Number of group-disjoint cross-validation folds of the training rows that select C.
         control_draws: Number of random labellings over which the score of the control task is
             averaged; 0 for no control task.
@@ -149,6 +152,7 @@ class ProbeSettings:
     metric: str | None = None
     class_weight: Literal["balanced"] | None = None
     C: tuple[float, ...] = C_GRID
+    aggregate: tuple[str, ...] = AGGREGATE
     folds: int = 5
     control_draws: int = 3
     control_by: Literal["word", "group"] = "word"

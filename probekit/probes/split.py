@@ -162,9 +162,9 @@ class SplitProber:
         """Return the scores of one kind of probe at one site.
 
         The first is the score of the task on the test rows. For kinds that predict each row by
-        itself, the validation score of the task follows. Then, if requested, follow test score,
-        validation score and selectivity of the control task, description lengths (not for numbers
-        or a single block of rows) and the learning curve.
+        itself, and for aggregated probes, the validation score of the task follows. Then, if
+        requested, follow test score, validation score and selectivity of the control task,
+        description lengths (not for numbers or a single block of rows) and the learning curve.
 
         Args:
             spec: the kind of probe.
@@ -176,9 +176,9 @@ class SplitProber:
         """
         target = "random_weights" if random else "task"
         if spec.task in ("text", "tree"):
-            scored = self._by_text(spec, X, target)
+            of_texts = self._by_text(spec, X, target)
             on_fit(1, 1)
-            return [scored]
+            return of_texts
         labels = [self.task] if random else [self.task, *self._controls]
         rows, fitter = self.fitted.rows, self.fitted.fitter(spec)
         X = LazyRows.of(X)
@@ -310,43 +310,71 @@ class SplitProber:
             scores.append(self._scored(predictions, task.labels, facts, metric=metric))
         return scores
 
-    def _by_text(self, spec: ProbeSpec, X: Rows, target: str) -> Scored:
+    def text_probe(self, spec: ProbeSpec, X: Rows, tokens: GroupedTokens) -> Any:
+        """Return the probe of a kind that reads whole texts or dependency trees, fitted on some.
+
+        X (n_rows, n_features) contains the features of all rows of the data.
+        """
+        data, rows = self.data, tokens.rows
+        arguments: dict[str, Any] = {"typical": typical_rows(data, rows)}
+        column, inside = data.y if spec.task == "tree" else self.task, LazyRows.of(X).select(rows)
+        if spec.task == "text":
+            arguments |= {"units": data.groups[rows], "judge": self._rate_texts}
+        if spec.kind == "aggregated":  # it does not need all rows in memory
+            arguments |= {"judge": self.fitted.judge(spec), "positive": data.positive_code}
+        read = inside if spec.kind == "aggregated" else inside[:]
+        return spec.build(self.settings).fit(read, column[rows], tokens.example_of_row, **arguments)
+
+    def _by_text(self, spec: ProbeSpec, X: Rows, target: str) -> list[Scored]:
         """Return the test score of a kind that reads whole texts or dependency trees.
+
+        The validation score of an aggregated probe follows.
 
         There is no control task: a random label for each word would give a text several labels.
         The chance level of a kind that reads trees is the score of the linear chain.
         """
-        data, train, test = self.data, self.train_tokens, self.test_tokens
-        arguments: dict[str, Any] = {"typical": typical_rows(data, train.rows)}
-        column = data.y if spec.task == "tree" else self.task
-        if spec.task == "text":
-            arguments |= {"units": data.groups[train.rows], "judge": self._rate_texts}
-        probe = spec.build(self.settings)
-        probe.fit(X[train.rows], column[train.rows], train.example_of_row, **arguments)
-        predictions: Predictions
-        chance: Predictions
+        data, train, test, fitted = self.data, self.train_tokens, self.test_tokens, self.fitted
+        probe, outside = self.text_probe(spec, X, train), LazyRows.of(X).select(test.rows)
+        groups, facts = (
+            data.groups[test.first],
+            FitFacts(
+                probe=spec.text,
+                target=target,
+                n_train=len(train.first),
+                C=getattr(probe, "C_", None),
+                n_iter=probe.n_iter_,
+                converged=probe.converged_,
+                seed=self.settings.seed,
+            ),
+        )
         if spec.task == "tree":
             heads = data.y[test.rows]
-            predictions = probe.score_sentences(X[test.rows], heads, test.example_of_row)
-            chance = probe.score_chain(heads, test.example_of_row)
-        else:
-            scores = probe.class_scores(X[test.rows], test.example_of_row, self.fitted.n_classes)
-            truth, positive = self.task[test.first], data.positive_code
-            # Kinds that read texts offer scores only, so no probabilities are computed from logits.
-            predictions = ClassPredictions.of_scores(
-                truth, scores, are_logits=False, positive=positive
+            of_trees = probe.score_sentences(outside[:], heads, test.example_of_row)
+            chain = probe.score_chain(heads, test.example_of_row)
+            return [Scored((of_trees,), (chain,), groups, facts)]
+        labels, truth = self.task[train.first], self.task[test.first]
+        if spec.kind != "aggregated":
+            scores = probe.class_scores(outside[:], test.example_of_row, fitted.n_classes)
+            # This kind offers scores only, so no probabilities are computed from logits.
+            of_texts = ClassPredictions.of_scores(
+                truth, scores, are_logits=False, positive=data.positive_code
             )
-            chance = uninformed(self.task[train.first], predictions)
-        facts = FitFacts(
-            probe=spec.text,
-            target=target,
-            n_train=len(train.first),
-            C=getattr(probe, "C_", None),
-            n_iter=probe.n_iter_,
-            converged=probe.converged_,
-            seed=self.settings.seed,
-        )
-        return Scored((predictions,), (chance,), data.groups[test.first], facts)
+            return [Scored((of_texts,), (uninformed(labels, of_texts),), groups, facts)]
+        scores = probe.class_scores(outside, test.example_of_row, fitted.n_classes)
+        predictions: Any = fitted.predictions(spec, truth, scores, labels)
+        folds = probe.fold_of_text_
+        held_out: Any = fitted.held_out(spec, labels, probe.held_out_, folds)
+        if fitted.positive is not None:
+            predictions = with_alarms(predictions, fixed_thresholds(held_out))
+        fewest = len(labels) - int(np.bincount(folds).max())
+        of_folds = replace(facts, n_train=fewest, split="validation")
+        chance, metric = (uninformed(labels, held_out),), self.settings.main_metric
+        return [
+            Scored(
+                (predictions,), (uninformed(labels, predictions),), groups, facts, fit=probe.fit_
+            ),
+            Scored((held_out,), chance, data.groups[train.first], of_folds, metric),
+        ]
 
     def _rate_texts(self, truth: Codes, scores: Floats, fold_of_row: Codes) -> float:
         """Return the main metric of held-out scores (n_texts, n_classes); higher is better."""

@@ -32,6 +32,7 @@ from probekit.results.selection import (
 )
 from probekit.results.table import (
     EMBED_DEPTH,
+    OF_RULES,
     P_VALUES,
     SAME_FEATURES,
     SERIES,
@@ -75,6 +76,7 @@ def judge(
     differences: pd.DataFrame,
     grid: Sequence[float] = (),
     sources: pd.DataFrame | None = None,
+    rules: pd.DataFrame | None = None,
 ) -> Verdict:
     """Return the verdict of a run.
 
@@ -84,6 +86,7 @@ def judge(
         grid: penalties among which cross-validation chose, `probe.C`; with fewer than two, no
             choice of C counts as an end of the grid.
         sources: rows of sources.csv; None without sources.
+        rules: rows of aggregation.csv; None without an aggregated probe.
     """
     nested, best, picks = is_nested(table), chosen_row(table), choices(table)
     reported = headline_row(table) if nested else best
@@ -128,7 +131,16 @@ def judge(
         length_leads=_length_leads(compared),
         learns_control=_learns(compared.get("control"), selectivity),
         sources=None if sources is None else _over_sources(sources),
+        length_of_rule=None if rules is None else _length_of_rule(rules),
     )
+
+
+def _length_of_rule(rules: pd.DataFrame) -> Any:
+    """Return the `Verdict.length_of_rule` of the rows of aggregation.csv."""
+    row = rules[rules["is_selected"]].iloc[0]
+    estimates = [tuple(row[name + end] for end in ("", "_low", "_high")) for name in OF_RULES]
+    _, low, high = estimates[-1]
+    return (row["rule"], *estimates) if low > 0 or high < 0 else None
 
 
 def _over_sources(sources: pd.DataFrame) -> SourceScores:

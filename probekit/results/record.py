@@ -47,6 +47,8 @@ RESULT_FILES = (
     "cosines.csv",
     "monitor.csv",
     "stack.csv",
+    "aggregation.csv",
+    "flagged.csv",
     "wrong.json",
     "causes/causes.json",
     *(f"causes/{name}.csv" for name in ("effects", "verdicts", "doses", "downstream")),

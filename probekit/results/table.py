@@ -131,6 +131,9 @@ SOURCES = (
     TableColumn("left_out", "why the source does not count in the mean; empty if it does"),
 )
 
+# Numbers on the scores and lengths of texts, with intervals: columns of aggregation.csv.
+OF_RULES = {"auroc": "AUROC", "equal": "AUROC at equal length", "rho": "correlation with length"}
+
 # Columns that the page reads of tables that only some runs have.
 PAGE_TABLES: Mapping[str, Mapping[str, ColumnType]] = {
     "confusion.csv": {"truth": "text", "guess": "text", "n": "count"},
@@ -174,6 +177,15 @@ PAGE_TABLES: Mapping[str, Mapping[str, ColumnType]] = {
         "k": "count",
         "share": "number",
         "label": "text",
+    },
+    "aggregation.csv": {
+        **{"rule": "text", "is_selected": "boolean", "metric": "text", "n_texts": "count"},
+        **dict.fromkeys(("C", "value", "n_equal"), "number"),
+        **{name + end: "number" for name in OF_RULES for end in ("", "_low", "_high")},
+    },
+    "flagged.csv": {
+        **{"label": "text", "tokens": "count", "n_texts": "count"},
+        **{"score": "finite", "share": "finite"},
     },
     "monitor.csv": {
         "fpr": "finite",

@@ -42,6 +42,7 @@ def _to_null(value: float) -> float | None:
 # A number that may be unknown: NaN in Python, null in JSON.
 Number = Annotated[float, BeforeValidator(_from_null), PlainSerializer(_to_null)]
 NAN = math.nan
+Estimated = tuple[Number, Number, Number]  # a value with its interval
 
 
 class Choice(BaseModel, frozen=True):
@@ -352,6 +353,9 @@ class Verdict(BaseModel, frozen=True):
         length_leads: whether the length of the text alone is better than a bag of words.
         learns_control: whether the control task is learnt, and selectivity is not above 0.
         sources: scores of sources that were left out whole; None without `split.leave_out`.
+        length_of_rule: the selected rule of an aggregated probe, and, with intervals, the AUROC of
+            texts, that at equal length, and the correlation within labels of score and length; None
+            if the interval of that contains 0.
     """
 
     metric: str
@@ -379,6 +383,7 @@ class Verdict(BaseModel, frozen=True):
     length_leads: bool = False
     learns_control: bool = False
     sources: SourceScores | None = None
+    length_of_rule: tuple[str, Estimated, Estimated, Estimated] | None = None
 
     @property
     def is_chosen(self) -> bool:

@@ -9,10 +9,11 @@ from probekit.errors import ConfigError
 from probekit.pipeline.compare.compare import compare
 from probekit.pipeline.experiment.prepare import prepare
 from probekit.pipeline.experiment.run import run
+from probekit.pipeline.look.apply import apply_probe, caution, choose_per
 from probekit.pipeline.measure.probers import make_probers
 from probekit.probes.prober import Prober
 from probekit.probes.saved_probe import SavedProbe
-from probekit.results.selection import fold_choices, headline_row, site_with_head
+from probekit.results.selection import chosen_row, fold_choices, headline_row, site_with_head
 from probekit.results.table import load_table, only
 from tests.pipeline.planted import NOUNS
 from tests.pipeline.texts import text_of
@@ -239,6 +240,67 @@ def test_text_probes_have_no_control(load, go):
     assert set(only(table, target="control")["probe"]) == {"nearest_mean"}
     n_rows = only(table, split="test").groupby("probe")["n_test"].unique()
     assert n_rows["attention_pooled"].item() == 20 < n_rows["nearest_mean"].max()
+
+
+def alarming_texts():
+    """Return texts; half of them have one of two words somewhere."""
+    generator = np.random.default_rng(0)
+    rows = []
+    for row in range(80):
+        words = generator.choice(NOUNS[:8], generator.integers(6, 14)).tolist()
+        words[generator.integers(len(words))] = [("garden", "music"), ("bomb", "poison")][row % 2][
+            generator.integers(2)
+        ]
+        rows.append(
+            {"text": " ".join(words), "label": ("safe", "harm")[row % 2], "group": f"g{row}"}
+        )
+    return rows
+
+
+@pytest.mark.parametrize("folds", ["null", "2"])
+def test_the_rule_of_an_aggregated_probe_is_chosen_saved_and_applied(load, go, folds):
+    rules = "probe.aggregate=[mean, max, {rolling: 3}]"
+    others = ("data.positive=harm", f"split.folds={folds}")
+    experiment = load(alarming_texts(), rules, EVERY_TOKEN, *others)
+    assert [kind.kind for kind in experiment.probe.kinds] == ["aggregated"]
+    result = go(experiment, page=True)
+    rows = pd.read_csv(result.folder / "aggregation.csv")
+    chosen = rows.loc[rows["value"].idxmax(), "rule"]
+    assert rows["is_selected"].tolist() == (rows["rule"] == chosen).tolist()
+    assert rows["rule"].tolist() == ["mean", "max", "rolling:3"]
+    flagged = pd.read_csv(result.folder / "flagged.csv").groupby("label")["share"]
+    assert all(shares.is_monotonic_increasing for _, shares in flagged)
+    assert flagged.max()["harm"] > flagged.min()["harm"]
+    page = result.report.read_text()
+    assert "Rules that score a text" in page
+    assert "Score by token, and texts flagged" in page
+    row = chosen_row(result.table)
+    files = list(result.folder.glob(f"probes/**/{row['site']}/aggregated.json"))
+    probe = SavedProbe.load(files[0])
+    assert probe.facts.aggregation.rule == chosen
+    assert probe.facts.aggregation.weight < [[0.0]]  # of harm and safe, harm is the positive label
+    texts = [one["text"] for one in alarming_texts()]
+    readings = apply_probe(probe, texts)
+    assert all(one.answer == one.answers[-1] for one in readings)
+    assert choose_per(probe, None) == "text"
+    assert "up to it" in caution(probe, "token")[-1]
+    tested = pd.read_csv(result.folder / "test_rows.csv", keep_default_na=False)
+    if folds == "null":
+        right = [one.answer.label for one in readings]
+        known = [right[int(group[1:])] for group in tested["group"]]
+        accuracy = only(result.table, target="task", split="test", metric="accuracy")
+        value = only(accuracy, site=row["site"])["value"].item()
+        assert np.mean(tested["label"] == known) == pytest.approx(value)
+        scores = [-np.array([one.score for one in reading.answers]) for reading in readings]
+        rows = [scores[int(group[1:])] for group in tested["group"]]
+        is_harm, curve = tested["label"] == "harm", pd.read_csv(result.folder / "flagged.csv")
+        for label, side in (("harm", is_harm), ("safe", ~is_harm)):
+            one = only(curve, label=label, tokens=5)
+            so_far = [row[:5] for row, is_inside in zip(rows, side, strict=True) if is_inside]
+            assert one["score"].item() == pytest.approx(
+                np.median([row[-1] for row in so_far]), abs=1e-3
+            )
+            assert one["share"].item() == pytest.approx(np.mean([max(row) > 0 for row in so_far]))
 
 
 RUNS = {

@@ -10,6 +10,7 @@ from sklearn.neural_network import MLPClassifier
 from sklearn.preprocessing import StandardScaler
 
 from probekit.errors import DataError, MissingError, StoreError
+from probekit.probes.aggregation import Aggregation
 from probekit.probes.kinds.logistic import LinearProbe
 from probekit.probes.saved_probe import HeldOutScore, ProbeFacts, SavedProbe
 from probekit.provenance import digest, digest_json, pretty_json
@@ -329,3 +330,20 @@ def test_what_fits_is_let_through_and_what_differs_is_listed(make_probe, make_fa
     newer = make_probe(facts=make_facts(n_heads=4, layer_norm_epsilon=1e-5))
     newer.check_fits(n_heads=4, layer_norm_epsilon=1e-5)
     refused(newer.check_fits, n_heads=12)
+
+
+@pytest.mark.parametrize(
+    ("rule", "n_columns"), [("rolling:2", 1), ("multimax", 4), ("attention", 2)]
+)
+def test_an_aggregated_probe_scores_the_tokens_of_a_text(make_facts, tmp_path, rule, n_columns):
+    generator = np.random.default_rng(0)
+    layer = generator.normal(size=(n_columns, 7)), generator.normal(size=n_columns)
+    rule_of = Aggregation(rule=rule, bias=[0.5], weight=[[-2.0]], unit=3.0)
+    facts = make_facts(aggregation=rule_of)
+    probe = SavedProbe((layer,), ("a", "b"), facts)
+    loaded = SavedProbe.load(probe.save(tmp_path / "probe"))
+    assert loaded.facts.aggregation == rule_of
+    X = generator.normal(size=(5, 7))
+    running = rule_of.running(X @ layer[0].T + layer[1])
+    np.testing.assert_allclose(loaded.scores(X), running[:, 0])
+    np.testing.assert_allclose(loaded.scores(X[:3]), running[:3, 0])

@@ -69,8 +69,14 @@ def test_missing_columns_rows_and_files_are_named(make_run, tmp_path, refused):
         refused(read_columns, path, DIFFERENCES)
 
 
-FILLED = {"text": "NA", "number": "", "finite": "0.5", "count": "3"}
-READ = {"text": "NA", "number": pytest.approx(math.nan, nan_ok=True), "finite": 0.5, "count": 3}
+FILLED = {"text": "NA", "number": "", "finite": "0.5", "count": "3", "boolean": "True"}
+READ = {
+    "text": "NA",
+    "number": pytest.approx(math.nan, nan_ok=True),
+    "finite": 0.5,
+    "count": 3,
+    "boolean": True,
+}
 
 
 def page_cells(name):

@@ -187,7 +187,7 @@ def run_source(
             load_table(folder.path / "results.csv"),
             read_columns(folder.path / "differences.csv", DIFFERENCES),
             experiment.probe.C,
-            page_table(folder.path, "sources.csv"),
+            *(page_table(folder.path, name) for name in ("sources.csv", "aggregation.csv")),
         )
         record = RunRecord(
             **described_run(source, probers, prompts, card),

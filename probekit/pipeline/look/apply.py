@@ -56,7 +56,7 @@ def choose_per(probe: SavedProbe, per: Per | None) -> Per:
     Raises:
         ConfigError: the probe cannot predict per text.
     """
-    has_place = probe.facts.at in OF_ANY_TEXT
+    has_place = probe.facts.at in OF_ANY_TEXT or probe.facts.aggregation is not None
     if per == "text" and not has_place:
         place = "every token" if probe.facts.at == "all" else "not marked in new texts"
         raise ConfigError(
@@ -70,6 +70,10 @@ def caution(probe: SavedProbe, per: Per) -> list[str]:
     """Return warnings: the probe is untested, or is applied to tokens unlike its training rows."""
     at = probe.facts.at
     sentences = [probe.facts.untested] if probe.facts.untested else []
+    if per == "token" and probe.facts.aggregation is not None:
+        sentences.append(
+            "The score at a token is that of the text up to it, but whole texts tested the probe."
+        )
     if per == "token" and at != "all":
         is_marked = at in OF_ANY_TEXT
         rows = "" if is_marked else ", which is not marked in new texts: each row is one token"
@@ -182,7 +186,7 @@ def predict_texts(
     # One plan, so that the model runs once: the rows of all tokens, then, if the probe predicts
     # whole texts, one row of each text at its position.
     plan, _ = plan_rows(offsets, turns, texts_read, PositionRule("all"), bos=bos)
-    n_token_rows = len(plan.example)
+    n_token_rows, done = len(plan.example), 0
     if facts.at in OF_ANY_TEXT:
         # All settings of a position except `pieces`, which only words have.
         known = facts.position.keys() & ("at", "index", "skip_first", "offset")
@@ -194,31 +198,28 @@ def predict_texts(
             positions=np.concatenate([plan.positions, whole.positions]),
             offsets=np.concatenate([plan.offsets, whole.offsets[1:] + plan.offsets[-1]]),
         )
-    n_rows, n_classes, done = len(plan.example), len(probe.classes), 0
-    ids = [part.ids for part in tokens]
     sites = tuple(dict.fromkeys(selection.site for selection in network.selections))
-    scores = np.empty((n_rows, n_classes) if n_classes > 2 else n_rows)
-    for rows, values in stream_rows(network.model, ids, plan, sites, dtype=facts.dtype):
+    outputs = np.empty((len(plan.example), len(probe.layers[-1].bias)))
+    for rows, values in stream_rows(
+        network.model, [part.ids for part in tokens], plan, sites, dtype=facts.dtype
+    ):
         done += len(rows)
-        watcher.progress("apply", done, n_rows)
+        watcher.progress("apply", done, len(outputs))
         parts = [part_of(values[one.site], one) for one in network.selections]
         if facts.view == "normalized":
             eps, is_centred = config.norm_epsilon, config.norm_is_centred
             parts = [normalized(part, eps, is_centred=is_centred) for part in parts]
-        scores[rows] = probe.scores(np.concatenate(parts, axis=1))
-    labels = probe.decide(scores).tolist() if probe.classes else [None] * len(scores)
-    alarms = [None] * n_rows if threshold is None else probe.alarms(scores, threshold).tolist()
-    # With more than two classes, a score is a list of theirs.
-    answers = [
-        RowPrediction(label, max(score), tuple(score), alarm)
-        if isinstance(score, list)
-        else RowPrediction(label, score, alarm=alarm)
-        for label, score, alarm in zip(labels, scores.tolist(), alarms, strict=True)
-    ]
-    of_text = dict(zip(plan.example[n_token_rows:].tolist(), answers[n_token_rows:], strict=True))
+        outputs[rows] = probe.outputs(np.concatenate(parts, axis=1))
     # The first token row of each text, then the number of token rows; the rows of a text are next
     # to each other, in the order of the texts.
     starts = np.searchsorted(plan.example[:n_token_rows], np.arange(len(indices) + 1))
+    if facts.aggregation is not None:  # the score of each text up to each token
+        tokens_of = np.split(outputs, starts[1:-1])
+        outputs = np.concatenate([facts.aggregation.running(one) for one in tokens_of])
+    answers = _answers(probe, outputs, threshold)
+    of_text = dict(zip(plan.example[n_token_rows:].tolist(), answers[n_token_rows:], strict=True))
+    if facts.aggregation is not None:
+        of_text = {number: answers[end - 1] for number, end in enumerate(starts[1:])}
     readings = []
     for number, index in enumerate(indices):
         text_tokens, of_tokens = encoded[index], answers[starts[number] : starts[number + 1]]
@@ -235,6 +236,22 @@ def predict_texts(
             )
         )
     return readings
+
+
+def _answers(probe: SavedProbe, outputs: Floats, threshold: float | None) -> list[RowPrediction]:
+    """Return the prediction of each row from its scores (n_rows, n_scores)."""
+    scores = outputs[:, 0] if outputs.shape[1] == 1 else outputs
+    labels = probe.decide(scores).tolist() if probe.classes else [None] * len(scores)
+    alarms: list[bool | None] = [None] * len(scores)
+    if threshold is not None:
+        alarms = probe.alarms(scores, threshold).tolist()
+    # With more than two classes, a score is a list of theirs.
+    return [
+        RowPrediction(label, max(score), tuple(score), alarm)
+        if isinstance(score, list)
+        else RowPrediction(label, score, alarm=alarm)
+        for label, score, alarm in zip(labels, scores.tolist(), alarms, strict=True)
+    ]
 
 
 def load_network(

@@ -17,6 +17,7 @@ from probekit.experiment.activations import AnyExperiment
 from probekit.lazy_rows import LOADED_BYTES, rows_of_block
 from probekit.pipeline.experiment.rows import Rows
 from probekit.probes.fitters import FittedRows
+from probekit.probes.kinds.registry import OWN_WEIGHTS
 from probekit.probes.prober import Prober
 from probekit.probes.solve.coordinates import hessian_size
 from probekit.probes.solve.design import MAPPED_BYTES, RESIDENT_BYTES
@@ -149,13 +150,22 @@ def probing_bytes(probers: Sequence[Prober], widths: Sequence[int]) -> int:
     size = _LIBRARIES + of_row * n_rows + is_loaded * site
     # Standardised rows; kinds without blocks have two copies in float64, means none.
     kinds = {one.kind for one in settings.kinds}
-    if kinds & {"svm", "mlp"} or {one.task for one in settings.kinds} & {"text", "tree"}:
+    # Aggregated probes read tokens by blocks, unless a rule has weights of its own.
+    in_blocks = set() if OWN_WEIGHTS & {*settings.aggregate} else {"aggregated"}
+    of_tokens = {one.kind for one in settings.kinds if one.task in ("text", "tree")}
+    if kinds & {"svm", "mlp"} or of_tokens - in_blocks:
         size += 16 * n_train * d
     elif kinds - _MEANS:
         size += min(4 * n_train * d, RESIDENT_BYTES if is_loaded else MAPPED_BYTES)
     n_scores = len(prober.data.classes) if len(prober.data.classes) > 2 else 1
     n_groups = n_scores * len(settings.C) * (1 + settings.control_draws * prober.has_control)
-    if kinds & {"logistic", "k_sparse"}:  # at most: only fits of many iterations need Hessians
+    if "aggregated" in kinds:  # held-out scores of all tokens at each C
+        size += 8 * n_train * max(2, n_scores) * len(settings.C)
+    if kinds & {
+        "logistic",
+        "k_sparse",
+        "aggregated",
+    }:  # at most: only fits of many iterations need Hessians
         size += min(4 * n_groups * hessian_size(d), BATCH_BYTES)
     if kinds - _MEANS:
         size += 32 * min(d, n_train) ** 2

@@ -275,6 +275,8 @@ class SiteJob:
             stem, C = folder / kind.replace(":", "-"), site.penalties[kind]
             (spec,) = [one for one in settings.kinds if one.text == kind]
             penalty = {} if C is None else {spec.grid_name or "C": C}
+            is_of_texts = spec.task == "text"
+            rows = prober.text_sides[-1][0].rows if is_of_texts else prober.saved_rows.rows
             # Classes that were absent in training have no scores.
             classes = () if settings.reads_numbers else prober.data.classes[fit.classes]
             metrics = {}
@@ -292,7 +294,8 @@ class SiteJob:
                 scores_are_logits=spec.logits and settings.class_weight is None,
                 sites=tuple(part.text for part in selection.parts),
                 hyperparameters={**dict(spec.options), **penalty},
-                projection_sd=projection_sds(fit.layers, X, prober.saved_rows.rows),
+                aggregation=getattr(fit, "aggregation", None),
+                projection_sd=projection_sds(fit.layers, X, rows),
                 seed=settings.seed,
                 **self.source.probe_facts(self.position),
                 metrics=metrics,

@@ -45,8 +45,11 @@ from probekit.pipeline.capture.captures import capture_negatives
 from probekit.pipeline.experiment.rows import Probed, Rows
 from probekit.pipeline.experiment.source import ModelSource, Source
 from probekit.pipeline.measure.run_folder import RunFolder, probe_path
+from probekit.pipeline.measure.text_rules import detections, rule_tables
 from probekit.probes.arrays import Floats
+from probekit.probes.data import GroupedTokens
 from probekit.probes.fitters import FittedRows
+from probekit.probes.kinds.registry import kind_of
 from probekit.probes.prober import Prober
 from probekit.probes.saved_probe import AlarmThreshold, SavedProbe, probe_files
 from probekit.probes.score.metrics import ClassPredictions
@@ -123,6 +126,12 @@ class SelectedProbe:
         """The labels, in the order of their codes."""
         return np.array(self.prober.data.classes, dtype=str)
 
+    @property
+    def reads_texts(self) -> bool:
+        """Whether the probe predicts whole texts instead of rows."""
+        kind = kind_of(str(self.row["probe"]))
+        return kind is not None and kind.task == "text"
+
     def saved(self, site: str) -> SavedProbe | None:
         """Return the saved probe of the same kind at a site; None if there is none."""
         offset = self.source.rows.positions[self.position].offset
@@ -182,13 +191,7 @@ def write_selected_probe(
         return
     X = source.block(site, position)
     chosen = SelectedProbe(row, predictions, source, position, prober, site, X, folder.path)
-    with threads(1):  # last digits depend on their number, which can change under load
-        scatter = scatter_rows(chosen)
-    tables = {
-        "confusion.csv": confusion_rows(chosen),
-        "scatter.csv": scatter,
-        "cosines.csv": cosine_rows(chosen, watcher, workers, seconds),
-    }
+    tables = {"confusion.csv": confusion_rows(chosen)} | _maps(chosen, watcher, workers, seconds)
     for name, content in tables.items():
         if not content.empty:
             folder.write(name, csv_text(content))
@@ -198,6 +201,20 @@ def write_selected_probe(
         classes = chosen.classes.tolist()
         errors = {"classes": classes, "examples": examples, "probes": probes, "rows": rows}
         folder.write("wrong.json", pretty_json(errors))
+
+
+def _maps(
+    chosen: SelectedProbe, watcher: Watcher, workers: int | None, seconds: float | None
+) -> dict[str, pd.DataFrame]:
+    """Return scatter and cosines of a probe of rows, or the tables of a probe of texts."""
+    if chosen.reads_texts:
+        return rule_tables(chosen.prober, chosen.X, str(chosen.row["probe"]))
+    with threads(1):  # last digits depend on their number, which can change under load
+        scatter = scatter_rows(chosen)
+    return {
+        "scatter.csv": scatter,
+        "cosines.csv": cosine_rows(chosen, watcher, workers, seconds),
+    }
 
 
 def write_monitor(
@@ -225,13 +242,18 @@ def write_monitor(
     negatives = capture_negatives(source, (site,), cache_root=cache_root, watcher=watcher)
     positive, tested = prober.positive, prober.test_rows
     assert positive is not None  # of two labels it is the rarer one
-    scores = [probe.scores(X) for _, X in negatives.block(site, position).blocks()]
+    groups, X = negatives.rows.groups, source.block(site, position)
+    if probe.facts.aggregation is None:
+        of_negatives, of_test, X = None, None, X.select(tested)
+    else:
+        of_negatives = GroupedTokens.of(np.arange(len(groups)), negatives.rows.example)
+        groups, (_, of_test) = groups[of_negatives.first], prober.text_sides[0]
     rows = list(
         monitor_rows(
             source.experiment.monitor.fpr,
-            probe.for_class(positive, np.concatenate(scores)),
-            negatives.rows.groups,
-            probe.for_class(positive, probe.scores(source.block(site, position)[tested])),
+            detections(probe, positive, negatives.block(site, position), of_negatives),
+            groups,
+            detections(probe, positive, X, of_test),
             prober.data.y[tested] == positive,
             prober.resamples_of(kind),
         )
@@ -525,10 +547,16 @@ def _example(chosen: SelectedProbe, number: int) -> Example:
     return rows.dataset.examples[int(rows.example[row])]
 
 
+def _token_read(chosen: SelectedProbe, number: int, position: int) -> tuple[int, int] | None:
+    """Return the characters of the one token that a test row reads; None if it reads several."""
+    if chosen.reads_texts:
+        return None
+    return chosen.source.rows.token_read(int(chosen.prober.test_rows[number]), position)
+
+
 def _moved(chosen: SelectedProbe, number: int, position: int) -> tuple[int, int] | None:
     """Return the characters of the probed token in the excerpt of a test row, if it is there."""
-    example, row = _example(chosen, number), int(chosen.prober.test_rows[number])
-    token = chosen.source.rows.token_read(row, position)
+    example, token = _example(chosen, number), _token_read(chosen, number, position)
     text, _, shift = excerpt(example.text, example.span)
     if token is None or not 0 <= token[0] + shift < token[1] + shift <= len(text):
         return None
@@ -591,9 +619,7 @@ def wrong_examples(chosen: SelectedProbe) -> list[dict[str, Any]]:
             **_truth(chosen, number),
             "guess": str(chosen.classes[chosen.predictions.guess[number]]),
             "ahead": worst[number],
-            "probed": chosen.source.rows.token_read(
-                int(chosen.prober.test_rows[number]), chosen.position
-            ),
+            "probed": _token_read(chosen, number, chosen.position),
             "tokens": tokens,
         }
         errors.append(error)

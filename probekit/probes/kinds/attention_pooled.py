@@ -1,4 +1,4 @@
-"""The attention-pooled probe: logistic regression on a weighted mean of a text's tokens."""
+"""Probes fitted to texts: on a weighted mean of tokens (attention-pooled), or maxima of heads."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torch.nn.functional import cross_entropy, pad
 
 from probekit.errors import DataError
 from probekit.lazy_rows import LazyRows, Sum, put_on, rows_of_block
-from probekit.probes.arrays import Codes, Features, Floats, Mask
+from probekit.probes.arrays import Codes, Floats, Mask
 from probekit.probes.data import fittable_insides, group_folds
 from probekit.probes.kinds import base
 from probekit.probes.kinds.registry import POOLED_C, at_least, positive_grid
@@ -28,6 +28,8 @@ from probekit.products import without_tf32
 # Largest gradient component at a solution, and smallest relative decrease of the objective.
 TOLERANCE = 1e-6
 LEAST_PROGRESS = 1e-10
+HEADS = 4  # of multimax
+KINKED_PROGRESS = 1e-6  # the smallest decrease of its objective
 # Norm of the initial query. A zero query is a saddle point if the plain mean is uninformative.
 FIRST_QUERY = 0.1
 
@@ -62,7 +64,9 @@ class TokensOfTexts:
         selected = texts[self.text]
         typical = None if self.typical is None else self.typical[selected]
         text = (np.cumsum(texts) - 1)[self.text[selected]]
-        return TokensOfTexts(self.tokens[selected], text, typical, self.device)
+        is_lazy = isinstance(self.tokens, LazyRows)
+        tokens = self.tokens.select(selected) if is_lazy else self.tokens[selected]
+        return TokensOfTexts(tokens, text, typical, self.device)
 
     def pool(self, scores: Floats) -> Floats:
         """Return the softmax (n_tokens,) of the scores (n_tokens,) within each text.
@@ -113,7 +117,7 @@ def fit_attention(
     rows = LazyRows.of(texts.tokens).on(texts.device)
     scaling = Scaling.standard(measured(rows, texts.typical))
     scaled = replace(texts, tokens=scaling.lazily(rows).whole())
-    objective = (_ObjectiveElsewhere if rows.is_elsewhere else _Objective)(scaled, codes, C)
+    objective = (_ObjectiveElsewhere if rows.is_elsewhere else PooledObjective)(scaled, codes, C)
     start = objective.start(np.random.default_rng(seed))
     # An iteration needs one or two evaluations, so that `maxiter` is reached before `maxfun`.
     limits = {"maxiter": max_iter, "maxfun": 4 * max_iter}
@@ -130,7 +134,7 @@ def fit_attention(
     )
 
 
-class _Objective:
+class PooledObjective:
     """Mean cross-entropy plus penalty, with its gradient in query, coef and intercept.
 
     It is the objective of `fit_attention`, divided by the number of texts.
@@ -181,7 +185,7 @@ class _Objective:
         return loss + float(penalty), np.concatenate(gradient)
 
 
-class _ObjectiveElsewhere(_Objective):
+class _ObjectiveElsewhere(PooledObjective):
     """The same on an accelerator, where texts are padded to one length, some at a time."""
 
     def __init__(self, texts: TokensOfTexts, codes: Codes, C: float) -> None:
@@ -212,8 +216,162 @@ class _ObjectiveElsewhere(_Objective):
         return float(value), gradient.array() + self.penalty * penalised
 
 
+class _MultiMax(PooledObjective):
+    """Mean cross-entropy plus penalty where a text's score is the sum of the maxima of all heads.
+
+    Maxima have kinks, at which L-BFGS may stop before its tolerance.
+    """
+
+    def start(self, generator: np.random.Generator) -> Floats:
+        """Return a starting point: random weights, which differ between heads."""
+        n_out, n_features = self.shape
+        weights = generator.normal(size=HEADS * n_out * n_features) / n_features
+        return np.concatenate([weights, np.zeros(n_out)])
+
+    def __call__(self, point: Floats) -> tuple[float, Floats]:
+        n_out, n_features = self.shape
+        there = torch.tensor(point, requires_grad=True)
+        weights, intercept = there[:-n_out].reshape(-1, n_features), there[-n_out:]
+        outputs = torch.as_tensor(self.texts.tokens) @ weights.T  # (n_tokens, HEADS * n_out)
+        lengths = torch.as_tensor(np.bincount(self.texts.text))
+        best = torch.segment_reduce(outputs, "max", lengths=lengths)
+        scores = best.reshape(-1, HEADS, n_out).sum(dim=1) + intercept
+        logits = pad(scores, (len(self.classes) - n_out, 0))  # the reference class has 0
+        loss = cross_entropy(logits, torch.as_tensor(self.class_of_text))
+        value = loss + 0.5 * self.penalty * (weights**2).sum()
+        (gradient,) = torch.autograd.grad(value, there)
+        return value.item(), gradient.numpy()
+
+
+def fit_multimax(
+    texts: TokensOfTexts, codes: Codes, C: float, max_iter: int, seed: int
+) -> FittedLayers:
+    """Return the layer (HEADS * n_out, n_features) of the heads, for raw tokens.
+
+    It minimises sum(cross-entropy) + |weights|^2 / (2 C) for standardised tokens, on the CPU. Each
+    head has its part of the intercept. It counts as converged unless it reached `max_iter`.
+    """
+    rows = LazyRows.of(texts.tokens)
+    scaling = Scaling.standard(measured(rows, texts.typical))
+    objective = _MultiMax(replace(texts, tokens=scaling.lazily(rows).whole()), codes, C)
+    limits = {"maxiter": max_iter, "maxfun": 4 * max_iter}
+    options = limits | {"gtol": TOLERANCE, "ftol": KINKED_PROGRESS}
+    start = objective.start(np.random.default_rng(seed))
+    result = base.minimum(objective, start, options, "cpu")
+    n_out, n_features = objective.shape
+    weights, intercept = result.x[:-n_out].reshape(-1, n_features), result.x[-n_out:]
+    layer = scaling.fold(weights, np.tile(intercept / HEADS, HEADS))
+    return FittedLayers(objective.classes, (layer,), max(int(result.nit), 1), result.status != 1)
+
+
 @dataclass(eq=False, repr=False)
-class AttentionPooledProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # no types
+class TextProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sklearn has no types
+    """Base class of classifiers of texts: a text is the group of its tokens.
+
+    Subclasses set `classes_` and `fit_`, which has `text_scores`. Without groups each row is a text
+    of its own.
+
+    Args:
+        C: Inverse regularisation strength, for standardised tokens; of several values the one with
+            the highest accuracy on held-out texts is selected.
+        folds: Number of cross-validation folds that select C.
+        max_iter: Maximum number of solver iterations.
+        random_state: Random seed for the folds and initial weights.
+        device: Where fits are computed; see `LazyRows.on`.
+    """
+
+    C: float | Sequence[float] = POOLED_C
+    folds: int = 5
+    max_iter: int = 1000
+    random_state: int = 0
+    device: str = "cpu"
+
+    def read_texts(
+        self,
+        X: ArrayLike | LazyRows,
+        y: ArrayLike,
+        groups: ArrayLike | None,
+        typical: Mask | None,
+        units: ArrayLike | None,
+    ) -> tuple[TokensOfTexts, Codes, NDArray[Any]]:
+        """Return the tokens sorted by text, and code and group (n_texts,) of each text.
+
+        The arguments are those of `AttentionPooledProbe.fit`. Lazy rows are not read.
+
+        Raises:
+            ConfigError: There are too few folds or iterations.
+            DataError: see `AttentionPooledProbe.fit`.
+        """
+        at_least(self, folds=2, max_iter=1, random_state=0)
+        if isinstance(X, LazyRows):
+            rows: Any = X
+            self.classes_, codes = base.class_codes(np.asarray(y))
+        else:
+            rows, self.classes_, codes = base.labelled_rows(self, X, y)
+        texts, order = _texts(rows, base.units_of(rows, groups))
+        texts = replace(
+            texts, typical=None if typical is None else typical[order], device=self.device
+        )
+        token_codes = codes[order]
+        text_codes = token_codes[texts.starts]
+        differs = np.flatnonzero(token_codes != text_codes[texts.text])
+        if len(differs):
+            token = differs[0]
+            first = self.classes_[text_codes[texts.text[token]]]
+            other = self.classes_[token_codes[token]]
+            raise DataError(
+                f"The tokens of one text have the labels {first} and {other}. Give all tokens of a "
+                "text the same label, or use a kind of probe that predicts each token by itself."
+            )
+        text_units: NDArray[Any] = np.arange(len(text_codes))
+        if units is not None:
+            text_units = base.units_of(rows, units)[order][texts.starts]
+        return texts, text_codes, text_units
+
+    def decision_function(self, X: ArrayLike, groups: ArrayLike | None = None) -> Floats:
+        """Return the class scores (n_tokens, n_classes) of the text that each token belongs to.
+
+        For two classes, return only the score (n_tokens,) of the second.
+        """
+        scores = self._scores(X, groups)
+        return scores[:, 0] if len(self.classes_) == 2 else scores
+
+    def class_scores(self, X: ArrayLike | LazyRows, groups: ArrayLike, n_classes: int) -> Floats:
+        """Return the scores (n_texts, n_classes) of each text, in sorted order of the groups.
+
+        The labels must be codes below `n_classes`; those that were not fitted get -inf.
+        """
+        texts, _ = self._validated(X, groups)
+        found: Floats = self.fit_.by_class(self.fit_.text_scores(texts), n_classes)
+        return found
+
+    def predict(self, X: ArrayLike, groups: ArrayLike | None = None) -> NDArray[Any]:
+        """Return the predicted label (n_tokens,) of each token's text."""
+        scores = with_reference(self._scores(X, groups).T, len(self.classes_))
+        found: NDArray[Any] = self.classes_[scores.argmax(axis=0)]
+        return found
+
+    def _scores(self, X: ArrayLike, groups: ArrayLike | None) -> Floats:
+        """Return the scores (n_tokens, n_out) of each token's text, in the order of X."""
+        texts, order = self._validated(X, groups)
+        of_tokens: Floats = self.fit_.text_scores(texts)[texts.text]
+        scores = np.empty_like(of_tokens)
+        scores[order] = of_tokens
+        return scores
+
+    def _validated(
+        self, X: ArrayLike | LazyRows, groups: ArrayLike | None
+    ) -> tuple[TokensOfTexts, Codes]:
+        """Return the validated tokens sorted by text, and the row (n_tokens,) of X of each."""
+        check_is_fitted(self)
+        if isinstance(X, LazyRows):
+            return _texts(X, base.units_of(X, groups))
+        rows = validate_data(self, X, dtype=[np.float64, np.float32], reset=False)
+        return _texts(rows, base.units_of(rows, groups))
+
+
+@dataclass(eq=False, repr=False)
+class AttentionPooledProbe(TextProbe):
     """Logistic regression on the mean of a text's tokens, weighted by softmax(query . token).
 
     Without groups each row is a text of its own, and the probe is plain logistic regression.
@@ -243,12 +401,6 @@ class AttentionPooledProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc
     (['up', 'up', 'down', 'down', 'up', 'up'], [1.0, 0.0, 0.0, 1.0, 1.0, 0.0])
     """
 
-    C: float | Sequence[float] = POOLED_C
-    folds: int = 5
-    max_iter: int = 1000
-    random_state: int = 0
-    device: str = "cpu"
-
     @without_tf32()
     def fit(
         self,
@@ -275,27 +427,8 @@ class AttentionPooledProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc
             DataError: A text has two labels, there is only one class, the labels have several
                 types, or there are fewer groups than folds.
         """
-        at_least(self, folds=2, max_iter=1, random_state=0)
         grid = np.array(positive_grid("C", self.C))
-        rows, self.classes_, codes = base.labelled_rows(self, X, y)
-        texts, order = _texts(rows, base.units_of(rows, groups))
-        texts = replace(
-            texts, typical=None if typical is None else typical[order], device=self.device
-        )
-        token_codes = codes[order]
-        text_codes = token_codes[texts.starts]
-        differs = np.flatnonzero(token_codes != text_codes[texts.text])
-        if len(differs):
-            token = differs[0]
-            first = self.classes_[text_codes[texts.text[token]]]
-            other = self.classes_[token_codes[token]]
-            raise DataError(
-                f"The tokens of one text have the labels {first} and {other}. Give all tokens of a "
-                "text the same label, or use a kind of probe that predicts each token by itself."
-            )
-        text_units = np.arange(len(text_codes))
-        if units is not None:
-            text_units = base.units_of(rows, units)[order][texts.starts]
+        texts, text_codes, text_units = self.read_texts(X, y, groups, typical, units)
         best = 0
         if len(grid) > 1:
             folds = group_folds(text_codes, text_units, self.folds, self.random_state)
@@ -320,28 +453,6 @@ class AttentionPooledProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         """Return the fit at one C, with the other parameters of this probe."""
         return fit_attention(texts, codes, C, self.max_iter, self.random_state)
 
-    def decision_function(self, X: ArrayLike, groups: ArrayLike | None = None) -> Floats:
-        """Return the class scores (n_tokens, n_classes) of the text that each token belongs to.
-
-        For two classes, return only the score (n_tokens,) of the second.
-        """
-        scores = self._scores(X, groups)
-        return scores[:, 0] if len(self.classes_) == 2 else scores
-
-    def class_scores(self, X: ArrayLike, groups: ArrayLike, n_classes: int) -> Floats:
-        """Return the scores (n_texts, n_classes) of each text, in sorted order of the groups.
-
-        The labels must be codes below `n_classes`; those that were not fitted get -inf.
-        """
-        texts, _ = self._validated(X, groups)
-        return self.fit_.by_class(self.fit_.text_scores(texts), n_classes)
-
-    def predict(self, X: ArrayLike, groups: ArrayLike | None = None) -> NDArray[Any]:
-        """Return the predicted label (n_tokens,) of each token's text."""
-        scores = with_reference(self._scores(X, groups).T, len(self.classes_))
-        found: NDArray[Any] = self.classes_[scores.argmax(axis=0)]
-        return found
-
     def attention(self, X: ArrayLike, groups: ArrayLike | None = None) -> Floats:
         """Return the attention weight (n_tokens,) of each token; the weights of a text sum to 1."""
         texts, order = self._validated(X, groups)
@@ -349,22 +460,10 @@ class AttentionPooledProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         weights[order] = texts.pool(texts.tokens @ self.query_)
         return weights
 
-    def _scores(self, X: ArrayLike, groups: ArrayLike | None) -> Floats:
-        """Return the scores (n_tokens, n_out) of each token's text, in the order of X."""
-        texts, order = self._validated(X, groups)
-        scores = np.empty((len(order), len(self.intercept_)))
-        scores[order] = self.fit_.text_scores(texts)[texts.text]
-        return scores
 
-    def _validated(self, X: ArrayLike, groups: ArrayLike | None) -> tuple[TokensOfTexts, Codes]:
-        """Return the validated tokens sorted by text, and the row (n_tokens,) of X of each."""
-        check_is_fitted(self)
-        rows = validate_data(self, X, dtype=[np.float64, np.float32], reset=False)
-        return _texts(rows, base.units_of(rows, groups))
-
-
-def _texts(X: Features, groups: NDArray[np.generic]) -> tuple[TokensOfTexts, Codes]:
+def _texts(X: Any, groups: NDArray[np.generic]) -> tuple[TokensOfTexts, Codes]:
     """Return the tokens sorted by text, and the original row (n_tokens,) of each of them."""
     _, text_of_row = np.unique(groups, return_inverse=True)
     order = np.argsort(text_of_row, kind="stable")
-    return TokensOfTexts(X[order], text_of_row[order]), order
+    tokens = X.select(order) if isinstance(X, LazyRows) else X[order]
+    return TokensOfTexts(tokens, text_of_row[order]), order

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sized
 from dataclasses import dataclass, field
 from numbers import Number
 from typing import Any, ClassVar, Self
@@ -123,7 +123,7 @@ def warn_if_flat(weights: Floats) -> None:
         )
 
 
-def units_of(X: Features, groups: ArrayLike | None) -> NDArray[Any]:
+def units_of(X: Sized, groups: ArrayLike | None) -> NDArray[Any]:
     """Return the groups (n_samples,) as an array; without groups each row is its own group.
 
     Raises:

@@ -74,6 +74,32 @@ def at_least(estimator: Any, **lower_bounds: int) -> None:
             raise ConfigError(f"{name} is {value!r}, but must be an integer of at least {bound}.")
 
 
+def parse_rule(text: str) -> tuple[str, float]:
+    """Return name and number of a rule such as `rolling:10`; the number is 0 if it has none.
+
+    Raises:
+        UnknownNameError: The rule does not exist.
+        ConfigError: The number is missing, superfluous, too small, or no number.
+
+    >>> parse_rule("softmax:0.5"), parse_rule("max")
+    (('softmax', 0.5), ('max', 0.0))
+    """
+    name, _, number = text.partition(":")
+    if name not in RULES:
+        raise UnknownNameError(f"Unknown rule {text!r} of aggregate. {nearest(name, RULES)}")
+    try:
+        value = float(number or 0)
+    except ValueError:
+        value = math.nan
+    is_fraction = name == "rolling" and value % 1 != 0
+    if bool(number) != bool(RULES[name]) or not RULES[name] <= value < math.inf or is_fraction:
+        raise ConfigError(
+            f"{text!r} is no rule of aggregate. Give {{rolling: N}} an integer of at least 1, "
+            f"{{softmax: T}} a number of at least {RULES['softmax']}, and other rules no number."
+        )
+    return name, value
+
+
 if TYPE_CHECKING:
     from sklearn.base import BaseEstimator
 
@@ -82,6 +108,13 @@ C_GRID = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
 ALPHAS = (1.0, 10.0, 100.0, 1e3, 1e4)
 MLP_ALPHAS = (0.1, 1.0, 10.0)
 POOLED_C = (1e-2, 1e-1, 1.0, 10.0)
+
+# Rules by which a probe of tokens scores a text, with the smallest value of their number; 0 if they
+# have none. See `probekit.probes.aggregation`.
+_LEAST = {"mean": 0, "max": 0, "rolling": 1, "softmax": 1e-3, "multimax": 0, "attention": 0}
+RULES: Mapping[str, float] = MappingProxyType(_LEAST)
+OWN_WEIGHTS = frozenset({"multimax", "attention"})  # rules that need a probe of tokens of their own
+AGGREGATE = ("mean", "max", "rolling:10", "softmax:1")
 
 Option: TypeAlias = bool | int
 Task = Literal["classification", "regression", "tree", "text"]
@@ -280,6 +313,15 @@ _ROWS = (
         grid=("C", POOLED_C),
         logits=True,
         offers=("scores",),
+    ),
+    ProbeKind(
+        "aggregated",
+        "Logistic regression on tokens, whose scores a rule combines into a score of the text.",
+        "probekit.probes.kinds.aggregated:AggregatedProbe",
+        task="text",
+        grid=("C", C_GRID),
+        logits=True,
+        offers=("scores", "probabilities", "alarms"),
     ),
 )
 KINDS: Mapping[str, ProbeKind] = MappingProxyType({kind.name: kind for kind in _ROWS})

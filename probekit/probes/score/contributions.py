@@ -419,4 +419,5 @@ def has_rare_class(parts: ClassParts, resamples: metrics.Resamples) -> bool:
 
     Groups are counted by their effective number, which is small if a few have most of the rows.
     """
-    return bool(class_spread(parts, resamples).n_effective.min() < resamples.n_effective / 2)
+    n_effective = class_spread(parts, resamples).n_effective.min()
+    return bool(n_effective < resamples.n_effective / 2 - 1e-9)  # two equal classes are not rare

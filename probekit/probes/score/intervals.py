@@ -224,7 +224,8 @@ def _korn_graubard(
         widening: the factor that the variance contains; see `Resamples`.
         level: the rate at which the interval may miss the true share.
     """
-    if variance * n_rows < 1e-12:  # all groups have the same share, up to rounding
+    # All groups have the same share, up to rounding. At 0 or 1, only weights of folds differ.
+    if min(variance * n_rows, share, 1 - share) < 1e-12:
         n_effective = n_units / widening**2
     else:
         # Fewer degrees of freedom: the t quantile of the units is wider than that of the rows.

@@ -120,7 +120,7 @@ def fit_columns(
     row_weights = np.ones(len(X), dtype=bool) if weights is None else weights
     shares = [(fold_of_row != fold) * row_weights for fold in range(n_folds)]
     solver = Solver(X, [*shares, row_weights], typical=typical)
-    paths = _paths(solver, columns, grid, tuning, report)
+    paths = search_paths(solver, columns, grid, tuning, report)
     held_out = _held_out(X, paths, fold_of_row)
     # `best` holds the index in the grid of the best C of each column.
     if tuning.judge is None:
@@ -144,7 +144,7 @@ def fit_columns(
     ]
 
 
-def _paths(
+def search_paths(
     solver: Solver,
     columns: Sequence[Codes],
     grid: Sequence[float],

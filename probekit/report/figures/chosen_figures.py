@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
+from plotly.subplots import make_subplots
 
 from probekit.amounts import format_number
 from probekit.probes.targets import WITHIN
@@ -114,6 +117,33 @@ def scatter_plane(rows: pd.DataFrame, method: str) -> go.Figure:
     figure.update_xaxes(title_text=rows["axis_x"].iloc[0])
     figure.update_yaxes(title_text=rows["axis_y"].iloc[0])
     return figure
+
+
+def flagged_curves(rows: pd.DataFrame) -> go.Figure:
+    """Return median score (above) and share of flagged texts (below) by number of tokens read.
+
+    Args:
+        rows: `label`, `tokens`, `score`, `share` and `n_texts` for each label and number of tokens.
+    """
+    figure = make_subplots(2, 1, shared_xaxes=True, vertical_spacing=0.06)
+    for number, (label, points) in enumerate(rows.groupby("label", sort=False)):
+        name, n = plotly_text(class_label(str(label))), points["n_texts"].iloc[0]
+        line = {"color": series_marker(number + 1, 8)["color"], "width": 2, "shape": "hv"}
+        shared: dict[str, Any] = {
+            "x": points["tokens"].tolist(),
+            "name": f"{name} (n = {n:,})",
+            "line": line,
+        }
+        shared |= {"mode": "lines", "legendgroup": name, "col": 1}
+        for row, column in enumerate(("score", "share"), 1):
+            figure.add_scatter(y=points[column].tolist(), row=row, showlegend=row == 1, **shared)
+    style = LEVELS["chance"]
+    line = {"color": style.colour, "dash": style.dash, "width": style.width}
+    figure.add_hline(y=0, line=line, row=1)
+    figure.update_xaxes(title_text="tokens read", row=2)
+    figure.update_yaxes(title_text="median score", row=1)
+    figure.update_yaxes(title_text="share flagged", range=[0, 1.04], row=2)
+    return figure.update_layout(template=TEMPLATE)
 
 
 def direction_map(rows: pd.DataFrame) -> go.Figure:

@@ -324,6 +324,22 @@ def chosen_parts(run_dir: Path, table: pd.DataFrame, v: Verdict) -> Iterator[Fig
             )
     if cosines is not None:
         yield _cosine_part(cosines, v.best.probe, REFITTED if v.is_nested else "")
+    flagged = page_table(run_dir, "flagged.csv")
+    if flagged is not None:
+        label = class_label(str(table["positive"].iloc[0]))
+        yield FigurePart(
+            "Score by token, and texts flagged",
+            figure_json(chosen_figures.flagged_curves(flagged)),
+            f"Held-out texts, by {probe}. Above: median score of the texts of a label up to each "
+            "token. Below: share of them that are flagged within this number of tokens: whose "
+            f"score up to one of these tokens is above 0 and predicts {label}.",
+            "; ".join(
+                f"{class_label(str(name))}: {percent(points['share'].iloc[-1])} of "
+                f"{points['n_texts'].iloc[0]:,} texts within {points['tokens'].iloc[-1]:,} tokens"
+                for name, points in flagged.groupby("label", sort=False)
+            ),
+            height=24,
+        )
 
 
 def _neuron_part(table: pd.DataFrame, v: Verdict) -> FigurePart:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,7 @@ from probekit.report.sentences.tables import (
     comparison_table,
     features_tables,
     monitor_table,
+    rules_table,
     site_tables,
     stack_table,
 )
@@ -67,6 +68,11 @@ CHOSEN_MINUS_RULE = (
     "Chosen minus …: the reported score minus that of the row. An interval excludes 0 exactly if "
     "its p < 0.05; * significant after adjustment: for the comparisons named in advance, or else "
     "for all comparisons."
+)
+RULES = (
+    "* selected by cross-validation. Scores of {n_texts:,} texts by probes fitted without them, "
+    "with 95 % intervals over groups; each rule has its best C. AUROC at equal length: of as many "
+    "texts of both labels at each length. Correlation with length: rank correlation within labels."
 )
 FEATURES = (
     "At {site}, where k-sparse probes have their best cross-validated score{over_folds}; a probe "
@@ -162,7 +168,7 @@ def report_page(run_dir: Path) -> str:
     if causes is not None:
         sections.append(causes_section(run_dir, causes, _layers(table)))
     sections += [page.PageSection(part.title, [part]) for part in shown[1:]]
-    sections += [*_monitor(run_dir), *_stack(run_dir)]
+    sections += _of_tables(run_dir)
     sections += _sites(run_dir, record, table, paths)
     if folded:
         sections.append(page.PageSection("More figures", folded, "folds"))
@@ -228,21 +234,21 @@ def _sites(
     yield page.PageSection("All sites", items)
 
 
-def _monitor(run_dir: Path) -> Iterator[page.PageSection]:
-    """Yield the section with the thresholds of a monitor, if there is one."""
-    monitor = page_table(run_dir, "monitor.csv")
-    if monitor is not None:
-        items: list[page.Item] = [monitor_table(monitor), page.Paragraph(MONITOR, "note")]
-        yield page.PageSection("Thresholds of the monitor", items)
+# Tables of the page that have a section of their own: file, title, table and note.
+_SECTIONS: Sequence[tuple[str, str, Callable[[pd.DataFrame], ResultTable], str]] = (
+    ("monitor.csv", "Thresholds of the monitor", monitor_table, MONITOR),
+    ("stack.csv", "Stack of all sites", stack_table, STACK),
+    ("aggregation.csv", "Rules that score a text", rules_table, RULES),
+)
 
 
-def _stack(run_dir: Path) -> Iterator[page.PageSection]:
-    """Yield the section with the scores of a stack of all sites, if there is one."""
-    stack = page_table(run_dir, "stack.csv")
-    if stack is not None:
-        note = STACK.format(n=stack["n_sites"].iloc[0])
-        items: list[page.Item] = [stack_table(stack), page.Paragraph(note, "note")]
-        yield page.PageSection("Stack of all sites", items)
+def _of_tables(run_dir: Path) -> Iterator[page.PageSection]:
+    """Yield a section for each of these tables that the run has."""
+    for file, title, drawn, note in _SECTIONS:
+        table = page_table(run_dir, file)
+        if table is not None:
+            words = page.Paragraph(note.format(**table.iloc[0]), "note")
+            yield page.PageSection(title, [drawn(table), words])
 
 
 def _features(run_dir: Path, v: Verdict) -> Iterator[page.PageSection]:

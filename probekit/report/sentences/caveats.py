@@ -36,7 +36,7 @@ _WRONG = (
 # The score may be right, but have another reason.
 _OTHERWISE = (
     "achieved-fpr majority random_weights nowhere-better word_identity n_grams bag_of_words "
-    "neighbouring_words length embedding control length-leads"
+    "neighbouring_words length embedding control length-leads length-of-rule"
 )
 # The score may be imprecise.
 _IMPRECISE = (
@@ -84,6 +84,11 @@ LENGTH_LEADS = (
 )
 LENGTH_IS_COMPARED = (
     "Length is associated with the label: compare the score with that of the length alone."
+)
+LENGTH_OF_RULE = (
+    "The score of a text by the rule {0} is correlated with its length (within labels {3}); a "
+    "maximum grows with length. The AUROC is {1}, at equal length {2}: choose thresholds on texts "
+    "as long as those that are monitored."
 )
 NOWHERE_BETTER = (
     "The {metric} of the {probe} probe{position} is {nowhere} significantly better than that of "
@@ -166,6 +171,10 @@ def _found(v: Verdict, record: RunRecord) -> Iterator[Caveat]:
     doubts = [one for one in record.data.findings if one.level != "info" or one.code in shown]
     if v.length_leads and all(doubt.code != "length" for doubt in doubts):
         yield Caveat("length-leads", LENGTH_LEADS)
+    if v.length_of_rule is not None:
+        rule, *estimates = v.length_of_rule
+        numbers = (format_number(*one) for one in estimates)
+        yield Caveat("length-of-rule", LENGTH_OF_RULE.format(rule, *numbers))
     yield from (_edge(edge, v) for edge in v.edges)
     if v.unconverged is not None:
         yield Caveat("unconverged", _unconverged(v.unconverged))

@@ -23,6 +23,7 @@ from probekit.report.texts import class_label
 from probekit.results.record import BY_WORD, Control
 from probekit.results.selection import site_with_head
 from probekit.results.table import (
+    OF_RULES,
     SAME_FEATURES,
     concatenated,
     metric_name,
@@ -360,6 +361,23 @@ def _cell_texts(column: str, row: Mapping[str, Any]) -> tuple[str, str]:
 MOST_FEATURES = 20  # shown without unfolding the table
 
 
+def rules_table(rules: pd.DataFrame) -> ResultTable:
+    """Return the rules by which an aggregated probe may score a text, in the order of the file.
+
+    Args:
+        rules: rows of aggregation.csv.
+    """
+    metric = metric_name(str(rules["metric"].iloc[0]))
+    headings = ("rule", f"{metric}, cross-validated", *OF_RULES.values(), "texts of equal length")
+    rows = []
+    for _, row in rules.iterrows():
+        limits = [[row[name + end] for end in ("", "_low", "_high")] for name in OF_RULES]
+        name = row["rule"] + (" *" if row["is_selected"] else "")
+        numbers = [format_number(row["value"]), *(format_number(*one) for one in limits)]
+        rows.append((name, *numbers, f"{row['n_equal']:,.0f}"))
+    return ResultTable("Rules that score a text", headings, rows, css="narrow")
+
+
 def features_tables(features: pd.DataFrame) -> list[ResultTable]:
     """Return the features that k-sparse probes selected, best first; from the 21st in a second one.
 
@@ -389,9 +407,9 @@ def features_tables(features: pd.DataFrame) -> list[ResultTable]:
 
 
 STACK = (
-    "The stack is a probe of the scores of all {n} sites. Scores of its training rows are those of "
-    "probes that were not fitted on the row. The single site was chosen by cross-validation, "
-    "without the test rows."
+    "The stack is a probe of the scores of all {n_sites} sites. Scores of its training rows are "
+    "those of probes that were not fitted on the row. The single site was chosen by "
+    "cross-validation, without the test rows."
 )
 
 

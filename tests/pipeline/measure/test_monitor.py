@@ -78,6 +78,24 @@ def test_thresholds_are_those_of_the_chosen_probe_on_the_negatives(monitored, pl
     assert pd.DataFrame(saved).equals(table[list(saved[0])])
 
 
+@pytest.mark.parametrize("colour", ["black", "red"])
+def test_thresholds_of_an_aggregated_probe_are_those_of_whole_texts(write, colour):
+    rules = ("probe.aggregate=[mean, max]", "tokens.position={at: all}")
+    result, texts = write.run(*monitor(colour), *rules), negatives(colour)["text"].tolist()
+    probe = load_probe(result.folder / MONITOR)
+    tested = write.rows.iloc[prepare(write.load(*QUICK)).splits[0].test]
+    for row in result.monitor.to_dict("records"):
+        found = apply_probe(probe, texts, threshold=row["fpr"])
+        assert abs(sum(one.answer.alarm for one in found) - row["false_positives"]) <= 1
+        assert (row["n_negatives"], row["n_groups"]) == (144, 72)
+        found = apply_probe(probe, tested["text"].tolist(), threshold=row["fpr"])
+        raised = pd.Series([one.answer.alarm for one in found], index=tested.index)
+        is_positive = tested["label"] == probe.facts.positive
+        assert raised[is_positive].mean() == pytest.approx(row["tpr"])
+        assert raised[~is_positive].mean() == pytest.approx(row["test_fpr"])
+    assert result.monitor["tpr"].max() > 0.5
+
+
 def test_python_and_the_page_show_the_thresholds(monitored, planted):
     result, _ = monitored
     assert result.monitor["fpr"].tolist() == list(RATES)

@@ -23,6 +23,7 @@ import probekit
 from probekit.errors import ConfigError, DataError
 from probekit.experiment.probe import KindSection
 from probekit.probes.kinds import base, registry
+from probekit.probes.kinds.aggregated import AggregatedProbe
 from probekit.probes.kinds.attention_pooled import AttentionPooledProbe
 from probekit.probes.kinds.class_means import LdaProbe, MassMeanProbe, NearestMeanProbe
 from probekit.probes.kinds.k_sparse import KSparseProbe
@@ -57,6 +58,7 @@ AT_NIGHT = [
     LinearProbe(C=0.1, class_weight="balanced"),
     KSparseProbe(k=2, folds=2),
     AttentionPooledProbe(folds=2),
+    AggregatedProbe(folds=2, aggregate=("multimax", "attention")),
 ]
 BY_DAY = [
     LinearProbe(C=0.1),
@@ -72,6 +74,7 @@ BY_DAY = [
     KSparseProbe(k=2, C=0.1),
     MlpProbe(hidden=16, alpha=1.0),
     AttentionPooledProbe(C=0.1),
+    AggregatedProbe(C=0.1, folds=2),
 ]
 CLASSIFIERS = [*BY_DAY, *AT_NIGHT]
 TUNED_MLP = MlpProbe(hidden=16, alpha=(0.1, 1.0), folds=2)
@@ -250,7 +253,7 @@ def test_penalties_that_are_not_distinct_positive_numbers_are_refused(values, re
 
 
 GRIDS = [*((kind, "C" if hasattr(kind(), "C") else "alpha") for kind in PENALISED)]
-GRIDS.append((AttentionPooledProbe, "C"))
+GRIDS += [(AttentionPooledProbe, "C"), (AggregatedProbe, "C")]
 Y, EYE, POINTS = [0, 1, 0, 1], np.eye(4), np.zeros((3, 1))
 NAMES = ["pos", "neg", "pos", "neg"]
 

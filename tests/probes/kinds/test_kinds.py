@@ -14,7 +14,11 @@ from sklearn.preprocessing import StandardScaler
 
 from probekit.probes.data import group_folds
 from probekit.probes.kinds import attention_pooled, class_means
-from probekit.probes.kinds.attention_pooled import AttentionPooledProbe, TokensOfTexts, _Objective
+from probekit.probes.kinds.attention_pooled import (
+    AttentionPooledProbe,
+    PooledObjective,
+    TokensOfTexts,
+)
 from probekit.probes.kinds.class_means import LdaProbe, MassMeanProbe, within_covariance
 from probekit.probes.kinds.k_sparse import KSparseProbe, best_features
 from probekit.probes.kinds.logistic import LinearProbe
@@ -266,7 +270,7 @@ def test_layers_of_the_mlp_answer_as_scikit_learns_network_on_scaled_rows(classe
 def test_the_gradient_is_that_of_the_objective(codes):
     generator = np.random.default_rng(0)
     tokens, text = generator.normal(size=(12, 3)), np.repeat(np.arange(4), [1, 5, 2, 4])
-    objective = _Objective(TokensOfTexts(tokens, text), np.array(codes), C=0.5)
+    objective = PooledObjective(TokensOfTexts(tokens, text), np.array(codes), C=0.5)
     point = generator.normal(size=len(objective.start(generator)))
     error = check_grad(lambda x: objective(x)[0], lambda x: objective(x)[1], point)
     assert error < 1e-6

@@ -5,9 +5,10 @@ import pytest
 from scipy.stats import binomtest, t
 
 from probekit.probes.score import intervals, metrics
-from probekit.probes.score.intervals import degrees_of_freedom, jackknife_interval
+from probekit.probes.score.intervals import degrees_of_freedom, jackknife_interval, score_interval
 from probekit.probes.score.metric_table import METRICS, SHARE, UNBOUNDED, metric_functions
 from probekit.probes.score.metrics import ClassPredictions, NumberPredictions, Resamples, r2
+from probekit.probes.score.scored import parts_of
 
 
 def of_correct(correct, groups):
@@ -56,6 +57,21 @@ def test_an_accuracy_of_1_or_0_has_an_interval_as_wide_as_its_groups_allow(corre
     limits = binomtest(8 * correct, 8).proportion_ci(0.95, method="exact")
     assert (found.low, found.high) == pytest.approx((limits.low, limits.high))
     assert width(found) > 0.3
+
+
+@pytest.mark.parametrize("n_rows", [190, 199])
+def test_an_auroc_of_1_has_the_same_interval_in_one_fold_and_in_several(n_rows):
+    rows = np.arange(n_rows)
+    truth, resamples = rows % 2, Resamples.leave_one_out(rows)
+    scores = np.column_stack([np.zeros(n_rows), 2.0 * truth - 1])
+
+    def interval(folds):
+        given = ClassPredictions.of_scores(truth, scores, True, folds, positive=1)
+        values = metric_functions("class", OFFERS["class"])["auroc"](given, resamples)
+        return score_interval(values, resamples, (0, 1), parts_of("auroc", [given]))
+
+    assert interval(rows // 2 % 7).low == pytest.approx(interval(None).low, abs=1e-9)
+    assert interval(None).low > 0.94
 
 
 def test_groups_of_one_row_give_nearly_the_exact_binomial_interval():
