@@ -15,7 +15,7 @@ PACKAGE = Path(__file__).parents[1] / "probekit"
 BUDGETS = {
     "report": 8173,
     "pipeline": 7404,
-    "probes": 6501,
+    "probes": 6503,
     "model": 4650,
     "activations": 2633,
     "cli": 2141,

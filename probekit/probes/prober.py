@@ -255,6 +255,9 @@ class Prober:
                 )
                 if self.settings.reads == "classes":
                     test = test[np.isin(one.data.y[test], one.data.y[train])]
+                    # The scores of all folds are concatenated, so that they need the same classes.
+                    if self.is_nested and {*one.data.y[train]} != {*one.data.y[one.data.train]}:
+                        return None
                 splits.append(one.data.at(rows, new[train], new[test]))
             settings = replace(self.settings, fit_rows=fit_rows and ceil(fit_rows * share))
             sample = Prober(splits[: self.n_splits], settings, splits[self.n_splits :])

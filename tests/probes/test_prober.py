@@ -286,6 +286,15 @@ def test_each_outer_fold_has_the_validation_score_and_the_c_of_its_own_split():
     assert nested().resamples_of("logistic").widening == WIDER_OVER_FOLDS
 
 
+def test_there_is_no_sample_in_which_folds_have_different_classes():
+    labels = DATA.y.copy()
+    labels[[10, 160]] = "odd"  # in one training set of three there is only one of them, or both
+    samples = [nested(replace(DATA, y=labels)).sample(size) for size in (100, 200, 300)]
+    for prober in [found[0] for found in samples if found is not None]:
+        assert {*prober.data.y} == {*DATA.y}  # none has the label, or all have it
+    assert None in samples
+
+
 def test_test_labels_of_an_outer_fold_choose_nothing_in_it():
     X, y = signal(0.3), DATA.y.copy()
     y[outer_fold == 1] = np.random.default_rng(5).permutation(y[outer_fold == 1])
