@@ -150,6 +150,25 @@ class MonitorSection(Section):
         return unique_items(rates)
 
 
+class LeakageSection(Section):
+    """Scores of the chosen probe on test texts without cues, words that may reveal the label."""
+
+    drop: str = Field(
+        min_length=1,
+        examples=["words.txt", "spans"],
+        description="the cues: a file in `data.root` with a word or phrase in each line, or "
+        "`spans` for the labelled spans of the data",
+    )
+    draws: int = Field(
+        5,
+        ge=1,
+        le=100,
+        description="number of random draws of as many other words, whose scores are compared",
+    )
+
+    _file_is_local = field_validator("drop")(local_file)
+
+
 class Experiment(SettingsFile):
     """One experiment: a question, a model, labelled data, and the settings of the probes.
 
@@ -166,6 +185,7 @@ class Experiment(SettingsFile):
     capture: CaptureSection = CaptureSection()
     probe: ProbeSection = ProbeSection()
     monitor: MonitorSection | None = None
+    leakage: LeakageSection | None = None
     attention: AttentionSection = AttentionSection()
     interventions: Interventions = ()
     measure: Measures = ()
@@ -343,14 +363,30 @@ class Experiment(SettingsFile):
         has_reply = data.columns.reply is not None
         pools = any(kind.kind == "attention_pooled" for kind in self.probe.kinds)
         check_probe(self.probe, data.positive, self.split, is_split=data.is_split)
-        if self.monitor is not None and self.split.folds is not None:
-            raise rule_error(
-                "`monitor` needs a single test set, without `split.folds` and `split.leave_out`",
-                "monitor",
-            )
         tasks = {spec.task for kind in self.probe.kinds for spec in kind.specs}
-        if self.monitor is not None and tasks != {"classification"}:
-            raise rule_error("`monitor` needs kinds of probe that classify each row", "monitor")
+        for key in ("monitor", "leakage"):
+            if getattr(self, key) is not None and self.split.folds is not None:
+                raise rule_error(
+                    f"`{key}` needs a single test set, without `split.folds` and `split.leave_out`",
+                    key,
+                )
+            if getattr(self, key) is not None and tasks != {"classification"}:
+                raise rule_error(f"`{key}` needs kinds of probe that classify each row", key)
+        is_at_span = position.at in ("span", "word")
+        if self.leakage is not None:
+            if tokens.chat or "all" in (position.at, position.pieces) or position.at == "index":
+                raise rule_error(
+                    "`leakage` needs one row per text, at a word that keeps its place: not `tokens.chat`, "
+                    "`at: all`, `at: index` or `pieces: all`",
+                    "leakage",
+                )
+            has_spans = data.has_words or data.columns.start is not None
+            if self.leakage.drop == "spans" and (is_at_span or not has_spans):
+                raise rule_error(
+                    "`drop: spans` requires `data.columns.start` and `end`, and a position outside of "
+                    "the span, such as `at: last`",
+                    "leakage.drop",
+                )
         if self.split.word_disjoint and tokens.sweep:
             raise rule_error(
                 "`word_disjoint` requires a single position: the words of a sweep differ by offset",
@@ -375,9 +411,7 @@ class Experiment(SettingsFile):
                 "`data.columns.reply`, or use `at: assistant_last`",
                 "tokens.position.at",
             )
-        if position.at in ("span", "word") and not (
-            data.has_words or data.columns.start is not None
-        ):
+        if is_at_span and not (data.has_words or data.columns.start is not None):
             raise rule_error(
                 f"tokens.position.at is {position.at!r}, but data.columns has no `start` and `end`",
                 "tokens.position.at",

@@ -30,6 +30,7 @@ from probekit.pipeline.experiment.run_job import RunJob
 from probekit.pipeline.experiment.source import Source, model_source
 from probekit.pipeline.intervene.run import write_causes
 from probekit.pipeline.measure.choices import chosen_sites
+from probekit.pipeline.measure.leakage import write_leakage
 from probekit.pipeline.measure.probers import (
     make_probers,
     probing_bytes,
@@ -176,6 +177,7 @@ def run_source(
                 folder, source, probers, results, table, watched, n_workers, expected
             )
             write_monitor(folder, source, probers, table, cache_root, watched)
+            write_leakage(folder, source, probers, table, cache_root, watched)
             if experiment.probe.layers == "stack":
                 write_stack(folder, source, probers, results, table)
             prompts = _write_attention(source, folder)
@@ -317,6 +319,7 @@ def _over_training(
             "model": model.model_copy(update={**weights, "random_weights": 0}),
             "probe": experiment.probe.model_copy(update=_LEFT_OUT),
             "monitor": None,
+            "leakage": None,
             "attention": AttentionSection(),
             "interventions": (),
             "measure": (),

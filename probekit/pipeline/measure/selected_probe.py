@@ -41,7 +41,7 @@ from probekit.files import as_store_error, csv_text
 from probekit.lazy_rows import LazyRows
 from probekit.model.sites.catalogue import describe
 from probekit.model.sites.sites import SiteConcatenation, SiteSelection
-from probekit.pipeline.capture.captures import capture_negatives
+from probekit.pipeline.capture.captures import capture_further
 from probekit.pipeline.experiment.rows import Probed, Rows
 from probekit.pipeline.experiment.source import ModelSource, Source
 from probekit.pipeline.measure.run_folder import RunFolder, probe_path
@@ -222,7 +222,10 @@ def write_monitor(
     prober, offset = probers[position], source.rows.positions[position].offset
     kind = str(row["probe"])
     probe = SavedProbe.load(probe_path(folder.path, offset, site.text, kind))
-    negatives = capture_negatives(source, (site,), cache_root=cache_root, watcher=watcher)
+    assert source.rows.negatives is not None
+    negatives = capture_further(
+        source, source.rows.negatives, (site,), cache_root=cache_root, watcher=watcher
+    )
     positive, tested = prober.positive, prober.test_rows
     assert positive is not None  # of two labels it is the rarer one
     scores = [probe.scores(X) for _, X in negatives.block(site, position).blocks()]

@@ -30,11 +30,13 @@ from probekit.report.sentences.caveats import caveats
 from probekit.report.sentences.method import method, size_words
 from probekit.report.sentences.tables import (
     CHOSEN_MINUS,
+    LEAKAGE,
     MONITOR,
     RULE,
     STACK,
     comparison_table,
     features_tables,
+    leakage_table,
     monitor_table,
     site_tables,
     stack_table,
@@ -140,7 +142,7 @@ def report_page(run_dir: Path) -> str:
     """
     config = load_config(run_dir / "config.yaml")
     record = open_record(run_dir)
-    settings = [config.get(name) for name in ("model", "activations", "data", "monitor")]
+    settings = [config.get(name) for name in ("model", "activations", "data", "monitor", "leakage")]
     paths = MachinePaths.of(*settings, record.model.source)
     record = paths.hide_in(record)
     v = record.verdict
@@ -162,7 +164,7 @@ def report_page(run_dir: Path) -> str:
     if causes is not None:
         sections.append(causes_section(run_dir, causes, _layers(table)))
     sections += [page.PageSection(part.title, [part]) for part in shown[1:]]
-    sections += [*_monitor(run_dir), *_stack(run_dir)]
+    sections += [*_monitor(run_dir), *_stack(run_dir), *_leakage(run_dir)]
     sections += _sites(run_dir, record, table, paths)
     if folded:
         sections.append(page.PageSection("More figures", folded, "folds"))
@@ -243,6 +245,15 @@ def _stack(run_dir: Path) -> Iterator[page.PageSection]:
         note = STACK.format(n=stack["n_sites"].iloc[0])
         items: list[page.Item] = [stack_table(stack), page.Paragraph(note, "note")]
         yield page.PageSection("Stack of all sites", items)
+
+
+def _leakage(run_dir: Path) -> Iterator[page.PageSection]:
+    """Yield the section with the scores on texts without cues, if there is one."""
+    leakage = page_table(run_dir, "leakage.csv")
+    if leakage is not None:
+        note = LEAKAGE.format(**leakage.iloc[0])
+        items: list[page.Item] = [leakage_table(leakage), page.Paragraph(note, "note")]
+        yield page.PageSection("Scores without the cues", items)
 
 
 def _features(run_dir: Path, v: Verdict) -> Iterator[page.PageSection]:
