@@ -376,15 +376,15 @@ class Experiment(SettingsFile):
         if self.leakage is not None:
             if tokens.chat or "all" in (position.at, position.pieces) or position.at == "index":
                 raise rule_error(
-                    "`leakage` needs one row per text, at a word that keeps its place: not `tokens.chat`, "
-                    "`at: all`, `at: index` or `pieces: all`",
+                    "`leakage` needs plain texts with one row each, at a word and not at an index: "
+                    "not `tokens.chat`, `at: all`, `at: index` or `pieces: all`",
                     "leakage",
                 )
             has_spans = data.has_words or data.columns.start is not None
             if self.leakage.drop == "spans" and (is_at_span or not has_spans):
                 raise rule_error(
-                    "`drop: spans` requires `data.columns.start` and `end`, and a position outside of "
-                    "the span, such as `at: last`",
+                    "`drop: spans` requires `data.columns.start` and `end`, and a position that is "
+                    "not the span, such as `at: last`",
                     "leakage.drop",
                 )
         if self.split.word_disjoint and tokens.sweep:

@@ -5,19 +5,20 @@ leakage.csv   the scores, and their differences
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from probekit.activations.records import Location
 from probekit.files import csv_text
-from probekit.lazy_rows import LazyRows
 from probekit.pipeline.capture.captures import capture_further
 from probekit.pipeline.experiment.source import ModelSource, Source
 from probekit.pipeline.measure.run_folder import RunFolder, probe_path
 from probekit.pipeline.measure.selected_probe import find_site
+from probekit.probes.fitters import RowPredictions
 from probekit.probes.prober import Prober
 from probekit.probes.saved_probe import SavedProbe
 from probekit.probes.score.contributions import difference_of_parts
@@ -41,8 +42,7 @@ def write_leakage(
 ) -> None:
     """Write leakage.csv, if the experiment has cues and a probe was selected.
 
-    The probe is not fitted again. Texts without cues are the same in all scores. Accuracy and AUROC
-    follow the main metric, which is left out if it needs a threshold.
+    The probe is not fitted again, and its scores of texts without cues do not change.
 
     Raises:
         StoreError: the file cannot be written.
@@ -57,31 +57,51 @@ def write_leakage(
     further = capture_further(source, dropped, (site,), cache_root=cache_root, watcher=watcher)
     fit = FittedLayers(np.searchsorted(prober.data.classes, probe.classes), probe.layers)
     (spec,) = (one for one in prober.settings.kinds if one.text == kind)
-    n_classes, tested, truth = len(prober.data.classes), prober.rows_of(kind), prober.truth_of(kind)
-    as_read = fit.class_scores(LazyRows.of(source.block(site, position)).select(tested), n_classes)
-    # The scores of the changed texts, shape (1 + n_draws, n_changed, n_classes).
+    n_classes, tested, fitted = len(prober.data.classes), prober.rows_of(kind), prober.saved_rows
+    # The scores (n_test, n_classes) of the texts as they are, without cues, and in each draw.
+    scores = [fit.class_scores(source.block(site, position).select(tested), n_classes)]
     changed = fit.class_scores(further.block(site, position), n_classes)
-    outputs = [as_read]
     for of_variant in changed.reshape(-1, len(dropped.changed), n_classes):
-        outputs.append(as_read.copy())
-        outputs[-1][dropped.changed] = of_variant
-    compared = np.setdiff1d(np.arange(len(tested)), dropped.left_out)
-    fitted = prober.saved_rows
+        scores.append(scores[0].copy())
+        scores[-1][dropped.changed] = of_variant
+    compared, truth = np.delete(np.arange(len(tested)), dropped.left_out), prober.truth_of(kind)
     whole, without, *random = (
-        take(fitted.predictions(spec, truth, one, fitted.column), compared) for one in outputs
+        take(fitted.predictions(spec, truth, one, fitted.column), compared) for one in scores
     )
-    resamples = Resamples.leave_one_out(prober.data.groups[tested[compared]])
+    groups, main = prober.data.groups[tested[compared]], prober.main_metric
     counts = len(random), len(dropped.changed), len(compared), len(dropped.left_out)
-    rows = list[tuple[Any, ...]]()
-    for metric in dict.fromkeys((prober.main_metric, "accuracy", "auroc")):
-        if metric not in metrics_of(whole):
-            continue
-        values = [metrics_of(one)[metric](one, resamples) for one in (whole, without, *random)]
-        pair = values[1], np.mean(values[2:], axis=0)
-        parts = difference_of_parts(parts_of(metric, [without]), parts_of(metric, random))
-        (found,) = paired_differences([pair], resamples, [parts])
-        found = found.within(METRICS[metric].range)
-        scores = float(values[0][0]), found.a, found.b, found.value, found.ci_low, found.ci_high
-        rows.append((metric, *scores, None if rows else found.p, *counts))
+    rows = [(*one, *counts) for one in leakage_rows(whole, without, random, groups, main)]
     content = pd.DataFrame(rows, columns=list(PAGE_TABLES["leakage.csv"]))
     folder.write("leakage.csv", csv_text(content))
+
+
+def leakage_rows(
+    whole: RowPredictions,
+    without: RowPredictions,
+    random: Sequence[RowPredictions],
+    groups: NDArray[np.generic],
+    main_metric: str,
+) -> Iterator[tuple[Any, ...]]:
+    """Yield the rows of leakage.csv, without counts: main metric, accuracy and AUROC.
+
+    The main metric is left out if it needs a threshold. Only its difference has a p-value.
+
+    Args:
+        whole: predictions of the compared texts as they are.
+        without: those without cues.
+        random: those of each draw, without as many other words.
+        groups: groups of the texts, shape (n_compared,).
+        main_metric: name of the main metric.
+    """
+    resamples = Resamples.leave_one_out(groups)
+    for metric in dict.fromkeys((main_metric, "accuracy", "auroc")):
+        if metric not in metrics_of(whole):
+            continue
+        value, a, *b = (
+            metrics_of(one)[metric](one, resamples) for one in (whole, without, *random)
+        )
+        parts = difference_of_parts(parts_of(metric, [without]), parts_of(metric, random))
+        (found,) = paired_differences([(a, np.mean(b, axis=0))], resamples, [parts])
+        found = found.within(METRICS[metric].range)
+        scores = float(value[0]), found.a, found.b, found.value, found.ci_low, found.ci_high
+        yield (metric, *scores, found.p if metric == main_metric else None)

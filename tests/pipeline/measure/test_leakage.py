@@ -9,7 +9,7 @@ from probekit.errors import DataError, MissingError, ProbekitError
 from probekit.pipeline.experiment.finished import inputs_digest
 from probekit.pipeline.experiment.prepare import prepare
 from probekit.results.table import PAGE_TABLES, only
-from tests.pipeline.planted import QUICK, QUICK_SITES, VERBS
+from tests.pipeline.planted import NOUNS, QUICK, QUICK_SITES, VERBS
 
 # Rows as groups: a p-value needs six. At a single site there are no cosines.
 OVERRIDES = (
@@ -50,8 +50,15 @@ def test_without_the_word_that_decides_the_label_the_score_is_that_of_chance(own
 def test_words_that_do_not_decide_the_label_matter_as_little_as_others(own):
     rows = own.rows[own.rows["text"].str.endswith((" was", " is"))]
     rows = rows.assign(label=rows["text"].str.split().str[-1])
-    row = own.run(*with_words(own, "red", rows), page=False).leakage.iloc[0]
-    assert 0 < row["n_changed"] < row["n_test"]
+    # These phrases leave no other word, so that their texts are left out.
+    phrases = [f"the black {noun}" for noun in NOUNS[:6]]
+    overrides = with_words(own, "\n".join(["red", *phrases]), rows)
+    row = own.run(*overrides, page=False).leakage.iloc[0]
+    tested = rows["text"].iloc[prepare(own.load(*overrides)).splits[0].test].str.lower()
+    n_left_out = tested.str.contains("|".join(phrases)).sum()
+    counts = [row["n_changed"], row["n_left_out"], row["n_test"]]
+    assert counts == [tested.str.contains("red").sum(), n_left_out, len(tested) - n_left_out]
+    assert counts[0] < counts[2] < len(tested)
     assert row["value"] == 1
     assert row["difference"] == pytest.approx(0, abs=0.05)
     assert row["p"] > 0.2
