@@ -10,7 +10,7 @@ from itertools import product
 
 import numpy as np
 
-from probekit.pipeline.measure.leakage import leakage_rows
+from probekit.pipeline.measure.selected_probe import leakage_rows
 from probekit.probes.score.metrics import ClassPredictions
 
 DRAWS_OF_WORDS = 5

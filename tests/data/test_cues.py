@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from probekit.data.cues import cue_pattern, dropped_ranges, without
+from probekit.data.words import cue_pattern, dropped_ranges, without
 
 TEXT = "Did he not, ever since, DID NOT she write: notes?"
 

@@ -12,9 +12,9 @@ import numpy as np
 
 from probekit.activations.capture import check_storable
 from probekit.amounts import counted
-from probekit.data.cues import cue_pattern, dropped_ranges, without
 from probekit.data.examples import Dataset, Example, Finding, Turns, rows_of
 from probekit.data.positions import IntArray, RowPlan
+from probekit.data.words import cue_pattern, dropped_ranges, without
 from probekit.errors import CheckpointError, ConfigError, DataError, MissingError, UnknownNameError
 from probekit.experiment.activations import AnyExperiment, RowsSection
 from probekit.experiment.data import DataSection, read_examples, read_negatives
@@ -346,8 +346,11 @@ def _dropped(
     )
     assert len(plans[0].example) == len(examples), "a shorter text has a row, too"
     further = _further(rows, dataset, tokens, plans, [Finding("info", "leakage", message)])
-    indices = {"changed": np.array(changed), "left_out": np.array(left_out, dtype=np.int64)}
-    return DroppedRows(**vars(further), **indices)
+    return DroppedRows(
+        **vars(further),
+        changed=np.array(changed, dtype=np.int64),
+        left_out=np.array(left_out, dtype=np.int64),
+    )
 
 
 def _further(

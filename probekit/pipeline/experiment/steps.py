@@ -30,7 +30,6 @@ from probekit.pipeline.experiment.run_job import RunJob
 from probekit.pipeline.experiment.source import Source, model_source
 from probekit.pipeline.intervene.run import write_causes
 from probekit.pipeline.measure.choices import chosen_sites
-from probekit.pipeline.measure.leakage import write_leakage
 from probekit.pipeline.measure.probers import (
     make_probers,
     probing_bytes,
@@ -39,7 +38,11 @@ from probekit.pipeline.measure.probers import (
 )
 from probekit.pipeline.measure.probing import probe_sites
 from probekit.pipeline.measure.run_folder import RunFolder
-from probekit.pipeline.measure.selected_probe import write_monitor, write_selected_probe
+from probekit.pipeline.measure.selected_probe import (
+    write_leakage,
+    write_monitor,
+    write_selected_probe,
+)
 from probekit.pipeline.measure.significance import (
     difference_rows,
     p_value_rows,
