@@ -150,6 +150,25 @@ class MonitorSection(Section):
         return unique_items(rates)
 
 
+class LeakageSection(Section):
+    """Scores of the chosen probe on test texts without cues, words that may reveal the label."""
+
+    drop: str = Field(
+        min_length=1,
+        examples=["words.txt", "spans"],
+        description="the cues: a file in `data.root` with a word or phrase in each line, or "
+        "`spans` for the labelled spans of the data",
+    )
+    draws: int = Field(
+        5,
+        ge=1,
+        le=100,
+        description="number of random draws of as many other words, whose scores are compared",
+    )
+
+    _file_is_local = field_validator("drop")(local_file)
+
+
 class Experiment(SettingsFile):
     """One experiment: a question, a model, labelled data, and the settings of the probes.
 
@@ -166,6 +185,7 @@ class Experiment(SettingsFile):
     capture: CaptureSection = CaptureSection()
     probe: ProbeSection = ProbeSection()
     monitor: MonitorSection | None = None
+    leakage: LeakageSection | None = None
     attention: AttentionSection = AttentionSection()
     interventions: Interventions = ()
     measure: Measures = ()
@@ -343,18 +363,7 @@ class Experiment(SettingsFile):
         has_reply = data.columns.reply is not None
         pools = [kind.kind for kind in self.probe.kinds if kind.specs[0].task == "text"]
         check_probe(self.probe, data.positive, self.split, is_split=data.is_split)
-        if self.monitor is not None and self.split.folds is not None:
-            raise rule_error(
-                "`monitor` needs a single test set, without `split.folds` and `split.leave_out`",
-                "monitor",
-            )
-        specs = [spec for kind in self.probe.kinds for spec in kind.specs]
-        detect = all(spec.task == "classification" or spec.kind == "aggregated" for spec in specs)
-        if self.monitor is not None and not detect:
-            raise rule_error(
-                "`monitor` needs kinds of probe that classify each row, or `probe.aggregate`",
-                "monitor",
-            )
+        check_further(self)
         if self.split.word_disjoint and tokens.sweep:
             raise rule_error(
                 "`word_disjoint` requires a single position: the words of a sweep differ by offset",
@@ -385,6 +394,38 @@ class Experiment(SettingsFile):
                 "tokens.position.at",
             )
         return self
+
+
+def check_further(experiment: Experiment) -> None:
+    """Raise an error if an experiment with a monitor or cues cannot have them."""
+    data, tokens, position = experiment.data, experiment.tokens, experiment.tokens.position
+    specs = [spec for kind in experiment.probe.kinds for spec in kind.specs]
+    of_rows, rule = {spec.task for spec in specs} == {"classification"}, ", or `probe.aggregate`"
+    of_texts = all(spec.task == "classification" or spec.kind == "aggregated" for spec in specs)
+    for key, fits, other in (("monitor", of_texts, rule), ("leakage", of_rows, "")):
+        if getattr(experiment, key) is None:
+            continue
+        if experiment.split.folds is not None:
+            raise rule_error(
+                f"`{key}` needs a single test set, without `split.folds` and `split.leave_out`", key
+            )
+        if not fits:
+            raise rule_error(f"`{key}` needs kinds of probe that classify each row{other}", key)
+    if experiment.leakage is None:
+        return
+    if tokens.chat or "all" in (position.at, position.pieces) or position.at == "index":
+        raise rule_error(
+            "`leakage` needs plain texts with one row each, at a word and not at an index: "
+            "not `tokens.chat`, `at: all`, `at: index` or `pieces: all`",
+            "leakage",
+        )
+    has_spans = data.has_words or data.columns.start is not None
+    if experiment.leakage.drop == "spans" and (position.at in ("span", "word") or not has_spans):
+        raise rule_error(
+            "`drop: spans` requires `data.columns.start` and `end`, and a position that is not the "
+            "span, such as `at: last`",
+            "leakage.drop",
+        )
 
 
 def check_probe(

@@ -49,6 +49,7 @@ RESULT_FILES = (
     "stack.csv",
     "aggregation.csv",
     "flagged.csv",
+    "leakage.csv",
     "wrong.json",
     "causes/causes.json",
     *(f"causes/{name}.csv" for name in ("effects", "verdicts", "doses", "downstream")),

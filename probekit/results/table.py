@@ -203,6 +203,17 @@ PAGE_TABLES: Mapping[str, Mapping[str, ColumnType]] = {
         "test_fpr_high": "number",
         "n_test_negative": "count",
     },
+    "leakage.csv": {
+        "metric": "text",
+        "value": "number",
+        "without_cues": "number",
+        "without_others": "number",
+        "difference": "number",
+        "difference_low": "number",
+        "difference_high": "number",
+        "p": "number",
+        **dict.fromkeys(("n_draws", "n_changed", "n_test", "n_left_out"), "count"),
+    },
     "stack.csv": {
         "metric": "text",
         "value": "number",

@@ -119,28 +119,27 @@ def capture_models(
     return {target: capture(target) for target in targets(experiment)}
 
 
-def capture_negatives(
+def capture_further(
     source: ModelSource,
+    rows: TextRows,
     selections: Sequence[Probed],
     *,
     cache_root: Location | None,
     watcher: Watcher,
 ) -> ModelSource:
-    """Return the negatives of an experiment's monitor, captured at some sites.
-
-    Their rows have no labels and no splits.
+    """Return further rows of an experiment, which it has no scores of, captured at some sites.
 
     Args:
         source: the experiment with its rows and models.
+        rows: the rows, such as those of a monitor's negatives.
         selections: the sites.
         cache_root: folder or URL of the caches; None for the user's default.
         watcher: receives progress.
     """
-    assert source.rows.negatives is not None
-    rows = replace(source.rows.negatives, selections=tuple(selections))
+    rows = replace(rows, selections=tuple(selections))
     root = default_root() if cache_root is None else cache_root
     work = begin_work(source.experiment, rows, source.models(TASK), TASK, root)
-    captured = fill(work, root, step="capture negatives", watcher=watcher)
+    captured = fill(work, root, step="capture further texts", watcher=watcher)
     return ModelSource(
         experiment=source.experiment, rows=rows, models=source.models, captured={TASK: captured}
     )

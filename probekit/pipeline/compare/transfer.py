@@ -22,7 +22,7 @@ from probekit.experiment.schema import Experiment
 from probekit.files import csv_text, sweep_drafts, write_atomic
 from probekit.lazy_rows import Features, LazyRows
 from probekit.model.network import Network
-from probekit.pipeline.capture.captures import capture_negatives
+from probekit.pipeline.capture.captures import capture_further
 from probekit.pipeline.capture.jobs import begin_work
 from probekit.pipeline.experiment.prepare import prepare
 from probekit.pipeline.experiment.rows import Probed
@@ -275,8 +275,10 @@ def make_sets(
         work = begin_work(one, rows, model, TASK, root)
         captured = {TASK: fill(work, root, step=f"capture {one.name}", watcher=watcher)}
         source, negatives = ModelSource(experiment=one, rows=rows, models=models), None
-        if one.monitor is not None:
-            negatives = capture_negatives(source, rows.selections, cache_root=root, watcher=watcher)
+        if rows.negatives is not None:
+            negatives = capture_further(
+                source, rows.negatives, rows.selections, cache_root=root, watcher=watcher
+            )
         source = replace(source, captured=captured)
         sets.append(TransferSet(one.name, one, source, prober, negatives))
     return sets

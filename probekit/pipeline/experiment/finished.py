@@ -50,6 +50,8 @@ def inputs_digest(experiment: AnyExperiment, device: str) -> str | None:
     names = [name for name in (data.file, data.train, data.test, data.card) if name is not None]
     if experiment.monitor is not None:
         names.append(experiment.monitor.negatives)
+    if experiment.leakage is not None and experiment.leakage.drop != "spans":
+        names.append(experiment.leakage.drop)
     if model is None or data.hub is not None or not names or data.format == "memory":
         return None
     files = {name: Path(data.root) / name for name in names}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
@@ -14,10 +14,11 @@ from probekit.activations.capture import check_storable
 from probekit.amounts import counted
 from probekit.data.examples import Dataset, Example, Finding, Turns, rows_of
 from probekit.data.positions import IntArray, RowPlan
+from probekit.data.words import cue_pattern, dropped_ranges, without
 from probekit.errors import CheckpointError, ConfigError, DataError, MissingError, UnknownNameError
 from probekit.experiment.activations import AnyExperiment, RowsSection
 from probekit.experiment.data import DataSection, read_examples, read_negatives
-from probekit.experiment.schema import Experiment, MonitorSection
+from probekit.experiment.schema import Experiment, LeakageSection, MonitorSection
 from probekit.model.config import ModelConfig
 from probekit.model.families.table import find_config
 from probekit.model.passes.inputs import PaddingSide, TokenBatch
@@ -97,6 +98,7 @@ class TextRows(Rows):
     plan: RowPlan
     config: ModelConfig
     negatives: TextRows | None = None
+    dropped: DroppedRows | None = None
 
     @property
     def texts(self) -> Objects:
@@ -139,6 +141,21 @@ class TextRows(Rows):
         """The sites to capture, without duplicates."""
         parts = (part for selection in self.selections for part in selection.parts)
         return tuple(dict.fromkeys(part.site for part in parts))
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class DroppedRows(TextRows):
+    """Rows of test texts without their cues, then without other words, draw by draw.
+
+    Attributes:
+        changed: indices of these texts among the test rows, shape (n_changed,); the rows are those
+            of all of them without cues, then of all of them in each draw.
+        left_out: indices of the test rows that are not compared, shape (n_left_out,); see
+            `dropped_ranges`.
+    """
+
+    changed: IntArray
+    left_out: IntArray
 
 
 def network_config(experiment: Experiment) -> ModelConfig:
@@ -229,11 +246,15 @@ def prepare(experiment: Experiment) -> TextRows:
         plan=interleave(plans),
         config=config,
     )
-    if experiment.monitor is None:
-        return rows
-    with experiment.at("monitor"):
-        negatives = _negatives(experiment, experiment.monitor, rows, encoder)
-    return replace(rows, negatives=negatives, findings=(*findings, *negatives.findings))
+    if experiment.monitor is not None:
+        with experiment.at("monitor"):
+            negatives = _negatives(experiment, experiment.monitor, rows, encoder)
+        rows = replace(rows, negatives=negatives, findings=(*rows.findings, *negatives.findings))
+    if experiment.leakage is not None:
+        with experiment.at("leakage", "drop"):
+            dropped = _dropped(experiment, experiment.leakage, rows, encoder)
+        rows = replace(rows, dropped=dropped, findings=(*rows.findings, *dropped.findings))
+    return rows
 
 
 def _negatives(
@@ -274,10 +295,76 @@ def _negatives(
         findings.append(Finding("info", "negatives", " ".join([message, *dataset.notes])))
     for fpr in monitor.fpr:
         check_groups(dataset.group_codes[plans[0].example], fpr)
+    return _further(rows, dataset, tokens, plans, findings)
+
+
+def _dropped(
+    experiment: Experiment, leakage: LeakageSection, rows: TextRows, encoder: TextEncoder
+) -> DroppedRows:
+    """Return the rows of the test texts with cues; the finding has their number.
+
+    Raises:
+        MissingError: the file of cues does not exist.
+        DataError: it has no words, or none of them is in a test text that can be compared.
+    """
+    of_spans = leakage.drop == "spans"
+    pattern = None if of_spans else cue_pattern(Path(experiment.data.root) / leakage.drop)
+    at, random = experiment.tokens.position.at, np.random.default_rng(experiment.probe.seed)
+    test, n_positions = rows.splits[0].test, len(rows.positions)
+    changed, left_out = list[int](), list[int]()
+    variants = [list[Example]() for _ in range(1 + leakage.draws)]  # without cues; of each draw
+    for index, row in enumerate(test):
+        number = rows.example[row]
+        example = rows.dataset.examples[number]
+        span = example.span if at in ("span", "word") else None
+        if pattern is None:
+            cues = [] if example.span is None else [example.span]
+        else:
+            cues = [match.span() for match in pattern.finditer(example.text)]
+        if not cues:
+            continue
+        # The row of each position reads a range of tokens; see `interleave`.
+        first, stop = rows.plan.offsets[[row * n_positions, (row + 1) * n_positions]]
+        characters = rows.tokens[number].offsets[rows.plan.positions[first:stop]]
+        ends = [*characters.flatten().tolist(), *(span or ())]
+        read = None if at == "mean" else (min(ends), max(ends))
+        dropped = dropped_ranges(example.text, cues, read, leakage.draws, random)
+        (changed if dropped else left_out).append(index)
+        for variant, ranges in zip(variants, dropped, strict=False):
+            text, moved = without(example.text, ranges, span)
+            variant.append(replace(example, text=text, span=moved))
+    message = (
+        f"{len(changed):,} of {counted(len(test), 'test text')} have cues that can be dropped; "
+        f"{len(left_out):,} more are not compared, because a cue is at the probed token or there "
+        "are too few other words."
+    )
+    if not changed:
+        raise DataError(f"{message} Give other cues, or probe another position.")
+    examples = tuple(example for variant in variants for example in variant)
+    dataset, tokens, plans, _ = _plan(
+        experiment, replace(rows.dataset, examples=examples), encoder, rows.config.n_ctx
+    )
+    assert len(plans[0].example) == len(examples), "a shorter text has a row, too"
+    further = _further(rows, dataset, tokens, plans, [Finding("info", "leakage", message)])
+    return DroppedRows(
+        **vars(further),
+        changed=np.array(changed, dtype=np.int64),
+        left_out=np.array(left_out, dtype=np.int64),
+    )
+
+
+def _further(
+    rows: TextRows,
+    dataset: Dataset,
+    tokens: tuple[TokenizedText, ...],
+    plans: Sequence[RowPlan],
+    findings: Sequence[Finding],
+) -> TextRows:
+    """Return rows of further examples at the same sites, without labels and splits."""
     return replace(
         rows,
         dataset=dataset,
-        n_read=n_read,
+        n_read=len(dataset),
         example=plans[0].example,
         examples=(),
         splits=(),
@@ -285,6 +372,7 @@ def _negatives(
         findings=tuple(findings),
         tokens=tokens,
         plan=interleave(plans),
+        negatives=None,
     )
 
 

@@ -58,7 +58,7 @@ def run_key(source: Source, card: str | None) -> str:
             "config": config,
             "card": card,
             "data": source.rows.dataset.digest,
-            "negatives": source.rows.negatives and source.rows.negatives.dataset.digest,
+            "further": source.rows.further_digests,
             "activations": source.identity(),
             "parts": PART_VERSIONS,
             "sources": digest_sources(),
@@ -80,8 +80,6 @@ def described_run(
     """
     experiment, described = source.experiment, source.described()
     seeds = {"split": experiment.split.seed, "probe": experiment.probe.seed}
-    of_monitor = source.rows.negatives
-    negatives = {} if of_monitor is None else {"negatives": of_monitor.dataset.digest}
     return {
         "run": experiment.name,
         "question": experiment.question,
@@ -89,7 +87,11 @@ def described_run(
         "data": data_facts(source.rows, probers, card),
         "attention": [AttentionText(text=p.text, tokens=list(p.tokens)) for p in prompts],
         "versions": versions() | {"products on CPU": library()},
-        "digests": {"dataset": source.rows.dataset.digest} | described["digests"] | negatives,
+        "digests": {
+            "dataset": source.rows.dataset.digest,
+            **described["digests"],
+            **source.rows.further_digests,
+        },
         "C_grid": list(experiment.probe.C),
         "control_by": experiment.probe.control_by,
         "positive": probers[0].positive,

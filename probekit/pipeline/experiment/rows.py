@@ -98,6 +98,7 @@ class Rows:
         axis_sizes: sizes of the axes of sites, such as `n_heads`, as far as they are known.
         has_types: whether `types` of the positions are words or tokens, as the control task needs.
         negatives: rows of the monitor's negatives, without labels and splits; None without one.
+        dropped: rows of test texts without their cues; None without the section `leakage`.
     """
 
     dataset: Dataset
@@ -112,6 +113,13 @@ class Rows:
     axis_sizes: Mapping[str, int] = field(default_factory=dict)
     has_types: bool = True
     negatives: Rows | None = None
+    dropped: Rows | None = None
+
+    @property
+    def further_digests(self) -> dict[str, str]:
+        """Digests of the examples of `negatives` and `dropped`, if there are any."""
+        further = {"negatives": self.negatives, "dropped": self.dropped}
+        return {name: rows.dataset.digest for name, rows in further.items() if rows is not None}
 
     @cached_property
     def labels(self) -> Strings:

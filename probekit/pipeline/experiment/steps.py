@@ -38,7 +38,11 @@ from probekit.pipeline.measure.probers import (
 )
 from probekit.pipeline.measure.probing import probe_sites
 from probekit.pipeline.measure.run_folder import RunFolder
-from probekit.pipeline.measure.selected_probe import write_monitor, write_selected_probe
+from probekit.pipeline.measure.selected_probe import (
+    write_leakage,
+    write_monitor,
+    write_selected_probe,
+)
 from probekit.pipeline.measure.significance import (
     difference_rows,
     p_value_rows,
@@ -176,6 +180,7 @@ def run_source(
                 folder, source, probers, results, table, watched, n_workers, expected
             )
             write_monitor(folder, source, probers, table, cache_root, watched)
+            write_leakage(folder, source, probers, table, cache_root, watched)
             if experiment.probe.layers == "stack":
                 write_stack(folder, source, probers, results, table)
             prompts = _write_attention(source, folder)
@@ -317,6 +322,7 @@ def _over_training(
             "model": model.model_copy(update={**weights, "random_weights": 0}),
             "probe": experiment.probe.model_copy(update=_LEFT_OUT),
             "monitor": None,
+            "leakage": None,
             "attention": AttentionSection(),
             "interventions": (),
             "measure": (),

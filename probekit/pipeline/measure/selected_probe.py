@@ -14,11 +14,12 @@ features.csv    features that the k-sparse probes select at their best site
 probes/final    the final probe of a nested cross-validation
 monitor.csv     thresholds of a monitor, with their bounds and rates
 probes/monitor  the selected probe with these thresholds
+leakage.csv     scores on test texts without cues, and without as many random other words
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
@@ -41,20 +42,23 @@ from probekit.files import as_store_error, csv_text
 from probekit.lazy_rows import LazyRows
 from probekit.model.sites.catalogue import describe
 from probekit.model.sites.sites import SiteConcatenation, SiteSelection
-from probekit.pipeline.capture.captures import capture_negatives
+from probekit.pipeline.capture.captures import capture_further
 from probekit.pipeline.experiment.rows import Probed, Rows
 from probekit.pipeline.experiment.source import ModelSource, Source
 from probekit.pipeline.measure.run_folder import RunFolder, probe_path
 from probekit.pipeline.measure.text_rules import detections, rule_tables
 from probekit.probes.arrays import Floats
 from probekit.probes.data import GroupedTokens
-from probekit.probes.fitters import FittedRows
+from probekit.probes.fitters import FittedRows, RowPredictions
 from probekit.probes.kinds.registry import kind_of
 from probekit.probes.prober import Prober
 from probekit.probes.saved_probe import AlarmThreshold, SavedProbe, probe_files
-from probekit.probes.score.metrics import ClassPredictions
+from probekit.probes.score.contributions import difference_of_parts
+from probekit.probes.score.differences import paired_differences
+from probekit.probes.score.metric_table import METRICS
+from probekit.probes.score.metrics import ClassPredictions, Resamples, take
 from probekit.probes.score.monitor import monitor_rows
-from probekit.probes.score.scored import Predictor, SiteResult
+from probekit.probes.score.scored import Predictor, SiteResult, metrics_of, parts_of
 from probekit.probes.settings import ProbeSpec
 from probekit.probes.solve.layers import (
     FittedLayers,
@@ -76,7 +80,7 @@ from probekit.results.selection import (
     ranked_rows,
     site_with_head,
 )
-from probekit.results.table import only, placed
+from probekit.results.table import PAGE_TABLES, only, placed
 from probekit.terminal import SILENT, Watcher
 from probekit.workers import parallel_map
 
@@ -239,7 +243,10 @@ def write_monitor(
     prober, offset = probers[position], source.rows.positions[position].offset
     kind = str(row["probe"])
     probe = SavedProbe.load(probe_path(folder.path, offset, site.text, kind))
-    negatives = capture_negatives(source, (site,), cache_root=cache_root, watcher=watcher)
+    assert source.rows.negatives is not None
+    negatives = capture_further(
+        source, source.rows.negatives, (site,), cache_root=cache_root, watcher=watcher
+    )
     positive, tested = prober.positive, prober.test_rows
     assert positive is not None  # of two labels it is the rarer one
     groups, X = negatives.rows.groups, source.block(site, position)
@@ -264,6 +271,81 @@ def write_monitor(
     )
     facts = probe.facts.model_copy(update={"positive": positive, "thresholds": thresholds})
     _save(replace(probe, facts=facts), folder, MONITOR)
+
+
+def write_leakage(
+    folder: RunFolder,
+    source: Source,
+    probers: Sequence[Prober],
+    table: pd.DataFrame,
+    cache_root: Location | None,
+    watcher: Watcher,
+) -> None:
+    """Write leakage.csv, if the experiment has cues and a probe was selected.
+
+    The probe is not fitted again, and its scores of texts without cues do not change.
+
+    Raises:
+        StoreError: the file cannot be written.
+    """
+    row = chosen_row(table)
+    if row is None or not isinstance(source, ModelSource) or source.rows.dropped is None:
+        return
+    dropped, kind = source.rows.dropped, str(row["probe"])
+    position, site = find_site(source.rows, row)
+    prober, offset = probers[position], source.rows.positions[position].offset
+    probe = SavedProbe.load(probe_path(folder.path, offset, site.text, kind))
+    further = capture_further(source, dropped, (site,), cache_root=cache_root, watcher=watcher)
+    fit = FittedLayers(np.searchsorted(prober.data.classes, probe.classes), probe.layers)
+    (spec,) = (one for one in prober.settings.kinds if one.text == kind)
+    n_classes, tested, fitted = len(prober.data.classes), prober.rows_of(kind), prober.saved_rows
+    # The scores (n_test, n_classes) of the texts as they are, without cues, and in each draw.
+    scores = [fit.class_scores(source.block(site, position).select(tested), n_classes)]
+    changed = fit.class_scores(further.block(site, position), n_classes)
+    for of_variant in changed.reshape(-1, len(dropped.changed), n_classes):
+        scores.append(scores[0].copy())
+        scores[-1][dropped.changed] = of_variant
+    compared, truth = np.delete(np.arange(len(tested)), dropped.left_out), prober.truth_of(kind)
+    whole, without, *random = (
+        take(fitted.predictions(spec, truth, one, fitted.column), compared) for one in scores
+    )
+    groups, main = prober.data.groups[tested[compared]], prober.main_metric
+    counts = len(random), len(dropped.changed), len(compared), len(dropped.left_out)
+    rows = [(*one, *counts) for one in leakage_rows(whole, without, random, groups, main)]
+    content = pd.DataFrame(rows, columns=list(PAGE_TABLES["leakage.csv"]))
+    folder.write("leakage.csv", csv_text(content))
+
+
+def leakage_rows(
+    whole: RowPredictions,
+    without: RowPredictions,
+    random: Sequence[RowPredictions],
+    groups: NDArray[np.generic],
+    main_metric: str,
+) -> Iterator[tuple[Any, ...]]:
+    """Yield the rows of leakage.csv, without counts: main metric, accuracy and AUROC.
+
+    The main metric is left out if it needs a threshold. Only its difference has a p-value.
+
+    Args:
+        whole: predictions of the compared texts as they are.
+        without: those without cues.
+        random: those of each draw, without as many other words.
+        groups: groups of the texts, shape (n_compared,).
+        main_metric: name of the main metric.
+    """
+    resamples = Resamples.leave_one_out(groups)
+    for metric in dict.fromkeys((main_metric, "accuracy", "auroc")):
+        if metric not in metrics_of(whole):
+            continue
+        value, a, *b = (
+            metrics_of(one)[metric](one, resamples) for one in (whole, without, *random)
+        )
+        parts = difference_of_parts(parts_of(metric, [without]), parts_of(metric, random))
+        (found,) = paired_differences([(a, np.mean(b, axis=0))], resamples, [parts])
+        found = found.within(METRICS[metric].range)
+        scores = float(value[0]), found.a, found.b, found.value, found.ci_low, found.ci_high
+        yield (metric, *scores, found.p if metric == main_metric else None)
 
 
 def _save(probe: SavedProbe, folder: RunFolder, name: str) -> None:

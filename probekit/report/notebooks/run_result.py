@@ -144,6 +144,11 @@ class RunResult:
         return page_table(self.folder, "stack.csv")
 
     @cached_property
+    def leakage(self) -> pd.DataFrame | None:
+        """The scores on test texts without cues, a row per metric; None without `leakage`."""
+        return page_table(self.folder, "leakage.csv")
+
+    @cached_property
     def record(self) -> Mapping[str, Any]:
         """The contents of run.json."""
         return self._record.model_dump()
@@ -162,7 +167,9 @@ class RunResult:
     def warnings(self) -> tuple[str, ...]:
         """A sentence for each reason to doubt the result, most serious first."""
         config = load_config(self.folder / "config.yaml")
-        sections = [config.get(name) for name in ("model", "activations", "data", "monitor")]
+        sections = [
+            config.get(name) for name in ("model", "activations", "data", "monitor", "leakage")
+        ]
         paths = MachinePaths.of(*sections, self._record.model.source)
         return tuple(map(paths.hide, caveats(self._record.verdict, self._record)))
 

@@ -30,11 +30,13 @@ from probekit.report.sentences.caveats import caveats
 from probekit.report.sentences.method import method, size_words
 from probekit.report.sentences.tables import (
     CHOSEN_MINUS,
+    LEAKAGE,
     MONITOR,
     RULE,
     STACK,
     comparison_table,
     features_tables,
+    leakage_table,
     monitor_table,
     rules_table,
     site_tables,
@@ -146,7 +148,7 @@ def report_page(run_dir: Path) -> str:
     """
     config = load_config(run_dir / "config.yaml")
     record = open_record(run_dir)
-    settings = [config.get(name) for name in ("model", "activations", "data", "monitor")]
+    settings = [config.get(name) for name in ("model", "activations", "data", "monitor", "leakage")]
     paths = MachinePaths.of(*settings, record.model.source)
     record = paths.hide_in(record)
     v = record.verdict
@@ -238,6 +240,7 @@ def _sites(
 _SECTIONS: Sequence[tuple[str, str, Callable[[pd.DataFrame], ResultTable], str]] = (
     ("monitor.csv", "Thresholds of the monitor", monitor_table, MONITOR),
     ("stack.csv", "Stack of all sites", stack_table, STACK),
+    ("leakage.csv", "Scores without the cues", leakage_table, LEAKAGE),
     ("aggregation.csv", "Rules that score a text", rules_table, RULES),
 )
 

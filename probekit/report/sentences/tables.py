@@ -429,6 +429,32 @@ def stack_table(rows: pd.DataFrame) -> ResultTable:
     return ResultTable("Table of the stack of all sites", headings, cells, css="narrow")
 
 
+LEAKAGE = (
+    "The selected probe is not fitted again. It reads the test texts without their cues and, to "
+    "compare, without as many random other words (mean of {n_draws} draws). {n_changed:,} of the "
+    "{n_test:,} texts have cues; {n_left_out:,} more are left out, because a cue is at the probed "
+    "token or there are too few other words. If the difference is below 0, the score depends more "
+    "on the cues than on other words."
+)
+
+
+def leakage_table(rows: pd.DataFrame) -> ResultTable:
+    """Return the scores with and without cues, given the rows of leakage.csv."""
+    cells = [
+        (
+            metric_name(row["metric"]),
+            format_number(row["value"]),
+            format_number(row["without_cues"]),
+            format_number(row["without_others"]),
+            format_number(row["difference"], row["difference_low"], row["difference_high"]),
+            format_p(row["p"]),
+        )
+        for row in rows.to_dict("records")
+    ]
+    headings = ("metric", "all words", "without cues", "without others", "difference", "p")
+    return ResultTable("Table of scores without cues", headings, cells, css="narrow")
+
+
 MONITOR = (
     "With 95 % confidence, the false positive rate (FPR) on new negatives of the same kind is at "
     "most the upper bound, and therefore at most the requested rate. The thresholds are fixed on "
