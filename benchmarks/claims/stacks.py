@@ -15,7 +15,7 @@ from types import SimpleNamespace
 import numpy as np
 
 from probekit.pipeline.measure.selected_probe import HALVINGS
-from probekit.pipeline.measure.stack import stack_rows
+from probekit.pipeline.measure.stack import stack_tables
 from probekit.probes.data import ProbeData
 from probekit.probes.prober import Prober
 from probekit.probes.settings import ProbeSettings
@@ -68,7 +68,7 @@ def stacked(signal: float, n_rows: int, n_groups: int, rng: np.random.Generator)
     blocks = {site.text: x for site, x in zip(sites, X, strict=True)}
     source = SimpleNamespace(rows=rows, block=lambda site, _: blocks[site.text])
     table = make_table([row for result in results for row in result.rows], RESULTS)
-    found = stack_rows(source, [prober], results, table)
+    found = stack_tables(source, [prober], results, table)
     (row,) = [row for row in found if row["metric"] == "auroc"]
     return [row["value"], row["single"], row["p"], row["difference"]]
 

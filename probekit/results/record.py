@@ -47,6 +47,7 @@ RESULT_FILES = (
     "cosines.csv",
     "monitor.csv",
     "stack.csv",
+    "cascade.csv",
     "wrong.json",
     "causes/causes.json",
     *(f"causes/{name}.csv" for name in ("effects", "verdicts", "doses", "downstream")),

@@ -33,6 +33,7 @@ from probekit.report.sentences.tables import (
     MONITOR,
     RULE,
     STACK,
+    cascade_table,
     comparison_table,
     features_tables,
     monitor_table,
@@ -162,7 +163,7 @@ def report_page(run_dir: Path) -> str:
     if causes is not None:
         sections.append(causes_section(run_dir, causes, _layers(table)))
     sections += [page.PageSection(part.title, [part]) for part in shown[1:]]
-    sections += [*_monitor(run_dir), *_stack(run_dir)]
+    sections += [*_monitor(run_dir), *_stack(run_dir), *_cascade(run_dir)]
     sections += _sites(run_dir, record, table, paths)
     if folded:
         sections.append(page.PageSection("More figures", folded, "folds"))
@@ -243,6 +244,16 @@ def _stack(run_dir: Path) -> Iterator[page.PageSection]:
         note = STACK.format(n=stack["n_sites"].iloc[0])
         items: list[page.Item] = [stack_table(stack), page.Paragraph(note, "note")]
         yield page.PageSection("Stack of all sites", items)
+
+
+def _cascade(run_dir: Path) -> Iterator[page.PageSection]:
+    """Yield the section with cost and true positive rate of a cascade, if there is one."""
+    rows = page_table(run_dir, "cascade.csv")
+    if rows is not None:
+        table = page.Fold("Settings of the cascade", [cascade_table(rows)])
+        yield page.PageSection(
+            "Cascade of words, one site and all sites", [parts.cascade_part(rows), table]
+        )
 
 
 def _features(run_dir: Path, v: Verdict) -> Iterator[page.PageSection]:

@@ -32,7 +32,7 @@ def text_model(baseline, train, labels, folds, tested, n_classes):
 def predicted(features, X, labels, tested=None, n_classes=None):
     """Predictions of the test rows by a baseline: classes if there is a number of them."""
     tested = X[TEST] if tested is None else tested
-    found, _ = text_model(features, X[TRAIN], labels[TRAIN], FOLDS, tested, n_classes)
+    found, _, _ = text_model(features, X[TRAIN], labels[TRAIN], FOLDS, tested, n_classes)
     return found if n_classes is None else found.argmax(axis=1)
 
 
