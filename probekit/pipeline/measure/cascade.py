@@ -28,7 +28,9 @@ from probekit.probes.score.monitor import rates_at
 from probekit.results.table import SITE
 
 SHARES = (0.0, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0)  # of the rows of a stage, passed on to the next
-WORDS, ONE_SITE, ALL_SITES = PURE = ((0.0, 0.0), (1.0, 0.0), (1.0, 1.0))  # without a cascade
+WORDS = (0.0, 0.0)
+PURE = (WORDS, (1.0, 0.0), (1.0, 1.0))  # the shares by which each stage alone gives all scores
+SMALLEST_COST = 1e-9  # of a gain without cost, as at the embedding
 
 
 def word_scores(prober: Prober) -> Floats | None:
@@ -104,26 +106,24 @@ def cascade_rows(
         if np.isnan(centres).any():
             continue
         distances = np.abs(odds - centres[:, None])
-        found = {}  # cost and TPR on the training rows, last stages, scores and threshold
+        settings, cost, tpr = {}, {}, {}  # by shares; cost and TPR are those of the training rows
         for shares in (WORDS, *product(SHARES[1:], SHARES)):
             reached = last_stages(distances, train, shares)
             scores = odds[reached, np.arange(len(reached))]
             threshold = float(thresholds(scores[negatives])[number])
-            cost, tpr = (
-                np.take(costs, reached[train]).mean(),
-                (scores[positives] > threshold).mean(),
-            )
-            found[shares] = cost, tpr, reached, scores, threshold
-        listed = {*PURE}
-        cost, tpr, *_ = found[WORDS]
-        while better := {one: found[one] for one in found if found[one][1] > tpr}:
-            steepest = max(
-                better, key=lambda one: (found[one][1] - tpr) / max(found[one][0] - cost, 1e-9)
-            )
-            cost, tpr, *_ = found[steepest]
-            listed.add(steepest)
-        for shares in sorted(listed, key=lambda one: found[one][0]):
-            *_, reached, scores, threshold = found[shares]
+            settings[shares] = reached, scores, threshold
+            cost[shares] = float(np.take(costs, reached[train]).mean())
+            tpr[shares] = float((scores[positives] > threshold).mean())
+        listed, last = {*PURE}, WORDS
+        while better := [one for one in settings if tpr[one] > tpr[last]]:
+            gains = [
+                (tpr[one] - tpr[last]) / max(cost[one] - cost[last], SMALLEST_COST)
+                for one in better
+            ]
+            last = better[int(np.argmax(gains))]
+            listed.add(last)
+        for shares in sorted(listed, key=cost.__getitem__):
+            reached, scores, threshold = settings[shares]
             stage, of_test, is_hit = reached[tested], scores[tested], is_positive[tested]
             yield {
                 "fpr": rate,

@@ -415,7 +415,7 @@ CASCADE = (
     "Each stage (words of the text, the best single site, all sites) passes the rows close to its "
     "alarm threshold on to the next one. Cost: mean share of the network's blocks that is computed "
     "for a test row; words cost nothing. Each setting has one threshold, which allows the false "
-    "positive rate (FPR) on training rows. Settings are chosen on held-out scores of training rows: "
+    "positive rate (FPR) on training rows. Settings are chosen on held-out scores of these rows: "
     "each adds the most true positives (TPR) per cost to the one before it. Each stage alone is "
     "listed, too."
 )

@@ -26,13 +26,13 @@ def text_model(baseline, train, labels, folds, tested, n_classes):
         inputs = word_counts(inputs, LONGEST[baseline])
     own, others = inputs[: len(train)], inputs[len(train) :]
     features = TEXT_BASELINES[baseline][1]
-    return baselines.text_model(features, own, labels, folds, others, n_classes)
+    return baselines.text_model(features, own, labels, folds, others, n_classes)[:2]
 
 
 def predicted(features, X, labels, tested=None, n_classes=None):
     """Predictions of the test rows by a baseline: classes if there is a number of them."""
     tested = X[TEST] if tested is None else tested
-    found, _, _ = text_model(features, X[TRAIN], labels[TRAIN], FOLDS, tested, n_classes)
+    found, _ = text_model(features, X[TRAIN], labels[TRAIN], FOLDS, tested, n_classes)
     return found if n_classes is None else found.argmax(axis=1)
 
 
