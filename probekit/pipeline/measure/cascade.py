@@ -36,9 +36,11 @@ SMALLEST_COST = 1e-9  # of a gain without cost, as at the embedding
 def word_scores(prober: Prober) -> Floats | None:
     """Return the scores (n_rows,) of the words of the text for the second of two classes.
 
-    Scores of training rows are held out, those of rows outside the fit and the test rows NaN. The
-    words are n-grams of the text, or of rows that are words the neighbouring words. None without
-    texts or two classes, or with too few training rows to fix a threshold.
+    The score of a training row is that of the fit without its fold, that of a test row the mean of
+    these fits, so that thresholds on training rows hold for test rows: the fit on all rows has
+    larger scores. Other rows are NaN. The words are n-grams of the text, or of rows that are words
+    the neighbouring words. None without texts or two classes, or with too few training rows to fix
+    a threshold.
     """
     data, fitted = prober.data, prober.saved_rows
     if prober.settings.reads != "classes" or len(data.classes) != 2:
@@ -50,10 +52,12 @@ def word_scores(prober: Prober) -> Floats | None:
     found = text_outputs(fitted, data, label_column(data, data.y, prober.settings), name)
     if found is None:
         return None
-    rows, outputs, _, held_out = found
+    rows, *_, folds = found
     scores = np.full(len(data.y), np.nan)
-    scores[data.test] = outputs[:, 1] - outputs[:, 0]
-    scores[rows] = held_out[:, 1] - held_out[:, 0]
+    of_test = [tested[:, 1] - tested[:, 0] for _, _, tested in folds]
+    scores[data.test] = np.mean(of_test, axis=0)
+    for outside, own, _ in folds:
+        scores[rows[outside]] = own[:, 1] - own[:, 0]
     return scores
 
 

@@ -38,6 +38,7 @@ from probekit.probes.targets import BASELINE_GRIDS
 # Maps inputs, an array or a sparse matrix, to features, with parameters fitted on training inputs.
 FeatureExtractor = Callable[[Any], Any]
 FitFeatures = Callable[[Any], FeatureExtractor]
+FoldOutputs = tuple[Mask, Floats, Floats]
 
 TEXT_C = BASELINE_GRIDS["class"][1]
 PENALTIES = BASELINE_GRIDS["number"][1]
@@ -81,11 +82,11 @@ def predict_baselines(
 
 def text_outputs(
     fitted: FittedRows, data: ProbeData, task: LabelColumn, name: str
-) -> tuple[Codes, Floats, float, Floats] | None:
-    """Return the fitted rows of a baseline of the text, then its outputs of the test rows.
+) -> tuple[Codes, Floats, float, list[FoldOutputs]] | None:
+    """Return the fitted rows of a baseline of the text, and the values of its `text_model`.
 
-    The penalty and the held-out outputs of the fitted rows follow; see `text_model`. None if the
-    data lack the inputs. The arguments are those of `predict_baselines`.
+    The other inputs of the model are those of the test rows. None if the data lack the inputs. The
+    arguments are those of `predict_baselines`.
 
     Raises:
         DataError: a sample of the rows contains no group, or one class.
@@ -290,11 +291,12 @@ def text_model(
     n_classes: int | None,
     judge: Judge | None = None,
     balanced: bool = False,
-) -> tuple[Floats, float, Floats]:
+) -> tuple[Floats, float, list[FoldOutputs]]:
     """Return the outputs of a linear model for other inputs, and its selected penalty.
 
-    The third value is the output for each training row, at that penalty, by the fit without its
-    fold; 0 for folds whose other rows have a single label.
+    The third value has, for the fit without each fold at that penalty, the mask (n_train,) of the
+    fold, the outputs of its rows and those of the other inputs. Folds whose other rows have a
+    single label are left out.
 
     Of classes, these are log probabilities (n_samples, n_classes) by a logistic regression, -inf
     for classes without training rows; with balanced class weights, those of equally frequent
@@ -336,24 +338,27 @@ def text_model(
         weight = "balanced" if balanced else None
         models = [LogisticRegression(C=C, max_iter=MAX_ITER, class_weight=weight) for C in TEXT_C]
 
-    of_folds: list[tuple[Mask, list[Floats]]] = []
+    of_folds: list[tuple[Mask, FeatureExtractor, list[Any]]] = []
 
     def held_out(outside: Mask) -> list[Floats]:
         """Return the outputs of each penalty for held-out rows, with features of the other rows."""
         extract = fit_features(train[~outside])
         X_inside, X_outside = extract(train[~outside]), extract(train[outside])
         fits = [_fitted(model, X_inside, y[~outside]) for model in models]
-        of_folds.append((outside, [_outputs(fit, X_outside, n_classes) for fit in fits]))
-        return of_folds[-1][1]
+        of_folds.append((outside, extract, fits))
+        return [_outputs(fit, X_outside, n_classes) for fit in fits]
 
     best = search(rate, y, fold_of_row, held_out)
     extract = fit_features(train)
     fit = _fitted(models[best], extract(train), y)
     penalty = fit.alpha if n_classes is None else fit.C
-    found = np.zeros(len(y) if n_classes is None else (len(y), n_classes))
-    for outside, outputs in of_folds:
-        found[outside] = outputs[best]
-    return _outputs(fit, extract(others), n_classes), float(penalty), found
+    by_fold = []
+    for outside, of_fold, fits in of_folds:
+        own, tested = (
+            _outputs(fits[best], of_fold(X), n_classes) for X in (train[outside], others)
+        )
+        by_fold.append((outside, own, tested))
+    return _outputs(fit, extract(others), n_classes), float(penalty), by_fold
 
 
 def _fitted(model: Any, X: Any, y: NDArray[Any]) -> Any:
