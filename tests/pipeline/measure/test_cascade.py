@@ -13,12 +13,7 @@ from probekit.pipeline.measure.stack import stack_tables
 from probekit.probes.data import ProbeData
 from probekit.probes.prober import Prober
 from probekit.probes.settings import ProbeSettings
-from probekit.report.figures.chosen_figures import cascade_figure
-from probekit.report.notebooks.run_result import RunResult
-from probekit.report.pages.run_page import report_page
-from probekit.report.sentences.tables import cascade_table
 from probekit.results.table import PAGE_TABLES, RESULTS, make_table, only
-from tests.pipeline.planted import QUICK
 
 N, N_TRAIN = 900, 600
 SETTINGS = ProbeSettings(
@@ -157,20 +152,3 @@ def test_log_odds_keep_the_order_of_the_rows():
         assert (np.argsort(found) == np.argsort(one)).all()
     share = 1 / (1 + np.exp(-log_odds(1e6 * scores, is_positive, np.arange(200))))
     assert share.mean() == pytest.approx(0.5, abs=0.01)
-
-
-def test_the_page_of_a_run_shows_the_cascade(own, planted, tables):
-    *_, rows = tables
-    folder = own.take(planted.run(*QUICK).folder)
-    assert RunResult(folder).cascade is None
-    assert "Cascade" not in report_page(folder)
-    rows.to_csv(folder / "cascade.csv", index=False)
-    assert RunResult(folder).cascade["setting"].tolist() == rows["setting"].tolist()
-    page = report_page(folder)
-    assert "Cascade of words, one site and all sites" in page
-    assert all(setting in page for setting in rows["setting"])
-    lines = cascade_figure(rows).data
-    assert [line.name for line in lines] == ["FPR 5 %"]
-    assert list(lines[0].x) == rows["cost"].tolist()
-    first = cascade_table(rows).rows[0]
-    assert first[:3] == ("words only", "5 %", "0 %")
