@@ -23,7 +23,7 @@ SETTINGS = ProbeSettings(
 
 @pytest.fixture(scope="module")
 def data():
-    """Rows of which half have a word that tells the label; "a" is positive, with code 0."""
+    """Rows; in half of them a word shows the label. "a" is positive, with code 0."""
     generator = np.random.default_rng(0)
     is_positive = generator.random(N) < 0.4
     words = generator.choice([f"w{number}" for number in range(30)], size=(N, 4))
