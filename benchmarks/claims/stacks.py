@@ -1,9 +1,12 @@
-"""Stacks of sites on noise, and directions fitted on halves of the groups.
+"""Stacks of sites on noise, cascades, and directions fitted on halves of the groups.
 
-`python -m benchmarks.claims.stacks` prints two tables. The first has the mean scores of a stack
+`python -m benchmarks.claims.stacks` prints three tables. The first has the mean scores of a stack
 and of the best single site, and the share of draws whose difference has p < 0.05: on noise the
 scores should be 0.50 and the share at most 0.05; with a signal that is the same at all sites, the
-share in which the stack is better should be at most 0.025. The second has the mean cosine of a
+share in which the stack is better should be at most 0.025. The second is of cascades on
+data where words show a part of the labels and sites another part. It has the mean TPR of each stage
+alone and of the cascades between them, the mean cost of these, and the FPR on new rows relative to
+the requested one, which should be about 1. The third has the mean cosine of a
 direction with the true one, its mean estimate from halves of the groups, the mean absolute error of
 the estimate, and the mean cosine with bootstrap draws of the groups, which is too high.
 """
@@ -11,22 +14,26 @@ the estimate, and the mean cosine with bootstrap draws of the groups, which is t
 import argparse
 from itertools import product
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from probekit.pipeline.measure.selected_probe import HALVINGS
-from probekit.pipeline.measure.stack import stack_rows
+from probekit.pipeline.measure.stack import stack_tables
 from probekit.probes.data import ProbeData
 from probekit.probes.prober import Prober
 from probekit.probes.settings import ProbeSettings
 from probekit.probes.solve.layers import certainty, unit_rows
+from probekit.report.figures.chosen_figures import ALONE
 from probekit.results.table import RESULTS, make_table
 
 SITES, FEATURES = 6, 40
+STAGES = ["words", "site", "all sites", "cascade"]
 
 
 def main() -> None:
-    """Print both tables."""
+    """Print all tables."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--draws", type=int, default=200)
     n_draws = parser.parse_args().draws
@@ -38,6 +45,16 @@ def main() -> None:
         shares = np.mean(p < 0.05), np.mean((p < 0.05) & (difference > 0))
         scores = f"{stack.mean():.3f} {single.mean():.3f}"
         print(signal, n_rows, n_groups, "|", scores, "| {:.3f} {:.3f}".format(*shares), flush=True)
+    print("rows features positives FPR | TPR of words site all cascade | its cost | FPR, relative")
+    for n_rows, n_features, share in ((1200, 20, 0.5), (1200, 200, 0.2), (4000, 200, 0.2)):
+        rng = np.random.default_rng(0)
+        draws = [cascaded(n_rows, n_features, share, rng) for _ in range(min(n_draws, 30))]
+        for fpr, found in pd.concat(draws).groupby("fpr"):
+            means = found.groupby("stages")[["tpr", "cost", "test_fpr"]].mean().loc[STAGES]
+            tpr = " ".join(f"{value:.3f}" for value in means["tpr"])
+            relative = " ".join(f"{value:.2f}" for value in means["test_fpr"] / fpr)
+            cost = f"{means.loc['cascade', 'cost']:.2f}"
+            print(n_rows, n_features, share, fpr, "|", tpr, "|", cost, "|", relative, flush=True)
     print("rows features | cosine with the true direction | estimate, error | bootstrap")
     for n_rows, n_features in product((100, 400, 1600), (10, 100)):
         rng = np.random.default_rng(0)
@@ -55,8 +72,42 @@ def stacked(signal: float, n_rows: int, n_groups: int, rng: np.random.Generator)
     in_train = groups < n_groups * 0.7
     shared = signal * (y == "yes")[:, None] + rng.normal(size=(n_rows, 1))
     X = [np.hstack([shared, rng.normal(size=(n_rows, FEATURES))]) for _ in range(SITES)]
+    names = groups.astype(str)
     train, test = np.flatnonzero(in_train), np.flatnonzero(~in_train)
-    data = ProbeData(y, groups.astype(str), groups.astype(str), train=train, test=test)
+    found = tables(ProbeData(y, names, names, train=train, test=test), X)["stack.csv"]
+    (row,) = [row for row in found if row["metric"] == "auroc"]
+    return [row["value"], row["single"], row["p"], row["difference"]]
+
+
+def cascaded(n_rows: int, n_features: int, share: float, rng: np.random.Generator) -> pd.DataFrame:
+    """Return the rows of cascade.csv for training rows and 10,000 new rows.
+
+    In half of the rows a word shows the label, with errors; the share `share` is positive.
+    """
+    n = n_rows + 10_000
+    is_positive = rng.random(n) < share
+    words = rng.choice([f"w{number}" for number in range(300)], size=(n, 6))
+    told = rng.random(n) < 0.5
+    words[told, 0] = np.where(is_positive ^ (rng.random(n) < 0.1), "good", "bad")[told]
+    signal = 2 * is_positive[:, None] + 0.5 * rng.normal(size=(n, 1))
+    X = [
+        np.hstack([signal + rng.normal(size=(n, 1)), rng.normal(size=(n, n_features))])
+        for _ in range(SITES)
+    ]
+    y, row = np.where(is_positive, "yes", "no"), np.arange(n).astype(str)
+    texts = np.array([" ".join(of_row) for of_row in words], dtype=object)
+    train, test = np.arange(n_rows), np.arange(n_rows, n)
+    data = ProbeData(y, row, row, train, test, texts=texts, positive="yes")
+    rows = pd.DataFrame(tables(data, X)["cascade.csv"])
+    is_alone = rows["setting"].str.endswith(ALONE)
+    names = rows["setting"].replace({"words only": "words", "all sites only": "all sites"})
+    return rows.assign(
+        stages=names.mask(names.str.startswith("blocks"), "site").where(is_alone, "cascade")
+    )
+
+
+def tables(data: ProbeData, X: list[np.ndarray]) -> dict[str, list[dict[str, Any]]]:
+    """Return the rows of stack.csv and cascade.csv for sites with these features."""
     settings = ProbeSettings(metric="auroc", control_draws=0, baselines=(), description=False)
     prober, results = Prober(data, settings), []
     sites = [SimpleNamespace(text=f"blocks.{n}.hook_resid_post") for n in range(SITES)]
@@ -64,13 +115,12 @@ def stacked(signal: float, n_rows: int, n_groups: int, rng: np.random.Generator)
         result = prober.site(x)
         result.place.update(site=site.text, head=None, position="last", main_metric="auroc")
         results.append(result)
-    rows = SimpleNamespace(selections=sites, positions=[SimpleNamespace(text="last")])
+    config, positions = SimpleNamespace(n_layers=SITES), [SimpleNamespace(text="last")]
+    rows = SimpleNamespace(selections=sites, positions=positions, config=config)
     blocks = {site.text: x for site, x in zip(sites, X, strict=True)}
     source = SimpleNamespace(rows=rows, block=lambda site, _: blocks[site.text])
     table = make_table([row for result in results for row in result.rows], RESULTS)
-    found = stack_rows(source, [prober], results, table)
-    (row,) = [row for row in found if row["metric"] == "auroc"]
-    return [row["value"], row["single"], row["p"], row["difference"]]
+    return stack_tables(source, [prober], results, table)
 
 
 def halved(n_rows: int, n_features: int, rng: np.random.Generator) -> list[float]:

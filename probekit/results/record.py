@@ -50,6 +50,7 @@ RESULT_FILES = (
     "aggregation.csv",
     "flagged.csv",
     "leakage.csv",
+    "cascade.csv",
     "wrong.json",
     "causes/causes.json",
     *(f"causes/{name}.csv" for name in ("effects", "verdicts", "doses", "downstream")),

@@ -228,6 +228,21 @@ PAGE_TABLES: Mapping[str, Mapping[str, ColumnType]] = {
         "n_test": "count",
         "C": "number",
     },
+    "cascade.csv": {
+        "fpr": "finite",
+        "setting": "text",
+        "passed_1": "finite",
+        "passed_2": "finite",
+        "cost": "finite",
+        "tpr": "number",
+        "tpr_low": "number",
+        "tpr_high": "number",
+        "test_fpr": "number",
+        "test_fpr_low": "number",
+        "test_fpr_high": "number",
+        "n_positive": "count",
+        "n_negative": "count",
+    },
 }
 
 

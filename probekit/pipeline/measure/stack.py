@@ -1,22 +1,25 @@
-"""A probe of the scores of all sites, compared with the best single site.
+"""A probe of the scores of all sites, compared with the best single site and with a cascade.
 
-stack.csv   scores of the stack, and their differences from the selected probe
+stack.csv     scores of the stack, and their differences from the selected probe
+cascade.csv   see `probekit.pipeline.measure.cascade`
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
 
 from probekit.files import csv_text
 from probekit.lazy_rows import LazyRows
+from probekit.pipeline.experiment.prepare import TextRows
 from probekit.pipeline.experiment.source import Source
+from probekit.pipeline.measure.cascade import cascade_rows, network_share, word_scores
 from probekit.pipeline.measure.run_folder import RunFolder
-from probekit.probes.arrays import Floats
+from probekit.probes.arrays import Floats, Rows
 from probekit.probes.fitters import outputs_of
 from probekit.probes.prober import Prober
 from probekit.probes.score.contributions import difference_of_parts
@@ -24,16 +27,18 @@ from probekit.probes.score.differences import paired_differences
 from probekit.probes.score.metric_table import METRICS
 from probekit.probes.score.scored import Predictor, SiteResult, metrics_of, parts_of
 from probekit.probes.settings import ProbeSpec
+from probekit.probes.solve.fits import TunedProbeFit
 from probekit.results.selection import chosen_row, site_with_head
 from probekit.results.table import only
 
 
-def stack_rows(
+def stack_tables(
     source: Source, probers: Sequence[Prober], results: Sequence[SiteResult], table: pd.DataFrame
-) -> list[dict[str, Any]]:
-    """Return the rows of stack.csv: one for each metric; empty without a selected probe.
+) -> dict[str, list[dict[str, Any]]]:
+    """Return the rows of stack.csv and cascade.csv, by file; empty without a selected probe.
 
-    Only the difference of the main metric has a p-value.
+    stack.csv has a row for each metric; only the difference of the main metric has a p-value.
+    cascade.csv has no rows without texts and two classes; see `word_scores`.
 
     The stack is a probe like any other, whose features are the scores of the probes of one kind at
     all sites of a position. Scores of a training row are those of fits without its fold, so that
@@ -48,7 +53,7 @@ def stack_rows(
     """
     chosen = chosen_row(table)
     if chosen is None:
-        return []
+        return {}
     position = [one.text for one in source.rows.positions].index(chosen["position"])
     prober, kind = probers[position], str(chosen["probe"])
     fits = only(
@@ -58,10 +63,11 @@ def stack_rows(
         site_with_head(row["site"], row["head"]): None if pd.isna(row["C"]) else float(row["C"])
         for _, row in fits.iterrows()
     }
+    spec = next(spec for spec in prober.settings.kinds if spec.text == kind)
+    sites = {site.text: site for site in source.rows.selections if site.text in penalties}
     columns = [
-        site_scores(source, position, prober, kind, site, penalties[site.text])
-        for site in source.rows.selections
-        if site.text in penalties
+        site_scores(prober, spec, source.block(site, position), penalties[name])
+        for name, site in sites.items()
     ]
     second = ProbeSpec("ridge_regression" if prober.settings.reads_numbers else "logistic")
     settings = replace(
@@ -72,18 +78,18 @@ def stack_rows(
         description=False,
         learning_steps=0,
     )
-    found = Prober(prober.data, settings).site(np.concatenate(columns, axis=1))
+    stack, stacked = Prober(prober.data, settings), np.concatenate(columns, axis=1)
+    found = stack.site(stacked)
     own = found.predictions[Predictor(second.text, "task")]
-    name = Predictor(kind, "task")
+    name, of_site = Predictor(kind, "task"), site_with_head(chosen["site"], chosen["head"])
     (single,) = (
         one.predictions[name]
         for one in results
         if name in one.predictions
         and one.place["position"] == chosen["position"]
-        and site_with_head(one.place["site"], one.place["head"])
-        == site_with_head(chosen["site"], chosen["head"])
+        and site_with_head(one.place["site"], one.place["head"]) == of_site
     )
-    resamples, rows = prober.resamples_of(kind), []
+    resamples, rows = prober.resamples_of(kind), list[dict[str, Any]]()
     for score in found.of_kind(second.text):
         if score.split != "test" or score.metric not in metrics_of(single):
             continue
@@ -107,7 +113,19 @@ def stack_rows(
                 "C": score.C,
             }
         )
-    return rows
+    words = word_scores(prober)
+    if words is None:
+        return {"stack.csv": rows}
+    X, n_layers = (
+        source.block(sites[of_site], position),
+        cast(TextRows, source.rows).config.n_layers,
+    )
+    of_layer = site_scores(prober, spec, X, penalties[of_site], is_exact=True)
+    of_all = site_scores(stack, second, stacked, rows[0]["C"], is_exact=True)
+    stages = [words, of_layer[:, 0], of_all[:, 0]]
+    costs = [0.0, network_share([of_site], n_layers), network_share(sites, n_layers)]
+    cascade = list(cascade_rows(prober, kind, stages, costs, of_site))
+    return {"stack.csv": rows, "cascade.csv": cascade}
 
 
 def write_stack(
@@ -117,31 +135,39 @@ def write_stack(
     results: Sequence[SiteResult],
     table: pd.DataFrame,
 ) -> None:
-    """Write stack.csv, if a probe was selected; the arguments are those of `stack_rows`.
+    """Write the files of `stack_tables` that have rows; the arguments are the same.
 
     Raises:
-        StoreError: the file cannot be written.
+        StoreError: a file cannot be written.
     """
-    rows = stack_rows(source, probers, results, table)
-    if rows:
-        folder.write("stack.csv", csv_text(pd.DataFrame(rows)))
+    for name, rows in stack_tables(source, probers, results, table).items():
+        if rows:
+            folder.write(name, csv_text(pd.DataFrame(rows)))
 
 
 def site_scores(
-    source: Source, position: int, prober: Prober, kind: str, site: Any, penalty: float | None
+    prober: Prober, spec: ProbeSpec, X: Rows, penalty: float | None, *, is_exact: bool = False
 ) -> Floats:
     """Return the scores (n_rows, n_scores) of one site's probes for all rows of the data.
 
     Those of fitted rows are held out: by the fits without the fold of the row. Those of other rows
     are of the fit on all fitted rows. There is a score for each class, of two only that of the
     second.
+
+    Args:
+        prober: the prober of the rows.
+        spec: the kind of probe.
+        X: the activations (n_rows, n_features).
+        penalty: the penalty of the fits; None for a kind without one.
+        is_exact: of two classes, whether scores of fitted rows are those of the final fit without
+            the group of the row, if they have a closed form, as for the thresholds of a run.
     """
-    fitted, X = prober.saved_rows, LazyRows.of(source.block(site, position))
-    spec = next(spec for spec in prober.settings.kinds if spec.text == kind)
+    fitted, X = prober.saved_rows, LazyRows.of(X)
     folds = range(int(fitted.fold_of_row.max()) + 1)
     masks = [fitted.fold_of_row != fold for fold in folds]
     inside, every = X.select(fitted.rows), np.ones(len(fitted.rows), dtype=bool)
-    (fits,) = fitted.fitter(spec).refit(inside, [(fitted.column, penalty)], [*masks, every])
+    fitter = fitted.fitter(spec)
+    (fits,) = fitter.refit(inside, [(fitted.column, penalty)], [*masks, every])
     n_classes = None if prober.settings.reads_numbers else fitted.n_classes
     scores = outputs_of(fits[-1], X, n_classes)
     for fit, mask in zip(fits, masks, strict=False):
@@ -149,6 +175,11 @@ def site_scores(
         scores[held_out] = outputs_of(fit, X.select(held_out), n_classes)
     if n_classes is None:
         return scores[:, None]
+    if is_exact:
+        tuned = TunedProbeFit(penalty, fits[-1], scores, ())
+        left_out = fitter.left_out(inside, fitted.column, tuned)
+        if left_out is not None:
+            scores[fitted.rows] = fits[-1].by_class(left_out, n_classes)
     # A class that a fold has not learnt gets the lowest score.
     is_learnt = np.isfinite(scores)
     scores = np.where(is_learnt, scores, scores[is_learnt].min() - 1)

@@ -38,6 +38,7 @@ from probekit.probes.targets import BASELINE_GRIDS
 # Maps inputs, an array or a sparse matrix, to features, with parameters fitted on training inputs.
 FeatureExtractor = Callable[[Any], Any]
 FitFeatures = Callable[[Any], FeatureExtractor]
+FoldOutputs = tuple[Mask, Floats, Floats]
 
 TEXT_C = BASELINE_GRIDS["class"][1]
 PENALTIES = BASELINE_GRIDS["number"][1]
@@ -71,23 +72,39 @@ def predict_baselines(
     has_no_texts = data.texts is None and data.neighbours is None
     if has_no_texts or not TEXT_BASELINES.keys() & settings.baselines:
         return  # before a sample of large groups is refused
-    rows, fold_of_row = fitted.rows, fitted.fold_of_row
+    for name in TEXT_BASELINES:
+        found = text_outputs(fitted, data, task, name) if name in settings.baselines else None
+        if found is not None:
+            rows, outputs, penalty, _ = found
+            predictions = fitted.predictions(LOGISTIC, task[data.test], outputs, task[rows])
+            yield name, predictions, len(rows), penalty
+
+
+def text_outputs(
+    fitted: FittedRows, data: ProbeData, task: LabelColumn, name: str
+) -> tuple[Codes, Floats, float, list[FoldOutputs]] | None:
+    """Return the fitted rows of a baseline of the text, and the values of its `text_model`.
+
+    The other inputs of the model are those of the test rows. None if the data lack the inputs. The
+    arguments are those of `predict_baselines`.
+
+    Raises:
+        DataError: a sample of the rows contains no group, or one class.
+    """
+    inputs_of, fit_features = TEXT_BASELINES[name]
+    settings, rows, fold_of_row = fitted.settings, fitted.rows, fitted.fold_of_row
     if len(rows) > MOST_TEXTS:
         sampled = sample_groups(data.groups[rows], MOST_TEXTS, settings.seed, data.group_names)
         rows, fold_of_row = rows[sampled], fold_of_row[sampled]
-    for name, (inputs_of, fit_features) in TEXT_BASELINES.items():
-        if name not in settings.baselines:
-            continue
-        inputs = inputs_of(data, np.concatenate([rows, data.test]))
-        if inputs is not None:
-            own, others = inputs[: len(rows)], inputs[len(rows) :]
-            n_classes = None if settings.reads_numbers else fitted.n_classes
-            judge, balanced = fitted.judge(LOGISTIC), settings.class_weight is not None
-            outputs, penalty = text_model(
-                fit_features, own, task[rows], fold_of_row, others, n_classes, judge, balanced
-            )
-            predictions = fitted.predictions(LOGISTIC, task[data.test], outputs, task[rows])
-            yield name, predictions, len(rows), penalty
+    inputs = inputs_of(data, np.concatenate([rows, data.test]))
+    if inputs is None:
+        return None
+    own, others = inputs[: len(rows)], inputs[len(rows) :]
+    n_classes = None if settings.reads_numbers else fitted.n_classes
+    judge, balanced = fitted.judge(LOGISTIC), settings.class_weight is not None
+    return rows, *text_model(
+        fit_features, own, task[rows], fold_of_row, others, n_classes, judge, balanced
+    )
 
 
 def _mean_numbers(
@@ -274,8 +291,12 @@ def text_model(
     n_classes: int | None,
     judge: Judge | None = None,
     balanced: bool = False,
-) -> tuple[Floats, float]:
+) -> tuple[Floats, float, list[FoldOutputs]]:
     """Return the outputs of a linear model for other inputs, and its selected penalty.
+
+    The third value has, for the fit without each fold at that penalty, the mask (n_train,) of the
+    fold, the outputs of its rows and those of the other inputs. Folds whose other rows have a
+    single label are left out.
 
     Of classes, these are log probabilities (n_samples, n_classes) by a logistic regression, -inf
     for classes without training rows; with balanced class weights, those of equally frequent
@@ -297,12 +318,12 @@ def text_model(
 
     >>> counts = word_counts(["so good", "so bad", "so good", "so bad", "a good day"])
     >>> y, folds = np.array([1, 0, 1, 0]), np.array([0, 0, 1, 1])
-    >>> logs, _ = text_model(known_words, counts[:4], y, folds, counts[4:], n_classes=2)
+    >>> logs, _, _ = text_model(known_words, counts[:4], y, folds, counts[4:], n_classes=2)
     >>> logs.argmax(axis=1).tolist()
     [1]
     >>> y, new = np.array([1.0, 2.0, 8.0, 9.0]), np.array([[7.0]])
     >>> folds = np.array([0, 1, 0, 1])
-    >>> numbers, _ = text_model(decile_features, y[:, None], y, folds, new, n_classes=None)
+    >>> numbers, _, _ = text_model(decile_features, y[:, None], y, folds, new, n_classes=None)
     >>> bool(6 < numbers[0] < 9)
     True
     """
@@ -317,18 +338,27 @@ def text_model(
         weight = "balanced" if balanced else None
         models = [LogisticRegression(C=C, max_iter=MAX_ITER, class_weight=weight) for C in TEXT_C]
 
+    of_folds: list[tuple[Mask, FeatureExtractor, list[Any]]] = []
+
     def held_out(outside: Mask) -> list[Floats]:
         """Return the outputs of each penalty for held-out rows, with features of the other rows."""
         extract = fit_features(train[~outside])
         X_inside, X_outside = extract(train[~outside]), extract(train[outside])
         fits = [_fitted(model, X_inside, y[~outside]) for model in models]
+        of_folds.append((outside, extract, fits))
         return [_outputs(fit, X_outside, n_classes) for fit in fits]
 
     best = search(rate, y, fold_of_row, held_out)
     extract = fit_features(train)
     fit = _fitted(models[best], extract(train), y)
     penalty = fit.alpha if n_classes is None else fit.C
-    return _outputs(fit, extract(others), n_classes), float(penalty)
+    by_fold = []
+    for outside, of_fold, fits in of_folds:
+        own, tested = (
+            _outputs(fits[best], of_fold(X), n_classes) for X in (train[outside], others)
+        )
+        by_fold.append((outside, own, tested))
+    return _outputs(fit, extract(others), n_classes), float(penalty), by_fold
 
 
 def _fitted(model: Any, X: Any, y: NDArray[Any]) -> Any:

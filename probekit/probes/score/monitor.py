@@ -106,8 +106,6 @@ def monitor_rows(
 ) -> Iterator[dict[str, Any]]:
     """Yield a row of monitor.csv for each rate: its threshold, and the rates on test rows.
 
-    Intervals are those of the metrics at a fixed false positive rate.
-
     Args:
         rates: requested false positive rates.
         negatives: scores of the negatives for the positive class, shape (n_negatives,).
@@ -119,14 +117,9 @@ def monitor_rows(
     Raises:
         DataError: there are too few groups of negatives for a rate.
     """
-    scores = np.stack([np.zeros_like(tested), tested], axis=1)
-    truth = is_positive.astype(np.int64)
-    predictions = ClassPredictions(truth, truth, 2, scores, positive=1)
     for fpr in rates:
         threshold, bound = fixed_threshold(negatives, groups, fpr)
-        # The metrics read these alarms; the rate in their names has no meaning here.
-        alarmed = with_alarms(predictions, np.full(len(RATES), threshold))
-        row = {
+        yield {
             "fpr": fpr,
             "threshold": threshold,
             "false_positives": int((negatives > threshold).sum()),
@@ -135,9 +128,29 @@ def monitor_rows(
             "fpr_bound": bound,
             "n_positive": int(is_positive.sum()),
             "n_test_negative": int((~is_positive).sum()),
-        }
-        for name, metric in (("tpr", "tpr_at_fpr_1"), ("test_fpr", "achieved_fpr_1")):
-            values = metrics_of(alarmed)[metric](alarmed, resamples)
-            found = score_interval(values, resamples, (0, 1), parts_of(metric, [alarmed]))
-            row |= {name: found.value, f"{name}_low": found.low, f"{name}_high": found.high}
-        yield row
+        } | rates_at(threshold, tested, is_positive, resamples)
+
+
+def rates_at(
+    threshold: float, scores: Floats, is_positive: Mask, resamples: Resamples
+) -> dict[str, float]:
+    """Return `tpr` and `test_fpr` of rows at a threshold, each with its limits `_low` and `_high`.
+
+    Intervals are those of the metrics at a fixed false positive rate.
+
+    Args:
+        threshold: rows with a higher score raise an alarm.
+        scores: scores of the rows for the positive class, shape (n_test,).
+        is_positive: which rows are of the positive class, shape (n_test,).
+        resamples: resamples of the rows.
+    """
+    truth, of_classes = is_positive.astype(np.int64), np.stack([0 * scores, scores], axis=1)
+    predictions = ClassPredictions(truth, truth, 2, of_classes, positive=1)
+    # The metrics read these alarms; the rate in their names has no meaning here.
+    alarmed = with_alarms(predictions, np.full(len(RATES), threshold))
+    rates: dict[str, float] = {}
+    for name, metric in (("tpr", "tpr_at_fpr_1"), ("test_fpr", "achieved_fpr_1")):
+        values = metrics_of(alarmed)[metric](alarmed, resamples)
+        found = score_interval(values, resamples, (0, 1), parts_of(metric, [alarmed]))
+        rates |= {name: found.value, f"{name}_low": found.low, f"{name}_high": found.high}
+    return rates

@@ -149,6 +149,11 @@ class RunResult:
         return page_table(self.folder, "leakage.csv")
 
     @cached_property
+    def cascade(self) -> pd.DataFrame | None:
+        """Cost and TPR of words, then the site, then the stack; None without a cascade."""
+        return page_table(self.folder, "cascade.csv")
+
+    @cached_property
     def record(self) -> Mapping[str, Any]:
         """The contents of run.json."""
         return self._record.model_dump()

@@ -17,6 +17,7 @@ from probekit.report.maps.maps import head_maps, layer_map, map_cells
 from probekit.report.pages.page import FigurePart, figure_json
 from probekit.report.sentences import captions
 from probekit.report.sentences.method import REFITTED, SITE_OF_ALL_FOLDS, pooled_ranking
+from probekit.report.sentences.tables import CASCADE
 from probekit.report.texts import capitalised, class_label
 from probekit.results.record import BY_WORD, Control, Norms
 from probekit.results.selection import hidden_kinds, measured_metrics
@@ -168,6 +169,21 @@ def source_parts(rows: pd.DataFrame | None, v: Verdict) -> Iterator[FigurePart]:
         "fails: then read the worst source, not the mean.",
         f"{metric_name(v.metric)} by source, worst first: {'; '.join(listed)}.",
         height=7 + 2.2 * max(len(rows), 3),
+    )
+
+
+def cascade_part(rows: pd.DataFrame) -> FigurePart:
+    """Return the figure of the true positive rate by cost, given the rows of cascade.csv."""
+    listed = [
+        f"{row['setting']} (FPR {100 * row['fpr']:g} %): share {fixed(row['cost'], 2)}, TPR "
+        f"{format_number(row['tpr'])}"
+        for _, row in rows.iterrows()
+    ]
+    return FigurePart(
+        "True positive rate by share of the network",
+        figure_json(chosen_figures.cascade_figure(rows)),
+        f"{CASCADE} Bars: 95 % intervals over groups.",
+        f"True positive rate by share of the network: {'; '.join(listed)}.",
     )
 
 

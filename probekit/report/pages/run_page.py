@@ -34,6 +34,7 @@ from probekit.report.sentences.tables import (
     MONITOR,
     RULE,
     STACK,
+    cascade_table,
     comparison_table,
     features_tables,
     leakage_table,
@@ -170,7 +171,7 @@ def report_page(run_dir: Path) -> str:
     if causes is not None:
         sections.append(causes_section(run_dir, causes, _layers(table)))
     sections += [page.PageSection(part.title, [part]) for part in shown[1:]]
-    sections += _of_tables(run_dir)
+    sections += [*_of_tables(run_dir), *_cascade(run_dir)]
     sections += _sites(run_dir, record, table, paths)
     if folded:
         sections.append(page.PageSection("More figures", folded, "folds"))
@@ -252,6 +253,16 @@ def _of_tables(run_dir: Path) -> Iterator[page.PageSection]:
         if table is not None:
             words = page.Paragraph(note.format(**table.iloc[0]), "note")
             yield page.PageSection(title, [drawn(table), words])
+
+
+def _cascade(run_dir: Path) -> Iterator[page.PageSection]:
+    """Yield the section with cost and true positive rate of a cascade, if there is one."""
+    rows = page_table(run_dir, "cascade.csv")
+    if rows is not None:
+        table = page.Fold("Settings of the cascade", [cascade_table(rows)])
+        yield page.PageSection(
+            "Cascade of words, one site and all sites", [parts.cascade_part(rows), table]
+        )
 
 
 def _features(run_dir: Path, v: Verdict) -> Iterator[page.PageSection]:

@@ -8,7 +8,7 @@ import pytest
 from sklearn.metrics import roc_auc_score
 
 from probekit.errors import ConfigError
-from probekit.pipeline.measure.stack import site_scores, stack_rows
+from probekit.pipeline.measure.stack import site_scores, stack_tables
 from probekit.probes.data import ProbeData
 from probekit.probes.prober import Prober
 from probekit.probes.settings import ProbeSettings, ProbeSpec
@@ -23,8 +23,7 @@ def test_scores_of_training_rows_are_held_out():
     data = ProbeData(y, row, row, train=np.arange(80), test=np.arange(80, 120))
     prober = Prober(data, ProbeSettings(control_draws=0, baselines=()))
     noise = generator.normal(size=(120, 100))
-    source = SimpleNamespace(block=lambda *_: noise)
-    scores = site_scores(source, 0, prober, "logistic", None, 1.0)[:, 0]
+    scores = site_scores(prober, ProbeSpec(), noise, 1.0)[:, 0]
     assert roc_auc_score(y[:80] == "yes", scores[:80]) < 0.75  # fitted rows would be separated
     fitted = prober.saved_rows
     assert roc_auc_score(y[:80] == "yes", noise[:80] @ _direction(fitted, noise)) == 1
@@ -54,7 +53,7 @@ def test_stack_of_numbers_of_kinds_without_penalty_and_with_a_rare_label(kind):
     result = replace(result, place=place)
     rows = SimpleNamespace(selections=[site], positions=[SimpleNamespace(text="last")])
     source = SimpleNamespace(rows=rows, block=lambda *_: X)
-    found = stack_rows(source, [prober], [result], make_table(result.rows, RESULTS))
+    found = stack_tables(source, [prober], [result], make_table(result.rows, RESULTS))["stack.csv"]
     (row,) = [row for row in found if row["metric"] == metric]
     assert row["value"] == pytest.approx(row["single"], abs=0.1)
     assert [one["metric"] for one in found if one["p"] is not None] == [metric]

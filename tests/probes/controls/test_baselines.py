@@ -26,7 +26,7 @@ def text_model(baseline, train, labels, folds, tested, n_classes):
         inputs = word_counts(inputs, LONGEST[baseline])
     own, others = inputs[: len(train)], inputs[len(train) :]
     features = TEXT_BASELINES[baseline][1]
-    return baselines.text_model(features, own, labels, folds, others, n_classes)
+    return baselines.text_model(features, own, labels, folds, others, n_classes)[:2]
 
 
 def predicted(features, X, labels, tested=None, n_classes=None):

@@ -10,7 +10,10 @@ from plotly.offline import get_plotlyjs
 from safetensors.numpy import save_file
 
 from probekit.errors import DataError, MissingError
+from probekit.report.figures.chosen_figures import cascade_figure
+from probekit.report.notebooks.run_result import RunResult
 from probekit.report.pages.run_page import write_report
+from probekit.report.sentences.tables import cascade_table
 from tests.report.conftest import (
     difference,
     make_heads,
@@ -33,6 +36,26 @@ MLPS = [
     for layer in range(40)
 ]
 BARE = {"attention": [], "norms": [], "versions": {}}
+CASCADE = pd.DataFrame(
+    [
+        (0.01, "words only", 0, 0, 0, 0.2, 0.01, 50, 60),
+        (0.01, "all sites only", 1, 1, 1, 0.6, 0.02, 50, 60),
+        (0.05, "words only", 0, 0, 0, 0.4, 0.05, 50, 60),
+        (0.05, "words, 20 % to blocks.1.hook_resid_post", 0.2, 0, 0.1, 0.7, 0.06, 50, 60),
+        (0.05, "all sites only", 1, 1, 1, 0.9, 0.04, 50, 60),
+    ],
+    columns=[
+        "fpr",
+        "setting",
+        "passed_1",
+        "passed_2",
+        "cost",
+        "tpr",
+        "test_fpr",
+        "n_positive",
+        "n_negative",
+    ],
+)
 LABELS = {"train": {f"c{n}": 10 for n in range(60)}, "test": {}}
 FILES = ("results.csv", "run.json", "config.yaml", "attention.safetensors")
 
@@ -182,6 +205,29 @@ def test_scores_of_heads_are_shown_where_the_run_kept_them(page, make_run, make_
     text = "".join(packed_texts(report(seal_run(run))))
     assert '"entropy": [[0.25, 0.25, 0.25]' in text
     assert '"entropy": [[1.25, 1.25, 1.25]' in text
+
+
+def test_a_cascade_has_a_figure_and_a_table(page, make_run):
+    rows = CASCADE.assign(tpr_low=0.1, tpr_high=0.95, test_fpr_low=0.01, test_fpr_high=0.1)
+    folder = make_run()
+    rows.to_csv(folder / "cascade.csv", index=False)
+    seal_run(folder)
+    assert RunResult(folder).cascade["setting"].tolist() == rows["setting"].tolist()
+    shown = text_of(report(folder))
+    assert "Cascade" not in text_of(page)
+    assert "Cascade of words, one site and all sites" in shown
+    assert "words, 20 % to blocks.1.hook_resid_post" in shown
+    figure = cascade_figure(rows)
+    assert [(line.name, line.x, line.y) for line in figure.data[:2]] == [
+        ("FPR 1 %", (0, 1), (0.2, 0.6)),
+        ("FPR 5 %", (0, 0.1, 1), (0.4, 0.7, 0.9)),
+    ]
+    assert [note.text for note in figure.layout.annotations[:2]] == ["words", "all sites"]
+    assert cascade_table(rows).rows[3][:3] == (
+        "words, 20 % to blocks.1.hook_resid_post",
+        "5 %",
+        "10 %",
+    )
 
 
 def test_values_are_not_broken_into_two_lines(page):

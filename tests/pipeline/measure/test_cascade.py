@@ -1,0 +1,154 @@
+"""Cascades of words, a site and the stack: chosen on training rows, and equal to their stages."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.metrics import roc_auc_score
+
+from probekit.pipeline.measure.cascade import SHARES, last_stages, log_odds, word_scores
+from probekit.pipeline.measure.stack import stack_tables
+from probekit.probes.data import ProbeData
+from probekit.probes.prober import Prober
+from probekit.probes.settings import ProbeSettings
+from probekit.results.table import PAGE_TABLES, RESULTS, make_table, only
+
+N, N_TRAIN = 900, 600
+SETTINGS = ProbeSettings(
+    C=(0.01, 1.0), folds=3, control_draws=0, baselines=(), description=False, metric="auroc"
+)
+
+
+@pytest.fixture(scope="module")
+def data():
+    """Rows; in half of them a word shows the label. "a" is positive, with code 0."""
+    generator = np.random.default_rng(0)
+    is_positive = generator.random(N) < 0.4
+    words = generator.choice([f"w{number}" for number in range(30)], size=(N, 4))
+    told = generator.random(N) < 0.5
+    words[told, 0] = np.where(is_positive, "good", "bad")[told]
+    texts = np.array([" ".join(of_row) for of_row in words], dtype=object)
+    y, row = np.where(is_positive, "a", "b"), np.arange(N).astype(str)
+    train, test = np.arange(N_TRAIN), np.arange(N_TRAIN, N)
+    return ProbeData(y, row, row, train, test, texts=texts, positive="a")
+
+
+@pytest.fixture(scope="module")
+def sites(data):
+    generator = np.random.default_rng(1)
+    signal = 1.5 * (data.y == "a")[:, None]
+    return {
+        f"blocks.{block}.hook_resid_post": signal + generator.normal(size=(N, 3))
+        for block in range(3)
+    }
+
+
+def measured(data, sites):
+    """The rows of results.csv, stack.csv and cascade.csv."""
+    prober, results = Prober(data, SETTINGS), []
+    for site, X in sites.items():
+        place = {"site": site, "head": None, "position": "last", "main_metric": "auroc"}
+        results.append(replace(prober.site(X), place=place))
+    rows = SimpleNamespace(
+        selections=[SimpleNamespace(text=site) for site in sites],
+        positions=[SimpleNamespace(text="last")],
+        config=SimpleNamespace(n_layers=4),
+    )
+    source = SimpleNamespace(rows=rows, block=lambda site, _: sites[site.text])
+    table = make_table([row for result in results for row in result.rows], RESULTS)
+    found = stack_tables(source, [prober], results, table)
+    return table, *(pd.DataFrame(found.get(name, [])) for name in ("stack.csv", "cascade.csv"))
+
+
+@pytest.fixture(scope="module")
+def tables(data, sites):
+    return measured(data, sites)
+
+
+def test_stages_alone_have_the_rates_of_the_run(tables):
+    table, stack, cascade = tables
+    assert set(cascade) == set(PAGE_TABLES["cascade.csv"])
+    assert set(cascade["fpr"]) == {0.05}  # 1 % needs more negatives
+    rows, of_stack = cascade.set_index("setting"), stack.set_index("metric")["value"]
+    (site,) = [name for name in rows.index if name.startswith("blocks") and name.endswith(" only")]
+    of_site = only(table, site=site.removesuffix(" only"), split="test").set_index("metric")
+    pairs = {"tpr": "tpr_at_fpr_5", "test_fpr": "achieved_fpr_5"}
+    for name, metric in pairs.items():
+        assert rows.loc[site, name] == pytest.approx(of_site["value"][metric])
+        assert rows.loc[site, f"{name}_low"] == pytest.approx(of_site["ci_low"][metric])
+        assert rows.loc["all sites only", name] == pytest.approx(of_stack[metric])
+    block = int(site.split(".")[1])
+    assert rows.loc[site, "cost"] == (block + 1) / 4
+    assert rows.loc["words only", "cost"] == 0
+    assert rows.loc["all sites only", "cost"] == 3 / 4
+
+
+def test_a_cascade_has_a_higher_rate_than_cheaper_stages(tables):
+    *_, rows = tables
+    rates, costs = rows["tpr"].to_numpy(), rows["cost"].to_numpy()
+    mixed = ~rows["setting"].str.endswith(" only")
+    alone = rows.set_index("setting")["tpr"]
+    assert mixed.sum() > 2
+    cheap = rates[mixed & (costs < 0.5)].max()
+    assert alone["words only"] + 0.1 < cheap
+    assert rows["test_fpr"].mean() < 0.07
+    passed = rows["passed_1"] - rows["passed_2"], rows["passed_2"]
+    single = rows.set_index("setting").filter(regex="^blocks.* only$", axis=0)["cost"].item()
+    assert costs == pytest.approx(passed[0] * single + passed[1] * 3 / 4)
+
+
+def test_labels_of_test_rows_do_not_change_the_settings(data, sites, tables):
+    y = data.y.copy()
+    y[N_TRAIN:] = np.random.default_rng(0).permutation(y[N_TRAIN:])
+    *_, permuted = measured(replace(data, y=y), sites)
+    columns = ["fpr", "setting", "passed_1", "passed_2", "cost"]
+    assert permuted[columns].equals(tables[-1][columns])
+    assert not permuted["tpr"].equals(tables[-1]["tpr"])
+
+
+def test_each_stage_reads_more_rows_if_more_are_passed_on():
+    generator = np.random.default_rng(0)
+    distances, train = generator.random((3, 500)), np.arange(0, 500, 2)
+    before = np.zeros(500, dtype=int)
+    for share in SHARES:
+        reached = last_stages(distances, train, (share, 0))
+        assert (reached >= before).all()
+        assert np.mean(reached[train]) == pytest.approx(share, abs=1 / len(train))
+        further = last_stages(distances, train, (share, share))
+        assert (further >= reached).all()
+        before = reached
+    assert (further == 2).all()
+
+
+def test_scores_of_words_are_held_out(data):
+    generator = np.random.default_rng(0)
+    random = np.array([f"v{n} w{n % 40}" for n in generator.permutation(N)], dtype=object)
+    y, train = data.y == "b", data.train  # the second class
+    scores = word_scores(Prober(replace(data, texts=random), SETTINGS))
+    assert 0.3 < roc_auc_score(y[train], scores[train]) < 0.65
+    scores = word_scores(Prober(data, SETTINGS))
+    assert roc_auc_score(y[train], scores[train]) > 0.7
+    assert roc_auc_score(y[data.test], scores[data.test]) > 0.7
+
+
+def test_no_cascade_without_texts_or_with_few_negatives_or_three_classes(data, sites):
+    _, stack, cascade = measured(replace(data, texts=None), sites)
+    assert len(stack)
+    assert cascade.empty
+    few = replace(data, train=data.train[:300])
+    assert word_scores(Prober(few, SETTINGS)) is None
+    three = replace(data, y=np.where(np.arange(N) % 3 == 0, "c", data.y))
+    assert word_scores(Prober(three, SETTINGS)) is None
+
+
+def test_log_odds_keep_the_order_of_the_rows():
+    generator = np.random.default_rng(0)
+    is_positive = np.arange(200) % 2 == 0
+    scores = generator.normal(size=200) + is_positive
+    for one in (scores, -scores):
+        found = log_odds(one, is_positive, np.arange(100))
+        assert (np.argsort(found) == np.argsort(one)).all()
+    share = 1 / (1 + np.exp(-log_odds(1e6 * scores, is_positive, np.arange(200))))
+    assert share.mean() == pytest.approx(0.5, abs=0.01)
