@@ -79,7 +79,8 @@ class SplitSection(Section):
     @model_validator(mode="after")
     def _nested_folds_stand_alone(self) -> SplitSection:
         if self.folds is not None and self.word_disjoint:
-            raise rule_error("`folds` cannot be combined with `word_disjoint`", "folds")
+            key = "folds" if self.leave_out is None else "leave_out"
+            raise rule_error(f"`{key}` cannot be combined with `word_disjoint`", key)
         return self
 
 
@@ -135,7 +136,7 @@ class MonitorSection(Section):
     )
     format: TableFormat = Field("csv", description="format of this file")
     fpr: Annotated[
-        tuple[Annotated[float, Field(gt=0, lt=1)], ...], Field(strict=False, min_length=1)
+        tuple[Annotated[float, Field(ge=1e-6, lt=1)], ...], Field(strict=False, min_length=1)
     ] = Field(
         (0.01,),
         description="false positive rates; the rate on new negatives at the threshold of each is "
@@ -411,6 +412,8 @@ def check_further(experiment: Experiment) -> None:
             )
         if not fits:
             raise rule_error(f"`{key}` needs kinds of probe that classify each row{other}", key)
+        if key == "monitor" and data.positive is None:
+            raise rule_error("`monitor` requires `data.positive`, the label of an alarm", key)
     if experiment.leakage is None:
         return
     if tokens.chat or "all" in (position.at, position.pieces) or position.at == "index":

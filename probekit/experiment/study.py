@@ -7,6 +7,7 @@ these values put in, so that a cell is checked and run like any other experiment
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -247,6 +248,9 @@ def _lists(source: Document) -> Iterator[tuple[KeyPath, list[Any]]]:
         if key in _FIXED:
             text = f"{key} cannot vary. A cell is named by its values; a data set by {{name: ...}}."
             raise ConfigError(source.put(place, text))
+        if key == "probe":  # a column of study.csv
+            text = "probe cannot vary as a whole. Vary its keys, such as `probe.C`."
+            raise ConfigError(source.put(place, text))
         if not isinstance(listed, list) or not listed:
             text = f"over.{key} is {one_line(listed)}. Write a list of values, such as [a, b]; a "
             raise ConfigError(source.put(place, f"{text}single value belongs to `{key}` itself."))
@@ -308,7 +312,11 @@ def _data_values(
             own = dict(entry)
             path = PurePath(str(file or entry.get("train", "")))
             if path.name:
-                own = {"name": _plain(path.stem)} | own | ({"file": file} if file else {})
+                own = (
+                    {"name": _plain(path.stem) or f"data-{number + 1}"}
+                    | own
+                    | ({"file": file} if file else {})
+                )
                 ending = path.suffix[1:].lower()
                 if "format" not in shared and ending in FORMATS and FORMATS[ending].is_file:
                     own = {"format": ending} | own
@@ -320,7 +328,7 @@ def _data_values(
                 changes |= {(DATA, "columns", key): one for key, one in columns.items()}
             elif columns is not None:
                 changes[DATA, "columns"] = columns
-            yield _Value(name, _plain(name), changes, (*place, number))
+            yield _Value(name, _plain(name) or f"data-{number + 1}", changes, (*place, number))
 
 
 def _plain(text: str) -> str:
@@ -354,9 +362,13 @@ def _published_scores(
     tasks, texts = (column_of(csv_table(path, (name,)), name) for name in ("task", "score"))
     for task, text in zip(tasks, texts, strict=True):
         try:
-            scores[task] = float(text)
-        except ValueError as error:
-            raise DataError(f"{path}: the score of {task} is {text!r}, not a number.") from error
+            score = float(text)
+        except ValueError:
+            score = math.nan
+        if not math.isfinite(score):
+            raise DataError(f"{path}: the score of {task} is {text!r}, not a number.")
+        if scores.setdefault(task, score) != score:
+            raise DataError(f"{path}: {task} has two scores, {scores[task]:g} and {score:g}.")
     drawn = {task: scores[task] for task in data_sets if task in scores}
     if not drawn:
         near = nearest(next(iter(scores)), data_sets)

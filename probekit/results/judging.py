@@ -164,6 +164,7 @@ def _over_sources(sources: pd.DataFrame) -> SourceScores:
         worst=first["source"] if len(counted) else "",
         worst_value=first["value"] if len(counted) else NAN,
         left_out=dict(zip(others["source"], others["left_out"], strict=True)),
+        other_scores=dict(zip(others["source"], others["value"], strict=True)),
     )
 
 

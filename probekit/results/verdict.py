@@ -287,6 +287,7 @@ class SourceScores(BaseModel, frozen=True):
         worst: the source with the worst score; "" without any.
         worst_value: its score.
         left_out: why each other source does not count, by its name.
+        other_scores: the scores of these sources; NaN where undefined.
     """
 
     column: str
@@ -299,6 +300,7 @@ class SourceScores(BaseModel, frozen=True):
     worst: str
     worst_value: Number
     left_out: dict[str, str]
+    other_scores: dict[str, Number] = {}
 
 
 class UnconvergedFits(BaseModel, frozen=True):

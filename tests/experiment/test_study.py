@@ -98,6 +98,7 @@ MISTAKES = {
     "no data set": ('"[rm]*.csv"', "3"),
     "one name": ("name: nouns", "name: ROWS"),
     "one value": ("[[0.01], [1]]", "[[1], [1]]"),
+    "whole section": ("probe.C: [[0.01], [1]]", "probe: [{C: [1]}, {C: [2]}]"),
     "fixed": ("probe.C: [", "data.name: ["),
     "no section": ("probe.C: [", "name.x: ["),
     "invalid cell": ("[[0.01], [1]]", "[[0.01], [-1]]"),
@@ -116,7 +117,7 @@ def test_a_mistake_is_reported_with_its_line(study, refused, mistake):
 
 def test_published_scores_must_be_numbers_of_tasks_of_the_study(study, refused, tmp_path):
     path = study()
-    for row in ("rows,good", "raws,0.9"):
+    for row in ("rows,good", "rows,nan", "rows,0.9\nrows,0.8", "raws,0.9"):
         (tmp_path / "published.csv").write_text(f"task,score\n{row}\n")
         refused(load_any, path)
 

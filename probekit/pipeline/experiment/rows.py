@@ -309,10 +309,10 @@ def _sources(dataset: Dataset, column: str, *, has_classes: bool) -> IntArray:
     empty = [number for number, value in enumerate(values) if not value.strip()]
     if empty:
         rows = rows_of(dataset.select(empty).examples)
-        raise DataError(
-            f"{counted(len(empty), 'example')} have no value in the column {column!r} ({rows}). "
-            "Name a column of the data with a value in each row."
-        )
+        some = f"{counted(len(empty), 'example')} without a value in the column {column!r} ({rows})"
+        if len(empty) == len(values):
+            some = f"no column {column!r}, or no value in it"
+        raise DataError(f"{some}. Name a column of the data with a value in each row.")
     names, source = np.unique(np.array(values, dtype=object), return_inverse=True)
     if len(names) < 2:
         raise DataError(

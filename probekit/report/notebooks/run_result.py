@@ -275,7 +275,9 @@ class RunResult:
             first = textwrap.shorten(self.warnings[0], 2 * TEXT_WIDTH - 20, placeholder=" …")
             lines += _wrapped(f"{number} warning{'s' if number > 1 else ''} (.warnings): {first}")
         lines += [f"Page: {self.report}" if self.report else f"Folder: {self.folder}"]
-        lines += ["Also: .table, .figure(), .figures, .record"]
+        tables = ("sources", "monitor", "stack", "cascade", "leakage")
+        more = [f".{name}" for name in tables if getattr(self, name) is not None]
+        lines += [", ".join(["Also: .table", *more, ".figure()", ".figures", ".record"])]
         return "\n".join(lines)
 
 

@@ -349,7 +349,10 @@ def sources_sentence(sources: SourceScores) -> str:
         texts = [fixed(scale * number, places) for number in (value, low, high)]
         return f"{texts[0]}{unit}" + ("" if math.isnan(low) else f" [{texts[1]}, {texts[2]}]")
 
-    absent = [f"{name} ({why})" for name, why in sources.left_out.items()]
+    absent = []
+    for name, why in sources.left_out.items():
+        score = sources.other_scores.get(name, math.nan)
+        absent.append(f"{name} ({why}{'' if math.isnan(score) else f', {words(score)}'})")
     others = f" Not averaged: {', '.join(absent)}." if absent else ""
     if not sources.n:
         return f"Each {sources.column} left out whole: no score can be averaged.{others}"

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from probekit.amounts import LEVEL, fixed, format_number, joined_names
+from probekit.probes.score.metric_table import METRICS
 from probekit.probes.targets import TARGETS
 from probekit.report.sentences.answer import rival_name
 from probekit.results.judging import ACHIEVED
@@ -35,8 +36,8 @@ _WRONG = (
 )
 # The score may be right, but have another reason.
 _OTHERWISE = (
-    "achieved-fpr majority random_weights nowhere-better word_identity n_grams bag_of_words "
-    "neighbouring_words length embedding control length-leads length-of-rule"
+    "source-at-chance achieved-fpr majority random_weights nowhere-better word_identity n_grams "
+    "bag_of_words neighbouring_words length embedding control length-leads length-of-rule"
 )
 # The score may be imprecise.
 _IMPRECISE = (
@@ -95,6 +96,10 @@ NOWHERE_BETTER = (
     "networks with random weights (largest difference at {site}: {task}, random {rival}): the "
     "result may not depend on what the network has learnt. Interpret the difference, not the "
     "score; more test rows make its interval narrower."
+)
+SOURCE_AT_CHANCE = (
+    "The probe is not above chance for the {column} {worst}: it may read what the others have in "
+    "common, instead of the label."
 )
 FALSE_POSITIVES = (
     "The false positive rate on the test rows is {rate}, above the {allowed:g} % that the "
@@ -159,6 +164,11 @@ def _found(v: Verdict, record: RunRecord) -> Iterator[Caveat]:
     for scores in compared:
         if not scores.n_better:
             yield Caveat("nowhere-better", _nowhere_better(scores, has_positions=has_positions))
+    if v.sources is not None and v.score is not None:
+        sign = METRICS[v.sources.metric].sign
+        if sign * v.sources.worst_value <= sign * v.score.chance:
+            text = SOURCE_AT_CHANCE.format(column=v.sources.column, worst=v.sources.worst)
+            yield Caveat("source-at-chance", text)
     if v.false_positives is not None and v.score is not None:
         value, low, high = (fixed(100 * number, 1) for number in v.false_positives)
         # An undefined interval is written as "nan".

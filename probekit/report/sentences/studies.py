@@ -30,21 +30,25 @@ def study_answer(table: pd.DataFrame) -> str:
     found, name = compared_cells(table, rival), _name(table, rival)
     constant, n_failed = int(found["is_constant"].sum()), int((table["error"] != "").sum())
     by_holm, by_fdr = (found[column].value_counts() for column in ("holm", "fdr"))
-    n_beaten = by_holm.get(BETTER, 0) + by_holm.get(ABOVE_CHANCE, 0)
-    n_fdr = by_fdr.get(BETTER, 0) + by_fdr.get(ABOVE_CHANCE, 0)
-    beats = "is above chance" if len(found) and constant == len(found) else f"beats {name}"
-    text = (
-        f"The probe {beats} in {n_beaten} of {counted(len(table), 'cell')} (Holm; {n_fdr} with a "
-        f"false discovery rate of {percent(LEVEL)})."
-    )
-    if by_holm.get(ABOVE_CHANCE, 0) and constant < len(found):
-        text += (
-            f" In {by_holm[ABOVE_CHANCE]} of these {name} predicts the same for all rows, and the "
-            "test is whether the probe is above chance."
+    tested, texts = len(found) - constant, list[str]()
+    if tested:
+        n_fdr = by_fdr.get(BETTER, 0)
+        texts.append(
+            f"The probe beats {name} in {by_holm.get(BETTER, 0)} of {counted(tested, 'cell')} with "
+            f"a test (Holm; {n_fdr} with a false discovery rate of {percent(LEVEL)})."
         )
     if by_holm.get(WORSE, 0):
-        text += f" It is worse in {by_holm[WORSE]}."
-    return f"{text} {counted(n_failed, 'cell')} failed." if n_failed else text
+        texts.append(f"It is worse in {by_holm[WORSE]}.")
+    if constant:
+        texts.append(
+            f"The probe is above chance in {by_holm.get(ABOVE_CHANCE, 0)} of "
+            f"{counted(constant, 'cell')} in which {name} predicts the same for all rows (Holm)."
+        )
+    if not len(found):
+        texts.append(f"No cell has a test of the difference from {name}.")
+    if n_failed:
+        texts.append(f"{counted(n_failed, 'cell')} failed.")
+    return " ".join(texts)
 
 
 def settings_answer(compared: pd.DataFrame, metric: str) -> str:

@@ -157,7 +157,7 @@ def test_sources_that_cannot_be_left_out_are_refused(made, mistake, snapshot):
     ("change", "message"),
     [
         ("data.columns.split=source", "`split.leave_out` requires data without a given split"),
-        ("split.word_disjoint=true", "`folds` cannot be combined with `word_disjoint`"),
+        ("split.word_disjoint=true", "`leave_out` cannot be combined with `word_disjoint`"),
     ],
 )
 def test_other_splits_are_refused(made, change, message):
