@@ -1,8 +1,10 @@
 """Fits on an accelerator: the scores of the CPU, without float64 and with few waits.
 
-"cpu:1" counts as an accelerator (see `is_accelerator`), so that no other device is needed.
+"cpu:1" counts as an accelerator (see `is_accelerator`), so that no other device is needed. A real
+one is tested with the environment variable ACCELERATOR=cuda.
 """
 
+import os
 from contextlib import contextmanager
 
 import numpy as np
@@ -34,7 +36,7 @@ from probekit.probes.training_rows import TrainingRows
 from probekit.products import stream
 from tests.probes.kinds.planted import marked_texts, trees
 
-FAKE = "cpu:1"
+FAKE = os.environ.get("ACCELERATOR", "cpu:1")
 WAITS = (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.nonzero.default)
 KINDS = {
     "logistic": {},
@@ -155,12 +157,12 @@ def test_losses_of_padded_sentences_are_those_of_each(gold, loss):
     weight = np.random.default_rng(0).normal(size=(16, 4)).astype(np.float32) / 4
     each = [loss(rows @ weight, target) for rows, target in of_texts]
     with WithoutFloat64():
-        there = torch.tensor(weight, requires_grad=True)
+        there = torch.tensor(weight, requires_grad=True, device=FAKE)
         losses = structural._padded_losses(of_texts, FAKE)(there, slice(None))
         (gradient,) = torch.autograd.grad(losses.mean(), there)
-    np.testing.assert_allclose(losses.detach(), [value for value, _ in each], rtol=1e-5)
+    np.testing.assert_allclose(losses.detach().cpu(), [value for value, _ in each], rtol=1e-5)
     slopes = sum(rows.T @ slope for (rows, _), (_, slope) in zip(of_texts, each, strict=True))
-    np.testing.assert_allclose(gradient, slopes / len(each), rtol=0, atol=1e-6)
+    np.testing.assert_allclose(gradient.cpu(), slopes / len(each), rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("kind", [DistanceProbe, DepthProbe])
@@ -192,7 +194,7 @@ def test_rows_of_float16_are_widened_on_the_device():
     rows = LazyRows.of(X.astype(np.float16))
     (block,) = rows.on(FAKE).tensors([slice(0, 9)])
     assert block.dtype == torch.float32
-    np.testing.assert_array_equal(block, X[:9].astype(np.float16))
+    np.testing.assert_array_equal(block.cpu(), X[:9].astype(np.float16))
     with WithoutFloat64():
         (fit,) = Solver(rows.on(FAKE), [np.ones(300)]).solve([Problem(codes, 0.1)])
     (expected,) = Solver(rows, [np.ones(300)]).solve([Problem(codes, 0.1)])
