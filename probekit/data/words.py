@@ -487,9 +487,13 @@ def cue_pattern(path: Path) -> re.Pattern[str]:
     phrases = [line for line in lines if line and not line[0].startswith("#")]
     if not phrases:
         raise DataError(f"{path} has no words. Write one word or phrase in each line.")
+    patterns = []
+    for words in phrases:  # words match as a whole, but punctuation also next to letters
+        before = r"(?<!\w)" if re.match(r"\w", words[0]) else ""
+        after = r"(?!\w)" if re.search(r"\w$", words[-1]) else ""
+        patterns.append(before + r"\s+".join(map(re.escape, words)) + after)
     # Where one phrase begins with another, the longer one is dropped.
-    longest_first = sorted((r"\s+".join(map(re.escape, one)) for one in phrases), key=len)[::-1]
-    return re.compile(rf"(?<!\w)(?:{'|'.join(longest_first)})(?!\w)", re.IGNORECASE)
+    return re.compile("|".join(sorted(patterns, key=len, reverse=True)), re.IGNORECASE)
 
 
 def without(text: str, dropped: Sequence[_Span], span: _Span | None) -> tuple[str, _Span | None]:

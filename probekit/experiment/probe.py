@@ -98,7 +98,10 @@ def _rule(given: Any) -> Any:
     if isinstance(given, dict) and len(given) == 1:
         given = ":".join(map(str, *given.items()))
     try:
-        return given if not isinstance(given, str) else parse_rule(given) and given
+        if not isinstance(given, str):
+            return given
+        name, number = parse_rule(given)
+        return f"{name}:{number:g}" if number else name
     except ConfigError as error:
         raise rule_error(str(error).removesuffix(".")) from error
 

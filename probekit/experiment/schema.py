@@ -370,6 +370,11 @@ class Experiment(SettingsFile):
                 "`word_disjoint` requires a single position: the words of a sweep differ by offset",
                 "split.word_disjoint",
             )
+        if "aggregated" in pools and (position.at != "all" or len(self.probe.kinds) > 1):
+            raise rule_error(
+                "`aggregate` requires `tokens.position: {at: all}`, and no other kind of probe",
+                "tokens.position.at" if position.at != "all" else "probe.kinds",
+            )
         if pools and "all" not in (position.at, position.pieces):
             raise rule_error(f"{pools[0]} requires `tokens.position: {{at: all}}`", "probe.kinds")
         if has_reply and not tokens.chat:
@@ -398,7 +403,7 @@ class Experiment(SettingsFile):
 
 
 def check_further(experiment: Experiment) -> None:
-    """Raise an error if an experiment with a monitor or cues cannot have them."""
+    """Check the rules for experiments with a monitor or with cues."""
     data, tokens, position = experiment.data, experiment.tokens, experiment.tokens.position
     specs = [spec for kind in experiment.probe.kinds for spec in kind.specs]
     of_rows, rule = {spec.task for spec in specs} == {"classification"}, ", or `probe.aggregate`"

@@ -377,14 +377,23 @@ class SavedProbe:
         """The weights (n_scores, n_features) on raw activations.
 
         Raises:
-            ConfigError: the probe is not linear.
+            ConfigError: the probe is not linear, or has several directions for a score.
         """
         if len(self.layers) > 1:
             raise ConfigError(
                 f"This {self.facts.kind} probe has {len(self.layers)} layers, so it has no "
                 "directions. Use a linear probe, such as logistic."
             )
-        return self.layers[0].weight
+        weight, rule = self.layers[0].weight, self.facts.aggregation
+        if rule is None:
+            return weight
+        if rule.rule == "multimax":
+            raise ConfigError(
+                "This probe takes the maximum over several heads, each with a direction of its own."
+            )
+        weight = weight[: len(rule.bias)]  # without the query of `attention`
+        # The outputs may be evidence for the first of two labels.
+        return weight * np.sign(rule.weight[0][0]) if len(weight) == 1 else weight
 
     @property
     def unit_directions(self) -> Floats:

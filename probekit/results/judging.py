@@ -163,6 +163,7 @@ def _over_sources(sources: pd.DataFrame) -> SourceScores:
         n_worse=int((metric.sign * counted["difference"] < 0).sum()),
         worst=first["source"] if len(counted) else "",
         worst_value=first["value"] if len(counted) else NAN,
+        worst_chance=first["chance"] if len(counted) else NAN,
         left_out=dict(zip(others["source"], others["left_out"], strict=True)),
         other_scores=dict(zip(others["source"], others["value"], strict=True)),
     )

@@ -286,6 +286,7 @@ class SourceScores(BaseModel, frozen=True):
         n_worse: number of these sources whose score is worse than inside the sources.
         worst: the source with the worst score; "" without any.
         worst_value: its score.
+        worst_chance: the chance level of this score.
         left_out: why each other source does not count, by its name.
         other_scores: the scores of these sources; NaN where undefined.
     """
@@ -299,6 +300,7 @@ class SourceScores(BaseModel, frozen=True):
     n_worse: int
     worst: str
     worst_value: Number
+    worst_chance: Number = math.nan
     left_out: dict[str, str]
     other_scores: dict[str, Number] = {}
 

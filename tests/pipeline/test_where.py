@@ -279,6 +279,7 @@ def test_the_rule_of_an_aggregated_probe_is_chosen_saved_and_applied(load, go, f
     probe = SavedProbe.load(files[0])
     assert probe.facts.aggregation.rule == chosen
     assert probe.facts.aggregation.weight < [[0.0]]  # of harm and safe, harm is the positive label
+    assert np.array_equal(probe.directions, -probe.layers[0].weight)  # towards safe, the second
     texts = [one["text"] for one in alarming_texts()]
     readings = apply_probe(probe, texts)
     assert all(one.answer == one.answers[-1] for one in readings)

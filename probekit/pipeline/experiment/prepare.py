@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import cast
 
@@ -310,9 +311,8 @@ def _dropped(
     of_spans = leakage.drop == "spans"
     pattern = None if of_spans else cue_pattern(Path(experiment.data.root) / leakage.drop)
     at, random = experiment.tokens.position.at, np.random.default_rng(experiment.probe.seed)
-    test, n_positions = rows.splits[0].test, len(rows.positions)
-    changed, left_out = list[int](), list[int]()
-    variants = [list[Example]() for _ in range(1 + leakage.draws)]  # without cues; of each draw
+    test = rows.splits[0].test
+    with_cues, texts = list[int](), dict[int, list[Example]]()  # all variants of each text
     for index, row in enumerate(test):
         number = rows.example[row]
         example = rows.dataset.examples[number]
@@ -323,34 +323,61 @@ def _dropped(
             cues = [match.span() for match in pattern.finditer(example.text)]
         if not cues:
             continue
-        # The row of each position reads a range of tokens; see `interleave`.
-        first, stop = rows.plan.offsets[[row * n_positions, (row + 1) * n_positions]]
-        characters = rows.tokens[number].offsets[rows.plan.positions[first:stop]]
+        with_cues.append(index)
+        characters = rows.tokens[number].offsets[_tokens_read(rows, row)]
         ends = [*characters.flatten().tolist(), *(span or ())]
         read = None if at == "mean" else (min(ends), max(ends))
-        dropped = dropped_ranges(example.text, cues, read, leakage.draws, random)
-        (changed if dropped else left_out).append(index)
-        for variant, ranges in zip(variants, dropped, strict=False):
+        variants = list[Example]()
+        for ranges in dropped_ranges(example.text, cues, read, leakage.draws, random):
             text, moved = without(example.text, ranges, span)
-            variant.append(replace(example, text=text, span=moved))
+            variants.append(replace(example, text=text, span=moved))
+        if variants:
+            texts[index] = variants
+
+    def planned() -> TextRows:
+        """Return the rows of all texts without cues, then of all texts in each draw."""
+        examples = tuple(chain.from_iterable(zip(*texts.values(), strict=True)))
+        dataset, tokens, plans, _ = _plan(
+            experiment, replace(rows.dataset, examples=examples), encoder, rows.config.n_ctx
+        )
+        assert len(plans[0].example) == len(examples), "a shorter text has a row, too"
+        return _further(rows, dataset, tokens, plans, ())
+
+    further, n_texts = planned() if texts else rows, len(texts)
+    for place, index in enumerate([*texts] if at != "mean" else []):
+        of_variants = range(place, n_texts * (1 + leakage.draws), n_texts)
+        read_ids = [_ids_read(further, one) for one in of_variants]
+        if any(ids != _ids_read(rows, test[index]) for ids in read_ids):
+            del texts[index]
+    left_out = [index for index in with_cues if index not in texts]
     message = (
-        f"{len(changed):,} of {counted(len(test), 'test text')} have cues that can be dropped; "
-        f"{len(left_out):,} more are not compared, because a cue is at the probed token or there "
-        "are too few other words."
+        f"{len(texts):,} of {counted(len(test), 'test text')} have cues that can be dropped; "
+        f"{len(left_out):,} more are not compared, because a cue is at the probed token, the token "
+        "would change, or there are too few other words."
     )
-    if not changed:
+    if not texts:
         raise DataError(f"{message} Give other cues, or probe another position.")
-    examples = tuple(example for variant in variants for example in variant)
-    dataset, tokens, plans, _ = _plan(
-        experiment, replace(rows.dataset, examples=examples), encoder, rows.config.n_ctx
-    )
-    assert len(plans[0].example) == len(examples), "a shorter text has a row, too"
-    further = _further(rows, dataset, tokens, plans, [Finding("info", "leakage", message)])
+    further = further if len(texts) == n_texts else planned()
     return DroppedRows(
-        **vars(further),
-        changed=np.array(changed, dtype=np.int64),
+        **vars(replace(further, findings=(Finding("info", "leakage", message),))),
+        changed=np.array([*texts], dtype=np.int64),
         left_out=np.array(left_out, dtype=np.int64),
     )
+
+
+def _tokens_read(rows: TextRows, row: int) -> IntArray:
+    """Return the numbers of the tokens that a row reads, at all positions together."""
+    # The row of each position reads a range of tokens; see `interleave`.
+    n = (len(rows.plan.offsets) - 1) // len(rows.example)
+    first, stop = rows.plan.offsets[[row * n, (row + 1) * n]]
+    return rows.plan.positions[first:stop]
+
+
+def _ids_read(rows: TextRows, row: int) -> list[int]:
+    """Return the ids of the tokens that a row reads."""
+    ids = np.asarray(rows.tokens[rows.example[row]].ids)
+    found: list[int] = ids[_tokens_read(rows, row)].tolist()
+    return found
 
 
 def _further(

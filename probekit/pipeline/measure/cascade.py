@@ -38,8 +38,8 @@ def word_scores(prober: Prober) -> Floats | None:
 
     The score of a training row is that of the fit without its fold, that of a test row the mean of
     these fits, so that thresholds on training rows hold for test rows: the fit on all rows has
-    larger scores. Other rows are NaN. The words are n-grams of the text, or of rows that are words
-    the neighbouring words. None without texts or two classes, or with too few training rows to fix
+    larger scores. Other rows are NaN. The words are n-grams of the text; if rows are words, they
+    are their neighbours. None without texts or two classes, or with too few training rows to fix
     a threshold.
     """
     data, fitted = prober.data, prober.saved_rows

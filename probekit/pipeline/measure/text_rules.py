@@ -39,7 +39,7 @@ SIMILAR = 0.1  # lengths count as equal if they differ by at most this share
 def rule_tables(prober: Prober, X: LazyRows, kind: str) -> dict[str, pd.DataFrame]:
     """Return the tables of an aggregated probe by file name.
 
-    Only the score of each rule is known without a positive label, of two. Rules are those of the
+    Without two labels, the rules have only their cross-validated score. Rules are those of the
     saved probe; test texts are scored by the probes that were fitted without them.
     """
     (spec,) = (one for one in prober.settings.kinds if one.text == kind)
@@ -117,7 +117,7 @@ def length_correlation(
     for label in np.unique(labels):
         inside = labels == label
         ranks[:, inside] = scipy.stats.rankdata([scores[inside], lengths[inside]], axis=1)
-        ranks[:, inside] /= inside.sum()
+        ranks[:, inside] = ranks[:, inside] / inside.sum() - (1 + 1 / inside.sum()) / 2  # mean 0
     return with_interval("spearman", NumberPredictions(ranks[0], ranks[1]), groups)
 
 

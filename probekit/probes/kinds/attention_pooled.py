@@ -194,7 +194,7 @@ class _ObjectiveElsewhere(PooledObjective):
         place = np.arange(lengths.max())
         inside = place < lengths
         token = np.where(inside, starts + place, starts)
-        step = max(1, rows_of_block(texts.tokens.shape[1]) // len(place))
+        step = max(1, rows_of_block(texts.tokens.shape[1], texts.device) // len(place))
         arrays = (put_on(texts.device, array) for array in (token, inside, self.class_of_text))
         self.blocks = list(zip(*(array.split(step) for array in arrays), strict=True))
 

@@ -154,6 +154,11 @@ class RunResult:
         return page_table(self.folder, "cascade.csv")
 
     @cached_property
+    def aggregation(self) -> pd.DataFrame | None:
+        """The rules of an aggregated probe, a row each; None for another selected probe."""
+        return page_table(self.folder, "aggregation.csv")
+
+    @cached_property
     def record(self) -> Mapping[str, Any]:
         """The contents of run.json."""
         return self._record.model_dump()
@@ -275,7 +280,7 @@ class RunResult:
             first = textwrap.shorten(self.warnings[0], 2 * TEXT_WIDTH - 20, placeholder=" …")
             lines += _wrapped(f"{number} warning{'s' if number > 1 else ''} (.warnings): {first}")
         lines += [f"Page: {self.report}" if self.report else f"Folder: {self.folder}"]
-        tables = ("sources", "monitor", "stack", "cascade", "leakage")
+        tables = ("sources", "monitor", "stack", "cascade", "leakage", "aggregation")
         more = [f".{name}" for name in tables if getattr(self, name) is not None]
         lines += [", ".join(["Also: .table", *more, ".figure()", ".figures", ".record"])]
         return "\n".join(lines)

@@ -87,9 +87,9 @@ LENGTH_IS_COMPARED = (
     "Length is associated with the label: compare the score with that of the length alone."
 )
 LENGTH_OF_RULE = (
-    "The score of a text by the rule {0} is correlated with its length (within labels {3}); a "
-    "maximum grows with length. The AUROC is {1}, at equal length {2}: choose thresholds on texts "
-    "as long as those that are monitored."
+    "The score of a text by the rule {0} is correlated with its length (within labels "
+    "{3}). The cross-validated AUROC is {1}, at equal length {2}: choose thresholds on texts as "
+    "long as those that are monitored."
 )
 NOWHERE_BETTER = (
     "The {metric} of the {probe} probe{position} is {nowhere} significantly better than that of "
@@ -98,8 +98,8 @@ NOWHERE_BETTER = (
     "score; more test rows make its interval narrower."
 )
 SOURCE_AT_CHANCE = (
-    "The probe is not above chance for the {column} {worst}: it may read what the others have in "
-    "common, instead of the label."
+    "The score is at or below chance for the {column} {worst}: the probe may read what the others "
+    "have in common, instead of the label."
 )
 FALSE_POSITIVES = (
     "The false positive rate on the test rows is {rate}, above the {allowed:g} % that the "
@@ -166,7 +166,7 @@ def _found(v: Verdict, record: RunRecord) -> Iterator[Caveat]:
             yield Caveat("nowhere-better", _nowhere_better(scores, has_positions=has_positions))
     if v.sources is not None and v.score is not None:
         sign = METRICS[v.sources.metric].sign
-        if sign * v.sources.worst_value <= sign * v.score.chance:
+        if sign * v.sources.worst_value <= sign * v.sources.worst_chance:
             text = SOURCE_AT_CHANCE.format(column=v.sources.column, worst=v.sources.worst)
             yield Caveat("source-at-chance", text)
     if v.false_positives is not None and v.score is not None:

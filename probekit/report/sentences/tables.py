@@ -368,13 +368,15 @@ def rules_table(rules: pd.DataFrame) -> ResultTable:
         rules: rows of aggregation.csv.
     """
     metric = metric_name(str(rules["metric"].iloc[0]))
-    headings = ("rule", f"{metric}, cross-validated", *OF_RULES.values(), "texts of equal length")
+    of_two = OF_RULES if rules["n_equal"].notna().any() else {}  # of more labels only the score
+    last = ("texts of equal length",) if of_two else ()
+    headings = ("rule", f"{metric}, cross-validated", *of_two.values(), *last)
     rows = []
     for _, row in rules.iterrows():
-        limits = [[row[name + end] for end in ("", "_low", "_high")] for name in OF_RULES]
+        limits = [[row[name + end] for end in ("", "_low", "_high")] for name in of_two]
         name = row["rule"] + (" *" if row["is_selected"] else "")
         numbers = [format_number(row["value"]), *(format_number(*one) for one in limits)]
-        rows.append((name, *numbers, f"{row['n_equal']:,.0f}"))
+        rows.append((name, *numbers, *([f"{row['n_equal']:,.0f}"] if of_two else [])))
     return ResultTable("Rules that score a text", headings, rows, css="narrow")
 
 
@@ -433,8 +435,8 @@ LEAKAGE = (
     "The selected probe is not fitted again. It reads the test texts without their cues and, to "
     "compare, without as many random other words (mean of {n_draws} draws). {n_changed:,} of the "
     "{n_test:,} texts have cues; {n_left_out:,} more are left out, because a cue is at the probed "
-    "token or there are too few other words. If the difference is below 0, the score depends more "
-    "on the cues than on other words."
+    "token or there are too few other words. If the score is worse without the cues than "
+    "without other words, it depends more on the cues."
 )
 
 

@@ -107,6 +107,19 @@ def test_the_probed_span_is_the_same_word_in_every_variant(own, at):
         assert "  " not in example.text
 
 
+def test_a_text_in_which_the_probed_token_would_change_is_left_out(own):
+    nouns = own.rows["text"].str.split().str[2]
+    texts = (
+        own.rows["label"] + " " + nouns + " of all"
+    )  # without the first word, no space is before
+    start = own.rows["label"].str.len() + 1
+    rows = own.rows.assign(text=texts, start=start, end=start + nouns.str.len())
+    with_words(own, "red\nblack", rows.assign(text=texts + own.rows.index.astype(str)))
+    position = ("tokens.position={at: span}", "data.columns.start=start", "data.columns.end=end")
+    with pytest.raises(DataError, match="24 more are not compared"):
+        prepare(own.load(*OVERRIDES, *position))
+
+
 def test_spans_are_dropped_if_another_token_is_probed(own):
     rows = own.rows.assign(start=4, end=own.rows["text"].str.find(" ", 4))
     by_word = prepare(own.load(*with_words(own, "red\nblack", rows))).dropped.dataset
