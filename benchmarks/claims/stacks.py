@@ -87,8 +87,8 @@ def cascaded(n_rows: int, n_features: int, share: float, rng: np.random.Generato
     n = n_rows + 10_000
     is_positive = rng.random(n) < share
     words = rng.choice([f"w{number}" for number in range(300)], size=(n, 6))
-    told = rng.random(n) < 0.5
-    words[told, 0] = np.where(is_positive ^ (rng.random(n) < 0.1), "good", "bad")[told]
+    is_worded = rng.random(n) < 0.5
+    words[is_worded, 0] = np.where(is_positive ^ (rng.random(n) < 0.1), "good", "bad")[is_worded]
     signal = 2 * is_positive[:, None] + 0.5 * rng.normal(size=(n, 1))
     X = [
         np.hstack([signal + rng.normal(size=(n, 1)), rng.normal(size=(n, n_features))])

@@ -312,11 +312,8 @@ def _data_values(
             own = dict(entry)
             path = PurePath(str(file or entry.get("train", "")))
             if path.name:
-                own = (
-                    {"name": _plain(path.stem) or f"data-{number + 1}"}
-                    | own
-                    | ({"file": file} if file else {})
-                )
+                own = {"name": _plain(path.stem) or f"data-{number + 1}", **own}
+                own |= {"file": file} if file else {}
                 ending = path.suffix[1:].lower()
                 if "format" not in shared and ending in FORMATS and FORMATS[ending].is_file:
                     own = {"format": ending} | own

@@ -335,17 +335,15 @@ class SplitProber:
         """
         data, train, test, fitted = self.data, self.train_tokens, self.test_tokens, self.fitted
         probe, outside = self.text_probe(spec, X, train), LazyRows.of(X).select(test.rows)
-        groups, facts = (
-            data.groups[test.first],
-            FitFacts(
-                probe=spec.text,
-                target=target,
-                n_train=len(train.first),
-                C=getattr(probe, "C_", None),
-                n_iter=probe.n_iter_,
-                converged=probe.converged_,
-                seed=self.settings.seed,
-            ),
+        groups = data.groups[test.first]
+        facts = FitFacts(
+            probe=spec.text,
+            target=target,
+            n_train=len(train.first),
+            C=getattr(probe, "C_", None),
+            n_iter=probe.n_iter_,
+            converged=probe.converged_,
+            seed=self.settings.seed,
         )
         if spec.task == "tree":
             heads = data.y[test.rows]

@@ -239,10 +239,8 @@ def write_monitor(
     row = chosen_row(table)
     if row is None or not isinstance(source, ModelSource) or source.experiment.monitor is None:
         return
-    position, site = find_site(source.rows, row)
-    prober, offset = probers[position], source.rows.positions[position].offset
-    kind = str(row["probe"])
-    probe = SavedProbe.load(probe_path(folder.path, offset, site.text, kind))
+    kind, (position, site, probe) = str(row["probe"]), _reloaded(folder, source, row)
+    prober = probers[position]
     assert source.rows.negatives is not None
     negatives = capture_further(
         source, source.rows.negatives, (site,), cache_root=cache_root, watcher=watcher
@@ -292,9 +290,8 @@ def write_leakage(
     if row is None or not isinstance(source, ModelSource) or source.rows.dropped is None:
         return
     dropped, kind = source.rows.dropped, str(row["probe"])
-    position, site = find_site(source.rows, row)
-    prober, offset = probers[position], source.rows.positions[position].offset
-    probe = SavedProbe.load(probe_path(folder.path, offset, site.text, kind))
+    position, site, probe = _reloaded(folder, source, row)
+    prober = probers[position]
     further = capture_further(source, dropped, (site,), cache_root=cache_root, watcher=watcher)
     fit = FittedLayers(np.searchsorted(prober.data.classes, probe.classes), probe.layers)
     (spec,) = (one for one in prober.settings.kinds if one.text == kind)
@@ -346,6 +343,14 @@ def leakage_rows(
         found = found.within(METRICS[metric].range)
         scores = float(value[0]), found.a, found.b, found.value, found.ci_low, found.ci_high
         yield (metric, *scores, found.p if metric == main_metric else None)
+
+
+def _reloaded(folder: RunFolder, source: Source, row: pd.Series) -> tuple[int, Probed, SavedProbe]:
+    """Return the position, the site and the saved probe of a row of results.csv."""
+    position, site = find_site(source.rows, row)
+    offset = source.rows.positions[position].offset
+    path = probe_path(folder.path, offset, site.text, str(row["probe"]))
+    return position, site, SavedProbe.load(path)
 
 
 def _save(probe: SavedProbe, folder: RunFolder, name: str) -> None:

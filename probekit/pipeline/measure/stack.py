@@ -116,10 +116,8 @@ def stack_tables(
     words = word_scores(prober)
     if words is None:
         return {"stack.csv": rows}
-    X, n_layers = (
-        source.block(sites[of_site], position),
-        cast(TextRows, source.rows).config.n_layers,
-    )
+    X = source.block(sites[of_site], position)
+    n_layers = cast(TextRows, source.rows).config.n_layers
     of_layer = site_scores(prober, spec, X, penalties[of_site], is_exact=True)
     of_all = site_scores(stack, second, stacked, rows[0]["C"], is_exact=True)
     stages = [words, of_layer[:, 0], of_all[:, 0]]

@@ -435,8 +435,8 @@ LEAKAGE = (
     "The selected probe is not fitted again. It reads the test texts without their cues and, to "
     "compare, without as many random other words (mean of {n_draws} draws). {n_changed:,} of the "
     "{n_test:,} texts have cues; {n_left_out:,} more are left out, because a cue is at the probed "
-    "token or there are too few other words. If the score is worse without the cues than "
-    "without other words, it depends more on the cues."
+    "token, the token would change, or there are too few other words. If the score is worse "
+    "without the cues than without other words, it depends more on the cues."
 )
 
 
@@ -462,8 +462,8 @@ CASCADE = (
     "alarm threshold on to the next one. Cost: mean share of the network's blocks that is computed "
     "for a test row; words cost nothing. Each setting has one threshold, which allows the false "
     "positive rate (FPR) on training rows. Settings are chosen on held-out scores of these rows: "
-    "each adds the most true positives (TPR) per cost to the one before it. Each stage alone is "
-    "listed, too."
+    "each adds the most true positives (TPR) per cost to the one before it. The same rows fix "
+    "settings and thresholds: with few negatives, the test FPR may be higher than requested."
 )
 
 

@@ -27,8 +27,8 @@ def data():
     generator = np.random.default_rng(0)
     is_positive = generator.random(N) < 0.4
     words = generator.choice([f"w{number}" for number in range(30)], size=(N, 4))
-    told = generator.random(N) < 0.5
-    words[told, 0] = np.where(is_positive, "good", "bad")[told]
+    is_worded = generator.random(N) < 0.5
+    words[is_worded, 0] = np.where(is_positive, "good", "bad")[is_worded]
     texts = np.array([" ".join(of_row) for of_row in words], dtype=object)
     y, row = np.where(is_positive, "a", "b"), np.arange(N).astype(str)
     train, test = np.arange(N_TRAIN), np.arange(N_TRAIN, N)
