@@ -13,16 +13,16 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1] / "probekit"
 BUDGETS = {
-    "report": 8305,
+    "report": 8302,
     "pipeline": 7696,
-    "probes": 6529,
+    "probes": 6536,
     "model": 4650,
     "activations": 2633,
-    "cli": 2141,
+    "cli": 2145,
     "interventions": 1925,
-    "experiment": 2162,
+    "experiment": 2159,
     "data": 1991,
-    "results": 2275,
+    "results": 2276,
     "training": 859,
     "analysis": 496,
     "": 1657,  # the files at the top

@@ -23,7 +23,10 @@ def write_claims(path: Path, tables: Mapping[str, pd.DataFrame]) -> None:
     parts = [
         f"## {title}\n{sections[title]}" for title, _ in SECTIONS.values() if title in sections
     ]
-    path.write_text("\n\n".join([INTRODUCTION, *parts]) + "\n")
+    others = ["## Other simulations", "| command | simulated | figures |\n|---|---|---|"]
+    for command, (simulated, page) in OTHERS.items():
+        others[-1] += f"\n| `python -m benchmarks.{command}` | {simulated} | [page]({page}.md) |"
+    path.write_text("\n\n".join([INTRODUCTION, *parts, *others]) + "\n")
 
 
 INTRODUCTION = """# Simulated claims
@@ -43,6 +46,17 @@ as many draws.
 From 12 groups on, every balanced design has a verdict. With 5 % positives there is none in draws in
 which too few groups contain a positive row: 12 groups of one label each contain 0.6 groups of
 positives on average."""
+
+# What further commands simulate, and the page of the documentation with their figures.
+OTHERS = {
+    "claims.over_folds": ("intervals and differences over folds", "explanation/numbers"),
+    "claims.sources": ("intervals over sources that are left out whole", "howto/leave_out"),
+    "claims.studies": ("comparisons over data sets, counts of cells", "howto/studies"),
+    "claims.aggregation": ("rules from token scores to text scores", "howto/probes_and_controls"),
+    "claims.stacks": ("stacks, cascades, certainty of directions", "howto/probes_and_controls"),
+    "claims.cues": ("scores without cues", "howto/probes_and_controls"),
+    "monitor_elsewhere": ("a monitor on texts of another generator", "howto/probes_and_controls"),
+}
 
 
 def _sizes(table: pd.DataFrame, by: list[str]) -> str:

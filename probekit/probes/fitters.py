@@ -23,7 +23,14 @@ from probekit.amounts import counted
 from probekit.errors import ConfigError, DataError
 from probekit.lazy_rows import LazyRows
 from probekit.probes.arrays import Codes, Floats, Mask, Rows
-from probekit.probes.data import ProbeData, group_folds, numbers, sample_groups, typical_rows
+from probekit.probes.data import (
+    GroupedTokens,
+    ProbeData,
+    group_folds,
+    numbers,
+    sample_groups,
+    typical_rows,
+)
 from probekit.probes.kinds.left_out import logistic_left_out
 from probekit.probes.score.description_length import subsets
 from probekit.probes.score.exchange import permuted_labels
@@ -118,6 +125,17 @@ class FittedRows:
         """Return training and test rows together, sampled if `fit_rows` is set."""
         rows = np.sort(np.concatenate([data.train, data.test]))
         return cls.of(data, settings, _sampled(data, rows, settings))
+
+    def texts(self, rows: Codes) -> GroupedTokens:
+        """Return the tokens of the texts with a fitted row.
+
+        Args:
+            rows: numbers of the rows to select from; all of a text, even if one of them is fitted.
+        """
+        examples = self.data.examples
+        text_of_row = np.arange(len(self.data.y)) if examples is None else examples
+        inside = rows[np.isin(text_of_row[rows], text_of_row[self.rows])]
+        return GroupedTokens.of(np.sort(inside), examples)
 
     @cached_property
     def column(self) -> LabelColumn:

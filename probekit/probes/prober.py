@@ -162,13 +162,13 @@ class Prober:
         """The tokens of the fitted and of the tested texts of each split.
 
         The last fitted texts are those that `SiteResult.fits` of kinds that read texts are fitted
-        on: with several splits all texts, and none of them is tested.
+        on: with several splits those of all splits, and none of them is tested.
         """
         sides: list[tuple[GroupedTokens, GroupedTokens | None]] = []
         sides += [(split.train_tokens, split.test_tokens) for split in self._splits]
         if self._all_rows is not None:
-            rows = np.sort(np.concatenate([self.data.train, self.data.test]))
-            sides.append((GroupedTokens.of(rows, self.data.examples), None))
+            every_row = np.concatenate([self.data.train, self.data.test])
+            sides.append((self._all_rows.texts(every_row), None))
         return sides
 
     def text_probe(self, spec: ProbeSpec, X: Rows, tokens: GroupedTokens) -> Any:

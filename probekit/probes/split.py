@@ -100,11 +100,7 @@ class SplitProber:
     @cached_property
     def train_tokens(self) -> GroupedTokens:
         """The tokens of the texts or sentences that probes are fitted on."""
-        # All training rows of a text are used, even if only one of them is in the sample.
-        data, rows = self.data, self.fitted.rows
-        text_of_row = np.arange(len(data.y)) if data.examples is None else data.examples
-        inside = data.train[np.isin(text_of_row[data.train], text_of_row[rows])]
-        return GroupedTokens.of(np.sort(inside), data.examples)
+        return self.fitted.texts(self.data.train)
 
     @cached_property
     def test_tokens(self) -> GroupedTokens:

@@ -382,7 +382,7 @@ def _converted(cells: pd.Series[str], column: TableColumn, path: Path) -> pd.Ser
         raise_if(~cells.isin(allowed), cells, path, text)
     if column.type == "boolean":
         return cells.map({"True": True, "False": False}).astype("boolean")
-    return cells
+    return cells.astype(object)
 
 
 def raise_if(invalid: pd.Series[bool], cells: pd.Series[Any], path: Path, allowed: str) -> None:
@@ -428,35 +428,45 @@ def placed(table: pd.DataFrame) -> pd.DataFrame:
         return table.sort_values("depth", kind="stable")
     is_single = {site: site != "" and JOINT not in site for site in table["site"].dropna().unique()}
     rows = table[table["site"].map(is_single).eq(True)]
-    keys = [name for name in ("site", "order", "component", "head") if name in rows]
-    # Pages place the same few sites again and again, each in many rows.
-    places_of_row = rows.groupby(keys, sort=False, dropna=False).ngroup()
-    first = ~places_of_row.duplicated()
-    distinct, blocks, places = rows[first], n_blocks(rows), []
-    orders = distinct["order"] if "order" in rows else [math.nan] * len(distinct)
-    components = distinct["component"] if "component" in rows else distinct["site"]
-    cells = zip(distinct["site"], orders, components, distinct["head"], strict=True)
-    for site, order, component, head in cells:
-        if not pd.isna(order):
-            depth, part, neuron = int(order), component, None
+    blocks, names = n_blocks(rows), rows["component" if "component" in rows else "site"]
+    orders = rows["order"] if "order" in rows else [math.nan] * len(rows)
+    places = [
+        _place(site, None if pd.isna(order) else int(order), name, head, blocks)
+        for site, order, name, head in zip(
+            rows["site"], orders, names, rows["head"].fillna(-1), strict=True
+        )
+    ]
+    columns = ["depth", "part", "line"]
+    added = pd.DataFrame(places, rows.index, columns, dtype=object).astype({"depth": int})
+    return rows.assign(**added).sort_values("depth", kind="stable")
+
+
+@lru_cache(maxsize=10_000)  # pages place the same few sites again and again, each in many rows
+def _place(
+    site: str, order: int | None, name: str, head: float, blocks: int
+) -> tuple[int, str, str]:
+    """Return `depth`, `part` and `line` of a site; see `placed`.
+
+    Args:
+        site: name of the site.
+        order: depth of a given site; None for a site of a network.
+        name: component of a given site.
+        head: index of the head; -1 for none.
+        blocks: number of blocks.
+    """
+    depth, part, neuron = order, name, None
+    if depth is None:
+        layer, part, neuron = _parts(site)
+        if layer is None:
+            depth = blocks if part.startswith("ln_final") else EMBED_DEPTH
         else:
-            layer, name, neuron = _parts(site)
-            if layer is None:
-                depth = blocks if name.startswith("ln_final") else EMBED_DEPTH
-            else:
-                depth = layer - 1 if name == "resid_pre" else layer
-            part = "residual stream" if name in RESIDUAL_STREAM else name
-        of_head = "" if pd.isna(head) else f" head {head:.0f}"
-        of_neuron = "" if neuron is None else f" neuron {neuron}"
-        places.append((depth, part, f"{part}{of_head}{of_neuron}"))
-    columns = ("depth", "part", "line")
-    # As text at first, because without rows the types could not be inferred; `depth` is a number.
-    added = pd.DataFrame(places, columns=columns, dtype="str").astype({"depth": int})
-    of_row = added.take(places_of_row.to_numpy()).set_axis(rows.index)
-    return rows.assign(**of_row).sort_values("depth", kind="stable")
+            depth = layer - 1 if part == "resid_pre" else layer
+        part = "residual stream" if part in RESIDUAL_STREAM else part
+    of_head = "" if head < 0 else f" head {head:.0f}"
+    of_neuron = "" if neuron is None else f" neuron {neuron}"
+    return depth, part, f"{part}{of_head}{of_neuron}"
 
 
-@lru_cache(maxsize=10_000)  # pages read the places of the same sites again and again
 def _parts(site: str) -> tuple[int | None, str, int | None]:
     """Return layer, component without "hook_" and neuron of a site.
 

@@ -194,6 +194,11 @@ def test_fit_rows_bounds_the_probe_but_not_the_baselines():
     assert pick(probed(signal(5), fit_rows=300)).n_train == 300
 
 
+def test_fit_rows_bounds_the_texts_of_every_fit_of_a_nested_run():
+    fitted = [texts for texts, _ in nested(fit_rows=100).text_sides]
+    assert [len(texts.rows) for texts in fitted] == [99] * 4  # three folds, and all of them
+
+
 def test_more_classes_and_a_class_too_rare_for_every_fold():
     generator, names = np.random.default_rng(0), np.array(["a", "b", "c"])
     y = generator.choice(names.astype("<U4"), size=450)

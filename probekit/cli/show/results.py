@@ -27,6 +27,7 @@ from probekit.report.sentences.tables import (
     comparison_table,
     filled_columns,
     in_words,
+    own_sections,
     site_rows,
 )
 from probekit.report.texts import line_label
@@ -99,6 +100,9 @@ def show_results(result: RunResult) -> None:
         echo()
         show_table(in_words(compared))
         echo(RULE)
+    for title, table, _ in own_sections(result.folder):
+        echo(f"\n{title}")
+        show_table(table)
 
 
 def show_warnings(result: RunResult) -> None:

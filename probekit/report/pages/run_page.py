@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -30,18 +30,12 @@ from probekit.report.sentences.caveats import caveats
 from probekit.report.sentences.method import method, size_words
 from probekit.report.sentences.tables import (
     CHOSEN_MINUS,
-    LEAKAGE,
-    MONITOR,
     RULE,
-    STACK,
     cascade_table,
     comparison_table,
     features_tables,
-    leakage_table,
-    monitor_table,
-    rules_table,
+    own_sections,
     site_tables,
-    stack_table,
 )
 from probekit.report.texts import MachinePaths, class_label
 from probekit.results.finished_run import date_text, load_config
@@ -71,11 +65,6 @@ CHOSEN_MINUS_RULE = (
     "Chosen minus …: the reported score minus that of the row. An interval excludes 0 exactly if "
     "its p < 0.05; * significant after adjustment: for the comparisons named in advance, or else "
     "for all comparisons."
-)
-RULES = (
-    "* selected by cross-validation. Scores of {n_texts:,} texts by probes fitted without them, "
-    "with 95 % intervals over groups; each rule has its best C. AUROC at equal length: of as many "
-    "texts of both labels at each length. Correlation with length: rank correlation within labels."
 )
 FEATURES = (
     "At {site}, where k-sparse probes have their best cross-validated score{over_folds}; a probe "
@@ -171,7 +160,9 @@ def report_page(run_dir: Path) -> str:
     if causes is not None:
         sections.append(causes_section(run_dir, causes, _layers(table)))
     sections += [page.PageSection(part.title, [part]) for part in shown[1:]]
-    sections += [*_of_tables(run_dir), *_cascade(run_dir)]
+    for title, shown_table, note in own_sections(run_dir):
+        sections.append(page.PageSection(title, [shown_table, page.Paragraph(note, "note")]))
+    sections += _cascade(run_dir)
     sections += _sites(run_dir, record, table, paths)
     if folded:
         sections.append(page.PageSection("More figures", folded, "folds"))
@@ -235,24 +226,6 @@ def _sites(
         n = len(more.rows)
         items.append(page.Fold("The other site" if n == 1 else f"The other {n:,} sites", [more]))
     yield page.PageSection("All sites", items)
-
-
-# Tables of the page that have a section of their own: file, title, table and note.
-_SECTIONS: Sequence[tuple[str, str, Callable[[pd.DataFrame], ResultTable], str]] = (
-    ("monitor.csv", "Thresholds of the monitor", monitor_table, MONITOR),
-    ("stack.csv", "Stack of all sites", stack_table, STACK),
-    ("leakage.csv", "Scores without the cues", leakage_table, LEAKAGE),
-    ("aggregation.csv", "Rules that score a text", rules_table, RULES),
-)
-
-
-def _of_tables(run_dir: Path) -> Iterator[page.PageSection]:
-    """Yield a section for each of these tables that the run has."""
-    for file, title, drawn, note in _SECTIONS:
-        table = page_table(run_dir, file)
-        if table is not None:
-            words = page.Paragraph(note.format(**table.iloc[0]), "note")
-            yield page.PageSection(title, [drawn(table), words])
 
 
 def _cascade(run_dir: Path) -> Iterator[page.PageSection]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeAlias, cast
 
@@ -29,6 +30,7 @@ from probekit.results.table import (
     metric_name,
     n_blocks,
     of_all_folds,
+    page_table,
     placed,
     row_tick,
 )
@@ -513,3 +515,26 @@ def monitor_table(rows: pd.DataFrame, places: Sequence[str] = ()) -> ResultTable
     ]
     rates = ("requested FPR", "threshold", "false positives", "upper bound", "test TPR", "test FPR")
     return ResultTable("Table of thresholds", (*places, *rates), cells, css="narrow")
+
+
+RULES = (
+    "* selected by cross-validation. Scores of {n_texts:,} texts by probes fitted without them, "
+    "with 95 % intervals over groups; each rule has its best C. AUROC at equal length: of as many "
+    "texts of both labels at each length. Correlation with length: rank correlation within labels."
+)
+
+# Tables that have a section of their own: file, title, table and note.
+_SECTIONS: Sequence[tuple[str, str, Callable[[pd.DataFrame], ResultTable], str]] = (
+    ("monitor.csv", "Thresholds of the monitor", monitor_table, MONITOR),
+    ("stack.csv", "Stack of all sites", stack_table, STACK),
+    ("leakage.csv", "Scores without the cues", leakage_table, LEAKAGE),
+    ("aggregation.csv", "Rules that score a text", rules_table, RULES),
+)
+
+
+def own_sections(run_dir: Path) -> Iterator[tuple[str, ResultTable, str]]:
+    """Yield title, table and note of each section that only some runs have."""
+    for file, title, drawn, note in _SECTIONS:
+        table = page_table(run_dir, file)
+        if table is not None:
+            yield title, drawn(table), note.format(**table.iloc[0])
