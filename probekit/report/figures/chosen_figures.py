@@ -306,11 +306,13 @@ def cascade_figure(rows: pd.DataFrame) -> go.Figure:
             hoverinfo="text",
         )
     alone = rows[rows["setting"].str.endswith(ALONE)].drop_duplicates("setting")
-    for setting, cost in zip(alone["setting"], alone["cost"], strict=True):
+    # The best site may need as many blocks as all sites.
+    for cost, settings in alone.groupby("cost")["setting"]:
+        stages = ", ".join(setting.removesuffix(ALONE) for setting in settings)
         figure.add_vline(
             x=cost,
             line={"color": GREY, "dash": "dot", "width": 1},
-            annotation_text=plotly_text(setting.removesuffix(ALONE)),
+            annotation_text=plotly_text(stages),
             annotation_position="bottom right" if cost < 0.5 else "bottom left",
         )
     figure.update_xaxes(title_text="share of the network, mean of test rows", range=[-0.03, 1.03])
