@@ -307,7 +307,8 @@ def cascade_figure(rows: pd.DataFrame) -> go.Figure:
         )
     alone = rows[rows["setting"].str.endswith(ALONE)].drop_duplicates("setting")
     # The best site may need as many blocks as all sites.
-    for cost, settings in alone.groupby("cost")["setting"]:
+    for cost in sorted(set(alone["cost"].tolist())):
+        settings = alone["setting"][alone["cost"].eq(cost)]
         stages = ", ".join(setting.removesuffix(ALONE) for setting in settings)
         figure.add_vline(
             x=cost,
