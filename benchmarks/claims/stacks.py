@@ -2,13 +2,14 @@
 
 `python -m benchmarks.claims.stacks` prints three tables. The first has the mean scores of a stack
 and of the best single site, and the share of draws whose difference has p < 0.05: on noise the
-scores should be 0.50 and the share at most 0.05; with a signal that is the same at all sites, the
-share in which the stack is better should be at most 0.025. The second is of cascades on
-data where words show a part of the labels and sites another part. It has the mean TPR of each stage
-alone and of the cascades between them, the mean cost of these, and the FPR on new rows relative to
-the requested one, which should be about 1. The third has the mean cosine of a
-direction with the true one, its mean estimate from halves of the groups, the mean absolute error of
-the estimate, and the mean cosine with bootstrap draws of the groups, which is too high.
+scores should be 0.50 and the share at most 0.05. With a signal that is the same at all sites and
+noise features of their own, the stack is better, because it averages probes with different errors.
+The second is of cascades on data where words show a part of the labels and sites another part. It
+has the mean TPR of each stage alone and of the cascades between them, the mean cost of these, and
+the FPR on new rows relative to the requested one, which should be about 1. The third has the mean
+cosine of a direction with the true one, its mean estimate from halves of the groups, the mean
+absolute error of the estimate, and the mean cosine with bootstrap draws of the groups, which is too
+high.
 """
 
 import argparse

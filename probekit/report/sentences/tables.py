@@ -413,7 +413,8 @@ def features_tables(features: pd.DataFrame) -> list[ResultTable]:
 STACK = (
     "The stack is a probe of the scores of all {n_sites} sites. Scores of its training rows are "
     "those of probes that were not fitted on the row. The single site was chosen by "
-    "cross-validation, without the test rows."
+    "cross-validation, without the test rows. A better stack need not read more than one site "
+    "contains: the mean of several probes has less noise than one of them."
 )
 
 
