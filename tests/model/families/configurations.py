@@ -98,7 +98,9 @@ class Configuration:
 
     def reference(self, dtype=torch.float32, attention=None):
         """Return the reference with random weights, norms and biases included."""
-        sizes = {k: v for k, v in SIZES.items() if (self.name, k) != ("gpt2", "intermediate_size")}
+        sizes = dict(SIZES)
+        if self.model_type in ("gpt2", "opt"):  # they have another key
+            del sizes["intermediate_size"]
         config = AutoConfig.for_model(**(sizes | dict(self.settings)))
         model = AutoModelForCausalLM.from_config(
             config, attn_implementation=attention or self.attention
@@ -121,10 +123,10 @@ CONFIGURATIONS = tuple(Configuration(name, settings) for name, settings in _ROWS
 # Rows that stand for their family in tests too slow for all rows, ...
 TYPICAL = (
     "llama3", "mistral", "qwen2 with windows", "qwen3", "gemma2", "gemma3", "neox",
-    "neox in sequence", "olmo2",
+    "neox in sequence", "olmo2", "opt",
 )  # fmt: skip
 # ... and one for each network, in the slowest.
-ONE_PER_NETWORK = ("qwen3", "gemma2", "neox", "olmo2")
+ONE_PER_NETWORK = ("qwen3", "gemma2", "neox", "olmo2", "opt")
 
 
 def rows(names):

@@ -9,6 +9,7 @@ from ruamel.yaml import YAML
 from probekit.model.families.gemma import GemmaConfig
 from probekit.model.families.neox import NeoXConfig
 from probekit.model.families.olmo2 import OLMo2Config
+from probekit.model.families.opt import OPTConfig
 from probekit.model.families.rotary import RotaryPositions
 from probekit.model.families.table import config_of, model_config
 
@@ -16,7 +17,8 @@ PUBLISHED = Path(__file__).with_name("published")  # config.json of models on th
 CONFIGS = YAML(typ="safe").load(Path(__file__).with_name("refused_configs.yaml"))
 PYTHIA = json.loads((PUBLISHED / "pythia-70m.json").read_text())  # of EleutherAI/pythia-70m
 OLMO2 = json.loads((PUBLISHED / "OLMo-2-1124-7B.json").read_text())  # of allenai/OLMo-2-1124-7B
-BASES = CONFIGS["bases"] | {"pythia": PYTHIA, "olmo2": OLMO2}
+OPT = json.loads((PUBLISHED / "opt-125m.json").read_text())  # of facebook/opt-125m
+BASES = CONFIGS["bases"] | {"pythia": PYTHIA, "olmo2": OLMO2, "opt": OPT}
 LLAMA, GEMMA2, GEMMA3 = (BASES[name] for name in ("llama", "gemma2", "gemma3"))
 FULL, SLIDING = "full_attention", "sliding_attention"
 
@@ -57,6 +59,7 @@ def test_the_published_configs_are_read():
         rotary=RotaryPositions(rope_theta=500000),
     )
     assert (pythia.eos_token_id, olmo2.eos_token_id) == (0, 100257)
+    assert config_of(OPT) == OPTConfig()
 
 
 def test_the_default_windows_and_caps_of_gemma_are_those_of_the_published_models():

@@ -204,7 +204,8 @@ def test_a_resumed_pass_equals_the_whole_with_an_edit_at_every_layer(model, chan
 
 def test_the_output_matrix_of_the_mlp(model):
     seen = {}
-    model.blocks[1].mlp.register_forward_hook(lambda *given: seen.update(out=given[-1]))
+    output = model.blocks[1].get_submodule(model.config.WEIGHTS.neurons)
+    output.register_forward_hook(lambda *given: seen.update(out=given[-1]))
     _, cache = model.run_with_cache(IDS, [("post", 1)])
     product = cache["post", 1] @ model.mlp_output(1).T
     bias = seen["out"] - product
