@@ -56,6 +56,7 @@ FAMILIES = (
     NetworkFamily("Gemma", ("gemma2", "gemma3_text"), _FAMILIES + "gemma:Gemma"),
     NetworkFamily("Pythia", ("gpt_neox",), _FAMILIES + "neox:NeoX"),
     NetworkFamily("OLMo 2", ("olmo2",), _FAMILIES + "olmo2:OLMo2"),
+    NetworkFamily("Phi-3", ("phi3",), _FAMILIES + "phi3:Phi3"),
     NetworkFamily(
         "OPT", ("opt",), _FAMILIES + "opt:OPT", "probekit.model.text.hub_tokenizer:OPTTokenizer"
     ),

@@ -123,10 +123,10 @@ CONFIGURATIONS = tuple(Configuration(name, settings) for name, settings in _ROWS
 # Rows that stand for their family in tests too slow for all rows, ...
 TYPICAL = (
     "llama3", "mistral", "qwen2 with windows", "qwen3", "gemma2", "gemma3", "neox",
-    "neox in sequence", "olmo2", "opt",
+    "neox in sequence", "olmo2", "opt", "phi3 with longrope",
 )  # fmt: skip
 # ... and one for each network, in the slowest.
-ONE_PER_NETWORK = ("qwen3", "gemma2", "neox", "olmo2", "opt")
+ONE_PER_NETWORK = ("qwen3", "gemma2", "neox", "olmo2", "opt", "phi3")
 
 
 def rows(names):

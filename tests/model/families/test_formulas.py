@@ -11,12 +11,18 @@ from probekit.model.families.table import from_transformers
 from tests.model.families.configurations import CONFIGURATIONS
 
 TOKENS = torch.tensor([[3, 14, 15, 92, 65, 35, 89]])
-GATES = {"llama": F.silu, "olmo2": F.silu, "gemma": lambda x: F.gelu(x, approximate="tanh")}
+GATES = {
+    "llama": F.silu,
+    "olmo2": F.silu,
+    "phi3": F.silu,
+    "gemma": lambda x: F.gelu(x, approximate="tanh"),
+}
 # The module of each norm in a block.
 BEFORE = {"ln1": "input_layernorm", "ln2": "post_attention_layernorm"}
 NORMS = {
     "llama": BEFORE,
     "neox": BEFORE,
+    "phi3": BEFORE,
     "olmo2": {"ln1_post": "post_attention_layernorm", "ln2_post": "post_feedforward_layernorm"},
     "gemma": {
         "ln1": "input_layernorm",
@@ -75,6 +81,11 @@ class Formulas:
         return x if module is None else self.norm(site, x, getattr(self.block, module))
 
     def heads(self, name, x):
+        if self.family == "phi3":  # the rows of all queries, of all keys, and of all values
+            n_heads, n_kv_heads = self.config.n_heads, self.config.n_kv_heads
+            rows = self.block.self_attn.qkv_proj.weight.unflatten(0, (-1, self.config.d_head))
+            own = rows.split((n_heads, n_kv_heads, n_kv_heads))["qkv".index(name)]
+            return torch.einsum("bpm, hdm -> bphd", x, own)
         if self.family != "neox":
             module = getattr(self.block.self_attn, f"{name}_proj")
             return F.linear(x, module.weight, module.bias).unflatten(-1, (-1, self.config.d_head))
@@ -92,12 +103,17 @@ class Formulas:
         if window is not None and self.family == "gemma":
             rotary = config.rotary_in_windows
         frequency = frequencies(rotary, config.d_head)
+        if getattr(config, "short_factor", None):
+            frequency = frequency / torch.tensor(config.short_factor)
         for name in "qk":
             one = self.at(f"attn.hook_{name}")
             if f"blocks.0.attn.{name}_norm.hook_scale" in self.cache:
                 module = getattr(self.block.self_attn, f"{name}_norm")
                 one = self.norm(f"attn.{name}_norm", one, module)
-            self.same(f"attn.hook_rot_{name}", rotated(one, frequency))
+            turned, n_turned = rotated(one, frequency), 2 * len(frequency)
+            if getattr(config, "short_factor", None):
+                turned[..., :n_turned] *= math.sqrt(1 + math.log(160 / 128) / math.log(128))
+            self.same(f"attn.hook_rot_{name}", turned)
         q, k, v = (self.at(f"attn.hook_{name}").transpose(1, 2) for name in ("rot_q", "rot_k", "v"))
         group = config.n_heads // config.n_kv_heads
         k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
@@ -113,6 +129,13 @@ class Formulas:
         out = self.block.attention.dense if is_neox else self.block.self_attn.o_proj
         return F.linear(self.at("attn.hook_z").flatten(2), out.weight, out.bias)
 
+    def gates(self, mlp):
+        if self.family == "phi3":  # the rows of the gate, then those of the other factor
+            gate, up = mlp.gate_up_proj.weight.chunk(2)
+            return ("pre", gate, None), ("pre_linear", up, None)
+        linears = (("pre", mlp.gate_proj), ("pre_linear", mlp.up_proj))
+        return [(name, linear.weight, linear.bias) for name, linear in linears]
+
     def mlp(self, x):
         mlp = self.block.mlp
         if self.family == "neox":
@@ -121,8 +144,8 @@ class Formulas:
             post = F.gelu(self.at("mlp.hook_pre"), approximate=approximation)
             down = mlp.dense_4h_to_h
         else:
-            for name, linear in (("pre", mlp.gate_proj), ("pre_linear", mlp.up_proj)):
-                self.same(f"mlp.hook_{name}", F.linear(x, linear.weight, linear.bias))
+            for name, weight, bias in self.gates(mlp):
+                self.same(f"mlp.hook_{name}", F.linear(x, weight, bias))
             post = GATES[self.family](self.at("mlp.hook_pre")) * self.at("mlp.hook_pre_linear")
             down = mlp.down_proj
         self.same("mlp.hook_post", post)
