@@ -54,7 +54,10 @@ FAMILY_SITES = [
     "blocks.1.attn.hook_rot_q",
     "blocks.2.mlp.hook_pre",
 ]
-LACKING = {"opt": ("hook_rot_q",)}  # sites that a family does not have
+LACKING = {
+    "opt": ("hook_rot_q",),
+    "olmoe": ("hook_pre", "hook_post", "[neuron=4]"),
+}  # sites that a family does not have
 
 
 @cache

@@ -91,11 +91,9 @@ class Phi3Config(shared.GatedConfig):
         **shared.GatedConfig.REQUIRED,
         "attention_bias": (False,),
     }
-    OTHER_KEYS: ClassVar[frozenset[str]] = shared.GatedConfig.OTHER_KEYS | {
-        "partial_rotary_factor",
-        "resid_pdrop",
-        "embd_pdrop",
-    }
+    OTHER_KEYS: ClassVar[frozenset[str]] = shared.GatedConfig.OTHER_KEYS | frozenset(
+        ("partial_rotary_factor", "resid_pdrop", "embd_pdrop")
+    )
     COMPUTED: ClassVar[frozenset[str]] = frozenset({"rotary", "short_factor", "long_factor"})
     site_rows: ClassVar[tuple[Site, ...]] = SITES
     components: ClassVar[tuple[Component, ...]] = COMPONENTS
@@ -124,12 +122,10 @@ class Phi3Config(shared.GatedConfig):
         if self.rotary.partial_rotary_factor > 1:
             raise ConfigError("partial_rotary_factor must be at most 1.")
         n_pairs = int(self.d_head * self.rotary.partial_rotary_factor) // 2
-        given = (self.short_factor, self.long_factor)
-        is_list = [isinstance(one, tuple) and len(one) == n_pairs for one in given]
-        numbers = [number for one in given if isinstance(one, tuple) for number in one]
-        if given != (None, None) and not (
-            all(is_list) and all(is_number(number) and number > 0 for number in numbers)
-        ):
+        given = [one for one in (self.short_factor, self.long_factor) if one is not None]
+        numbers = [number for one in given for number in one if is_number(number) and number > 0]
+        is_complete = [len(one) for one in given] == [n_pairs, n_pairs]
+        if given and not (is_complete and len(numbers) == 2 * n_pairs):
             raise ConfigError(
                 f"short_factor and long_factor of longrope must be lists of {n_pairs} positive "
                 "numbers, one for each rotated pair of features."

@@ -12,6 +12,7 @@ from probekit.errors import DataError
 from probekit.model.families.gemma import GemmaConfig
 from probekit.model.families.neox import NeoXConfig
 from probekit.model.families.olmo2 import OLMo2Config
+from probekit.model.families.olmoe import OLMoEConfig
 from probekit.model.families.opt import OPTConfig
 from probekit.model.families.phi3 import Phi3, Phi3Config
 from probekit.model.families.rotary import RotaryPositions
@@ -23,7 +24,9 @@ PYTHIA = json.loads((PUBLISHED / "pythia-70m.json").read_text())  # of EleutherA
 OLMO2 = json.loads((PUBLISHED / "OLMo-2-1124-7B.json").read_text())  # of allenai/OLMo-2-1124-7B
 OPT = json.loads((PUBLISHED / "opt-125m.json").read_text())  # of facebook/opt-125m
 PHI3 = json.loads((PUBLISHED / "Phi-3-mini-4k-instruct.json").read_text())  # of Microsoft
+OLMOE = json.loads((PUBLISHED / "OLMoE-1B-7B-0924.json").read_text())  # of allenai
 BASES = CONFIGS["bases"] | {"pythia": PYTHIA, "olmo2": OLMO2, "opt": OPT, "phi3": PHI3}
+BASES["olmoe"] = OLMOE
 LLAMA, GEMMA2, GEMMA3 = (BASES[name] for name in ("llama", "gemma2", "gemma3"))
 FULL, SLIDING = "full_attention", "sliding_attention"
 
@@ -41,6 +44,7 @@ def read(base, **entries):
         (PYTHIA, {"rotary_pct": 0.5, "rotary_emb_base": 5e5, "hidden_act": "gelu_new"}),
         (OLMO2, {"num_key_value_heads": 8, "attention_bias": True}),
         (PHI3, {}),
+        (OLMOE, {"norm_topk_prob": True, "num_experts_per_tok": 64}),
     ],
 )
 def test_a_config_survives_its_json(base, entries):
@@ -66,6 +70,7 @@ def test_the_published_configs_are_read():
     )
     assert (pythia.eos_token_id, olmo2.eos_token_id) == (0, 100257)
     assert config_of(OPT) == OPTConfig()
+    assert config_of(OLMOE) == OLMoEConfig(num_key_value_heads=16, intermediate_size=1024)
     assert config_of(PHI3) == Phi3Config(num_key_value_heads=32, sliding_window=2047)
 
 

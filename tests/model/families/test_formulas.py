@@ -23,6 +23,7 @@ NORMS = {
     "llama": BEFORE,
     "neox": BEFORE,
     "phi3": BEFORE,
+    "olmoe": BEFORE,
     "olmo2": {"ln1_post": "post_attention_layernorm", "ln2_post": "post_feedforward_layernorm"},
     "gemma": {
         "ln1": "input_layernorm",
@@ -65,8 +66,8 @@ class Formulas:
         torch.testing.assert_close(self.at(name), expected, atol=1e-6, rtol=1e-6)
 
     def norm(self, site, x, module):
-        """Over the features of a head, or over all of a token in OLMo 2."""
-        flat = x.flatten(2) if self.family == "olmo2" else x
+        """Over the features of a head, or over all of a token in OLMo 2 and OLMoE."""
+        flat = x.flatten(2) if self.family in ("olmo2", "olmoe") else x
         is_centred = self.family == "neox"
         centred = flat - flat.mean(-1, keepdim=True) if is_centred else flat
         scale = (centred.square().mean(-1, keepdim=True) + self.config.norm_epsilon).sqrt()
@@ -136,8 +137,26 @@ class Formulas:
         linears = (("pre", mlp.gate_proj), ("pre_linear", mlp.up_proj))
         return [(name, linear.weight, linear.bias) for name, linear in linears]
 
+    def experts(self, x):
+        mlp, n_chosen = self.block.mlp, self.config.num_experts_per_tok
+        self.same("mlp.hook_router", x @ mlp.gate.weight.T)
+        share = self.at("mlp.hook_router").softmax(-1)
+        fewest = share.sort(-1, descending=True).values[..., n_chosen - 1 : n_chosen]
+        self.same("mlp.hook_chosen", (share >= fewest).double())
+        weights = share * self.at("mlp.hook_chosen")
+        total = weights.sum(-1, keepdim=True) if self.config.norm_topk_prob else 1
+        self.same("mlp.hook_chosen_weights", weights / total)
+        out = torch.zeros_like(x)
+        for number, expert in enumerate(mlp.experts):
+            post = F.silu(x @ expert.gate_proj.weight.T) * (x @ expert.up_proj.weight.T)
+            of_expert = self.at("mlp.hook_chosen_weights")[..., number, None]
+            out += of_expert * (post @ expert.down_proj.weight.T)
+        return out
+
     def mlp(self, x):
         mlp = self.block.mlp
+        if self.family == "olmoe":
+            return self.experts(x)
         if self.family == "neox":
             self.same("mlp.hook_pre", F.linear(x, mlp.dense_h_to_4h.weight, mlp.dense_h_to_4h.bias))
             approximation = "none" if self.config.hidden_act == "gelu" else "tanh"
@@ -179,9 +198,10 @@ def test_sites_of_every_block_follow_their_formulas(model):
 def test_components_are_the_parameters(model):
     layers = range(model.config.n_layers)
     counted = {
-        name.format(l=layer)
+        name.format(l=layer, e=expert)
         for component in model.config.components
         for layer in (layers if component.in_block else [0])
+        for expert in range(model.axis_sizes.get("n_experts", 1))
         for name in component.tensors(model.config)
     }
     assert counted == model.state_dict().keys()
