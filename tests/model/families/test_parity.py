@@ -12,6 +12,7 @@ from probekit.model.generation import generate
 from probekit.model.passes.context import KeyValueCache
 from probekit.model.weights.state_dict import unstacked
 from tests.model.families.configurations import CONFIGURATIONS, rows
+from tests.model.families.recorded import NORMS, site_differences
 
 N_TOKENS = 21  # more than every window
 TOKENS = torch.randint(1, 97, (2, N_TOKENS), generator=torch.Generator().manual_seed(1))
@@ -90,6 +91,13 @@ def test_attentions(configuration, ours):
     _, cache = ours.run_with_cache(TOKENS, ["blocks.*.attn.hook_pattern"])
     for layer, attention in enumerate(attentions):
         torch.testing.assert_close(cache["pattern", layer], attention, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize(("dtype", "bound"), [(torch.float32, 1e-5), (torch.float64, 1e-10)])
+@pytest.mark.parametrize("row", [row for row in CONFIGURATIONS if row.model_type in NORMS], ids=str)
+def test_every_site_equals_the_recorded_one(row, dtype, bound):
+    found = site_differences(row, dtype, TOKENS)
+    assert all(relative < bound for _, relative in found.values()), found
 
 
 def test_fused_attention_equals_that_with_patterns(model):
