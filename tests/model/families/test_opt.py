@@ -18,7 +18,10 @@ from tests.model.families.configurations import CONFIGURATIONS, rows
 TOKENS = torch.tensor([[3, 14, 15, 92, 65, 35, 89]])
 
 
-@pytest.mark.parametrize("row", [row for row in CONFIGURATIONS if row.model_type == "opt"], ids=str)
+OPTS = [row for row in CONFIGURATIONS if row.model_type == "opt"]
+
+
+@pytest.mark.parametrize("row", OPTS, ids=lambda row: row.name)
 def test_sites_follow_their_formulas(row):
     theirs = row.reference(torch.float64)
     weights = theirs.model.decoder.state_dict()
