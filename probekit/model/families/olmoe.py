@@ -144,7 +144,7 @@ class OLMoEConfig(shared.GatedConfig):
 
 
 class Experts(nn.Module):
-    """Several gated MLPs, of which a router chooses some for each token."""
+    """Gated MLPs, the experts, and a router that chooses some of them for each token."""
 
     def __init__(self, config: OLMoEConfig) -> None:
         super().__init__()
