@@ -33,6 +33,9 @@ _SHAPES: dict[str, dict[str, Any]] = {
     "Pythia 1B": {"model_type": "gpt_neox", "of": (2048, 8192, 8)},
     "OLMo 2 1B": {"model_type": "olmo2", "of": (2048, 8192, 16, 16)},
     "Gemma 3 1B": {"model_type": "gemma3_text", "of": (1152, 6912, 4, 1), "head_dim": 256},
+    "Phi-3 mini": {"model_type": "phi3", "of": (3072, 8192, 32, 32), "sliding_window": 2047},
+    "OLMoE 1B-7B": {"model_type": "olmoe", "of": (2048, 1024, 16, 16)},
+    "OPT 1.3B": {"model_type": "opt", "of": (2048,), "ffn_dim": 8192, "num_attention_heads": 32},
 }
 
 

@@ -1,10 +1,14 @@
-"""Numerical differences between our GPT-2 and the reference implementation, by group of sites.
+"""Numerical differences between our networks and the reference implementation.
 
     python -m benchmarks.parity
 
-Both have the same random weights (biases and norms included) and get ragged batches, padded left or
-right. "absolute" is the largest absolute difference; "relative" is the largest difference divided
-by the largest absolute value of the site in the sequence.
+First GPT-2, by group of sites. Both networks have the same random weights (biases and norms
+included) and get ragged batches, padded left or right. "absolute" is the largest absolute
+difference; "relative" is the largest difference divided by the largest absolute value of the site
+in the sequence.
+
+Then OPT, Phi-3 and OLMoE, a row for each tiny network of the tests and each dtype: the largest
+absolute difference of the logits, and the largest relative difference of any other site.
 """
 
 from __future__ import annotations
@@ -13,6 +17,8 @@ from collections import defaultdict
 
 import torch
 
+from tests.model.families.configurations import CONFIGURATIONS
+from tests.model.families.recorded import NORMS, site_differences
 from tests.model.reference import SMALL, TINY, differences
 
 GROUPS = {
@@ -50,6 +56,17 @@ def main() -> None:
                     print(
                         f"{shape:6} {name:8} {side:8} {group:25} {absolute:10.1e} {relative:10.1e}"
                     )
+    print(f"\n{'network':30} {'dtype':8} {'logits':>8} {'sites':>8} {'of':>4}  largest at")
+    tokens = torch.randint(1, 97, (2, 21), generator=torch.Generator().manual_seed(1))
+    for row in CONFIGURATIONS:
+        for dtype in (torch.float32, torch.float64) if row.model_type in NORMS else ():
+            found = site_differences(row, dtype, tokens)
+            logits, _ = found.pop("logits")
+            site = max(found, key=lambda name: found[name][1])
+            print(
+                f"{row.name:30} {str(dtype).removeprefix('torch.'):8} {logits:8.1e} "
+                f"{found[site][1]:8.1e} {len(found):4}  {site}"
+            )
 
 
 if __name__ == "__main__":

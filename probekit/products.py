@@ -68,6 +68,7 @@ class Activation:
 GELU = Activation(F.gelu, ("gelu", "none"))
 GELU_TANH = Activation(partial(F.gelu, approximate="tanh"), ("gelu", "tanh"))
 SILU = Activation(F.silu, ("swish", ""))
+RELU = Activation(F.relu, ("relu", ""))
 
 
 def is_forked() -> bool:

@@ -64,9 +64,12 @@ def network(model_type, **changes):
 
 
 def values_of_network(model_type, **changes):
-    blocks = ("attn.hook_pattern", "attn.hook_z", "mlp.hook_post", "hook_resid_post")
+    model = network(model_type, **changes)
+    is_dense = "blocks.0.mlp.hook_post" in model.sites
+    mlp = "mlp.hook_post" if is_dense else "mlp.hook_chosen_weights"
+    blocks = ("attn.hook_pattern", "attn.hook_z", mlp, "hook_resid_post")
     sites = [f"blocks.{layer}.{name}" for layer in (0, 1) for name in blocks]
-    logits, cache = network(model_type, **changes).run_with_cache(torch.from_numpy(TOKENS), sites)
+    logits, cache = model.run_with_cache(torch.from_numpy(TOKENS), sites)
     return {"logits": some(logits), **{site: some(cache[site]) for site in sites}}
 
 

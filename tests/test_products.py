@@ -10,9 +10,9 @@ from torch.func import grad, jacfwd, jvp, vmap
 
 from probekit import products
 from probekit.model.layers.modules import Linear
-from probekit.products import GELU, GELU_TANH, SILU, gram, linear, threads, weighted_sums
+from probekit.products import GELU, GELU_TANH, RELU, SILU, gram, linear, threads, weighted_sums
 
-_ACTIVATIONS = (GELU, GELU_TANH, SILU)
+_ACTIVATIONS = (GELU, GELU_TANH, SILU, RELU)
 
 
 @pytest.mark.parametrize("n_rows", [0, 1, 16, 300])

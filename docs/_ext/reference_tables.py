@@ -25,6 +25,9 @@ from probekit.model.families.gpt2 import GPT2Config
 from probekit.model.families.llama import LlamaConfig
 from probekit.model.families.neox import NeoXConfig
 from probekit.model.families.olmo2 import OLMo2Config
+from probekit.model.families.olmoe import OLMoEConfig
+from probekit.model.families.opt import OPTConfig
+from probekit.model.families.phi3 import Phi3Config
 from probekit.probes.score.metric_table import METRICS, SELECTING, Metric
 from probekit.results.study import STUDY_COLUMNS
 from probekit.results.table import DIFFERENCES, RESULTS, SOURCES, TableColumn
@@ -221,6 +224,9 @@ NETWORKS = {
     "pythia": NeoXConfig(),
     "neox_in_sequence": NeoXConfig(use_parallel_residual=False),
     "olmo2": OLMo2Config(),
+    "olmoe": OLMoEConfig(),
+    "opt": OPTConfig(),
+    "phi3": Phi3Config(),
 }
 
 

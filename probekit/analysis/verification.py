@@ -172,7 +172,11 @@ class _Reference:
         self.folder = folder
         with _quiet():
             self.model: Any = AutoModelForCausalLM.from_pretrained(
-                folder, dtype=dtype, attn_implementation="eager", local_files_only=True
+                folder,
+                dtype=dtype,
+                attn_implementation="eager",
+                experts_implementation="eager",
+                local_files_only=True,
             )
 
     def tensors(self, ids: Tensor) -> dict[str, Tensor]:

@@ -72,6 +72,8 @@ class WeightNames:
         heads: module in a block that maps the heads to the residual stream.
         neurons: module in a block that maps the neurons to the residual stream.
         after_heads: norm between the heads and the residual stream; empty if there is none.
+        stacked: tensors in which transformers stacks the maps of all experts of a block: end of the
+            name, and the maps of one expert that are concatenated in it.
     """
 
     prefix: str
@@ -88,6 +90,7 @@ class WeightNames:
     heads: str = "self_attn.o_proj"
     neurons: str = "mlp.down_proj"
     after_heads: str = ""
+    stacked: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
     def in_network(self, name: str) -> str:
         """Return the name that a tensor of a checkpoint has in the network.
@@ -115,7 +118,8 @@ class Component:
 
     Attributes:
         name: name shown to users.
-        module: name in a state dict, with `{l}` for the index of the block.
+        module: name in a state dict, with `{l}` for the index of the block and `{e}` for that of
+            an expert. The experts of a block are one component, whose first axis is `n_experts`.
         axes: axes of the weight, from input to output; the bias has the last one. An axis may be a
             product, such as `3 d_model`.
         bias: member of the config that turns the bias on; empty if there is never one.
@@ -465,7 +469,8 @@ def check_token_ids(entries: Mapping[str, Any], path: Path | str) -> None:
 # Ends the refusal of a network that probekit does not compute.
 OTHER_MODELS = (
     "For other models, compute the activations with their own library and pass them to "
-    "probekit.probe (docs/howto/given_activations.md)."
+    "probekit.probe, or save them and name their folder in the section `activations` of an "
+    "experiment (docs/howto/given_activations.md)."
 )
 
 

@@ -54,6 +54,10 @@ FAMILY_SITES = [
     "blocks.1.attn.hook_rot_q",
     "blocks.2.mlp.hook_pre",
 ]
+LACKING = {
+    "opt": ("hook_rot_q",),
+    "olmoe": ("hook_pre", "hook_post", "[neuron=4]"),
+}  # sites that a family does not have
 
 
 @cache
@@ -98,6 +102,8 @@ def test_a_patch_of_one_position_equals_a_whole_pass(name, side, sites):
     model, measure, (clean, corrupt) = network(name), measure_of(), pairs(side)
     first = clean.mask.int().argmax(1)
     for where in sites:
+        if where.endswith(LACKING.get(name, ())):
+            continue
         rows = patch(model, clean, corrupt, measure, where, at="each")
         assert {row.position for row in rows} == set(range(8))
         for row in rows:

@@ -44,7 +44,8 @@ def test_every_number_is_that_of_the_network_in_memory(folder, dtype):
     resid = expected["resid_pre", 1]
     assert torch.equal(read.resume(resid, 1), whole.resume(resid, 1))
     assert torch.equal(read.head_output(1)[0], whole.head_output(1)[0])
-    assert torch.equal(read.mlp_output(1), whole.mlp_output(1))
+    if "blocks.1.mlp.hook_post" in expected:
+        assert torch.equal(read.mlp_output(1), whole.mlp_output(1))
     assert torch.equal(read.unembedding, whole.unembedding)
     assert torch.equal(read.last_norm.gain, whole.last_norm.gain)
     if whole.position_embedding is not None:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from probekit.errors import ConfigError, nearest
 from probekit.model.config import (
+    OTHER_MODELS,
     Component,
     ModelConfig,
     WeightNames,
@@ -73,7 +74,7 @@ class RotaryPositions:
         if self.rope_type not in tuple(_KINDS):  # it may be of any type
             raise ConfigError(
                 f"rope_type is {self.rope_type!r}. {nearest(str(self.rope_type), _KINDS)} probekit "
-                "computes no other scaling of rotary positions."
+                f"computes no other scaling of rotary positions. {OTHER_MODELS}"
             )
         for name in ("rope_theta", "partial_rotary_factor", *_KINDS[self.rope_type]):
             value = getattr(self, name)

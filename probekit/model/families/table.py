@@ -56,6 +56,11 @@ FAMILIES = (
     NetworkFamily("Gemma", ("gemma2", "gemma3_text"), _FAMILIES + "gemma:Gemma"),
     NetworkFamily("Pythia", ("gpt_neox",), _FAMILIES + "neox:NeoX"),
     NetworkFamily("OLMo 2", ("olmo2",), _FAMILIES + "olmo2:OLMo2"),
+    NetworkFamily("OLMoE", ("olmoe",), _FAMILIES + "olmoe:OLMoE"),
+    NetworkFamily("Phi-3", ("phi3",), _FAMILIES + "phi3:Phi3"),
+    NetworkFamily(
+        "OPT", ("opt",), _FAMILIES + "opt:OPT", "probekit.model.text.hub_tokenizer:OPTTokenizer"
+    ),
 )
 
 
@@ -74,9 +79,11 @@ def family_of(entries: Mapping[str, Any], path: Path | str) -> NetworkFamily:
     for family in FAMILIES:
         if model_type in family.model_types:
             return family
+    architectures = entries.get("architectures")  # names of classes, such as MixtralForCausalLM
+    named = f" ({', '.join(map(str, architectures))})" if isinstance(architectures, list) else ""
     described = ", ".join(f"{one.title} ({', '.join(one.model_types)})" for one in FAMILIES)
     raise CheckpointError(
-        f"{path}: model_type is {model_type!r}. probekit computes these architectures: "
+        f"{path}: model_type is {model_type!r}{named}. probekit computes these architectures: "
         f"{described}. {OTHER_MODELS}"
     )
 

@@ -64,6 +64,7 @@ _HEAD_SCALE = ("batch", "pos", "n_heads", "1")
 _PATTERN = ("batch", "n_heads", "query_pos", "key_pos")
 _HEAD_OUT = ("batch", "pos", "n_heads", "d_model")
 _MLP = ("batch", "pos", "d_mlp")
+_EXPERTS = ("batch", "pos", "n_experts")
 _STREAM: dict[str, Any] = {"axes": _D_MODEL, "in_stream": True}
 
 CATALOGUE = (  # in forward order
@@ -91,6 +92,9 @@ CATALOGUE = (  # in forward order
     Site("blocks.{l}.hook_resid_mid", **_STREAM),
     Site("blocks.{l}.ln2.hook_scale", _SCALE),
     Site("blocks.{l}.ln2.hook_normalized", _D_MODEL),
+    Site("blocks.{l}.mlp.hook_router", _EXPERTS),
+    Site("blocks.{l}.mlp.hook_chosen", _EXPERTS),
+    Site("blocks.{l}.mlp.hook_chosen_weights", _EXPERTS),
     Site("blocks.{l}.mlp.hook_pre", _MLP),
     Site("blocks.{l}.mlp.hook_pre_linear", _MLP),
     Site("blocks.{l}.mlp.hook_post", _MLP),

@@ -231,6 +231,44 @@ class HubTokenizer(Tokenizer):
         return _encoder(self._where / TOKENIZER, self._content)
 
 
+class OPTTokenizer(HubTokenizer):
+    """Tokenizer of a tokenizer.json or, as published, of a vocab.json with GPT-2's merges.txt."""
+
+    @classmethod
+    def from_folder(cls, folder: Path) -> HubTokenizer:
+        """Return the tokenizer of a folder.
+
+        Raises:
+            MissingError: the folder has neither tokenizer.json nor all three other files.
+            CheckpointError: a file is damaged, or the tokenizer is of another kind.
+        """
+        names = ("vocab.json", "merges.txt", SETTINGS, CONFIG)
+        if (folder / TOKENIZER).exists() or not all((folder / name).exists() for name in names):
+            return super().from_folder(folder)
+        vocabulary, merges, settings, config = (read_verified(folder / name) for name in names)
+        ids = json_object(folder / "vocab.json", vocabulary)
+        lines = merges.decode(errors="replace").splitlines()
+        # The special tokens are those that the settings name.
+        named = [_content(value) for key, value in json_object(folder / SETTINGS, settings).items()]
+        special = [text for text in dict.fromkeys(map(str, named)) if text in ids]
+        flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+        bytes_step = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False}
+        content = {
+            "added_tokens": [
+                {"id": ids[text], "content": text, "special": True, **flags} for text in special
+            ],
+            "pre_tokenizer": bytes_step,
+            "decoder": bytes_step,
+            "model": {
+                "type": "BPE",
+                "vocab": ids,
+                "merges": [line for line in lines if not line.startswith("#version")],
+            },
+        }
+        files = {TOKENIZER: json.dumps(content).encode(), SETTINGS: settings, CONFIG: config}
+        return cls(files, folder)
+
+
 def _encoder(path: Path, content: Mapping[str, Any]) -> Encoder:
     """Return the encoder of the contents of a tokenizer.json.
 

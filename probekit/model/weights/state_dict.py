@@ -97,7 +97,7 @@ def shared_tensors(
         CheckpointError: names or shapes differ from those of `like`.
     """
     found = {}
-    for hub_name, tensor in tensors.items():
+    for hub_name, tensor in unstacked(tensors, names):
         name = names.in_network(hub_name)
         # Buffers, and an unembedding that the config ties to the embedding, are left out.
         is_redundant = name == names.unembedding or re.search(names.buffers, name)
@@ -111,6 +111,25 @@ def shared_tensors(
             + "\n  ".join(faults)
         )
     return found
+
+
+def unstacked(tensors: Mapping[str, Tensor], names: WeightNames) -> Iterator[tuple[str, Tensor]]:
+    """Yield names and tensors; those with the maps of all experts as one part for each map.
+
+    >>> from probekit.model.families.olmoe import OLMoEConfig
+    >>> stacked = {"mlp.experts.gate_up_proj": torch.zeros(2, 6, 4)}
+    >>> [(name, *part.shape) for name, part in unstacked(stacked, OLMoEConfig.WEIGHTS)][:2]
+    [('mlp.experts.0.gate_proj.weight', 3, 4), ('mlp.experts.0.up_proj.weight', 3, 4)]
+    """
+    for name, tensor in tensors.items():
+        maps = next((maps for end, maps in names.stacked if name.endswith(end)), None)
+        if maps is None:
+            yield name, tensor
+            continue
+        experts = name.rpartition(".")[0]
+        for number, of_expert in enumerate(tensor):
+            for part, weight in zip(maps, of_expert.chunk(len(maps)), strict=True):
+                yield f"{experts}.{number}.{part}.weight", weight
 
 
 def transposed(names: WeightNames, name: str, tensor: Tensor) -> Tensor:

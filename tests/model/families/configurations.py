@@ -45,6 +45,21 @@ class ExactNorm(nn.Module):
         return nn.functional.rms_norm(x, self.weight.shape, self.offset + self.weight, self.eps)
 
 
+class ExactRouter(nn.Module):
+    """The router of a mixture of experts in the dtype of its input."""
+
+    def __init__(self, router):
+        super().__init__()
+        self.weight, self.top_k = router.weight, router.top_k
+        self.is_normalized = router.norm_topk_prob
+
+    def forward(self, x):
+        logits = x @ self.weight.T
+        weights, experts = logits.softmax(-1).topk(self.top_k)
+        total = weights.sum(-1, keepdim=True) if self.is_normalized else 1
+        return logits, weights / total, experts
+
+
 def exact_attention(module, q, k, v, mask, scaling, softcap=None, **_):
     """Eager attention whose softmax is in the dtype of the scores."""
     group = q.shape[1] // k.shape[1]
@@ -66,6 +81,8 @@ def in_float64(model, is_gemma):
         if type(module).__name__.endswith("RMSNorm"):
             parent, _, child = name.rpartition(".")
             setattr(model.get_submodule(parent), child, ExactNorm(module, float(is_gemma)))
+        if type(module).__name__.endswith("TopKRouter"):
+            model.get_submodule(name.rpartition(".")[0]).gate = ExactRouter(module)
     if is_gemma:
         embedding = model.model.embed_tokens
         embedding.embed_scale.fill_(embedding.scalar_embed_scale)
@@ -98,10 +115,14 @@ class Configuration:
 
     def reference(self, dtype=torch.float32, attention=None):
         """Return the reference with random weights, norms and biases included."""
-        sizes = {k: v for k, v in SIZES.items() if (self.name, k) != ("gpt2", "intermediate_size")}
+        sizes = dict(SIZES)
+        if self.model_type in ("gpt2", "opt"):  # they have another key
+            del sizes["intermediate_size"]
         config = AutoConfig.for_model(**(sizes | dict(self.settings)))
         model = AutoModelForCausalLM.from_config(
-            config, attn_implementation=attention or self.attention
+            config,
+            attn_implementation=attention or self.attention,
+            experts_implementation="eager",  # the default needs larger sizes
         )
         is_gemma = self.model_type in ("gemma2", "gemma3_text")  # whose gains are 1 + weight
         generator = torch.Generator().manual_seed(0)
@@ -121,10 +142,11 @@ CONFIGURATIONS = tuple(Configuration(name, settings) for name, settings in _ROWS
 # Rows that stand for their family in tests too slow for all rows, ...
 TYPICAL = (
     "llama3", "mistral", "qwen2 with windows", "qwen3", "gemma2", "gemma3", "neox",
-    "neox in sequence", "olmo2",
+    "neox in sequence", "olmo2", "opt", "phi3 with longrope",
+    "olmoe",
 )  # fmt: skip
 # ... and one for each network, in the slowest.
-ONE_PER_NETWORK = ("qwen3", "gemma2", "neox", "olmo2")
+ONE_PER_NETWORK = ("qwen3", "gemma2", "neox", "olmo2", "opt", "phi3", "olmoe")
 
 
 def rows(names):

@@ -1,14 +1,20 @@
 """What a config.json may contain, by family: both spellings, defaults, and what is refused."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from ruamel.yaml import YAML
 
+from probekit.errors import DataError
 from probekit.model.families.gemma import GemmaConfig
 from probekit.model.families.neox import NeoXConfig
 from probekit.model.families.olmo2 import OLMo2Config
+from probekit.model.families.olmoe import OLMoEConfig
+from probekit.model.families.opt import OPTConfig
+from probekit.model.families.phi3 import Phi3, Phi3Config
 from probekit.model.families.rotary import RotaryPositions
 from probekit.model.families.table import config_of, model_config
 
@@ -16,7 +22,11 @@ PUBLISHED = Path(__file__).with_name("published")  # config.json of models on th
 CONFIGS = YAML(typ="safe").load(Path(__file__).with_name("refused_configs.yaml"))
 PYTHIA = json.loads((PUBLISHED / "pythia-70m.json").read_text())  # of EleutherAI/pythia-70m
 OLMO2 = json.loads((PUBLISHED / "OLMo-2-1124-7B.json").read_text())  # of allenai/OLMo-2-1124-7B
-BASES = CONFIGS["bases"] | {"pythia": PYTHIA, "olmo2": OLMO2}
+OPT = json.loads((PUBLISHED / "opt-125m.json").read_text())  # of facebook/opt-125m
+PHI3 = json.loads((PUBLISHED / "Phi-3-mini-4k-instruct.json").read_text())  # of Microsoft
+OLMOE = json.loads((PUBLISHED / "OLMoE-1B-7B-0924.json").read_text())  # of allenai
+BASES = CONFIGS["bases"] | {"pythia": PYTHIA, "olmo2": OLMO2, "opt": OPT, "phi3": PHI3}
+BASES["olmoe"] = OLMOE
 LLAMA, GEMMA2, GEMMA3 = (BASES[name] for name in ("llama", "gemma2", "gemma3"))
 FULL, SLIDING = "full_attention", "sliding_attention"
 
@@ -33,6 +43,8 @@ def read(base, **entries):
         (GEMMA3, {}),
         (PYTHIA, {"rotary_pct": 0.5, "rotary_emb_base": 5e5, "hidden_act": "gelu_new"}),
         (OLMO2, {"num_key_value_heads": 8, "attention_bias": True}),
+        (PHI3, {}),
+        (OLMOE, {"norm_topk_prob": True, "num_experts_per_tok": 64}),
     ],
 )
 def test_a_config_survives_its_json(base, entries):
@@ -57,6 +69,9 @@ def test_the_published_configs_are_read():
         rotary=RotaryPositions(rope_theta=500000),
     )
     assert (pythia.eos_token_id, olmo2.eos_token_id) == (0, 100257)
+    assert config_of(OPT) == OPTConfig()
+    assert config_of(OLMOE) == OLMoEConfig(num_key_value_heads=16, intermediate_size=1024)
+    assert config_of(PHI3) == Phi3Config(num_key_value_heads=32, sliding_window=2047)
 
 
 def test_the_default_windows_and_caps_of_gemma_are_those_of_the_published_models():
@@ -103,6 +118,25 @@ def test_the_old_name_of_the_type_of_rotary_positions_is_read():
     linear = read(LLAMA, rope_scaling={"type": "linear", "factor": 2.0})
     assert linear.rotary == RotaryPositions(rope_type="linear", factor=2.0)
     assert read(LLAMA, logit_scale=None, rope_scaling=None) == read(LLAMA)
+
+
+FACTORS = {"short_factor": [1.5, 2.0], "long_factor": [2.0, 3.0]}
+
+
+def test_longrope_is_read_from_old_and_new_files_and_ends_at_the_length_of_short_texts():
+    sizes = {"hidden_size": 24, "num_attention_heads": 6, "num_key_value_heads": 6}
+    sizes |= {"max_position_embeddings": 64, "original_max_position_embeddings": 16}
+    new = read(PHI3, **sizes, rope_parameters=FACTORS | {"rope_type": "longrope", "rope_theta": 9})
+    for name in ("su", "longrope"):
+        old = read(PHI3, **sizes, rope_theta=9, rope_scaling=FACTORS | {"type": name})
+        assert old == new
+    assert read(json.loads(json.dumps(new.to_hub()))) == new
+    assert (new.n_ctx, new.rotary.rope_theta) == (16, 9)
+    assert new.attention_factor == pytest.approx(1.5**0.5)  # sqrt(1 + log(4) / log(16))
+    model = Phi3(replace(new, vocab_size=97, intermediate_size=11, num_hidden_layers=1))
+    assert model(torch.zeros(1, 16, dtype=torch.int64)).shape == (1, 16, 97)
+    with pytest.raises(DataError, match="17"):
+        model(torch.zeros(1, 17, dtype=torch.int64))
 
 
 REFUSED = [(base, entries) for base in BASES for entries in CONFIGS["refused"][base]]

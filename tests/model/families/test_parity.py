@@ -10,11 +10,14 @@ from probekit.errors import ConfigError
 from probekit.model.families.table import from_transformers
 from probekit.model.generation import generate
 from probekit.model.passes.context import KeyValueCache
+from probekit.model.weights.state_dict import unstacked
 from tests.model.families.configurations import CONFIGURATIONS, rows
+from tests.model.families.recorded import NORMS, site_differences
 
 N_TOKENS = 21  # more than every window
 TOKENS = torch.randint(1, 97, (2, N_TOKENS), generator=torch.Generator().manual_seed(1))
 LENGTHS = (N_TOKENS, 9)
+RECORDED = [row for row in CONFIGURATIONS if row.model_type in NORMS]
 
 
 @pytest.fixture(scope="module", params=CONFIGURATIONS, ids=lambda row: row.name)
@@ -91,6 +94,13 @@ def test_attentions(configuration, ours):
         torch.testing.assert_close(cache["pattern", layer], attention, atol=1e-5, rtol=0)
 
 
+@pytest.mark.parametrize(("dtype", "bound"), [(torch.float32, 1e-5), (torch.float64, 1e-10)])
+@pytest.mark.parametrize("row", RECORDED, ids=lambda row: row.name)
+def test_every_site_equals_the_recorded_one(row, dtype, bound):
+    found = site_differences(row, dtype, TOKENS)
+    assert all(relative < bound for _, relative in found.values()), found
+
+
 def test_fused_attention_equals_that_with_patterns(model):
     with_patterns, _ = model.run_with_cache(TOKENS)
     torch.testing.assert_close(model(TOKENS), with_patterns, atol=1e-11, rtol=0)
@@ -120,12 +130,16 @@ def test_gradients_of_all_parameters(configuration):
     grads = dict(zip((name for name, _ in ours.named_parameters()), found, strict=True))
     reference.requires_grad_(True)
     reference(TOKENS, labels=TOKENS).loss.backward()
-    for name, parameter in reference.named_parameters():
-        own = grads[ours.config.WEIGHTS.in_network(name)]
-        assert parameter.grad is not None
+    theirs = {name: parameter.grad for name, parameter in reference.named_parameters()}
+    for name, expected in unstacked(theirs, ours.config.WEIGHTS):
+        own = grads.pop(ours.config.WEIGHTS.in_network(name))
+        if name not in theirs:  # a map of an expert
+            torch.testing.assert_close(own, expected, atol=1e-7, rtol=1e-6)
+            continue
         is_transposed = type(reference.get_submodule(name.rpartition(".")[0])).__name__ == "Conv1D"
         own = own.T if is_transposed and own.ndim == 2 else own
-        torch.testing.assert_close(own, parameter.grad, atol=1e-7, rtol=1e-6)
+        torch.testing.assert_close(own, expected, atol=1e-7, rtol=1e-6)
+    assert not grads
 
 
 def test_a_hundred_greedy_tokens(exact):
@@ -203,8 +217,13 @@ def test_a_resumed_pass_equals_the_whole_with_an_edit_at_every_layer(model, chan
 
 
 def test_the_output_matrix_of_the_mlp(model):
+    if "blocks.1.mlp.hook_post" not in model.sites:
+        with pytest.raises(ConfigError, match="experts, and no one output matrix"):
+            model.mlp_output(1)
+        return
     seen = {}
-    model.blocks[1].mlp.register_forward_hook(lambda *given: seen.update(out=given[-1]))
+    output = model.blocks[1].get_submodule(model.config.WEIGHTS.neurons)
+    output.register_forward_hook(lambda *given: seen.update(out=given[-1]))
     _, cache = model.run_with_cache(IDS, [("post", 1)])
     product = cache["post", 1] @ model.mlp_output(1).T
     bias = seen["out"] - product

@@ -1,0 +1,243 @@
+"""OLMoE, a mixture of experts, written to be read.
+
+    OLMoE: resid = embed_tokens[tokens]; Block, ..., Block; logits = norm(resid) @ lm_head.T
+    Block: resid = resid + self_attn(input_layernorm(resid))
+           resid = resid + mlp(post_attention_layernorm(resid))
+    mlp:   share = softmax(gate(x)); sum of share * expert(x) over the experts with largest shares
+
+Each token passes through `num_experts_per_tok` of the `num_experts` MLPs of a block. Queries and
+keys are each normalized over all heads together, then rotated by angles proportional to their
+positions. Parameters have the names of the Hugging Face checkpoints.
+
+Source: Muennighoff et al. 2024, "OLMoE: Open Mixture-of-Experts Language Models".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from probekit.errors import ConfigError
+from probekit.model.config import Component, Kind, WeightNames
+from probekit.model.families import olmo2
+from probekit.model.families import rotary as shared
+from probekit.model.layers.modules import GatedMLP, Linear, RMSNorm
+from probekit.model.passes.context import BlockContext
+from probekit.model.passes.taps import Taps
+from probekit.model.sites.catalogue import Site, table
+from probekit.products import SILU, is_derived
+
+_OF_OLMO2 = {site.name: site for site in olmo2.SITES}
+_NORMS_OF_HEADS = {name: site.formula for name, site in _OF_OLMO2.items() if "_norm." in name}
+SITES = table(
+    shared.GATED_FORMULAS
+    | shared.NORMS_OF_INPUTS
+    | _NORMS_OF_HEADS
+    | {
+        "hook_embed": "embed_tokens[tokens]",
+        "blocks.{l}.attn.hook_q": "input_layernorm(resid_pre) W_Q + b_Q",
+        "blocks.{l}.attn.hook_k": "input_layernorm(resid_pre) W_K + b_K",
+        "blocks.{l}.attn.hook_v": "input_layernorm(resid_pre) W_V + b_V",
+        "blocks.{l}.attn.hook_rot_q": "q_norm(q) rotated by its position",
+        "blocks.{l}.attn.hook_rot_k": "k_norm(k) rotated by its position",
+        "blocks.{l}.mlp.hook_router": "post_attention_layernorm(resid_mid) W_gate",
+        "blocks.{l}.mlp.hook_chosen": "1 for the num_experts_per_tok largest of router, else 0",
+        "blocks.{l}.mlp.hook_chosen_weights": (
+            "softmax(router) * chosen, divided by its sum if norm_topk_prob"
+        ),
+        "blocks.{l}.hook_mlp_out": "sum of chosen_weights * expert(post_attention_layernorm(mid))",
+    },
+    {name: site.axes for name, site in _OF_OLMO2.items()},
+)
+
+
+@dataclass(frozen=True)
+class OLMoEConfig(shared.GatedConfig):
+    """Sizes and switches of an OLMoE; the defaults are those of the hub.
+
+    >>> OLMoEConfig(intermediate_size=1024).axis_sizes["n_experts"]
+    64
+
+    Raises:
+        ConfigError: a size is not a positive integer, the heads cannot be grouped, more experts are
+            chosen than there are, or another number or a switch is invalid.
+    """
+
+    TITLE: ClassVar[str] = "OLMoE"
+    KINDS: ClassVar[Mapping[str, Kind]] = {"olmoe": Kind()}
+    WEIGHTS: ClassVar[WeightNames] = replace(
+        shared.GATED_WEIGHTS,
+        sizes=(
+            ("embed_tokens.weight", ("vocab_size", "hidden_size")),
+            ("layers.0.mlp.gate.weight", ("num_experts",)),
+            ("layers.0.mlp.experts.0.gate_proj.weight", ("intermediate_size",)),
+        ),
+        switches=(*shared.GATED_WEIGHTS.switches, ("q_proj.bias", '"attention_bias": true')),
+        neurons="down_proj",
+        stacked=(
+            ("mlp.experts.gate_up_proj", ("gate_proj", "up_proj")),
+            ("mlp.experts.down_proj", ("down_proj",)),
+        ),
+    )
+    REQUIRED: ClassVar[Mapping[str, tuple[Any, ...]]] = {
+        **shared.GatedConfig.REQUIRED,
+        "clip_qkv": (None,),
+    }
+    # About the loss of a training.
+    OTHER_KEYS: ClassVar[frozenset[str]] = shared.GatedConfig.OTHER_KEYS | {
+        "output_router_logits",
+        "router_aux_loss_coef",
+    }
+    site_rows: ClassVar[tuple[Site, ...]] = SITES
+
+    model_type: str = "olmoe"
+    vocab_size: int = 50304
+    hidden_size: int = 2048
+    intermediate_size: int = 2048  # d_mlp, of one expert
+    num_hidden_layers: int = 16
+    num_attention_heads: int = 16
+    max_position_embeddings: int = 4096
+    rms_norm_eps: float = 1e-5
+    num_experts: int = 64  # n_experts
+    num_experts_per_tok: int = 8  # that compute a token
+    norm_topk_prob: bool = False  # the weights of the chosen experts sum to 1
+    eos_token_id: int | list[int] | None = field(default=50279, compare=False, kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.num_experts_per_tok > self.num_experts:
+            raise ConfigError(
+                f"num_experts_per_tok={self.num_experts_per_tok} exceeds "
+                f"num_experts={self.num_experts}."
+            )
+
+    @property
+    def axis_sizes(self) -> dict[str, int]:
+        """Size of each axis that does not depend on the input."""
+        return super().axis_sizes | {"n_experts": self.num_experts}
+
+    @property
+    def components(self) -> tuple[Component, ...]:
+        """The modules with parameters, in the order of the forward pass."""
+        of_mlp = "layers.{l}.mlp."
+        dense = shared.components(
+            before=("input_layernorm",),
+            of_heads=("n_heads d_head", "n_kv_heads d_head"),
+            between=("post_attention_layernorm",),
+        )
+        first = next(n for n, component in enumerate(dense) if component.part == "MLP")
+        experts = (
+            replace(
+                component,
+                name=component.name.replace("mlp.", "mlp.experts."),
+                module=component.module.replace(of_mlp, of_mlp + "experts.{e}."),
+                axes=("n_experts", *component.axes),
+            )
+            for component in dense[first : first + 3]
+        )
+        router = Component("mlp.gate", of_mlp + "gate", ("d_model", "n_experts"), part="MLP")
+        return (*dense[:first], router, *experts, *dense[first + 3 :])
+
+
+class Experts(nn.Module):
+    """Gated MLPs, the experts, and a router that chooses some of them for each token."""
+
+    def __init__(self, config: OLMoEConfig) -> None:
+        super().__init__()
+        self.n_chosen, self.is_normalized = config.num_experts_per_tok, config.norm_topk_prob
+        self.gate = Linear(config.d_model, config.num_experts, bias=False)
+        experts = (
+            GatedMLP(config.d_model, config.d_mlp, SILU, bias=False)
+            for _ in range(config.num_experts)
+        )
+        self.experts = nn.ModuleList(experts)
+
+    def forward(self, x: Tensor, tap: Taps) -> Tensor:
+        """Return the weighted sum of the chosen experts, shape [batch pos d_model]."""
+        router = tap("hook_router", self.gate(x))  # [batch pos n_experts]
+        share = router.softmax(-1, dtype=torch.promote_types(router.dtype, torch.float32))
+        is_tapped = tap.wants("hook_chosen", "hook_chosen_weights")
+        largest = share.topk(self.n_chosen, -1).indices
+        chosen = tap("hook_chosen", torch.zeros_like(share).scatter(-1, largest, 1.0))
+        weights = share * chosen
+        if self.is_normalized:
+            weights = weights / weights.sum(-1, keepdim=True)
+        weights = tap("hook_chosen_weights", weights)
+        # An expert of weight 0 is computed only if the derivative by that weight may be requested.
+        has_gradient = is_derived(weights)
+        computed = (weights != 0) | (is_tapped and has_gradient)
+        numbers, rows = computed.flatten(0, 1).T.nonzero(as_tuple=True)  # sorted by expert
+        n_rows = numbers.bincount(minlength=len(self.experts)).tolist()
+        tokens, weights = x.flatten(0, 1), weights.flatten(0, 1)
+        out = torch.zeros_like(tokens, dtype=weights.dtype)
+        for number, own in enumerate(torch.split(rows, n_rows)):
+            if len(own) or has_gradient:
+                of_expert = self.experts[number](tokens[own], Taps(None))
+                out.index_add_(0, own, weights[own, number, None] * of_expert)
+        return out.view(x.shape)
+
+
+class OLMoEBlock(nn.Module):
+    """Transformer block: attention and experts, each after an RMS norm, added to the stream."""
+
+    def __init__(self, config: OLMoEConfig) -> None:
+        super().__init__()
+        eps, n_features = config.rms_norm_eps, config.n_heads * config.d_head
+        q_norm = olmo2.NormOfAllHeads(n_features, eps)
+        norms = (q_norm, olmo2.NormOfAllHeads(config.n_kv_heads * config.d_head, eps))
+        self.input_layernorm = RMSNorm(config.d_model, eps)
+        self.self_attn = shared.GroupedAttention(config, norms, qkv_bias=config.attention_bias)
+        self.post_attention_layernorm = RMSNorm(config.d_model, eps)
+        self.mlp = Experts(config)
+
+    def forward(self, resid: Tensor, context: BlockContext, tap: Taps) -> Tensor:
+        """Return the residual stream after this block; arguments as in `GroupedAttention`."""
+        resid = tap("hook_resid_pre", resid)
+        normed = self.input_layernorm(resid, tap.within("ln1"))
+        attn_out = self.self_attn(normed, context, tap.within("attn"))
+        resid = context.selected(resid)
+        resid = tap("hook_resid_mid", resid + tap("hook_attn_out", attn_out))
+        return self.after_attention(resid, tap)
+
+    def after_attention(self, resid: Tensor, tap: Taps) -> Tensor:
+        """Return the residual stream after this block, from that after its attention."""
+        normed = self.post_attention_layernorm(resid, tap.within("ln2"))
+        mlp_out = self.mlp(normed, tap.within("mlp"))
+        return tap("hook_resid_post", resid + tap("hook_mlp_out", mlp_out))
+
+
+class OLMoE(shared.RotaryNetwork):
+    """OLMoE with a tap at every site.
+
+    Args:
+        config: sizes and switches.
+        seed: random seed for the initialisation. None leaves the weights on the meta device,
+            without storage, to be filled by `load_state_dict(..., assign=True)`.
+
+    >>> sizes = {"vocab_size": 97, "hidden_size": 24, "intermediate_size": 11, "num_experts": 5}
+    >>> heads = {"num_hidden_layers": 2, "num_attention_heads": 6, "num_experts_per_tok": 2}
+    >>> model = OLMoE(OLMoEConfig(**sizes, **heads))
+    >>> logits, cache = model.run_with_cache(torch.tensor([[3, 14, 15]]), ["blocks.*.mlp.hook_*"])
+    >>> cache["chosen", 0].sum(-1)
+    tensor([[2., 2., 2.]])
+    """
+
+    CONFIG = OLMoEConfig
+    VERSION = 1
+    BLOCK = OLMoEBlock
+    config: OLMoEConfig
+
+    def mlp_output(self, layer: int) -> Tensor:
+        """Raise ConfigError: the experts of a block have no one output matrix.
+
+        Raises:
+            ConfigError: always.
+        """
+        raise ConfigError(
+            f"The MLP of block {layer} has {self.config.num_experts} experts, and no one output "
+            f"matrix. Read model.get_parameter('layers.{layer}.mlp.experts.0.down_proj.weight')."
+        )

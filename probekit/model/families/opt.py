@@ -1,0 +1,283 @@
+"""OPT, written to be read.
+
+    OPT:   resid = embed_tokens[tokens] + embed_positions[2 + positions]; Block, ..., Block
+           logits = final_layer_norm(resid) @ embed_tokens.T
+    Block: resid = resid + self_attn(self_attn_layer_norm(resid))
+           resid = resid + fc2(relu(fc1(final_layer_norm(resid))))
+
+Positions are learned vectors; the first two rows of their matrix are never read. Parameters have
+the names of the Hugging Face checkpoints.
+
+Source: Zhang et al. 2022, "OPT: Open Pre-trained Transformer Language Models".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from probekit.errors import ConfigError
+from probekit.model import config as base
+from probekit.model.layers.modules import LayerNorm, Linear, attend_heads, project_heads
+from probekit.model.network import Network, embedding, stream_of
+from probekit.model.passes.context import BlockContext, Context
+from probekit.model.passes.taps import Taps
+from probekit.model.sites.catalogue import Site, table
+from probekit.products import RELU, to_device
+
+SITES = table(
+    {  # in forward order
+        "hook_embed": "embed_tokens[tokens]",
+        "hook_pos_embed": "embed_positions[2 + positions]",
+        "blocks.{l}.hook_resid_pre": "embed + pos_embed, or resid_post of block l-1",
+        "blocks.{l}.ln1.hook_scale": "sqrt(var(resid_pre) + eps)",
+        "blocks.{l}.ln1.hook_normalized": "(resid_pre - mean) / scale",
+        "blocks.{l}.attn.hook_q": "self_attn_layer_norm(resid_pre) W_Q + b_Q",
+        "blocks.{l}.attn.hook_k": "self_attn_layer_norm(resid_pre) W_K + b_K",
+        "blocks.{l}.attn.hook_v": "self_attn_layer_norm(resid_pre) W_V + b_V",
+        "blocks.{l}.attn.hook_attn_scores": "q k / sqrt(d_head), -inf where masked",
+        "blocks.{l}.attn.hook_pattern": "softmax(attn_scores) over key_pos",
+        "blocks.{l}.attn.hook_z": "pattern v",
+        "blocks.{l}.attn.hook_result": "z W_O per head, without b_O",
+        "blocks.{l}.hook_attn_out": "z W_O + b_O",
+        "blocks.{l}.hook_resid_mid": "resid_pre + attn_out",
+        "blocks.{l}.ln2.hook_scale": "sqrt(var(resid_mid) + eps)",
+        "blocks.{l}.ln2.hook_normalized": "(resid_mid - mean) / scale",
+        "blocks.{l}.mlp.hook_pre": "final_layer_norm(resid_mid) W_in + b_in",
+        "blocks.{l}.mlp.hook_post": "relu(pre)",
+        "blocks.{l}.hook_mlp_out": "post W_out + b_out",
+        "blocks.{l}.hook_resid_post": "resid_mid + mlp_out",
+        "ln_final.hook_scale": "sqrt(var(resid_post of the last block) + eps)",
+        "ln_final.hook_normalized": "(resid_post - mean) / scale",
+    }
+)
+
+_BLOCK = "decoder.layers.{l}."
+_ATTENTION = ("q_proj", "k_proj", "v_proj", "out_proj")
+_SQUARE, _BIAS = ("d_model", "d_model"), "has_bias"
+COMPONENTS = (  # in forward order
+    base.Component("token embedding", "decoder.embed_tokens", ("d_vocab", "d_model")),
+    base.Component("position embedding", "decoder.embed_positions", ("n_positions", "d_model")),
+    base.Component("ln1", _BLOCK + "self_attn_layer_norm", ("d_model",), _BIAS),
+    *(
+        base.Component(f"attn.{name}", f"{_BLOCK}self_attn.{name}", _SQUARE, _BIAS, "attention")
+        for name in _ATTENTION
+    ),
+    base.Component("ln2", _BLOCK + "final_layer_norm", ("d_model",), _BIAS),
+    base.Component("mlp.fc1", _BLOCK + "fc1", ("d_model", "d_mlp"), _BIAS, "MLP"),
+    base.Component("mlp.fc2", _BLOCK + "fc2", ("d_mlp", "d_model"), _BIAS, "MLP"),
+    base.Component("final norm", "decoder.final_layer_norm", ("d_model",), _BIAS),
+    base.Component("unembedding", "lm_head", ("d_vocab", "d_model"), tied="tie_word_embeddings"),
+)
+
+WEIGHTS = base.WeightNames(
+    prefix="model.",
+    embedding="decoder.embed_tokens.weight",
+    unembedding="lm_head.weight",
+    layers="decoder.layers.",
+    n_layers="num_hidden_layers",
+    sizes=(
+        ("decoder.embed_tokens.weight", ("vocab_size", "hidden_size")),
+        ("decoder.layers.0.fc1.weight", ("ffn_dim",)),
+    ),
+    switches=(("lm_head.weight", '"tie_word_embeddings": false'),),
+    norm="decoder.final_layer_norm",
+    heads="self_attn.out_proj",
+    neurons="fc2",
+)
+
+EPSILON = 1e-5  # of the layer norms: config.json has no key for it
+UNUSED_POSITIONS = 2  # rows before that of the first position
+
+
+@dataclass(frozen=True)
+class OPTConfig(base.ModelConfig):
+    """Sizes and switches of an OPT; the defaults are those of OPT 125M.
+
+    >>> OPTConfig().d_head, OPTConfig().n_ctx
+    (64, 2048)
+
+    Raises:
+        ConfigError: a size is not a positive integer, the number of heads does not divide the
+            width, or a switch or the `model_type` is invalid.
+    """
+
+    TITLE: ClassVar[str] = "OPT"
+    KINDS: ClassVar[Mapping[str, base.Kind]] = {"opt": base.Kind()}
+    WEIGHTS: ClassVar[base.WeightNames] = WEIGHTS
+    VOCABULARY: ClassVar[Sequence[tuple[str, ...]]] = (
+        *base.ModelConfig.VOCABULARY[:-1],
+        ("vocab.json", "merges.txt", "tokenizer_config.json"),
+    )
+    REQUIRED: ClassVar[Mapping[str, tuple[Any, ...]]] = {
+        "activation_function": ("relu",),
+        "do_layer_norm_before": (True,),
+        "_remove_final_layer_norm": (False,),
+        "enable_bias": (True,),
+        "layer_norm_elementwise_affine": (True,),
+    }
+    # Rates of dropout, the initialisation, and a width that `from_hub` compares.
+    OTHER_KEYS: ClassVar[frozenset[str]] = frozenset(
+        {"dropout", "activation_dropout", "layerdrop", "init_std", "word_embed_proj_dim"}
+    )
+    site_rows: ClassVar[tuple[Site, ...]] = SITES
+    components: ClassVar[tuple[base.Component, ...]] = COMPONENTS
+    norm_is_centred: ClassVar[bool] = True
+    norm_epsilon: ClassVar[float] = EPSILON
+    has_bias: ClassVar[bool] = True  # all maps and norms have biases
+
+    model_type: str = "opt"
+    vocab_size: int = 50272  # d_vocab
+    hidden_size: int = 768  # d_model
+    ffn_dim: int = 3072  # d_mlp
+    num_hidden_layers: int = 12  # n_layers
+    num_attention_heads: int = 12  # n_heads
+    max_position_embeddings: int = 2048  # n_ctx
+    tie_word_embeddings: bool = True  # the unembedding is the token embedding
+    bos_token_id: int | list[int] | None = field(default=2, compare=False, kw_only=True)
+    eos_token_id: int | list[int] | None = field(default=2, compare=False, kw_only=True)
+
+    def __post_init__(self) -> None:
+        base.check_sizes_and_switches(self)
+        if self.model_type not in self.KINDS:
+            raise ConfigError(f"model_type is {self.model_type!r}. Allowed: opt.")
+        if self.hidden_size % self.num_attention_heads:
+            raise ConfigError(
+                f"num_attention_heads={self.num_attention_heads} does not divide "
+                f"hidden_size={self.hidden_size}."
+            )
+
+    @classmethod
+    def from_hub(cls, entries: Mapping[str, Any], path: Path | str) -> Self:
+        """Return the config described by the entries of a config.json.
+
+        Raises:
+            CheckpointError: an entry is invalid or unknown, or describes another network.
+        """
+        config = super().from_hub(entries, path)
+        # Other widths of the embeddings need maps to and from the residual stream.
+        base.check_required(entries, {"word_embed_proj_dim": (config.hidden_size, None)}, path)
+        return config
+
+    @property
+    def axis_sizes(self) -> dict[str, int]:
+        """Size of each axis that does not depend on the input."""
+        return {
+            "d_model": self.hidden_size,
+            "n_heads": self.num_attention_heads,
+            "d_head": self.hidden_size // self.num_attention_heads,
+            "d_mlp": self.ffn_dim,
+            "d_vocab": self.vocab_size,
+            "n_ctx": self.max_position_embeddings,
+            "n_positions": self.max_position_embeddings + UNUSED_POSITIONS,
+            "n_layers": self.num_hidden_layers,
+            "1": 1,  # the axis of a norm's scale
+        }
+
+
+class OPTAttention(nn.Module):
+    """Causal multi-head attention."""
+
+    def __init__(self, config: OPTConfig) -> None:
+        super().__init__()
+        self.n_heads, d_model = config.n_heads, config.d_model
+        self.q_proj = Linear(d_model, d_model)
+        self.k_proj = Linear(d_model, d_model)
+        self.v_proj = Linear(d_model, d_model)
+        self.out_proj = Linear(d_model, d_model)
+
+    def forward(self, x: Tensor, context: BlockContext, tap: Taps) -> Tensor:
+        """Return the output of attention, shape [batch pos d_model], or [batch n_at d_model].
+
+        Args:
+            x: normalized residual stream, shape [batch pos d_model].
+            context: visibility, earlier keys and values, and positions of the queries.
+            tap: taps at the sites of this module.
+        """
+        q = tap("hook_q", self.q_proj(x).unflatten(-1, (self.n_heads, -1)))
+        k = tap("hook_k", self.k_proj(x).unflatten(-1, (self.n_heads, -1)))
+        v = tap("hook_v", self.v_proj(x).unflatten(-1, (self.n_heads, -1)))
+        k, v = context.extend(k, v)  # [batch key_pos n_heads d_head]
+        z = tap("hook_z", attend_heads(q, k, v, context, tap))
+        return project_heads(z, self.out_proj, tap)
+
+
+class OPTBlock(nn.Module):
+    """Transformer block: attention and MLP, each after a layer norm and added to the stream."""
+
+    def __init__(self, config: OPTConfig) -> None:
+        super().__init__()
+        self.self_attn_layer_norm = LayerNorm(config.d_model, EPSILON)
+        self.self_attn = OPTAttention(config)
+        self.final_layer_norm = LayerNorm(config.d_model, EPSILON)
+        self.fc1 = Linear(config.d_model, config.d_mlp)
+        self.fc2 = Linear(config.d_mlp, config.d_model)
+
+    def forward(self, resid: Tensor, context: BlockContext, tap: Taps) -> Tensor:
+        """Return the residual stream after this block; arguments as in `OPTAttention`."""
+        resid = tap("hook_resid_pre", resid)
+        normed = self.self_attn_layer_norm(resid, tap.within("ln1"))
+        attn_out = self.self_attn(normed, context, tap.within("attn"))
+        resid = context.selected(resid)
+        resid = tap("hook_resid_mid", resid + tap("hook_attn_out", attn_out))
+        return self.after_attention(resid, tap)
+
+    def after_attention(self, resid: Tensor, tap: Taps) -> Tensor:
+        """Return the residual stream after this block, from that after its attention."""
+        normed, in_mlp = self.final_layer_norm(resid, tap.within("ln2")), tap.within("mlp")
+        post = in_mlp("hook_post", self.fc1.activated(normed, RELU, in_mlp))  # [batch pos d_mlp]
+        return tap("hook_resid_post", resid + tap("hook_mlp_out", self.fc2(post)))
+
+
+class OPT(Network):
+    """OPT with a tap at every site.
+
+    Args:
+        config: sizes and switches.
+        seed: random seed for the initialisation. None leaves the weights on the meta device,
+            without storage, to be filled by `load_state_dict(..., assign=True)`.
+
+    >>> sizes = {"vocab_size": 97, "hidden_size": 24, "ffn_dim": 11}
+    >>> model = OPT(OPTConfig(**sizes, num_hidden_layers=2, num_attention_heads=6))
+    >>> logits, cache = model.run_with_cache(torch.tensor([[3, 14, 15]]), ["blocks.*.attn.hook_q"])
+    >>> logits.shape, cache["q", 0].shape
+    (torch.Size([1, 3, 97]), torch.Size([1, 3, 6, 4]))
+    """
+
+    CONFIG = OPTConfig
+    VERSION = 1
+    config: OPTConfig
+
+    def __init__(self, config: OPTConfig, seed: int | None = 0) -> None:
+        super().__init__(config)
+        d_model, n_positions = config.d_model, config.axis_sizes["n_positions"]
+        with torch.device("meta"):
+            parts = {
+                "embed_tokens": embedding(config.vocab_size, d_model),
+                "embed_positions": embedding(n_positions, d_model),
+                "layers": nn.ModuleList(OPTBlock(config) for _ in range(config.n_layers)),
+                "final_layer_norm": LayerNorm(d_model, EPSILON),
+            }
+            self.decoder = nn.ModuleDict(parts)
+            if not config.tie_word_embeddings:
+                self.lm_head = nn.Linear(d_model, config.vocab_size, bias=False)
+        if seed is not None:
+            self.initialise(seed)
+        self.eval()
+
+    @property
+    def position_embedding(self) -> Tensor:
+        """Embedding of every position, shape [n_ctx d_model]."""
+        return self.get_parameter("decoder.embed_positions.weight")[UNUSED_POSITIONS:]
+
+    def embedded(self, tokens: Tensor, context: Context, tap: Taps) -> Tensor:
+        """Return the residual stream before the first block, shape [batch pos d_model]."""
+        embed = stream_of(tap("hook_embed", F.embedding(tokens, self.token_embedding)))
+        positions = to_device(context.positions, context.device)
+        return embed + tap("hook_pos_embed", F.embedding(positions, self.position_embedding))

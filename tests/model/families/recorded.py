@@ -1,0 +1,145 @@
+"""Every site of OPT, Phi-3 and OLMoE as transformers computes it, recorded by hooks."""
+
+import math
+
+import torch
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.masking_utils import eager_mask
+
+from probekit.model.families.table import from_transformers
+
+NORMS = {
+    "opt": ("self_attn_layer_norm", "final_layer_norm", "final_layer_norm"),
+    "phi3": ("input_layernorm", "post_attention_layernorm", "norm"),
+    "olmoe": ("input_layernorm", "post_attention_layernorm", "norm"),
+}
+_seen = {}  # of the attention of each block: q, k and v as attention gets them, scores, pattern, z
+
+
+def _attention(module, q, k, v, mask, scaling, **_):
+    group = q.shape[1] // k.shape[1]
+    wide_k, wide_v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
+    hidden = mask < 0 if mask.is_floating_point() else ~mask
+    scores = (q @ wide_k.mT * scaling).masked_fill(hidden, -math.inf)
+    pattern = scores.softmax(-1)
+    z = (pattern @ wide_v).transpose(1, 2)
+    _seen[module.layer_idx] = q, k, v, scores, pattern, z
+    return z, pattern
+
+
+AttentionInterface.register("recorded", _attention)
+AttentionMaskInterface.register("recorded", eager_mask)
+
+
+def recorded(reference, tokens):
+    """The logits and every site of texts without padding, shape [batch pos ...]."""
+    body, kind, seen = reference.get_decoder(), reference.config.model_type, {}
+
+    def keep(name):
+        return lambda module, given, out: seen.update({name: (given[0] if given else None, out)})
+
+    reference.set_attn_implementation("recorded")
+    handles = [module.register_forward_hook(keep(name)) for name, module in body.named_modules()]
+    logits = reference(tokens).logits
+    for handle in handles:
+        handle.remove()
+    first, second, last = NORMS[kind]
+    values = {"logits": logits, "hook_embed": seen["embed_tokens"][1]}
+    values |= _norm("ln_final", body.get_submodule(last), *seen[last])
+    if kind == "opt":
+        values["hook_pos_embed"] = seen["embed_positions"][1].expand(len(tokens), -1, -1)
+    for layer, block in enumerate(body.layers):
+        inside = {
+            name.removeprefix(f"layers.{layer}."): pair
+            for name, pair in seen.items()
+            if name.startswith(f"layers.{layer}.")
+        }
+        # The MLP of OPT gets all tokens in one axis.
+        inside[second] = tuple(x.view(*tokens.shape, -1) for x in inside[second])
+        found = {"hook_resid_mid": inside[second][0]}
+        found["hook_resid_pre"], found["hook_resid_post"] = (
+            inside[first][0],
+            seen[f"layers.{layer}"][1],
+        )
+        found |= _norm("ln1", block.get_submodule(first), *inside[first])
+        found |= _norm("ln2", block.get_submodule(second), *inside[second])
+        found |= _of_attention(kind, block.self_attn, inside, _seen[layer])
+        found |= _of_mlp(kind, inside, tokens.shape)
+        values |= {f"blocks.{layer}.{name}": value for name, value in found.items()}
+    return values
+
+
+def _norm(site, module, before, after, shape=None):
+    eps = getattr(module, "eps", getattr(module, "variance_epsilon", None))
+    bias = getattr(module, "bias", None)
+    centred = before if bias is None else before - before.mean(-1, keepdim=True)
+    scale = (centred.square().mean(-1, keepdim=True) + eps).sqrt()
+    normalized = (after if bias is None else after - bias) / module.weight
+    normalized = normalized if shape is None else normalized.unflatten(-1, shape)
+    return {f"{site}.hook_scale": scale, f"{site}.hook_normalized": normalized}
+
+
+def _of_attention(kind, module, inside, of_attention):
+    q, k, v, scores, pattern, z = of_attention
+    n_heads, n_kv_heads, d_head = q.shape[1], k.shape[1], q.shape[-1]
+    found = {"attn.hook_v": v.transpose(1, 2), "attn.hook_attn_scores": scores}
+    found |= {"attn.hook_pattern": pattern, "attn.hook_z": z}
+    if kind != "opt":
+        found |= {"attn.hook_rot_q": q.transpose(1, 2), "attn.hook_rot_k": k.transpose(1, 2)}
+    if kind == "phi3":
+        heads = inside["self_attn.qkv_proj"][1].unflatten(-1, (-1, d_head))
+        found["attn.hook_q"], found["attn.hook_k"], _ = heads.split(
+            (n_heads, n_kv_heads, n_kv_heads), 2
+        )
+    else:
+        for name in "qk":
+            flat = inside[f"self_attn.{name}_proj"][1]
+            found[f"attn.hook_{name}"] = flat.unflatten(-1, (-1, d_head))
+    if kind == "olmoe":
+        for name in "qk":
+            norm = f"{name}_norm"
+            pair = inside[f"self_attn.{norm}"]
+            found |= _norm(f"attn.{norm}", module.get_submodule(norm), *pair, (-1, d_head))
+    output = "out_proj" if kind == "opt" else "o_proj"
+    weight = module.get_submodule(output).weight.unflatten(1, (n_heads, d_head))
+    found["attn.hook_result"] = torch.einsum("bphd, mhd -> bphm", z, weight)
+    return found | {"hook_attn_out": inside[f"self_attn.{output}"][1]}
+
+
+def _of_mlp(kind, inside, shape):
+    if kind == "opt":
+        given = {"pre": inside["fc1"][1], "post": inside["fc2"][0]}
+        found = {f"mlp.hook_{name}": value.unflatten(0, shape) for name, value in given.items()}
+        return found | {"hook_mlp_out": inside["fc2"][1].unflatten(0, shape)}
+    if kind == "phi3":
+        pre, pre_linear = inside["mlp.gate_up_proj"][1].chunk(2, -1)
+        found = {"mlp.hook_pre": pre, "mlp.hook_pre_linear": pre_linear}
+        found["mlp.hook_post"] = inside["mlp.down_proj"][0]
+    else:
+        router, weights, experts = inside["mlp.gate"][1]
+        dense = torch.zeros_like(router).scatter(-1, experts, weights)
+        given = {"router": router, "chosen_weights": dense, "chosen": (dense > 0).to(router)}
+        found = {f"mlp.hook_{name}": value.unflatten(0, shape) for name, value in given.items()}
+    return found | {"hook_mlp_out": inside["mlp"][1]}
+
+
+def site_differences(row, dtype, tokens):
+    """Largest absolute and relative difference at each site, in the order of the forward pass.
+
+    Relative means relative to the largest value of the site in that text.
+    """
+    reference = row.reference(dtype)
+    ours = from_transformers(reference)
+    theirs = recorded(reference, tokens)
+    logits, cache = ours.run_with_cache(tokens, ["*", "blocks.*.attn.hook_result"])
+    found = {}
+    assert theirs.keys() == {*cache, "logits"}
+    for site, own in {**cache, "logits": logits}.items():
+        expected = theirs[site]
+        assert own.shape == expected.shape, (site, own.shape, expected.shape)
+        finite = expected.isfinite()
+        assert torch.equal(own.isfinite(), finite), site
+        apart, size = ((own - expected), expected)
+        apart, size = (x.masked_fill(~finite, 0).abs().flatten(1).amax(1) for x in (apart, size))
+        found[site] = apart.max().item(), (apart / size).max().item()
+    return found
