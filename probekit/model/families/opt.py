@@ -112,7 +112,7 @@ class OPTConfig(base.ModelConfig):
     KINDS: ClassVar[Mapping[str, base.Kind]] = {"opt": base.Kind()}
     WEIGHTS: ClassVar[base.WeightNames] = WEIGHTS
     VOCABULARY: ClassVar[Sequence[tuple[str, ...]]] = (
-        *base.ModelConfig.VOCABULARY[:-1],
+        *base.ModelConfig.VOCABULARY,
         ("vocab.json", "merges.txt", "tokenizer_config.json"),
     )
     REQUIRED: ClassVar[Mapping[str, tuple[Any, ...]]] = {

@@ -9,6 +9,7 @@ import torch
 from ruamel.yaml import YAML
 
 from probekit.errors import DataError
+from probekit.model.config import count_parameters
 from probekit.model.families.gemma import GemmaConfig
 from probekit.model.families.neox import NeoXConfig
 from probekit.model.families.olmo2 import OLMo2Config
@@ -72,6 +73,14 @@ def test_the_published_configs_are_read():
     assert config_of(OPT) == OPTConfig()
     assert config_of(OLMOE) == OLMoEConfig(num_key_value_heads=16, intermediate_size=1024)
     assert config_of(PHI3) == Phi3Config(num_key_value_heads=32, sliding_window=2047)
+
+
+@pytest.mark.parametrize(
+    ("config", "number"),
+    [(PYTHIA, 70_426_624), (OPT, 125_239_296), (PHI3, 3_821_079_552), (OLMOE, 6_919_161_856)],
+)
+def test_published_networks_have_the_published_numbers_of_parameters(config, number):
+    assert count_parameters(config_of(config)) == number
 
 
 def test_the_default_windows_and_caps_of_gemma_are_those_of_the_published_models():

@@ -14,6 +14,7 @@ from probekit.hub import is_hub_reachable
 from probekit.model.families.gpt2 import GPT2
 from probekit.model.families.neox import NeoX
 from probekit.model.families.table import load_model
+from probekit.model.text.tokenizer import Tokenizer
 from probekit.model.weights.sources import MINI, find_model
 from probekit.model.weights.state_dict import digest_weights
 from tests.model.families.configurations import CONFIGURATIONS
@@ -52,6 +53,22 @@ def test_a_model_in_shards_is_fetched_whole_and_once(hub, model):
     fetched = len(asked)
     GPT2.from_pretrained(f"org/name@{COMMIT}")
     assert len(asked) == fetched
+
+
+def test_opt_is_fetched_with_the_vocabulary_that_it_has(hub):
+    [row] = [row for row in CONFIGURATIONS if row.name == "opt"]
+    folder = hub[0] / "org" / "opt"
+    larger = replace(row, settings=dict(row.settings) | {"vocab_size": 8192})
+    larger.reference().save_pretrained(folder)
+    for name in ("vocab.json", "merges.txt"):
+        shutil.copy(MINI / name, folder)
+    (folder / "tokenizer_config.json").write_text('{"bos_token": "<|endoftext|>"}')
+    model, tokenizer = load_model("org/opt"), Tokenizer.from_pretrained("org/opt")
+    ids = tokenizer.encode("The keys", bos=True).ids
+    assert (
+        ids.tolist() == Tokenizer.from_pretrained("mini").encode("The keys", bos=True).ids.tolist()
+    )
+    assert model(torch.from_numpy(ids)[None]).shape == (1, len(ids), 8192)
 
 
 def test_a_revision_has_its_own_weights_and_folder(hub, monkeypatch, refused):
