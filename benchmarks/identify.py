@@ -32,7 +32,7 @@ RESID = "blocks.{}.hook_resid_post"
 
 
 class Texts(NamedTuple):
-    """Token ids, shape [n_rows n_tokens], of which the first is BOS, and the position of each row.
+    """Token ids with BOS, shape [n_rows n_tokens], and the position of each row.
 
     There are tokens before and after the position.
     """
@@ -157,9 +157,9 @@ class Outcome(NamedTuple):
     """What `identify` found for a network and a dtype.
 
     Attributes:
-        right: for each right tensor how it was made, its site, what was found, and whether that is
+        right: for each right tensor how it was made, its site, its identity, and whether that is
             right.
-        wrong: for each wrong tensor the error, and what was found.
+        wrong: for each wrong tensor the error and the identity.
     """
 
     right: list[tuple[str, str, Identified, bool]]
@@ -167,7 +167,7 @@ class Outcome(NamedTuple):
 
 
 def outcome(network: Network, dtype: torch.dtype, reference: Any = None) -> Outcome:
-    """Return what `identify` finds for right and wrong tensors, stored in a dtype."""
+    """Identify right and wrong tensors, stored in a dtype."""
     texts = Texts.drawn(network)
     exact, made = texts.rows(network), right(network, texts, dtype, reference)
     varied = [site for site, rows in exact.items() if bool((rows != rows[0]).any())]

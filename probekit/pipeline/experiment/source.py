@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from probekit.activations.given.given import GivenSite
-from probekit.activations.records import FloatArray, identify
+from probekit.activations.records import FloatArray, identity_of
 from probekit.data.positions import IntArray
 from probekit.experiment.activations import AnyExperiment
 from probekit.experiment.schema import Experiment
@@ -239,7 +239,7 @@ class ModelSource(Source):
         Networks with random weights follow from it and from the settings, so they are not built.
         """
         rows, dtype = self.rows, self.experiment.capture.dtype
-        identity = identify(self.models(TASK), rows.tokenizer.digest, rows.ids, rows.plan, dtype)
+        identity = identity_of(self.models(TASK), rows.tokenizer.digest, rows.ids, rows.plan, dtype)
         return identity.to_json()
 
     def open(self, capture: Capture) -> ModelSource:
