@@ -23,7 +23,6 @@ from probekit.analysis.identify import Identified, identify
 from probekit.model.families.table import from_transformers, in_dtype, load_model
 from probekit.model.network import Network
 from probekit.model.sites.catalogue import VERIFIED
-from tests.model.families.configurations import CONFIGURATIONS
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 N_ROWS, N_TOKENS = 32, 8
@@ -205,15 +204,16 @@ def outcome(network: Network, dtype: torch.dtype, reference: Any = None) -> Outc
 
 def networks(*, every: bool) -> Iterator[tuple[str, Network, Any]]:
     """Yield a network of each family, or of every configuration, with transformers' model."""
-    rows = [(row.name, row) for row in CONFIGURATIONS]
+    from tests.model.families.configurations import CONFIGURATIONS  # imports transformers
+
     seen: set[Any] = set()
-    for name, row in rows:
+    for row in CONFIGURATIONS:
         reference: Any = row.reference()  # type: ignore[no-untyped-call]
         network = from_transformers(reference)
         kind = type(network), network.config.site_rows
         if every or kind not in seen:
             seen.add(kind)
-            yield name, network, reference
+            yield row.name, network, reference
 
 
 def main() -> None:

@@ -49,7 +49,7 @@ FINAL_NORM = "after the final norm"
 FACTOR = 4.0
 CLEARER = 2.0  # the error of every other tensor is at least this many times larger
 FEWEST_ROWS = 4
-_SAME = 1.25  # tensors whose errors differ by less are equal by construction
+_EQUAL = 1e-4  # tensors with a smaller difference are equal by construction
 _SMALLEST = 1e-5  # error that float32 explains even where its own pass has none
 _TOKENS = 2048  # of a pass, unless a text is longer
 _NUMBERS = 2**24  # compared at once
@@ -504,7 +504,7 @@ def _identified(name: str, given: Tensor, tensors: _Tensors) -> Identified:
         if within and _is_noise(given, rows[nearest], of_half[nearest, 0].item()):
             fits, dtype, expected = True, torch.bfloat16, of_half
     error, usual = errors[nearest, 0].item(), expected[nearest, 0].item()
-    is_same = errors[:, 0] <= _SAME * error + _SMALLEST
+    is_same = _errors(rows[nearest], rows)[:, 0] <= _EQUAL
     claims = _claims(name, tensors.network)
     site = min((one for one, same in zip(names, is_same, strict=True) if same), key=_rank(claims))
     others = errors[:, 0].masked_fill(is_same, inf)
@@ -549,7 +549,7 @@ def _explained(
             tried.append((found[index, 0].item(), names[index], changes[index]))
     if tried:
         best, rank = min(tried)[0], _rank(claims)
-        close = [one for one in tried if one[0] <= _SAME * best + _SMALLEST]
+        close = [one for one in tried if one[0] <= 1.25 * best + _SMALLEST]
         error, site, change = min(close, key=lambda one: rank(one[1]))
         text = _contrast(name, site, claims) if claims and site not in claims else site
         return error, site, f"{text}; {change}"
