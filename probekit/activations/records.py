@@ -105,7 +105,7 @@ class Identity:
         return asdict(self)
 
 
-def identify(
+def identity_of(
     model: Network,
     tokenizer: str,
     tokens: Sequence[IntArray],

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
@@ -19,6 +20,7 @@ from safetensors import SafetensorError
 from probekit.activations.records import ROWS, SPEC
 from probekit.errors import DamagedError, DataError, MissingError, ProbekitError, StoreError
 from probekit.files import inside, why_unreadable
+from probekit.model.sites.catalogue import DIFFERS
 from probekit.probes.targets import NO_CONTROL_TASK
 from probekit.provenance import digest, seal, unseal
 from probekit.results.verdict import Verdict
@@ -132,6 +134,16 @@ class DataFacts(RecordPart):
         return sorted(self.labels["train" if "train" in self.labels else ALL_FOLDS])
 
 
+class TensorIdentity(RecordPart):
+    """Whether given activations are the tensor of their name.
+
+    The label is `verified as SITE`, `differs` or `unverified`; `sentence` explains it.
+    """
+
+    label: str
+    sentence: str = ""
+
+
 class AttentionText(RecordPart):
     """A prompt whose attention patterns are stored in the run's folder."""
 
@@ -180,7 +192,7 @@ class RunRecord(RecordPart):
 
     `files` has the digest of each result file, by name within the folder. `inputs` is the digest of
     all input files and settings, by which the finished run is recognised; None if it has to be
-    found by its key.
+    found by its key. `identities` has each site of given activations; other runs have none.
     """
 
     run: str
@@ -199,6 +211,7 @@ class RunRecord(RecordPart):
     positive: str | None = None
     seeds: dict[str, Any] = {}
     caches: dict[str, str] = {}
+    identities: dict[str, TensorIdentity] = {}
     norms: list[Norms] = []
     seconds: dict[str, float] = {}
     files: dict[str, str] = {}
@@ -208,6 +221,20 @@ class RunRecord(RecordPart):
         """The control task."""
         reasons = [one.message for one in self.data.findings if one.code == NO_CONTROL]
         return Control(self.control_by, " ".join(reasons))
+
+    @property
+    def identity(self) -> str:
+        """The labels of given activations in words; that of a single site in full, else counts."""
+        labels = [one.label for one in self.identities.values()]
+        if len(labels) < 2:
+            return "".join(labels)
+        counts = Counter(label.partition(" as ")[0] for label in labels)
+        return ", ".join(f"{n:,} {label}" for label, n in sorted(counts.items()))
+
+    @property
+    def other_tensors(self) -> list[str]:
+        """The sites of given activations that are another tensor than that of their name."""
+        return [site for site, one in self.identities.items() if one.label == DIFFERS]
 
 
 def check_results_folder(folder: Path) -> None:

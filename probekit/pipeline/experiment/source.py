@@ -19,14 +19,14 @@ import torch
 from torch import Tensor
 
 from probekit.activations.given.given import GivenSite
-from probekit.activations.records import FloatArray, identify
+from probekit.activations.records import FloatArray, identity_of
 from probekit.data.positions import IntArray
 from probekit.experiment.activations import AnyExperiment
 from probekit.experiment.schema import Experiment
 from probekit.lazy_rows import LOADED_BYTES, LazyRows
 from probekit.memory import fits_in_memory
 from probekit.model.config import count_parameters
-from probekit.model.families.table import config_of, in_float32, load_model, random_network
+from probekit.model.families.table import config_of, in_dtype, load_model, random_network
 from probekit.model.network import Network
 from probekit.model.passes.taps import Tap
 from probekit.model.sites.catalogue import describe, layer_of
@@ -71,7 +71,7 @@ def target_network(
     """
     given = experiment.model.in_memory
     if target == TASK and given is not None:
-        return cast(Network, given) if dtype is None else in_float32(given)
+        return cast(Network, given) if dtype is None else in_dtype(given, dtype)
     dtype = dtype or getattr(torch, experiment.model.dtype)
     config = network_config(experiment)
     device = device if given is None else given.devices
@@ -239,7 +239,7 @@ class ModelSource(Source):
         Networks with random weights follow from it and from the settings, so they are not built.
         """
         rows, dtype = self.rows, self.experiment.capture.dtype
-        identity = identify(self.models(TASK), rows.tokenizer.digest, rows.ids, rows.plan, dtype)
+        identity = identity_of(self.models(TASK), rows.tokenizer.digest, rows.ids, rows.plan, dtype)
         return identity.to_json()
 
     def open(self, capture: Capture) -> ModelSource:
