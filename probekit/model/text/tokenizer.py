@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -198,6 +199,20 @@ class Tokenizer(ABC):
         if hasattr(ids, "encode"):  # a string
             raise DataError(f"ids is the text {ids!r}. Give token ids, such as encode(...).ids.")
         return self.bytes_of(ids).decode(errors="replace")
+
+    def decode_tokens(self, ids: Sequence[int]) -> TokenizedText:
+        """Return token ids with the characters of each in the text `decode(ids)`.
+
+        >>> Tokenizer.from_pretrained("mini").decode_tokens([555, 6700]).offsets.tolist()
+        [[0, 3], [3, 8]]
+        """
+        decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        offsets, end = np.zeros((len(ids), 2), dtype=np.int64), 0
+        for number, token in enumerate(ids):
+            start, end = end, end + len(decoder.decode(self._bytes(int(token))))
+            is_within_character = bool(decoder.getstate()[0])
+            offsets[number] = start, end + is_within_character
+        return TokenizedText(np.array(ids, dtype=np.int64), offsets)
 
     def bytes_of(self, ids: Sequence[int] | IntArray) -> bytes:
         """Return the bytes of token ids, which may end within a character."""
