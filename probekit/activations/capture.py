@@ -80,7 +80,7 @@ class Work:
     exact: Callable[[], Network] | None = None
 
     @classmethod
-    def begin(
+    def begin(  # noqa: PLR0913  # one call, whose options have defaults
         cls,
         model: Network,
         tokenizer: str,

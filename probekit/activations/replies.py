@@ -104,7 +104,9 @@ class Replies:
             parts.append(self.stores[part].read(site, rows[order[-1]] - self._starts[part]))
         return np.concatenate(parts)[np.argsort(np.concatenate(order))]
 
-    def fill(self, tokens: Sequence[IntArray], work: Work, _: MissingSites, on_rows: OnRows) -> None:
+    def fill(
+        self, tokens: Sequence[IntArray], work: Work, _: MissingSites, on_rows: OnRows
+    ) -> None:
         """Commit the missing rows of a capture of finished texts, copied from the parts.
 
         Args:
@@ -164,7 +166,9 @@ def generate_replies(
     last_tokens = RowPlan(n[:-1], np.array([len(ids) - 1 for ids in sequences]), n)
     identity = identify(model, tokenizer.digest, sequences, last_tokens, dtype)
     settings = asdict(replace(decoding, stop=None)) | {"stop": list(strings)}
-    key = digest_json({"version": VERSION, "prompts": identity.to_json(), "decoding": settings})[:24]
+    key = digest_json({"version": VERSION, "prompts": identity.to_json(), "decoding": settings})[
+        :24
+    ]
     identity = replace(identity, generated=key)
     folder = join(root, f"replies-{key}")
     of_prompt, stores, start = dict[bytes, tuple[Reply, ...]](), list[ActivationStore](), 0
@@ -289,7 +293,9 @@ class _Part:
         return replies
 
 
-def reply_of(row: Sequence[int], tokenizer: Tokenizer, stopping: StopStrings, longest: int) -> Reply:
+def reply_of(
+    row: Sequence[int], tokenizer: Tokenizer, stopping: StopStrings, longest: int
+) -> Reply:
     """Return the reply in the new tokens of a row: at most `longest`, up to a stop string.
 
     >>> tokenizer = Tokenizer.from_pretrained("mini")

@@ -96,6 +96,7 @@ class Example:
             first; empty if all of the text is one turn, or no conversation.
         values: cells of further columns, such as the right answer, as pairs of name and text.
         source: where it was read from, for messages; None if unknown. It is not part of the data.
+        reply_ids: tokens of the last turn, if a network generated it; empty if it is tokenized.
 
     Raises:
         DataError: text, label, group or id is empty or not valid Unicode, one of them other than
@@ -116,6 +117,7 @@ class Example:
     turns: Turns = ()
     values: tuple[tuple[str, str], ...] = ()
     source: RowSource | None = field(default=None, compare=False)
+    reply_ids: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("text", "label", "group", "id"):
@@ -152,7 +154,7 @@ class Example:
 
 _REQUIRED = ("text", "label", "group", "id", "span", "split")
 _AT_ONCE = 10_000  # examples that are digested together
-_OPTIONAL = ("counterfactual", "turns", "values")
+_OPTIONAL = ("counterfactual", "turns", "values")  # and "reply_ids"
 
 
 @dataclass(frozen=True, eq=False)
@@ -290,7 +292,9 @@ class Dataset:
         part = self.examples[place]
         if isinstance(part, RowExamples):
             return zip(*(part.column(name) for name in _REQUIRED), strict=True)
-        return map(attrgetter(*_REQUIRED, *(_OPTIONAL if self._has_more else ())), part)
+        generated = ("reply_ids",) if any(one.reply_ids for one in self.examples) else ()
+        optional = (*_OPTIONAL, *generated) if self._has_more else ()
+        return map(attrgetter(*_REQUIRED, *optional), part)
 
     @cached_property
     def _has_more(self) -> bool:

@@ -148,6 +148,57 @@ class HubSection(Section):
         return self
 
 
+class ReplyLabelSection(Section):
+    """Label of each reply that the network generates, from its text."""
+
+    match: str | None = Field(
+        None,
+        min_length=1,
+        examples=[r"\byes\b"],
+        description="regular expression; replies that it matches somewhere have the first label. "
+        "With `equals`, its last match is what is compared (its first group, if it has one), and "
+        "replies without a match are left out",
+    )
+    other: str | None = Field(
+        None,
+        min_length=1,
+        examples=[r"\bno\b"],
+        description="regular expression of the second label; replies that match neither or both "
+        "are left out. Null: all replies that `match` does not match have the second label",
+    )
+    equals: str | None = Field(
+        None,
+        min_length=1,
+        examples=["answer"],
+        description="column of the data; replies that equal its cell, both without spaces at their "
+        "ends, have the first label, others the second",
+    )
+    labels: Annotated[tuple[str, str], Field(strict=False)] = Field(
+        ("yes", "no"), description="names of the two labels"
+    )
+
+    @field_validator("match", "other")
+    @classmethod
+    def _is_a_pattern(cls, pattern: str | None, info: ValidationInfo) -> str | None:
+        try:
+            re.compile(pattern or "")
+        except re.error as error:
+            raise rule_error(
+                f"`{info.field_name}` is no regular expression ({error}): {pattern}"
+            ) from error
+        return pattern
+
+    @model_validator(mode="after")
+    def _names_a_rule(self) -> ReplyLabelSection:
+        if self.match is None and self.equals is None:
+            raise rule_error("give `match` or `equals`")
+        if self.other is not None and (self.match is None or self.equals is not None):
+            raise rule_error("`other` requires `match`, without `equals`", "other")
+        if len(set(self.labels)) < 2 or not all(map(str.strip, self.labels)):
+            raise rule_error("the two labels must differ, and not be empty", "labels")
+        return self
+
+
 class MemorySection(Section):
     """Rows that were passed in Python; written by the run, to recognise the same rows again."""
 
@@ -194,6 +245,10 @@ class DataSection(HoldingSection):
         "as many tokens but another label, otherwise alike",
     )
     positive: Positive = None
+    label_of_reply: ReplyLabelSection | None = Field(
+        None,
+        description="for `capture.generate`: label of each reply, instead of a column of the data",
+    )
 
     @property
     def has_words(self) -> bool:
@@ -366,7 +421,8 @@ def _read(data: DataSection, sources: Mapping[str, Any], values: Sequence[str]) 
         span = cast(tuple[str, str], (named.start, named.end)) if has_span else None
         columns = TableColumns(
             text=named.text,
-            label=named.label,
+            # A rule on replies sets the labels later; until then each text is its own label.
+            label=named.label if data.label_of_reply is None else named.text,
             group=named.group,
             id=named.id,
             span=span,
