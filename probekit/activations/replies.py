@@ -33,7 +33,7 @@ from probekit.activations.records import (
 )
 from probekit.activations.store import ActivationStore, files_at
 from probekit.data.positions import IntArray, RowPlan
-from probekit.errors import DamagedError, StoreError
+from probekit.errors import DamagedError, MissingError, StoreError
 from probekit.model.generation import ENDED, Decoding, StopStrings, new_tokens
 from probekit.model.network import Network
 from probekit.model.passes.inputs import pad
@@ -44,6 +44,10 @@ from probekit.terminal import SILENT, Watcher
 VERSION = 1  # of the generation: raise it if the same prompts get other replies
 FORMAT = 1  # of replies.json
 REPLIES = "replies.json"
+
+
+class NotGeneratedError(MissingError):
+    """Some replies are not stored yet, and may not be generated."""
 
 
 @dataclass(frozen=True)
@@ -126,7 +130,7 @@ def _bytes(ids: Sequence[int] | IntArray) -> bytes:
     return np.asarray(ids, np.int64).tobytes()
 
 
-def generate_replies(
+def generate_replies(  # noqa: PLR0913  # one call, whose options have defaults
     model: Network,
     tokenizer: Tokenizer,
     prompts: Sequence[IntArray],
@@ -136,6 +140,7 @@ def generate_replies(
     sites: Sequence[str],
     dtype: str,
     root: Location,
+    only_stored: bool = False,
     watcher: Watcher = SILENT,
 ) -> Replies:
     """Return the replies to prompts, with rows at some sites; parts that are stored are reused.
@@ -149,12 +154,14 @@ def generate_replies(
         sites: full names of sites with a pos axis.
         dtype: dtype on disk, a key of `CODES`.
         root: folder or URL that contains caches.
+        only_stored: whether replies are only read, and not generated.
         watcher: receives progress in prompts.
 
     Raises:
         ConfigError: a stop string is empty.
         DataError: a prompt exceeds the context together with the new tokens, or the logits are not
             finite.
+        NotGeneratedError: replies or rows are not stored, and `only_stored` is true.
         StoreError: a stored file is damaged, the network generates other replies than the stored
             ones, the store cannot be written, or a value is not finite.
     """
@@ -180,6 +187,8 @@ def generate_replies(
             files_at(join(folder, f"{len(stores):05d}")), identity, sequences[start:stop_at]
         )
         replies = part.stored(sites)
+        if replies is None and only_stored:
+            raise NotGeneratedError(f"Replies to {len(sequences) - start:,} prompts are missing.")
         if replies is None:
             part.files.begin()
             with part.files.lock(watcher.tell):

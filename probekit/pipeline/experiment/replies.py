@@ -21,7 +21,7 @@ from probekit.experiment.schema import Experiment
 from probekit.model.generation import Decoding
 from probekit.model.network import Network
 from probekit.model.text.tokenizer import Tokenizer
-from probekit.terminal import Watcher
+from probekit.terminal import SILENT, Watcher
 
 REPLIES = "replies.jsonl"  # of a run: all replies, also those without a label
 _BETWEEN = "\n\n"  # prompt and reply of a conversation, as other turns
@@ -47,13 +47,16 @@ def generate(
     tokenizer: Tokenizer,
     prompts: Sequence[IntArray],
     sites: Sequence[str],
-    cache_root: Location | None,
-    watcher: Watcher,
+    *,
+    cache_root: Location | None = None,
+    only_stored: bool = False,
+    watcher: Watcher = SILENT,
 ) -> Replies:
     """Return the replies of the network of an experiment to the ids of prompts, with their rows.
 
     Raises:
         DataError: the logits are not finite.
+        NotGeneratedError: replies are missing, and `only_stored` is true.
         StoreError: the cache is damaged, or cannot be written.
     """
     settings = experiment.capture.generate
@@ -75,6 +78,7 @@ def generate(
         sites=sites,
         dtype=experiment.capture.dtype,
         root=default_root() if cache_root is None else cache_root,
+        only_stored=only_stored,
         watcher=watcher,
     )
 

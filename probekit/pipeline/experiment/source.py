@@ -304,7 +304,9 @@ class ModelSource(Source):
         experiment, identity = self.experiment, self.captured[TASK].store.identity
         config = config_of(identity.config)
         of_position = experiment.tokens.positions[position]
-        of_reply = {} if of_position.share is None else {"share": of_position.share[0]}
+        of_reply: dict[str, float | str] = {}
+        if of_position.share is not None:
+            of_reply["share"] = of_position.share[0]
         if of_position.between is not None:
             of_reply |= {"after": of_position.between[0], "before": of_position.between[1]}
         return {
@@ -377,7 +379,10 @@ def model_source(
         tokenizer: Tokenizer, prompts: Sequence[IntArray], sites: Sequence[str]
     ) -> Replies:
         check_device(device, several=True)
-        return generate(experiment, networks(TASK), tokenizer, prompts, sites, cache_root, watcher)
+        model = networks(TASK)
+        return generate(
+            experiment, model, tokenizer, prompts, sites, cache_root=cache_root, watcher=watcher
+        )
 
     rows = prepare(experiment, generated)
     for finding in rows.findings:
