@@ -133,7 +133,7 @@ class TextRows(Rows):
         return cast(Objects, texts[self.example])
 
     def texts_at(self, position: int) -> Objects:
-        """Return what baselines read of each text at a position, shape (n_rows,); see `Rows`."""
+        """Return the texts that baselines read at a position, shape (n_rows,); see `Rows`."""
         if not self.cut[position]:
             return self.texts
         ends = self._ends(position)
@@ -718,7 +718,8 @@ def _tokenize(
     if settings is not None:
         reserved = f" without the {settings.max_new_tokens:,} of a reply"
     if long and policy == "error":
-        other = "`skip`" if experiment.tokens.chat else "`truncate` or `skip`"
+        is_cut = not experiment.tokens.chat and settings is None
+        other = "`truncate` or `skip`" if is_cut else "`skip`"
         raise DataError(
             f"{dataset.examples[long[0]].where}: the text has {len(of_each[long[0]].ids):,} "
             f"tokens, but the context has {context:,}{reserved} ({counted(len(long), 'text')} too "

@@ -41,7 +41,7 @@ class Replied(NamedTuple):
     finding: Finding
 
 
-def generate(
+def experiment_replies(
     experiment: Experiment,
     model: Network,
     tokenizer: Tokenizer,

@@ -139,7 +139,7 @@ class Rows:
         return None
 
     def texts_at(self, _position: int) -> Objects | None:
-        """Return what baselines read of each text at a position, shape (n_rows,).
+        """Return the part of each text that baselines read at a position, shape (n_rows,).
 
         In a reply, or with replies that the network generates, it ends with the last token that
         the row reads. None without texts.
@@ -385,6 +385,9 @@ def plan_positions(
                 between_markers(text, of_text[-1], position.between)
                 for text, of_text in zip(texts, turns, strict=True)
             ]
+            if not any(spans):
+                with experiment.at("tokens", "position", "between"):
+                    raise DataError(f"no reply has text between the strings {position.between}.")
         elif position.at in (*TURNS, *REPLY):
             # The last turn of the user is before the reply that the network generates.
             is_before = position.at == "user_last" and experiment.capture.generate is not None

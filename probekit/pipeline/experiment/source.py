@@ -35,7 +35,7 @@ from probekit.model.text.tokenizer import Tokenizer
 from probekit.model.weights.checkpoint import file_checks
 from probekit.model.weights.sources import find_model
 from probekit.pipeline.experiment.prepare import TextRows, network_config, prepare, width_of
-from probekit.pipeline.experiment.replies import generate
+from probekit.pipeline.experiment.replies import experiment_replies
 from probekit.pipeline.experiment.rows import Probed, Rows, normalized, part_of
 from probekit.probes.saved_probe import SavedProbe
 from probekit.probes.targets import NETWORKS, TARGETS
@@ -380,7 +380,7 @@ def model_source(
     ) -> Replies:
         check_device(device, several=True)
         model = networks(TASK)
-        return generate(
+        return experiment_replies(
             experiment, model, tokenizer, prompts, sites, cache_root=cache_root, watcher=watcher
         )
 

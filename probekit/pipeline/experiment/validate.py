@@ -32,7 +32,7 @@ from probekit.model.text.tokenizer import Tokenizer
 from probekit.model.weights.files import ITEM_SIZES
 from probekit.pipeline.experiment.prepare import TextRows, n_features, prepare, read_card, width_of
 from probekit.pipeline.experiment.record import findings
-from probekit.pipeline.experiment.replies import generate
+from probekit.pipeline.experiment.replies import experiment_replies
 from probekit.pipeline.experiment.rows import Rows
 from probekit.pipeline.experiment.source import TASK, target_network
 from probekit.pipeline.measure.probers import (
@@ -194,7 +194,7 @@ def _stored_replies(
     """
     model = target_network(experiment, "cpu", TASK, to_compute=False)
     try:
-        return generate(experiment, model, tokenizer, prompts, sites, only_stored=True)
+        return experiment_replies(experiment, model, tokenizer, prompts, sites, only_stored=True)
     except NotGeneratedError as error:
         settings = experiment.capture.generate
         assert settings is not None
