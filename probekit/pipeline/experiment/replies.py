@@ -132,7 +132,13 @@ def replied(
     lines = "".join(json.dumps(one, ensure_ascii=False) + "\n" for one in records)
     counts = Counter(example.label for example in examples)
     named = "reply" if len(records) == 1 else "replies"
-    message = f"{len(records):,} {named} to {counted(len(prompts), 'prompt')}"
+    settings = experiment.capture.generate
+    assert settings is not None
+    sampling = f"up to {counted(settings.max_new_tokens, 'token')}, temperature "
+    sampling += f"{settings.temperature:g}, seed {settings.seed}"
+    for name, value in (("top_p", settings.top_p), ("top_k", settings.top_k)):
+        sampling += "" if value is None else f", {name} {value}"
+    message = f"{len(records):,} {named} to {counted(len(prompts), 'prompt')} ({sampling})"
     if experiment.probe.reads == "classes":
         message += f": {', '.join(f'{counts[label]:,} {label}' for label in sorted(counts))}"
     n_open = sum(one["stopped_by"] is None for one in records)
