@@ -102,6 +102,11 @@ class ColumnsSection(Section):
     reply: OptionalColumn = Field(
         None, description="column with the assistant's turn, for `tokens.chat: true`"
     )
+    messages: OptionalColumn = Field(
+        None,
+        description="instead of `text`, for `tokens.chat: true`: column with conversations, each a "
+        "list of {role, content} or its JSON; user and assistant in turn, after at most one system",
+    )
 
     @model_validator(mode="after")
     def _span_is_whole(self) -> ColumnsSection:
@@ -421,8 +426,7 @@ def _read(data: DataSection, sources: Mapping[str, Any], values: Sequence[str]) 
         span = cast(tuple[str, str], (named.start, named.end)) if has_span else None
         columns = TableColumns(
             text=named.text,
-            # A rule on replies sets the labels later; until then each text is its own label.
-            label=named.label if data.label_of_reply is None else named.text,
+            label=named.label if data.label_of_reply is None else None,  # a rule on replies sets it
             group=named.group,
             id=named.id,
             span=span,
@@ -430,6 +434,7 @@ def _read(data: DataSection, sources: Mapping[str, Any], values: Sequence[str]) 
             counterfactual=data.pairs,
             values=tuple(values),
             reply=named.reply,
+            messages=named.messages,
         )
     parts = {}
     for side, source in sources.items():

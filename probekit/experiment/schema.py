@@ -414,7 +414,7 @@ class Experiment(SettingsFile):
     def _sections_fit_together(self) -> Experiment:
         data, tokens, position = self.data, self.tokens, self.tokens.position
         check_interventions(self.interventions, self.measure, data.pairs, tokens.sweep)
-        has_reply = data.columns.reply is not None
+        has_reply, has_messages = data.columns.reply is not None, data.columns.messages is not None
         pools = [kind.kind for kind in self.probe.kinds if kind.specs[0].task == "text"]
         check_probe(self.probe, data.positive, self.split, is_split=data.is_split)
         check_further(self)
@@ -435,9 +435,14 @@ class Experiment(SettingsFile):
                 "data.columns.reply requires `tokens.chat: true`", "data.columns.reply"
             )
         check_replies(self)
-        if position.at == "assistant_last" and not has_reply:
+        if has_messages and not tokens.chat:
             raise rule_error(
-                "`at: assistant_last` requires `data.columns.reply`; without it, use `at: last`",
+                "data.columns.messages requires `tokens.chat: true`", "data.columns.messages"
+            )
+        if position.at == "assistant_last" and not (has_reply or has_messages):
+            raise rule_error(
+                "`at: assistant_last` requires `data.columns.reply` or `messages`; without it, use "
+                "`at: last`",
                 "tokens.position.at",
             )
         if position.at == "user_last" and has_reply:
@@ -463,16 +468,28 @@ def check_replies(experiment: Experiment) -> None:
         experiment.tokens.position,
         experiment.capture.generate,
     )
-    if position.at in REPLY and generate is None and data.columns.reply is None:
+    messages = data.columns.messages
+    others: dict[str, Any] = {"reply": data.columns.reply, "start": data.columns.start}
+    others |= {"pairs": data.pairs, "interventions": experiment.interventions or None}
+    for key, value in others.items():
+        if messages is not None and value is not None:
+            raise rule_error(f"`columns.messages` excludes `{key}`", "data.columns.messages")
+    if (
+        position.at in REPLY
+        and generate is None
+        and data.columns.reply is None
+        and messages is None
+    ):
         raise rule_error(
-            f"`at: {position.at}` requires replies: `capture.generate`, or `data.columns.reply`",
+            f"`at: {position.at}` requires replies: `capture.generate`, or `data.columns.reply` or "
+            "`messages`",
             "tokens.position.at",
         )
     if generate is None:
         if data.label_of_reply is not None:
             raise rule_error("`label_of_reply` requires `capture.generate`", "data.label_of_reply")
         return
-    excluded = {
+    excluded: dict[str, Any] = {
         "data.columns.reply": data.columns.reply,
         "data.pairs": data.pairs,
         "model.checkpoints": experiment.model.checkpoints,

@@ -141,7 +141,13 @@ class Tokenizer(ABC):
         ids = np.insert(tokens.ids, 0, self.bos_id)
         return TokenizedText(ids, np.insert(tokens.offsets, 0, 0, axis=0), has_bos=True)
 
-    def encode_chat(self, text: str, turns: Sequence[tuple[int, int]] = ()) -> TokenizedText:  # noqa: ARG002
+    def encode_chat(
+        self,
+        text: str,  # noqa: ARG002
+        turns: Sequence[tuple[int, int]] = (),  # noqa: ARG002
+        *,
+        has_system: bool = False,  # noqa: ARG002
+    ) -> TokenizedText:
         """Return the tokens of a conversation, as the model's chat template writes it.
 
         The template puts all special tokens, beginning-of-text included. Offsets count characters
@@ -151,6 +157,7 @@ class Tokenizer(ABC):
             text: text of all turns.
             turns: first and one past the last character of each turn in `text`; the user begins,
                 and user and assistant take turns. Empty means that all of it is the user's.
+            has_system: whether a message of the system precedes the user's first turn.
 
         Raises:
             MissingError: the model has no chat template.

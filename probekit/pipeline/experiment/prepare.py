@@ -64,10 +64,12 @@ class TextEncoder:
 
         Errors are those of `encode`.
         """
+        has_system = example.has_system
         if not example.reply_ids:
-            return self.encode(example.text, example.turns)
+            return self.encode(example.text, example.turns, has_system=has_system)
         *turns, (start, end) = example.turns
-        prompt = self.encode(example.text[: turns[-1][1]], tuple(turns))
+        text = example.text[: turns[-1][1]]
+        prompt = self.encode(text, tuple(turns), has_system=has_system)
         reply = self.tokenizer.decode_tokens(example.reply_ids)
         # The last token may have characters of a stop string, which the text does not have.
         offsets = np.minimum(start + reply.offsets, end)
@@ -77,13 +79,14 @@ class TextEncoder:
             offsets=np.concatenate([prompt.offsets, offsets]),
         )
 
-    def encode(self, text: str, turns: Turns = ()) -> TokenizedText:
+    def encode(self, text: str, turns: Turns = (), *, has_system: bool = False) -> TokenizedText:
         """Return the tokens of a text.
 
         Args:
             text: any text.
             turns: turns of a conversation, used only for a chat; empty means that all of it is the
                 user's.
+            has_system: whether the first turn is a message of the system.
 
         Raises:
             MissingError: the model has no chat template.
@@ -91,7 +94,7 @@ class TextEncoder:
             ConfigError: the vocabulary has no beginning-of-text token.
         """
         if self.chat:
-            return self.tokenizer.encode_chat(text, turns)
+            return self.tokenizer.encode_chat(text, turns, has_system=has_system)
         return self.tokenizer.encode(text, bos=self.bos)
 
     def batch(self, texts: Iterable[tuple[str, Turns]], side: PaddingSide) -> TokenBatch:
@@ -274,6 +277,8 @@ def prepare(experiment: Experiment, generate: Generate | None = None) -> TextRow
             key = "columns"
         with experiment.at("data", *([key] if key else [])):
             raise
+    if data.columns.messages is not None:
+        _check_last_turns(experiment, dataset)
     encoder, replies, lines = text_encoder(experiment, tokenizer), None, ""
     of_replies: list[Finding] = []
     if experiment.capture.generate is not None:
@@ -328,6 +333,26 @@ def prepare(experiment: Experiment, generate: Generate | None = None) -> TextRow
             dropped = _dropped(experiment, experiment.leakage, rows, encoder)
         rows = replace(rows, dropped=dropped, findings=(*rows.findings, *dropped.findings))
     return rows
+
+
+def _check_last_turns(experiment: Experiment, conversations: Dataset) -> None:
+    """Check that conversations end with the turn that the position, or the generation, needs.
+
+    Raises:
+        DataError: one of them does not; the message names its row.
+    """
+    at, generates = experiment.tokens.position.at, experiment.capture.generate is not None
+    needed = "user" if generates or at == "user_last" else "assistant"
+    if not generates and at not in ("user_last", "assistant_last", *REPLY):
+        return
+    for example in conversations.examples:
+        n_turns = len(example.turns) - example.has_system
+        if ("assistant", "user")[n_turns % 2] != needed:
+            reason = "`capture.generate`" if generates else f"`at: {at}`"
+            raise DataError(
+                f"{example.where}: {reason} needs conversations that end with the turn of the "
+                f"{needed}. Remove the last message, or the row."
+            )
 
 
 def _with_replies(
@@ -700,7 +725,7 @@ def _tokenize(
         CheckpointError: the chat template is damaged.
     """
     encoded: dict[Any, TokenizedText] = {}  # each text is encoded once
-    keys = [(example.text, example.turns, example.reply_ids) for example in dataset.examples]
+    keys = [(one.text, one.turns, one.reply_ids, one.has_system) for one in dataset.examples]
     for key, example in zip(keys, dataset.examples, strict=True):
         if key not in encoded:
             try:

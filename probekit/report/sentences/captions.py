@@ -243,10 +243,11 @@ def share_caption(table: pd.DataFrame) -> str:
     first = rows.iloc[0]
     return (
         f"{first['probe']} at {site_with_head(first['site'], first['head'])}, the site selected "
-        "over all shares, read at the token at each share of a reply; 0 % is the last token before it. At each share the "
-        "baselines read the prompt and the reply up to that token, and length alone is that of the "
-        "reply up to it. Band: 95 % intervals over groups, which are prompts unless the data "
-        "assign others; at each share alone, not adjusted for the number of shares."
+        "over all shares, read at the token at each share of a reply; 0 % is the last token before "
+        "it. At each share the baselines read the prompt and the reply up to that token, and "
+        "length alone is that of the reply up to it. Band: 95 % intervals over groups, which are "
+        "prompts unless the data assign others; at each share alone, not adjusted for the number "
+        "of shares."
     )
 
 

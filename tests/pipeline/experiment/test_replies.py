@@ -70,7 +70,7 @@ def test_the_answer_is_decodable_where_it_was_given(finished):
     majority = score(finished.table, "1", target="majority")
     assert end > majority + 0.15
     assert max(start, middle) < majority + 0.08
-    # A bag of the words that were read by then knows no more.
+    # A bag of the words that were read by then scores no more.
     assert score(finished.table, "0.5", target="bag_of_words") < majority + 0.08
 
 
@@ -253,8 +253,8 @@ def test_replies_without_text_or_label_are_left_out_and_counted(folder):
     ]  # fmt: skip
     assert len(found.lines.splitlines()) == 8
     assert found.finding.message == (
-        "8 replies to 4 prompts (up to 10 tokens, temperature 1, seed 1): 3 no, 2 yes; 1 empty left out; 2 without a label left out; "
-        "8 ended by max_new_tokens."
+        "8 replies to 4 prompts (up to 10 tokens, temperature 1, seed 1): 3 no, 2 yes; 1 empty "
+        "left out; 2 without a label left out; 8 ended by max_new_tokens."
     )
 
 
