@@ -191,6 +191,7 @@ def test_sampling_is_part_of_the_identity(folder, finished):
         "data.label_of_reply.match=QQQ",
         "tokens.position={between: [QQQ, '']}",
         "capture.generate.max_new_tokens=256",
+        "data.label_of_reply={equals: answers}",
         "capture.generate.stop=[' ']",
     ],
 )
