@@ -130,6 +130,7 @@ def share_curve(table: pd.DataFrame) -> go.Figure:
             point_hover(f"{style.label}, {position_words(row['position'])}", row)
             for _, row in points.iterrows()
         ]
+        hover = [text.removeprefix("<b></b><br>") for text in hover]  # baselines have no site
         line = scatter(100 * points["share"], points["value"], style, number, style.label, hover)
         if name == "task":
             figure.add_traces(band(100 * points["share"], points, line))
