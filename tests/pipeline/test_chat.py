@@ -222,3 +222,19 @@ def test_a_prompt_is_the_users_turn_on_the_command_line(model, call):
     plain = call("lens", *chat[:2], "--text", QUESTIONS[0])
     assert call("lens", *chat, "--text", QUESTIONS[0]).stdout != plain.stdout
     assert "beginning-of-text" in call("lens", *chat, "--bos", "--text", "Hi").stderr
+
+
+def test_a_run_on_replies_of_a_chat_model_is_complete(model, tmp_path):
+    """Replies have tokens that a user's turn may not have, such as marks of the template."""
+    path, _ = write_conversations(tmp_path, model, "reply")
+    generate = "generate: {max_new_tokens: 8, seed: 3}"
+    capture = f"\ncapture: {{sites: [blocks.0.hook_resid_post], {generate}}}"
+    text = re.sub("\ncapture: .*", capture, path.read_text())
+    path.write_text(text.replace("tokens: {", "tokens: {too_long: skip, "))
+    result = run(path, out=tmp_path / "runs", cache_root=tmp_path / "cache", progress=False)
+    assert (result.folder / "report.html").is_file()
+    lines = (result.folder / "replies.jsonl").read_text().splitlines()
+    replies = [json.loads(line) for line in lines]
+    assert len(replies) == N_ROWS
+    assert any("<|" in one["reply"] for one in replies)
+    assert set(result.table["position"]) >= {"reply"}

@@ -345,6 +345,8 @@ class ModelSource(Source):
         from probekit.pipeline.look.apply import ProbedModel, predict_texts  # imports pandas
 
         assert not isinstance(site, GivenSite), "captures have no given sites"
+        if self.rows.replies is not None and self.experiment.tokens.chat:
+            return [None] * len(texts)  # a reply is not the user's turn
         network = ProbedModel(self.models(TASK), self.rows.tokenizer, site.parts)
         return predict_texts(probe, network, texts, too_long="truncate")
 

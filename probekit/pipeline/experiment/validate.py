@@ -313,7 +313,7 @@ def _separating_words(rows: TextRows) -> list[Finding]:
     Of several splits or positions, only the first is used. There is no warning if the training rows
     of the sample have a single label.
     """
-    texts = np.array([text[:_MOST_CHARACTERS] for text in rows.texts], dtype=object)
+    texts = np.array([text[:_MOST_CHARACTERS] for text in rows.texts_at(0)], dtype=object)
     types = rows.positions[0].types
     classes, codes = np.unique(rows.labels, return_inverse=True)
     split = rows.splits[0]
