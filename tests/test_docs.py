@@ -209,7 +209,7 @@ def test_every_yaml_block_is_valid(name, tmp_path):
             continue
         assert given.keys() <= SECTIONS, f"{name}: {block}"
         shipped = YAML(typ="safe").load((ROOT / "experiments" / "quickstart.yaml").read_text())
-        if "tokens" in given and given["tokens"]["position"]["at"] in ("word", "span"):
+        if "tokens" in given and given["tokens"]["position"].get("at") in ("word", "span"):
             given.setdefault("data", {"name": "a", "format": "conllu", "file": "a.conllu"})
         if given.get("data", {}).get("train"):
             del shipped["split"]

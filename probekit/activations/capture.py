@@ -80,7 +80,7 @@ class Work:
     exact: Callable[[], Network] | None = None
 
     @classmethod
-    def begin(
+    def begin(  # noqa: PLR0913  # one call, whose options have defaults
         cls,
         model: Network,
         tokenizer: str,
@@ -92,6 +92,7 @@ class Work:
         dtype: str,
         device: str | None = None,
         exact: Callable[[], Network] | None = None,
+        generated: str = "",
     ) -> Work:
         """Return the work for a capture; its store is created, or opened if it exists.
 
@@ -105,6 +106,7 @@ class Work:
             dtype: dtype on disk, a key of `CODES`.
             device: type of the devices that will compute; None for the model's.
             exact: returns the network in float32; see `Work`.
+            generated: key of the replies that the rows are computed with; see `Identity`.
 
         Raises:
             ConfigError: a site has no pos axis.
@@ -113,7 +115,7 @@ class Work:
         """
         check_storable(sites)
         assert not model.training, "dropout makes activations random: call model.eval() first"
-        identity = identity_of(model, tokenizer, tokens, plan, dtype, device)
+        identity = identity_of(model, tokenizer, tokens, plan, dtype, device, generated)
         shards = shards_of(identity, tokens, plan)
         order = [np.concatenate([batch.rows for batch in shard]) for shard in shards]
         store = ActivationStore.create(root, identity, plan, order)
@@ -457,7 +459,7 @@ def _derive(store: ActivationStore, root: Location, sites: Sequence[str]) -> Non
         if source_rows is not None:
             source.verify(available)
             for site in available:
-                _fill_site(store, source, site, source_rows)
+                fill_site(store, source.read, site, source_rows)
             store.add_errors(source.errors(available))
             unfilled = [site for site in unfilled if site not in available]
 
@@ -485,16 +487,19 @@ def _source_rows(source: RowPlan, plan: RowPlan) -> IntArray | None:
     return single[matches] if np.array_equal(source_keys[matches], wanted_keys) else None
 
 
-def _fill_site(
-    store: ActivationStore, source: ActivationStore, site: str, source_rows: IntArray
+def fill_site(
+    store: ActivationStore,
+    read: Callable[[str, IntArray], FloatArray],
+    site: str,
+    source_rows: IntArray,
 ) -> None:
-    """Commit the missing shards of a site: means over rows of another cache.
+    """Commit the missing shards of a site: means over rows that are stored elsewhere.
 
     Args:
         store: the store to fill.
-        source: the other cache.
+        read: returns rows of a site that are stored elsewhere, by their numbers.
         site: full name.
-        source_rows: row of the other cache for each position of the store's rows.
+        source_rows: number of such a row for each position of the store's rows.
     """
     offsets = store.layout.plan.offsets
     for shard in store.missing(site):
@@ -505,7 +510,7 @@ def _fill_site(
             for rows in np.split(rows_of_shard, np.flatnonzero(np.diff(part_of_row)) + 1):
                 counts = offsets[rows + 1] - offsets[rows]
                 position_indices = forward.ranges(offsets[rows], counts)
-                picked = torch.from_numpy(source.read(site, source_rows[position_indices]))
+                picked = torch.from_numpy(read(site, source_rows[position_indices]))
                 row_of_picked = torch.from_numpy(np.repeat(np.arange(len(rows)), counts))
                 means = forward.row_means(picked, row_of_picked, torch.from_numpy(counts))
                 writers[site].append(means.to(picked.dtype).numpy())

@@ -71,6 +71,8 @@ class Identity:
         pooling: how the positions of a row are combined.
         shard_rows: maximum number of rows per shard.
         batch_tokens: padded tokens per batch.
+        generated: key of the replies that the rows were computed with, token by token; "" if they
+            are those of passes over whole texts, which differ from them by rounding only.
     """
 
     weights: str
@@ -89,6 +91,7 @@ class Identity:
     format: int = FORMAT
     shard_rows: int = SHARD_ROWS
     batch_tokens: int = BATCH_TOKENS["cpu"]
+    generated: str = ""
 
     @property
     def key(self) -> str:
@@ -101,8 +104,11 @@ class Identity:
         return self.compute.startswith(("bfloat16", "float16"))
 
     def to_json(self) -> dict[str, Any]:
-        """Return the fields as a plain dictionary."""
-        return asdict(self)
+        """Return the fields as a plain dictionary, without an empty `generated`."""
+        values = asdict(self)
+        if not self.generated:  # so that keys do not depend on the existence of the field
+            del values["generated"]
+        return values
 
 
 def identity_of(
@@ -112,6 +118,7 @@ def identity_of(
     plan: RowPlan,
     dtype: str,
     device: str | None = None,
+    generated: str = "",
 ) -> Identity:
     """Return the identity of a capture: of the rows in `plan` when `model` reads `tokens`.
 
@@ -122,18 +129,12 @@ def identity_of(
         plan: the example and positions of each row.
         dtype: dtype on disk, a key of `CODES`.
         device: type of the devices that will compute; None for the model's.
+        generated: key of the replies that the rows are computed with; see `Identity`.
     """
     import torch
 
     from probekit.model.weights.state_dict import digest_weights
 
-    lengths = np.array([len(ids) for ids in tokens], dtype=np.int64)
-    token_bytes = (np.asarray(ids, np.int64).tobytes() for ids in tokens)
-    plan_bytes = (
-        part  # generated, so that no copies are in memory while the weights are read
-        for array in (plan.example, plan.positions, plan.offsets)
-        for part in (f"{len(array)};".encode(), np.asarray(array, np.int64).tobytes())
-    )
     device = device or model.device.type
     backend = torch.backends.cuda if device == "cuda" else torch.backends.mkldnn
     precision = backend.matmul.fp32_precision  # tf32 or bf16 if the user enabled it
@@ -142,8 +143,7 @@ def identity_of(
         weights=NO_DIGEST if model.device.type == "meta" else digest_weights(model),
         config=model.config.to_json(),
         tokenizer=tokenizer,
-        tokens=digest([lengths.tobytes(), *token_bytes]),
-        rows=digest(plan_bytes),
+        **digests_of_rows(tokens, plan),
         dtype=dtype,
         compute=str(model.dtype).removeprefix("torch.") + reduced,
         device=device,
@@ -152,7 +152,20 @@ def identity_of(
         capture=PART_VERSIONS["capture"],
         shard_rows=SHARD_ROWS,
         batch_tokens=batch_tokens(device),
+        generated=generated,
     )
+
+
+def digests_of_rows(tokens: Sequence[IntArray], plan: RowPlan) -> dict[str, Any]:
+    """Return the digests `tokens` and `rows` of an `Identity`; see `identify`."""
+    lengths = np.array([len(ids) for ids in tokens], dtype=np.int64)
+    token_bytes = (np.asarray(ids, np.int64).tobytes() for ids in tokens)
+    plan_bytes = (
+        part  # generated, so that no copies of large arrays are in memory together
+        for array in (plan.example, plan.positions, plan.offsets)
+        for part in (f"{len(array)};".encode(), np.asarray(array, np.int64).tobytes())
+    )
+    return {"tokens": digest([lengths.tobytes(), *token_bytes]), "rows": digest(plan_bytes)}
 
 
 def batch_tokens(device: str) -> int:
@@ -298,8 +311,9 @@ class Spec:
         """
         stored = self.identity.to_json() | {"layout": self.sizes}
         wanted = expected.identity.to_json() | {"layout": expected.sizes}
-        changed = [name for name in sorted(stored) if stored[name] != wanted[name]]
-        differing = [f"{n}: stored {stored[n]!r}, expected {wanted[n]!r}" for n in changed]
+        names = sorted(stored | wanted)  # only rows of replies have the field `generated`
+        changed = [name for name in names if stored.get(name) != wanted.get(name)]
+        differing = [f"{n}: stored {stored.get(n)!r}, expected {wanted.get(n)!r}" for n in changed]
         if differing:
             raise StoreMismatchError(
                 f"{place} contains activations of another capture:\n  " + "\n  ".join(differing)

@@ -223,6 +223,13 @@ def bos_option(texts: str = "each text") -> Decorator:
     )
 
 
+chat_option = click.option(
+    "--chat",
+    is_flag=True,
+    help="Each text as the user's turn of the model's chat template; not with --bos.",
+)
+
+
 def runs_option(written: str) -> Decorator:
     """Return the option of the results folder; `written` ends its help: what is written there."""
     return click.option(

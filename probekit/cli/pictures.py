@@ -13,6 +13,7 @@ from probekit.cli.options import (
     OutputFile,
     Texts,
     bos_option,
+    chat_option,
     device_option,
     model_option,
     optional_texts_options,
@@ -71,6 +72,7 @@ def _write(
 @model_option
 @texts_options
 @bos_option()
+@chat_option
 @_SITES
 @click.option("--top-k", type=int, default=5, help="Number of tokens shown per cell.")
 @_POSITION

@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from probekit.cli.options import OutputFile, bos_option, device_option, model_option, texts_options
+from probekit.cli.options import (
+    OutputFile,
+    bos_option,
+    chat_option,
+    device_option,
+    model_option,
+    texts_options,
+)
 from probekit.pipeline.look.exports import ANSWER_FILES
 
 if TYPE_CHECKING:
@@ -39,6 +46,7 @@ if TYPE_CHECKING:
 @click.option("--stop", "stops", multiple=True, help="String that ends generation; repeatable.")
 @click.option("--stream", is_flag=True, help="Streaming output of a single text.")
 @bos_option("the prompt")
+@chat_option
 @device_option
 @click.option("--steer", type=click.Path(path_type=Path), help="Saved probe to steer along.")
 @click.option("--by", type=float, multiple=True, help="Dose in standard deviations; repeatable.")
@@ -50,6 +58,7 @@ def generate_command(
     stops: tuple[str, ...],
     stream: bool,
     bos: bool,
+    chat: bool,
     device: str,
     steer: Path | None,
     **given: Any,
@@ -81,6 +90,7 @@ def generate_command(
             "--stream shows a single text: give one --prompt, no --num-samples and no --steer."
         )
     check_device(device)
+    gap = "\n\n" if chat else ""  # between prompt and reply
     if steer is not None:
         from probekit.cli.show.terminal import watching
         from probekit.pipeline.look.apply import load_network, steered_texts, steering_vector
@@ -94,13 +104,13 @@ def generate_command(
         # The direction of two classes has the name of the second one, to which it leads.
         label = towards or (probe.direction_names[0] if probe.classes else "higher numbers")
         where = f"sd towards {class_label(label)} at {at_site or probe.facts.site}"
-        options = {"bos": bos, "stop": stops, "site": at_site}
+        options = {"bos": bos, "chat": chat, "stop": stops, "site": at_site}
         by_dose = {}
         # First without steering, which a given dose of 0 does not repeat.
         for dose in (0.0, *filter(None, by)):
             how = f"{dose:+g} {where}" if dose else "no steering"
             by_dose[how] = steered_texts(steered, prompts, decoding, vector, dose, **options)
-        _show(prompts, by_dose, decoding)
+        _show(prompts, by_dose, decoding, gap=gap)
         click.echo(
             "note: one text is no measurement of an effect; `probekit intervene` measures steering "
             "with intervals and controls.",
@@ -110,12 +120,12 @@ def generate_command(
     network, tokenizer = load_model(model, device=device), Tokenizer.from_pretrained(model)
     stop = (*stops, *tokenizer.ends_of_text)
     if not stream:
-        texts = continue_texts(network, tokenizer, prompts, decoding, bos=bos, stop=stop)
-        _show(prompts, {"": texts}, decoding)
+        texts = continue_texts(network, tokenizer, prompts, decoding, bos=bos, chat=chat, stop=stop)
+        _show(prompts, {"": texts}, decoding, gap=gap)
         return
-    pieces = stream_text(network, tokenizer, prompts[0], decoding, bos=bos, stop=stop)
+    pieces = stream_text(network, tokenizer, prompts[0], decoding, bos=bos, chat=chat, stop=stop)
     # Print the prompt with the first piece, so that an error is never printed after it.
-    click.echo(prompts[0] + next(pieces, ""), nl=False)
+    click.echo(prompts[0] + gap + next(pieces, ""), nl=False)
     for piece in pieces:
         click.echo(piece, nl=False)
     click.echo()
@@ -125,6 +135,8 @@ def _show(
     prompts: Sequence[str],
     by_dose: Mapping[str, Sequence[Sequence[Continuation]]],
     decoding: Decoding,
+    *,
+    gap: str,
 ) -> None:
     """Print each prompt with its continuations, with a heading if there are several.
 
@@ -133,6 +145,7 @@ def _show(
         by_dose: for each dose of steering in words, or "" if nothing is steered, the continuations
             by prompt and sample.
         decoding: gives the number of samples of a prompt.
+        gap: text between a prompt and its continuation.
     """
     for number, prompt in enumerate(prompts):
         for sample in range(decoding.num_samples):
@@ -142,7 +155,7 @@ def _show(
                 heading = ": ".join(filter(None, (", ".join(counts), dose)))
                 if heading:
                     click.echo(f"--- {heading} ---")
-                click.echo(prompt + continuations[number][sample].text)
+                click.echo(prompt + gap + continuations[number][sample].text)
 
 
 @click.command()

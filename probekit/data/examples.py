@@ -93,9 +93,12 @@ class Example:
         split: "train" or "test" if the data file assigns it, else None.
         counterfactual: a text with another label, otherwise alike; None without one.
         turns: first and one past the last character of the turns of a conversation, the user's
-            first; empty if all of the text is one turn, or no conversation.
+            first, or second after that of the system; empty if all of the text is one turn, or no
+            conversation.
         values: cells of further columns, such as the right answer, as pairs of name and text.
         source: where it was read from, for messages; None if unknown. It is not part of the data.
+        reply_ids: tokens of the last turn, if a network generated it; empty if it is tokenized.
+        has_system: whether the first turn is a message of the system.
 
     Raises:
         DataError: text, label, group or id is empty or not valid Unicode, one of them other than
@@ -116,6 +119,8 @@ class Example:
     turns: Turns = ()
     values: tuple[tuple[str, str], ...] = ()
     source: RowSource | None = field(default=None, compare=False)
+    reply_ids: tuple[int, ...] = ()
+    has_system: bool = False
 
     def __post_init__(self) -> None:
         for name in ("text", "label", "group", "id"):
@@ -153,6 +158,7 @@ class Example:
 _REQUIRED = ("text", "label", "group", "id", "span", "split")
 _AT_ONCE = 10_000  # examples that are digested together
 _OPTIONAL = ("counterfactual", "turns", "values")
+_OF_CHATS = ("reply_ids", "has_system")  # optional, too
 
 
 @dataclass(frozen=True, eq=False)
@@ -290,7 +296,9 @@ class Dataset:
         part = self.examples[place]
         if isinstance(part, RowExamples):
             return zip(*(part.column(name) for name in _REQUIRED), strict=True)
-        return map(attrgetter(*_REQUIRED, *(_OPTIONAL if self._has_more else ())), part)
+        of_chats = [name for name in _OF_CHATS if any(getattr(e, name) for e in self.examples)]
+        optional = (*_OPTIONAL, *of_chats) if self._has_more else ()
+        return map(attrgetter(*_REQUIRED, *optional), part)
 
     @cached_property
     def _has_more(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -12,10 +12,14 @@ import numpy.typing as npt
 from probekit.errors import DataError
 
 IntArray = npt.NDArray[np.int64]
-At = Literal["last", "first", "mean", "all", "index", "span", "word", "user_last", "assistant_last"]
+At = Literal[
+    "last", "first", "mean", "all", "index", "span", "word", "user_last", "assistant_last",
+    "reply", "reply_last", "share", "between",
+]  # fmt: skip
 Pick = Literal["first", "last", "mean", "all"]
 
-_OF_SPAN = ("span", "word", "user_last", "assistant_last")
+_OF_REPLY = ("reply", "reply_last", "share", "between")
+_OF_SPAN = ("span", "word", "user_last", "assistant_last", *_OF_REPLY)
 # Pooling of the selected tokens; for "word" it is `pieces`.
 _PICK: dict[str, Pick] = {
     "last": "last",
@@ -26,6 +30,10 @@ _PICK: dict[str, Pick] = {
     "span": "mean",
     "user_last": "last",
     "assistant_last": "last",
+    "reply": "mean",
+    "reply_last": "last",
+    "share": "first",
+    "between": "mean",
 }
 # All whitespace characters of Python are below U+3001.
 _SPACES = np.array([code for code in range(0x3001) if chr(code).isspace()], dtype=np.uint32)
@@ -38,11 +46,15 @@ class PositionRule:
     Attributes:
         at: "last" or "first" token, "mean" of all tokens, "all" tokens as separate rows, the token
             at `index`, the mean of the example's "span", `pieces` of its span ("word"), or the last
-            token of a turn of a chat ("user_last", "assistant_last"), which is then the span.
+            token of a turn of a chat ("user_last", "assistant_last"), which is then the span; or,
+            of a reply or a part of it, which is then the span, the mean ("reply", "between"), the
+            last token ("reply_last"), or the token at a `share`.
         pieces: tokens of a word that are used. At the last one, a causal model has read the word.
         index: token index for `at="index"`: from 0 after BOS, or from the end if negative.
         skip_first: exclude position 0 of the model's input from a mean with other tokens. GPT-2
             uses it as an attention sink, and its norm would dominate the mean.
+        share: for `at="share"`: of n tokens of the span, the last one of the first `share * n`; 0
+            is the token before the span.
         offset: for a span, word or turn: 0 selects as above, -1 the token before its first one, 1
             the token after its last one, and so on.
     """
@@ -52,6 +64,7 @@ class PositionRule:
     index: int | None = None
     skip_first: bool = True
     offset: int = 0
+    share: float | None = None
 
 
 @dataclass(frozen=True)
@@ -148,8 +161,15 @@ def plan_rows(
     selected = (
         _select_span(tokens, spans) if rule.at in _OF_SPAN else _select_in_text(tokens, rule.index)
     )
+    if rule.share == 0:
+        rule = replace(rule, offset=-1)
     if rule.offset:
         selected = _shift(tokens, selected, rule)
+    elif rule.share is not None:
+        # Rounded first, because 0.7 * 10 is 7.000000000000001.
+        n_read = np.ceil(np.round(rule.share * (selected.stop - selected.first), 6)).astype(int)
+        token = selected.first + n_read - 1
+        selected = selected._replace(first=token, stop=token + 1)
     aligned = selected.fault == ""
     without_row = np.flatnonzero(~aligned)
     unaligned = tuple(Unaligned(int(one), str(selected.fault[one])) for one in without_row)
@@ -159,7 +179,7 @@ def plan_rows(
             f"No example has a token for at: {rule.at}{offset}. The first example: "
             f"{unaligned[0].reason}."
         )
-    pick = _PICK.get(rule.at, rule.pieces)
+    pick = "all" if rule.pieces == "all" else _PICK.get(rule.at, rule.pieces)
     return _rows(selected, np.flatnonzero(aligned), pick, rule.skip_first), unaligned
 
 

@@ -39,7 +39,9 @@ class DataFormat:
 
     read: Callable[..., Any]
     columns: Callable[..., Any] = TableColumns
-    keys: tuple[str, ...] = ("text", "label", "group", "id", "start", "end", "split", "reply")
+    keys: tuple[str, ...] = (
+        "text", "label", "group", "id", "start", "end", "split", "reply", "messages"
+    )  # fmt: skip
     has_words: bool = False
     is_file: bool = True
     has_names: bool = False

@@ -27,7 +27,7 @@ class TableColumns:
 
     Attributes:
         text: column of the text.
-        label: column of the class.
+        label: column of the class; None if each text is its own label.
         group: column of the group; None makes each row its own group.
         id: column of the id; None names the rows `row 1`, `row 2`, ...
         span: columns of the first character and one past the last; None means the whole text.
@@ -36,10 +36,11 @@ class TableColumns:
         values: columns whose cells the examples keep, as far as they exist.
         reply: column of the assistant's turn; None if the text is no conversation, or ends with
             the user's turn.
+        messages: column of conversations, in place of `text`; see `read_messages`.
     """
 
     text: str = "text"
-    label: str = "label"
+    label: str | None = "label"
     group: str | None = None
     id: str | None = None
     span: tuple[str, str] | None = None
@@ -47,11 +48,12 @@ class TableColumns:
     counterfactual: str | None = None
     values: tuple[str, ...] = ()
     reply: str | None = None
+    messages: str | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
         """Names of the columns that must exist."""
-        single = (self.text, self.label, self.group, self.id, self.split)
+        single = (self.messages or self.text, self.label, self.group, self.id, self.split)
         others = (self.counterfactual, self.reply, *(self.span or ()))
         return tuple(name for name in (*single, *others) if name is not None)
 
@@ -119,8 +121,9 @@ def examples_of(table: Table, columns: TableColumns, name: str) -> Dataset:
     for row in _rows_with(table, columns.names, defaults):
         example = _example(table, row, columns, id=f"row {len(examples) + 1}")
         first = row if first is None else first
-        label = row.cells[columns.label]
-        if type(label) is not type(first.cells[columns.label]):
+        label = None if columns.label is None else row.cells[columns.label]
+        of_first = None if columns.label is None else first.cells[columns.label]
+        if type(label) is not type(of_first):
             raise DataError(
                 f"{row.source}: the label {shown(label)} has another type than those from "
                 f'{first.source.row} on, so that 1 and "1" would be one class. Write all labels '
@@ -232,7 +235,14 @@ def _example(table: Table, row: TableRow, columns: TableColumns, id: str) -> Exa
         """Return the cell of a column as text."""
         return _text(table, row, column)
 
-    text, label = string(columns.text), string(columns.label)
+    turns: Turns = ()
+    has_system = False
+    if columns.messages is None:
+        text = string(columns.text)
+    else:
+        cell = row.cells[columns.messages]
+        text, turns, has_system = read_messages(f"{row.source}: column {columns.messages!r}", cell)
+    label = string(columns.label) if columns.label else text
     id = string(columns.id) if columns.id else id
     group = string(columns.group) if columns.group else id
     split = string(columns.split) if columns.split else None
@@ -240,23 +250,61 @@ def _example(table: Table, row: TableRow, columns: TableColumns, id: str) -> Exa
     if columns.span is not None:
         start, end = (_position(row, name, string(name)) for name in columns.span)
         span = (start, end)
-    if label in _MISSING_VALUES:
+    if columns.label and label in _MISSING_VALUES:
         raise DataError(
             f"{row.source}: the label {label!r} is a common spelling of a missing value. Remove "
             "the row, or, if it is a class, rename it."
         )
     contrast = string(columns.counterfactual) if columns.counterfactual else None
     values = tuple((name, string(name)) for name in columns.values if name in row.cells)
-    turns: Turns = ()
     if columns.reply:
         reply = _filled(row, columns.reply, string(columns.reply))
         text, turns = join_turns([text, reply])
         if contrast:
             contrast, _ = join_turns([contrast, reply])
     try:
-        return Example(text, label, group, id, span, split, contrast, turns, values, row.source)
+        return Example(
+            text, label, group, id, span, split, contrast, turns, values, row.source,
+            has_system=has_system,
+        )  # fmt: skip
     except DataError as error:
         raise DataError(f"{row.source}: {error}") from error
+
+
+def read_messages(where: str, cell: object) -> tuple[str, Turns, bool]:
+    """Return the text of a conversation, its turns, and whether the first one is of the system.
+
+    Args:
+        where: location of the cell, for messages.
+        cell: a list of {"role": ..., "content": ...}, or its JSON. Roles are `user` and `assistant`
+            in turn, after at most one `system`.
+
+    Raises:
+        DataError: the cell is not such a list, or a message is empty.
+
+    >>> read_messages("", '[{"role": "user", "content": "Is it far?"}]')
+    ('Is it far?', ((0, 10),), False)
+    """
+    try:
+        messages: Any = json.loads(cell) if isinstance(cell, str) else cell
+        listed = [(one["role"], one["content"]) for one in messages]
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise DataError(
+            f'{where} is not a list of {{"role": ..., "content": ...}}: {shown(cell)}.'
+        ) from error
+    roles = [role for role, _ in listed]
+    has_system = roles[:1] == ["system"]
+    n_turns = len(roles) - has_system
+    expected = [*["system"][:has_system], *(["user", "assistant"] * n_turns)[:n_turns]]
+    if not n_turns or roles != expected:
+        raise DataError(
+            f"{where} has the roles {shown(roles)}. Allowed: user and assistant in turn, the user "
+            "first, after at most one system."
+        )
+    for number, (_, content) in enumerate(listed, start=1):
+        if not isinstance(content, str) or not content.strip():
+            raise DataError(f"{where}: message {number} has no text: {shown(content)}.")
+    return *join_turns([content for _, content in listed]), has_system
 
 
 def _position(row: TableRow, column: str, cell: str) -> int:

@@ -102,6 +102,11 @@ class ColumnsSection(Section):
     reply: OptionalColumn = Field(
         None, description="column with the assistant's turn, for `tokens.chat: true`"
     )
+    messages: OptionalColumn = Field(
+        None,
+        description="instead of `text`, for `tokens.chat: true`: column with conversations, each a "
+        "list of {role, content} or its JSON; user and assistant in turn, after at most one system",
+    )
 
     @model_validator(mode="after")
     def _span_is_whole(self) -> ColumnsSection:
@@ -145,6 +150,57 @@ class HubSection(Section):
             raise rule_error("give either `split`, or both `train` and `test`")
         if self.train is not None and self.train == self.test:
             raise rule_error(f"`train` and `test` are the same split, {self.train}", "test")
+        return self
+
+
+class ReplyLabelSection(Section):
+    """Label of each reply that the network generates, from its text."""
+
+    match: str | None = Field(
+        None,
+        min_length=1,
+        examples=[r"\byes\b"],
+        description="regular expression; replies that it matches somewhere have the first label. "
+        "With `equals`, its last match is what is compared (its first group, if it has one), and "
+        "replies without a match are left out",
+    )
+    other: str | None = Field(
+        None,
+        min_length=1,
+        examples=[r"\bno\b"],
+        description="regular expression of the second label; replies that match neither or both "
+        "are left out. Null: all replies that `match` does not match have the second label",
+    )
+    equals: str | None = Field(
+        None,
+        min_length=1,
+        examples=["answer"],
+        description="column of the data; replies that equal its cell, both without spaces at their "
+        "ends, have the first label, others the second",
+    )
+    labels: Annotated[tuple[str, str], Field(strict=False)] = Field(
+        ("yes", "no"), description="names of the two labels"
+    )
+
+    @field_validator("match", "other")
+    @classmethod
+    def _is_a_pattern(cls, pattern: str | None, info: ValidationInfo) -> str | None:
+        try:
+            re.compile(pattern or "")
+        except re.error as error:
+            raise rule_error(
+                f"`{info.field_name}` is no regular expression ({error}): {pattern}"
+            ) from error
+        return pattern
+
+    @model_validator(mode="after")
+    def _names_a_rule(self) -> ReplyLabelSection:
+        if self.match is None and self.equals is None:
+            raise rule_error("give `match` or `equals`")
+        if self.other is not None and (self.match is None or self.equals is not None):
+            raise rule_error("`other` requires `match`, without `equals`", "other")
+        if len(set(self.labels)) < 2 or not all(map(str.strip, self.labels)):
+            raise rule_error("the two labels must differ, and not be empty", "labels")
         return self
 
 
@@ -194,6 +250,10 @@ class DataSection(HoldingSection):
         "as many tokens but another label, otherwise alike",
     )
     positive: Positive = None
+    label_of_reply: ReplyLabelSection | None = Field(
+        None,
+        description="for `capture.generate`: label of each reply, instead of a column of the data",
+    )
 
     @property
     def has_words(self) -> bool:
@@ -366,7 +426,7 @@ def _read(data: DataSection, sources: Mapping[str, Any], values: Sequence[str]) 
         span = cast(tuple[str, str], (named.start, named.end)) if has_span else None
         columns = TableColumns(
             text=named.text,
-            label=named.label,
+            label=named.label if data.label_of_reply is None else None,  # a rule on replies sets it
             group=named.group,
             id=named.id,
             span=span,
@@ -374,6 +434,7 @@ def _read(data: DataSection, sources: Mapping[str, Any], values: Sequence[str]) 
             counterfactual=data.pairs,
             values=tuple(values),
             reply=named.reply,
+            messages=named.messages,
         )
     parts = {}
     for side, source in sources.items():

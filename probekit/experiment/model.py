@@ -168,20 +168,80 @@ Offset = Annotated[int, Field(ge=-1000, le=1000)]
 Offsets = Annotated[tuple[Offset, ...], Field(strict=False), AfterValidator(unique_items)]
 
 TURNS = ("user_last", "assistant_last")  # values of `at` that refer to the turns of a conversation
+REPLY = ("reply", "reply_last", "share", "between")  # values of `at` that refer to the reply
+DECILES = tuple(number / 10 for number in range(11))
+
+
+def _listed_shares(given: Any) -> Any:
+    """Return shares as a sequence: a single number, or the word `deciles`."""
+    if given == "deciles":
+        return DECILES
+    is_number = isinstance(given, int | float) and not isinstance(given, bool)
+    return (float(given),) if is_number else given
+
+
+def _whole_percents(shares: Shares) -> Shares:
+    """Return shares unchanged; raises a validation error if one has more than two decimals."""
+    for number, share in enumerate(shares or ()):
+        if share != round(share, 2):
+            raise rule_error(f"{share} has more than two decimals", number)
+    return unique_items(shares or ()) or None
+
+
+Share = Annotated[float, Field(ge=0, le=1)]
+Shares = tuple[Share, ...] | None
+
+
+def _at_or_share(schema: dict[str, Any]) -> None:
+    """Require `at` only without `share` and `between`."""
+    del schema["required"]
+    schema["anyOf"] = [{"required": [key]} for key in ("at", "share", "between")]
 
 
 class PositionSection(Section):
     """The probed tokens of an example."""
 
+    model_config = ConfigDict(json_schema_extra=_at_or_share)
+
     at: Literal[
-        "last", "first", "mean", "all", "index", "span", "word", "user_last", "assistant_last"
+        "last", "first", "mean", "all", "index", "span", "word", "user_last", "assistant_last",
+        "reply", "reply_last", "share", "between",
     ] = Field(
         description="last or first token; mean over all tokens; all tokens, one row each; one "
         "token by index; mean over the span; the word marked by the span; with `chat`: last token "
-        "of the user's turn, or of the assistant's"
-    )
+        "of the user's turn, or of the assistant's; of a reply: mean over its tokens, its last "
+        "token, the token at a `share` of it, or the mean `between` two markers; `share` and "
+        "`between` need no `at`"
+    )  # fmt: skip
     pieces: Literal["first", "last", "mean", "all"] = Field(
-        "last", description="for `at: word`: tokens of the word to read"
+        "last",
+        description="for `at: word`: tokens of the word to read; for `at: reply` and `between`, "
+        "`all` reads each token as a row instead of their mean",
+    )
+    share: Annotated[
+        Shares,
+        Field(strict=False),
+        BeforeValidator(_listed_shares),
+        AfterValidator(_whole_percents),
+    ] = Field(
+        None,
+        examples=[0.5],
+        description="for `at: share`: the token at this share of the reply; 0 is the last token "
+        "before it, 1 its last token; a list, or `deciles` for 0, 0.1, ..., 1, probes each",
+        json_schema_extra={
+            "anyOf": [
+                {"type": "number", "minimum": 0, "maximum": 1},
+                {"type": "array", "items": {"type": "number", "minimum": 0, "maximum": 1}},
+                {"const": "deciles"},
+                {"type": "null"},
+            ]
+        },
+    )
+    between: Annotated[tuple[str, str] | None, Field(strict=False)] = Field(
+        None,
+        examples=['["<think>", "</think>"]'],
+        description="for `at: between` and `share`: the part of the reply between two strings, "
+        'without them; "" is the beginning or the end of the reply',
     )
     index: int | None = Field(
         None,
@@ -205,20 +265,45 @@ class PositionSection(Section):
         >>> PositionSection(at="word", offset=-1).text
         'word:last-1'
         """
-        detail = {"index": self.index, "word": self.pieces}.get(self.at)
+        share = ",".join(f"{share:g}" for share in self.share or ())
+        detail = {"index": self.index, "word": self.pieces, "share": share}.get(self.at)
         name = self.at if detail is None else f"{self.at}:{detail}"
         name += f"{self.offset:+d}" if self.offset else ""
         return name if self.skip_first else f"{name}+first"
 
+    @property
+    def number(self) -> int:
+        """Number that identifies the position among those of a run: offset, or share in percent."""
+        return self.offset if self.share is None else round(100 * self.share[0])
+
+    @model_validator(mode="before")
+    @classmethod
+    def _at_follows_from_other_keys(cls, given: Any) -> Any:
+        """Fill in `at: share`, or `at: between`."""
+        for at in ("share", "between"):
+            if isinstance(given, Mapping) and "at" not in given and given.get(at) is not None:
+                return {"at": at, **given}
+        return given
+
     @model_validator(mode="after")
     def _details_belong_to_at(self) -> PositionSection:
+        if (self.at == "share") != (self.share is not None):
+            raise rule_error(
+                "`share` must be given for `at: share`, and only then",
+                "at" if self.share is None else "share",
+            )
+        if self.at == "between" and self.between is None:
+            raise rule_error("`at: between` requires `between`, two strings", "at")
+        if self.between is not None and self.at not in ("between", "share"):
+            raise rule_error("`between` requires `at: between` or `share`", "between")
         if (self.at == "index") != (self.index is not None):
             raise rule_error(
                 "`index` must be given for `at: index`, and only then",
                 "at" if self.index is None else "index",
             )
         # The default is allowed with any `at`: a file written by probekit has every key.
-        if self.at != "word" and self.pieces != "last":
+        reads_all = self.pieces == "all" and self.at in ("reply", "between")
+        if self.at != "word" and self.pieces != "last" and not reads_all:
             raise rule_error(
                 f"`pieces: {self.pieces}` requires `at: word`, not `at: {self.at}`", "pieces"
             )
@@ -268,13 +353,15 @@ class TokensSection(Section):
 
     @property
     def positions(self) -> tuple[PositionSection, ...]:
-        """The probed positions: one for each offset of the sweep, or the single position.
+        """The probed positions: one for each offset of the sweep or share, or the single position.
 
         >>> tokens = TokensSection(bos=False, position=PositionSection(at="span"), sweep=(-1, 0))
         >>> [position.text for position in tokens.positions]
         ['span-1', 'span']
         """
-        moved = (self.position.model_copy(update={"offset": offset}) for offset in self.sweep)
+        changes: list[dict[str, Any]] = [{"offset": offset} for offset in self.sweep]
+        changes += [{"share": (share,)} for share in self.position.share or ()]
+        moved = (self.position.model_copy(update=change) for change in changes)
         return tuple(moved) or (self.position,)
 
     @model_validator(mode="before")

@@ -13,7 +13,7 @@ from probekit.experiment.data import DataSection, TableFormat, local_file, read_
 from probekit.experiment.document import Document, read_document, validated
 from probekit.experiment.interventions import Interventions, Measures, check_interventions
 from probekit.experiment.locations import find_file, resolve_experiment
-from probekit.experiment.model import ModelSection, TokensSection, dtype_on
+from probekit.experiment.model import REPLY, ModelSection, TokensSection, dtype_on
 from probekit.experiment.probe import ProbeSection
 from probekit.section import FolderName, Section, Seed, SettingsFile, rule_error, unique_items
 
@@ -84,6 +84,52 @@ class SplitSection(Section):
         return self
 
 
+class GenerateSection(Section):
+    """Replies of the network to the texts of the data, which are then its prompts.
+
+    Activations are captured while they are generated.
+    """
+
+    max_new_tokens: int = Field(ge=1, description="maximum number of tokens of a reply")
+    temperature: float = Field(
+        1.0, ge=0, description="0 for greedy decoding; 1 samples from the model's distribution"
+    )
+    top_p: float | None = Field(
+        None,
+        gt=0,
+        le=1,
+        description="sample from the smallest set of most probable tokens whose probabilities sum "
+        "to at least this",
+    )
+    top_k: int | None = Field(
+        None, ge=1, description="sample from this number of most probable tokens"
+    )
+    seed: Seed = Field(0, description="random seed for sampling")
+    samples: int = Field(
+        1,
+        ge=1,
+        description="replies to each prompt; they have the group of the prompt, and so are never "
+        "split between train and test",
+    )
+    stop: Annotated[tuple[Annotated[str, Field(min_length=1)], ...], Field(strict=False)] | None = (
+        Field(
+            None,
+            examples=['["\\n"]'],
+            description="strings that end a reply, which does not include them; null means the "
+            "ends of text of the tokenizer, such as <|endoftext|>",
+        )
+    )
+
+    @model_validator(mode="after")
+    def _greedy_replies_are_equal(self) -> GenerateSection:
+        if self.samples > 1 and self.temperature == 0:
+            raise rule_error(
+                "several samples need a `temperature` above 0: greedy replies are all equal",
+                "samples",
+            )
+        return self
+
+
 class CaptureSection(Section):
     """Activations to capture."""
 
@@ -109,6 +155,11 @@ class CaptureSection(Section):
         "float32",
         description="data type on disk: float16 holds numbers up to 65,504 with 3 to 4 digits, "
         "bfloat16 those of float32 with 2 to 3 digits; both take half the space of float32",
+    )
+    generate: GenerateSection | None = Field(
+        None,
+        description="the network replies to each text, and its activations are captured while it "
+        "does; null for the texts as they are",
     )
 
     @field_validator("sites")
@@ -344,8 +395,10 @@ class Experiment(SettingsFile):
     @property
     def value_columns(self) -> tuple[str, ...]:
         """Columns whose cells the examples keep, those of answers and of `split.leave_out`."""
-        sources = () if self.split.leave_out is None else (self.split.leave_out,)
-        return tuple(dict.fromkeys((*self.answer_columns, *sources)))
+        rule = self.data.label_of_reply
+        others = (self.split.leave_out, None if rule is None else rule.equals)
+        named = (name for name in others if name is not None)
+        return tuple(dict.fromkeys((*self.answer_columns, *named)))
 
     @property
     def reads_numbers(self) -> bool:
@@ -354,18 +407,18 @@ class Experiment(SettingsFile):
 
     @property
     def offsets(self) -> dict[str, int]:
-        """The offset of each probed position, by its name in results."""
-        return {position.text: position.offset for position in self.tokens.positions}
+        """The offset of each probed position, or its share in percent, by its name in results."""
+        return {position.text: position.number for position in self.tokens.positions}
 
     @model_validator(mode="after")
     def _sections_fit_together(self) -> Experiment:
         data, tokens, position = self.data, self.tokens, self.tokens.position
         check_interventions(self.interventions, self.measure, data.pairs, tokens.sweep)
-        has_reply = data.columns.reply is not None
+        has_reply, has_messages = data.columns.reply is not None, data.columns.messages is not None
         pools = [kind.kind for kind in self.probe.kinds if kind.specs[0].task == "text"]
         check_probe(self.probe, data.positive, self.split, is_split=data.is_split)
         check_further(self)
-        if self.split.word_disjoint and tokens.sweep:
+        if self.split.word_disjoint and len(tokens.positions) > 1:
             raise rule_error(
                 "`word_disjoint` requires a single position: the words of a sweep differ by offset",
                 "split.word_disjoint",
@@ -381,9 +434,15 @@ class Experiment(SettingsFile):
             raise rule_error(
                 "data.columns.reply requires `tokens.chat: true`", "data.columns.reply"
             )
-        if position.at == "assistant_last" and not has_reply:
+        check_replies(self)
+        if has_messages and not tokens.chat:
             raise rule_error(
-                "`at: assistant_last` requires `data.columns.reply`; without it, use `at: last`",
+                "data.columns.messages requires `tokens.chat: true`", "data.columns.messages"
+            )
+        if position.at == "assistant_last" and not (has_reply or has_messages):
+            raise rule_error(
+                "`at: assistant_last` requires `data.columns.reply` or `messages`; without it, use "
+                "`at: last`",
                 "tokens.position.at",
             )
         if position.at == "user_last" and has_reply:
@@ -400,6 +459,58 @@ class Experiment(SettingsFile):
                 "tokens.position.at",
             )
         return self
+
+
+def check_replies(experiment: Experiment) -> None:
+    """Check the rules for positions in replies, and for replies that the network generates."""
+    data, position, generate = (
+        experiment.data,
+        experiment.tokens.position,
+        experiment.capture.generate,
+    )
+    messages = data.columns.messages
+    others: dict[str, Any] = {"reply": data.columns.reply, "start": data.columns.start}
+    others |= {"pairs": data.pairs, "interventions": experiment.interventions or None}
+    for key, value in others.items():
+        if messages is not None and value is not None:
+            raise rule_error(f"`columns.messages` excludes `{key}`", "data.columns.messages")
+    if (
+        position.at in REPLY
+        and generate is None
+        and data.columns.reply is None
+        and messages is None
+    ):
+        raise rule_error(
+            f"`at: {position.at}` requires replies: `capture.generate`, or `data.columns.reply` or "
+            "`messages`",
+            "tokens.position.at",
+        )
+    if generate is None:
+        if data.label_of_reply is not None:
+            raise rule_error("`label_of_reply` requires `capture.generate`", "data.label_of_reply")
+        return
+    excluded: dict[str, Any] = {
+        "data.columns.reply": data.columns.reply,
+        "data.pairs": data.pairs,
+        "model.checkpoints": experiment.model.checkpoints,
+        "monitor": experiment.monitor,
+        "leakage": experiment.leakage,
+        "interventions": experiment.interventions or None,
+    }
+    for key, value in excluded.items():
+        if value is not None:
+            raise rule_error(f"`capture.generate` excludes `{key}`", key)
+    if data.has_words:
+        raise rule_error(
+            f"`generate` needs texts as prompts, and the format {data.format} has words",
+            "capture.generate",
+        )
+    if experiment.tokens.too_long == "truncate":
+        raise rule_error(
+            "`generate` excludes `too_long: truncate`; use `error` or `skip`", "tokens.too_long"
+        )
+    if position.at == "assistant_last":
+        raise rule_error("with `generate`, use `at: reply_last`", "tokens.position.at")
 
 
 def check_further(experiment: Experiment) -> None:

@@ -20,7 +20,7 @@ from probekit.model.passes.context import KeyValueCache
 from probekit.model.passes.inputs import NO_TOKEN, TokenBatch, prepare_tokens, warn_of_padding
 from probekit.model.passes.taps import Tap
 from probekit.model.sites.sites import SitePattern
-from probekit.model.text.tokenizer import Tokenizer
+from probekit.model.text.tokenizer import Tokenizer, batch_of
 
 # NumPy splits larger entries of a seed into 32-bit words, so that different seeds could collide.
 MAX_SEED = 2**32 - 1
@@ -378,6 +378,7 @@ def continue_texts(
     decoding: Decoding,
     *,
     bos: bool,
+    chat: bool = False,
     stop: Sequence[str] | None = None,
     tap: Tap | None = None,
     sites: Sequence[str] | None = None,
@@ -390,6 +391,8 @@ def continue_texts(
         prompts: texts to continue.
         decoding: decoding parameters; its stopping criterion is not used.
         bos: whether to put the beginning-of-text token before each prompt.
+        chat: whether each prompt is the user's turn, written by the model's chat template, which
+            puts that token itself; a continuation is then the assistant's turn.
         stop: strings that end a continuation; None means the tokenizer's ends of text.
         tap: called at each site in each pass; see `generate`.
         sites: names of the sites at which the tap is called; None as in `generate`.
@@ -401,14 +404,15 @@ def continue_texts(
     (3, False)
 
     Raises:
-        ConfigError: a stop string is empty, `bos` is true and there is no such token, or as in
-            `generate`.
+        ConfigError: a stop string is empty, `bos` is true and there is no such token or a chat, or
+            as in `generate`.
+        MissingError: the model has no chat template.
         DataError: there is no prompt, one is empty without `bos` or exceeds the context together
             with the new tokens, or the logits are not finite.
         UnknownNameError: no site has one of the names.
     """
     stopping = StopStrings(tokenizer, tokenizer.ends_of_text if stop is None else stop)
-    batch = _encode(model, tokenizer, prompts, bos=bos)
+    batch = _encode(model, tokenizer, prompts, bos=bos, chat=chat)
     steps = list(new_tokens(model, batch, replace(decoding, stop=stopping), tap=tap, sites=sites))
     found = []
     for row in torch.stack(steps, 1).tolist():
@@ -425,6 +429,7 @@ def stream_text(
     decoding: Decoding,
     *,
     bos: bool,
+    chat: bool = False,
     stop: Sequence[str] | None = None,
 ) -> Iterator[str]:
     """Yield the first continuation of a prompt in pieces, as soon as each is final.
@@ -441,7 +446,7 @@ def stream_text(
     (3, True)
     """
     stopping = StopStrings(tokenizer, tokenizer.ends_of_text if stop is None else stop)
-    batch = _encode(model, tokenizer, [prompt], bos=bos)
+    batch = _encode(model, tokenizer, [prompt], bos=bos, chat=chat)
     decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
     text, n_shown = "", 0
     for step in new_tokens(model, batch, replace(decoding, stop=stopping, num_samples=1)):
@@ -456,7 +461,7 @@ def stream_text(
 
 
 def _encode(
-    model: Network, tokenizer: Tokenizer, prompts: Sequence[str], *, bos: bool
+    model: Network, tokenizer: Tokenizer, prompts: Sequence[str], *, bos: bool, chat: bool
 ) -> TokenBatch:
     """Return the tokens of the prompts, padded on the left, on the device of the model."""
     for number, prompt in enumerate(prompts, start=1):
@@ -465,4 +470,8 @@ def _encode(
             raise DataError(
                 f"{which} is empty. Give a text, or set bos to start from beginning-of-text."
             )
-    return tokenizer.batch(prompts, bos=bos, side="left").to(model.device)
+    if not chat:
+        return tokenizer.batch(prompts, bos=bos, side="left").to(model.device)
+    if bos:
+        raise ConfigError("The chat template writes beginning-of-text. Leave out bos.")
+    return batch_of([tokenizer.encode_chat(text) for text in prompts], "left").to(model.device)

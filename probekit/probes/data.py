@@ -37,6 +37,8 @@ class ProbeData:
         words: The word (n_rows,) that the label of each row is about; None if the label is about
             the whole text, or unknown.
         texts: The text (n_rows,) of each row, for the baselines; None if there are no texts.
+        replies: The reply (n_rows,) in the text of each row, whose length is a baseline; None for
+            the length of the text.
         neighbours: The previous and the next word (n_rows, 2) of each row in its text, "" beyond
             an end of the text; None if rows are not words of a text.
         examples: The number (n_rows,) of the text or sentence that each row is a token of, for
@@ -65,6 +67,7 @@ class ProbeData:
     typical: Mask | None = None
     words: NDArray[np.str_] | None = None
     texts: NDArray[np.object_] | None = None
+    replies: NDArray[np.object_] | None = None
     neighbours: NDArray[np.object_] | None = None
     examples: Codes | None = None
     positive: str | None = None
@@ -137,8 +140,8 @@ class ProbeData:
 
     def at(self, rows: Codes, train: Codes, test: Codes) -> ProbeData:
         """Return the data of some rows; `train` and `test` number the rows of the result."""
-        columns = ("y", "groups", "types", "typical", "words", "texts", "neighbours", "examples")
-        found = {name: getattr(self, name) for name in columns}
+        columns = ("y", "groups", "types", "typical", "words", "texts", "replies")
+        found = {name: getattr(self, name) for name in (*columns, "neighbours", "examples")}
         selected: dict[str, Any] = {
             name: None if column is None else column[rows] for name, column in found.items()
         }

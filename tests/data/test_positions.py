@@ -38,6 +38,14 @@ def positions(rule, *, offsets=OFFSETS, span=(4, 8), text=TEXT, bos=False):
         (PositionRule("word", pieces="first"), [[1]]),
         (PositionRule("word", pieces="mean"), [[1, 2]]),
         (PositionRule("word", pieces="all"), [[1], [2]]),
+        (PositionRule("reply"), [[1, 2]]),
+        (PositionRule("reply", pieces="all"), [[1], [2]]),
+        (PositionRule("reply_last"), [[2]]),
+        (PositionRule("between"), [[1, 2]]),
+        (PositionRule("share", share=0.0), [[0]]),
+        (PositionRule("share", share=0.5), [[1]]),
+        (PositionRule("share", share=0.51), [[2]]),
+        (PositionRule("share", share=1.0), [[2]]),
     ],
 )
 def test_each_rule_reads_its_tokens(rule, expected):
@@ -56,6 +64,15 @@ def test_an_offset_is_counted_from_the_ends_of_the_span(rule, offset, expected, 
     # The| key|s| fell|\n: the word has two tokens, and the line end is a token like others.
     found = positions(PositionRule(rule, offset=offset), bos=bos)
     assert found == [[expected + bos]]
+
+
+def test_shares_of_ten_tokens_end_with_each_of_them():
+    offsets = np.stack([np.arange(12), np.arange(1, 13)], axis=1)
+    read = [
+        positions(PositionRule("share", share=n / 10), offsets=offsets, span=(1, 11), text="x" * 12)
+        for n in range(11)
+    ]
+    assert read == [[[n]] for n in range(11)]
 
 
 def test_tokens_of_spaces_alone_are_counted():

@@ -1,5 +1,7 @@
 """An experiment on conversations reads the tokens of the turns, from YAML to a saved probe."""
 
+import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +13,7 @@ from probekit import SavedProbe, run
 from probekit.activations.store import ActivationStore
 from probekit.experiment.loader import load_experiment
 from probekit.pipeline.experiment.prepare import prepare
+from probekit.pipeline.experiment.source import model_source
 from probekit.pipeline.look.apply import apply_probe
 from tests.model.families.configurations import rows
 from tests.model.text.test_chat import messages
@@ -114,3 +117,124 @@ def test_a_model_without_a_template_and_the_row_of_a_special_token_are_named(
     path, table = write_experiment(tmp_path, model, "assistant_last"), tmp_path / "questions.csv"
     table.write_text(table.read_text().replace("the 77 keys", "the <|end|> keys"))
     refused(lambda: prepare(load_experiment(path)))
+
+
+def conversation(n, *, has_system, ends_with_user):
+    said = [("user", QUESTIONS[n]), ("assistant", ANSWERS[n]), ("user", question(n, 3))]
+    said = said[: 3 if ends_with_user else 2]
+    return [
+        {"role": role, "content": content}
+        for role, content in [*[("system", f"Be brief {n}.")][:has_system], *said]
+    ]
+
+
+def write_conversations(folder, source, at, *, has_system=True, ends_with_user=True):
+    rows = [
+        {
+            "chat": conversation(n, has_system=has_system, ends_with_user=ends_with_user),
+            "label": "yes" if n % 2 else "no",
+        }
+        for n in range(N_ROWS)
+    ]
+    (folder / "questions.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    columns = "{text: question, reply: answer, label: label}"
+    path = folder / "chat.yaml"
+    yaml = YAML.replace("SOURCE", str(source)).replace("POSITION", at)
+    yaml = yaml.replace(
+        "format: csv\n  file: questions.csv", "format: jsonl\n  file: questions.jsonl"
+    )
+    path.write_text(yaml.replace(columns, "{messages: chat, label: label}"))
+    return path, [row["chat"] for row in rows]
+
+
+@pytest.mark.parametrize("has_system", [False, True])
+@pytest.mark.parametrize("at", ["user_last", "assistant_last"])
+def test_conversations_are_written_as_by_transformers(model, tmp_path, at, has_system):
+    is_user = at == "user_last"
+    path, chats = write_conversations(
+        tmp_path, model, at, has_system=has_system, ends_with_user=is_user
+    )
+    prepared = prepare(load_experiment(path))
+    reference = PreTrainedTokenizerFast.from_pretrained(model)
+    for n in range(N_ROWS):
+        whole = reference.apply_chat_template(chats[n], add_generation_prompt=is_user)
+        assert prepared.ids[n].tolist() == whole["input_ids"]
+        start, end = prepared.dataset.examples[n].turns[-1]
+        assert prepared.dataset.examples[n].text[start:end] == chats[n][-1]["content"]
+
+
+def test_conversations_that_cannot_be_read_are_refused(model, tmp_path, refused):
+    path, _ = write_conversations(tmp_path, model, "assistant_last")
+    refused(lambda: prepare(load_experiment(path)))
+    table = tmp_path / "questions.jsonl"
+    text = table.read_text()
+    for old, new in (
+        ('"role": "user"', '"role": "assistant"'),
+        ('"role": "system"', '"role": "tool"'),
+        ('"content": "Be brief 0."', '"content": " "'),
+        ('"content": "Be brief 0."', '"text": "Be brief 0."'),
+    ):
+        table.write_text(text.replace(old, new, 1))
+        refused(lambda: prepare(load_experiment(path)))
+
+
+def test_a_template_that_takes_no_message_of_the_system_is_named(tmp_path, refused):
+    template = CHAT_ML.replace(
+        "{% for m",
+        "{% if messages[0]['role'] == 'system' %}{{ raise_exception('System role not supported') }}"
+        "{% endif %}{% for m",
+        1,
+    )
+    source = write_model(tmp_path / "model", *rows(["llama3"]), template)
+    path, _ = write_conversations(tmp_path, source, "user_last")
+    refused(lambda: prepare(load_experiment(path)))
+
+
+def test_replies_to_conversations_are_generated_after_the_template(model, tmp_path):
+    """A reply follows the beginning of the assistant's turn, and its tokens are kept."""
+    generate = (
+        "\ncapture: {sites: [blocks.0.hook_resid_post], generate: {max_new_tokens: 6, seed: 3}}"
+    )
+    path, chats = write_conversations(tmp_path, model, "reply_last")
+    path.write_text(re.sub("\ncapture: .*", generate, path.read_text()))
+    source = model_source(load_experiment(path), "cpu", cache_root=tmp_path / "cache")
+    reference = PreTrainedTokenizerFast.from_pretrained(model)
+    prompts = {
+        chat[0]["content"]: reference.apply_chat_template(chat, add_generation_prompt=True)[
+            "input_ids"
+        ]
+        for chat in chats
+    }
+    assert len(source.rows.dataset) >= N_ROWS - 2
+    for example, ids in zip(source.rows.dataset.examples, source.rows.ids, strict=True):
+        prompt = prompts[example.text[slice(*example.turns[0])]]
+        assert ids.tolist() == [*prompt, *example.reply_ids]
+        assert example.has_system
+
+
+def test_a_prompt_is_the_users_turn_on_the_command_line(model, call):
+    chat = ["--model", str(model), "--chat"]
+    prompt = ["generate", *chat, "--prompt", QUESTIONS[0], "--max-new-tokens", "5"]
+    ended = call(*prompt)
+    assert ended.stdout.startswith(f"{QUESTIONS[0]}\n\n"), ended
+    assert call(*prompt, "--stream").stdout == ended.stdout
+    # The last token of the template is the line break after the name of the assistant.
+    plain = call("lens", *chat[:2], "--text", QUESTIONS[0])
+    assert call("lens", *chat, "--text", QUESTIONS[0]).stdout != plain.stdout
+    assert "beginning-of-text" in call("lens", *chat, "--bos", "--text", "Hi").stderr
+
+
+def test_a_run_on_replies_of_a_chat_model_is_complete(model, tmp_path):
+    """Replies have tokens that a user's turn may not have, such as marks of the template."""
+    path, _ = write_conversations(tmp_path, model, "reply")
+    generate = "generate: {max_new_tokens: 8, seed: 3}"
+    capture = f"\ncapture: {{sites: [blocks.0.hook_resid_post], {generate}}}"
+    text = re.sub("\ncapture: .*", capture, path.read_text())
+    path.write_text(text.replace("tokens: {", "tokens: {too_long: skip, "))
+    result = run(path, out=tmp_path / "runs", cache_root=tmp_path / "cache", progress=False)
+    assert (result.folder / "report.html").is_file()
+    lines = (result.folder / "replies.jsonl").read_text().splitlines()
+    replies = [json.loads(line) for line in lines]
+    assert len(replies) == N_ROWS
+    assert any("<|" in one["reply"] for one in replies)
+    assert set(result.table["position"]) >= {"reply"}

@@ -5,7 +5,13 @@ import math
 import pandas as pd
 import pytest
 
-from probekit.report.figures.curves import learning_curve, spaced, sparse_curve
+from probekit.report.figures.curves import (
+    learning_curve,
+    share_curve,
+    share_lines,
+    spaced,
+    sparse_curve,
+)
 from probekit.report.figures.layer_curve import curve_figure, layer_curve
 from probekit.report.figures.views import curve_rows
 from probekit.report.pages.parts import result_parts
@@ -66,6 +72,8 @@ OF_TREES = pd.concat(
     ],
     ignore_index=True,
 )
+_SHARES = {"word:last-1": "share:0", "word:last": "share:0.5", "word:last+2": "share:1"}
+SHARES = SWEPT.replace({"position": _SHARES, "target": {"word_identity": "length"}})
 CALIBRATED = TABLE.replace({"metric": {"macro_f1": "brier", "auroc": "ece"}})
 
 FIGURES = {
@@ -74,6 +82,7 @@ FIGURES = {
     "score against k": lambda: sparse_curve(SPARSE),
     "learning: chosen site and embedding": lambda: learning_curve(learning(KINDS)),
     "learning: baselines of its position": lambda: learning_curve(learning(MOVED)),
+    "by share of the reply": lambda: share_curve(SHARES),
     "compression": lambda: layer_curve(described(TABLE), "compression"),
     "a linear chain for trees": lambda: layer_curve(OF_TREES, "uuas"),
     "the Brier score is better if lower": lambda: layer_curve(CALIBRATED, "brier"),
@@ -90,6 +99,7 @@ TABLES = {
     "several kinds": learning(KINDS),
     "compression": described(TABLE),
     "sizes": SPARSE,
+    "shares of a reply": SHARES,
     "two sizes do not make a curve": TWO_SIZES,
     "p-values with their null": with_p(TABLE, 0.004).assign(null="random signs of whole groups"),
     "p-values without": with_p(TABLE, 0.004),
@@ -127,6 +137,15 @@ def test_of_many_sizes_a_curve_shows_the_best():
     assert hidden_kinds(SPARSE) == ["k_sparse:1", "k_sparse:4", "k_sparse:16"]
     assert set(curve_rows(SPARSE)["probe"]) == {"logistic", "k_sparse:64"}
     assert hidden_kinds(TWO_SIZES) == []
+
+
+def test_the_curve_by_share_has_the_selected_site_and_baselines():
+    lines = dict(share_lines(SHARES))
+    assert {"task", "length"} <= lines.keys()
+    assert len(set(lines["task"]["site"])) == 1
+    assert all(rows["share"].tolist() == [0.0, 0.5, 1.0] for rows in lines.values())
+    assert not share_lines(SWEPT)
+    assert not share_lines(TABLE)
 
 
 def test_captions_of_curves_over_sizes_and_rows_have_their_numbers(snapshot):

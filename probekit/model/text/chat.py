@@ -55,7 +55,9 @@ class ChatTemplate:
         except Exception as error:  # Jinja and Python's compiler have errors of many classes
             raise CheckpointError(f"{where}: the chat template is not valid: {error}.") from error
 
-    def render(self, turns: Sequence[str]) -> tuple[str, list[tuple[int, int]]]:
+    def render(
+        self, turns: Sequence[str], *, has_system: bool = False
+    ) -> tuple[str, list[tuple[int, int]]]:
         """Return the text of a conversation, with the place of each turn.
 
         A place is the first and one past the last character of a turn. A template may strip a turn;
@@ -64,20 +66,21 @@ class ChatTemplate:
         Args:
             turns: what user and assistant say in turn, at least one; the user begins. After a turn
                 of the user the text ends where the assistant's begins.
+            has_system: whether a message of the system precedes the user's first turn.
 
         Raises:
             CheckpointError: the template cannot be computed, or not within the limits.
             DataError: the template refuses the turns or changes their text.
         """
-        text = self._text(turns)
+        text = self._text(turns, has_system)
         # A render of marks in place of the turns shows what the template writes around each turn.
         # `parts[n]` is the text after turn n, up to the next turn or the end.
         marks = [f"\ue000{number}\ue001" for number in range(len(turns))]
-        before, *parts = re.split("|".join(marks), self._text(marks))
+        before, *parts = re.split("|".join(marks), self._text(marks, has_system))
         if len(parts) != len(turns):
             raise DataError(
                 f"{self._where}: the chat template does not write each of {len(turns)} turns once. "
-                "Give fewer turns."
+                f"Give fewer turns{', or none of the system' if has_system else ''}."
             )
         start, places = len(before), []
         for turn, after in zip(turns, parts, strict=True):
@@ -91,13 +94,16 @@ class ChatTemplate:
             start += len(written[0] + after)
         return text, places
 
-    def _text(self, turns: Sequence[str]) -> str:
+    def _text(self, turns: Sequence[str], has_system: bool) -> str:
         """Return the text that the template writes for turns of user and assistant."""
-        messages = [{"role": ROLES[n % 2], "content": turn} for n, turn in enumerate(turns)]
+        roles = [*["system"][:has_system], *(ROLES[n % 2] for n in range(len(turns) - has_system))]
+        messages = [
+            {"role": role, "content": turn} for role, turn in zip(roles, turns, strict=True)
+        ]
         self._sandbox.begin(turns)
         try:
             # After a turn of the user, the template also writes the beginning of the assistant's.
-            ends_with_user = len(turns) % 2 == 1
+            ends_with_user = roles[-1] == "user"
             options = {"tools": None, "documents": None, "add_generation_prompt": ends_with_user}
             return self._template.render(messages=messages, **options, **self._special)
         except _RefusedError as error:

@@ -177,10 +177,12 @@ class HubTokenizer(Tokenizer):
     def _ordinary(self, text: str) -> TokenizedText:
         return _encoded(self._where / TOKENIZER, self._encoder, text)
 
-    def encode_chat(self, text: str, turns: Sequence[tuple[int, int]] = ()) -> TokenizedText:
+    def encode_chat(
+        self, text: str, turns: Sequence[tuple[int, int]] = (), *, has_system: bool = False
+    ) -> TokenizedText:
         """Return the tokens of a conversation; see `Tokenizer.encode_chat`."""
         if self._template is None:
-            return super().encode_chat(text, turns)
+            return super().encode_chat(text, turns, has_system=has_system)
         spans = turns or ((0, len(text)),)
         turn_texts = [text[start:end] for start, end in spans]
         for special in self.special:
@@ -189,7 +191,7 @@ class HubTokenizer(Tokenizer):
                     f"The text {text[:60]!r} contains {special}, a special token, which would be "
                     "read as a part of the chat template. Remove it from the text."
                 )
-        written, places = self._template.render(turn_texts)
+        written, places = self._template.render(turn_texts, has_system=has_system)
         tokens = _encoded(self._where / TOKENIZER, self._chat_encoder, written)
         # Convert offsets in `written` to offsets in `text`, turn by turn. Each turn sets its tokens
         # and all that follow; the next turn overwrites the latter from its first token on.

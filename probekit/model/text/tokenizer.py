@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -140,7 +141,13 @@ class Tokenizer(ABC):
         ids = np.insert(tokens.ids, 0, self.bos_id)
         return TokenizedText(ids, np.insert(tokens.offsets, 0, 0, axis=0), has_bos=True)
 
-    def encode_chat(self, text: str, turns: Sequence[tuple[int, int]] = ()) -> TokenizedText:  # noqa: ARG002
+    def encode_chat(
+        self,
+        text: str,  # noqa: ARG002
+        turns: Sequence[tuple[int, int]] = (),  # noqa: ARG002
+        *,
+        has_system: bool = False,  # noqa: ARG002
+    ) -> TokenizedText:
         """Return the tokens of a conversation, as the model's chat template writes it.
 
         The template puts all special tokens, beginning-of-text included. Offsets count characters
@@ -150,6 +157,7 @@ class Tokenizer(ABC):
             text: text of all turns.
             turns: first and one past the last character of each turn in `text`; the user begins,
                 and user and assistant take turns. Empty means that all of it is the user's.
+            has_system: whether a message of the system precedes the user's first turn.
 
         Raises:
             MissingError: the model has no chat template.
@@ -198,6 +206,20 @@ class Tokenizer(ABC):
         if hasattr(ids, "encode"):  # a string
             raise DataError(f"ids is the text {ids!r}. Give token ids, such as encode(...).ids.")
         return self.bytes_of(ids).decode(errors="replace")
+
+    def decode_tokens(self, ids: Sequence[int]) -> TokenizedText:
+        """Return token ids with the characters of each in the text `decode(ids)`.
+
+        >>> Tokenizer.from_pretrained("mini").decode_tokens([555, 6700]).offsets.tolist()
+        [[0, 3], [3, 8]]
+        """
+        decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        offsets, end = np.zeros((len(ids), 2), dtype=np.int64), 0
+        for number, token in enumerate(ids):
+            start, end = end, end + len(decoder.decode(self._bytes(int(token))))
+            is_within_character = bool(decoder.getstate()[0])
+            offsets[number] = start, end + is_within_character
+        return TokenizedText(np.array(ids, dtype=np.int64), offsets)
 
     def bytes_of(self, ids: Sequence[int] | IntArray) -> bytes:
         """Return the bytes of token ids, which may end within a character."""

@@ -149,6 +149,8 @@ def begin_work(
         dtype=experiment.capture.dtype,
         device=device,
         exact=partial(exact, experiment, str(model.device), target),
+        # Untrained networks read the finished texts.
+        generated=prepared.replies.key if prepared.replies and target == TASK else "",
     )
 
 

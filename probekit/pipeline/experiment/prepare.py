@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 
 from probekit.activations.capture import check_storable
+from probekit.activations.replies import Replies
 from probekit.amounts import counted
 from probekit.data.examples import Dataset, Example, Finding, Turns, rows_of
 from probekit.data.positions import IntArray, RowPlan
@@ -19,12 +20,14 @@ from probekit.data.words import cue_pattern, dropped_ranges, without
 from probekit.errors import CheckpointError, ConfigError, DataError, MissingError, UnknownNameError
 from probekit.experiment.activations import AnyExperiment, RowsSection
 from probekit.experiment.data import DataSection, read_examples, read_negatives
+from probekit.experiment.model import REPLY
 from probekit.experiment.schema import Experiment, LeakageSection, MonitorSection
 from probekit.model.config import ModelConfig
 from probekit.model.families.table import find_config
 from probekit.model.passes.inputs import PaddingSide, TokenBatch
 from probekit.model.sites.sites import SiteConcatenation, SiteSelection
 from probekit.model.text.tokenizer import TokenizedText, Tokenizer, batch_of
+from probekit.pipeline.experiment.replies import replied
 from probekit.pipeline.experiment.rows import (
     Objects,
     Probed,
@@ -56,13 +59,34 @@ class TextEncoder:
     bos: bool
     chat: bool = False
 
-    def encode(self, text: str, turns: Turns = ()) -> TokenizedText:
+    def encode_example(self, example: Example) -> TokenizedText:
+        """Return the tokens of the text of an example; those of a generated reply as they are.
+
+        Errors are those of `encode`.
+        """
+        has_system = example.has_system
+        if not example.reply_ids:
+            return self.encode(example.text, example.turns, has_system=has_system)
+        *turns, (start, end) = example.turns
+        text = example.text[: turns[-1][1]]
+        prompt = self.encode(text, tuple(turns), has_system=has_system)
+        reply = self.tokenizer.decode_tokens(example.reply_ids)
+        # The last token may have characters of a stop string, which the text does not have.
+        offsets = np.minimum(start + reply.offsets, end)
+        return replace(
+            prompt,
+            ids=np.concatenate([prompt.ids, reply.ids]),
+            offsets=np.concatenate([prompt.offsets, offsets]),
+        )
+
+    def encode(self, text: str, turns: Turns = (), *, has_system: bool = False) -> TokenizedText:
         """Return the tokens of a text.
 
         Args:
             text: any text.
             turns: turns of a conversation, used only for a chat; empty means that all of it is the
                 user's.
+            has_system: whether the first turn is a message of the system.
 
         Raises:
             MissingError: the model has no chat template.
@@ -70,7 +94,7 @@ class TextEncoder:
             ConfigError: the vocabulary has no beginning-of-text token.
         """
         if self.chat:
-            return self.tokenizer.encode_chat(text, turns)
+            return self.tokenizer.encode_chat(text, turns, has_system=has_system)
         return self.tokenizer.encode(text, bos=self.bos)
 
     def batch(self, texts: Iterable[tuple[str, Turns]], side: PaddingSide) -> TokenBatch:
@@ -92,12 +116,16 @@ class TextRows(Rows):
         tokens: tokens of each example.
         plan: the tokens that each captured row reads; the rows are those of all positions.
         config: sizes of the model.
+        cut: for each position, whether baselines read each text up to the last token of the row.
+        replies: replies that the network has generated, with their rows; None without them.
     """
 
     tokenizer: Tokenizer
     tokens: tuple[TokenizedText, ...]
     plan: RowPlan
     config: ModelConfig
+    cut: tuple[bool, ...] = ()
+    replies: Replies | None = None
     negatives: TextRows | None = None
     dropped: DroppedRows | None = None
 
@@ -106,6 +134,34 @@ class TextRows(Rows):
         """The text of each row, shape (n_rows,)."""
         texts = np.array([example.text for example in self.dataset.examples], dtype=object)
         return cast(Objects, texts[self.example])
+
+    def texts_at(self, position: int) -> Objects:
+        """Return the texts that baselines read at a position, shape (n_rows,); see `Rows`."""
+        if not self.cut[position]:
+            return self.texts
+        ends = self._ends(position)
+        texts = [text[:end] for text, end in zip(self.texts, ends, strict=True)]
+        return np.array(texts, dtype=object)
+
+    def replies_at(self, position: int) -> Objects | None:
+        """Return the reply in each text of `texts_at`, shape (n_rows,); None without replies."""
+        if not self.cut[position]:
+            return None
+        examples = [self.dataset.examples[number] for number in self.example]
+        ends = self._ends(position)
+        replies = [
+            one.text[one.turns[-1][0] : end] for one, end in zip(examples, ends, strict=True)
+        ]
+        return np.array(replies, dtype=object)
+
+    def _ends(self, position: int) -> list[int]:
+        """Return the end of the last token that each row reads, in characters of its text."""
+        # The rows of all positions are interleaved; see `interleave`.
+        last = self.plan.positions[self.plan.offsets[1:] - 1][position :: len(self.positions)]
+        return [
+            int(self.tokens[example].offsets[token, 1])
+            for example, token in zip(self.example, last, strict=True)
+        ]
 
     @property
     def text_indices(self) -> IntArray:
@@ -180,14 +236,22 @@ def network_config(experiment: Experiment) -> ModelConfig:
         return find_config(model.source)
 
 
-def prepare(experiment: Experiment) -> TextRows:
-    """Return the rows of an experiment, without running the model.
+Generate = Callable[[Tokenizer, Sequence[IntArray], Sequence[str]], Replies]
+
+
+def prepare(experiment: Experiment, generate: Generate | None = None) -> TextRows:
+    """Return the rows of an experiment, without running the model, unless it generates replies.
+
+    Args:
+        experiment: the experiment.
+        generate: returns the replies to the ids of prompts, with their rows at some sites; None
+            for an error if the experiment needs replies.
 
     Raises:
         MissingError: a data file, the model's config or its vocabulary does not exist.
         CheckpointError: the vocabulary has more tokens than the model.
-        ConfigError: a site or a column does not exist, or a text of the section `attention` has no
-            token or too many.
+        ConfigError: a site or a column does not exist, a text of the section `attention` has no
+            token or too many, or replies are needed and not given.
         DataError: the data cannot be read, tokenized, aligned or split.
     """
     config = network_config(experiment)
@@ -213,10 +277,18 @@ def prepare(experiment: Experiment) -> TextRows:
             key = "columns"
         with experiment.at("data", *([key] if key else [])):
             raise
+    if data.columns.messages is not None:
+        _check_last_turns(experiment, dataset)
+    encoder, replies, lines = text_encoder(experiment, tokenizer), None, ""
+    of_replies: list[Finding] = []
+    if experiment.capture.generate is not None:
+        dataset, replies, lines, of_replies = _with_replies(
+            experiment, dataset, encoder, config, selections, generate
+        )
     check_examples(experiment, dataset)
     n_read = len(dataset)
-    encoder = text_encoder(experiment, tokenizer)
     dataset, tokens, plans, findings = _plan(experiment, dataset, encoder, config.n_ctx)
+    findings = [*of_replies, *findings]
     for number, text in enumerate(experiment.attention.texts):
         n_tokens = len(encoder.encode(text).ids)
         if not 0 < n_tokens <= config.n_ctx:
@@ -246,6 +318,11 @@ def prepare(experiment: Experiment) -> TextRows:
         tokens=tokens,
         plan=interleave(plans),
         config=config,
+        cut=tuple(
+            replies is not None or position.at in REPLY for position in experiment.tokens.positions
+        ),
+        replies=replies,
+        lines=lines,
     )
     if experiment.monitor is not None:
         with experiment.at("monitor"):
@@ -256,6 +333,65 @@ def prepare(experiment: Experiment) -> TextRows:
             dropped = _dropped(experiment, experiment.leakage, rows, encoder)
         rows = replace(rows, dropped=dropped, findings=(*rows.findings, *dropped.findings))
     return rows
+
+
+def _check_last_turns(experiment: Experiment, conversations: Dataset) -> None:
+    """Check that conversations end with the turn that the position, or the generation, needs.
+
+    Raises:
+        DataError: one of them does not; the message names its row.
+    """
+    at, generates = experiment.tokens.position.at, experiment.capture.generate is not None
+    needed = "user" if generates or at == "user_last" else "assistant"
+    if not generates and at not in ("user_last", "assistant_last", *REPLY):
+        return
+    for example in conversations.examples:
+        n_turns = len(example.turns) - example.has_system
+        if ("assistant", "user")[n_turns % 2] != needed:
+            reason = "`capture.generate`" if generates else f"`at: {at}`"
+            raise DataError(
+                f"{example.where}: {reason} needs conversations that end with the turn of the "
+                f"{needed}. Remove the last message, or the row."
+            )
+
+
+def _with_replies(
+    experiment: Experiment,
+    prompts: Dataset,
+    encoder: TextEncoder,
+    config: ModelConfig,
+    selections: Sequence[Probed],
+    generate: Generate | None,
+) -> tuple[Dataset, Replies, str, list[Finding]]:
+    """Return the examples of all replies, the replies, their lines of JSON, and their numbers.
+
+    Raises:
+        ConfigError: `generate` is missing, or the new tokens fill the context.
+        DataError: a prompt cannot be encoded or is too long, or the replies cannot be probed.
+    """
+    settings = experiment.capture.generate
+    with experiment.at("capture", "generate"):
+        if generate is None or settings is None:
+            raise ConfigError(
+                "this command does not generate replies. Use `probekit run`, without workers."
+            )
+        if settings.max_new_tokens >= config.n_ctx:
+            raise ConfigError(
+                f"max_new_tokens is {settings.max_new_tokens:,}, and the context has "
+                f"{config.n_ctx:,} tokens, prompt included. Set fewer."
+            )
+    room = config.n_ctx - settings.max_new_tokens
+    prompts, tokens = _tokenize(experiment, prompts, encoder, room)
+    ids = [of_prompt.ids for of_prompt in tokens]
+    empty = [
+        one for one, of_prompt in zip(prompts.examples, ids, strict=True) if not len(of_prompt)
+    ]
+    if empty:
+        raise DataError(f"{empty[0].where}: the prompt has no token. Set tokens.bos to true.")
+    sites = dict.fromkeys(part.site for selection in selections for part in selection.parts)
+    replies = generate(encoder.tokenizer, ids, list(sites))
+    dataset, lines, finding = replied(experiment, prompts, [replies.to(one) for one in ids])
+    return dataset, replies, lines, [finding]
 
 
 def _negatives(
@@ -588,26 +724,31 @@ def _tokenize(
         MissingError: the model has no chat template.
         CheckpointError: the chat template is damaged.
     """
-    encoded: dict[tuple[str, Turns], TokenizedText] = {}  # each text is encoded once
-    for example in dataset.examples:
-        if (example.text, example.turns) not in encoded:
+    encoded: dict[Any, TokenizedText] = {}  # each text is encoded once
+    keys = [(one.text, one.turns, one.reply_ids, one.has_system) for one in dataset.examples]
+    for key, example in zip(keys, dataset.examples, strict=True):
+        if key not in encoded:
             try:
-                tokens = encoder.encode(example.text, example.turns)
+                tokens = encoder.encode_example(example)
             except DataError as error:  # concerns this row; the errors below concern all rows
                 raise DataError(f"{example.where}: {error}") from error
             except (MissingError, CheckpointError):
                 with experiment.at("tokens", "chat"):
                     raise
-            encoded[example.text, example.turns] = tokens
-    of_each = [encoded[example.text, example.turns] for example in dataset.examples]
+            encoded[key] = tokens
+    of_each = [encoded[key] for key in keys]
     long = [index for index, tokens in enumerate(of_each) if len(tokens.ids) > context]
-    policy = experiment.tokens.too_long
+    policy, settings = experiment.tokens.too_long, experiment.capture.generate
+    reserved = ""
+    if settings is not None:
+        reserved = f" without the {settings.max_new_tokens:,} of a reply"
     if long and policy == "error":
-        other = "`skip`" if experiment.tokens.chat else "`truncate` or `skip`"
+        is_cut = not experiment.tokens.chat and settings is None
+        other = "`truncate` or `skip`" if is_cut else "`skip`"
         raise DataError(
             f"{dataset.examples[long[0]].where}: the text has {len(of_each[long[0]].ids):,} "
-            f"tokens, but the context has {context:,} ({counted(len(long), 'text')} too long). "
-            f"Shorten it, or set tokens.too_long to {other}."
+            f"tokens, but the context has {context:,}{reserved} ({counted(len(long), 'text')} too "
+            f"long). Shorten it, or set tokens.too_long to {other}."
         )
     if long and policy == "skip":
         note = f"skipped: {counted(len(long), 'example')} longer than the context"

@@ -114,7 +114,12 @@ def data_facts(rows: Rows, probers: Sequence[Prober], card: str | None) -> DataF
         groups={side: len(np.unique(rows.groups[indices])) for side, indices in sides.items()},
         repeated=repeated,
         examples=[
-            ExampleRecord(text=e.text, span=e.span, label=e.label, split="" if is_nested else side)
+            ExampleRecord(
+                text=e.text,
+                span=e.turns[-1] if e.reply_ids else e.span,  # generated replies are marked
+                label=e.label,
+                split="" if is_nested else side,
+            )
             for side, indices in _sides(rows.examples).items()
             for e in _shown_examples(dataset, indices, probers[0])
         ],

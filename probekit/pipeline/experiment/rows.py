@@ -38,7 +38,7 @@ from probekit.data.splits import (
 from probekit.data.words import WORD
 from probekit.errors import DataError
 from probekit.experiment.activations import AnyExperiment
-from probekit.experiment.model import TURNS, PositionSection
+from probekit.experiment.model import REPLY, TURNS, PositionSection
 from probekit.experiment.schema import Experiment
 from probekit.model.sites.sites import SiteConcatenation, SiteSelection
 from probekit.model.text.tokenizer import TokenizedText, Tokenizer
@@ -99,6 +99,7 @@ class Rows:
         has_types: whether `types` of the positions are words or tokens, as the control task needs.
         negatives: rows of the monitor's negatives, without labels and splits; None without one.
         dropped: rows of test texts without their cues; None without the section `leakage`.
+        lines: replies that the network generated, as lines of JSON; "" without them.
     """
 
     dataset: Dataset
@@ -114,6 +115,7 @@ class Rows:
     has_types: bool = True
     negatives: Rows | None = None
     dropped: Rows | None = None
+    lines: str = ""
 
     @property
     def further_digests(self) -> dict[str, str]:
@@ -134,6 +136,18 @@ class Rows:
     @property
     def texts(self) -> Objects | None:
         """The text of each row, shape (n_rows,); None if the rows have no texts."""
+        return None
+
+    def texts_at(self, _position: int) -> Objects | None:
+        """Return the part of each text that baselines read at a position, shape (n_rows,).
+
+        In a reply, or with replies that the network generates, it ends with the last token that
+        the row reads. None without texts.
+        """
+        return self.texts
+
+    def replies_at(self, _position: int) -> Objects | None:
+        """Return the reply in each text of `texts_at`, shape (n_rows,); None without replies."""
         return None
 
     @property
@@ -167,7 +181,8 @@ class Rows:
                 test=split.test,
                 typical=at_position.typical,
                 words=at_position.words,
-                texts=self.texts,
+                texts=self.texts_at(position),
+                replies=self.replies_at(position),
                 neighbours=at_position.neighbours,
                 examples=self.text_indices,
                 positive=positive,
@@ -360,17 +375,33 @@ def plan_positions(
     # Characters of each token, as `TokenizedText.offsets`; not the `offsets` of a plan or a sweep.
     texts, characters = [one.text for one in dataset.examples], [part.offsets for part in tokens]
     words = [one.span for one in dataset.examples]
-    last_turns = [one.turns[-1] if one.turns else (0, len(one.text)) for one in dataset.examples]
+    turns = [one.turns or ((0, len(one.text)),) for one in dataset.examples]
     plans = []
     reasons: dict[int, str] = {}  # why an example has no row, by its index
     for position in experiment.tokens.positions:
-        spans = last_turns if position.at in TURNS else words
+        spans: list[tuple[int, int] | None] = words
+        if position.between is not None:
+            spans = [
+                between_markers(text, of_text[-1], position.between)
+                for text, of_text in zip(texts, turns, strict=True)
+            ]
+            if not any(spans):
+                with experiment.at("tokens", "position", "between"):
+                    raise DataError(f"no reply has text between the strings {position.between}.")
+        elif position.at in (*TURNS, *REPLY):
+            # The last turn of the user is before the reply that the network generates.
+            is_before = position.at == "user_last" and experiment.capture.generate is not None
+            spans = [of_text[-2 if is_before else -1] for of_text in turns]
+        settings = position.model_dump(exclude={"between", "share"})
+        share = None if position.share is None else position.share[0]
         with experiment.at("tokens", "position"):
-            rule = PositionRule(**position.model_dump())
+            rule = PositionRule(**settings, share=share)
             plan, unaligned = plan_rows(characters, spans, texts, rule, bos=tokens[0].has_bos)
         plans.append(plan)
-        for fault in unaligned:
-            reasons.setdefault(fault.example, fault.reason)
+        for example, reason in unaligned:
+            is_unmarked = position.between is not None and spans[example] is None
+            unmarked = f"its reply has no text between the strings {position.between}"
+            reasons.setdefault(example, unmarked if is_unmarked else reason)
     if not reasons:
         return dataset, tokens, tuple(plans)
     sweep, first = experiment.tokens.sweep, min(reasons)
@@ -399,6 +430,22 @@ def plan_positions(
         kept_plans.append(kept_plan)
     selected = replace(dataset.select(kept), notes=(*dataset.notes, note))
     return selected, tuple(tokens[index] for index in kept), tuple(kept_plans)
+
+
+def between_markers(
+    text: str, reply: tuple[int, int], markers: tuple[str, str]
+) -> tuple[int, int] | None:
+    """Return the characters of a reply between two markers; None without them, or text in between.
+
+    >>> between_markers("Why? <a> So. </a> Yes.", (5, 22), ("<a>", "</a>"))
+    (8, 13)
+    """
+    start = text.find(markers[0], *reply)
+    if start < 0:
+        return None
+    start += len(markers[0])
+    end = text.find(markers[1], start, reply[1]) if markers[1] else reply[1]
+    return (start, end) if end >= 0 and text[start:end].strip() else None
 
 
 def interleave(plans: Sequence[RowPlan]) -> RowPlan:
@@ -446,7 +493,7 @@ def position_rows(
     examples = dataset.examples
     reads_span = position.at in ("span", "word") and not position.offset
     # At the end of a text use the last word, because the last token is mostly a full stop.
-    reads_text = position.at in ("last", "mean", *TURNS) and not position.offset
+    reads_text = position.at in ("last", "mean", *TURNS, *REPLY) and not position.offset
     words = None
     if any(one.span for one in examples):
         marked = [one.text[slice(*one.span)] if one.span else "" for one in examples]
@@ -485,7 +532,7 @@ def position_rows(
     # Whether the first token of each row is not at position 0, whose norm is so large that it would
     # dominate the scaling.
     typical = plan.positions[plan.offsets[:-1]] > 0 if position.skip_first else None
-    return PositionRows(position.text, position.offset, types, words, neighbours, typical)
+    return PositionRows(position.text, position.number, types, words, neighbours, typical)
 
 
 def adjacent_words(text: str, span: tuple[int, int] | None) -> tuple[str, str]:

@@ -157,7 +157,7 @@ def run(  # noqa: PLR0913  # one call, whose options have defaults
         else:
             from probekit.pipeline.experiment.source import model_source
 
-            source = model_source(made, device)
+            source = model_source(made, device, cache_root=cache_root, watcher=shown)
         if inputs != inputs_digest(made, device):  # a file was changed while it was read
             inputs = None
 

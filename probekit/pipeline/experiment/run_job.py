@@ -102,11 +102,15 @@ class RunJob:
     def of(cls, source: Source, created: str, bytes: int) -> RunJob | None:
         """Return the job of a source with activations; None if rows or network are in memory.
 
+        None also for replies, which only the process of the run has read.
+
         `created` is the start time of the run, `bytes` the predicted memory of a worker.
         """
         caches = {}
         if isinstance(source, ModelSource):
-            is_in_memory = source.experiment.data.in_memory or source.experiment.model.in_memory
+            experiment = source.experiment
+            is_in_memory = experiment.data.in_memory or experiment.model.in_memory
+            is_in_memory = is_in_memory or experiment.capture.generate
             places = {name: one.store.folder for name, one in source.captured.items()}
             # A worker may be started in another folder.
             caches = {

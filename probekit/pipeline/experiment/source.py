@@ -19,7 +19,8 @@ import torch
 from torch import Tensor
 
 from probekit.activations.given.given import GivenSite
-from probekit.activations.records import FloatArray, identity_of
+from probekit.activations.records import FloatArray, Location, identity_of
+from probekit.activations.replies import Replies
 from probekit.data.positions import IntArray
 from probekit.experiment.activations import AnyExperiment
 from probekit.experiment.schema import Experiment
@@ -30,9 +31,11 @@ from probekit.model.families.table import config_of, in_dtype, load_model, rando
 from probekit.model.network import Network
 from probekit.model.passes.taps import Tap
 from probekit.model.sites.catalogue import describe, layer_of
+from probekit.model.text.tokenizer import Tokenizer
 from probekit.model.weights.checkpoint import file_checks
 from probekit.model.weights.sources import find_model
 from probekit.pipeline.experiment.prepare import TextRows, network_config, prepare, width_of
+from probekit.pipeline.experiment.replies import experiment_replies
 from probekit.pipeline.experiment.rows import Probed, Rows, normalized, part_of
 from probekit.probes.saved_probe import SavedProbe
 from probekit.probes.targets import NETWORKS, TARGETS
@@ -40,6 +43,7 @@ from probekit.products import check_device
 from probekit.provenance import digest_json
 from probekit.results.network import AttentionPrompt, TextReading
 from probekit.results.record import ModelFacts, Norms
+from probekit.terminal import SILENT, Watcher
 
 if TYPE_CHECKING:  # code that finds and fills caches does not affect the results
     from probekit.activations.capture import Captured
@@ -239,7 +243,10 @@ class ModelSource(Source):
         Networks with random weights follow from it and from the settings, so they are not built.
         """
         rows, dtype = self.rows, self.experiment.capture.dtype
-        identity = identity_of(self.models(TASK), rows.tokenizer.digest, rows.ids, rows.plan, dtype)
+        key = "" if rows.replies is None else rows.replies.key
+        identity = identity_of(
+            self.models(TASK), rows.tokenizer.digest, rows.ids, rows.plan, dtype, generated=key
+        )
         return identity.to_json()
 
     def open(self, capture: Capture) -> ModelSource:
@@ -296,8 +303,14 @@ class ModelSource(Source):
         """Return the fields of `ProbeFacts` that describe the rows of a position."""
         experiment, identity = self.experiment, self.captured[TASK].store.identity
         config = config_of(identity.config)
+        of_position = experiment.tokens.positions[position]
+        of_reply: dict[str, float | str] = {}
+        if of_position.share is not None:
+            of_reply["share"] = of_position.share[0]
+        if of_position.between is not None:
+            of_reply |= {"after": of_position.between[0], "before": of_position.between[1]}
         return {
-            "position": experiment.tokens.positions[position].model_dump(mode="json"),
+            "position": of_position.model_dump(exclude={"share", "between"}) | of_reply,
             "bos": experiment.tokens.bos,
             "chat": experiment.tokens.chat,
             "model": experiment.model.name,
@@ -332,27 +345,52 @@ class ModelSource(Source):
         from probekit.pipeline.look.apply import ProbedModel, predict_texts  # imports pandas
 
         assert not isinstance(site, GivenSite), "captures have no given sites"
+        if self.rows.replies is not None and self.experiment.tokens.chat:
+            return [None] * len(texts)  # a reply is not the user's turn
         network = ProbedModel(self.models(TASK), self.rows.tokenizer, site.parts)
         return predict_texts(probe, network, texts, too_long="truncate")
 
 
-def model_source(experiment: Experiment, device: str, *, to_compute: bool = True) -> ModelSource:
+def model_source(
+    experiment: Experiment,
+    device: str,
+    *,
+    to_compute: bool = True,
+    cache_root: Location | None = None,
+    watcher: Watcher = SILENT,
+) -> ModelSource:
     """Return the source of an experiment on texts, checked before the model runs.
 
-    Networks with random weights are built on first use.
+    The exception are replies, which the model generates after the prompts are checked. Networks
+    with random weights are built on first use.
 
     Args:
         experiment: the settings.
         device: compute device, or several, such as `cuda:0,cuda:1`, without interventions.
         to_compute: False if the networks are only digested; see `target_network`.
+        cache_root: folder or URL of the caches, for replies; None for the user's default.
+        watcher: receives the progress of replies, and their numbers by label.
 
     Raises:
         ProbekitError: one of its subclasses; the message names the key, file or row at fault.
     """
     experiment = experiment.on_device(device)
-    rows = prepare(experiment)
-    check_device(device, several=not experiment.interventions)
     networks = Networks(experiment, device, to_compute=to_compute)
+
+    def generated(
+        tokenizer: Tokenizer, prompts: Sequence[IntArray], sites: Sequence[str]
+    ) -> Replies:
+        check_device(device, several=True)
+        model = networks(TASK)
+        return experiment_replies(
+            experiment, model, tokenizer, prompts, sites, cache_root=cache_root, watcher=watcher
+        )
+
+    rows = prepare(experiment, generated)
+    for finding in rows.findings:
+        if finding.code == "replies":
+            watcher.tell(finding.message)
+    check_device(device, several=not experiment.interventions)
     networks(TASK)  # a missing model is reported now
     return ModelSource(experiment=experiment, rows=rows, models=networks)
 

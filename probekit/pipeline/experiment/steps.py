@@ -26,6 +26,7 @@ from probekit.pipeline.capture.captures import capture_models
 from probekit.pipeline.experiment.finished import finished_result, is_finished, write_page
 from probekit.pipeline.experiment.prepare import read_card
 from probekit.pipeline.experiment.record import described_run, run_key
+from probekit.pipeline.experiment.replies import REPLIES
 from probekit.pipeline.experiment.run_job import RunJob
 from probekit.pipeline.experiment.source import Source, model_source
 from probekit.pipeline.intervene.run import write_causes
@@ -151,8 +152,8 @@ def run_source(
             job.write(path)
         elif crew is not None:
             raise ConfigError(
-                "Other processes cannot read rows or a network passed in Python. Write them to "
-                "files, or probe with at least one worker of this process."
+                "Other processes cannot read replies, nor rows or a network passed in Python. "
+                "Write rows and network to files, or probe with a worker of this process."
             )
         wait = None if crew is None else others.enter_context(crew(path, watched))
         with step("probe"):
@@ -259,6 +260,8 @@ def _write_scores(
     tested = source.rows.dataset.select(source.rows.example[prober.test_rows])
     test_rows = {"example": tested.column("id"), "group": tested.groups, "label": tested.labels}
     folder.write("config.yaml", dump_settings(source.experiment))
+    if source.rows.lines:
+        folder.write(REPLIES, source.rows.lines)
     column = source.experiment.split.leave_out
     if column is not None:
         of_sources = source_rows(results, table, source.rows, prober, column)

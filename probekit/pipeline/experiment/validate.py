@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,10 @@ import torch
 from probekit.activations.capture import capture_bytes, described_reading, estimate_seconds
 from probekit.activations.forward import make_batches, make_shards
 from probekit.activations.records import CODES, SHARD_ROWS, batch_tokens
+from probekit.activations.replies import NotGeneratedError, Replies
 from probekit.amounts import counted, duration, size_in_words
 from probekit.data.examples import Finding, by_level
+from probekit.data.positions import IntArray
 from probekit.errors import DataError, ProbekitError
 from probekit.experiment.activations import ActivationExperiment, AnyExperiment
 from probekit.experiment.loader import make_any, make_experiment
@@ -25,10 +28,13 @@ from probekit.memory import fits_in_memory
 from probekit.model.config import count_parameters
 from probekit.model.families.table import zero_network
 from probekit.model.network import Network
+from probekit.model.text.tokenizer import Tokenizer
 from probekit.model.weights.files import ITEM_SIZES
 from probekit.pipeline.experiment.prepare import TextRows, n_features, prepare, read_card, width_of
 from probekit.pipeline.experiment.record import findings
+from probekit.pipeline.experiment.replies import experiment_replies
 from probekit.pipeline.experiment.rows import Rows
+from probekit.pipeline.experiment.source import TASK, target_network
 from probekit.pipeline.measure.probers import (
     make_probers,
     probing_bytes,
@@ -142,7 +148,7 @@ def validate(
 
             source = read_given(experiment)
             return _report(experiment, source.rows, source.widths, bytes=source.given.n_bytes)
-        rows = prepare(experiment)
+        rows = prepare(experiment, partial(_stored_replies, experiment.on_device("cpu")))
         widths = [width_of(selection, rows.config) for selection in rows.selections]
         report = _report(experiment, rows, widths, 1 + experiment.model.random_weights)
         words = _separating_words(rows) if experiment.probe.reads == "classes" else []
@@ -152,6 +158,8 @@ def validate(
 
             of_causes, n_edits = cause_findings(experiment, rows)
             more = (*more, *of_causes)
+    except NotGeneratedError as error:
+        return ValidationReport((Finding("info", "replies", str(error)),))
     except DataError as error:
         return ValidationReport((Finding("error", "data", str(error)),))
     # The plan has the rows of all positions.
@@ -174,6 +182,28 @@ def validate(
         seconds=durations,
         capture_memory=memory,
     )
+
+
+def _stored_replies(
+    experiment: Experiment, tokenizer: Tokenizer, prompts: Sequence[IntArray], sites: Sequence[str]
+) -> Replies:
+    """Return the replies that an earlier run on the CPU has generated.
+
+    Raises:
+        NotGeneratedError: there are none; the message has the number of prompts.
+    """
+    model = target_network(experiment, "cpu", TASK, to_compute=False)
+    try:
+        return experiment_replies(experiment, model, tokenizer, prompts, sites, only_stored=True)
+    except NotGeneratedError as error:
+        settings = experiment.capture.generate
+        assert settings is not None
+        raise NotGeneratedError(
+            f"The network will reply to {counted(len(prompts), 'prompt')}, "
+            f"{counted(settings.samples, 'time')} each with up to "
+            f"{counted(settings.max_new_tokens, 'token')}. The labels of replies are counted when "
+            "`probekit run` has generated them."
+        ) from error
 
 
 def _of_study(study: Study, watcher: Watcher) -> ValidationReport:
@@ -283,7 +313,7 @@ def _separating_words(rows: TextRows) -> list[Finding]:
     Of several splits or positions, only the first is used. There is no warning if the training rows
     of the sample have a single label.
     """
-    texts = np.array([text[:_MOST_CHARACTERS] for text in rows.texts], dtype=object)
+    texts = np.array([text[:_MOST_CHARACTERS] for text in rows.texts_at(0)], dtype=object)
     types = rows.positions[0].types
     classes, codes = np.unique(rows.labels, return_inverse=True)
     split = rows.splits[0]

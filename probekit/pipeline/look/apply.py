@@ -368,6 +368,7 @@ def steered_texts(
     by: float,
     *,
     bos: bool,
+    chat: bool = False,
     stop: Sequence[str] = (),
     site: str | None = None,
 ) -> list[list[Continuation]]:
@@ -380,6 +381,7 @@ def steered_texts(
         vector: result of `steering_vector`.
         by: dose, in standard deviations of the projection; 0 gives the texts without steering.
         bos: whether to put the beginning-of-text token before each prompt.
+        chat: whether each prompt is the user's turn of a chat; see `continue_texts`.
         stop: strings that end a continuation, in addition to the tokenizer's ends of text.
         site: name of the steered site; None means that of the probe.
 
@@ -393,7 +395,15 @@ def steered_texts(
     # This raises for an unknown site, and therefore precedes the case of a dose of 0.
     tap = compose(model, [(site or network.selections[0], edit)])
     if not by:
-        return continue_texts(model, tokenizer, prompts, decoding, bos=bos, stop=stop)
+        return continue_texts(model, tokenizer, prompts, decoding, bos=bos, chat=chat, stop=stop)
     return continue_texts(
-        model, tokenizer, prompts, decoding, bos=bos, stop=stop, tap=tap, sites=tap.sites
+        model,
+        tokenizer,
+        prompts,
+        decoding,
+        bos=bos,
+        chat=chat,
+        stop=stop,
+        tap=tap,
+        sites=tap.sites,
     )

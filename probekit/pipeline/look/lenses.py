@@ -65,13 +65,18 @@ class ModelAndTokenizer:
         model = load_model(source, device=device)
         return cls(source, model, Tokenizer.from_pretrained(source))
 
-    def ids(self, text: str, *, bos: bool) -> Tensor:
-        """Return the token ids of a text, shape (n_tokens,).
+    def ids(self, text: str, *, bos: bool, chat: bool = False) -> Tensor:
+        """Return the token ids of a text, shape (n_tokens,); of the user's turn for a chat.
 
         Raises:
+            ConfigError: both `bos` and `chat` are true.
+            MissingError: the model has no chat template.
             DataError: the text has no token, or is longer than the context.
         """
-        ids = self.tokenizer.encode(text, bos=bos).ids
+        if bos and chat:
+            raise ConfigError("The chat template writes beginning-of-text. Leave out bos.")
+        encoded = self.tokenizer.encode_chat(text) if chat else self.tokenizer.encode(text, bos=bos)
+        ids = encoded.ids
         if not len(ids):
             raise DataError("The text is empty.")
         tokens = torch.from_numpy(ids).to(self.model.device)
@@ -85,13 +90,14 @@ def read_lens(
     texts: Sequence[str],
     *,
     bos: bool,
+    chat: bool = False,
     sites: Sequence[SitePattern] = SITES,
     top_k: int = TOP_K,
     watcher: Watcher = SILENT,
 ) -> pd.DataFrame:
     """Return the logit lens of texts: rows of `lens_rows`, with the text's number as `prompt`.
 
-    Texts are numbered from 1. There is at least one.
+    Texts are numbered from 1. There is at least one. For a chat, each is the user's turn.
 
     >>> mini = ModelAndTokenizer.load("mini")
     >>> read_lens(mini, ["The keys", "A door"], bos=False)["prompt"].nunique()
@@ -105,7 +111,7 @@ def read_lens(
     # The output of the last layer always comes last.
     names = lens_sites([*sites, ("resid_post", -1)], network.model.sites)
     tables = []
-    for number, ids in enumerate([network.ids(text, bos=bos) for text in texts], start=1):
+    for number, ids in enumerate([network.ids(text, bos=bos, chat=chat) for text in texts], 1):
         result = logit_lens(network.model, ids, names, top_k=top_k, watcher=watcher)
         rows = lens_rows(result, names, ids, network.tokenizer)
         rows.insert(0, "prompt", number)

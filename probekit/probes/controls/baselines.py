@@ -258,10 +258,14 @@ def _words_of_texts(data: ProbeData, rows: Codes, longest: int = 1) -> Any:
 
 
 def _lengths(data: ProbeData, rows: Codes) -> NDArray[Any] | None:
-    """Return the number of characters and words of each text, (n_rows, 2); None without texts."""
-    if data.texts is None:
+    """Return the number of characters and words of each reply or text, (n_rows, 2).
+
+    None without texts.
+    """
+    texts = data.texts if data.replies is None else data.replies
+    if texts is None:
         return None
-    lengths = [[len(text), len(text.split())] for text in data.texts[rows]]
+    lengths = [[len(text), len(text.split())] for text in texts[rows]]
     return np.array(lengths, dtype=np.float64)
 
 

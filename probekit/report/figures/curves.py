@@ -1,21 +1,30 @@
-"""Curves of scores by training rows and by features k, and of norms by layer."""
+"""Curves of scores by training rows, features k and share of a reply, and of norms by layer."""
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
 import pandas as pd
 import plotly.graph_objects as go
 
+from probekit.probes.targets import BASELINES
 from probekit.report.figures.layer_curve import band, end_labels, finish_curve, point_hover, scatter
 from probekit.report.figures.levels import draw_levels, levels
 from probekit.report.figures.line_labels import name_lines
-from probekit.report.figures.style import LINES, NORMS, TEMPLATE, layer_axis, plotly_text
-from probekit.report.figures.views import at_shown_position
+from probekit.report.figures.style import (
+    LEVELS,
+    LINES,
+    NORMS,
+    TEMPLATE,
+    layer_axis,
+    plotly_text,
+)
+from probekit.report.figures.views import at_shown_position, position_share, position_words
 from probekit.results.selection import (
     chosen_row,
     hidden_kinds,
@@ -87,6 +96,48 @@ def learning_curve(table: pd.DataFrame) -> go.Figure:
     labels = draw_levels(figure, levels(baselines), ends)
     _log_ticks(figure, "training rows", {n: f"{n:,.0f}" for n in spaced(sizes)}, ends)
     return finish_curve(figure, metric, first["chance"].min(), labels)
+
+
+def share_lines(table: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
+    """Return name and test rows of each line of the curve by share, in ascending order of share.
+
+    The name is a key of `LINES` or `LEVELS`. The order is: the selected probe at the selected site,
+    the same with random weights, and the baselines; at each share, they read no more of a reply
+    than the network. Empty without several shares of replies, or without a selected site.
+    """
+    chosen, tests = chosen_row(table), only(table, split="test")
+    tests = tests.assign(share=position_share(tests["position"])).dropna(subset="share")
+    if chosen is None or tests["share"].nunique() < LEAST_SIZES:
+        return []
+    tests = only(tests, metric=chosen["metric"]).sort_values("share", kind="stable")
+    names = [column for column in SAME_FEATURES if column != "position"]
+    sited = placed(tests)
+    for column in names:
+        value = chosen[column]
+        sited = sited[sited[column].isna() if pd.isna(value) else sited[column].eq(value)]
+    lines = [(name, only(sited, target=name)) for name in ("task", "random_weights")]
+    lines += [(name, only(tests, target=name)) for name in BASELINES]
+    return [(name, rows) for name, rows in lines if not rows.empty]
+
+
+def share_curve(table: pd.DataFrame) -> go.Figure:
+    """Return the figure of test score by share of the reply; the table must have `share_lines`."""
+    lines = share_lines(table)
+    figure = go.Figure(layout={"template": TEMPLATE})
+    for number, (name, points) in enumerate(lines):
+        style = LINES.get(name) or replace(LEVELS[name], marker_size=6)
+        hover = [
+            point_hover(f"{style.label}, {position_words(row['position'])}", row)
+            for _, row in points.iterrows()
+        ]
+        hover = [text.removeprefix("<b></b><br>") for text in hover]  # baselines have no site
+        line = scatter(100 * points["share"], points["value"], style, number, style.label, hover)
+        if name == "task":
+            figure.add_traces(band(100 * points["share"], points, line))
+        figure.add_trace(line)
+    figure.update_xaxes(title_text="share of the reply (%)", range=[-4, 104])
+    _, task = lines[0]
+    return finish_curve(figure, main_metric(task), task["chance"].min(), [])
 
 
 def _log_ticks(

@@ -18,9 +18,29 @@ MOST_NEURONS = 4  # neurons drawn as lines of a curve; the table of sites lists 
 # Columns that identify a map over training, and a cell of it.
 _SAME_MAP = ("line", "position", "probe", "view")
 _CELL = (*_SAME_MAP, "depth", "step")
-_POSITIONS = {"first": "first token", "last": "last token", "mean": "mean of all tokens"}
+_POSITIONS = {
+    "first": "first token",
+    "last": "last token",
+    "mean": "mean of all tokens",
+    "reply": "mean of the reply",
+    "reply_last": "last token of the reply",
+    "share:0": "last token before the reply",
+    "share:1": "last token of the reply",
+}
 # Position in or next to a span, with its offset in tokens if it has one.
 OFFSET = r"(?:span|word:[a-z]+)(?P<offset>[+-]\d+)?(?:\+first)?"
+
+
+SHARE = r"share:(?P<share>[\d.]+)(?:\+first)?"  # position at a share of the reply
+
+
+def position_share(positions: pd.Series[str]) -> pd.Series[float]:
+    """Return the share of the reply at each position; NaN for other positions.
+
+    >>> position_share(pd.Series(["share:0.5", "reply"])).tolist()
+    [0.5, nan]
+    """
+    return positions.str.extract(f"^{SHARE}$")["share"].astype(float)
 
 
 def position_offset(positions: pd.Series[str]) -> pd.Series[float]:
@@ -44,7 +64,12 @@ def position_words(position: str) -> str:
     ('1 token before the word', '2 tokens after the span', 'last token of the word')
     >>> position_words("mean"), position_words("index:-3"), position_words("word:all")
     ('mean of all tokens', 'index:-3', 'word:all')
+    >>> position_words("share:0.5")
+    '50 % of the reply'
     """
+    share = re.fullmatch(SHARE, position)
+    if share is not None and position not in _POSITIONS:
+        return f"{100 * float(share['share']):g} % of the reply"
     found = re.fullmatch(r"(span|word):?([a-z]*)([+-]\d+)?", position)
     if found is None:
         return _POSITIONS.get(position, position)
@@ -153,13 +178,14 @@ def _named_groups(rows: pd.DataFrame, keys: list[str]) -> Iterator[tuple[str, pd
 def shown_position(table: pd.DataFrame) -> str | None:
     """Return the position shown by figures that draw only one; None without a sweep.
 
-    A sweep has several positions, each with an offset from a span. Shown is offset 0 if it was
-    probed, else the position of the selected site, else that of the first row.
+    A sweep has several positions, each with an offset from a span, or each at a share of the
+    reply. Shown is offset 0 if it was probed, else the position of the selected site, else that of
+    the first row.
     """
     sited = pd.concat([placed(table), concatenated(table)])
-    offsets = position_offset(sited["position"])
-    is_sweep = differs(sited["position"]) and offsets.notna().all()
-    if not is_sweep:
+    offsets, shares = position_offset(sited["position"]), position_share(sited["position"])
+    is_sweep = offsets.notna().all() or shares.notna().all()
+    if not (is_sweep and differs(sited["position"])):
         return None
     at_span = sited[offsets.eq(0)]
     if not at_span.empty:

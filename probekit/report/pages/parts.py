@@ -102,8 +102,15 @@ def _result_parts(table: pd.DataFrame, v: Verdict, control: Control) -> Iterator
             a_map = map_part(heading, figure, caption, description, is_open=opened, least=LEAST_MAP)
             yield replace(a_map, metric=name, place=place)
 
-    for metric in first:
+    for number, metric in enumerate(first):
         yield from of_metric(metric, is_open=True)
+        if number == 0 and curves.share_lines(table):
+            yield FigurePart(
+                f"{title(v.metric)} by share of the reply",
+                figure_json(curves.share_curve(table)),
+                captions.share_caption(table),
+                captions.share_description(table),
+            )
     if not curves.sparse_rows(table).empty:
         yield FigurePart(
             f"{title(v.metric)} by number of features",

@@ -262,9 +262,11 @@ def _data(record: RunRecord) -> page.PageSection:
     data = record.data
     items: list[page.Item] = [
         page.Paragraph(f"{data.name}: {data.n_examples:,} examples, {data.n_rows:,} rows."),
+        *(page.Paragraph(one.message) for one in data.findings if one.code == "replies"),
         page.Fold("Counts by label and split", [_counts(record)]),
     ]
-    checks = [Cell(f"`{one.code}` {one.message}", lead=one.level) for one in data.findings]
+    findings = [one for one in data.findings if one.code != "replies"]  # they are above
+    checks = [Cell(f"`{one.code}` {one.message}", lead=one.level) for one in findings]
     # A note that a check repeats is left out.
     notes = [one for one in data.notes if not any(one in check.text for check in checks)]
     if checks or notes:

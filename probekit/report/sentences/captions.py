@@ -8,9 +8,9 @@ import pandas as pd
 
 from probekit.amounts import format_number
 from probekit.probes.score.metric_table import METRICS
-from probekit.probes.targets import HEADLINE
+from probekit.probes.targets import HEADLINE, TARGETS
 from probekit.report.figures import layer_curve
-from probekit.report.figures.curves import learning_curve_lines, sparse_rows
+from probekit.report.figures.curves import learning_curve_lines, share_lines, sparse_rows
 from probekit.report.figures.levels import levels
 from probekit.report.figures.style import LEVELS, LINES
 from probekit.report.maps.maps import map_colours
@@ -235,6 +235,31 @@ def sparse_description(table: pd.DataFrame, v: Verdict) -> str:
         for _, points in rows.groupby("rank")
     ]
     return f"{_main_name(v)} by number of features. {'; '.join(parts)}."
+
+
+def share_caption(table: pd.DataFrame) -> str:
+    """Return the caption of the curve by share of the reply."""
+    _, rows = share_lines(table)[0]
+    first = rows.iloc[0]
+    return (
+        f"{first['probe']} at {site_with_head(first['site'], first['head'])}, the site selected "
+        "over all shares, read at the token at each share of a reply; 0 % is the last token before "
+        "it. At each share the baselines read the prompt and the reply up to that token, and "
+        "length alone is that of the reply up to it. Band: 95 % intervals over groups, which are "
+        "prompts unless the data assign others; at each share alone, not adjusted for the number "
+        "of shares."
+    )
+
+
+def share_description(table: pd.DataFrame) -> str:
+    """Return the text alternative of the curve by share of the reply."""
+    lines = []
+    for name, rows in share_lines(table):
+        values = (
+            f"{100 * row['share']:g} % {format_number(row['value'])}" for _, row in rows.iterrows()
+        )
+        lines.append(f"{TARGETS[name].title}: {', '.join(values)}")
+    return f"Score by share of the reply. {'; '.join(lines)}."
 
 
 def learning_curve_caption(table: pd.DataFrame, v: Verdict) -> str:

@@ -254,3 +254,20 @@ def test_real_text_equals_the_reference(gpt2, gpt2_reference, shared):
     lines = (shared / "datasets/sentence_polarity/rt-polarity.pos").read_bytes().split(b"\n")
     for line in lines[:500]:
         check_equal(gpt2, gpt2_reference, line.decode("latin-1"))
+
+
+@pytest.mark.parametrize("text", ["The keys", "Größe ✓ 東京 👩‍🚀", " a\n\nb", "x\0y"])
+def test_decoded_tokens_have_the_characters_of_encoded_ones(text):
+    tokenizer = Tokenizer.from_pretrained("mini")
+    tokens = tokenizer.encode(text, bos=False)
+    decoded = tokenizer.decode_tokens(tokens.ids.tolist())
+    assert decoded.offsets.tolist() == tokens.offsets.tolist()
+    assert decoded.ids.tolist() == tokens.ids.tolist()
+
+
+def test_tokens_that_end_within_a_character_cover_the_mark_that_replaces_it():
+    tokenizer = Tokenizer.from_pretrained("mini")
+    first = tokenizer.encode("東", bos=False).ids[:1].tolist()
+    assert tokenizer.decode(first) == "\ufffd"
+    assert tokenizer.decode_tokens(first).offsets.tolist() == [[0, 1]]
+    assert tokenizer.decode_tokens([]).offsets.shape == (0, 2)

@@ -1,0 +1,326 @@
+"""Replies that a network generates, and the activations of all their tokens, in the same passes.
+
+    <caches>/replies-<key>/00000/replies.json   replies to the prompts of a part; written first
+    <caches>/replies-<key>/00000/               store of all tokens of these prompts and replies
+
+A part is one batch, and the same prompts are always in the same batches: an interrupted generation
+that is resumed returns the same bits as an uninterrupted one. Each token is read once, after those
+before it, whose keys and values are kept. A pass over the whole text differs from that by rounding
+only. The captures of an experiment copy the rows that they need from the parts.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from probekit.activations.capture import MissingSites, OnRows, Work, fill_site
+from probekit.activations.local import Files, join
+from probekit.activations.records import (
+    SPEC,
+    FloatArray,
+    Identity,
+    Location,
+    batch_tokens,
+    digests_of_rows,
+    identity_of,
+)
+from probekit.activations.store import ActivationStore, files_at
+from probekit.data.positions import IntArray, RowPlan
+from probekit.errors import DamagedError, MissingError, StoreError
+from probekit.model.generation import ENDED, Decoding, StopStrings, new_tokens
+from probekit.model.network import Network
+from probekit.model.passes.inputs import pad
+from probekit.model.text.tokenizer import Tokenizer
+from probekit.provenance import digest_json, seal, unseal
+from probekit.terminal import SILENT, Watcher
+
+VERSION = 1  # of the generation: raise it if the same prompts get other replies
+FORMAT = 1  # of replies.json
+REPLIES = "replies.json"
+
+
+class NotGeneratedError(MissingError):
+    """Some replies are not stored yet, and may not be generated."""
+
+
+@dataclass(frozen=True)
+class Reply:
+    """Reply of a network to a prompt.
+
+    Attributes:
+        text: generated text before the stop string.
+        ids: the tokens of this text; the last one may also contain a part of the stop string.
+        stopped_by: stop string that ended the reply; None if `max_new_tokens` did.
+    """
+
+    text: str
+    ids: tuple[int, ...]
+    stopped_by: str | None
+
+
+@dataclass(frozen=True, eq=False)
+class Replies:
+    """Replies to prompts, and the stored rows of all tokens of prompts and replies.
+
+    Attributes:
+        key: digest of everything that the replies depend on.
+        of_prompt: replies to each prompt, by the bytes of its ids in int64.
+        stores: store of each part.
+    """
+
+    key: str
+    of_prompt: Mapping[bytes, tuple[Reply, ...]]
+    stores: tuple[ActivationStore, ...]
+
+    def to(self, prompt: IntArray) -> tuple[Reply, ...]:
+        """Return the replies to a prompt, given its ids of shape (n_tokens,)."""
+        return self.of_prompt[_bytes(prompt)]
+
+    @cached_property
+    def _starts(self) -> IntArray:
+        """Number of the first row of each part among the rows of all parts, then their number."""
+        return np.cumsum([0, *(store.n_rows for store in self.stores)])
+
+    @cached_property
+    def _first_row(self) -> Mapping[bytes, int]:
+        """Number of the first row of each finished text, by the bytes of its ids."""
+        found, number = dict[bytes, int](), 0
+        for prompt, replies in self.of_prompt.items():  # in the order of the rows
+            for reply in replies:
+                text = prompt + _bytes(reply.ids)
+                found.setdefault(text, number)
+                number += len(text) // 8
+        return found
+
+    def read(self, site: str, rows: IntArray) -> FloatArray:
+        """Return rows of a site, shape (n_rows, ...), by their numbers in all parts together."""
+        part_of_row = np.searchsorted(self._starts, rows, side="right") - 1
+        parts, order = list[FloatArray](), list[IntArray]()
+        for part in np.unique(part_of_row).tolist():
+            order.append(np.flatnonzero(part_of_row == part))
+            parts.append(self.stores[part].read(site, rows[order[-1]] - self._starts[part]))
+        return np.concatenate(parts)[np.argsort(np.concatenate(order))]
+
+    def fill(
+        self, tokens: Sequence[IntArray], work: Work, _: MissingSites, on_rows: OnRows
+    ) -> None:
+        """Commit the missing rows of a capture of finished texts, copied from the parts.
+
+        Args:
+            tokens: the ids of each finished text.
+            work: the capture.
+            on_rows: called with the number of rows.
+        """
+        plan, n_missing = work.plan, sum(map(work.n_rows_of, work.missing_sites()))
+        first = np.array([self._first_row[_bytes(ids)] for ids in tokens])
+        rows = np.repeat(first[plan.example], np.diff(plan.offsets)) + plan.positions
+        for site in work.sites:
+            fill_site(work.store, self.read, site, rows)
+        on_rows(n_missing)
+
+
+def _bytes(ids: Sequence[int] | IntArray) -> bytes:
+    return np.asarray(ids, np.int64).tobytes()
+
+
+def generate_replies(  # noqa: PLR0913  # one call, whose options have defaults
+    model: Network,
+    tokenizer: Tokenizer,
+    prompts: Sequence[IntArray],
+    decoding: Decoding,
+    stop: Sequence[str] | None,
+    *,
+    sites: Sequence[str],
+    dtype: str,
+    root: Location,
+    only_stored: bool = False,
+    watcher: Watcher = SILENT,
+) -> Replies:
+    """Return the replies to prompts, with rows at some sites; parts that are stored are reused.
+
+    Args:
+        model: the network.
+        tokenizer: its tokenizer.
+        prompts: the ids of each prompt, shape (n_tokens,); equal ones have the same replies.
+        decoding: decoding parameters; its stopping criterion is not used.
+        stop: strings that end a reply; None means the tokenizer's ends of text.
+        sites: full names of sites with a pos axis.
+        dtype: dtype on disk, a key of `CODES`.
+        root: folder or URL that contains caches.
+        only_stored: whether replies are only read, and not generated.
+        watcher: receives progress in prompts.
+
+    Raises:
+        ConfigError: a stop string is empty.
+        DataError: a prompt exceeds the context together with the new tokens, or the logits are not
+            finite.
+        NotGeneratedError: replies or rows are not stored, and `only_stored` is true.
+        StoreError: a stored file is damaged, the network generates other replies than the stored
+            ones, the store cannot be written, or a value is not finite.
+    """
+    strings = tokenizer.ends_of_text if stop is None else tuple(stop)
+    # Longest first, so that memory peaks at the start; then by content.
+    distinct = sorted(set(map(_bytes, prompts)), key=lambda ids: (-len(ids), ids))
+    sequences = [np.frombuffer(ids, dtype=np.int64).copy() for ids in distinct]
+    n = np.arange(len(sequences) + 1)
+    last_tokens = RowPlan(n[:-1], np.array([len(ids) - 1 for ids in sequences]), n)
+    identity = identity_of(model, tokenizer.digest, sequences, last_tokens, dtype)
+    settings = asdict(replace(decoding, stop=None)) | {"stop": list(strings)}
+    key = digest_json({"version": VERSION, "prompts": identity.to_json(), "decoding": settings})[
+        :24
+    ]
+    identity = replace(identity, generated=key)
+    folder = join(root, f"replies-{key}")
+    of_prompt, stores, start = dict[bytes, tuple[Reply, ...]](), list[ActivationStore](), 0
+    while start < len(sequences):
+        watcher.progress("generate", start, len(sequences))
+        n_tokens = decoding.num_samples * (len(sequences[start]) + decoding.max_new_tokens)
+        stop_at = start + max(1, batch_tokens(model.device.type) // n_tokens)
+        part = _Part(
+            files_at(join(folder, f"{len(stores):05d}")), identity, sequences[start:stop_at]
+        )
+        replies = part.stored(sites)
+        if replies is None and only_stored:
+            raise NotGeneratedError(f"Replies to {len(sequences) - start:,} prompts are missing.")
+        if replies is None:
+            part.files.begin()
+            with part.files.lock(watcher.tell):
+                part.files.sweep()
+                stopping = StopStrings(tokenizer, strings)
+                replies = part.generate(model, tokenizer, decoding, stopping, sites)
+        stores.append(ActivationStore.open(part.files))
+        of_prompt |= zip(distinct[start:stop_at], replies, strict=True)
+        start = stop_at
+    watcher.progress("generate", len(sequences), len(sequences))
+    return Replies(key, of_prompt, tuple(stores))
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Prompts of one batch, longest first, and the files of their replies and rows."""
+
+    files: Files
+    identity: Identity  # of all prompts
+    prompts: Sequence[IntArray]
+
+    def stored(self, sites: Sequence[str]) -> list[tuple[Reply, ...]] | None:
+        """Return the stored replies to each prompt; None if they, or rows at a site, are missing.
+
+        Raises:
+            StoreError: a file is damaged.
+        """
+        replies = self._read()
+        if replies is None or self.files.size(SPEC) is None:
+            return None
+        store = ActivationStore.open(self.files)
+        return None if any(store.missing(site) for site in sites) else replies
+
+    def _read(self) -> list[tuple[Reply, ...]] | None:
+        """Return the stored replies to each prompt; None without them."""
+        if self.files.size(REPLIES) is None:
+            return None
+        where = f"{self.files.place}/{REPLIES}"
+        try:
+            listed = unseal(self.files.read(REPLIES), where, FORMAT)["replies"]
+        except DamagedError as error:
+            raise DamagedError(f"{error} Delete the folder to generate again.") from error
+        return [
+            tuple(Reply(one["text"], tuple(one["ids"]), one["stopped_by"]) for one in of_prompt)
+            for of_prompt in listed
+        ]
+
+    def generate(
+        self,
+        model: Network,
+        tokenizer: Tokenizer,
+        decoding: Decoding,
+        stopping: StopStrings,
+        sites: Sequence[str],
+    ) -> list[tuple[Reply, ...]]:
+        """Generate and store the replies to each prompt, and their rows at some sites."""
+        ids, mask = pad(self.prompts, "left")
+        passes = defaultdict[str, list[Tensor]](list)
+
+        def keep(site: str, value: Tensor) -> Tensor:
+            """Keep a copy of the new positions, as a tap that changes nothing."""
+            stored = value.float().to("cpu", getattr(torch, self.identity.dtype), copy=True)
+            passes[site].append(stored)
+            return value
+
+        # One more step, and the end of a row one step after its stop string: so the last token of
+        # each reply is read, too.
+        longer = replace(
+            decoding,
+            max_new_tokens=decoding.max_new_tokens + 1,
+            stop=lambda new: stopping(new[:-1]),
+        )
+        tap = keep if sites else None
+        with torch.inference_mode(), torch.autocast(model.device.type, enabled=False):
+            steps = list(new_tokens(model, ids, longer, mask=mask, tap=tap, sites=sites or None))
+        rows = torch.stack(steps, 1).tolist()
+        found = [reply_of(row, tokenizer, stopping, decoding.max_new_tokens) for row in rows]
+        n = decoding.num_samples  # of each prompt, in consecutive rows
+        replies = [tuple(found[first : first + n]) for first in range(0, len(found), n)]
+        listed = [[asdict(reply) for reply in of_prompt] for of_prompt in replies]
+        content = seal({"replies": listed}, FORMAT)
+        if not self.files.create(REPLIES, content) and self._read() != replies:
+            raise StoreError(
+                f"The network generates other replies than those in {self.files.place}, as another "
+                f"device may. Delete the folder {self.files.place} to use the new ones."
+            )
+        texts = [
+            np.concatenate([prompt, np.array(reply.ids, dtype=np.int64)])
+            for prompt, of_prompt in zip(self.prompts, replies, strict=True)
+            for reply in of_prompt
+        ]
+        lengths = np.array([len(text) for text in texts])
+        positions = np.concatenate([np.arange(length) for length in lengths])
+        plan = RowPlan(
+            np.repeat(np.arange(len(texts)), lengths), positions, np.arange(len(positions) + 1)
+        )
+        identity = replace(self.identity, **digests_of_rows(texts, plan))
+        store = ActivationStore.create(self.files, identity, plan, [np.arange(len(positions))])
+        # Prompts are padded on the left, so that replies begin at the same place.
+        n_padding = np.repeat(ids.shape[1] - np.array([len(one) for one in self.prompts]), n)
+        for site in store.missing_sites(sites, 0):
+            values = torch.cat(passes.pop(site), dim=1)  # [row pos ...]
+            of_texts = [
+                values[row, first : first + length]
+                for row, (first, length) in enumerate(zip(n_padding, lengths, strict=True))
+            ]
+            stored = torch.cat(of_texts)
+            stored = stored.float() if stored.dtype == torch.bfloat16 else stored
+            store.commit(site, 0, stored.numpy())
+        store.seal()
+        return replies
+
+
+def reply_of(
+    row: Sequence[int], tokenizer: Tokenizer, stopping: StopStrings, longest: int
+) -> Reply:
+    """Return the reply in the new tokens of a row: at most `longest`, up to a stop string.
+
+    >>> tokenizer = Tokenizer.from_pretrained("mini")
+    >>> row = tokenizer.encode("The end. And", bos=False).ids.tolist()
+    >>> reply_of(row, tokenizer, StopStrings(tokenizer, ["."]), 9).text
+    'The end'
+    """
+    ids = [token for token in row if token != ENDED][:longest]
+    ends = (n for n in range(1, len(ids) + 1) if stopping(ids[:n]))
+    ids = ids[: next(ends, longest)]
+    text = tokenizer.decode(ids)
+    cut = stopping.cut(text)
+    kept = tokenizer.decode_tokens(ids).offsets[:, 0] < len(cut)
+    stops = [stop for stop in stopping.strings if text.startswith(stop, len(cut))]
+    return Reply(
+        text=cut,
+        ids=tuple(token for token, is_kept in zip(ids, kept, strict=True) if is_kept),
+        stopped_by=stops[0] if stops else None,
+    )

@@ -1,0 +1,204 @@
+"""Examples of replies that the network of an experiment generates: texts, labels and groups."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from probekit.activations.local import default_root
+from probekit.activations.records import Location
+from probekit.activations.replies import Replies, Reply, generate_replies
+from probekit.amounts import counted
+from probekit.data.examples import Dataset, Example, Finding, rows_of
+from probekit.data.positions import IntArray
+from probekit.errors import DataError
+from probekit.experiment.data import ReplyLabelSection
+from probekit.experiment.schema import Experiment
+from probekit.model.generation import Decoding
+from probekit.model.network import Network
+from probekit.model.text.tokenizer import Tokenizer
+from probekit.terminal import SILENT, Watcher
+
+REPLIES = "replies.jsonl"  # of a run: all replies, also those without a label
+_BETWEEN = "\n\n"  # prompt and reply of a conversation, as other turns
+
+
+class Replied(NamedTuple):
+    """Examples of replies.
+
+    Attributes:
+        dataset: an example for each reply that has a text and a label.
+        lines: all replies, as lines of JSON.
+        finding: their numbers, by label.
+    """
+
+    dataset: Dataset
+    lines: str
+    finding: Finding
+
+
+def experiment_replies(
+    experiment: Experiment,
+    model: Network,
+    tokenizer: Tokenizer,
+    prompts: Sequence[IntArray],
+    sites: Sequence[str],
+    *,
+    cache_root: Location | None = None,
+    only_stored: bool = False,
+    watcher: Watcher = SILENT,
+) -> Replies:
+    """Return the replies of the network of an experiment to the ids of prompts, with their rows.
+
+    Raises:
+        DataError: the logits are not finite.
+        NotGeneratedError: replies are missing, and `only_stored` is true.
+        StoreError: the cache is damaged, or cannot be written.
+    """
+    settings = experiment.capture.generate
+    assert settings is not None
+    decoding = Decoding(
+        settings.max_new_tokens,
+        temperature=settings.temperature,
+        top_k=settings.top_k,
+        top_p=settings.top_p,
+        num_samples=settings.samples,
+        seed=settings.seed,
+    )
+    return generate_replies(
+        model,
+        tokenizer,
+        prompts,
+        decoding,
+        settings.stop,
+        sites=sites,
+        dtype=experiment.capture.dtype,
+        root=default_root() if cache_root is None else cache_root,
+        only_stored=only_stored,
+        watcher=watcher,
+    )
+
+
+def replied(
+    experiment: Experiment, prompts: Dataset, replies: Sequence[Sequence[Reply]]
+) -> Replied:
+    """Return the examples of the replies to each prompt.
+
+    All replies to a prompt, also to equal ones, have the same group.
+
+    Raises:
+        DataError: the column of the rule is missing, no reply has a text and a label, or all of
+            them have the same one, by the rule.
+    """
+    rule, examples = experiment.data.label_of_reply, list[Example]()
+    without = [
+        one
+        for one in prompts.examples
+        if rule is not None and rule.equals is not None and rule.equals not in dict(one.values)
+    ]
+    if rule is not None and without:
+        with experiment.at("data", "label_of_reply", "equals"):
+            raise DataError(
+                f"no column {rule.equals!r} ({rows_of(without)}). Name one of the data."
+            )
+    group_of: dict[str, str] = {}  # by prompt, unless the data assign groups
+    records, left_out = list[dict[str, object]](), Counter[str]()
+    gap = _BETWEEN if experiment.tokens.chat else ""
+    for prompt, reply, sample in _each(prompts, replies):
+        id = prompt.id if sample == 0 else f"{prompt.id} sample {sample}"
+        label = prompt.label if rule is None else label_of(rule, reply.text, dict(prompt.values))
+        if not reply.text.strip():
+            left_out["empty"] += 1
+        elif label is None:
+            left_out["without a label"] += 1
+        else:
+            start = len(prompt.text) + len(gap)
+            turns = (*(prompt.turns or ((0, len(prompt.text)),)), (start, start + len(reply.text)))
+            group = group_of.setdefault(prompt.text, prompt.group)
+            examples.append(
+                replace(
+                    prompt,
+                    text=f"{prompt.text}{gap}{reply.text}",
+                    label=label,
+                    group=prompt.group if experiment.data.columns.group else group,
+                    id=id,
+                    turns=turns,
+                    reply_ids=reply.ids,
+                )
+            )
+        records.append(
+            {
+                "id": id,
+                "prompt": prompt.text,
+                "reply": reply.text,
+                "label": label if reply.text.strip() else None,
+                "stopped_by": reply.stopped_by,
+                "ids": reply.ids,
+            }
+        )
+    lines = "".join(json.dumps(one, ensure_ascii=False) + "\n" for one in records)
+    counts = Counter(example.label for example in examples)
+    named = "reply" if len(records) == 1 else "replies"
+    settings = experiment.capture.generate
+    assert settings is not None
+    sampling = f"up to {counted(settings.max_new_tokens, 'token')}, temperature "
+    sampling += f"{settings.temperature:g}, seed {settings.seed}"
+    for name, value in (("top_p", settings.top_p), ("top_k", settings.top_k)):
+        sampling += "" if value is None else f", {name} {value}"
+    message = f"{len(records):,} {named} to {counted(len(prompts), 'prompt')} ({sampling})"
+    if experiment.probe.reads == "classes":
+        message += f": {', '.join(f'{counts[label]:,} {label}' for label in sorted(counts))}"
+    n_open = sum(one["stopped_by"] is None for one in records)
+    message += "".join(f"; {n:,} {why} left out" for why, n in left_out.items())
+    message += f"; {n_open:,} ended by max_new_tokens."
+    if rule is not None and len(counts) < 2:
+        with experiment.at("data", "label_of_reply"):
+            raise DataError(
+                f"the replies need two labels, but there are {message} Change the rule or the "
+                "prompts, or generate more `samples`."
+            )
+    if not examples:
+        raise DataError(f"No reply has a text: {message} Allow more tokens, or other stop strings.")
+    dataset = replace(prompts, examples=tuple(examples), has_groups=True)
+    return Replied(dataset, lines, Finding("info", "replies", message))
+
+
+def _each(
+    prompts: Dataset, replies: Sequence[Sequence[Reply]]
+) -> Iterator[tuple[Example, Reply, int]]:
+    """Yield each reply with its prompt and the number of its sample, from 1; 0 for a single one."""
+    for prompt, of_prompt in zip(prompts.examples, replies, strict=True):
+        for number, reply in enumerate(of_prompt, start=1):
+            yield prompt, reply, number if len(of_prompt) > 1 else 0
+
+
+def label_of(rule: ReplyLabelSection, reply: str, cells: Mapping[str, str]) -> str | None:
+    r"""Return the label of a reply by a rule; None if the reply has neither label.
+
+    Args:
+        rule: the rule.
+        reply: text of the reply.
+        cells: cells of the data by column, among them the one that the rule names.
+
+    >>> rule = ReplyLabelSection(match=r"Answer: (\w+)", equals="answer")
+    >>> [label_of(rule, text, {"answer": "7"}) for text in ("Answer: 7", "Answer: 8", "Hm.")]
+    ['yes', 'no', None]
+    """
+    first, second = rule.labels
+    matches = [] if rule.match is None else list(re.finditer(rule.match, reply))
+    if rule.equals is not None:
+        if rule.match is not None:
+            if not matches:
+                return None
+            reply = matches[-1][1 if matches[-1].re.groups else 0] or ""
+        return first if reply.strip() == cells[rule.equals].strip() else second
+    if rule.other is None:
+        return first if matches else second
+    is_other = re.search(rule.other, reply) is not None
+    if bool(matches) == is_other:
+        return None
+    return first if matches else second

@@ -1,0 +1,283 @@
+"""Replies and the rows of their tokens: those of a pass over the text, without such a pass."""
+
+import shutil
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+
+from probekit.activations import records
+from probekit.activations.capture import Work, fill
+from probekit.activations.replies import REPLIES, NotGeneratedError, generate_replies, reply_of
+from probekit.activations.store import ActivationStore
+from probekit.data.positions import RowPlan
+from probekit.errors import StoreError
+from probekit.model.families.gpt2 import GPT2
+from probekit.model.generation import Decoding, StopStrings, continue_texts
+from probekit.model.text.tokenizer import Tokenizer
+from probekit.provenance import seal, unseal
+
+TOKENIZER = Tokenizer.from_pretrained("mini")
+TEXTS = ["She said", "The keys to the old cabinet", "The old man in the house said that", "No, he"]
+PROMPTS = [TOKENIZER.encode(text, bos=False).ids for text in TEXTS]
+DECODING = Decoding(9, temperature=1.0, num_samples=3, seed=1)
+# Sites before, in and after the last block.
+SITES = ["hook_embed", "blocks.2.attn.hook_z", "blocks.5.mlp.hook_post", "ln_final.hook_normalized"]
+
+
+@pytest.fixture(autouse=True)
+def small_shards():
+    """Shards and batches of their usual size, in place of those of other tests of captures."""
+
+
+@pytest.fixture(scope="module")
+def model():
+    return GPT2.from_pretrained("mini")
+
+
+def replies_in(folder, model, prompts=PROMPTS, decoding=DECODING, **options):
+    options = {"sites": SITES, "dtype": "float32", "root": folder} | options
+    return generate_replies(model, TOKENIZER, prompts, decoding, ["."], **options)
+
+
+@pytest.fixture(scope="module")
+def made(model, tmp_path_factory):
+    """A folder, and the replies in it."""
+    folder = tmp_path_factory.mktemp("caches")
+    return folder, replies_in(folder, model)
+
+
+def finished(replies, prompts=PROMPTS):
+    """Return the ids of all finished texts."""
+    return [
+        np.concatenate([prompt, np.array(reply.ids, dtype=np.int64)])
+        for prompt in prompts
+        for reply in replies.to(prompt)
+    ]
+
+
+def files_in(folder):
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and not path.name.startswith(".")
+    }
+
+
+class Passes:
+    """Counts the tokens that the first block of a network reads."""
+
+    def __init__(self, model):
+        self.tokens, self.n = 0, 0
+        self._hook = model.blocks[0].register_forward_pre_hook(self._count, with_kwargs=True)
+
+    def _count(self, _block, args, options):
+        value = next(one for one in (*args, *options.values()) if isinstance(one, torch.Tensor))
+        self.tokens, self.n = self.tokens + value.shape[0] * value.shape[1], self.n + 1
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self._hook.remove()
+
+
+def capture(model, folder, replies, plan, **options):
+    """Return the store of some rows of the finished texts, copied from the replies."""
+    options = {"root": folder, "dtype": "float32", "generated": replies.key} | options
+    texts = finished(replies)
+    work = Work.begin(model, TOKENIZER.digest, texts, plan, SITES, **options)
+    return fill(work, folder, engine=partial(replies.fill, texts)).store
+
+
+def plan_of(replies):
+    """Return rows of the last token of each text, and of the mean over its last three."""
+    texts = finished(replies)
+    lengths = np.array([len(text) for text in texts])
+    positions = [part for n in lengths for part in ([n - 1], [n - 3, n - 2, n - 1])]
+    return RowPlan(
+        np.repeat(np.arange(len(texts)), 2),
+        np.concatenate(positions),
+        np.concatenate([[0], np.cumsum([len(part) for part in positions])]),
+    )
+
+
+def test_rows_are_those_of_a_pass_over_the_finished_text(model, made):
+    _, replies = made
+    first = 0
+    order = sorted(PROMPTS, key=lambda ids: (-len(ids), ids.tobytes()))
+    for text in finished(replies, order):
+        _, cache = model.run_with_cache(torch.from_numpy(text)[None], SITES)
+        for site in SITES:
+            rows = replies.read(site, np.arange(first, first + len(text)))
+            expected = cache[site][0].numpy()
+            errors = np.linalg.norm((rows - expected).reshape(len(text), -1), axis=1)
+            assert (errors <= 1e-5 * np.linalg.norm(expected.reshape(len(text), -1), axis=1)).all()
+        first += len(text)
+
+
+def test_replies_are_those_of_generation_without_a_tap(model, made):
+    for text, prompt in zip(TEXTS, PROMPTS, strict=True):
+        [expected] = continue_texts(model, TOKENIZER, [text], DECODING, bos=False, stop=["."])
+        assert [(one.text, one.stopped_by) for one in made[1].to(prompt)] == [
+            (one.text, "." if one.stopped else None) for one in expected
+        ]
+    assert {one.stopped_by for prompt in PROMPTS for one in made[1].to(prompt)} == {".", None}
+
+
+@pytest.mark.usefixtures("of_one_prompt")
+def test_captures_copy_the_rows_and_the_network_reads_each_token_once(model, tmp_path, monkeypatch):
+    with Passes(model) as passes:
+        replies = replies_in(tmp_path, model)
+        n_tokens, n_passes = passes.tokens, passes.n
+        # The tokens of each row: the prompt, and each new token once. A row that has ended before
+        # others of its batch is padded.
+        of_batch = [
+            len(prompt) + max(len(reply.ids) + (reply.stopped_by is not None) for reply in group)
+            for prompt, group in ((prompt, replies.to(prompt)) for prompt in PROMPTS)
+        ]
+        assert n_tokens == DECODING.num_samples * sum(of_batch)
+        monkeypatch.setattr(records, "SHARD_ROWS", 5)
+        monkeypatch.setitem(records.BATCH_TOKENS, "cpu", 30)
+        plan = plan_of(replies)
+        store = capture(model, tmp_path, replies, plan)
+        assert len(store.shards) > 3
+        assert (passes.tokens, passes.n) == (n_tokens, n_passes)
+    texts = finished(replies)
+    own = Work.begin(model, TOKENIZER.digest, texts, plan, SITES, root=tmp_path, dtype="float32")
+    assert own.store.identity.key != store.identity.key
+    expected = fill(own, tmp_path).store
+    for site in SITES:
+        a, b = (one.read(site).reshape(2 * len(texts), -1) for one in (store, expected))
+        assert (np.linalg.norm(a - b, axis=1) <= 1e-5 * np.linalg.norm(b, axis=1)).all()
+
+
+def test_a_plain_capture_has_the_identity_that_it_had_before(model, tmp_path):
+    plan = RowPlan(np.array([0]), np.array([1]), np.array([0, 1]))
+    work = Work.begin(model, "t", PROMPTS, plan, SITES, root=tmp_path, dtype="float32")
+    assert "generated" not in work.store.identity.to_json()
+
+
+def test_padding_changes_rows_by_rounding_only(model, made, tmp_path):
+    [prompt] = [ids for ids in PROMPTS if len(ids) == min(map(len, PROMPTS))][:1]
+    alone = replies_in(tmp_path, model, [prompt])
+    assert alone.to(prompt) == made[1].to(prompt)
+    rows = np.arange(len(finished(alone, [prompt])[0]))
+    padded = np.concatenate([prompt, np.array(alone.to(prompt)[0].ids, np.int64)])
+    first = made[1]._first_row[padded.tobytes()]
+    for site in SITES:
+        a, b = alone.read(site, rows), made[1].read(site, first + rows)
+        assert np.abs(a - b).max() <= 1e-5 * np.abs(b).max()
+
+
+class StoppedError(Exception):
+    pass
+
+
+class StopsAt:
+    """A watcher that raises when some prompts are done."""
+
+    def __init__(self, n):
+        self.n = n
+
+    def progress(self, _step, done, _total):
+        if done >= self.n:
+            raise StoppedError
+
+    def tell(self, message):
+        raise AssertionError(message)
+
+
+@pytest.fixture
+def of_one_prompt(monkeypatch):
+    """Parts of one prompt each."""
+    monkeypatch.setattr("probekit.activations.replies.batch_tokens", lambda _: 1)
+
+
+@pytest.mark.usefixtures("of_one_prompt")
+def test_an_interrupted_generation_resumes_with_the_same_bytes(model, tmp_path):
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    expected = replies_in(whole, model)
+    for n in (1, 3):
+        with pytest.raises(StoppedError):
+            replies_in(parts, model, watcher=StopsAt(n))
+        with pytest.raises(NotGeneratedError):
+            replies_in(parts, model, only_stored=True)
+    # A kill between the replies of a part and its rows.
+    third = next(parts.glob("replies-*/00002"))
+    for path in third.iterdir():
+        if path.name != REPLIES:
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    with Passes(model) as passes:
+        assert replies_in(parts, model).of_prompt == expected.of_prompt
+        n_new = passes.n
+        assert replies_in(parts, model).of_prompt == expected.of_prompt
+        assert passes.n == n_new
+    assert n_new == 2 * (1 + DECODING.max_new_tokens)
+    assert files_in(parts) == files_in(whole)
+
+
+def test_further_sites_are_added_to_the_same_replies(model, made, tmp_path):
+    replies_in(tmp_path, model, sites=SITES[:1])
+    added = replies_in(tmp_path, model)
+    assert added.of_prompt == made[1].of_prompt
+    assert files_in(tmp_path) == files_in(made[0])
+
+
+def test_stored_replies_that_the_network_does_not_generate_are_refused(model, made, tmp_path):
+    shutil.copytree(made[0], tmp_path / "caches")
+    [path] = (tmp_path / "caches").glob(f"*/*/{REPLIES}")
+    content = unseal(path.read_bytes(), "", 1)
+    content["replies"][0][0]["ids"][0] += 1
+    path.write_bytes(seal(content, 1))
+    shutil.rmtree(path.parent / SITES[0])
+    with pytest.raises(StoreError, match="generates other replies"):
+        replies_in(tmp_path / "caches", model)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"seed": 2}, {"temperature": 0.9}, {"top_k": 50}, {"top_p": 0.9}, {"max_new_tokens": 8}],
+    ids=str,
+)
+def test_the_key_depends_on_the_decoding(model, made, tmp_path, changes):
+    decoding = Decoding(**({**vars(DECODING), "max_new_tokens": 9} | changes))
+    assert replies_in(tmp_path, model, decoding=decoding, sites=[]).key != made[1].key
+
+
+def test_rows_in_half_precision_are_those_in_float32_rounded(model, made, tmp_path):
+    rounded = replies_in(tmp_path, model, dtype="bfloat16")
+    rows = np.arange(5)
+    for site in SITES:
+        expected = torch.from_numpy(made[1].read(site, rows)).bfloat16().float()
+        assert torch.equal(torch.from_numpy(rounded.read(site, rows)), expected)
+
+
+def test_a_part_is_a_store_of_all_tokens(made):
+    [part] = made[0].glob("replies-*/*")
+    store = ActivationStore.open(part)
+    assert store.is_sealed
+    assert store.n_rows == sum(map(len, finished(made[1])))
+    assert store.identity.generated == made[1].key
+
+
+@pytest.mark.parametrize(
+    ("tokens", "text", "n_kept", "stop"),
+    [
+        (["The", " end", ".", " And"], "The end", 2, "."),
+        (["The", " end"], "The end", 2, None),
+        ([".", " And"], "", 0, "."),
+        (["The", " end", " an"], "The end", 2, " an"),
+    ],
+)
+def test_a_reply_ends_before_its_stop_string(tokens, text, n_kept, stop):
+    ids = [int(one) for part in tokens for one in TOKENIZER.encode(part, bos=False).ids]
+    reply = reply_of([*ids, -1], TOKENIZER, StopStrings(TOKENIZER, [".", " an"]), 9)
+    assert (reply.text, reply.ids, reply.stopped_by) == (text, tuple(ids[:n_kept]), stop)
+
+
+def test_a_token_with_a_part_of_the_stop_string_is_of_the_reply():
+    ids = TOKENIZER.encode("The keys", bos=False).ids.tolist()
+    reply = reply_of(ids, TOKENIZER, StopStrings(TOKENIZER, ["eys"]), 9)
+    assert (reply.text, reply.ids, reply.stopped_by) == ("The k", tuple(ids), "eys")

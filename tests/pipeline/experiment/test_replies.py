@@ -1,0 +1,267 @@
+"""Runs on replies that the network generates: rows, labels, groups, baselines and resumption."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from probekit.activations.replies import Reply
+from probekit.data.examples import Dataset, Example
+from probekit.experiment.loader import load_experiment
+from probekit.pipeline.capture.captures import capture_only, lay_out
+from probekit.pipeline.experiment.replies import REPLIES, label_of, replied
+from probekit.pipeline.experiment.run import run
+from probekit.pipeline.experiment.source import model_source
+from probekit.pipeline.experiment.validate import validate
+from probekit.terminal import SILENT
+from tests.pipeline.texts import text_of
+
+NOUNS = ["man", "woman", "king", "queen", "captain", "doctor", "brother", "sister", "lady", "lord"]
+NOUNS += ["child", "horse"]
+VERBS = ["said", "thought", "went", "came"]
+YAML = text_of("replies.yaml")
+PROMPTS = [f"The {noun} {verb} that" for noun in NOUNS for verb in VERBS]
+
+
+def write(folder, rows=PROMPTS, yaml=YAML):
+    pd.DataFrame({"text": rows, "answer": "he", "label": "a"}).to_csv(
+        folder / "prompts.csv", index=False
+    )
+    (folder / "replies.yaml").write_text(yaml)
+    return folder / "replies.yaml"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("replies")
+    write(folder)
+    return folder
+
+
+def load(folder, *overrides):
+    return load_experiment(folder / "replies.yaml", overrides)
+
+
+@pytest.fixture(scope="module")
+def finished(folder):
+    """The finished run of the experiment."""
+    return run(load(folder), out=folder / "runs", cache_root=folder / "cache", progress=False)
+
+
+@pytest.fixture(scope="module")
+def source(folder, finished):
+    return model_source(load(folder), "cpu", cache_root=folder / "cache")
+
+
+def score(table, share, **row):
+    columns = {"position": f"share:{share}", "split": "test", "metric": "accuracy"} | row
+    found = table
+    for name, value in columns.items():
+        found = found[found[name] == value]
+    return found["value"].item()
+
+
+def test_the_answer_is_decodable_where_it_was_given(finished):
+    """The label is that of the last word: known at the end of a reply, and not before."""
+    site = {"site": "blocks.4.hook_resid_post", "target": "task"}
+    start, middle, end = (score(finished.table, share, **site) for share in ("0", "0.5", "1"))
+    majority = score(finished.table, "1", target="majority")
+    assert end > majority + 0.15
+    assert max(start, middle) < majority + 0.08
+    # A bag of the words that were read by then scores no more.
+    assert score(finished.table, "0.5", target="bag_of_words") < majority + 0.08
+
+
+def test_baselines_read_no_more_than_the_network(source):
+    rows = source.rows
+    for position, share in enumerate((0, 0.5, 1)):
+        texts, replies = rows.texts_at(position), rows.replies_at(position)
+        for row in range(0, len(rows.example), 7):
+            example = rows.dataset.examples[rows.example[row]]
+            prompt = example.text[: example.turns[0][1]]
+            tokens = rows.tokenizer.decode_tokens(example.reply_ids)
+            ends = [
+                end
+                for start, end in tokens.offsets.tolist()
+                if example.text[len(prompt) :][start:end].strip()  # spaces alone do not count
+            ]
+            assert texts[row] == prompt + replies[row]
+            expected = [0, ends[(len(ends) + 1) // 2 - 1], ends[-1]][position]
+            assert len(replies[row]) == expected, share
+    data = rows.data(1, None, rows.splits)[0]
+    assert data.replies.tolist() == rows.replies_at(1).tolist()
+    assert data.texts.tolist() == rows.texts_at(1).tolist()
+
+
+def test_rows_equal_those_of_an_ordinary_pass(folder, source):
+    opened = source.open(lambda one: capture_only(load(folder), cache_root=folder / "cache"))
+    rows, model = source.rows, source.models("task")
+    for position in range(3):
+        for site in rows.selections:
+            X = opened.block(site, position)
+            for row in range(0, len(rows.example), 29):
+                number = row * 3 + position
+                ids = rows.ids[rows.example[row]]
+                _, cache = model.run_with_cache(torch.from_numpy(ids)[None], [site.text])
+                token = rows.plan.positions[rows.plan.offsets[number]]
+                expected = cache[site.text][0, token].numpy()
+                error = np.linalg.norm(X[np.array([row])][0] - expected)
+                assert error <= 1e-5 * np.linalg.norm(expected)
+
+
+def test_samples_of_a_prompt_are_one_group(source):
+    rows = source.rows
+    groups = {one.text[: one.turns[0][1]]: one.group for one in rows.dataset.examples}
+    assert len(set(groups.values())) == len(PROMPTS)
+    assert all(groups[one.text[: one.turns[0][1]]] == one.group for one in rows.dataset.examples)
+    assert not set(rows.groups[rows.splits[0].train]) & set(rows.groups[rows.splits[0].test])
+
+
+def test_all_replies_are_kept_with_the_run(finished, source):
+    lines = [json.loads(line) for line in (finished.folder / REPLIES).read_text().splitlines()]
+    assert len(lines) == 3 * len(PROMPTS)
+    assert [line["prompt"] for line in lines[::3]] == PROMPTS
+    labels = {one.id: one.label for one in source.rows.dataset.examples}
+    assert {line["id"]: line["label"] for line in lines if line["label"]} == labels
+    for line, example in zip(lines, source.rows.dataset.examples, strict=False):
+        assert line["prompt"] + line["reply"] == example.text
+        assert source.rows.tokenizer.decode(line["ids"]) == line["reply"]
+
+
+def test_the_finding_counts_labels(finished, source, snapshot):
+    [finding] = [one for one in source.rows.findings if one.code == "replies"]
+    assert finding.message == snapshot
+    assert finding.message in [one["message"] for one in finished.record["data"]["findings"]]
+
+
+def test_untrained_networks_read_the_finished_texts(folder, finished):
+    captured = capture_only(load(folder), cache_root=folder / "cache")
+    assert captured["task"].store.identity.generated
+    assert not captured["random_weights_0"].store.identity.generated
+    assert captured["random_weights_0"].computed == 0
+
+
+class StoppedError(Exception):
+    pass
+
+
+class Stops:
+    """A watcher that stops a run in a step, at its n-th report."""
+
+    def __init__(self, step, n):
+        self.step, self.n = step, n
+
+    def progress(self, step, _done, _total):
+        self.n -= step == self.step
+        if self.n == 0:
+            raise StoppedError
+
+    def tell(self, message):
+        pass
+
+
+def test_a_killed_run_resumes_with_the_same_replies_and_tables(tmp_path, finished):
+    write(tmp_path)
+    options = {"out": tmp_path / "runs", "cache_root": tmp_path / "cache"}
+    for step, n in (("generate", 2), ("capture", 1), ("probe", 2)):
+        with pytest.raises(StoppedError):
+            run(load(tmp_path), watcher=Stops(step, n), **options)
+    resumed = run(load(tmp_path), watcher=SILENT, **options)
+    assert resumed.folder.name == finished.folder.name
+    for name in (REPLIES, "results.csv", "differences.csv", "test_rows.csv"):
+        assert (resumed.folder / name).read_bytes() == (finished.folder / name).read_bytes()
+
+
+def test_sampling_is_part_of_the_identity(folder, finished):
+    keys = {
+        model_source(load(folder, change), "cpu", cache_root=folder / "cache").identity()[
+            "generated"
+        ]
+        for change in ("name=replies", "capture.generate.seed=2", "capture.generate.top_k=40")
+    }
+    assert len(keys) == 3
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "data.label_of_reply.match=.",
+        "data.label_of_reply.match=QQQ",
+        "tokens.position={between: [QQQ, '']}",
+        "capture.generate.max_new_tokens=256",
+        "data.label_of_reply={equals: answers}",
+        "capture.generate.stop=[' ']",
+    ],
+)
+def test_replies_that_cannot_be_probed_are_refused(folder, tmp_path, refused, override):
+    write(tmp_path)
+    refused(model_source, load(tmp_path, override), "cpu", cache_root=folder / "cache")
+
+
+def test_a_prompt_that_leaves_no_room_is_refused(tmp_path, refused):
+    write(tmp_path, [*PROMPTS, "so " * 250])
+    refused(model_source, load(tmp_path), "cpu", cache_root=tmp_path)
+    kept = model_source(load(tmp_path, "tokens.too_long=skip"), "cpu", cache_root=tmp_path).rows
+    assert len(kept.dataset) == 3 * len(PROMPTS)
+
+
+def test_other_processes_do_not_generate(tmp_path, refused):
+    write(tmp_path)
+    refused(lay_out, load(tmp_path), cache_root=tmp_path)
+
+
+def test_validate_counts_replies_once_they_are_generated(folder, snapshot, monkeypatch, tmp_path):
+    place = "probekit.pipeline.experiment.replies.default_root"
+    monkeypatch.setattr(place, lambda: tmp_path)
+    assert repr(validate(load(folder))) == snapshot
+    monkeypatch.setattr(place, lambda: folder / "cache")
+    [finding] = [one for one in validate(load(folder)).findings if one.code == "replies"]
+    assert "144 replies to 48 prompts" in finding.message
+    assert validate(load(folder)).n_rows == 3 * 144
+
+
+def reply(text, n=0):
+    return Reply(text, (n,), None)
+
+
+@pytest.mark.parametrize(
+    ("rule", "labels"),
+    [
+        ({"match": "yes"}, ["yes", "no", "yes", "no"]),
+        ({"match": "yes", "other": r"\bno\b"}, ["yes", "no", None, None]),
+        ({"equals": "answer"}, ["no", "no", "no", "yes"]),
+        ({"match": r"\w+ ?$", "equals": "answer"}, ["no", "no", "no", "yes"]),
+        ({"match": r"(\w+), ", "equals": "answer"}, [None, None, "no", None]),
+    ],
+    ids=str,
+)
+def test_rules_label_replies(folder, rule, labels):
+    settings = load(folder, f"data.label_of_reply={json.dumps(rule)}").data.label_of_reply
+    texts = [" yes", " no", " yes, no", " he "]
+    assert [label_of(settings, text, {"answer": "he"}) for text in texts] == labels
+
+
+def test_replies_without_text_or_label_are_left_out_and_counted(folder):
+    rule = '{"match": "yes", "other": "no"}'
+    experiment = load(folder, f"data.label_of_reply={rule}")
+    prompts = Dataset("x", tuple(Example(f"p{n}", "x", f"g{n % 2}", f"r{n}") for n in range(4)))
+    texts = [["yes", "yes"], ["no", " "], ["maybe", "no yes"], ["no", "no"]]
+    found = replied(experiment, prompts, [[reply(one) for one in pair] for pair in texts])
+    assert [one.id for one in found.dataset.examples] == [
+        "r0 sample 1", "r0 sample 2", "r1 sample 1", "r3 sample 1", "r3 sample 2",
+    ]  # fmt: skip
+    assert len(found.lines.splitlines()) == 8
+    assert found.finding.message == (
+        "8 replies to 4 prompts (up to 10 tokens, temperature 1, seed 1): 3 no, 2 yes; 1 empty "
+        "left out; 2 without a label left out; 8 ended by max_new_tokens."
+    )
+
+
+def test_equal_prompts_are_one_group(folder):
+    experiment = load(folder)
+    prompts = Dataset("x", tuple(Example("p", "x", f"row {n}", f"row {n}") for n in range(2)))
+    texts = [["longer", "so"], ["it", "is"]]
+    found = replied(experiment, prompts, [[reply(one) for one in pair] for pair in texts])
+    assert set(found.dataset.groups) == {"row 0"}
