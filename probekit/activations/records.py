@@ -71,6 +71,8 @@ class Identity:
         pooling: how the positions of a row are combined.
         shard_rows: maximum number of rows per shard.
         batch_tokens: padded tokens per batch.
+        requests: digest of the files of a serving engine that the rows were read from; "" for rows
+            that the network computed. Left out of the JSON if empty.
     """
 
     weights: str
@@ -89,6 +91,7 @@ class Identity:
     format: int = FORMAT
     shard_rows: int = SHARD_ROWS
     batch_tokens: int = BATCH_TOKENS["cpu"]
+    requests: str = ""
 
     @property
     def key(self) -> str:
@@ -96,13 +99,17 @@ class Identity:
         return digest_json(self.to_json())[:24]
 
     @property
-    def is_half(self) -> bool:
-        """Whether the forward pass computes in half precision."""
-        return self.compute.startswith(("bfloat16", "float16"))
+    def is_compared(self) -> bool:
+        """Whether some rows are compared with a forward pass in float32, to measure their errors.
+
+        They are if the forward pass computes in half precision, or was that of another engine.
+        """
+        return bool(self.requests) or self.compute.startswith(("bfloat16", "float16"))
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields as a plain dictionary."""
-        return asdict(self)
+        content = asdict(self)
+        return content if self.requests else {k: v for k, v in content.items() if k != "requests"}
 
 
 def identify(
@@ -112,6 +119,7 @@ def identify(
     plan: RowPlan,
     dtype: str,
     device: str | None = None,
+    requests: str = "",
 ) -> Identity:
     """Return the identity of a capture: of the rows in `plan` when `model` reads `tokens`.
 
@@ -122,6 +130,7 @@ def identify(
         plan: the example and positions of each row.
         dtype: dtype on disk, a key of `CODES`.
         device: type of the devices that will compute; None for the model's.
+        requests: digest of the files that the rows are read from; "" if the model computes them.
     """
     import torch
 
@@ -152,6 +161,7 @@ def identify(
         capture=PART_VERSIONS["capture"],
         shard_rows=SHARD_ROWS,
         batch_tokens=batch_tokens(device),
+        requests=requests,
     )
 
 
@@ -298,8 +308,9 @@ class Spec:
         """
         stored = self.identity.to_json() | {"layout": self.sizes}
         wanted = expected.identity.to_json() | {"layout": expected.sizes}
-        changed = [name for name in sorted(stored) if stored[name] != wanted[name]]
-        differing = [f"{n}: stored {stored[n]!r}, expected {wanted[n]!r}" for n in changed]
+        names = sorted(stored | wanted)
+        changed = [name for name in names if stored.get(name) != wanted.get(name)]
+        differing = [f"{n}: stored {stored.get(n)!r}, expected {wanted.get(n)!r}" for n in changed]
         if differing:
             raise StoreMismatchError(
                 f"{place} contains activations of another capture:\n  " + "\n  ".join(differing)

@@ -239,7 +239,10 @@ class ModelSource(Source):
         Networks with random weights follow from it and from the settings, so they are not built.
         """
         rows, dtype = self.rows, self.experiment.capture.dtype
-        identity = identify(self.models(TASK), rows.tokenizer.digest, rows.ids, rows.plan, dtype)
+        read_from = "" if rows.requests is None else rows.requests.digest
+        identity = identify(
+            self.models(TASK), rows.tokenizer.digest, rows.ids, rows.plan, dtype, requests=read_from
+        )
         return identity.to_json()
 
     def open(self, capture: Capture) -> ModelSource:
