@@ -84,7 +84,7 @@ class Work:
     requests: Requests | None = None
 
     @classmethod
-    def begin(
+    def begin(  # noqa: PLR0913  # one call, whose options have defaults
         cls,
         model: Network,
         tokenizer: str,

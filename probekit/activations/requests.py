@@ -92,12 +92,12 @@ class Part:
     def tokens(self) -> range:
         """Indices of the tokens with hidden states; empty if it is unknown which ones they are.
 
-        The last token of a request may lack them: it was sampled, and no pass has read it.
+        With fewer states than ids and without `start`, the first tokens may be missing, which were
+        in a cache, or the last one, which was sampled and never read.
         """
-        start = self.start
-        if start is None:
-            start = 0 if self.n_states >= len(self.ids) - 1 else len(self.ids)
-        return range(start, max(start, min(start + self.n_states, len(self.ids))))
+        is_known = self.start is not None or self.n_states >= len(self.ids)
+        start = self.start or 0
+        return range(start, min(start + self.n_states, len(self.ids)) if is_known else start)
 
     def states(self, layer: str, positions: IntArray) -> Tensor:
         """Return the hidden states of tokens in float32, shape [position d_model].
@@ -227,8 +227,8 @@ class Requests:
                 f"{part.place} has hidden states for {request.n_states or part.n_states} of its "
                 f"{len(request.ids):,} tokens. An engine computes none for tokens in its prefix "
                 "cache: turn it off (vLLM: `enable_prefix_caching=False`) and write the requests "
-                "again. Or store the index of the first token with hidden states as `start`, and "
-                "probe later tokens."
+                "again. If other tokens are missing, store the index of the first token with "
+                "hidden states as `start`."
             )
         for request in self.all:
             place, theirs = request.parts[0].place, request.ids
@@ -411,7 +411,7 @@ def _joined(name: str, parts: Sequence[Part]) -> Iterator[Request]:
         ids = np.concatenate([part.ids for part in chunks])
         yield Request(ids, tuple(replace(part, ids=ids) for part in chunks))
         return
-    whole = [part for part in parts if len(part.tokens) >= len(part.ids) - 1 or part.start is None]
+    whole = [part for part in parts if len(part.tokens) == len(part.ids) or part.start is None]
     for part in whole:
         yield Request(part.ids, (part,))
     others = sorted((part for part in parts if part not in whole), key=lambda one: one.start or 0)

@@ -220,8 +220,9 @@ def one_name(site: str) -> str:
     ('blocks.3.hook_resid_post', 'blocks.4.hook_mlp_out')
     """
     layer = layer_of(site)
-    is_before = bool(layer) and component_of(site) == "resid_pre"
-    return f"blocks.{layer - 1}.hook_resid_post" if is_before else site
+    if not layer or component_of(site) != "resid_pre":
+        return site
+    return f"blocks.{layer - 1}.hook_resid_post"
 
 
 def jobs_in(files: Files) -> dict[str, Job]:
