@@ -61,7 +61,7 @@ _WRITE_AGAIN = "The file may be truncated, or still being written: let the engin
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
+class RequestPart:
     """Hidden states of consecutive tokens of a request, in one file.
 
     Attributes:
@@ -140,7 +140,7 @@ class Request:
     """A request: the ids of its tokens, and the parts with their hidden states in order."""
 
     ids: IntArray
-    parts: tuple[Part, ...]
+    parts: tuple[RequestPart, ...]
 
     @cached_property
     def key(self) -> bytes:
@@ -380,7 +380,7 @@ def read_requests(folder: Path) -> Requests:
             "the engine writes hidden states."
         )
     parts = [part for path in paths for part in _parts_of(path, folder)]
-    groups = defaultdict[tuple[str, bytes], list[Part]](list)
+    groups = defaultdict[tuple[str, bytes], list[RequestPart]](list)
     for part in parts:
         is_chunk = part.start is not None and part.n_states == len(part.ids)
         if is_chunk and part.start and not part.name:
@@ -396,7 +396,7 @@ def read_requests(folder: Path) -> Requests:
     return Requests(folder, tuple(order))
 
 
-def _joined(name: str, parts: Sequence[Part]) -> Iterator[Request]:
+def _joined(name: str, parts: Sequence[RequestPart]) -> Iterator[Request]:
     """Yield the requests of parts with a common name, or, without it, with the same ids."""
     if name:  # the chunks of one request
         chunks = sorted(parts, key=lambda part: part.start or 0)
@@ -419,13 +419,13 @@ def _joined(name: str, parts: Sequence[Part]) -> Iterator[Request]:
         yield Request(others[0].ids, tuple(others))
 
 
-def _check_chunks(parts: Sequence[Part]) -> None:
+def _check_chunks(parts: Sequence[RequestPart]) -> None:
     """Check that parts of a request of one name state where they begin.
 
     Raises:
         DataError: two parts have the same name and other ids, and do not state it.
     """
-    first = dict[str, Part]()
+    first = dict[str, RequestPart]()
     for part in parts:
         if part.name and part.start is None:
             other = first.setdefault(part.name, part)
@@ -439,7 +439,7 @@ def _check_chunks(parts: Sequence[Part]) -> None:
                 )
 
 
-def _parts_of(path: Path, folder: Path) -> Iterator[Part]:
+def _parts_of(path: Path, folder: Path) -> Iterator[RequestPart]:
     """Yield the requests, or parts of requests, in a file.
 
     Raises:
@@ -450,7 +450,8 @@ def _parts_of(path: Path, folder: Path) -> Iterator[Part]:
         metadata = file.metadata() or {}
         stated = {_ROLE_OF[name]: text for name, text in metadata.items() if name in _ROLE_OF}
         keys: dict[str, dict[str, dict[str | None, str]]] = {}  # by request, role and layer
-        for key in file.keys():  # noqa: SIM118  # it is not a mapping
+        names = sorted(file.keys())  # it is not a mapping
+        for key in names:
             match = _KEY.fullmatch(key)
             if match is not None:
                 of_request = keys.setdefault(match["request"] or "", {})
@@ -461,7 +462,7 @@ def _parts_of(path: Path, folder: Path) -> Iterator[Part]:
                 f"{role}: {' or '.join(ROLES[role])}" for role in ("ids", "states")
             )
             raise DataError(
-                f"{path} has no request, but the tensors {', '.join(sorted(file.keys())[:5])}. "  # noqa: SIM118
+                f"{path} has no request, but the tensors {', '.join(names[:5])}. "
                 f"Name those of a request {accepted}."
             )
         for name, found in sorted(complete.items()):
@@ -503,7 +504,7 @@ def _parts_of(path: Path, folder: Path) -> Iterator[Part]:
                     f"{path} has hidden states of {n_states:,} tokens, but {len(ids):,} ids. "
                     "Write the ids of all tokens, or those of the prompt as `prompt_token_ids`."
                 )
-            yield Part(
+            yield RequestPart(
                 path=place,
                 place=f"{path}: {name}" if name else str(path),
                 state=state_of(place),

@@ -217,7 +217,7 @@ FAULTS = {
     "no ids": [{"hidden_states": states_of([1, 2])}],
     "more states than ids": [request([1, 2]) | {"hidden_states": states_of([1, 2, 3])}],
     "another shape": [request([1, 2]) | {"hidden_states": torch.zeros(2, 1, 1, 1)}],
-    "whole numbers": [request([1, 2]) | {"hidden_states": torch.zeros(2, 2, 5).long()}],
+    "integers": [request([1, 2]) | {"hidden_states": torch.zeros(2, 2, 5).long()}],
     "a chunk without a name": unnamed_chunk(),
     "a gap between chunks": gap(),
     "NaN": [request(ids) | {"hidden_states": states_of(ids) / (ids[:, None, None] != 9)}

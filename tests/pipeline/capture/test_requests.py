@@ -43,7 +43,7 @@ def test_a_run_on_our_own_activations_has_the_same_tables(planted, own, requests
         path = f"{name}.csv"
         assert (read.folder / path).read_bytes() == (captured.folder / path).read_bytes()
     of_own, of_read = (run.record["digests"]["activations (task)"] for run in (captured, read))
-    assert of_own != of_read  # the store says where its rows come from
+    assert of_own != of_read  # by the digest of the files
     assert read.record["caches"] != captured.record["caches"]
     findings = {one["code"]: one["message"] for one in read.record["data"]["findings"]}
     assert findings["requests"].startswith("96 distinct texts of 96 requests in 96 files; not used")
