@@ -670,8 +670,8 @@ class SavedProbe:
         A StandardScaler before it, in a Pipeline, is folded into the weights.
 
         Args:
-            classifier: the model, or the path of a .skops file, of which only linear models,
-                scalers, pipelines and arrays are read. Pickles are never read.
+            classifier: the model, or the path of a .skops file that contains nothing but linear
+                models, scalers, pipelines and arrays. Pickles are never read.
             site: name of the site.
             model: name or folder of the model whose activations it reads.
             facts: other arguments of `from_arrays`.

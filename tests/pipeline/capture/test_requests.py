@@ -2,10 +2,13 @@
 
 import pytest
 import torch
+from safetensors.torch import save_file
+from transformers import GPT2LMHeadModel
 
 from probekit.activations.store import ActivationStore
 from probekit.errors import ProbekitError
 from probekit.files import Disk
+from probekit.model.weights.sources import MINI
 from probekit.pipeline.capture.captures import capture_only
 from probekit.pipeline.experiment.prepare import prepare
 from tests.activations.captures import files
@@ -187,3 +190,22 @@ def test_workers_read_requests_too(planted, requests, tmp_path):
     experiment = load(planted, requests)
     shared = capture_only(experiment, cache_root=tmp_path / "shared", crew=crew)["task"].store
     assert files(shared.folder) == files(alone.folder)
+
+
+def test_hidden_states_of_transformers_are_read(planted, tmp_path):
+    """Its last hidden states come after the final norm, which is no site: it is left out."""
+    model = GPT2LMHeadModel.from_pretrained(MINI, dtype=torch.float32).eval()
+    folder, experiment = tmp_path / "transformers", planted.load(*QUICK)
+    folder.mkdir()
+    for number, ids in enumerate({ids.tobytes(): ids for ids in prepare(experiment).ids}.values()):
+        tokens = torch.from_numpy(ids)
+        with torch.no_grad():
+            states = model(tokens[None], output_hidden_states=True).hidden_states
+        tensors = {f"hidden_states.{n}": one.contiguous() for n, one in enumerate(states)}
+        save_file({"input_ids": tokens} | tensors, folder / f"{number}.safetensors")
+    read = imported(planted, tmp_path, folder)
+    assert set(read.sites) == set(QUICK_SITES)
+    assert max(read.errors().values()) < 1e-5
+    last = f"blocks.{model.config.n_layer - 1}.hook_resid_post"
+    message = refusal(planted, tmp_path, folder, f"capture.sites=[{last}]")
+    assert f"no layer in {folder} is {last}:" in message
