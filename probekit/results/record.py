@@ -76,8 +76,9 @@ class ModelFacts(RecordPart):
 
     Each file of the network was compared with a digest; `compared_with` names the digest's source.
     The sizes are None if the activations were given, so that the network is unknown. If its forward
-    pass was in half precision, `relative_errors` has the median error of some rows at each probed
-    site, compared with a pass in float32.
+    pass was in half precision, or that of a serving engine, `relative_errors` has the median error
+    of some rows at each probed site, compared with a pass in float32; `verified` has what hidden
+    states of an engine were verified as, by site.
     """
 
     source: str
@@ -89,6 +90,7 @@ class ModelFacts(RecordPart):
     parameters: int | None = None
     compared_with: dict[str, str] = {}
     relative_errors: dict[str, float] | None = None
+    verified: dict[str, str] | None = None
 
 
 class ExampleRecord(RecordPart):

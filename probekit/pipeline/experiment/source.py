@@ -20,6 +20,7 @@ from torch import Tensor
 
 from probekit.activations.given.given import GivenSite
 from probekit.activations.records import FloatArray, identify
+from probekit.analysis.identify import VERIFIED
 from probekit.data.positions import IntArray
 from probekit.experiment.activations import AnyExperiment
 from probekit.experiment.schema import Experiment
@@ -201,6 +202,9 @@ class ModelSource(Source):
     def described(self) -> dict[str, Any]:
         """Return sizes and file checks of the model, digests, the first random seed, and caches."""
         model, captured = self.models(TASK), self.captured
+        # A store has rows of another engine only of sites that they were verified as.
+        is_read = bool(captured[TASK].store.identity.requests)
+        verified = {site: f"{VERIFIED} {site}" for site in self.rows.sites} if is_read else None
         sizes = ("n_layers", "n_heads", "d_model", "d_vocab", "n_ctx")
         facts = ModelFacts(
             source=self.experiment.model.name,
@@ -208,6 +212,7 @@ class ModelSource(Source):
             parameters=sum(parameter.numel() for parameter in model.parameters()),
             compared_with=checks_of_files(self.experiment),
             relative_errors=captured[TASK].store.errors(self.rows.sites) or None,
+            verified=verified,
         )
         # The `root` of a capture is a digest of its rows, not a folder.
         digests = {

@@ -333,7 +333,10 @@ def _measured(record: RunRecord, config: str) -> page.PageSection:
     errors = record.model.relative_errors or {}
     facts = {
         "Run": {"run": record.run, "key": record.key, "created": record.created},
-        "Model": record.model.model_dump(exclude_none=True, exclude={"relative_errors"}),
+        "Model": record.model.model_dump(
+            exclude_none=True, exclude={"relative_errors", "verified"}
+        ),
+        "Hidden states of the serving engine": record.model.verified or {},
         "Median error relative to float32": {n: percent(x, 2) for n, x in errors.items()},
         "Versions": record.versions,
         "Digests": record.digests,
