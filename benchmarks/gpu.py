@@ -42,7 +42,7 @@ from probekit.data.positions import RowPlan
 from probekit.experiment.model import dtype_on
 from probekit.lazy_rows import LazyRows
 from probekit.model.families.gpt2 import GPT2Config
-from probekit.model.families.table import in_float32, random_network
+from probekit.model.families.table import in_dtype, random_network
 from probekit.probes.arrays import Codes
 from probekit.probes.kinds.ridge import ridge_path
 from probekit.probes.solve.descent import StoppingRule
@@ -78,7 +78,7 @@ def captures(device: str, *, small: bool) -> Iterator[str]:
     def ours(*, exact: bool = False) -> float:
         with tempfile.TemporaryDirectory(dir=".") as name:
             folder, start = Path(name), time.perf_counter()
-            reference = (lambda: in_float32(model)) if exact else None
+            reference = (lambda: in_dtype(model, torch.float32)) if exact else None
             work = capture.Work.begin(
                 model, "", tokens, plan, sites, root=folder, dtype=dtype, exact=reference
             )

@@ -17,6 +17,7 @@ Models:
     GPT2Config         sizes and switches of a GPT-2
     load_model         pretrained network of any family
     verify_model       compare a checkpoint with transformers, tensor by tensor
+    identify           which tensor of a network activations of another library are
     from_transformers  network that shares the tensors of a model of transformers
     Tokenizer          tokenizer of a model, with the characters of each token
     TokenBatch         token ids of several texts, with their mask
@@ -53,6 +54,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     __version__: str
     from probekit.activations.store import ActivationStore as ActivationStore
+    from probekit.analysis.identify import identify as identify
     from probekit.analysis.verification import verify_model as verify_model
     from probekit.experiment.schema import Experiment as Experiment
     from probekit.interventions.causes import CauseData as CauseData

@@ -13,7 +13,7 @@ from probekit.activations.store import ActivationStore
 from probekit.activations.upkeep import copy_cache, remove_cache
 from probekit.errors import DeviceLostError, OutOfMemoryError
 from probekit.model.families.gpt2 import GPT2
-from probekit.model.families.table import in_float32, load_model
+from probekit.model.families.table import in_dtype, load_model
 from tests.activations.captures import SITES, files, last_and_mean, make_tokens, run
 from tests.fake_gpus import Stream, fake_gpus
 from tests.model.reference import TINY
@@ -160,7 +160,7 @@ def test_errors_of_half_precision_are_measured_and_kept_with_the_cache(
 
 def test_a_network_in_memory_is_compared_with_its_weights_in_float32(model):
     half = GPT2(TINY, seed=1).requires_grad_(False).bfloat16()
-    exact, tokens = in_float32(half), torch.tensor([[3, 1, 4, 1, 5]])
+    exact, tokens = in_dtype(half, torch.float32), torch.tensor([[3, 1, 4, 1, 5]])
     assert exact.dtype == torch.float32
     widened = {name: weight.float() for name, weight in half.state_dict().items()}
     model.load_state_dict(widened)

@@ -230,14 +230,14 @@ def random_network(
     return network.requires_grad_(False).read_when_needed(readers, device)
 
 
-def in_float32(network: Network) -> Network:
-    """Return a network in float32 with the weights of another one, each converted when needed."""
+def in_dtype(network: Network, dtype: torch.dtype) -> Network:
+    """Return a network in a dtype with the weights of another one, each converted when needed."""
     readers = {
-        name: lambda name=name: network.get_parameter(name).detach().float()
+        name: lambda name=name: network.get_parameter(name).detach().to(dtype)
         for name in network.state_dict()
     }
-    exact = network_class(network.config)(network.config, seed=None).requires_grad_(False)
-    return exact.read_when_needed(readers, str(network.device))
+    converted = network_class(network.config)(network.config, seed=None).requires_grad_(False)
+    return converted.read_when_needed(readers, str(network.device))
 
 
 def zero_network(config: ModelConfig, dtype: torch.dtype) -> Network:

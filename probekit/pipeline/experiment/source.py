@@ -27,7 +27,7 @@ from probekit.experiment.schema import Experiment
 from probekit.lazy_rows import LOADED_BYTES, LazyRows
 from probekit.memory import fits_in_memory
 from probekit.model.config import count_parameters
-from probekit.model.families.table import config_of, in_float32, load_model, random_network
+from probekit.model.families.table import config_of, in_dtype, load_model, random_network
 from probekit.model.network import Network
 from probekit.model.passes.taps import Tap
 from probekit.model.sites.catalogue import describe, layer_of
@@ -72,7 +72,7 @@ def target_network(
     """
     given = experiment.model.in_memory
     if target == TASK and given is not None:
-        return cast(Network, given) if dtype is None else in_float32(given)
+        return cast(Network, given) if dtype is None else in_dtype(given, dtype)
     dtype = dtype or getattr(torch, experiment.model.dtype)
     config = network_config(experiment)
     device = device if given is None else given.devices

@@ -1,0 +1,619 @@
+"""Identification of activations of other libraries: which tensor of a network an array is.
+
+A few rows are computed again from their tokens and compared with every tensor of the same width.
+Differences are measured in standard deviations of a feature over the rows, so that the few huge
+features that all layers of a deep network share do not hide which layer it is. The error that the
+precision of an array explains is measured too: by a second pass in that precision, which also
+rounds the residual stream as other libraries do.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property, partial
+from itertools import product
+from math import inf, prod
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from probekit.amounts import counted
+from probekit.errors import ConfigError, DataError
+from probekit.model.families.table import in_dtype, load_model
+from probekit.model.layers.modules import Norm
+from probekit.model.network import Network
+from probekit.model.passes.context import select_positions
+from probekit.model.passes.inputs import pad
+from probekit.model.passes.taps import Tap
+from probekit.model.sites.catalogue import component_of, general_name, layer_of
+from probekit.model.text.tokenizer import Tokenizer
+
+VERIFIED, DIFFERS, UNVERIFIED = "verified as", "differs", "unverified"
+FINAL_NORM = "after the final norm"
+# An array is a tensor if its error, that of its worst row and that of its worst feature are at most
+# this many times those of a pass in its precision. Two passes that round independently differ by a
+# factor of up to 2; another tensor by a factor of 10 or more.
+FACTOR = 4.0
+CLEARER = 2.0  # the error of every other tensor is at least this many times larger
+FEWEST_ROWS = 4
+_SAME = 1.25  # tensors whose errors differ by less cannot be told apart: equal by construction
+_SMALLEST = 1e-5  # error that float32 explains even where its own pass has none
+_TOKENS = 2048  # of a pass, unless a text is longer
+_SHIFTS = (-1, 0, 1)  # positions relative to that of a row
+_NORMS = ("ln1", "ln1_post", "ln2", "ln2_post")  # in the order of their modules
+_BEFORE_NORM = {"ln1_post": "hook_attn_out", "ln2_post": "hook_mlp_out"}
+_SCALES = [f"blocks.{{l}}.{norm}.hook_scale" for norm in _BEFORE_NORM]
+_STREAM, _PARTS = ("resid_pre", "resid_mid", "resid_post"), ("attn_out", "mlp_out")
+_DEFECTS = {  # by the components of the name and of the tensor
+    **dict.fromkeys(product(_STREAM, _PARTS), "one residual connection is missing"),
+    ("resid_post", "resid_mid"): "the output of the MLP is not added",
+    ("resid_mid", "resid_pre"): "the output of attention is not added",
+    ("resid_mid", "resid_post"): "the output of the MLP is added already",
+    ("resid_pre", "resid_mid"): "the output of attention is added already",
+}
+
+
+@dataclass(frozen=True)
+class Identified:
+    """What the activations under one name are.
+
+    Attributes:
+        name: the given name.
+        site: the tensor: a site such as `blocks.12.hook_mlp_out`, or words such as "after the final
+            norm"; "" if none fits.
+        sentence: what they are, what is wrong with them, and how certain it is.
+        label: `verified as SITE`; `differs` if they are another tensor than the name says, or none;
+            `unverified` if the rows do not decide.
+        error: root mean square difference from `site`, or from the nearest tensor, in standard
+            deviations of each feature over the rows.
+        expected: the error that the precision of the activations explains.
+        runner_up: the nearest other tensor; "" if there is none.
+        runner_up_error: its error.
+    """
+
+    name: str
+    site: str
+    sentence: str
+    label: str
+    error: float
+    expected: float
+    runner_up: str
+    runner_up_error: float
+
+
+class _Reading(NamedTuple):
+    """Token ids of the drawn rows, the position of each, and how they differ from the given."""
+
+    ids: list[list[int]]
+    at: list[int]
+    change: str = ""
+
+
+class _Stack(NamedTuple):
+    """Tensors of one width by name, shape [n_tensors n_rows n_features]."""
+
+    names: list[str]
+    rows: Tensor
+
+
+@torch.inference_mode()
+def identify(
+    arrays: Mapping[str, Any],
+    tokens: Sequence[Sequence[int]] | Sequence[str],
+    model: Network | str | Path,
+    *,
+    positions: int | Sequence[int] = -1,
+    n_rows: int = 32,
+    seed: int = 0,
+) -> dict[str, Identified]:
+    """Return which tensor of a network each array of activations is.
+
+    Up to `n_rows` rows are computed again, in float32, and compared with each site of the same
+    width, with the outputs of norms, and with sums of sublayers. If none fits, they are compared at
+    the neighbouring positions, with and without a beginning-of-text token, with heads or rows in
+    another order, and times a constant; a tensor that fits only so `differs`.
+
+    A name that is a site must be that site. `layer_3` must be the residual stream before or after
+    block 3. Any other name is verified as the tensor that it is.
+
+    Args:
+        arrays: mapping from names to arrays of shape (n_rows, n_features) or (n_rows, n_heads,
+            d_head), NumPy or torch, of any floating-point type.
+        tokens: token ids of each row as the other library read them, beginning-of-text included if
+            it had one; or the text of each row, for a model given by name.
+        model: a network, or the name or folder of one.
+        positions: index of the token of each row, or one for all; -1 is the last.
+        n_rows: largest number of rows that are compared.
+        seed: seed of the draw.
+
+    Raises:
+        ConfigError: there are texts but no tokenizer.
+        DataError: arrays and tokens have different numbers of rows, no tensor has the width of an
+            array, a number is not finite, or a position or an id does not exist.
+
+    >>> model = load_model("mini")
+    >>> texts = ["The keys to the cabinet", "A letter from the editors", "Two dogs", "It rained"]
+    >>> ids = [Tokenizer.from_pretrained("mini").encode(text, bos=False).ids for text in texts]
+    >>> sites = [("mlp_out", 2)]
+    >>> caches = [model.run_with_cache(torch.tensor(one[None]), sites)[1] for one in ids]
+    >>> rows = [cache["mlp_out", 2][0, -1] for cache in caches]
+    >>> found = identify({"blocks.2.hook_resid_post": torch.stack(rows)}, texts, "mini")
+    >>> found["blocks.2.hook_resid_post"].sentence.partition(";")[0]
+    'blocks.2.hook_mlp_out, not hook_resid_post: one residual connection is missing'
+    """
+    network = model if isinstance(model, Network) else load_model(model)
+    n = len(tokens)
+    drawn = np.sort(np.random.default_rng(seed).permutation(n)[:n_rows])
+    given = {str(name): _drawn(str(name), values, n, drawn) for name, values in arrays.items()}
+    at = np.broadcast_to(np.asarray(positions), (n,))[drawn].tolist()
+    found: dict[str, Identified] = {}
+    for reading in _readings([tokens[row] for row in drawn], at, model):
+        tensors = _Tensors(network, reading, {rows.shape[1] for rows in given.values()})
+        results = {name: _identified(name, rows, tensors) for name, rows in given.items()}
+        found = max((found, results), key=_n_verified)
+        if _n_verified(found) == len(given):
+            break
+    return found
+
+
+def _n_verified(found: Mapping[str, Identified]) -> int:
+    return sum(one.label.startswith(VERIFIED) for one in found.values()) if found else -1
+
+
+def _drawn(name: str, values: Any, n: int, drawn: NDArray[np.int64]) -> Tensor:
+    """Return the drawn rows of an array as float32, shape [n_rows n_features]."""
+    if len(values) != n:
+        raise DataError(
+            f"{name} has {counted(len(values), 'row')}, but there are tokens of {n:,}. Give the "
+            "tokens of each row."
+        )
+    rows = values[torch.from_numpy(drawn)] if isinstance(values, Tensor) else values[drawn]
+    rows = torch.as_tensor(rows).detach().to("cpu", torch.float32).flatten(1)
+    if not bool(rows.isfinite().all()):
+        raise DataError(f"{name} contains numbers that are NaN or infinite. Compute it again.")
+    return rows
+
+
+def _readings(
+    rows: Sequence[Any], at: Sequence[int], model: Network | str | Path
+) -> Iterator[_Reading]:
+    """Yield the token ids and positions of rows; those of texts without BOS, then with it.
+
+    Raises:
+        ConfigError: there are texts but no tokenizer.
+        DataError: a position does not exist.
+    """
+    ids = [[] if isinstance(row, str) else [int(token) for token in row] for row in rows]
+    texts = [row for row in rows if isinstance(row, str)]
+    encoded = [ids]
+    if texts:
+        if isinstance(model, Network):
+            raise ConfigError(
+                "Texts need the tokenizer of a model. Give the name or folder of the model, or the "
+                "token ids of each row."
+            )
+        tokenizer = Tokenizer.from_pretrained(model)
+        encoded = [[tokenizer.encode(text, bos=False).ids.tolist() for text in texts]]
+        with suppress(ConfigError):  # a vocabulary without BOS
+            encoded.append([[tokenizer.bos_id, *row] for row in encoded[0]])
+    for n_bos, of_rows in enumerate(encoded):
+        places = []
+        for row, (tokens, place) in enumerate(zip(of_rows, at, strict=True)):
+            # Positions in a text do not count BOS.
+            index = place + (len(tokens) if place < 0 else n_bos)
+            if not 0 <= index < len(tokens):
+                raise DataError(
+                    f"Row {row} has no token at position {place}: it has "
+                    f"{counted(len(tokens), 'token')}."
+                )
+            places.append(index)
+        yield _Reading(of_rows, places, " with BOS" if n_bos else "")
+
+
+class _Tensors:
+    """The tensors of a network at some positions of texts, by name, computed when needed.
+
+    Args:
+        network: the network.
+        reading: token ids and positions of the rows.
+        widths: number of features of the tensors that are kept.
+    """
+
+    def __init__(self, network: Network, reading: _Reading, widths: set[int]) -> None:
+        self.network, self.reading, self.widths = network, reading, widths
+        self._exact = in_dtype(network, torch.promote_types(network.dtype, torch.float32))
+        self._rounded: dict[torch.dtype, dict[int, _Stack]] = {}
+
+    @cached_property
+    def exact(self) -> dict[int, _Stack]:
+        """The tensors of all rows by width."""
+        (found,) = self._computed(self.reading, (0,))
+        return found
+
+    def expected(self, width: int, dtype: torch.dtype) -> Tensor:
+        """Return the errors of the tensors of a width in a pass in a dtype; see `_errors`.
+
+        The pass rounds the residual stream to the dtype too or, for float32, to 16 binary digits,
+        so that its error is that of other libraries, which sum in another order. Where it
+        overflows, the error is that of rounding the tensor.
+        """
+        if dtype not in self._rounded:
+            (self._rounded[dtype],) = self._computed(self.reading, (0,), dtype)
+        exact, rounded = self.exact[width].rows, self._rounded[dtype][width].rows
+        rounded = torch.where(rounded.isfinite(), rounded, _rounded(exact, dtype).nan_to_num())
+        return _errors(rounded, exact).clamp(min=_SMALLEST)
+
+    @cached_property
+    def elsewhere(self) -> list[tuple[str, dict[int, _Stack], Tensor]]:
+        """Tensors of other readings of the rows: what differs, tensors, and rows that have them."""
+        found = []
+        for reading in self._other_readings():
+            ends = torch.tensor([len(ids) for ids in reading.ids])
+            for shift, of_shift in zip(_SHIFTS, self._computed(reading, _SHIFTS), strict=True):
+                place = torch.tensor(reading.at) + shift
+                exists = (place >= 0) & (place < ends)
+                moved = f"one position {'earlier' if shift < 0 else 'later'} than stated"
+                change = ", ".join(filter(None, (reading.change, moved if shift else "")))
+                if change and 2 * int(exists.sum()) >= len(exists):
+                    found.append((change, of_shift, exists))
+        return found
+
+    def _other_readings(self) -> Iterator[_Reading]:
+        """Yield the rows as they are, without their first token if it is BOS, and with BOS."""
+        ids, at = self.reading.ids, self.reading.at
+        yield _Reading(ids, at)
+        bos, first = self.network.config.bos_token_id, {row[0] for row in ids}
+        if len(first) == 1 and min(map(len, ids)) > 1 and (len(ids) > 1 or first == {bos}):
+            yield _Reading(
+                [row[1:] for row in ids],
+                [place - 1 for place in at],
+                "BOS missing: computed without the first token, positions are shifted by one",
+            )
+        if isinstance(bos, int) and max(map(len, ids)) < self.network.config.n_ctx:
+            yield _Reading(
+                [[bos, *row] for row in ids],
+                [place + 1 for place in at],
+                "BOS added: computed with a token before the text, positions are shifted by one",
+            )
+
+    def _computed(
+        self, reading: _Reading, shifts: Sequence[int], dtype: torch.dtype | None = None
+    ) -> Iterator[dict[int, _Stack]]:
+        """Yield the tensors by width for each shift of the positions.
+
+        Values at positions outside a text are those of another position.
+        """
+        network = self._exact
+        if dtype not in (None, torch.float32):
+            network = in_dtype(self.network, dtype)
+        shapes = self.shapes
+        names = [site for site in network.sites if general_name(site) in shapes]
+        in_stream = {row.name for row in network.sites.rows if row.in_stream and dtype is not None}
+        places = torch.tensor(reading.at)[:, None] + torch.tensor(shifts)
+        ends = (places.amax(1) + 1).clamp(min=1)  # later tokens change nothing
+        order = ends.argsort()
+        kept: dict[str, list[Tensor]] = {site: [] for site in names}
+
+        def keep(at: Tensor, site: str, value: Tensor) -> Tensor:
+            """Keep a tensor at some positions; return it, rounded if it is part of the stream."""
+            general = general_name(site)
+            if general in in_stream:
+                value = _rounded(value, dtype)
+            if general in shapes:
+                kept[site].append(select_positions(value, at.to(value.device)).flatten(2).cpu())
+            return value
+
+        passes: list[tuple[Tensor, Tensor, Tap, None]] = []
+        for batch in torch.split(order, max(1, _TOKENS // int(ends.max()))):
+            texts = [np.array(reading.ids[row][: ends[row]]) for row in batch]
+            ids, mask = pad(texts, "right")
+            at = places[batch].clamp(0, ids.shape[1] - 1)
+            passes.append((ids, mask, partial(keep, at), None))
+        requested = [site for site in network.sites if general_name(site) in {*shapes, *in_stream}]
+        if names:
+            list(network.run_together(passes, requested))
+        values = {site: torch.cat(parts)[order.argsort()].float() for site, parts in kept.items()}
+        found: dict[str, Tensor] = {}
+        for site, value in values.items():
+            shape = shapes[general_name(site)]
+            if prod(shape) in self.widths:
+                found[site] = value
+            if len(shape) == 2 and shape[1] in self.widths:
+                axis = network.sites.describe(site).axes[2].removeprefix("n_").removesuffix("s")
+                heads = value.reshape(*value.shape[:2], *shape).unbind(2)
+                found |= {f"{site}[{axis}={head}]": one for head, one in enumerate(heads)}
+        if network.config.d_model in self.widths:
+            found |= self._outside(values)
+        for index in range(len(shifts)):
+            stacks: dict[int, _Stack] = {}
+            for width in self.widths:
+                names = [name for name, value in found.items() if value.shape[2] == width]
+                if names:
+                    rows = torch.stack([found[name][:, index] for name in names])
+                    stacks[width] = _Stack(names, rows if dtype is None else _rounded(rows, dtype))
+            yield stacks
+
+    def _outside(self, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return tensors that are no sites, but that other libraries return: norms and sums.
+
+        Args:
+            values: rows of the sites, shape [n_rows n_shifts n_features].
+        """
+        network, config, found = self.network, self.network.config, dict[str, Tensor]()
+        # The modules of norms, and their sites: both in the order of the forward pass.
+        inside = [one for one in config.components if one.in_block and one.axes == ("d_model",)]
+        norms = [norm for norm in _NORMS if f"blocks.0.{norm}.hook_normalized" in values]
+        for layer in range(config.n_layers):
+            block = f"blocks.{layer}."
+            with network.weights_of(block[:-1]):
+                for norm, component in zip(norms, inside, strict=True):
+                    module = cast(Norm, network.get_submodule(component.module.format(l=layer)))
+                    normalized = values[f"{block}{norm}.hook_normalized"]
+                    after = normalized * module.gain.cpu().float()
+                    if module.bias is not None:
+                        after += module.bias.cpu().float()
+                    found[f"{block}{norm} after gain and bias"] = after
+                    if norm in _BEFORE_NORM:
+                        before = normalized * values[f"{block}{norm}.hook_scale"]
+                        found[f"{block}{_BEFORE_NORM[norm]} before its norm"] = before
+            attn, mlp, resid = (values[f"{block}hook_{one}"] for one in (*_PARTS, "resid_pre"))
+            found[f"{block}hook_attn_out + hook_mlp_out"] = attn + mlp
+            found[f"{block}hook_resid_pre + hook_mlp_out"] = resid + mlp
+            found[f"{block}hook_resid_pre + hook_attn_out"] = resid + attn
+        last = values[f"blocks.{config.n_layers - 1}.hook_resid_post"]
+        return found | {FINAL_NORM: network.final_norm(last).cpu().float()}
+
+    @cached_property
+    def shapes(self) -> dict[str, list[int]]:
+        """Return the shape of a row at each site that is computed, by its name with `{l}`."""
+        sizes, shapes = self.network.axis_sizes, dict[str, list[int]]()
+        is_stream = self.network.config.d_model in self.widths
+        for row in self.network.sites.rows:
+            if row.axes[1] != "pos":  # patterns and scores
+                continue
+            shape = [sizes[axis] for axis in row.axes[2:]]
+            is_head = shape[-1] in self.widths and not row.on_request
+            # The scale of a norm after a sublayer gives the output of the sublayer.
+            is_scale = is_stream and row.name in _SCALES
+            if prod(shape) in self.widths or is_head or is_scale:
+                shapes[row.name] = shape
+        return shapes
+
+
+def _rounded(value: Tensor, dtype: torch.dtype | None) -> Tensor:
+    """Return a tensor rounded to half precision or, for float32, to 16 binary digits."""
+    if dtype != torch.float32:
+        return value.to(dtype).to(value.dtype)
+    split = value * 257
+    return split - (split - value)
+
+
+def _errors(given: Tensor, rows: Tensor) -> Tensor:
+    """Return the errors of arrays from tensors: of all numbers, the worst row, the worst feature.
+
+    An error is the root mean square of differences in units of the standard deviation of a feature
+    over the rows. The unit is at least a hundredth of the mean of the feature and a thousandth of
+    the median unit: features that hardly vary decide nothing.
+
+    Args:
+        given: the arrays, shape [n_tensors n_rows n_features], or one array for all tensors.
+        rows: the tensors, shape [n_tensors n_rows n_features].
+
+    Returns:
+        Errors, shape [n_tensors 3].
+    """
+    squares = _squares(given, rows)
+    by_row, by_feature = squares.mean(2), squares.mean(1)
+    return torch.stack([by_row.mean(1), by_row.amax(1), by_feature.amax(1)], 1).sqrt()
+
+
+def _squares(given: Tensor, rows: Tensor) -> Tensor:
+    """Return squared differences in the units of `_errors`, shape [n_tensors n_rows n_features]."""
+    unit = torch.maximum(rows.std(1, keepdim=True), 0.01 * rows.mean(1, keepdim=True).abs())
+    least = 1e-3 * unit.median(2, keepdim=True).values
+    unit = torch.maximum(unit, least).clamp(min=torch.finfo(unit.dtype).tiny)
+    return ((given - rows) / unit).square()
+
+
+def _is_noise(given: Tensor, rows: Tensor, usual: float) -> bool:
+    """Return whether differences are everywhere, without direction: rounding, and no edit.
+
+    So are those of activations that were computed in half precision and summed in float32.
+
+    Args:
+        given: the array, shape [n_rows n_features].
+        rows: the tensor.
+        usual: error of half precision.
+    """
+    squares = _squares(given, rows[None])[0]
+    least = torch.minimum(squares.mean(1).min(), squares.mean(0).quantile(0.1)).sqrt()
+    values = torch.linalg.svdvals(given - rows).square()
+    factor = (given * rows).sum() / rows.square().sum()
+    return bool(least > 0.1 * usual and values[0] < 0.5 * values.sum() and abs(factor - 1) < 2e-3)
+
+
+def _precision(rows: Tensor) -> torch.dtype:
+    """Return the dtype that holds all numbers: bfloat16, float16 or else float32.
+
+    >>> _precision(torch.tensor([1.5])), _precision(torch.tensor([1.001]).half().float())
+    (torch.bfloat16, torch.float16)
+    """
+    for dtype in (torch.bfloat16, torch.float16):
+        if torch.equal(rows.to(dtype).float(), rows):
+            return dtype
+    return torch.float32
+
+
+def _claims(name: str, network: Network) -> list[str]:
+    """Return the sites that a name may mean; none if it is the name of no site."""
+    if name.partition("[")[0] in network.sites:
+        return [name]
+    layer = re.fullmatch(r"layer_(\d{1,4})", name)
+    if layer is None:
+        return []
+    after, before = f"blocks.{layer[1]}.hook_resid_post", f"blocks.{layer[1]}.hook_resid_pre"
+    return [after, before, f"blocks.{int(layer[1]) - 1}.hook_resid_post"]
+
+
+def _identified(name: str, given: Tensor, tensors: _Tensors) -> Identified:
+    """Return which of the tensors the rows of an array are."""
+    width, config = given.shape[1], tensors.network.config
+    if width not in tensors.exact:
+        raise DataError(
+            f"{name} has {counted(width, 'feature')}, but no tensor of this {config.TITLE} has: "
+            f"d_model is {config.d_model:,}, d_mlp {config.d_mlp:,}, d_head {config.d_head:,}. "
+            "Name the model that computed the activations."
+        )
+    problem = ""
+    if len(given) < FEWEST_ROWS:
+        problem = f"{counted(len(given), 'row')} are too few: give at least {FEWEST_ROWS}"
+    elif bool((given == given[0]).all()):
+        problem = "all compared rows are equal: give rows of different texts"
+    if problem:
+        return Identified(name, "", problem, UNVERIFIED, inf, inf, "", inf)
+    names, rows = tensors.exact[width]
+    errors, dtype = _errors(given, rows), _precision(given)
+    nearest = int(errors[:, 0].argmin())
+    expected = tensors.expected(width, dtype)
+    fits = bool((errors[nearest] <= FACTOR * expected[nearest]).all())
+    if not fits and dtype == torch.float32:
+        of_half = tensors.expected(width, torch.bfloat16)
+        within = bool((errors[nearest] <= FACTOR * of_half[nearest]).all())
+        if within and _is_noise(given, rows[nearest], of_half[nearest, 0].item()):
+            fits, dtype, expected = True, torch.bfloat16, of_half
+    error, usual = errors[nearest, 0].item(), expected[nearest, 0].item()
+    is_same = errors[:, 0] <= _SAME * error + _SMALLEST
+    claims = _claims(name, tensors.network)
+    site = min((one for one, same in zip(names, is_same, strict=True) if same), key=_rank(claims))
+    others = errors[:, 0].masked_fill(is_same, inf)
+    second = others.min().item()
+    runner_up = names[int(others.argmin())] if second < inf else ""
+    precision = str(dtype).removeprefix("torch.")
+    relation = "as expected of" if fits else f"{error / usual:,.0f} times that of"
+    facts = [f"{precision}: relative error {_percent(error)}, {relation} its precision"]
+    facts[0] += f" (about {_percent(usual)})"
+    facts += [f"runner-up {runner_up} with {_percent(second)}"] if runner_up else []
+
+    def result(label: str, site: str, *text: str) -> Identified:
+        sentence = "; ".join([*text, *facts])
+        return Identified(name, site, sentence, label, error, usual, runner_up, second)
+
+    if fits and second < CLEARER * error:
+        return result(UNVERIFIED, site, f"{site} or {runner_up}, which are too similar to tell")
+    if fits and (not claims or site in claims):
+        return result(f"{VERIFIED} {site}", site, site + tensors.reading.change)
+    if fits:
+        return result(DIFFERS, site, _contrast(name, site, claims) + tensors.reading.change)
+    changed, site, text = _explained(name, given, tensors, expected, claims)
+    if site:
+        error, facts = changed, [f"{precision}: relative error {_percent(changed)}"]
+    return result(DIFFERS, site, text or f"no tensor; the nearest is {names[nearest]}")
+
+
+def _explained(
+    name: str, given: Tensor, tensors: _Tensors, expected: Tensor, claims: Sequence[str]
+) -> tuple[float, str, str]:
+    """Return error, tensor and description of an array that no tensor is as it stands.
+
+    The tensor is "" if only some rows or features are one, the description if not even these are.
+    """
+    names, rows = tensors.exact[given.shape[1]]
+    tried: list[tuple[float, str, str]] = []
+    for changes, some, changed in _changed(given, tensors):
+        found = _errors(some, changed)
+        for index in (found <= FACTOR * expected).all(1).nonzero()[:, 0].tolist():
+            tried.append((found[index, 0].item(), names[index], changes[index]))
+    if tried:
+        best, rank = min(tried)[0], _rank(claims)
+        close = [one for one in tried if one[0] <= _SAME * best + _SMALLEST]
+        error, site, change = min(close, key=lambda one: rank(one[1]))
+        text = _contrast(name, site, claims) if claims and site not in claims else site
+        return error, site, f"{text}; {change}"
+    squares, share, text = _squares(given, rows), 0.25, ""
+    for axis, unit in ((2, "rows"), (1, "features")):
+        fitting = squares.mean(axis).sqrt() <= FACTOR * expected[:, 3 - axis : 4 - axis]
+        most, n = int(fitting.sum(1).max()), fitting.shape[1]
+        if share < most / n < 1:
+            share, part = most / n, names[int(fitting.sum(1).argmax())]
+            text = f"only {most} of {n} {unit} are those of {part}"
+    return inf, "", text
+
+
+def _changed(given: Tensor, tensors: _Tensors) -> Iterator[tuple[list[str], Tensor, Tensor]]:
+    """Yield what a library may have returned in error: all tensors of the width, changed alike.
+
+    Each is a description of the error for each tensor, the rows of the array that have it, shape
+    [n_rows n_features], and what they should be, shape [n_tensors n_rows n_features].
+    """
+    width = given.shape[1]
+    names, rows = tensors.exact[width]
+    for change, stacks, exists in tensors.elsewhere:
+        yield [change] * len(names), given[exists], stacks[width].rows[:, exists]
+    factors = (given * rows).sum((1, 2)) / rows.square().sum((1, 2))
+    yield [f"times {factor:.2g}" for factor in factors], given, factors[:, None, None] * rows
+    if tensors.network.config.norm_is_centred:
+        text = "minus its mean over the features, as by center_writing_weights of TransformerLens"
+        yield [text] * len(names), given, rows - rows.mean(2, keepdim=True)
+    order = torch.cdist(given[None], rows).argmin(2)
+    ordered = rows.gather(1, order[:, :, None].expand_as(rows))
+    yield ["rows in another order"] * len(names), given, ordered
+    permuted = rows.clone()
+    for index, name in enumerate(names):
+        shape = tensors.shapes.get(general_name(name), [])
+        if len(shape) == 2:  # [n_heads d_head]
+            theirs, ours = (x.reshape(-1, *shape).transpose(0, 1) for x in (given, rows[index]))
+            nearest = torch.cdist(theirs.flatten(1), ours.flatten(1)).argmin(1)
+            permuted[index] = ours[nearest].transpose(0, 1).flatten(1)
+    yield ["heads in another order"] * len(names), given, permuted
+
+
+def _rank(claims: Sequence[str]) -> Callable[[str], tuple[bool, bool, bool]]:
+    """Return a key that puts names first that are like one of the claims."""
+    components, layers = {component_of(one) for one in claims}, {layer_of(one) for one in claims}
+
+    def key(name: str) -> tuple[bool, bool, bool]:
+        return (
+            name not in claims,
+            component_of(name) not in components,
+            layer_of(name) not in layers,
+        )
+
+    return key
+
+
+def _contrast(name: str, site: str, claims: Sequence[str]) -> str:
+    """Return what an array is, what its name says, and what is wrong in words.
+
+    >>> _contrast("blocks.1.hook_z", "blocks.2.hook_z", ["blocks.1.hook_z"])
+    'blocks.2.hook_z, not blocks.1.hook_z: one layer later than its name'
+    """
+    layer, claimed = layer_of(site), [layer_of(one) for one in claims]
+    defects = [_DEFECTS.get((component_of(one), component_of(site)), "") for one in claims[:1]]
+    shifts = [
+        layer - other
+        for one, other in zip(claims, claimed, strict=True)
+        if layer is not None and other is not None and component_of(one) == component_of(site)
+    ]
+    if shifts:
+        shift = min(shifts, key=abs)
+        number = "one layer" if abs(shift) == 1 else f"{abs(shift)} layers"
+        defects = [f"{number} {'later' if shift > 0 else 'earlier'} than its name"]
+    if claims == [name] and layer == claimed[0]:
+        name = name.partition(".")[2].partition(".")[2]  # without the block
+    return f"{site}, not {name}" + "".join(f": {defect}" for defect in defects if defect)
+
+
+def _percent(error: float) -> str:
+    """Return an error in percent, with two digits.
+
+    >>> _percent(0.00412), _percent(1e-7)
+    ('0.41 %', 'below 0.0001 %')
+    """
+    return "below 0.0001 %" if error < 1e-6 else f"{100 * error:.2g} %"

@@ -1,0 +1,192 @@
+"""No planted error passes and no right tensor is refused, in any family and precision."""
+
+import numpy as np
+import pytest
+import torch
+
+from benchmarks.identify import DTYPES, Texts, networks, outcome
+from probekit.analysis.identify import DIFFERS, UNVERIFIED, VERIFIED, identify
+from probekit.errors import ConfigError, DataError
+from probekit.model.families.gpt2 import GPT2, GPT2Config
+from probekit.model.families.table import load_model
+from probekit.model.text.tokenizer import Tokenizer
+
+# The first network of each class.
+FAMILIES = {
+    type(network).__name__: (network, reference)
+    for _, network, reference in reversed([*networks(every=False)])
+}
+SITE = "blocks.1.hook_resid_post"
+TEXTS = ["The keys to the cabinet", "A letter from the editors", "Two dogs", "It rained a lot"]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", FAMILIES)
+def test_right_tensors_are_verified_and_planted_errors_are_named(name, dtype):
+    network, reference = FAMILIES[name]
+    found = outcome(network, DTYPES[dtype], reference.to(torch.float32))
+    refused = [
+        (kind, site, one.sentence) for kind, site, one, is_right in found.right if not is_right
+    ]
+    assert refused == []
+    for error, one in found.wrong:
+        assert one.label == DIFFERS, (error.error, one.sentence)
+        assert error.words in one.sentence, (error.error, one.sentence)
+    # What it takes for a right tensor is not far above what the two precisions differ by.
+    assert max(one.error / one.expected for _, _, one, _ in found.right) < 2
+
+
+@pytest.fixture(scope="module")
+def network():
+    return load_model("mini")
+
+
+@pytest.fixture(scope="module")
+def texts(network):
+    return Texts.drawn(network)
+
+
+@pytest.fixture(scope="module")
+def rows(network, texts):
+    return texts.rows(network)
+
+
+def found(arrays, texts, network, **options):
+    at = texts.at.tolist()
+    return identify(arrays, texts.ids.tolist(), network, **{"positions": at} | options)
+
+
+def test_a_name_of_no_site_is_verified_as_what_it_is(network, texts, rows):
+    heads = rows["blocks.3.attn.hook_v"].unflatten(1, (4, 64))
+    arrays = {
+        "mine": rows[SITE].numpy().astype(np.float64),
+        "layer_2": rows[SITE],  # of transformers, before block 2
+        "layer_1": rows[SITE],  # the output of block 1
+        "v": heads,
+        "head": heads[:, 2].half(),
+        "normed": network.final_norm(rows["blocks.5.hook_resid_post"]),
+    }
+    labels = {name: one.label for name, one in found(arrays, texts, network).items()}
+    assert labels == {
+        "mine": f"{VERIFIED} {SITE}",
+        "layer_2": f"{VERIFIED} {SITE}",
+        "layer_1": f"{VERIFIED} {SITE}",
+        "v": f"{VERIFIED} blocks.3.attn.hook_v",
+        "head": f"{VERIFIED} blocks.3.attn.hook_v[head=2]",
+        "normed": f"{VERIFIED} after the final norm",
+    }
+
+
+def test_a_number_of_a_layer_must_be_the_residual_stream_of_that_layer(network, texts, rows):
+    arrays = {
+        "layer_3": rows[SITE],
+        "layer_4": rows["blocks.4.hook_mlp_out"],
+        "layer_6": network.final_norm(rows["blocks.5.hook_resid_post"]),
+    }
+    earlier, part, last = found(arrays, texts, network).values()
+    assert {earlier.label, part.label, last.label} == {DIFFERS}
+    assert "not layer_3: one layer earlier than its name" in earlier.sentence
+    assert "blocks.4.hook_mlp_out, not layer_4: one residual connection is missing" in part.sentence
+    assert last.sentence.startswith("after the final norm, not layer_6")
+
+
+def test_the_sentence_has_error_precision_and_runner_up(network, texts, rows):
+    (one,) = found({SITE: rows[SITE].bfloat16()}, texts, network).values()
+    assert 0.001 < one.error < one.expected < 0.02
+    assert one.runner_up not in ("", one.site)
+    assert one.runner_up_error > 10 * one.error
+    assert f"bfloat16: relative error {100 * one.error:.2g} %, as expected of its" in one.sentence
+    assert f"runner-up {one.runner_up} with" in one.sentence
+
+
+def test_sums_in_float32_of_parts_in_half_precision_are_recognised(network, texts, rows):
+    half = {site: value.bfloat16().float() for site, value in rows.items()}
+    summed = half["blocks.1.hook_resid_mid"] + half["blocks.1.hook_mlp_out"]
+    steered = rows[SITE].clone()
+    steered[::2] += 0.01 * rows[SITE].std(0)
+    arrays = {SITE: summed, "blocks.1.hook_resid_pre": rows["blocks.1.hook_resid_pre"]}
+    both = found(arrays, texts, network)
+    assert both[SITE].label == f"{VERIFIED} {SITE}"
+    assert "bfloat16: relative error" in both[SITE].sentence
+    for edited in (steered, rows[SITE] + 0.01 * rows[SITE].std(0), 1.01 * rows[SITE]):
+        assert found({SITE: edited}, texts, network)[SITE].label == DIFFERS
+
+
+def test_centred_streams_and_outputs_of_norms_are_named(network, texts, rows):
+    centred = rows[SITE] - rows[SITE].mean(1, keepdim=True)
+    norm = network.blocks[2].ln_1
+    after = rows["blocks.2.ln1.hook_normalized"] * norm.gain + norm.bias
+    two = found({SITE: centred, "blocks.2.ln1.hook_normalized": after}, texts, network)
+    assert "TransformerLens" in two[SITE].sentence
+    assert two["blocks.2.ln1.hook_normalized"].site == "blocks.2.ln1 after gain and bias"
+    assert {one.label for one in two.values()} == {DIFFERS}
+
+
+def test_rows_of_another_model_are_no_tensor(network, texts, rows):
+    other = GPT2(network.config, seed=1)
+    (one,) = found({SITE: texts.rows(other)[SITE]}, texts, network).values()
+    assert (one.label, one.site) == (DIFFERS, "")
+    assert one.sentence.startswith("no tensor; the nearest is")
+    assert one.error > 0.5
+
+
+def test_few_or_equal_rows_are_unverified(network, texts, rows):
+    first = Texts(texts.ids[:3], texts.at[:3])
+    few = found({SITE: rows[SITE][:3]}, first, network)[SITE]
+    equal = found({SITE: rows[SITE][:1].expand(32, -1)}, texts, network)[SITE]
+    for one, words in ((few, "3 rows are too few"), (equal, "all compared rows are equal")):
+        assert one.label == UNVERIFIED
+        assert words in one.sentence
+
+
+def test_the_rows_are_drawn_by_the_seed(network, texts, rows):
+    changed = rows[SITE].clone()
+    changed[7] += 1
+    drawn = [
+        found({SITE: changed}, texts, network, n_rows=16, seed=seed)[SITE].label
+        for seed in range(4)
+    ]
+    assert set(drawn) == {DIFFERS, f"{VERIFIED} {SITE}"}
+
+
+def test_texts_are_read_with_and_without_bos(network):
+    tokenizer = Tokenizer.from_pretrained("mini")
+    for bos in (False, True):
+        with torch.inference_mode():
+            last = [
+                network.run_with_cache(torch.from_numpy(tokenizer.encode(text, bos=bos).ids)[None])
+                for text in TEXTS
+            ]
+        arrays = {"mine": torch.stack([cache[SITE][0, -1] for _, cache in last])}
+        one = identify(arrays, TEXTS, "mini")["mine"]
+        assert one.label == f"{VERIFIED} {SITE}"
+        assert ("with BOS" in one.sentence) == bos
+
+
+def test_faults_are_explained(network, texts, rows):
+    with pytest.raises(ConfigError, match="Texts need the tokenizer of a model"):
+        identify({SITE: rows[SITE][:4]}, TEXTS, network)
+    with pytest.raises(DataError, match="has 5 rows, but there are tokens of 32"):
+        found({SITE: rows[SITE][:5]}, texts, network)
+    with pytest.raises(
+        DataError, match="255 features, but no tensor of this GPT-2 has: d_model is"
+    ):
+        found({SITE: rows[SITE][:, 1:]}, texts, network)
+    with pytest.raises(DataError, match="NaN or infinite"):
+        found({SITE: rows[SITE] / 0}, texts, network)
+    with pytest.raises(DataError, match="has no token at position 8: it has 8 tokens"):
+        found({SITE: rows[SITE]}, texts, network, positions=8)
+
+
+def test_massive_features_do_not_hide_the_layer():
+    """Two features are a thousand times as large as the others, as in deep networks."""
+    config = GPT2Config(
+        n_layer=4, n_head=3, n_embd=48, vocab_size=97, n_positions=16, bos_token_id=1
+    )
+    network = GPT2(config, seed=0).requires_grad_(False)
+    network.wte.weight[:, :2] += 30
+    texts = Texts.drawn(network)
+    rows = texts.rows(network)
+    for dtype in (torch.float32, torch.float16):
+        found_ = found({SITE: rows["blocks.2.hook_resid_post"].to(dtype)}, texts, network)[SITE]
+        assert "one layer later than its name" in found_.sentence
