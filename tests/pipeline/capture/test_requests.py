@@ -8,6 +8,7 @@ from transformers import GPT2LMHeadModel
 from probekit.activations.store import ActivationStore
 from probekit.errors import ProbekitError
 from probekit.files import Disk
+from probekit.model.families.table import load_model
 from probekit.model.weights.sources import MINI
 from probekit.pipeline.capture.captures import capture_only
 from probekit.pipeline.experiment.prepare import prepare
@@ -211,3 +212,28 @@ def test_hidden_states_of_transformers_are_read(planted, tmp_path):
     last = f"blocks.{model.config.n_layer - 1}.hook_resid_post"
     message = refusal(planted, tmp_path, folder, f"capture.sites=[{last}]")
     assert f"no layer in {folder} is {last}:" in message
+
+
+def planted_errors(served):
+    """Hidden states with an error that others make, and what the refusal calls them."""
+    model, mlp = load_model("mini"), []
+    for ids, _ in served:
+        _, cache = model.run_with_cache(torch.as_tensor(ids)[None], ["blocks.3.hook_mlp_out"])
+        mlp.append((ids, cache["blocks.3.hook_mlp_out"][0][:, None]))
+    return {
+        "one residual connection is missing": mlp,
+        "one position earlier": [(ids, states[:, 2:].roll(1, 0)) for ids, states in served],
+        "blocks.0.hook_resid_post": [(ids, states[:, 1:2]) for ids, states in served],
+        "no tensor": [(ids, torch.randn_like(states[:, 2:])) for ids, states in served],
+    }
+
+
+def test_the_right_shape_of_another_tensor_is_refused(planted, served, tmp_path):
+    for number, (sentence, requests) in enumerate(planted_errors(served).items()):
+        folder = write_requests(tmp_path / f"planted-{number}", requests)
+        stated = f"capture.requests={{folder: {folder}, layers: {{0: {SITE}}}}}"
+        message = refusal(planted, tmp_path, folder, f"capture.sites=[{SITE}]", stated)
+        assert f"layer 0 is not {SITE}: " in message
+        assert sentence in message
+        message = refusal(planted, tmp_path, folder, f"capture.sites=[{SITE}]")
+        assert f"no layer in {folder} is {SITE}:" in message
