@@ -285,7 +285,7 @@ class Requests:
 
     def sample(
         self, tokens: Sequence[IntArray], plan: RowPlan, n_rows: int
-    ) -> tuple[dict[str, Tensor], list[IntArray], list[int]]:
+    ) -> tuple[dict[str, Tensor], list[list[int]], list[int]]:
         """Return hidden states of evenly spaced rows by layer, with their ids and positions.
 
         A row is read at its first position.
@@ -303,7 +303,7 @@ class Requests:
             layer: torch.cat([one.states(layer, at[n : n + 1]) for n, one in enumerate(requests)])
             for layer in layers
         }
-        return of_layer, texts, at.tolist()
+        return of_layer, [ids.tolist() for ids in texts], at.tolist()
 
     def check_repeated(self, sites: Sequence[str]) -> None:
         """Check that requests that begin with the same text have the same hidden states there.

@@ -697,7 +697,7 @@ class SavedProbe:
         for scaler in reversed(scalers):
             weight = weight / (1.0 if scaler.scale_ is None else scaler.scale_)
             bias -= weight @ (np.zeros(weight.shape[1]) if scaler.mean_ is None else scaler.mean_)
-        given = {
+        given: dict[str, Any] = {
             "classes": [str(label) for label in getattr(last, "classes_", ())],
             "scores_are_logits": LINEAR_MODELS[kind],
             "kind": kind,
