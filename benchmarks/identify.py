@@ -19,9 +19,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from probekit.analysis.identify import VERIFIED, Identified, identify
+from probekit.analysis.identify import Identified, identify
 from probekit.model.families.table import from_transformers, in_dtype, load_model
 from probekit.model.network import Network
+from probekit.model.sites.catalogue import VERIFIED
 from tests.model.families.configurations import CONFIGURATIONS
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}

@@ -301,7 +301,7 @@ API = {
         "TokenBatch",
     ),
     "Generation": ("generate", "StopStrings", "KeyValueCache"),
-    "Activations": ("ActivationCache", "Recording", "ActivationStore"),
+    "Activations": ("ActivationCache", "Recording", "ActivationStore", "identify"),
     "Attention": ("explore_attention", "attention_figure"),
     "Interventions": (
         *("intervene", "run_edited", "patch", "AnswerMeasure", "causal_test", "CauseData"),

@@ -32,10 +32,16 @@ from probekit.model.network import Network
 from probekit.model.passes.context import select_positions
 from probekit.model.passes.inputs import pad
 from probekit.model.passes.taps import Tap
-from probekit.model.sites.catalogue import component_of, general_name, layer_of
+from probekit.model.sites.catalogue import (
+    DIFFERS,
+    UNVERIFIED,
+    VERIFIED,
+    component_of,
+    general_name,
+    layer_of,
+)
 from probekit.model.text.tokenizer import Tokenizer
 
-VERIFIED, DIFFERS, UNVERIFIED = "verified as", "differs", "unverified"
 FINAL_NORM = "after the final norm"
 # An array is a tensor if its error, that of its worst row and that of its worst feature are at most
 # this many times those of a pass in its precision. Two passes that round independently differ by a

@@ -39,6 +39,18 @@ class ActivationsSection(Section):
     position: int | None = Field(
         None, description="for arrays (n_rows, n_positions, n_features): index of the position"
     )
+    verify: Annotated[str, Field(min_length=1)] | None = Field(
+        None,
+        examples=["gpt2"],
+        description="name or folder of the model that computed the activations: 32 rows are "
+        "computed again, and the record and the page state which tensor each array is; needs "
+        "`data.columns.text` or `ids`",
+    )
+    bos: bool | None = Field(
+        None,
+        description="whether the model read a beginning-of-text token before each text; required "
+        "with `data.columns.text`",
+    )
 
 
 class RowColumns(Section):
@@ -60,6 +72,19 @@ class RowColumns(Section):
         description="column with the word of a row, for the control task and the word identity",
     )
     split: str | None = Field(None, description="column with `train` or `test`")
+    text: str | None = Field(
+        None, description="column with the text that the model read, for `activations.verify`"
+    )
+    ids: str | None = Field(
+        None,
+        description="column with the token ids that the model read, separated by spaces or as a "
+        "JSON list, for `activations.verify`",
+    )
+    position: str | None = Field(
+        None,
+        description="column with the index of the token of a row, for `activations.verify`; by "
+        "default the last token",
+    )
 
 
 class RowsSection(Section):
@@ -122,6 +147,22 @@ class ActivationExperiment(SettingsFile):
             raise rule_error(
                 "`drop_repeated` compares texts, which given activations do not have",
                 "split.drop_repeated",
+            )
+        columns, given = self.data.columns, self.activations
+        named = [name for name in ("text", "ids") if getattr(columns, name) is not None]
+        if given.verify is None:
+            named += ["position"] if columns.position is not None else []
+            if named:
+                raise rule_error(f"`{named[0]}` requires `activations.verify`", "data.columns")
+        elif self.data.file is not None and len(named) != 1:
+            raise rule_error(
+                "`verify` requires the tokens of each row: either `data.columns.text` or `ids`",
+                "activations.verify",
+            )
+        if self.data.file is not None and (given.bos is None) == ("text" in named):
+            raise rule_error(
+                "`bos` and `data.columns.text` require each other: with `ids`, the ids show it",
+                "activations.bos",
             )
         if texts:
             raise rule_error(

@@ -137,6 +137,7 @@ def resolve_activations(values: dict[str, Any], document: Document) -> None:
             raise ConfigError(document.put((key,), text))
     _resolve_data(values, document)
     _resolve(values, ("activations", "folder"), document)
+    _resolve(values, ("activations", "verify"), document, names=KNOWN_MODELS)
 
 
 def resolve_recipe(values: dict[str, Any], document: Document) -> None:

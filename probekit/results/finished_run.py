@@ -93,6 +93,7 @@ def run_facts(config: Mapping[str, Any], record: RunRecord) -> dict[str, str]:
     """
     return {
         **settings_of(config),
+        **({"activations": record.identity} if record.identity else {}),
         **{f"digest of {name}": text[:12] for name, text in record.digests.items()},
         **{f"version of {name}": text for name, text in record.versions.items()},
     }

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
@@ -19,6 +20,7 @@ from safetensors import SafetensorError
 from probekit.activations.records import ROWS, SPEC
 from probekit.errors import DamagedError, DataError, MissingError, ProbekitError, StoreError
 from probekit.files import inside, why_unreadable
+from probekit.model.sites.catalogue import DIFFERS
 from probekit.probes.targets import NO_CONTROL_TASK
 from probekit.provenance import digest, seal, unseal
 from probekit.results.verdict import Verdict
@@ -77,8 +79,7 @@ class ModelFacts(RecordPart):
     Each file of the network was compared with a digest; `compared_with` names the digest's source.
     The sizes are None if the activations were given, so that the network is unknown. If its forward
     pass was in half precision, or that of a serving engine, `relative_errors` has the median error
-    of some rows at each probed site, compared with a pass in float32; `verified` has what hidden
-    states of an engine were verified as, by site.
+    of some rows at each probed site, compared with a pass in float32.
     """
 
     source: str
@@ -90,7 +91,6 @@ class ModelFacts(RecordPart):
     parameters: int | None = None
     compared_with: dict[str, str] = {}
     relative_errors: dict[str, float] | None = None
-    verified: dict[str, str] | None = None
 
 
 class ExampleRecord(RecordPart):
@@ -132,6 +132,16 @@ class DataFacts(RecordPart):
     def training_labels(self) -> list[str]:
         """The labels of the training rows, of all folds together, sorted."""
         return sorted(self.labels["train" if "train" in self.labels else ALL_FOLDS])
+
+
+class TensorIdentity(RecordPart):
+    """Whether given activations are the tensor that their name says.
+
+    The label is `verified as SITE`, `differs` or `unverified`; `sentence` explains it.
+    """
+
+    label: str
+    sentence: str = ""
 
 
 class AttentionText(RecordPart):
@@ -182,7 +192,7 @@ class RunRecord(RecordPart):
 
     `files` has the digest of each result file, by name within the folder. `inputs` is the digest of
     all input files and settings, by which the finished run is recognised; None if it has to be
-    found by its key.
+    found by its key. `identities` has each site of given activations, or of a serving engine.
     """
 
     run: str
@@ -201,6 +211,7 @@ class RunRecord(RecordPart):
     positive: str | None = None
     seeds: dict[str, Any] = {}
     caches: dict[str, str] = {}
+    identities: dict[str, TensorIdentity] = {}
     norms: list[Norms] = []
     seconds: dict[str, float] = {}
     files: dict[str, str] = {}
@@ -210,6 +221,20 @@ class RunRecord(RecordPart):
         """The control task."""
         reasons = [one.message for one in self.data.findings if one.code == NO_CONTROL]
         return Control(self.control_by, " ".join(reasons))
+
+    @property
+    def identity(self) -> str:
+        """The labels of given activations in words; that of a single site in full, else counts."""
+        labels = [one.label for one in self.identities.values()]
+        if len(labels) < 2:
+            return "".join(labels)
+        counts = Counter(label.partition(" as ")[0] for label in labels)
+        return ", ".join(f"{n:,} {label}" for label, n in sorted(counts.items()))
+
+    @property
+    def other_tensors(self) -> list[str]:
+        """The sites of given activations that are another tensor than their name says."""
+        return [site for site, one in self.identities.items() if one.label == DIFFERS]
 
 
 def check_results_folder(folder: Path) -> None:

@@ -5,10 +5,11 @@ import pytest
 import torch
 
 from benchmarks.identify import DTYPES, Texts, networks, outcome
-from probekit.analysis.identify import DIFFERS, UNVERIFIED, VERIFIED, identify
+from probekit.analysis.identify import identify
 from probekit.errors import ConfigError, DataError
 from probekit.model.families.gpt2 import GPT2, GPT2Config
 from probekit.model.families.table import load_model
+from probekit.model.sites.catalogue import DIFFERS, UNVERIFIED, VERIFIED
 from probekit.model.text.tokenizer import Tokenizer
 
 # The first network of each class.

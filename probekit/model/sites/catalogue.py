@@ -15,6 +15,8 @@ from typing import Any, Literal
 from probekit.errors import UnknownNameError, nearest
 
 Stage = Literal["embedding", "block", "output"]
+# Labels of activations of another library: the tensor of their name, another one, or unknown.
+VERIFIED, DIFFERS, UNVERIFIED = "verified as", "differs", "unverified"
 Axes = tuple[str, ...]
 
 

@@ -38,7 +38,6 @@ from probekit.activations.upkeep import (
     shard_locks,
 )
 from probekit.amounts import joined_names
-from probekit.analysis.identify import VERIFIED
 from probekit.analysis.identify import identify as identify_activations
 from probekit.errors import (
     ConfigError,
@@ -51,7 +50,7 @@ from probekit.errors import (
 from probekit.experiment.schema import Experiment
 from probekit.memory import SHARE, available_memory
 from probekit.model.network import Network
-from probekit.model.sites.catalogue import component_of, layer_of
+from probekit.model.sites.catalogue import VERIFIED, component_of, layer_of
 from probekit.pipeline.experiment.prepare import TextRows, prepare
 from probekit.pipeline.experiment.source import TASK, target_network
 from probekit.probes.targets import NETWORKS

@@ -175,6 +175,11 @@ def compare(run_a: Path | str, run_b: Path | str, *, metric: str | None = None) 
         holds = {"holds": bool(difference.p_adjusted < LEVEL)}  # False without a p-value (NaN)
         table.append(columns | difference_columns(difference, metric) | holds | common)
     notes = list(_notes_on_rows(runs, titles, common, results))
+    for run, title in zip(runs, titles, strict=True):
+        sites = run.record.other_tensors
+        if sites:
+            listed = f"{sites[0]} and {len(sites) - 1:,} more" if sites[1:] else sites[0]
+            notes.append(f"{title}: other tensors than their names say at {listed}.")
     n_skipped = len(pairs) - len(usable)
     if n_skipped:
         notes.append(f"Not compared: {counted(n_skipped, 'score')} without {metric}.")

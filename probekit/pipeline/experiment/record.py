@@ -98,6 +98,7 @@ def described_run(
         "positive": probers[0].positive,
         "seeds": seeds | described["seeds"],
         "caches": described["caches"],
+        "identities": described.get("identities", {}),
     }
 
 

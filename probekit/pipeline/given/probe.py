@@ -19,7 +19,7 @@ from probekit.experiment.activations import ActivationExperiment
 from probekit.experiment.document import Document
 from probekit.experiment.locations import resolve_activations
 from probekit.pipeline.experiment.steps import run_source
-from probekit.pipeline.given.source import given_source
+from probekit.pipeline.given.source import ReadTokens, given_source
 from probekit.products import check_device
 from probekit.progress import shown_progress
 from probekit.report.notebooks.run_result import RunResult
@@ -39,6 +39,11 @@ def probe(  # noqa: PLR0913  # one call, whose options have defaults
     probe: Mapping[str, Any] | None = None,
     sites: Sequence[str] = ("*",),
     position: Position | None = None,
+    verify: str | Path | None = None,
+    texts: Sequence[str] | None = None,
+    bos: bool | None = None,
+    ids: Sequence[Sequence[int]] | None = None,
+    at: int | Sequence[int] = -1,
     positive: str | None = None,
     name: str = "activations",
     question: str | None = None,
@@ -70,6 +75,12 @@ def probe(  # noqa: PLR0913  # one call, whose options have defaults
         sites: names or globs of the sites to probe.
         position: for arrays of shape (n_rows, n_positions, n_features): index of the position, the
             same for all rows or one for each.
+        verify: name or folder of the model that computed the activations. Some rows are computed
+            again, and the record and the page state which tensor each array is; see `identify`.
+        texts: for `verify`: the text that the model read for each row.
+        bos: with `texts`: whether the model read a beginning-of-text token before each.
+        ids: for `verify`, in place of `texts`: the token ids that the model read for each row.
+        at: for `verify`: index of the token of each row, or one for all; -1 is the last.
         positive: label that the metrics of one class refer to.
         name: name of the experiment and of the folder of its runs.
         question: research question, shown in the report.
@@ -113,7 +124,13 @@ def probe(  # noqa: PLR0913  # one call, whose options have defaults
     values = {
         "name": name,
         "question": question,
-        "activations": {"folder": folder, "source": source, "sites": sites},
+        "activations": {
+            "folder": folder,
+            "source": source,
+            "sites": sites,
+            "verify": None if verify is None else str(verify),
+            "bos": bos,
+        },
         "data": {"name": name, "positive": None if positive is None else str(positive)},
         "split": split if isinstance(split, Mapping) else {},
         "probe": {} if probe is None else probe,
@@ -123,12 +140,12 @@ def probe(  # noqa: PLR0913  # one call, whose options have defaults
     words = None if tokens is None else plain_texts("tokens", tokens)
     if words is not None:  # those of white space are quoted and escaped as in Python
         words = np.array([one if one.strip() else repr(one) for one in words], dtype=object)
-    texts = label_texts(labels, reads_classes=experiment.probe.reads == "classes")
+    truth = label_texts(labels, reads_classes=experiment.probe.reads == "classes")
     names = None if groups is None else plain_texts("groups", groups, distinct=True)
     for key, entries in (("groups", names), ("tokens", words), ("split", sides)):
-        if entries is not None and len(entries) != len(texts):
+        if entries is not None and len(entries) != len(truth):
             raise DataError(
-                f"{key} has {len(entries):,} entries, but labels has {len(texts):,}. Give one "
+                f"{key} has {len(entries):,} entries, but labels has {len(truth):,}. Give one "
                 "for each row."
             )
     if names is not None and len(set(names)) == 1:
@@ -136,25 +153,55 @@ def probe(  # noqa: PLR0913  # one call, whose options have defaults
             f"all {len(names):,} rows are in one group, {names[0]!r}, which cannot be split into "
             "train and test. Give several groups, or leave `groups` out if rows are independent."
         )
-    for field, column in (("text", words), ("label", texts), ("group", names)):
+    for field, column in (("text", words), ("label", truth), ("group", names)):
         cells = [] if column is None else column.tolist()
         for value in dict.fromkeys(cells):
             try:
                 check_field(field, value)
             except DataError as error:
                 raise DataError(f"row {cells.index(value)}: {error}") from error
-    examples = RowExamples(np.arange(len(texts)), texts, names, words, sides)
+    examples = RowExamples(np.arange(len(truth)), truth, names, words, sides)
     dataset = Dataset(name, examples, has_groups=names is not None)
 
+    read = None
+    if verify is not None:
+        read = _read_tokens(str(verify), len(truth), texts, bos, ids, at)
     results_folder = path_of("out", out)
     check_workers(workers)
     check_device(device)
     with shown_progress(watcher, progress=progress) as shown:
         given = open_activations(activations, sites=experiment.activations.sites, position=position)
-        rows = given_source(experiment, dataset, words, given)
+        rows = given_source(experiment, dataset, words, given, read)
         return run_source(
             rows, out=results_folder, device=device, workers=workers, watcher=shown, page=page
         )
+
+
+def _read_tokens(
+    model: str,
+    n_rows: int,
+    texts: Sequence[str] | None,
+    bos: bool | None,
+    ids: Sequence[Sequence[int]] | None,
+    at: int | Sequence[int],
+) -> ReadTokens:
+    """Return the tokens of the rows that are computed again; arguments as in `probe`."""
+    if (texts is None) == (ids is None):
+        raise ConfigError("`verify` needs what the model read: give either `texts` or `ids`.")
+    if (texts is None) != (bos is None):
+        raise ConfigError(
+            "`bos` and `texts` require each other: it states whether the model read a "
+            "beginning-of-text token before each text. Token ids show it."
+        )
+    places = [at] * n_rows if isinstance(at, int) else at
+    for name, column in (("texts", texts), ("ids", ids), ("at", places)):
+        if column is not None and len(column) != n_rows:
+            raise DataError(
+                f"{name} has {len(column):,} entries, but labels has {n_rows:,}. Give one for each "
+                "row."
+            )
+    listed = None if texts is None else list(texts)
+    return ReadTokens.drawn(model, bos, listed, [] if ids is None else ids, places)
 
 
 def label_texts(labels: Iterable[Any], *, reads_classes: bool) -> StringArray:

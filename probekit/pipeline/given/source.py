@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -13,19 +14,24 @@ import pandas as pd
 from probekit.activations.given.formats import ROWS, row_ids
 from probekit.activations.given.given import GivenActivations, open_activations
 from probekit.amounts import counted
+from probekit.analysis.identify import identify
 from probekit.data.examples import Dataset, Finding, StringArray
+from probekit.data.positions import IntArray
 from probekit.data.readers import read_dataset
 from probekit.data.splits import Split
 from probekit.data.table import TableColumns
-from probekit.errors import ConfigError, DataError, MissingError
+from probekit.errors import ConfigError, DataError, MissingError, UnknownNameError, nearest
 from probekit.experiment.activations import GIVEN_POSITION, ActivationExperiment
 from probekit.lazy_rows import LazyRows
+from probekit.model.families.table import find_config
+from probekit.model.sites.catalogue import DIFFERS, UNVERIFIED
 from probekit.model.sites.sites import SiteConcatenation
+from probekit.model.text.tokenizer import Tokenizer
 from probekit.pipeline.experiment.prepare import check_examples, check_sparse
 from probekit.pipeline.experiment.rows import PositionRows, Probed, Rows, hold_out
 from probekit.pipeline.experiment.source import TASK, Source
 from probekit.provenance import digest_json
-from probekit.results.record import ModelFacts
+from probekit.results.record import ModelFacts, TensorIdentity
 
 _LEFT_OUT = (
     "The activations were given, so networks with random weights and baselines that read the texts "
@@ -33,6 +39,72 @@ _LEFT_OUT = (
 )
 _LACKS_TOKENS = ", and so are the control task and the word-identity baseline, which need `tokens`"
 _MOST_SITES = 3  # listed in a message
+_COMPARED = 32  # rows that are computed again
+
+
+class ReadTokens(NamedTuple):
+    """What the model read for each row that is computed again.
+
+    Attributes:
+        rows: number of each row, shape (n_compared,).
+        ids: token ids of each.
+        at: index of the token of each; -1 is the last.
+    """
+
+    rows: IntArray
+    ids: Sequence[Sequence[int]]
+    at: Sequence[int]
+
+    @classmethod
+    def drawn(
+        cls,
+        model: str,
+        bos: bool | None,
+        texts: Sequence[str] | None,
+        ids: Sequence[Any],
+        at: Sequence[Any],
+    ) -> ReadTokens:
+        """Return the tokens of up to 32 rows.
+
+        Args:
+            model: name or folder of the model.
+            bos: whether the model read a beginning-of-text token before each text.
+            texts: text of each row; None if there are ids.
+            ids: token ids of each row, as numbers or as text.
+            at: index of the token of each row; empty means the last.
+
+        Raises:
+            ConfigError: the vocabulary has no beginning-of-text token.
+            MissingError: there is no such model, or it has no vocabulary.
+            DataError: ids or an index are no integers; the message names the row.
+        """
+        find_config(model)  # a missing model is reported before any row is probed
+        n = len(ids if texts is None else texts)
+        rows = np.sort(np.random.default_rng(0).permutation(n)[:_COMPARED])
+        if texts is not None:
+            tokenizer = Tokenizer.from_pretrained(model)
+            chosen = [tokenizer.encode(texts[row], bos=bool(bos)).ids.tolist() for row in rows]
+        else:
+            chosen = [_integers(ids[row], row) for row in rows]
+        places = [_integers(at[row], row)[0] if len(at) else -1 for row in rows]
+        return cls(rows, chosen, places)
+
+
+def _integers(value: Any, row: int) -> list[int]:
+    """Return integers that are given as numbers, or as text with spaces or as a JSON list."""
+    listed = value
+    try:
+        if isinstance(value, str):
+            listed = json.loads(value) if value.strip().startswith("[") else value.split()
+        numbers = [int(one) for one in np.ravel(listed)]
+    except (ValueError, TypeError):
+        numbers = []
+    if not numbers:
+        raise DataError(
+            f"row {row}: {str(value)[:60]!r} are no integers. Write token ids separated by spaces, "
+            "such as `464 8251`, and one index of the token."
+        )
+    return numbers
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -42,11 +114,15 @@ class GivenSource(Source):
     Attributes:
         given: the activations.
         tokens: word or token of each row; None if they are unknown.
+        read: tokens of the rows that are computed again; None if no model is named.
+        identities: what the activations of each site are; `unverified` before `open`.
     """
 
     experiment: ActivationExperiment
     given: GivenActivations
     tokens: StringArray | None
+    read: ReadTokens | None = None
+    identities: Mapping[str, TensorIdentity] = field(default_factory=dict)
 
     def __getstate__(self) -> dict[str, Any]:
         # Worker processes call only `block` and `probe_facts`.
@@ -60,6 +136,7 @@ class GivenSource(Source):
             "digests": {"activations": self.given.digest},
             "seeds": {},
             "caches": {} if folder is None else {TASK: folder},
+            "identities": self.identities,
         }
 
     @property
@@ -70,7 +147,42 @@ class GivenSource(Source):
     def identity(self) -> Any:
         """Return the digests of activations and tokens."""
         tokens = None if self.tokens is None else self.tokens.tolist()
-        return {"activations": self.given.digest, "tokens": digest_json(tokens)}
+        read = {} if self.read is None else {"read": digest_json([self.read.ids, self.read.at])}
+        return {"activations": self.given.digest, "tokens": digest_json(tokens)} | read
+
+    def open(self, _capture: Any) -> GivenSource:
+        """Return the source with the identity of each site, if a model is named.
+
+        Raises:
+            ConfigError: the name of the model is not valid.
+            MissingError: there is no such model.
+            DataError: no tensor of the model has the width of a site, or a token does not exist.
+        """
+        sites, model = [site.text for site in self.given.sites], self.experiment.activations.verify
+        if self.read is None or model is None:
+            unverified = TensorIdentity(label=UNVERIFIED)
+            return replace(self, identities=dict.fromkeys(sites, unverified))
+        arrays = {site: self.given.read(site)[self.read.rows] for site in sites}
+        with self.experiment.at("activations", "verify"):
+            found = identify(arrays, self.read.ids, model, positions=self.read.at)
+        identities = {
+            site: TensorIdentity(label=one.label, sentence=one.sentence)
+            for site, one in found.items()
+        }
+        others = [
+            f"{site} is {one.sentence}" for site, one in found.items() if one.label == DIFFERS
+        ]
+        if not others:
+            return replace(self, identities=identities)
+        n_more = len(others) - _MOST_SITES
+        more = f" So are {counted(n_more, 'more site')}." if n_more > 0 else ""
+        message = (
+            f"The activations are not the tensors that their names say, compared with {model}: "
+            f"{'. '.join(others[:_MOST_SITES])}.{more} Save them again, or name them after the "
+            "tensors that they are."
+        )
+        findings = (Finding("warning", "other-tensor", message), *self.rows.findings)
+        return replace(self, identities=identities, rows=replace(self.rows, findings=findings))
 
     def block(self, site: Probed, _position: int = 0, _network: str = TASK) -> LazyRows:
         """Return the rows of a site, shape (n_rows, n_features)."""
@@ -113,7 +225,8 @@ def read_given(experiment: ActivationExperiment) -> GivenSource:
             )
     # The reader requires a text, which activations do not have.
     text = columns.token or columns.label
-    values = () if experiment.split.leave_out is None else (experiment.split.leave_out,)
+    kept = (experiment.split.leave_out, columns.text, columns.ids, columns.position)
+    values = tuple(dict.fromkeys(name for name in kept if name is not None))
     named = TableColumns(
         text, columns.label, columns.group, columns.id, split=columns.split, values=values
     )
@@ -124,6 +237,13 @@ def read_given(experiment: ActivationExperiment) -> GivenSource:
         key = "columns" if isinstance(error, ConfigError) else "file"
         with experiment.at("data", key):
             raise
+    read = None
+    if settings.verify is not None:
+        with experiment.at("activations", "verify"):
+            cells = {name: _cells(dataset, name) for name in kept[1:] if name is not None}
+            texts = cells.get(columns.text) if columns.text is not None else None
+            ids, at = (cells.get(name or "", ()) for name in (columns.ids, columns.position))
+            read = ReadTokens.drawn(settings.verify, settings.bos, texts, ids, at)
     # Without tokens, the text that was read is the label; the id names the row instead.
     tokens = None if columns.token is None else dataset.column("text")
     if tokens is None:
@@ -134,7 +254,16 @@ def read_given(experiment: ActivationExperiment) -> GivenSource:
             raise ConfigError("the key 'activations.folder' is missing. Give the folder.")
     with experiment.at("activations", "folder"):
         given = open_activations(settings.folder, sites=settings.sites, position=settings.position)
-    return given_source(experiment, dataset, tokens, given)
+    return given_source(experiment, dataset, tokens, given, read)
+
+
+def _cells(dataset: Dataset, column: str) -> list[str]:
+    """Return the cells of a column that the examples keep."""
+    if column not in dict(dataset.examples[0].values):
+        raise UnknownNameError(
+            f"No column {column!r}. {nearest(column, dict(dataset.examples[0].values))}"
+        )
+    return [dict(example.values)[column] for example in dataset.examples]
 
 
 def given_source(
@@ -142,6 +271,7 @@ def given_source(
     dataset: Dataset,
     tokens: StringArray | None,
     given: GivenActivations,
+    read: ReadTokens | None = None,
 ) -> GivenSource:
     """Return activations with their rows as the source of a run.
 
@@ -150,6 +280,7 @@ def given_source(
         dataset: one example for each row, whose text is its token, or names the row without tokens.
         tokens: word or token of each row; None if they are unknown.
         given: the activations.
+        read: tokens of the rows that are computed again; None for none.
 
     Raises:
         ConfigError: a site has fewer features than a probe selects, or the words are unknown that
@@ -204,7 +335,7 @@ def given_source(
         axis_sizes=given.axis_sizes,
         has_types=tokens is not None,
     )
-    return GivenSource(experiment=experiment, rows=rows, given=given, tokens=tokens)
+    return GivenSource(experiment=experiment, rows=rows, given=given, tokens=tokens, read=read)
 
 
 def _warnings(

@@ -27,7 +27,7 @@ from probekit.report.pages.causes_page import cause_figures, causes_section, wri
 from probekit.report.pages.table import Cell, ResultTable
 from probekit.report.pages.wrong_examples import errors_section, examples, load_wrong
 from probekit.report.sentences.caveats import caveats
-from probekit.report.sentences.method import method, size_words
+from probekit.report.sentences.method import identity_sentence, method, size_words
 from probekit.report.sentences.tables import (
     CHOSEN_MINUS,
     LEAKAGE,
@@ -326,6 +326,11 @@ def _measured(record: RunRecord, config: str) -> page.PageSection:
     """Return the section on method, configuration and provenance."""
     paragraphs = [page.Paragraph(paragraph) for paragraph in method(record.verdict)]
     items: list[page.Item] = [page.Fold("Choice of sites, intervals and p-values", paragraphs)]
+    if record.identities:
+        items.insert(0, page.Paragraph(identity_sentence(record)))
+        sentences = {site: one.sentence or one.label for site, one in record.identities.items()}
+        if any(one.sentence for one in record.identities.values()):
+            items.insert(1, page.Fold("Tensors of the activations", page.pairs_of({"": sentences})))
     if record.norms:
         norms = parts.norms_part(record.norms)
         items.append(page.Fold(norms.title, [norms], css="norms"))
@@ -333,10 +338,7 @@ def _measured(record: RunRecord, config: str) -> page.PageSection:
     errors = record.model.relative_errors or {}
     facts = {
         "Run": {"run": record.run, "key": record.key, "created": record.created},
-        "Model": record.model.model_dump(
-            exclude_none=True, exclude={"relative_errors", "verified"}
-        ),
-        "Hidden states of the serving engine": record.model.verified or {},
+        "Model": record.model.model_dump(exclude_none=True, exclude={"relative_errors"}),
         "Median error relative to float32": {n: percent(x, 2) for n, x in errors.items()},
         "Versions": record.versions,
         "Digests": record.digests,

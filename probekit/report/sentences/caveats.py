@@ -30,7 +30,7 @@ from probekit.results.verdict import (
 # and kinds of warnings about scores. To add a warning, add its kind at the place of its severity.
 # The score itself may be wrong.
 _WRONG = (
-    "missing-from-train crossing-groups duplicates-across no-groups similar-groups "
+    "other-tensor missing-from-train crossing-groups duplicates-across no-groups similar-groups "
     "missing-groups contradictions similar-labels misspelt-labels rounded-numbers "
     "other-digits spans-inside-words nul-characters lost truncated unconverged"
 )

@@ -7,6 +7,7 @@ from collections import Counter
 from probekit.amounts import format_number, joined_names
 from probekit.probes.kinds.registry import kind_of
 from probekit.report.sentences.answer import folds_of, unit_of
+from probekit.results.record import RunRecord
 from probekit.results.table import metric_name
 from probekit.results.verdict import Verdict
 
@@ -60,6 +61,11 @@ POOLED_RANKING = (
     "row of other folds: test scores at the best sites are therefore biased upwards."
 )
 SITE_OF_ALL_FOLDS = "The site was selected by validation scores that include these rows. "
+UNVERIFIED = (
+    "The activations of {source} are unverified: no row was computed again. `activations.verify` "
+    "names the model that does it."
+)
+COMPARED = "Some rows of {source} were computed again and compared with every tensor: {labels}."
 REFITTED = "These probes were fitted on all rows, so that no row is left to test them."
 
 
@@ -75,6 +81,13 @@ def size_words(v: Verdict) -> str:
     n_rows, n_groups = max(one.n for one in measured), max(one.n_groups for one in measured)
     unit = unit_of(one.probe for one in measured)
     return f"n = {n_rows:,} test {unit} in {n_groups:,} groups"
+
+
+def identity_sentence(record: RunRecord) -> str:
+    """Return whether given activations are the tensors of their names."""
+    if all(not one.sentence for one in record.identities.values()):
+        return UNVERIFIED.format(source=record.model.source)
+    return COMPARED.format(source=record.model.source, labels=record.identity)
 
 
 def method(v: Verdict) -> list[str]:

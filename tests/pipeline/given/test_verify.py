@@ -1,0 +1,163 @@
+"""`activations: {verify: MODEL}`: labels in record, page and comparison, of files and calls."""
+
+import json
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from probekit.errors import ConfigError, DataError, MissingError
+from probekit.experiment.loader import load_any_experiment
+from probekit.model.families.table import load_model
+from probekit.model.text.tokenizer import Tokenizer
+from probekit.pipeline.compare.compare import compare
+from probekit.pipeline.experiment.run import run
+from probekit.pipeline.experiment.validate import validate
+from probekit.pipeline.given.probe import probe
+from probekit.report.sentences.caveats import caveats
+from probekit.results.record import load_record
+
+FAST = {"C": [0.1], "folds": 2, "description": False, "permutations": 0, "control_draws": 0}
+POST, PRE = "blocks.1.hook_resid_post", "blocks.1.hook_resid_pre"
+YAML = """
+name: mine
+activations: {folder: acts, source: an engine, verify: mini%s}
+data: {name: rows, format: csv, file: rows.csv, columns: {%s}}
+probe: {C: [0.1], folds: 2, description: false, permutations: 0, control_draws: 0}
+"""
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory, repository):
+    """A folder with rows.csv, whose tokens begin with BOS, and the right activations of mini."""
+    folder = tmp_path_factory.mktemp("verify")
+    rows = pd.read_csv(repository / "data" / "subject_number.csv")[::37][:48].reset_index(drop=True)
+    model, tokenizer = load_model("mini"), Tokenizer.from_pretrained("mini")
+    ids = [tokenizer.encode(text, bos=True).ids.tolist() for text in rows["text"]]
+    at = [len(one) - 1 - number % 2 for number, one in enumerate(ids)]
+    sites, values = [POST, PRE, "blocks.1.hook_mlp_out"], {}
+    with torch.inference_mode():
+        for one, index in zip(ids, at, strict=True):
+            _, cache = model.run_with_cache(torch.tensor([one]), sites, logits=False)
+            for site in sites:
+                values.setdefault(site, []).append(cache[site][0, index].numpy())
+    arrays = {site: np.stack(of_site) for site, of_site in values.items()}
+    text = {"ids": [" ".join(map(str, one)) for one in ids], "json": list(map(json.dumps, ids))}
+    rows.assign(**text, at=at).to_csv(folder / "rows.csv", index=False)
+    return folder, rows, ids, at, arrays
+
+
+def written(folder, arrays, extra="", columns="label: label, ids: ids, position: at"):
+    (folder / "acts").mkdir(exist_ok=True)
+    for path in (folder / "acts").iterdir():
+        path.unlink()
+    for site, array in arrays.items():
+        np.save(folder / "acts" / f"{site}.npy", array)
+    (folder / "mine.yaml").write_text(YAML % (extra, columns))
+    return load_any_experiment(folder / "mine.yaml")
+
+
+@pytest.fixture(scope="module")
+def right(place):
+    folder, *_, arrays = place
+    experiment = written(folder, {site: arrays[site] for site in (POST, PRE)})
+    return run(experiment, out=folder / "runs", workers=1)
+
+
+@pytest.fixture(scope="module")
+def wrong(place):
+    folder, *_, arrays = place
+    swapped = {POST: arrays["blocks.1.hook_mlp_out"], PRE: arrays[PRE]}
+    return run(written(folder, swapped), out=folder / "runs", workers=1)
+
+
+def test_right_activations_are_verified_in_record_and_page(right):
+    identities = right.record["identities"]
+    assert [one["label"] for one in identities.values()] == [
+        f"verified as {site}" for site in identities
+    ]
+    assert set(identities) == {POST, PRE}
+    page = right.report.read_text()
+    assert "Some rows of an engine were computed again and compared with every tensor" in page
+    assert "2 verified" in page
+    assert "other-tensor" not in page
+
+
+def test_another_tensor_is_the_first_warning_and_stands_in_comparisons(right, wrong):
+    assert wrong.record["identities"][POST]["label"] == "differs"
+    assert wrong.record["identities"][PRE]["label"] == f"verified as {PRE}"
+    record = load_record(wrong.folder / "run.json")
+    first = caveats(record.verdict, record)[0]
+    assert "blocks.1.hook_mlp_out, not hook_resid_post: one residual connection is" in first
+    assert re.search("one residual connection is missing", wrong.report.read_text())
+    compared = compare(right.folder, wrong.folder)
+    assert compared.settings["activations"] == ("2 verified", "1 differs, 1 verified")
+    assert any(f"other tensors than their names say at {POST}." in note for note in compared.notes)
+
+
+@pytest.mark.parametrize(
+    ("columns", "extra"),
+    [
+        ("label: label, ids: json, position: at", ""),
+        ("label: label, text: text, position: at", ", bos: true"),
+    ],
+)
+def test_ids_as_json_and_texts_are_read(place, columns, extra):
+    folder, *_, arrays = place
+    experiment = written(folder, {POST: arrays[POST]}, extra, columns)
+    result = run(experiment, out=folder / "others", workers=1, page=False)
+    assert result.record["identities"][POST]["label"] == f"verified as {POST}"
+
+
+def test_a_forgotten_bos_is_found(place):
+    folder, rows, _, at, arrays = place
+    found = probe(
+        {POST: arrays[POST]},
+        rows["label"],
+        verify="mini",
+        texts=rows["text"],
+        bos=False,
+        at=[index - 1 for index in at],
+        probe=FAST,
+        out=folder / "python",
+        page=False,
+    )
+    (one,) = found.record["identities"].values()
+    assert one["label"] == "differs"
+    assert "BOS added" in one["sentence"]
+
+
+def test_without_a_model_they_are_unverified(place):
+    folder, rows, *_, arrays = place
+    result = probe({POST: arrays[POST]}, rows["label"], probe=FAST, out=folder / "plain")
+    assert result.record["identities"] == {POST: {"label": "unverified", "sentence": ""}}
+    assert "are unverified: no row was computed again" in result.report.read_text()
+
+
+def test_records_of_earlier_releases_have_no_identities(right, tmp_path):
+    record = load_record(right.folder / "run.json")
+    earlier = type(record).model_validate(record.model_dump(exclude={"identities"}))
+    assert (earlier.identities, earlier.identity, earlier.other_tensors) == ({}, "", [])
+
+
+def test_faults_are_explained(place):
+    folder, rows, ids, _, arrays = place
+    call = {"probe": FAST, "out": folder / "faults", "page": False}
+    one = {POST: arrays[POST]}
+    for options, error, words in (
+        ({}, ConfigError, "give either `texts` or `ids`"),
+        ({"texts": rows["text"]}, ConfigError, "`bos` and `texts` require each other"),
+        ({"ids": ids[1:]}, DataError, "ids has 47 entries, but labels has 48"),
+        ({"ids": ["a b"] * 48}, DataError, "row .: 'a b' are no integers"),
+        ({"ids": [[99999]] * 48}, DataError, "vocabulary has ids"),
+        ({"ids": ids, "verify": "mimi"}, MissingError, "mini"),
+    ):
+        with pytest.raises(error, match=words):
+            probe(one, rows["label"], **{"verify": "mini"} | options, **call)
+    with pytest.raises(DataError, match="255 features, but no tensor of this GPT-2"):
+        probe({POST: arrays[POST][:, 1:]}, rows["label"], verify="mini", ids=ids, **call)
+    experiment = written(folder, one, columns="label: label, ids: nowhere")
+    with pytest.raises(ConfigError, match="No column 'nowhere'"):
+        validate(experiment)
