@@ -51,12 +51,9 @@ _KEY = re.compile(
 )
 # Relative difference of hidden states that two passes of one network can have, by dtype.
 _PRECISION = {"F64": 1e-3, "F32": 1e-3, "F16": 0.02, "BF16": 0.1}
-_OTHER_FILES = {
-    ".pt": "a pickle, which could run code: write it with safetensors.torch.save_file",
-    ".bin": "a pickle, which could run code: write it with safetensors.torch.save_file",
-    ".pkl": "a pickle, which could run code: write it with safetensors.torch.save_file",
-    ".zst": "compressed: unpack it with `unzstd`",
-}
+_PICKLE = "a pickle, which could run code: write it with safetensors.torch.save_file"
+_OTHER_FILES = dict.fromkeys((".pt", ".bin", ".pkl"), _PICKLE)
+_OTHER_FILES[".zst"] = "compressed: unpack it with `unzstd`"
 _WRITE_AGAIN = "The file may be truncated, or still being written: let the engine write it again"
 
 
@@ -159,17 +156,13 @@ class Request:
 
     def states(self, layer: str, positions: IntArray) -> Tensor:
         """Return the hidden states at positions in float32, shape [position d_model]."""
-        if len(self.parts) == 1:
-            return self.parts[0].states(layer, positions)
-        part_of = np.array(
-            [next(n for n, part in enumerate(self.parts) if at in part.tokens) for at in positions]
-        )
-        found = {
-            int(n): self.parts[n].states(layer, positions[part_of == n]) for n in np.unique(part_of)
-        }
-        rows = torch.empty(len(positions), next(iter(found.values())).shape[1])
-        for number, states in found.items():
-            rows[torch.from_numpy(part_of == number)] = states
+        rows = torch.empty(0)
+        for part in self.parts:
+            own = np.isin(positions, part.tokens)
+            if own.any():
+                states = part.states(layer, positions[own])
+                rows = rows if len(rows) else torch.empty(len(positions), states.shape[1])
+                rows[torch.from_numpy(own)] = states
         return rows
 
 
@@ -381,7 +374,17 @@ def read_requests(folder: Path) -> Requests:
         )
     parts = [part for path in paths for part in _parts_of(path, folder)]
     groups = defaultdict[tuple[str, bytes], list[RequestPart]](list)
+    first = dict[str, RequestPart]()  # by name, of requests whose parts do not state where they are
     for part in parts:
+        if part.name and part.start is None:
+            other = first.setdefault(part.name, part)
+            if not np.array_equal(other.ids, part.ids):
+                raise DataError(
+                    f"{other.place} and {part.path} have parts of the request {part.name}, but not "
+                    "the index of the first token of each. Chunked prefill writes a part for each "
+                    "chunk: turn it off (vLLM: `enable_chunked_prefill=False`), or write the "
+                    "index as `start`."
+                )
         is_chunk = part.start is not None and part.n_states == len(part.ids)
         if is_chunk and part.start and not part.name:
             raise DataError(
@@ -391,7 +394,6 @@ def read_requests(folder: Path) -> Requests:
         of_name = part.name if is_chunk else ""  # other parts have the ids of the whole request
         groups[of_name, b"" if of_name else part.ids.tobytes()].append(part)
     requests = [one for (name, _), group in groups.items() for one in _joined(name, group)]
-    _check_chunks(parts)
     order = sorted(requests, key=lambda one: (one.key, -one.n_states, str(one.parts[0].path)))
     return Requests(folder, tuple(order))
 
@@ -417,26 +419,6 @@ def _joined(name: str, parts: Sequence[RequestPart]) -> Iterator[Request]:
     others = sorted((part for part in parts if part not in whole), key=lambda one: one.start or 0)
     if others:
         yield Request(others[0].ids, tuple(others))
-
-
-def _check_chunks(parts: Sequence[RequestPart]) -> None:
-    """Check that parts of a request of one name state where they begin.
-
-    Raises:
-        DataError: two parts have the same name and other ids, and do not state it.
-    """
-    first = dict[str, RequestPart]()
-    for part in parts:
-        if part.name and part.start is None:
-            other = first.setdefault(part.name, part)
-            if not np.array_equal(other.ids, part.ids):
-                n = sum(one.name == part.name for one in parts)
-                raise DataError(
-                    f"{part.place}: {n} parts of the request {part.name} do not state where they "
-                    "begin. Chunked prefill writes a part for each chunk: turn it off (vLLM: "
-                    "`enable_chunked_prefill=False`), or write the index of the first token of "
-                    "each as `start`."
-                )
 
 
 def _parts_of(path: Path, folder: Path) -> Iterator[RequestPart]:
@@ -477,7 +459,8 @@ def _parts_of(path: Path, folder: Path) -> Iterator[RequestPart]:
             for layer, key in found["states"].items():
                 shape, dtype = file.get_slice(key).get_shape(), file.get_slice(key).get_dtype()
                 dtypes.add(dtype)
-                if layer is None and len(shape) == 3:
+                has_batch_axis = len(shape) == 3 and shape[0] == 1 and shape[1] == len(ids) > 1
+                if layer is None and len(shape) == 3 and not has_batch_axis:
                     listed = numbers.get("layers", range(shape[1]))
                     listed = json.loads(listed) if isinstance(listed, str) else listed
                     layers |= {str(one): (key, n) for n, one in enumerate(listed)}

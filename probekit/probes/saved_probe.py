@@ -732,30 +732,22 @@ class SavedProbe:
 
 
 # Linear models of scikit-learn, and whether the softmax of their scores gives class probabilities.
-LINEAR_MODELS = {
-    "LogisticRegression": True,
-    "LogisticRegressionCV": True,
-    "LinearDiscriminantAnalysis": True,
-    "LinearSVC": False,
-    "RidgeClassifier": False,
-    "RidgeClassifierCV": False,
-    "SGDClassifier": False,
-    "Perceptron": False,
-    "LinearRegression": False,
-    "Ridge": False,
-    "RidgeCV": False,
-    "Lasso": False,
-    "ElasticNet": False,
-}
+_LOGISTIC = "LogisticRegression LogisticRegressionCV LinearDiscriminantAnalysis"
+_OTHER_LINEAR = (
+    "LinearSVC RidgeClassifier RidgeClassifierCV SGDClassifier Perceptron LinearRegression Ridge "
+    "RidgeCV Lasso ElasticNet"
+)
+LINEAR_MODELS = dict.fromkeys(_LOGISTIC.split(), True) | dict.fromkeys(_OTHER_LINEAR.split(), False)
 _BY_ARRAYS = (
     "Give its arrays: SavedProbe.from_arrays(model.coef_, model.intercept_, "
     "classes=model.classes_, site=..., model=...)."
 )
 # What a .skops file may contain: classes by the last part of their name, and how they are built.
-_SKOPS_CLASSES = {
-    *LINEAR_MODELS, "Pipeline", "StandardScaler", "ndarray", "float64", "float32", "int64", "str",
-    "int", "float", "bool", "NoneType", "list", "tuple", "dict",
-}  # fmt: skip
+_PARTS_OF_MODELS = (
+    "Pipeline StandardScaler ndarray float64 float32 int64 str int float bool NoneType list tuple "
+    "dict"
+)
+_SKOPS_CLASSES = {*LINEAR_MODELS, *_PARTS_OF_MODELS.split()}
 _SKOPS_NODES = {
     f"{kind}Node" for kind in ("Object", "Dict", "List", "Tuple", "Type", "Json", "NdArray")
 }

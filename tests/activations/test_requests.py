@@ -137,6 +137,12 @@ def test_states_after_those_of_the_prompt_are_not_read(tmp_path):
     np.testing.assert_allclose(rows[SITES[0]], expected_rows()[SITES[0]], rtol=1e-6, atol=1e-7)
 
 
+def test_hidden_states_may_have_a_batch_axis(tmp_path):
+    files = [request(ids, hidden_states=states_of(ids)[None, :, 0].contiguous()) for ids in TEXTS]
+    rows = rows_of(write(tmp_path, files), layers=("0", "0"))
+    np.testing.assert_allclose(rows[SITES[0]], expected_rows()[SITES[0]], rtol=1e-6, atol=1e-7)
+
+
 def described(folder, tokens=TEXTS):
     requests, _ = read_requests(folder).choose(tokens, last_and_mean(tokens))
     return requests.described
