@@ -192,6 +192,8 @@ LONG = TEXTS[1]
 UNSERVED = {
     "prefix cache": request(LONG) | {"hidden_states": states_of(LONG)[2:].contiguous()},
     "prefix cache of BOS": request(LONG) | {"hidden_states": states_of(LONG)[1:].contiguous()},
+    "prefix cache and later tokens": request([*LONG, *GENERATED])
+    | {"hidden_states": states_of([*LONG, *GENERATED])[3:].contiguous()},
     "no BOS": request(LONG[1:]),
     "a BOS": request([50, *LONG]),
     "the last chunk": request(LONG[3:]),
