@@ -23,7 +23,6 @@ from probekit.analysis.identify import Identified, identify
 from probekit.model.families.table import from_transformers, in_dtype, load_model
 from probekit.model.network import Network
 from probekit.model.sites.catalogue import VERIFIED
-from tests.model.families.configurations import CONFIGURATIONS
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 N_ROWS, N_TOKENS = 32, 8
@@ -32,7 +31,7 @@ RESID = "blocks.{}.hook_resid_post"
 
 
 class Texts(NamedTuple):
-    """Token ids, shape [n_rows n_tokens], of which the first is BOS, and the position of each row.
+    """Token ids with BOS, shape [n_rows n_tokens], and the position of each row.
 
     There are tokens before and after the position.
     """
@@ -157,9 +156,9 @@ class Outcome(NamedTuple):
     """What `identify` found for a network and a dtype.
 
     Attributes:
-        right: for each right tensor how it was made, its site, what was found, and whether that is
+        right: for each right tensor how it was made, its site, its identity, and whether that is
             right.
-        wrong: for each wrong tensor the error, and what was found.
+        wrong: for each wrong tensor the error and the identity.
     """
 
     right: list[tuple[str, str, Identified, bool]]
@@ -167,7 +166,7 @@ class Outcome(NamedTuple):
 
 
 def outcome(network: Network, dtype: torch.dtype, reference: Any = None) -> Outcome:
-    """Return what `identify` finds for right and wrong tensors, stored in a dtype."""
+    """Identify right and wrong tensors, stored in a dtype."""
     texts = Texts.drawn(network)
     exact, made = texts.rows(network), right(network, texts, dtype, reference)
     varied = [site for site, rows in exact.items() if bool((rows != rows[0]).any())]
@@ -205,15 +204,16 @@ def outcome(network: Network, dtype: torch.dtype, reference: Any = None) -> Outc
 
 def networks(*, every: bool) -> Iterator[tuple[str, Network, Any]]:
     """Yield a network of each family, or of every configuration, with transformers' model."""
-    rows = [(row.name, row) for row in CONFIGURATIONS]
+    from tests.model.families.configurations import CONFIGURATIONS  # imports transformers
+
     seen: set[Any] = set()
-    for name, row in rows:
+    for row in CONFIGURATIONS:
         reference: Any = row.reference()  # type: ignore[no-untyped-call]
         network = from_transformers(reference)
         kind = type(network), network.config.site_rows
         if every or kind not in seen:
             seen.add(kind)
-            yield name, network, reference
+            yield row.name, network, reference
 
 
 def main() -> None:

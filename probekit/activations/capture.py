@@ -31,7 +31,7 @@ import torch
 
 from probekit.activations import forward
 from probekit.activations.local import Files
-from probekit.activations.records import FloatArray, Identity, Location, batch_tokens, identify
+from probekit.activations.records import FloatArray, Identity, Location, batch_tokens, identity_of
 from probekit.activations.requests import Requests
 from probekit.activations.store import ActivationStore, ShardWriter
 from probekit.activations.upkeep import SHARD_LOCK, caches_in
@@ -120,7 +120,7 @@ class Work:
         check_storable(sites)
         assert not model.training, "dropout makes activations random: call model.eval() first"
         read_from = "" if requests is None else requests.digest
-        identity = identify(model, tokenizer, tokens, plan, dtype, device, read_from)
+        identity = identity_of(model, tokenizer, tokens, plan, dtype, device, read_from)
         shards = shards_of(identity, tokens, plan)
         order = [np.concatenate([batch.rows for batch in shard]) for shard in shards]
         store = ActivationStore.create(root, identity, plan, order)

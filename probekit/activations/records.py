@@ -112,7 +112,7 @@ class Identity:
         return content if self.requests else {k: v for k, v in content.items() if k != "requests"}
 
 
-def identify(
+def identity_of(
     model: Network,
     tokenizer: str,
     tokens: Sequence[IntArray],

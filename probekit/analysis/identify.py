@@ -49,9 +49,10 @@ FINAL_NORM = "after the final norm"
 FACTOR = 4.0
 CLEARER = 2.0  # the error of every other tensor is at least this many times larger
 FEWEST_ROWS = 4
-_SAME = 1.25  # tensors whose errors differ by less cannot be told apart: equal by construction
+_EQUAL = 1e-4  # tensors with a smaller difference are equal by construction
 _SMALLEST = 1e-5  # error that float32 explains even where its own pass has none
 _TOKENS = 2048  # of a pass, unless a text is longer
+_NUMBERS = 2**24  # compared at once
 _SHIFTS = (-1, 0, 1)  # positions relative to that of a row
 _NORMS = ("ln1", "ln1_post", "ln2", "ln2_post")  # in the order of their modules
 _BEFORE_NORM = {"ln1_post": "hook_attn_out", "ln2_post": "hook_mlp_out"}
@@ -75,7 +76,7 @@ class Identified:
         site: the tensor: a site such as `blocks.12.hook_mlp_out`, or words such as "after the final
             norm"; "" if none fits.
         sentence: what they are, what is wrong with them, and how certain it is.
-        label: `verified as SITE`; `differs` if they are another tensor than the name says, or none;
+        label: `verified as SITE`; `differs` if they are not the tensor of the name, or no tensor;
             `unverified` if the rows do not decide.
         error: root mean square difference from `site`, or from the nearest tensor, in standard
             deviations of each feature over the rows.
@@ -236,6 +237,7 @@ class _Tensors:
         self.network, self.reading, self.widths = network, reading, widths
         self._exact = in_dtype(network, torch.promote_types(network.dtype, torch.float32))
         self._rounded: dict[torch.dtype, dict[int, _Stack]] = {}
+        self._expected: dict[tuple[int, torch.dtype], Tensor] = {}
 
     @cached_property
     def exact(self) -> dict[int, _Stack]:
@@ -252,9 +254,11 @@ class _Tensors:
         """
         if dtype not in self._rounded:
             (self._rounded[dtype],) = self._computed(self.reading, (0,), dtype)
-        exact, rounded = self.exact[width].rows, self._rounded[dtype][width].rows
-        rounded = torch.where(rounded.isfinite(), rounded, _rounded(exact, dtype).nan_to_num())
-        return _errors(rounded, exact).clamp(min=_SMALLEST)
+        if (width, dtype) not in self._expected:
+            exact, rounded = self.exact[width].rows, self._rounded[dtype][width].rows
+            rounded = torch.where(rounded.isfinite(), rounded, _rounded(exact, dtype).nan_to_num())
+            self._expected[width, dtype] = _errors(rounded, exact).clamp(min=_SMALLEST)
+        return self._expected[width, dtype]
 
     @cached_property
     def elsewhere(self) -> list[tuple[str, dict[int, _Stack], Tensor]]:
@@ -275,8 +279,9 @@ class _Tensors:
         """Yield the rows as they are, without their first token if it is BOS, and with BOS."""
         ids, at = self.reading.ids, self.reading.at
         yield _Reading(ids, at)
-        bos, first = self.network.config.bos_token_id, {row[0] for row in ids}
-        if len(first) == 1 and min(map(len, ids)) > 1 and (len(ids) > 1 or first == {bos}):
+        bos, first = self.network.config.bos_token_id, ids[0][0]
+        has_bos = all(row[0] == first and len(row) > 1 for row in ids)
+        if has_bos and first == (bos if isinstance(bos, int) else first):
             yield _Reading(
                 [row[1:] for row in ids],
                 [place - 1 for place in at],
@@ -415,9 +420,13 @@ def _errors(given: Tensor, rows: Tensor) -> Tensor:
     Returns:
         Errors, shape [n_tensors 3].
     """
-    squares = _squares(given, rows)
-    by_row, by_feature = squares.mean(2), squares.mean(1)
-    return torch.stack([by_row.mean(1), by_row.amax(1), by_feature.amax(1)], 1).sqrt()
+    found, step = [], max(1, _NUMBERS // rows[0].numel())
+    for start in range(0, len(rows), step):
+        part = slice(start, start + step)
+        squares = _squares(given if given.ndim == 2 else given[part], rows[part])
+        by_row, by_feature = squares.mean(2), squares.mean(1)
+        found.append(torch.stack([by_row.mean(1), by_row.amax(1), by_feature.amax(1)], 1))
+    return torch.cat(found).sqrt()
 
 
 def _squares(given: Tensor, rows: Tensor) -> Tensor:
@@ -495,7 +504,7 @@ def _identified(name: str, given: Tensor, tensors: _Tensors) -> Identified:
         if within and _is_noise(given, rows[nearest], of_half[nearest, 0].item()):
             fits, dtype, expected = True, torch.bfloat16, of_half
     error, usual = errors[nearest, 0].item(), expected[nearest, 0].item()
-    is_same = errors[:, 0] <= _SAME * error + _SMALLEST
+    is_same = _errors(rows[nearest], rows)[:, 0] <= _EQUAL
     claims = _claims(name, tensors.network)
     site = min((one for one, same in zip(names, is_same, strict=True) if same), key=_rank(claims))
     others = errors[:, 0].masked_fill(is_same, inf)
@@ -512,7 +521,9 @@ def _identified(name: str, given: Tensor, tensors: _Tensors) -> Identified:
         return Identified(name, site, sentence, label, error, usual, runner_up, second)
 
     if fits and second < CLEARER * error:
-        return result(UNVERIFIED, site, f"{site} or {runner_up}, which are too similar to tell")
+        return result(
+            UNVERIFIED, site, f"{site} or {runner_up}, which are too similar to distinguish"
+        )
     if fits and (not claims or site in claims):
         return result(f"{VERIFIED} {site}", site, site + tensors.reading.change)
     if fits:
@@ -538,7 +549,7 @@ def _explained(
             tried.append((found[index, 0].item(), names[index], changes[index]))
     if tried:
         best, rank = min(tried)[0], _rank(claims)
-        close = [one for one in tried if one[0] <= _SAME * best + _SMALLEST]
+        close = [one for one in tried if one[0] <= 1.25 * best + _SMALLEST]
         error, site, change = min(close, key=lambda one: rank(one[1]))
         text = _contrast(name, site, claims) if claims and site not in claims else site
         return error, site, f"{text}; {change}"
@@ -553,7 +564,7 @@ def _explained(
 
 
 def _changed(given: Tensor, tensors: _Tensors) -> Iterator[tuple[list[str], Tensor, Tensor]]:
-    """Yield what a library may have returned in error: all tensors of the width, changed alike.
+    """Yield tensors that a library may return by mistake: all of the width, changed alike.
 
     Each is a description of the error for each tensor, the rows of the array that have it, shape
     [n_rows n_features], and what they should be, shape [n_tensors n_rows n_features].
@@ -595,7 +606,7 @@ def _rank(claims: Sequence[str]) -> Callable[[str], tuple[bool, bool, bool]]:
 
 
 def _contrast(name: str, site: str, claims: Sequence[str]) -> str:
-    """Return what an array is, what its name says, and what is wrong in words.
+    """Return the tensor that an array is, and how it differs from that of its name.
 
     >>> _contrast("blocks.1.hook_z", "blocks.2.hook_z", ["blocks.1.hook_z"])
     'blocks.2.hook_z, not blocks.1.hook_z: one layer later than its name'

@@ -135,7 +135,7 @@ class DataFacts(RecordPart):
 
 
 class TensorIdentity(RecordPart):
-    """Whether given activations are the tensor that their name says.
+    """Whether given activations are the tensor of their name.
 
     The label is `verified as SITE`, `differs` or `unverified`; `sentence` explains it.
     """
@@ -233,7 +233,7 @@ class RunRecord(RecordPart):
 
     @property
     def other_tensors(self) -> list[str]:
-        """The sites of given activations that are another tensor than their name says."""
+        """The sites of given activations that are another tensor than that of their name."""
         return [site for site, one in self.identities.items() if one.label == DIFFERS]
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from probekit.activations.records import identify
+from probekit.activations.records import identity_of
 from probekit.model.families.gpt2 import GPT2
 from probekit.provenance import PART_VERSIONS
 from tests.activations.captures import last_and_mean, make_tokens, run
@@ -20,7 +20,7 @@ def key(change=None, tokenizer="t", tokens=TOKENS, plan=PLAN, dtype="float32", *
     model = GPT2(replace(TINY, **sizes), seed=1).requires_grad_(False)
     if change is not None:
         change(model)
-    return identify(model, tokenizer, tokens, plan, dtype).key
+    return identity_of(model, tokenizer, tokens, plan, dtype).key
 
 
 def other_weight(model):

@@ -109,7 +109,10 @@ def test_sums_in_float32_of_parts_in_half_precision_are_recognised(network, text
     both = found(arrays, texts, network)
     assert both[SITE].label == f"{VERIFIED} {SITE}"
     assert "bfloat16: relative error" in both[SITE].sentence
-    for edited in (steered, rows[SITE] + 0.01 * rows[SITE].std(0), 1.01 * rows[SITE]):
+    noise = torch.randn(16, 256, generator=torch.Generator().manual_seed(0))
+    noisy = rows[SITE].clone()
+    noisy[::2] += 0.01 * rows[SITE].std(0) * noise
+    for edited in (steered, noisy, rows[SITE] + 0.01 * rows[SITE].std(0), 1.01 * rows[SITE]):
         assert found({SITE: edited}, texts, network)[SITE].label == DIFFERS
 
 
@@ -179,15 +182,35 @@ def test_faults_are_explained(network, texts, rows):
         found({SITE: rows[SITE]}, texts, network, positions=8)
 
 
+def test_tensors_that_the_precision_does_not_distinguish_are_unverified():
+    config = GPT2Config(n_layer=2, n_head=3, n_embd=48, vocab_size=97, n_positions=16)
+    network = GPT2(config, seed=0).requires_grad_(False)
+    for block in network.blocks:
+        block.attn.c_proj.weight *= 0.01
+    texts, name = Texts.drawn(network), "blocks.1.hook_resid_pre"
+    mid = texts.rows(network)["blocks.1.hook_resid_mid"]
+    exact, half = (
+        found({name: mid.to(dtype)}, texts, network)[name]
+        for dtype in (torch.float32, torch.bfloat16)
+    )
+    assert "the output of attention is added already" in exact.sentence
+    assert half.label == UNVERIFIED
+    assert "blocks.1.hook_resid_mid or" in half.sentence
+    assert "too similar to distinguish" in half.sentence
+
+
 def test_massive_features_do_not_hide_the_layer():
-    """Two features are a thousand times as large as the others, as in deep networks."""
+    """Two features are much larger than the others, as in deep networks."""
     config = GPT2Config(
         n_layer=4, n_head=3, n_embd=48, vocab_size=97, n_positions=16, bos_token_id=1
     )
     network = GPT2(config, seed=0).requires_grad_(False)
-    network.wte.weight[:, :2] += 30
+    network.wte.weight[:, :2] += 100
+    for block in network.blocks:
+        block.ln_1.weight[2:] *= 20
+        block.ln_2.weight[2:] *= 20
     texts = Texts.drawn(network)
     rows = texts.rows(network)
-    for dtype in (torch.float32, torch.float16):
+    for dtype in (torch.float32, torch.float16, torch.bfloat16):
         found_ = found({SITE: rows["blocks.2.hook_resid_post"].to(dtype)}, texts, network)[SITE]
         assert "one layer later than its name" in found_.sentence

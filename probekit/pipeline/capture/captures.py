@@ -29,7 +29,7 @@ from probekit.activations.records import (
     ShardRecord,
     Sizes,
     Spec,
-    identify,
+    identity_of,
     pack_errors,
 )
 from probekit.activations.store import ActivationStore
@@ -203,7 +203,7 @@ def plan_capture(experiment: Experiment, prepared: TextRows, device: str = "cpu"
     tokenizer, tokens, plan = prepared.tokenizer.digest, prepared.ids, prepared.plan
     device_type = device.partition(":")[0]
     read_from = "" if prepared.requests is None else prepared.requests.digest
-    identity = identify(network, tokenizer, tokens, plan, capture.dtype, device_type, read_from)
+    identity = identity_of(network, tokenizer, tokens, plan, capture.dtype, device_type, read_from)
     shards = shards_of(identity, tokens, plan)
     rows_of_shard = [sum(len(batch.rows) for batch in shard) for shard in shards]
     return _planned(
@@ -238,7 +238,7 @@ def plan_tokens(
     network, none = network_class(config)(config, seed=None), np.empty(0, np.int64)
     network.to(getattr(torch, dtype_on(device)))
     no_rows = RowPlan(none, none, none)
-    identity = identify(network, NO_DIGEST, [], no_rows, dtype, device.partition(":")[0])
+    identity = identity_of(network, NO_DIGEST, [], no_rows, dtype, device.partition(":")[0])
     # A batch has at least one sequence, and a shard at least one batch.
     tokens_of_batch = max(1, identity.batch_tokens // config.n_ctx) * config.n_ctx
     tokens_of_shard = tokens_of_batch * max(1, identity.shard_rows // tokens_of_batch)

@@ -38,7 +38,7 @@ from probekit.activations.upkeep import (
     shard_locks,
 )
 from probekit.amounts import joined_names
-from probekit.analysis.identify import identify as identify_activations
+from probekit.analysis.identify import identify
 from probekit.errors import (
     ConfigError,
     DamagedError,
@@ -190,7 +190,7 @@ def _verified(
         raise DataError(f"`layers` lists {unknown[0]}, but the files have no such layer. {near}")
     named = {settings.layers.get(layer, f"layer {layer}"): layer for layer in of_layer}
     arrays = {name: of_layer[layer] for name, layer in named.items()}
-    found = identify_activations(arrays, ids, model, positions=positions)
+    found = identify(arrays, ids, model, positions=positions)
     lines = [f"layer {layer}: {found[name].sentence}" for name, layer in named.items()]
     for name, layer in named.items():
         if layer in settings.layers and not found[name].label.startswith(VERIFIED):

@@ -179,7 +179,7 @@ def compare(run_a: Path | str, run_b: Path | str, *, metric: str | None = None) 
         sites = run.record.other_tensors
         if sites:
             listed = f"{sites[0]} and {len(sites) - 1:,} more" if sites[1:] else sites[0]
-            notes.append(f"{title}: other tensors than their names say at {listed}.")
+            notes.append(f"{title}: other tensors than those of their names at {listed}.")
     n_skipped = len(pairs) - len(usable)
     if n_skipped:
         notes.append(f"Not compared: {counted(n_skipped, 'score')} without {metric}.")

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from probekit.activations.given.given import GivenSite
-from probekit.activations.records import FloatArray, identify
+from probekit.activations.records import FloatArray, identity_of
 from probekit.amounts import percent
 from probekit.data.positions import IntArray
 from probekit.experiment.activations import AnyExperiment
@@ -252,7 +252,7 @@ class ModelSource(Source):
         """
         rows, dtype = self.rows, self.experiment.capture.dtype
         read_from = "" if rows.requests is None else rows.requests.digest
-        identity = identify(
+        identity = identity_of(
             self.models(TASK), rows.tokenizer.digest, rows.ids, rows.plan, dtype, requests=read_from
         )
         return identity.to_json()

@@ -177,7 +177,7 @@ class GivenSource(Source):
         n_more = len(others) - _MOST_SITES
         more = f" So are {counted(n_more, 'more site')}." if n_more > 0 else ""
         message = (
-            f"The activations are not the tensors that their names say, compared with {model}: "
+            f"The activations are not the tensors of their names, compared with {model}: "
             f"{'. '.join(others[:_MOST_SITES])}.{more} Save them again, or name them after the "
             "tensors that they are."
         )

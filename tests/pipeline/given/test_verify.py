@@ -94,7 +94,9 @@ def test_another_tensor_is_the_first_warning_and_stands_in_comparisons(right, wr
     assert re.search("one residual connection is missing", wrong.report.read_text())
     compared = compare(right.folder, wrong.folder)
     assert compared.settings["activations"] == ("2 verified", "1 differs, 1 verified")
-    assert any(f"other tensors than their names say at {POST}." in note for note in compared.notes)
+    assert any(
+        f"other tensors than those of their names at {POST}." in note for note in compared.notes
+    )
 
 
 @pytest.mark.parametrize(
