@@ -99,11 +99,12 @@ def planted(network: Network, texts: Texts) -> Iterator[Wrong]:
     ):
         if rows in values:  # parallel blocks have no stream between attention and MLP
             yield Wrong("sublayer", name, values[rows], words)
+    inner = "mlp.hook_post" if "blocks.0.mlp.hook_post" in values else "mlp.hook_router"
     for name, rows, words in (
         (RESID.format(1), RESID.format(2), later),
         (last, RESID.format(network.config.n_layers - 2), earlier),
-        ("blocks.1.mlp.hook_post", "blocks.2.mlp.hook_post", later),
-        ("blocks.1.mlp.hook_post", "blocks.0.mlp.hook_post", earlier),
+        (f"blocks.1.{inner}", f"blocks.2.{inner}", later),
+        (f"blocks.1.{inner}", f"blocks.0.{inner}", earlier),
     ):
         yield Wrong("layer", name, values[rows], f"one layer {words} than its name")
     for error, other, words in (

@@ -51,6 +51,11 @@ def digest(chunks: Iterable[bytes | memoryview]) -> str:
     return hasher.hexdigest()
 
 
+def digest_file(path: Path) -> str:
+    """Return the digest of a file, which may be as large as the weights of a model."""
+    return blake3(max_threads=blake3.AUTO).update_mmap(path).hexdigest()
+
+
 def digest_json(value: Any) -> str:
     """Return the digest of a JSON value; the order of keys does not matter.
 

@@ -13,19 +13,19 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1] / "probekit"
 BUDGETS = {
-    "report": 8304,
-    "pipeline": 7696,
-    "probes": 6536,
-    "model": 4650,
-    "activations": 2633,
-    "cli": 2145,
+    "report": 8402,
+    "pipeline": 8335,
+    "probes": 6677,
+    "model": 5295,
+    "activations": 3244,
+    "cli": 2190,
     "interventions": 1925,
-    "experiment": 2159,
-    "data": 1991,
-    "results": 2276,
+    "experiment": 2475,
+    "data": 2045,
+    "results": 2293,
     "training": 859,
-    "analysis": 496,
-    "": 1657,  # the files at the top
+    "analysis": 923,
+    "": 1661,  # the files at the top
 }
 NO_CODE = (
     tokenize.COMMENT,

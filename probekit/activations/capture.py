@@ -32,6 +32,7 @@ import torch
 from probekit.activations import forward
 from probekit.activations.local import Files
 from probekit.activations.records import FloatArray, Identity, Location, batch_tokens, identity_of
+from probekit.activations.requests import Requests
 from probekit.activations.store import ActivationStore, ShardWriter
 from probekit.activations.upkeep import SHARD_LOCK, caches_in
 from probekit.amounts import size_in_words
@@ -70,6 +71,8 @@ class Work:
         store: the store that receives the rows.
         exact: returns the network in float32, with which rows in half precision are compared to
             measure their errors; None for no comparison.
+        requests: the files of a serving engine that the rows are read from; None if the network
+            computes them.
     """
 
     model: Network
@@ -78,6 +81,7 @@ class Work:
     shards: Sequence[Sequence[forward.Batch]]
     store: ActivationStore
     exact: Callable[[], Network] | None = None
+    requests: Requests | None = None
 
     @classmethod
     def begin(  # noqa: PLR0913  # one call, whose options have defaults
@@ -92,7 +96,8 @@ class Work:
         dtype: str,
         device: str | None = None,
         exact: Callable[[], Network] | None = None,
-        generated: str = "",
+        origin: str = "",
+        requests: Requests | None = None,
     ) -> Work:
         """Return the work for a capture; its store is created, or opened if it exists.
 
@@ -106,7 +111,8 @@ class Work:
             dtype: dtype on disk, a key of `CODES`.
             device: type of the devices that will compute; None for the model's.
             exact: returns the network in float32; see `Work`.
-            generated: key of the replies that the rows are computed with; see `Identity`.
+            origin: where the rows come from; see `Identity`.
+            requests: the files that the rows are read from; see `Work`.
 
         Raises:
             ConfigError: a site has no pos axis.
@@ -115,11 +121,11 @@ class Work:
         """
         check_storable(sites)
         assert not model.training, "dropout makes activations random: call model.eval() first"
-        identity = identity_of(model, tokenizer, tokens, plan, dtype, device, generated)
+        identity = identity_of(model, tokenizer, tokens, plan, dtype, device, origin)
         shards = shards_of(identity, tokens, plan)
         order = [np.concatenate([batch.rows for batch in shard]) for shard in shards]
         store = ActivationStore.create(root, identity, plan, order)
-        return cls(model, plan, tuple(sites), shards, store, exact)
+        return cls(model, plan, tuple(sites), shards, store, exact, requests)
 
     def missing_sites(self) -> MissingSites:
         """Return the missing sites of each incomplete shard, by index of the shard."""
@@ -163,7 +169,7 @@ class Work:
     def _compute(self, missing: MissingSites, on_rows: OnRows) -> None:
         """Compute and commit shards; one thread writes them, while the next rows are computed."""
         model, dtype, n_tokens = self.model, self.store.identity.dtype, 0.0  # each batch alone
-        if not model.is_in_memory:
+        if not model.is_in_memory and self.requests is None:
             n_tokens = tokens_together(model.config, model.dtype, str(model.device))
         writers: dict[str, ShardWriter] = {}
 
@@ -174,22 +180,30 @@ class Work:
             for site, values in part.arrays().items():
                 writers[site].append(values)
 
-        if self.exact is not None and self.store.identity.is_half and 0 in missing:
+        if self.exact is not None and self.store.identity.is_compared and 0 in missing:
             self.store.add_errors(self._errors(self.exact(), missing[0]))
         # `files` are those of one shard at a time; after a failure they are removed.
         with contextlib.ExitStack() as files, in_background() as submit:
             for shard, sites in missing.items():
                 submit(begin, shard, sites)
                 for batches in forward.split_batches(self.shards[shard], n_tokens):
-                    for part in forward.run_batches(model, batches, self.plan, sites, dtype):
+                    for part in self._run_batches(batches, sites, dtype):
                         submit(append, part)
                     on_rows(sum(len(batch.rows) for batch in batches))
                 submit(files.close)  # commits the shard
 
+    def _run_batches(
+        self, batches: Sequence[forward.Batch], sites: Sequence[str], dtype: str
+    ) -> Iterator[forward.BatchRows]:
+        """Yield the rows of batches, which the network computes or a serving engine has written."""
+        if self.requests is not None:
+            return self.requests.run_batches(batches, self.plan, sites, dtype)
+        return forward.run_batches(self.model, batches, self.plan, sites, dtype)
+
     def _errors(self, exact: Network, sites: Sequence[str]) -> dict[str, float]:
         """Return the median of |x - y| / |y| over rows of the first batch at each site.
 
-        The rows x are those of the model, and y those of the same network in float32. They are
+        The rows x are those of the capture, and y those of the same network in float32. They are
         evenly spaced, so that many texts are compared.
         """
         first = self.shards[0][0]
@@ -201,10 +215,13 @@ class Work:
         x, y = (
             {
                 site: rows.reshape(len(rows), -1)
-                for part in forward.run_batches(model, [batch], self.plan, sites, "float32")
+                for part in parts
                 for site, rows in part.arrays().items()
             }
-            for model in (self.model, exact)
+            for parts in (
+                self._run_batches([batch], sites, "float32"),
+                forward.run_batches(exact, [batch], self.plan, sites, "float32"),
+            )
         )
         tiny = np.finfo(np.float32).tiny  # for a row of zeros
         norm = partial(np.linalg.norm, axis=1)

@@ -71,8 +71,10 @@ class Identity:
         pooling: how the positions of a row are combined.
         shard_rows: maximum number of rows per shard.
         batch_tokens: padded tokens per batch.
-        generated: key of the replies that the rows were computed with, token by token; "" if they
-            are those of passes over whole texts, which differ from them by rounding only.
+        origin: "" if the network computed the rows in passes over whole texts; `replies KEY` if it
+            did token by token, while it generated these replies; `requests DIGEST` if they were
+            read from these files of a serving engine. Left out of the JSON if empty, so that other
+            keys do not depend on it.
     """
 
     weights: str
@@ -91,7 +93,7 @@ class Identity:
     format: int = FORMAT
     shard_rows: int = SHARD_ROWS
     batch_tokens: int = BATCH_TOKENS["cpu"]
-    generated: str = ""
+    origin: str = ""
 
     @property
     def key(self) -> str:
@@ -99,16 +101,19 @@ class Identity:
         return digest_json(self.to_json())[:24]
 
     @property
-    def is_half(self) -> bool:
-        """Whether the forward pass computes in half precision."""
-        return self.compute.startswith(("bfloat16", "float16"))
+    def is_compared(self) -> bool:
+        """Whether some rows are compared with a forward pass in float32, to measure their errors.
+
+        They are if the forward pass computes in half precision, or was that of another engine.
+        """
+        return self.origin.startswith("requests") or self.compute.startswith(
+            ("bfloat16", "float16")
+        )
 
     def to_json(self) -> dict[str, Any]:
-        """Return the fields as a plain dictionary, without an empty `generated`."""
-        values = asdict(self)
-        if not self.generated:  # so that keys do not depend on the existence of the field
-            del values["generated"]
-        return values
+        """Return the fields as a plain dictionary, without an empty `origin`."""
+        content = asdict(self)
+        return content if self.origin else {k: v for k, v in content.items() if k != "origin"}
 
 
 def identity_of(
@@ -118,7 +123,7 @@ def identity_of(
     plan: RowPlan,
     dtype: str,
     device: str | None = None,
-    generated: str = "",
+    origin: str = "",
 ) -> Identity:
     """Return the identity of a capture: of the rows in `plan` when `model` reads `tokens`.
 
@@ -129,7 +134,7 @@ def identity_of(
         plan: the example and positions of each row.
         dtype: dtype on disk, a key of `CODES`.
         device: type of the devices that will compute; None for the model's.
-        generated: key of the replies that the rows are computed with; see `Identity`.
+        origin: where the rows come from; see `Identity`.
     """
     import torch
 
@@ -152,7 +157,7 @@ def identity_of(
         capture=PART_VERSIONS["capture"],
         shard_rows=SHARD_ROWS,
         batch_tokens=batch_tokens(device),
-        generated=generated,
+        origin=origin,
     )
 
 
@@ -311,7 +316,7 @@ class Spec:
         """
         stored = self.identity.to_json() | {"layout": self.sizes}
         wanted = expected.identity.to_json() | {"layout": expected.sizes}
-        names = sorted(stored | wanted)  # only rows of replies have the field `generated`
+        names = sorted(stored | wanted)  # not all have the field `origin`
         changed = [name for name in names if stored.get(name) != wanted.get(name)]
         differing = [f"{n}: stored {stored.get(n)!r}, expected {wanted.get(n)!r}" for n in changed]
         if differing:

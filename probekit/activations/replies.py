@@ -176,7 +176,7 @@ def generate_replies(  # noqa: PLR0913  # one call, whose options have defaults
     key = digest_json({"version": VERSION, "prompts": identity.to_json(), "decoding": settings})[
         :24
     ]
-    identity = replace(identity, generated=key)
+    identity = replace(identity, origin=f"replies {key}")
     folder = join(root, f"replies-{key}")
     of_prompt, stores, start = dict[bytes, tuple[Reply, ...]](), list[ActivationStore](), 0
     while start < len(sequences):

@@ -141,6 +141,42 @@ def capture_command(
         )
 
 
+@cache.command("import")
+@capture_options
+@click.argument("folder", required=False, metavar="[FOLDER]")
+def import_command(
+    file: Path, folder: str | None, overrides: Texts, cache_root: Location | None, device: str
+) -> None:
+    """Import hidden states that a serving engine wrote into FOLDER.
+
+    FOLDER replaces `capture.requests` of the experiment. Texts and requests are joined by token
+    ids, and the layers are identified on some rows that the network computes again.
+    """
+    from probekit.experiment.loader import load_experiment
+
+    given = () if folder is None else (f"capture.requests={json.dumps(folder)}",)
+    experiment = load_experiment(file, [*overrides, *given])
+    if experiment.capture.requests is None:
+        raise click.UsageError("Give FOLDER, or the folder of the files as `capture.requests`.")
+
+    from probekit.cli.show.terminal import watching
+    from probekit.pipeline.capture.captures import capture_only
+
+    with watching() as watcher:
+        of_target = capture_only(
+            experiment, cache_root=cache_root, device=device, watcher=watcher, only="task"
+        )
+    captured = of_target["task"]
+    store, computed = captured.store, counted(captured.computed, "shard")
+    click.echo(
+        f"{counted(store.n_rows, 'row')}, {computed} imported, {captured.reused} reused, digest "
+        f"{captured.root[:16]}, {store.folder}"
+    )
+    errors = store.errors()
+    for site in store.sites:
+        click.echo(f"verified as {site}, median relative error {errors.get(site, 0.0):.2g}")
+
+
 @click.command()
 @click.argument("place", type=place_of, metavar="FOLDER")
 @click.option(

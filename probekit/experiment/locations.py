@@ -101,6 +101,8 @@ def resolve_experiment(values: dict[str, Any], document: Document) -> None:
     _resolve(values, ("model", "path"), document)
     _resolve(values, ("model", "source"), document, names=KNOWN_MODELS)
     _resolve(values, ("data", "hub", "name"), document, names=())
+    _resolve(values, ("capture", "requests"), document)
+    _resolve(values, ("capture", "requests", "folder"), document)
     model = values.get("model")
     if isinstance(model, dict) and isinstance(model.get("path"), str):
         with document.at("model", "path"):

@@ -130,6 +130,36 @@ class GenerateSection(Section):
         return self
 
 
+def _or_a_folder(schema: dict[str, Any]) -> None:
+    """Allow the folder alone in the JSON schema of `requests`."""
+    schema["anyOf"].insert(0, {"type": "string", "minLength": 1})
+
+
+class RequestsSection(Section):
+    """Hidden states that a serving engine has written, in place of a forward pass."""
+
+    folder: str = Field(
+        min_length=1,
+        examples=["hidden_states"],
+        description="folder of .safetensors files with the token ids and hidden states of each "
+        "request, or one such file; relative to the folder of the experiment file",
+    )
+    layers: dict[str, str] = Field(
+        {},
+        description="site of each layer in the files, such as {0: blocks.3.hook_resid_post}, "
+        "which is compared with the network; without it, the layers are identified",
+    )
+    missing: Literal["error", "skip"] = Field(
+        "error", description="handling of texts without hidden states"
+    )
+
+    @field_validator("layers")
+    @classmethod
+    def _sites_are_given_once(cls, layers: Any) -> Any:
+        unique_items(tuple(layers.values()))
+        return layers
+
+
 class CaptureSection(Section):
     """Activations to capture."""
 
@@ -161,6 +191,18 @@ class CaptureSection(Section):
         description="the network replies to each text, and its activations are captured while it "
         "does; null for the texts as they are",
     )
+    requests: RequestsSection | None = Field(
+        None,
+        examples=["hidden_states"],
+        description="files of a serving engine (its folder, or this section), from which the "
+        "activations of the probed network are read; untrained networks are captured as always",
+        json_schema_extra=_or_a_folder,
+    )
+
+    @field_validator("requests", mode="before")
+    @classmethod
+    def _from_folder(cls, given: Any) -> Any:
+        return {"folder": given} if isinstance(given, str) else given
 
     @field_validator("sites")
     @classmethod
@@ -490,6 +532,7 @@ def check_replies(experiment: Experiment) -> None:
             raise rule_error("`label_of_reply` requires `capture.generate`", "data.label_of_reply")
         return
     excluded: dict[str, Any] = {
+        "capture.requests": experiment.capture.requests,
         "data.columns.reply": data.columns.reply,
         "data.pairs": data.pairs,
         "model.checkpoints": experiment.model.checkpoints,
@@ -514,8 +557,20 @@ def check_replies(experiment: Experiment) -> None:
 
 
 def check_further(experiment: Experiment) -> None:
-    """Check the rules for experiments with a monitor or with cues."""
+    """Check the rules for experiments with requests, with a monitor or with cues."""
     data, tokens, position = experiment.data, experiment.tokens, experiment.tokens.position
+    if experiment.capture.requests is not None:
+        if experiment.model.checkpoints is not None:
+            raise rule_error(
+                "`capture.requests` has hidden states of one network, without `model.checkpoints`",
+                "capture.requests",
+            )
+        if experiment.leakage is not None:
+            raise rule_error(
+                "`leakage` needs texts that the serving engine has not read: remove "
+                "`capture.requests`",
+                "leakage",
+            )
     specs = [spec for kind in experiment.probe.kinds for spec in kind.specs]
     of_rows, rule = {spec.task for spec in specs} == {"classification"}, ", or `probe.aggregate`"
     of_texts = all(spec.task == "classification" or spec.kind == "aggregated" for spec in specs)

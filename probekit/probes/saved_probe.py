@@ -10,7 +10,11 @@ the weights, so that other tools can apply the files with matrix products alone.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -26,7 +30,7 @@ from probekit.errors import ConfigError, DataError, MissingError, path_of
 from probekit.files import inside, write_atomic
 from probekit.probes.aggregation import Aggregation
 from probekit.probes.solve.layers import AffineLayer, apply_layers, unit_rows
-from probekit.provenance import digest, digest_json, pretty_json
+from probekit.provenance import digest, digest_json, pretty_json, versions
 
 Scalar = str | int | float | bool | None
 
@@ -36,6 +40,7 @@ _UNTESTED = (
     "The probe is untested: no held-out rows. It was fitted on all rows after a nested "
     "cross-validation, whose scores are those of other fits."
 )
+_OF_OTHERS = "The probe is untested: it was fitted by another tool, and scored no rows here."
 
 
 class Facts(BaseModel):
@@ -96,12 +101,12 @@ class ProbeFacts(Facts):
             cannot be loaded again by its name; else None.
         compute: the floating-point format of the forward pass.
         dtype: the floating-point format of the stored rows.
-        weights: the digest of the model's weights.
+        weights: the digest of the model's weights; "" if it is not known.
         n_heads: the number of heads of the model, which the weights do not determine; None if it
             is not known.
         layer_norm_epsilon: the epsilon of the model's layer norms; None if it is not known.
-        tokenizer: the digest of the vocabulary.
-        cache: the key of the cache that the rows were read from.
+        tokenizer: the digest of the vocabulary; "" if it is not known.
+        cache: the key of the cache that the rows were read from; "" for a probe of another tool.
         hyperparameters: the hyperparameters of the fit, such as the selected C.
         aggregation: the rule by which an aggregated probe scores a text; None for other probes.
         metrics: scores on the test rows, by the name of the metric.
@@ -146,7 +151,7 @@ class ProbeFacts(Facts):
     @property
     def untested(self) -> str:
         """A warning for users of an untested probe; "" if held-out rows tested the probe."""
-        return "" if self.is_tested else _UNTESTED
+        return "" if self.is_tested else _UNTESTED if self.cache else _OF_OTHERS
 
     @property
     def site(self) -> str:
@@ -521,7 +526,8 @@ class SavedProbe:
     ) -> None:
         """Raise ConfigError unless rows come from the site and model that the probe was fitted on.
 
-        Values that are None, in the arguments or in the probe, are not compared.
+        Values that are None, in the arguments or in the probe, are not compared, nor are digests
+        that the probe lacks.
 
         Args:
             site: the site of the rows, in the format of `facts.site`.
@@ -545,7 +551,7 @@ class SavedProbe:
         differing = [
             f"{name}: {of_probe} for the probe, {of_rows} for the rows"
             for name, (of_probe, of_rows) in pairs.items()
-            if of_probe is not None and of_rows is not None and of_rows != of_probe
+            if of_probe not in (None, "") and of_rows is not None and of_rows != of_probe
         ]
         if differing:
             raise ConfigError(
@@ -581,6 +587,124 @@ class SavedProbe:
         return json_path
 
     @classmethod
+    def from_arrays(  # noqa: PLR0913  # facts that other tools do not store
+        cls,
+        direction: ArrayLike | Path,
+        bias: ArrayLike | Path | None = None,
+        *,
+        site: str,
+        model: str,
+        classes: Sequence[str] = ("0", "1"),
+        threshold: float | None = None,
+        position: str | Mapping[str, Scalar] = "last",
+        bos: bool = False,
+        chat: bool = False,
+        view: Literal["raw", "normalized"] = "raw",
+        scores_are_logits: bool = False,
+        rows: ArrayLike | Path | None = None,
+        kind: str = "linear",
+    ) -> SavedProbe:
+        """Return the probe of another tool, given as arrays or as paths of .npy files.
+
+        Args:
+            direction: weights on raw activations, of shape (n_features,) for the second of two
+                classes or for a number, else (n_classes, n_features).
+            bias: one number for each score; by default 0.
+            site: name of the site, such as `blocks.12.hook_resid_post`.
+            model: name or folder of the model.
+            classes: labels in the order of the scores; empty for a number.
+            threshold: instead of `bias`: projection above which the second class is predicted.
+            position: text of `at`, or the keys of `tokens.position`.
+            bos: whether beginning-of-text precedes each text.
+            chat: whether the chat template wrote each text.
+            view: `raw` activations, or rows `normalized` like a layer norm without affine part.
+            scores_are_logits: whether the softmax of the scores gives class probabilities.
+            rows: activations (n_rows, n_features) whose spread along the direction is the unit of
+                steering; without them the probe cannot steer.
+            kind: name of the kind of probe.
+
+        Raises:
+            DataError: a file is no array of numbers, or shapes and classes are inconsistent.
+
+        >>> probe = SavedProbe.from_arrays(
+        ...     [3.0, 4.0], threshold=1.0, site="blocks.0.hook_resid_post", model="mini"
+        ... )
+        >>> probe.predict([[1.0, 0.0], [0.0, 0.0]]).tolist()
+        ['1', '0']
+        """
+        weight = np.atleast_2d(_array(direction))
+        if threshold is not None and (bias is not None or len(weight) > 1):
+            raise DataError("`threshold` replaces the `bias` of a single direction. Give one.")
+        offset = np.zeros(len(weight)) if bias is None else np.atleast_1d(_array(bias))
+        if threshold is not None:
+            offset = np.array([-threshold])
+        facts = ProbeFacts(
+            kind=kind,
+            scores_are_logits=scores_are_logits,
+            sites=(site,),
+            view=view,
+            position={"at": position} if isinstance(position, str) else dict(position),
+            bos=bos,
+            chat=chat,
+            model=model,
+            compute="float32",
+            dtype="float32",
+            weights="",
+            tokenizer="",
+            cache="",
+            is_tested=False,
+            seed=0,
+            created=datetime.now(UTC).isoformat(timespec="seconds"),
+            versions=versions(),
+        )
+        probe = cls((AffineLayer(weight, offset),), tuple(map(str, classes)), facts)
+        if rows is None:
+            return probe
+        spread = tuple((_array(rows) @ probe.unit_directions.T).std(axis=0).tolist())
+        return replace(probe, facts=facts.model_copy(update={"projection_sd": spread}))
+
+    @classmethod
+    def from_sklearn(cls, classifier: Any, *, site: str, model: str, **facts: Any) -> SavedProbe:
+        """Return the probe of a fitted linear model of scikit-learn.
+
+        A StandardScaler before it, in a Pipeline, is folded into the weights.
+
+        Args:
+            classifier: the model, or the path of a .skops file that contains nothing but linear
+                models, scalers, pipelines and arrays. Pickles are never read.
+            site: name of the site.
+            model: name or folder of the model whose activations it reads.
+            facts: other arguments of `from_arrays`.
+
+        Raises:
+            ConfigError: the package skops is not installed.
+            DataError: it is not a fitted linear model, or the file has other contents.
+        """
+        if isinstance(classifier, str | Path):
+            classifier = _read_skops(Path(classifier))
+        steps = [step for _, step in getattr(classifier, "steps", [("", classifier)])]
+        *scalers, last = steps
+        kind = type(last).__name__
+        others = [type(one).__name__ for one in scalers if type(one).__name__ != "StandardScaler"]
+        if others or kind not in LINEAR_MODELS or not hasattr(last, "coef_"):
+            raise DataError(
+                f"{' and '.join([*others, kind])} cannot be read as a probe. Allowed: a fitted "
+                f"{', '.join(LINEAR_MODELS)}, after any number of StandardScaler in a Pipeline. "
+                f"{_BY_ARRAYS}"
+            )
+        weight = np.atleast_2d(np.array(last.coef_, dtype=np.float64))
+        bias = np.broadcast_to(np.asarray(last.intercept_, dtype=np.float64), len(weight)).copy()
+        for scaler in reversed(scalers):
+            weight = weight / (1.0 if scaler.scale_ is None else scaler.scale_)
+            bias -= weight @ (np.zeros(weight.shape[1]) if scaler.mean_ is None else scaler.mean_)
+        given: dict[str, Any] = {
+            "classes": [str(label) for label in getattr(last, "classes_", ())],
+            "scores_are_logits": LINEAR_MODELS[kind],
+            "kind": kind,
+        }
+        return cls.from_arrays(weight, bias, site=site, model=model, **(given | facts))
+
+    @classmethod
     def load(cls, path: Path | str) -> SavedProbe:
         """Return a saved probe.
 
@@ -605,6 +729,90 @@ class SavedProbe:
         if scores.ndim == 2:
             return scores
         return np.stack([np.zeros_like(scores), scores], axis=1)
+
+
+# Linear models of scikit-learn, and whether the softmax of their scores gives class probabilities.
+_LOGISTIC = "LogisticRegression LogisticRegressionCV LinearDiscriminantAnalysis"
+_OTHER_LINEAR = (
+    "LinearSVC RidgeClassifier RidgeClassifierCV SGDClassifier Perceptron LinearRegression Ridge "
+    "RidgeCV Lasso ElasticNet"
+)
+LINEAR_MODELS = dict.fromkeys(_LOGISTIC.split(), True) | dict.fromkeys(_OTHER_LINEAR.split(), False)
+_BY_ARRAYS = (
+    "Give its arrays: SavedProbe.from_arrays(model.coef_, model.intercept_, "
+    "classes=model.classes_, site=..., model=...)."
+)
+# What a .skops file may contain: classes by the last part of their name, and how they are built.
+_PARTS_OF_MODELS = (
+    "Pipeline StandardScaler ndarray float64 float32 int64 str int float bool NoneType list tuple "
+    "dict"
+)
+_SKOPS_CLASSES = {*LINEAR_MODELS, *_PARTS_OF_MODELS.split()}
+_SKOPS_NODES = {
+    f"{kind}Node" for kind in ("Object", "Dict", "List", "Tuple", "Type", "Json", "NdArray")
+}
+
+
+def _read_skops(path: Path) -> Any:
+    """Return the model in a .skops file, after checking that it contains nothing else.
+
+    Raises:
+        ConfigError: the package skops is not installed.
+        DataError: the file is of another format, or contains other classes.
+    """
+    if path.suffix != ".skops":
+        raise DataError(
+            f"{path} is not a .skops file. Files of pickle and joblib can run code and are not "
+            f"read. {_BY_ARRAYS}"
+        )
+    if find_spec("skops") is None:
+        raise ConfigError(
+            f"{path} needs the package skops. Install it with `pip install skops`, or give the "
+            f"arrays. {_BY_ARRAYS}"
+        )
+    from skops import io
+
+    try:
+        with zipfile.ZipFile(path) as archive:
+            schema = json.loads(archive.read("schema.json"))
+        for node in _nodes(schema):
+            module, name, built_by = (
+                str(node.get(key)) for key in ("__module__", "__class__", "__loader__")
+            )
+            is_known = module.partition(".")[0] in ("builtins", "numpy", "sklearn")
+            if not is_known or name not in _SKOPS_CLASSES or built_by not in _SKOPS_NODES:
+                raise DataError(f"{path} contains {module}.{name}, which is not read. {_BY_ARRAYS}")
+        return io.load(path, trusted=[])
+    except (OSError, LookupError, TypeError, ValueError, zipfile.BadZipFile) as error:
+        if isinstance(error, DataError):
+            raise
+        raise DataError(f"{path} cannot be read: {error}. {_BY_ARRAYS}") from error
+
+
+def _nodes(schema: Any) -> Iterator[dict[str, Any]]:
+    """Yield the parts of a .skops file that become objects."""
+    if isinstance(schema, dict) and not schema.keys().isdisjoint(("__class__", "__loader__")):
+        yield schema
+    if isinstance(schema, dict | list):
+        for part in schema.values() if isinstance(schema, dict) else schema:
+            yield from _nodes(part)
+
+
+def _array(given: ArrayLike | Path) -> Floats:
+    """Return numbers, or those of a .npy file, in float64.
+
+    Raises:
+        DataError: the file cannot be read, or contains Python objects.
+    """
+    if not isinstance(given, str | Path):
+        return np.asarray(given, dtype=np.float64)
+    try:
+        return np.asarray(np.load(given, allow_pickle=False), dtype=np.float64)
+    except (OSError, ValueError, EOFError, TypeError) as error:
+        raise DataError(
+            f"{given} cannot be read as an array: {error}. Files of pickle and joblib are not "
+            "read. Write the numbers: np.save(path, array)."
+        ) from error
 
 
 def _frozen(array: ArrayLike) -> Floats:

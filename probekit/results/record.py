@@ -78,8 +78,8 @@ class ModelFacts(RecordPart):
 
     Each file of the network was compared with a digest; `compared_with` names the digest's source.
     The sizes are None if the activations were given, so that the network is unknown. If its forward
-    pass was in half precision, `relative_errors` has the median error of some rows at each probed
-    site, compared with a pass in float32.
+    pass was in half precision, or that of a serving engine, `relative_errors` has the median error
+    of some rows at each probed site, compared with a pass in float32.
     """
 
     source: str
@@ -192,7 +192,7 @@ class RunRecord(RecordPart):
 
     `files` has the digest of each result file, by name within the folder. `inputs` is the digest of
     all input files and settings, by which the finished run is recognised; None if it has to be
-    found by its key. `identities` has each site of given activations; other runs have none.
+    found by its key. `identities` has each site of given activations, or of a serving engine.
     """
 
     run: str

@@ -259,7 +259,7 @@ def test_a_part_is_a_store_of_all_tokens(made):
     store = ActivationStore.open(part)
     assert store.is_sealed
     assert store.n_rows == sum(map(len, finished(made[1])))
-    assert store.identity.generated == made[1].key
+    assert store.identity.origin == f"replies {made[1].key}"
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,12 @@ import numpy as np
 import pytest
 import safetensors.numpy
 from scipy.special import log_softmax
+from sklearn.decomposition import PCA
+from sklearn.linear_model import LogisticRegression, Ridge, SGDClassifier
 from sklearn.neural_network import MLPClassifier
+from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
+from sklearn.svm import SVC
 
 from probekit.errors import DataError, MissingError, StoreError
 from probekit.probes.aggregation import Aggregation
@@ -347,3 +351,80 @@ def test_an_aggregated_probe_scores_the_tokens_of_a_text(make_facts, tmp_path, r
     running = rule_of.running(X @ layer[0].T + layer[1])
     np.testing.assert_allclose(loaded.scores(X), running[:, 0])
     np.testing.assert_allclose(loaded.scores(X[:3]), running[:3, 0])
+
+
+def fitted(n_classes, *, scaled=True):
+    """A fitted classifier of scikit-learn on seven features of very different scales, and rows."""
+    generator = np.random.default_rng(0)
+    X = generator.normal(size=(90, 7)) * np.logspace(-1, 2, 7) + 5
+    y = np.array(["no", "yes", "perhaps"])[np.arange(90) % n_classes]
+    X[np.arange(90), np.arange(90) % n_classes] += 3
+    steps = [StandardScaler()] if scaled else []
+    return make_pipeline(*steps, LogisticRegression(C=0.3, max_iter=5000)).fit(X, y), X
+
+
+PLACE = {"site": "blocks.1.hook_resid_post", "model": "mini"}
+
+
+@pytest.mark.parametrize("n_classes", [2, 3])
+@pytest.mark.parametrize("scaled", [True, False])
+def test_a_classifier_of_scikit_learn_predicts_the_same(n_classes, scaled, tmp_path):
+    model, X = fitted(n_classes, scaled=scaled)
+    probe = SavedProbe.from_sklearn(model, **PLACE, rows=X)
+    assert probe.predict(X).tolist() == model.predict(X).tolist()
+    np.testing.assert_allclose(probe.scores(X), model.decision_function(X), rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(
+        probe.log_probabilities(X), model.predict_log_proba(X), rtol=1e-7, atol=1e-9
+    )
+    loaded = SavedProbe.load(probe.save(tmp_path / "probe"))
+    assert loaded.facts == probe.facts
+    spread = (X @ probe.unit_directions.T).std(axis=0)
+    np.testing.assert_allclose(loaded.facts.projection_sd, spread)
+    assert "fitted by another tool" in loaded.facts.untested
+
+
+def test_a_number_is_read_from_a_regression():
+    X = np.random.default_rng(1).normal(size=(30, 4))
+    model = Ridge().fit(X, X @ np.arange(4.0) + 2)
+    probe = SavedProbe.from_sklearn(model, **PLACE)
+    np.testing.assert_allclose(probe.predict(X), model.predict(X))
+
+
+def test_a_direction_and_a_threshold_are_read_from_npy_files(tmp_path):
+    np.save(tmp_path / "direction.npy", np.array([3, 4], np.float16))
+    how = dict(PLACE, classes=("no", "yes"))
+    probe = SavedProbe.from_arrays(tmp_path / "direction.npy", threshold=2.0, **how)
+    assert probe.predict([[1, 0], [0, 0.4]]).tolist() == ["yes", "no"]
+    same = SavedProbe.from_arrays(str(tmp_path / "direction.npy"), -2.0, **how)
+    assert same.scores([[1, 0]]).tolist() == probe.scores([[1, 0]]).tolist() == [1.0]
+
+
+def test_probes_of_others_that_cannot_be_read_are_refused(tmp_path, refused):
+    np.save(tmp_path / "object.npy", np.array([{}], dtype=object))
+    refused(SavedProbe.from_arrays, tmp_path / "object.npy", **PLACE)
+    refused(SavedProbe.from_arrays, np.ones((3, 2)), threshold=1.0, **PLACE)
+    refused(SavedProbe.from_arrays, np.ones((3, 2)), **PLACE)
+    refused(SavedProbe.from_sklearn, LogisticRegression(), **PLACE)
+    X, y = np.eye(4), [0, 1, 0, 1]
+    refused(SavedProbe.from_sklearn, make_pipeline(PCA(2), Ridge()).fit(X, y), **PLACE)
+    refused(SavedProbe.from_sklearn, SVC(kernel="linear").fit(X, y), **PLACE)
+
+
+@pytest.mark.parametrize("name", ["probe.joblib", "probe.pkl"])
+def test_pickles_are_never_opened(name, tmp_path, refused):
+    (tmp_path / name).write_bytes(b"cos\nsystem\n(S'touch unpickled'\ntR.")
+    refused(SavedProbe.from_sklearn, tmp_path / name, **PLACE)
+
+
+def test_a_skops_file_is_read_with_linear_models_alone(tmp_path, refused):
+    io = pytest.importorskip("skops.io", reason="skops is not there: pip install -e '.[skops]'")
+    model, X = fitted(3)
+    io.dump(model, tmp_path / "probe.skops")
+    probe = SavedProbe.from_sklearn(tmp_path / "probe.skops", **PLACE)
+    np.testing.assert_allclose(probe.scores(X), model.decision_function(X), rtol=1e-9, atol=1e-9)
+    io.dump(SGDClassifier().fit(X, X[:, 0] > 5), tmp_path / "sgd.skops")
+    refused(SavedProbe.from_sklearn, tmp_path / "sgd.skops", **PLACE)
+    io.dump({"a": np.random.RandomState(0)}, tmp_path / "state.skops")
+    refused(SavedProbe.from_sklearn, tmp_path / "state.skops", **PLACE)
+    (tmp_path / "zip.skops").write_bytes(b"PK")
+    refused(SavedProbe.from_sklearn, tmp_path / "zip.skops", **PLACE)

@@ -61,6 +61,7 @@ def capture_only(
     device: str | Sequence[str] = "cpu",
     watcher: Watcher = SILENT,
     crew: Workers | None = None,
+    only: str | None = None,
 ) -> dict[str, Captured]:
     """Capture the activations of an experiment; return them by target.
 
@@ -73,6 +74,7 @@ def capture_only(
             some of the blocks.
         watcher: receives progress.
         crew: captures with several workers; None for this process only.
+        only: the only target; None for all.
 
     Raises:
         ProbekitError: one of its subclasses; the message names the problem and its location.
@@ -91,7 +93,9 @@ def capture_only(
         cache_root=cache_root,
         watcher=watcher,
     )
-    return capture_models(source, cache_root=cache_root, watcher=watcher, crew=crew, device=device)
+    return capture_models(
+        source, cache_root=cache_root, watcher=watcher, crew=crew, device=device, only=only
+    )
 
 
 def capture_models(
@@ -101,6 +105,7 @@ def capture_models(
     watcher: Watcher,
     crew: Workers | None = None,
     device: str = "cpu",
+    only: str | None = None,
 ) -> dict[str, Captured]:
     """Capture the rows of all probed sites of an experiment; return them by target.
 
@@ -110,6 +115,7 @@ def capture_models(
         watcher: receives progress.
         crew: captures with several workers; None to use the models of this process.
         device: compute device of the crew; not used without one.
+        only: the only target; None for all.
     """
     experiment = source.experiment
     root = default_root() if cache_root is None else cache_root
@@ -121,16 +127,17 @@ def capture_models(
         model = source.models(target)
         work = begin_work(experiment, source.rows, model, target, root, device_type)
         missing = [work.shards[index] for index in work.missing_sites()]
-        replies = source.rows.replies
+        replies, is_read = source.rows.replies, work.requests is not None
         if target == TASK and replies is not None:  # the passes are those of the generation
             engine = partial(replies.fill, source.rows.ids)
-        elif target == TASK and missing and crew is None and not model.is_in_memory:
+        elif target == TASK and missing and not (crew or is_read or model.is_in_memory):
             device = str(model.device)
             watcher.tell(described_reading(model.config, model.dtype, device, missing))
         return fill(work, root, engine=engine, step=step, watcher=watcher)
 
     # Called one after the other, so that no variable keeps the network of the last target.
-    return {target: capture(target) for target in targets(experiment)}
+    of = targets(experiment) if only is None else (only,)
+    return {target: capture(target) for target in of}
 
 
 def capture_further(
@@ -208,7 +215,8 @@ def plan_capture(experiment: Experiment, prepared: TextRows, device: str = "cpu"
     network.to(getattr(torch, experiment.model.dtype))
     tokenizer, tokens, plan = prepared.tokenizer.digest, prepared.ids, prepared.plan
     device_type = device.partition(":")[0]
-    identity = identity_of(network, tokenizer, tokens, plan, capture.dtype, device_type)
+    read_from = "" if prepared.requests is None else prepared.requests.digest
+    identity = identity_of(network, tokenizer, tokens, plan, capture.dtype, device_type, read_from)
     shards = shards_of(identity, tokens, plan)
     rows_of_shard = [sum(len(batch.rows) for batch in shard) for shard in shards]
     return _planned(
@@ -277,8 +285,8 @@ def _planned(
     one, two = (
         len(Manifest.of(spec, {site: [NO_DIGEST] * n for site in shapes}).pack()) for n in (1, 2)
     )
-    # Of a forward pass in half precision, whose errors are measured.
-    errors = len(pack_errors(dict.fromkeys(shapes, 0.0))) * spec.identity.is_half
+    # Of rows whose errors are measured.
+    errors = len(pack_errors(dict.fromkeys(shapes, 0.0))) * spec.identity.is_compared
     n_bytes = (
         errors + spec.sizes.size + len(spec.pack()) + one + (spec.sizes.shards - 1) * (two - one)
     )
@@ -289,7 +297,7 @@ def _planned(
             record = ShardRecord(key, site, index, CODES[dtype], (n_rows, *shape), NO_DIGEST)
             n_bytes += n_shards * (record.size + len(record.pack()))
     # Rows and record of each shard and site; layout, specification, manifest and lock.
-    n_files = 2 * spec.sizes.shards * len(shapes) + 4 + spec.identity.is_half
+    n_files = 2 * spec.sizes.shards * len(shapes) + 4 + spec.identity.is_compared
     return {
         "caches": n_caches,
         "tokens": n_tokens,

@@ -1,5 +1,6 @@
-"""Captures shared by many workers: job files, the work of one, and processes on this machine.
+"""The work of a capture, and captures shared by many workers of this machine.
 
+begin_work    the capture of an experiment from one of its models, or from files of another engine
 Job           what a worker computes, in a file next to the cache
 work_at       the work of one worker
 by_processes  several workers on this machine, which share one cache
@@ -15,7 +16,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -27,6 +28,7 @@ from pydantic import ValidationError
 from probekit.activations.capture import MissingSites, OnRows, ShardDone, Work, compute_shards
 from probekit.activations.local import Files
 from probekit.activations.records import SPEC, Location, Spec
+from probekit.activations.requests import Requests
 from probekit.activations.store import ActivationStore, files_at
 from probekit.activations.upkeep import (
     HOW_TO_CREATE,
@@ -35,10 +37,20 @@ from probekit.activations.upkeep import (
     remove_dead_locks,
     shard_locks,
 )
-from probekit.errors import ConfigError, DamagedError, MissingError, StoreError
+from probekit.amounts import joined_names
+from probekit.analysis.identify import identify
+from probekit.errors import (
+    ConfigError,
+    DamagedError,
+    DataError,
+    MissingError,
+    StoreError,
+    nearest,
+)
 from probekit.experiment.schema import Experiment
 from probekit.memory import SHARE, available_memory
 from probekit.model.network import Network
+from probekit.model.sites.catalogue import VERIFIED, component_of, layer_of
 from probekit.pipeline.experiment.prepare import TextRows, prepare
 from probekit.pipeline.experiment.source import TASK, target_network
 from probekit.probes.targets import NETWORKS
@@ -47,6 +59,7 @@ from probekit.provenance import digest_json, seal, unseal
 from probekit.terminal import Watcher
 
 FORMAT = 1  # of the job file
+IDENTIFIED_ROWS = 32  # rows of requests that are computed again
 _SECONDS_TO_LEAVE = 20  # between the interrupt of a worker and its end by force
 # On Windows only a whole process group can be interrupted, so each worker gets its own group.
 _INTERRUPT = getattr(signal, "CTRL_BREAK_EVENT", signal.SIGINT)
@@ -137,9 +150,11 @@ def begin_work(
     Raises:
         StoreMismatchError: the files belong to another capture.
         StoreError: the store cannot be written.
+        DataError: hidden states of requests are not those of the sites.
     """
     exact = partial(target_network, to_compute=False, dtype=torch.float32)
-    return Work.begin(
+    requests = prepared.requests if target == TASK else None
+    work = Work.begin(
         model,
         tokenizer=prepared.tokenizer.digest,
         tokens=prepared.ids,
@@ -149,9 +164,65 @@ def begin_work(
         dtype=experiment.capture.dtype,
         device=device,
         exact=partial(exact, experiment, str(model.device), target),
-        # Untrained networks read the finished texts.
-        generated=prepared.replies.key if prepared.replies and target == TASK else "",
+        origin=prepared.origin if target == TASK else "",  # untrained networks read the texts
+        requests=requests,
     )
+    if requests is not None and work.missing_sites():
+        with experiment.at("capture", "requests"):
+            work = replace(work, requests=_verified(experiment, prepared, requests, model))
+    return work
+
+
+def _verified(
+    experiment: Experiment, prepared: TextRows, requests: Requests, model: Network
+) -> Requests:
+    """Return the requests with the layer of each site, after some rows are computed again.
+
+    Raises:
+        DataError: a layer is not the site that the experiment states, or no layer is a site that it
+            probes.
+    """
+    settings = experiment.capture.requests
+    assert settings is not None
+    of_layer, ids, positions = requests.sample(prepared.ids, prepared.plan, IDENTIFIED_ROWS)
+    unknown = [layer for layer in settings.layers if layer not in of_layer]
+    if unknown:
+        near = nearest(unknown[0], of_layer)
+        raise DataError(f"`layers` lists {unknown[0]}, but the files have no such layer. {near}")
+    named = {settings.layers.get(layer, f"layer {layer}"): layer for layer in of_layer}
+    arrays = {name: of_layer[layer] for name, layer in named.items()}
+    found = identify(arrays, ids, model, positions=positions)
+    lines = [f"layer {layer}: {found[name].sentence}" for name, layer in named.items()]
+    for name, layer in named.items():
+        if layer in settings.layers and not found[name].label.startswith(VERIFIED):
+            raise DataError(f"layer {layer} is not {name}: {found[name].sentence}.")
+    layers = {
+        one_name(found[name].site): layer
+        for name, layer in named.items()
+        if found[name].label.startswith(VERIFIED)
+    }
+    absent = [site for site in prepared.sites if one_name(site) not in layers]
+    if absent:
+        listed = "\n  ".join(lines)
+        raise DataError(
+            f"no layer in {requests.folder} is {joined_names(absent)}:\n  {listed}\nProbe the "
+            "layers that the files have (`capture.sites`), or let the engine write the others."
+        )
+    requests = replace(requests, layers={site: layers[one_name(site)] for site in prepared.sites})
+    requests.check_repeated(prepared.sites)
+    return requests
+
+
+def one_name(site: str) -> str:
+    """Return the one name of a site of the residual stream between two blocks, which has two.
+
+    >>> one_name("blocks.4.hook_resid_pre"), one_name("blocks.4.hook_mlp_out")
+    ('blocks.3.hook_resid_post', 'blocks.4.hook_mlp_out')
+    """
+    layer = layer_of(site)
+    if not layer or component_of(site) != "resid_pre":
+        return site
+    return f"blocks.{layer - 1}.hook_resid_post"
 
 
 def jobs_in(files: Files) -> dict[str, Job]:

@@ -10,13 +10,11 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from blake3 import blake3
-
 from probekit.errors import DataError, MissingError, StoreError
 from probekit.experiment.activations import ActivationExperiment, AnyExperiment
 from probekit.files import inside
 from probekit.model.weights.sources import local_folder
-from probekit.provenance import PART_VERSIONS, digest_json, digest_sources, versions
+from probekit.provenance import PART_VERSIONS, digest_file, digest_json, digest_sources, versions
 from probekit.results.record import check_finished, open_record
 from probekit.terminal import Watcher
 
@@ -29,7 +27,8 @@ def inputs_digest(experiment: AnyExperiment, device: str) -> str | None:
 
     It covers settings, files of data and model, the kind of device, source code and versions. None
     unless all data and weights are in local files that are read whole: not for rows or a network in
-    memory, data or models of the hub, given activations, and several checkpoints. None also if the
+    memory, data or models of the hub, given activations, requests of a serving engine, and several
+    checkpoints. None also if the
     user lets products be computed in a reduced precision.
 
     Raises:
@@ -37,7 +36,9 @@ def inputs_digest(experiment: AnyExperiment, device: str) -> str | None:
         MissingError: there is no such model.
     """
     if isinstance(experiment, ActivationExperiment) or not (
-        experiment.model.memory is None and experiment.model.checkpoints is None
+        experiment.model.memory is None
+        and experiment.model.checkpoints is None
+        and experiment.capture.requests is None
     ):
         return None
     torch = sys.modules.get("torch")  # unless it is imported, nobody has changed its settings
@@ -61,7 +62,7 @@ def inputs_digest(experiment: AnyExperiment, device: str) -> str | None:
     config = experiment.model_dump(mode="json")
     config["data"].pop("root")  # results depend on the contents, not on their place
     try:
-        contents = {name: _digest_of(path) for name, path in files.items()}
+        contents = {name: digest_file(path) for name, path in files.items()}
     except OSError:  # reported when the file is read
         return None
     return digest_json(
@@ -74,11 +75,6 @@ def inputs_digest(experiment: AnyExperiment, device: str) -> str | None:
             "versions": versions(),
         }
     )
-
-
-def _digest_of(path: Path) -> str:
-    """Return the digest of a file, which may be as large as the weights of a model."""
-    return blake3(max_threads=blake3.AUTO).update_mmap(path).hexdigest()
 
 
 def find_finished(folder: Path, inputs: str | None) -> Path | None:

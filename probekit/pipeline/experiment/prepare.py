@@ -13,6 +13,7 @@ import numpy as np
 
 from probekit.activations.capture import check_storable
 from probekit.activations.replies import Replies
+from probekit.activations.requests import Requests, read_requests
 from probekit.amounts import counted
 from probekit.data.examples import Dataset, Example, Finding, Turns, rows_of
 from probekit.data.positions import IntArray, RowPlan
@@ -118,6 +119,7 @@ class TextRows(Rows):
         config: sizes of the model.
         cut: for each position, whether baselines read each text up to the last token of the row.
         replies: replies that the network has generated, with their rows; None without them.
+        requests: requests of a serving engine that serve the texts; None if the model reads them.
     """
 
     tokenizer: Tokenizer
@@ -126,6 +128,7 @@ class TextRows(Rows):
     config: ModelConfig
     cut: tuple[bool, ...] = ()
     replies: Replies | None = None
+    requests: Requests | None = None
     negatives: TextRows | None = None
     dropped: DroppedRows | None = None
 
@@ -189,6 +192,13 @@ class TextRows(Rows):
         return int(characters[0]), int(characters[1])
 
     @property
+    def origin(self) -> str:
+        """Where the rows of the probed network come from; see `Identity`."""
+        if self.requests is not None:
+            return f"requests {self.requests.digest}"
+        return "" if self.replies is None else f"replies {self.replies.key}"
+
+    @property
     def ids(self) -> list[IntArray]:
         """The token ids of each example."""
         return [tokens.ids for tokens in self.tokens]
@@ -248,11 +258,12 @@ def prepare(experiment: Experiment, generate: Generate | None = None) -> TextRow
             for an error if the experiment needs replies.
 
     Raises:
-        MissingError: a data file, the model's config or its vocabulary does not exist.
+        MissingError: a data file, the model's config or its vocabulary does not exist, or there are
+            no requests.
         CheckpointError: the vocabulary has more tokens than the model.
         ConfigError: a site or a column does not exist, a text of the section `attention` has no
             token or too many, or replies are needed and not given.
-        DataError: the data cannot be read, tokenized, aligned or split.
+        DataError: the data cannot be read, tokenized, aligned or split, or a text has no request.
     """
     config = network_config(experiment)
     with experiment.at("model", "source"):
@@ -264,21 +275,7 @@ def prepare(experiment: Experiment, generate: Generate | None = None) -> TextRow
                 "and weights do not match."
             )
     selections = find_features(experiment, config)
-    data = experiment.data
-    try:
-        dataset = read_examples(data, experiment.value_columns)
-    except (ConfigError, MissingError) as error:  # a DataError names the row already
-        key = "columns" if isinstance(error, ConfigError) else "file"
-        if data.format == "memory":  # without the key `memory`, the whole section is at fault
-            key = "memory" if data.memory else ""
-        elif data.hub is not None:
-            key = "hub"
-        if isinstance(error, UnknownNameError):  # a column that does not exist, of any source
-            key = "columns"
-        with experiment.at("data", *([key] if key else [])):
-            raise
-    if data.columns.messages is not None:
-        _check_last_turns(experiment, dataset)
+    dataset = _read(experiment)
     encoder, replies, lines = text_encoder(experiment, tokenizer), None, ""
     of_replies: list[Finding] = []
     if experiment.capture.generate is not None:
@@ -287,7 +284,11 @@ def prepare(experiment: Experiment, generate: Generate | None = None) -> TextRow
         )
     check_examples(experiment, dataset)
     n_read = len(dataset)
-    dataset, tokens, plans, findings = _plan(experiment, dataset, encoder, config.n_ctx)
+    requests = None
+    if experiment.capture.requests is not None:
+        with experiment.at("capture", "requests"):
+            requests = read_requests(Path(experiment.capture.requests.folder))
+    dataset, tokens, plans, findings = _plan(experiment, dataset, encoder, config.n_ctx, requests)
     findings = [*of_replies, *findings]
     for number, text in enumerate(experiment.attention.texts):
         n_tokens = len(encoder.encode(text).ids)
@@ -324,6 +325,10 @@ def prepare(experiment: Experiment, generate: Generate | None = None) -> TextRow
         replies=replies,
         lines=lines,
     )
+    if requests is not None:
+        requests, _ = requests.choose(rows.ids, rows.plan)
+        found = Finding("info", "requests", requests.described)
+        rows = replace(rows, requests=requests, findings=(*rows.findings, found))
     if experiment.monitor is not None:
         with experiment.at("monitor"):
             negatives = _negatives(experiment, experiment.monitor, rows, encoder)
@@ -333,6 +338,32 @@ def prepare(experiment: Experiment, generate: Generate | None = None) -> TextRow
             dropped = _dropped(experiment, experiment.leakage, rows, encoder)
         rows = replace(rows, dropped=dropped, findings=(*rows.findings, *dropped.findings))
     return rows
+
+
+def _read(experiment: Experiment) -> Dataset:
+    """Return the examples of an experiment; an error states the key that is at fault.
+
+    Raises:
+        MissingError: a data file does not exist.
+        ConfigError: a column does not exist.
+        DataError: the data cannot be read, or a conversation ends with another turn than needed.
+    """
+    data = experiment.data
+    try:
+        dataset = read_examples(data, experiment.value_columns)
+    except (ConfigError, MissingError) as error:  # a DataError names the row already
+        key = "columns" if isinstance(error, ConfigError) else "file"
+        if data.format == "memory":  # without the key `memory`, the whole section is at fault
+            key = "memory" if data.memory else ""
+        elif data.hub is not None:
+            key = "hub"
+        if isinstance(error, UnknownNameError):  # a column that does not exist, of any source
+            key = "columns"
+        with experiment.at("data", *([key] if key else [])):
+            raise
+    if data.columns.messages is not None:
+        _check_last_turns(experiment, dataset)
+    return dataset
 
 
 def _check_last_turns(experiment: Experiment, conversations: Dataset) -> None:
@@ -409,8 +440,8 @@ def _negatives(
     if experiment.data.positive is None and len(set(rows.dataset.labels)) != 2:
         raise ConfigError("a monitor detects one of two classes; name it in `data.positive`.")
     dataset = read_negatives(experiment.data, monitor.negatives, monitor.format)
-    n_read, context = len(dataset), rows.config.n_ctx
-    dataset, tokens, plans, findings = _plan(experiment, dataset, encoder, context)
+    n_read, how = len(dataset), (encoder, rows.config.n_ctx, rows.requests)
+    dataset, tokens, plans, findings = _plan(experiment, dataset, *how)
     # Texts are compared as they are read. A repeated one is not new, nor is a known group.
     known = {example.text for example in rows.dataset.examples}
     has_groups = experiment.data.columns.group is not None
@@ -423,7 +454,7 @@ def _negatives(
         raise DataError(f"all texts or groups of {monitor.negatives} are among the data.")
     n_known = len(dataset) - len(new)
     if n_known:
-        dataset, tokens, plans, findings = _plan(experiment, dataset.select(new), encoder, context)
+        dataset, tokens, plans, findings = _plan(experiment, dataset.select(new), *how)
     if len(dataset) < n_read:
         message = (
             f"{n_read - len(dataset):,} of {counted(n_read, 'negative')} are not used: {n_known:,} "
@@ -524,6 +555,7 @@ def _further(
     findings: Sequence[Finding],
 ) -> TextRows:
     """Return rows of further examples at the same sites, without labels and splits."""
+    ids, plan = [of_text.ids for of_text in tokens], interleave(plans)
     return replace(
         rows,
         dataset=dataset,
@@ -534,26 +566,36 @@ def _further(
         positions=(),
         findings=tuple(findings),
         tokens=tokens,
-        plan=interleave(plans),
+        plan=plan,
+        requests=None if rows.requests is None else rows.requests.choose(ids, plan)[0],
         negatives=None,
     )
 
 
 def _plan(
-    experiment: Experiment, dataset: Dataset, encoder: TextEncoder, context: int
+    experiment: Experiment,
+    dataset: Dataset,
+    encoder: TextEncoder,
+    context: int,
+    requests: Requests | None = None,
 ) -> tuple[Dataset, tuple[TokenizedText, ...], tuple[RowPlan, ...], list[Finding]]:
     """Return the examples that have all positions, as the model reads them, and their tokens.
 
-    Also a plan per position, and a warning if texts were truncated.
+    Also a plan per position, and a warning if texts were truncated. Examples without a request are
+    left out, if the experiment reads requests and skips them.
 
     Raises:
-        DataError: no example is left, or a text cannot be encoded or is too long.
+        DataError: no example is left, a text cannot be encoded or is too long, or has no request.
         MissingError: the model has no chat template.
         CheckpointError: the chat template is damaged.
     """
     dataset, tokens, plans = plan_positions(
         experiment, *_tokenize(experiment, dataset, encoder, context)
     )
+    if requests is not None:
+        kept = _served(experiment, requests, dataset, tokens, interleave(plans))
+        if kept is not None:
+            return _plan(experiment, kept, encoder, context, requests)
     # The texts as the model reads them, so that the baselines read no more.
     examples_read, truncated = [], []
     for example, of_text in zip(dataset.examples, tokens, strict=True):
@@ -572,6 +614,35 @@ def _plan(
         "only the beginning of the text. Shorten the texts, or set tokens.too_long to `skip`."
     )
     return dataset, tokens, plans, [Finding("warning", "truncated", message)]
+
+
+def _served(
+    experiment: Experiment,
+    requests: Requests,
+    dataset: Dataset,
+    tokens: Sequence[TokenizedText],
+    plan: RowPlan,
+) -> Dataset | None:
+    """Return the examples that requests serve, with a note on the others; None if all are served.
+
+    Raises:
+        DataError: a text has no request, and the experiment does not skip it, or none has one.
+    """
+    settings = experiment.capture.requests
+    assert settings is not None
+    _, unserved = requests.choose([of_text.ids for of_text in tokens], plan)
+    if not unserved:
+        return None
+    first = dataset.examples[unserved[0]]
+    note = f"{len(unserved):,} of {counted(len(dataset), 'text')} have no hidden states"
+    if settings.missing == "error" or len(unserved) == len(dataset):
+        with experiment.at("capture", "requests"):
+            raise DataError(
+                f"{note} in {requests.folder}, the first is {first.text[:60]!r} ({first.where}). "
+                f"{requests.why_unserved(tokens[unserved[0]].ids)}"
+            )
+    left = np.setdiff1d(np.arange(len(dataset)), unserved)
+    return replace(dataset.select(left), notes=(*dataset.notes, f"skipped: {note}"))
 
 
 def find_features(

@@ -50,8 +50,9 @@ def run_key(source: Source, card: str | None) -> str:
     config = source.experiment.model_dump(mode="json")
     for key in ("root", "hub", "memory"):  # results depend on the contents, not on their source
         config["data"].pop(key, None)
-    # Only given activations have this section.
+    # Only given activations have this section, and only files of a serving engine the other one.
     config.get("activations", {}).pop("folder", None)
+    (config.get("capture", {}).get("requests") or {}).pop("folder", None)
     installed = versions()
     return digest_json(
         {

@@ -21,6 +21,7 @@ from torch import Tensor
 from probekit.activations.given.given import GivenSite
 from probekit.activations.records import FloatArray, Location, identity_of
 from probekit.activations.replies import Replies
+from probekit.amounts import percent
 from probekit.data.positions import IntArray
 from probekit.experiment.activations import AnyExperiment
 from probekit.experiment.schema import Experiment
@@ -30,7 +31,7 @@ from probekit.model.config import count_parameters
 from probekit.model.families.table import config_of, in_dtype, load_model, random_network
 from probekit.model.network import Network
 from probekit.model.passes.taps import Tap
-from probekit.model.sites.catalogue import describe, layer_of
+from probekit.model.sites.catalogue import VERIFIED, describe, layer_of
 from probekit.model.text.tokenizer import Tokenizer
 from probekit.model.weights.checkpoint import file_checks
 from probekit.model.weights.sources import find_model
@@ -42,7 +43,7 @@ from probekit.probes.targets import NETWORKS, TARGETS
 from probekit.products import check_device
 from probekit.provenance import digest_json
 from probekit.results.network import AttentionPrompt, TextReading
-from probekit.results.record import ModelFacts, Norms
+from probekit.results.record import ModelFacts, Norms, TensorIdentity
 from probekit.terminal import SILENT, Watcher
 
 if TYPE_CHECKING:  # code that finds and fills caches does not affect the results
@@ -205,13 +206,23 @@ class ModelSource(Source):
     def described(self) -> dict[str, Any]:
         """Return sizes and file checks of the model, digests, the first random seed, and caches."""
         model, captured = self.models(TASK), self.captured
+        errors = captured[TASK].store.errors(self.rows.sites)
+        # A store has rows of another engine only of sites that they were verified as.
+        is_read = self.rows.requests is not None
+        identities = {
+            site: TensorIdentity(
+                label=f"{VERIFIED} {site}",
+                sentence=f"{site}; median relative error {percent(errors.get(site, 0.0), 4)}",
+            )
+            for site in (self.rows.sites if is_read else ())
+        }
         sizes = ("n_layers", "n_heads", "d_model", "d_vocab", "n_ctx")
         facts = ModelFacts(
             source=self.experiment.model.name,
             **{name: getattr(model.config, name) for name in sizes},
             parameters=sum(parameter.numel() for parameter in model.parameters()),
             compared_with=checks_of_files(self.experiment),
-            relative_errors=captured[TASK].store.errors(self.rows.sites) or None,
+            relative_errors=errors or None,
         )
         # The `root` of a capture is a digest of its rows, not a folder.
         digests = {
@@ -225,6 +236,7 @@ class ModelSource(Source):
             "digests": digests,
             "seeds": {"random_weights": self.experiment.model.random_seed},
             "caches": {name: str(one.store.folder) for name, one in captured.items()},
+            "identities": identities,
         }
 
     @property
@@ -243,9 +255,13 @@ class ModelSource(Source):
         Networks with random weights follow from it and from the settings, so they are not built.
         """
         rows, dtype = self.rows, self.experiment.capture.dtype
-        key = "" if rows.replies is None else rows.replies.key
         identity = identity_of(
-            self.models(TASK), rows.tokenizer.digest, rows.ids, rows.plan, dtype, generated=key
+            self.models(TASK),
+            rows.tokenizer.digest,
+            rows.ids,
+            rows.plan,
+            dtype,
+            origin=rows.origin,
         )
         return identity.to_json()
 

@@ -26,6 +26,7 @@ from probekit.errors import (
     check_has,
     nearest,
 )
+from probekit.experiment.activations import GIVEN_POSITION
 from probekit.interventions import edits
 from probekit.interventions.edits import compose
 from probekit.model.families.table import find_config, load_model
@@ -270,7 +271,7 @@ def load_network(
             model, and `allow_other` is False.
     """
     facts = probe.facts
-    if not facts.weights:
+    if facts.at == GIVEN_POSITION:
         raise ConfigError(
             f"This probe was fitted on given activations of {facts.site}, so the model that reads "
             "texts is unknown. Apply it to new activations: "
@@ -336,7 +337,8 @@ def steering_vector(probe: SavedProbe, towards: str | None = None) -> Floats:
     if len(facts.projection_sd) != len(unit):
         raise ConfigError(
             "This probe was saved without the standard deviation of its projection, which is the "
-            "unit of the dose. Run its experiment again; cached activations are used again."
+            "unit of the dose. Run its experiment again; cached activations are used again. For a "
+            "probe of another tool, give `rows` to `SavedProbe.from_arrays`."
         )
     # Two labels share one direction, towards the second; more have a direction each.
     row, sign, classes = 0, 1, probe.classes

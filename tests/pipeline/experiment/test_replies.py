@@ -138,8 +138,8 @@ def test_the_finding_counts_labels(finished, source, snapshot):
 
 def test_untrained_networks_read_the_finished_texts(folder, finished):
     captured = capture_only(load(folder), cache_root=folder / "cache")
-    assert captured["task"].store.identity.generated
-    assert not captured["random_weights_0"].store.identity.generated
+    assert captured["task"].store.identity.origin
+    assert not captured["random_weights_0"].store.identity.origin
     assert captured["random_weights_0"].computed == 0
 
 

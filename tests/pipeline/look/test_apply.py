@@ -106,6 +106,22 @@ def test_each_token_has_its_characters_and_score(probe, bos):
     assert [a.label for a in reading.answers] == probe.predict(rows).tolist()
 
 
+def test_a_probe_of_another_tool_is_applied_and_steers_like_ours(probe, tmp_path):
+    (weight, bias), rows = probe.layers[0], np.random.default_rng(0).normal(size=(20, 256))
+    where = {"site": probe.facts.site, "model": "mini", "classes": probe.classes}
+    other = SavedProbe.from_arrays(weight, bias, **where, rows=rows)
+    other = SavedProbe.load(other.save(tmp_path / "other"))
+    assert apply_probe(other, TEXTS) == apply_probe(probe, TEXTS)
+    assert "another tool" in caution(other, "text")[0]
+    (unit,) = probe.unit_directions
+    np.testing.assert_allclose(steering_vector(other), (rows @ unit).std() * unit)
+    with pytest.raises(ConfigError, match="rows"):
+        steering_vector(SavedProbe.from_arrays(weight, bias, **where))
+    narrow = SavedProbe.from_arrays(weight[:, :7], bias, **where)
+    with pytest.raises(ConfigError, match="width: 7 for the probe, 256 for the rows"):
+        apply_probe(narrow, TEXTS)
+
+
 def test_multiclass_and_regression_probes_are_applied(probe):
     generator = np.random.default_rng(0)
     layer = generator.normal(size=(3, 256)), np.zeros(3)

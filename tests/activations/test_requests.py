@@ -1,0 +1,282 @@
+"""Files of a serving engine: which request serves a text, and what is refused.
+
+No engine runs here: the files have the forms that vLLM documents, or those of hooks.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from probekit.activations.forward import make_batches
+from probekit.activations.requests import read_requests
+from probekit.data.positions import RowPlan
+from tests.activations.captures import last_and_mean
+
+WIDTH, SITES = 5, ("blocks.0.hook_resid_pre", "blocks.3.hook_resid_post")
+TEXTS = [np.array(ids) for ids in ([7, 3, 9, 4], [7, 3, 9, 4, 11], [8, 2], [7, 3, 9, 4])]
+GENERATED = np.array([90, 91, 92])
+
+
+def states_of(ids, dtype=torch.float32):
+    """Hidden states (n_tokens, 2, WIDTH), as of a causal network: each depends on its prefix."""
+    prefix = np.cumsum(np.asarray(ids) * (1 + np.arange(len(ids))))
+    grid = torch.from_numpy(prefix)[:, None, None] + torch.arange(2.0 * WIDTH).view(1, 2, WIDTH)
+    return torch.sin(grid).to(dtype)
+
+
+def request(ids, dtype=torch.float32, **more):
+    """The tensors of a request as vLLM's `extract_hidden_states` names them."""
+    named = {"token_ids": torch.as_tensor(np.asarray(ids)), "hidden_states": states_of(ids, dtype)}
+    return named | {name: torch.as_tensor(value) for name, value in more.items()}
+
+
+def write(folder, files, metadata=None):
+    for number, tensors in enumerate(files):
+        save_file(tensors, folder / f"cmpl-{number}.safetensors", metadata)
+    return folder
+
+
+def rows_of(folder, tokens=TEXTS, layers=("0", "1"), dtype="float32"):
+    """Rows of the last token and the mean of each text, by site."""
+    plan = last_and_mean(tokens)
+    requests, unserved = read_requests(folder).choose(tokens, plan)
+    assert not unserved
+    requests = replace(requests, layers=dict(zip(SITES, layers, strict=True)))
+    rows = {site: np.empty((len(plan.example), WIDTH), np.float32) for site in SITES}
+    for batch in make_batches(tokens, plan, 8):
+        for part in requests.run_batches([batch], plan, SITES, dtype):
+            for site, values in part.arrays().items():
+                rows[site][batch.rows] = values
+    return rows
+
+
+def expected_rows(tokens=TEXTS, dtype=torch.float32):
+    states = [states_of(ids, dtype).float().numpy() for ids in tokens]
+    pairs = [np.stack([one[-1], one.mean(0)]) for one in states]
+    return dict(zip(SITES, np.concatenate(pairs).swapaxes(0, 1), strict=True))
+
+
+def by_layer(name):
+    def tensors(ids):
+        states = states_of(ids)
+        layers = {f"{name}3": states[:, 0].contiguous(), f"{name}12": states[:, 1].contiguous()}
+        return {"input_ids": torch.as_tensor(ids)} | layers
+
+    return [tensors(ids) for ids in TEXTS]
+
+
+def in_shards(prefix):
+    """Three requests in one file, one in another."""
+    files = [{}, {}]
+    for number, ids in enumerate(TEXTS):
+        named = request(ids)
+        name = number % 3 if prefix == "" else f"{prefix}{number}"
+        files[number // 3] |= {f"{name}/{key}": tensor for key, tensor in named.items()}
+    return files
+
+
+def chunks(*, all_ids, size=2):
+    """Each request in parts of two tokens, in no order, as chunked prefill may write them."""
+    files = []
+    for number, ids in enumerate(TEXTS):
+        for start in range(0, len(ids), size):
+            part = slice(start, start + size)
+            ids_of_part = ids if all_ids else ids[part]
+            tensors = {"token_ids": torch.as_tensor(ids_of_part), "start": torch.tensor(start)}
+            tensors["hidden_states"] = states_of(ids)[part].contiguous()
+            name = "" if all_ids else f"r{number}/"
+            files.append({f"{name}{key}": tensor for key, tensor in tensors.items()})
+    return files[::-1]
+
+
+LAYOUTS = {
+    "one file for each request": ([request(ids) for ids in TEXTS], ("0", "1")),
+    "generated tokens": ([request([*ids, *GENERATED]) for ids in TEXTS], ("0", "1")),
+    "a tensor for each layer": (by_layer("layers."), ("3", "12")),
+    "modules of transformers": (by_layer("model.layers."), ("3", "12")),
+    "several hidden states": (by_layer("hidden_states."), ("3", "12")),
+    "shards with names": (in_shards("chat-"), ("0", "1")),
+    "shards with numbers": (in_shards(""), ("0", "1")),
+    "chunks with all ids": (chunks(all_ids=True), ("0", "1")),
+    "chunks with their ids": (chunks(all_ids=False), ("0", "1")),
+}
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_texts_and_requests_are_joined_by_token_ids(name, tmp_path):
+    files, layers = LAYOUTS[name]
+    found = rows_of(write(tmp_path, files), layers=layers)
+    for site, rows in expected_rows().items():
+        np.testing.assert_allclose(found[site], rows, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_half_precision_is_read_exactly(tmp_path, dtype):
+    half = getattr(torch, dtype)
+    write(tmp_path, [request(ids, half) for ids in TEXTS])
+    found, expected = rows_of(tmp_path), expected_rows(dtype=half)
+    for site in SITES:  # a mean in float32 is not a number of the type
+        assert np.array_equal(found[site][::2], expected[site][::2])
+
+
+def test_the_names_of_layers_may_be_stated(tmp_path):
+    write(tmp_path, [request(ids) for ids in TEXTS], {"layer_ids": "[9, 24]"})
+    assert rows_of(tmp_path, layers=("9", "24"))[SITES[0]].shape == (8, WIDTH)
+
+
+def test_states_after_those_of_the_prompt_are_not_read(tmp_path):
+    files = [
+        {"prompt_token_ids": torch.as_tensor(ids), "layers.0": states_of([*ids, 5])[:, 0].clone()}
+        for ids in TEXTS
+    ]
+    write(tmp_path, files)
+    rows = rows_of(tmp_path, layers=("0", "0"))
+    np.testing.assert_allclose(rows[SITES[0]], expected_rows()[SITES[0]], rtol=1e-6, atol=1e-7)
+
+
+def test_hidden_states_may_have_a_batch_axis(tmp_path):
+    files = [request(ids, hidden_states=states_of(ids)[None, :, 0].contiguous()) for ids in TEXTS]
+    rows = rows_of(write(tmp_path, files), layers=("0", "0"))
+    np.testing.assert_allclose(rows[SITES[0]], expected_rows()[SITES[0]], rtol=1e-6, atol=1e-7)
+
+
+def described(folder, tokens=TEXTS):
+    requests, _ = read_requests(folder).choose(tokens, last_and_mean(tokens))
+    return requests.described
+
+
+def test_later_tokens_and_other_requests_are_counted(tmp_path, snapshot):
+    # The first text begins the second one, whose request serves both.
+    write(tmp_path, [request([*TEXTS[1], *GENERATED]), request(TEXTS[2]), request([50, 51])])
+    assert described(tmp_path) == snapshot
+
+
+def test_the_digest_is_that_of_the_contents_of_used_files(tmp_path):
+    plan = last_and_mean(TEXTS)
+
+    def digest(name, files):
+        (tmp_path / name).mkdir()
+        return read_requests(write(tmp_path / name, files)).choose(TEXTS, plan)[0].digest
+
+    files = [request(ids) for ids in TEXTS[:3]]
+    first = digest("a", files)
+    assert digest("b", [request([50, 51]), *files[::-1]]) == first
+    assert digest("c", [request(ids, torch.bfloat16) for ids in TEXTS[:3]]) != first
+
+
+def test_a_row_of_a_token_without_states_is_not_served(tmp_path):
+    write(
+        tmp_path,
+        [
+            request(TEXTS[1])
+            | {"hidden_states": states_of(TEXTS[1])[2:].contiguous(), "start": torch.tensor(2)}
+        ],
+    )
+    requests = read_requests(tmp_path)
+    for position, unserved in ((1, [0]), (2, []), (4, [])):
+        plan = RowPlan(np.array([0]), np.array([position]), np.array([0, 1]))
+        assert requests.choose([TEXTS[1]], plan)[1] == unserved
+
+
+def why(folder, ids=TEXTS[1]):
+    """Raise an error with the reason why no request serves a text."""
+    requests, unserved = read_requests(folder).choose([ids], last_and_mean([ids]))
+    assert unserved == [0]
+    raise LookupError(requests.why_unserved(ids))
+
+
+LONG = TEXTS[1]
+UNSERVED = {
+    "prefix cache": request(LONG) | {"hidden_states": states_of(LONG)[2:].contiguous()},
+    "prefix cache of BOS": request(LONG) | {"hidden_states": states_of(LONG)[1:].contiguous()},
+    "prefix cache and later tokens": request([*LONG, *GENERATED])
+    | {"hidden_states": states_of([*LONG, *GENERATED])[3:].contiguous()},
+    "no BOS": request(LONG[1:]),
+    "a BOS": request([50, *LONG]),
+    "the last chunk": request(LONG[3:]),
+    "cut": request(LONG[:3]),
+    "another text": request([1, 2, 3]),
+}
+
+
+@pytest.mark.parametrize("name", UNSERVED)
+def test_the_reason_why_a_text_is_not_served_is_named(name, tmp_path, refused):
+    refused(why, write(tmp_path, [UNSERVED[name]]))
+
+
+def unnamed_chunk():
+    return [
+        {
+            "token_ids": torch.tensor([9, 4]),
+            "hidden_states": states_of([9, 4]),
+            "start": torch.tensor(2),
+        }
+    ]
+
+
+def gap():
+    return [one for one in chunks(all_ids=False) if "r1/start" not in one or one["r1/start"] != 2]
+
+
+FAULTS = {
+    "no ids": [{"hidden_states": states_of([1, 2])}],
+    "more states than ids": [request([1, 2]) | {"hidden_states": states_of([1, 2, 3])}],
+    "another shape": [request([1, 2]) | {"hidden_states": torch.zeros(2, 1, 1, 1)}],
+    "integers": [request([1, 2]) | {"hidden_states": torch.zeros(2, 2, 5).long()}],
+    "a chunk without a name": unnamed_chunk(),
+    "a gap between chunks": gap(),
+    "NaN": [request(ids) | {"hidden_states": states_of(ids) / (ids[:, None, None] != 9)}
+            for ids in map(torch.as_tensor, TEXTS)],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_files_that_cannot_be_used_are_refused(name, tmp_path, refused):
+    refused(rows_of, write(tmp_path, FAULTS[name]))
+
+
+def test_parts_of_a_request_that_do_not_say_where_they_begin_are_refused(tmp_path, refused):
+    for number, part in enumerate((TEXTS[1][:2], TEXTS[1][2:])):
+        path = tmp_path / f"{number}.safetensors"
+        save_file(request(part), path, {"request_id": "cmpl-1"})
+    refused(read_requests, tmp_path)
+
+
+def test_a_truncated_file_is_refused(tmp_path, refused):
+    write(tmp_path, [request(ids) for ids in TEXTS])
+    path = tmp_path / "cmpl-2.safetensors"
+    path.write_bytes(path.read_bytes()[:-8])
+    refused(read_requests, tmp_path)
+
+
+def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path, refused):
+    write(tmp_path, [request(TEXTS[2])])
+    requests, _ = read_requests(tmp_path).choose([TEXTS[2]], last_and_mean([TEXTS[2]]))
+    (found,) = requests.chosen.values()
+    write(tmp_path, [request([*TEXTS[2], 5])])
+    refused(found.states, "0", np.array([0]))
+
+
+@pytest.mark.parametrize("name", ["data_0.pt", "cmpl-0.safetensors.zst"])
+def test_pickles_and_compressed_files_are_not_opened(name, tmp_path, refused):
+    (tmp_path / name).write_bytes(b"anything")
+    refused(read_requests, tmp_path)
+
+
+def repeated(folder, noise, dtype=torch.float32):
+    """Check two requests of one text, the second with relative noise."""
+    ids = np.array([*TEXTS[2], 6])
+    other = request([*ids, 30], dtype)
+    other["hidden_states"] = (states_of([*ids, 30]) * (1 + noise)).to(dtype)
+    write(folder, [request([*ids, 20], dtype), other])
+    requests, _ = read_requests(folder).choose([ids], last_and_mean([ids]))
+    replace(requests, layers={SITES[0]: "1"}).check_repeated(SITES[:1])
+
+
+def test_requests_of_one_text_must_agree_within_their_precision(tmp_path, refused):
+    repeated(tmp_path, 0)
+    repeated(tmp_path, 0.02, torch.bfloat16)
+    refused(repeated, tmp_path, 0.02)

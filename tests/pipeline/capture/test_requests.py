@@ -1,0 +1,238 @@
+"""Experiments whose activations a serving engine has written: same tables, verified sites."""
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from transformers import GPT2LMHeadModel
+
+from probekit.activations.store import ActivationStore
+from probekit.errors import ProbekitError
+from probekit.files import Disk
+from probekit.model.families.table import load_model
+from probekit.model.weights.sources import MINI
+from probekit.pipeline.capture.captures import capture_only
+from probekit.pipeline.experiment.prepare import prepare
+from tests.activations.captures import files
+from tests.pipeline.planted import QUICK, QUICK_SITES
+from tests.pipeline.serving import LAYERS, hidden_states, write_requests
+
+SITE = "blocks.3.hook_resid_post"
+
+
+@pytest.fixture(scope="module")
+def served(planted):
+    """Token ids and hidden states of each text at `LAYERS`, in float32."""
+    return hidden_states(planted.load(*QUICK, f"capture.sites={list(LAYERS)}"), planted.cache)
+
+
+@pytest.fixture
+def requests(served, tmp_path):
+    """A folder with one file for each text."""
+    return write_requests(tmp_path / "requests", served)
+
+
+def load(planted, folder, *overrides):
+    return planted.load(*QUICK, f"capture.requests={folder}", *overrides)
+
+
+def imported(planted, tmp_path, folder, *overrides):
+    experiment = load(planted, folder, *overrides)
+    return capture_only(experiment, cache_root=tmp_path / "cache", only="task")["task"].store
+
+
+def test_a_run_on_our_own_activations_has_the_same_tables(planted, own, requests):
+    captured = planted.run(*QUICK)
+    read = own.run(*QUICK, f"capture.requests={requests}")
+    for name in ("results", "differences", "test_rows"):
+        path = f"{name}.csv"
+        assert (read.folder / path).read_bytes() == (captured.folder / path).read_bytes()
+    of_own, of_read = (run.record["digests"]["activations (task)"] for run in (captured, read))
+    assert of_own != of_read  # by the digest of the files
+    assert read.record["caches"] != captured.record["caches"]
+    findings = {one["code"]: one["message"] for one in read.record["data"]["findings"]}
+    labels = {site: one["label"] for site, one in read.record["identities"].items()}
+    assert labels == {site: f"verified as {site}" for site in QUICK_SITES}
+    assert "2 verified" in (read.folder / "report.html").read_text()
+    assert findings["requests"].startswith("96 distinct texts of 96 requests in 96 files; not used")
+
+
+def test_the_import_and_the_run_share_one_store(planted, requests, tmp_path, call):
+    (tmp_path / "planted.yaml").write_bytes((planted.folder / "planted.yaml").read_bytes())
+    (tmp_path / "rows.csv").write_bytes((planted.folder / "rows.csv").read_bytes())
+    sites = ("--set", f"capture.sites={list(QUICK_SITES)}", "--cache", "caches")
+    ended = call("cache", "import", "planted.yaml", requests, *sites)
+    assert ended.code == 0
+    assert "96 rows, 2 shards imported, 0 reused" in ended.stdout
+    for site in QUICK_SITES:
+        assert f"verified as {site}, median relative error 0\n" in ended.stdout
+    again = call(
+        "cache", "planted.yaml", *sites, "--set", "capture.requests=requests",
+        "--set", "model.random_weights=false",
+    )  # fmt: skip
+    assert "0 shards computed, 2 reused" in again.stdout
+    assert len(list((tmp_path / "caches").iterdir())) == 1
+
+
+def test_an_import_without_a_folder_is_refused(planted, call):
+    ended = call("cache", "import", planted.folder / "planted.yaml")
+    assert ended.code == 2
+    assert "`capture.requests`" in ended.stderr
+
+
+def test_existing_keys_do_not_change_and_imports_have_their_own(planted, tmp_path, requests):
+    computed = capture_only(planted.load(*QUICK), cache_root=tmp_path / "own")["task"].store
+    read = imported(planted, tmp_path, requests)
+    assert "requests" not in computed.identity.to_json()
+    assert read.identity.to_json() == computed.identity.to_json() | {"origin": read.identity.origin}
+    assert read.identity.key != computed.identity.key
+    assert read.errors() == dict.fromkeys(QUICK_SITES, 0.0)
+    for site in QUICK_SITES:
+        assert (read.read(site) == computed.read(site)).all()
+
+
+def test_a_killed_import_resumes(planted, tmp_path, requests, monkeypatch):
+    monkeypatch.setattr("probekit.activations.records.SHARD_ROWS", 32)
+    monkeypatch.setattr("probekit.activations.records.BATCH_TOKENS", {"cpu": 100})
+    whole = imported(planted, tmp_path / "whole", requests)
+    assert len(whole.shards) > 2
+    publish, published = Disk.rename, []
+
+    def killed(self, *names):
+        if len(published) == 5:
+            raise KeyboardInterrupt
+        published.append(names)
+        return publish(self, *names)
+
+    monkeypatch.setattr(Disk, "rename", killed)
+    with pytest.raises(KeyboardInterrupt):
+        imported(planted, tmp_path, requests)
+    monkeypatch.setattr(Disk, "rename", publish)
+    (place,) = (tmp_path / "cache").iterdir()
+    committed = {site: ActivationStore.open(place).records(site) for site in QUICK_SITES}
+    assert 0 < sum(map(len, committed.values())) < 2 * len(whole.shards)
+    heard = []
+    monkeypatch.setattr(
+        "probekit.activations.capture.ActivationStore._commit",
+        lambda self, record, commit=ActivationStore._commit: (
+            heard.append((record.site, record.shard)), commit(self, record),
+        ),
+    )  # fmt: skip
+    resumed = imported(planted, tmp_path, requests)
+    assert not {(site, shard) for site, of in committed.items() for shard in of} & set(heard)
+    assert files(resumed.folder) == files(whole.folder)
+
+
+def test_the_layers_of_the_files_may_be_in_any_order(planted, served, tmp_path):
+    mixed = [(ids, states[:, [2, 0, 1]]) for ids, states in served]
+    folder = write_requests(tmp_path / "mixed", mixed)
+    layers = "{0: blocks.3.hook_resid_post, 1: blocks.0.hook_resid_pre}"
+    stated = f"capture.requests={{folder: {folder}, layers: {layers}}}"
+    read = imported(planted, tmp_path, folder)
+    assert imported(planted, tmp_path, folder, stated).folder == read.folder
+    assert read.errors() == dict.fromkeys(QUICK_SITES, 0.0)
+
+
+def refusal(planted, tmp_path, folder, *overrides):
+    with pytest.raises(ProbekitError) as caught:
+        imported(planted, tmp_path, folder, *overrides)
+    return str(caught.value)
+
+
+def test_another_tensor_than_stated_is_refused(planted, requests, tmp_path):
+    stated = f"capture.requests={{folder: {requests}, layers: {{1: {SITE}}}}}"
+    message = refusal(planted, tmp_path, requests, stated)
+    assert f"layer 1 is not {SITE}: blocks.0.hook_resid_post" in message
+
+
+def test_a_site_that_the_files_lack_is_refused(planted, served, tmp_path):
+    folder = write_requests(tmp_path / "fewer", [(ids, states[:, :2]) for ids, states in served])
+    message = refusal(planted, tmp_path, folder)
+    assert f"no layer in {folder} is {SITE}:\n  layer 0: blocks.0.hook_resid_pre" in message
+    assert "layer 1: blocks.0.hook_resid_post" in message
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_half_precision_is_verified_with_its_error(planted, served, tmp_path, dtype):
+    half = [(ids, states.to(getattr(torch, dtype))) for ids, states in served]
+    read = imported(planted, tmp_path, write_requests(tmp_path / "half", half))
+    errors = read.errors()
+    assert set(errors) == set(QUICK_SITES)
+    for site, error in errors.items():
+        assert 1e-5 < error < 0.01, site
+
+
+def test_texts_without_a_request_are_counted_and_may_be_skipped(planted, served, tmp_path):
+    folder = write_requests(tmp_path / "some", served[:90])
+    message = refusal(planted, tmp_path, folder)
+    assert "planted.yaml" not in message
+    assert f"6 of 96 texts have no hidden states in {folder}, the first is 'The " in message
+    skip = f"capture.requests={{folder: {folder}, missing: skip}}"
+    store = imported(planted, tmp_path, folder, skip)
+    assert store.n_rows == 90
+    notes = prepare(load(planted, folder, skip)).dataset.notes
+    assert "skipped: 6 of 96 texts have no hidden states" in notes
+
+
+def test_negatives_of_a_monitor_are_read_from_requests_too(planted, own, requests):
+    monitor = ("data.positive=red", "monitor.negatives=mixed.csv")
+    (own.folder / "mixed.csv").write_text("text,group\n" + "".join(
+        f"A {noun} was,{noun}\n" for noun in map(str, range(400))
+    ))  # fmt: skip
+    with pytest.raises(ProbekitError, match="400 of 400 texts have no hidden states"):
+        own.run(*QUICK, f"capture.requests={requests}", *monitor)
+
+
+def test_workers_read_requests_too(planted, requests, tmp_path):
+    alone = imported(planted, tmp_path, requests)
+
+    def crew(job, work, _missing, _on_rows):
+        opened = job.open(work.store.folder)
+        opened.compute(opened.missing_sites())
+
+    experiment = load(planted, requests)
+    shared = capture_only(experiment, cache_root=tmp_path / "shared", crew=crew)["task"].store
+    assert files(shared.folder) == files(alone.folder)
+
+
+def test_hidden_states_of_transformers_are_read(planted, tmp_path):
+    """Its last hidden states come after the final norm, which is no site: it is left out."""
+    model = GPT2LMHeadModel.from_pretrained(MINI, dtype=torch.float32).eval()
+    folder, experiment = tmp_path / "transformers", planted.load(*QUICK)
+    folder.mkdir()
+    for number, ids in enumerate({ids.tobytes(): ids for ids in prepare(experiment).ids}.values()):
+        tokens = torch.from_numpy(ids)
+        with torch.no_grad():
+            states = model(tokens[None], output_hidden_states=True).hidden_states
+        tensors = {f"hidden_states.{n}": one.contiguous() for n, one in enumerate(states)}
+        save_file({"input_ids": tokens} | tensors, folder / f"{number}.safetensors")
+    read = imported(planted, tmp_path, folder)
+    assert set(read.sites) == set(QUICK_SITES)
+    assert max(read.errors().values()) < 1e-5
+    last = f"blocks.{model.config.n_layer - 1}.hook_resid_post"
+    message = refusal(planted, tmp_path, folder, f"capture.sites=[{last}]")
+    assert f"no layer in {folder} is {last}:" in message
+
+
+def planted_errors(served):
+    """Hidden states with an error that others make, and what the refusal calls them."""
+    model, mlp = load_model("mini"), []
+    for ids, _ in served:
+        _, cache = model.run_with_cache(torch.as_tensor(ids)[None], ["blocks.3.hook_mlp_out"])
+        mlp.append((ids, cache["blocks.3.hook_mlp_out"][0][:, None]))
+    return {
+        "one residual connection is missing": mlp,
+        "one position earlier": [(ids, states[:, 2:].roll(1, 0)) for ids, states in served],
+        "blocks.0.hook_resid_post": [(ids, states[:, 1:2]) for ids, states in served],
+        "no tensor": [(ids, torch.randn_like(states[:, 2:])) for ids, states in served],
+    }
+
+
+def test_the_right_shape_of_another_tensor_is_refused(planted, served, tmp_path):
+    for number, (sentence, requests) in enumerate(planted_errors(served).items()):
+        folder = write_requests(tmp_path / f"planted-{number}", requests)
+        stated = f"capture.requests={{folder: {folder}, layers: {{0: {SITE}}}}}"
+        message = refusal(planted, tmp_path, folder, f"capture.sites=[{SITE}]", stated)
+        assert f"layer 0 is not {SITE}: " in message
+        assert sentence in message
+        message = refusal(planted, tmp_path, folder, f"capture.sites=[{SITE}]")
+        assert f"no layer in {folder} is {SITE}:" in message
