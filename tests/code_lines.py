@@ -14,7 +14,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "probekit"
 BUDGETS = {
     "report": 8402,
-    "pipeline": 8335,
+    "pipeline": 8338,
     "probes": 6677,
     "model": 5295,
     "activations": 3244,
