@@ -215,8 +215,8 @@ def plan_capture(experiment: Experiment, prepared: TextRows, device: str = "cpu"
     network.to(getattr(torch, experiment.model.dtype))
     tokenizer, tokens, plan = prepared.tokenizer.digest, prepared.ids, prepared.plan
     device_type = device.partition(":")[0]
-    read_from = "" if prepared.requests is None else prepared.requests.digest
-    identity = identity_of(network, tokenizer, tokens, plan, capture.dtype, device_type, read_from)
+    origin, dtype = prepared.origin, capture.dtype
+    identity = identity_of(network, tokenizer, tokens, plan, dtype, device_type, origin)
     shards = shards_of(identity, tokens, plan)
     rows_of_shard = [sum(len(batch.rows) for batch in shard) for shard in shards]
     return _planned(

@@ -212,9 +212,9 @@ class ModelSource(Source):
         identities = {
             site: TensorIdentity(
                 label=f"{VERIFIED} {site}",
-                sentence=f"{site}; median relative error {percent(errors.get(site, 0.0), 4)}",
+                sentence=f"{site}; median relative error {percent(error, 4)}",
             )
-            for site in (self.rows.sites if is_read else ())
+            for site, error in (errors if is_read else {}).items()
         }
         sizes = ("n_layers", "n_heads", "d_model", "d_vocab", "n_ctx")
         facts = ModelFacts(
