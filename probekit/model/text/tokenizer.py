@@ -166,8 +166,9 @@ class Tokenizer(ABC):
             CheckpointError: the template is damaged, or cannot be computed within its limits.
         """
         raise MissingError(
-            "This model has no chat template: it was not trained on conversations. Name a model "
-            "that was (`instruct`, `chat` or `it` in its name), or set tokens.chat to false."
+            "No chat template was read for this model. Name one that was trained on conversations "
+            "(`instruct`, `chat` or `it` in its name), or leave the chat out; templates of GPT-2 "
+            "are not read."
         )
 
     def batch(
