@@ -28,7 +28,7 @@ from torch import Tensor
 
 from probekit.activations.forward import Batch, BatchRows, ranges, row_means
 from probekit.activations.given.formats import natural, reading
-from probekit.amounts import counted, joined_names
+from probekit.amounts import counted
 from probekit.data.positions import IntArray, RowPlan
 from probekit.errors import DataError, MissingError
 from probekit.files import inside, state_of
@@ -49,8 +49,7 @@ _KEY = re.compile(
     rf"(?:(?P<request>.+)[./:])??(?P<name>{'|'.join(map(re.escape, _ROLE_OF))})"
     r"(?:[._](?P<layer>\d+))?"
 )
-# Relative difference of hidden states that two passes of one network can have, by dtype.
-_PRECISION = {"F64": 1e-3, "F32": 1e-3, "F16": 0.02, "BF16": 0.1}
+_DTYPES = {"F64", "F32", "F16", "BF16"}  # of hidden states
 _PICKLE = "a pickle, which could run code: write it with safetensors.torch.save_file"
 _OTHER_FILES = dict.fromkeys((".pt", ".bin", ".pkl"), _PICKLE)
 _OTHER_FILES[".zst"] = "compressed: unpack it with `unzstd`"
@@ -71,7 +70,6 @@ class RequestPart:
         n_states: number of tokens with hidden states.
         n_prompt: number of tokens of the prompt; None if it is not stated.
         layers: key of the tensor and index along its axis of layers, if it has one, by layer.
-        dtype: safetensors code of the hidden states.
     """
 
     path: Path
@@ -83,7 +81,6 @@ class RequestPart:
     n_states: int
     n_prompt: int | None
     layers: Mapping[str, tuple[str, int | None]]
-    dtype: str
 
     @property
     def tokens(self) -> range:
@@ -281,7 +278,7 @@ class Requests:
     ) -> tuple[dict[str, Tensor], list[list[int]], list[int]]:
         """Return hidden states of evenly spaced rows by layer, with their ids and positions.
 
-        A row is read at its first position.
+        A row is read at its last position: the first may be equal in all texts.
 
         Raises:
             DataError: a file cannot be read, or a number is not finite.
@@ -289,7 +286,7 @@ class Requests:
         last = len(plan.example) - 1
         rows = np.unique(np.linspace(0, last, min(n_rows, last + 1)).astype(int))
         texts = [tokens[number] for number in plan.example[rows]]
-        at = plan.positions[plan.offsets[rows]]
+        at = plan.positions[plan.offsets[rows + 1] - 1]
         requests = [self.chosen[ids.tobytes()] for ids in texts]
         layers = sorted(requests[0].parts[0].layers, key=natural)
         of_layer = {
@@ -297,30 +294,6 @@ class Requests:
             for layer in layers
         }
         return of_layer, [ids.tolist() for ids in texts], at.tolist()
-
-    def check_repeated(self, sites: Sequence[str]) -> None:
-        """Check that requests that begin with the same text have the same hidden states there.
-
-        Raises:
-            DataError: two of them differ by more than their precision explains.
-        """
-        layers = dict.fromkeys(self.layers[site] for site in sites)
-        for text, chosen in self.chosen.items():
-            at = np.arange(len(text) // 8)
-            for other in self.of_text(np.frombuffer(text, np.int64)):
-                if other is chosen or not (other.has(at) and chosen.has(at)):
-                    continue
-                for layer in layers:
-                    x, y = other.states(layer, at), chosen.states(layer, at)
-                    error = float((x - y).norm() / y.norm())
-                    pair = (chosen.parts[0], other.parts[0])
-                    if error > max(_PRECISION[part.dtype] for part in pair):
-                        places = joined_names([part.place for part in pair])
-                        raise DataError(
-                            f"{places} begin with the same {counted(len(at), 'token')}, but their "
-                            f"hidden states of layer {layer} differ by {error:.2g} of their norm. "
-                            "Remove the request of another model or setting."
-                        )
 
     def run_batches(
         self, batches: Sequence[Batch], plan: RowPlan, sites: Sequence[str], dtype: str
@@ -454,12 +427,13 @@ def _parts_of(path: Path, folder: Path) -> Iterator[RequestPart]:
                 for role in ("start", "prompt", "layers")
                 if None in found.get(role, {})
             }
-            ids = file.get_tensor(found["ids"][None]).flatten().numpy().astype(np.int64)
+            of_ids = file.get_tensor(found["ids"][None])
+            ids = of_ids.flatten().numpy().astype(np.int64)
             layers, sizes, dtypes = dict[str, tuple[str, int | None]](), set[int](), set[str]()
             for layer, key in found["states"].items():
                 shape, dtype = file.get_slice(key).get_shape(), file.get_slice(key).get_dtype()
                 dtypes.add(dtype)
-                has_batch_axis = len(shape) == 3 and shape[0] == 1 and shape[1] == len(ids) > 1
+                has_batch_axis = of_ids.ndim == 2 and shape[:-1] == list(of_ids.shape)
                 if layer is None and len(shape) == 3 and not has_batch_axis:
                     listed = numbers.get("layers", range(shape[1]))
                     listed = json.loads(listed) if isinstance(listed, str) else listed
@@ -473,13 +447,13 @@ def _parts_of(path: Path, folder: Path) -> Iterator[RequestPart]:
                         f"{path}: {key} has shape {tuple(shape)}. Allowed: (n_tokens, n_layers, "
                         "d_model), or (n_tokens, d_model) for each layer."
                     )
-            if len(sizes) != 1 or len(dtypes) != 1 or not dtypes <= set(_PRECISION):
+            if len(sizes) != 1 or len(dtypes) != 1 or not dtypes <= _DTYPES:
                 raise DataError(
                     f"{path}: its hidden states have {sorted(sizes)} tokens and types "
                     f"{sorted(dtypes)}. All layers of a request need the same floating-point type "
                     "and number of tokens."
                 )
-            (n_states,), (dtype,) = sizes, dtypes
+            (n_states,) = sizes
             start, prompt = (numbers.get(role) for role in ("start", "prompt"))
             has_prompt = prompt is not None or found["ids"][None].endswith("prompt_token_ids")
             if n_states > len(ids) and not has_prompt:
@@ -497,5 +471,4 @@ def _parts_of(path: Path, folder: Path) -> Iterator[RequestPart]:
                 n_states=n_states,
                 n_prompt=None if prompt is None else int(prompt),
                 layers=layers,
-                dtype=dtype,
             )

@@ -138,9 +138,29 @@ def test_states_after_those_of_the_prompt_are_not_read(tmp_path):
 
 
 def test_hidden_states_may_have_a_batch_axis(tmp_path):
-    files = [request(ids, hidden_states=states_of(ids)[None, :, 0].contiguous()) for ids in TEXTS]
+    files = [
+        request(ids, token_ids=ids[None], hidden_states=states_of(ids)[None, :, 0].contiguous())
+        for ids in TEXTS
+    ]
     rows = rows_of(write(tmp_path, files), layers=("0", "0"))
     np.testing.assert_allclose(rows[SITES[0]], expected_rows()[SITES[0]], rtol=1e-6, atol=1e-7)
+
+
+def test_as_many_layers_of_one_token_as_ids_are_no_batch_of_tokens(tmp_path):
+    one = request(TEXTS[2]) | {"hidden_states": states_of(TEXTS[2])[1:].contiguous()}
+    assert one["hidden_states"].shape == (1, len(TEXTS[2]), WIDTH)
+    plan = last_and_mean(TEXTS[2:3])
+    _, unserved = read_requests(write(tmp_path, [one])).choose(TEXTS[2:3], plan)
+    assert unserved == [0]
+
+
+def test_sampled_rows_are_read_at_their_last_position(tmp_path):
+    plan = last_and_mean(TEXTS)  # all means begin at token 0
+    requests, _ = read_requests(write(tmp_path, map(request, TEXTS))).choose(TEXTS, plan)
+    states, ids, at = requests.sample(TEXTS, plan, 8)
+    assert at == [len(one) - 1 for one in ids]
+    expected = np.stack([states_of(np.array(one))[-1, 1].numpy() for one in ids])
+    np.testing.assert_allclose(states["1"], expected, rtol=1e-6, atol=1e-7)
 
 
 def described(folder, tokens=TEXTS):
@@ -264,19 +284,3 @@ def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path, refused):
 def test_pickles_and_compressed_files_are_not_opened(name, tmp_path, refused):
     (tmp_path / name).write_bytes(b"anything")
     refused(read_requests, tmp_path)
-
-
-def repeated(folder, noise, dtype=torch.float32):
-    """Check two requests of one text, the second with relative noise."""
-    ids = np.array([*TEXTS[2], 6])
-    other = request([*ids, 30], dtype)
-    other["hidden_states"] = (states_of([*ids, 30]) * (1 + noise)).to(dtype)
-    write(folder, [request([*ids, 20], dtype), other])
-    requests, _ = read_requests(folder).choose([ids], last_and_mean([ids]))
-    replace(requests, layers={SITES[0]: "1"}).check_repeated(SITES[:1])
-
-
-def test_requests_of_one_text_must_agree_within_their_precision(tmp_path, refused):
-    repeated(tmp_path, 0)
-    repeated(tmp_path, 0.02, torch.bfloat16)
-    refused(repeated, tmp_path, 0.02)
