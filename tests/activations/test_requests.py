@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from safetensors import safe_open
 from safetensors.torch import save_file
 
 from probekit.activations.forward import make_batches
@@ -248,6 +249,17 @@ FAULTS = {
     "integers": [request([1, 2]) | {"hidden_states": torch.zeros(2, 2, 5).long()}],
     "a chunk without a name": unnamed_chunk(),
     "a gap between chunks": gap(),
+    "ids under two names": [request(LONG, prompt_token_ids=LONG[:3])],
+    "hidden states under two names": [request(LONG) | {"layers.0": states_of(LONG)[:, 0].clone()}],
+    "fractions as ids": [request(LONG, token_ids=LONG + 0.7)],
+    "fewer names than layers": [request(LONG, layer_ids=[9])],
+    "more names than layers": [request(LONG, layer_ids=[9, 24, 30])],
+    "a name twice": [request(LONG, layer_ids=[9, 9])],
+    "a negative start": [request(LONG, start=-1)],
+    "a start for each token": [request(LONG, start=[0, 1])],
+    "states after the last id": [
+        request(LONG, start=3) | {"hidden_states": states_of(LONG)[:3].contiguous()}
+    ],
     "NaN": [request(ids) | {"hidden_states": states_of(ids) / (ids[:, None, None] != 9)}
             for ids in map(torch.as_tensor, TEXTS)],
 }  # fmt: skip
@@ -258,11 +270,14 @@ def test_files_that_cannot_be_used_are_refused(name, tmp_path, refused):
     refused(rows_of, write(tmp_path, FAULTS[name]))
 
 
-def test_parts_of_a_request_that_do_not_say_where_they_begin_are_refused(tmp_path, refused):
-    for number, part in enumerate((TEXTS[1][:2], TEXTS[1][2:])):
-        path = tmp_path / f"{number}.safetensors"
-        save_file(request(part), path, {"request_id": "cmpl-1"})
-    refused(read_requests, tmp_path)
+def test_names_of_requests_decide_nothing_without_start(tmp_path):
+    """Engines count from 0 in each run."""
+    for number, ids in enumerate(TEXTS):
+        metadata = {"request_id": "cmpl-0", "start": "0"} if number else {"request_id": "cmpl-0"}
+        save_file(request(ids), tmp_path / f"{number}.safetensors", metadata)
+    found = rows_of(tmp_path)
+    for site, rows in expected_rows().items():
+        np.testing.assert_allclose(found[site], rows, rtol=1e-6, atol=1e-7)
 
 
 def test_a_truncated_file_is_refused(tmp_path, refused):
@@ -278,6 +293,25 @@ def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path, refused):
     (found,) = requests.chosen.values()
     write(tmp_path, [request([*TEXTS[2], 5])])
     refused(found.states, "0", np.array([0]))
+
+
+def test_a_file_that_changes_during_the_read_is_refused(tmp_path, refused, monkeypatch):
+    write(tmp_path, [request(TEXTS[2])])
+    requests, _ = read_requests(tmp_path).choose([TEXTS[2]], last_and_mean([TEXTS[2]]))
+    (found,) = requests.chosen.values()
+
+    def opened(path, framework):
+        file = safe_open(path, framework)
+        write(tmp_path, [request([*TEXTS[2], 5])])
+        return file
+
+    monkeypatch.setattr("probekit.activations.requests.safe_open", opened)
+    refused(found.states, "0", np.array([0]))
+
+
+@pytest.mark.parametrize("entry", ["start: two", "start: [1, 2]", "layer_ids: two"])
+def test_entries_of_metadata_that_are_no_numbers_are_refused(entry, tmp_path, refused):
+    refused(read_requests, write(tmp_path, [request(LONG)], dict([entry.split(": ")])))
 
 
 @pytest.mark.parametrize("name", ["data_0.pt", "cmpl-0.safetensors.zst"])
