@@ -39,7 +39,7 @@ def load(planted, folder, *overrides):
 
 def imported(planted, tmp_path, folder, *overrides):
     experiment = load(planted, folder, *overrides)
-    return capture_only(experiment, cache_root=tmp_path / "cache", only="task")["task"].store
+    return capture_only(experiment, cache_root=tmp_path / "cache")["task"].store
 
 
 def test_a_run_on_our_own_activations_has_the_same_tables(planted, own, requests):
@@ -79,6 +79,14 @@ def test_an_import_without_a_folder_is_refused(planted, call):
     ended = call("cache", "import", planted.folder / "planted.yaml")
     assert ended.code == 2
     assert "`capture.requests`" in ended.stderr
+
+
+def test_a_fault_of_the_given_folder_is_reported_there(planted, call, tmp_path):
+    (tmp_path / "empty").mkdir()
+    ended = call("cache", "import", planted.folder / "planted.yaml", tmp_path / "empty")
+    assert ended.code == 3
+    assert f"FOLDER: {tmp_path / 'empty'} contains no .safetensors file" in ended.stderr
+    assert "--set" not in ended.stderr
 
 
 def test_existing_keys_do_not_change_and_imports_have_their_own(planted, tmp_path, requests):
