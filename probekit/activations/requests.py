@@ -85,39 +85,43 @@ class RequestPart:
     n_prompt: int | None
     layers: Mapping[str, tuple[str, int | None]]
 
-    def states(self, layer: str, positions: IntArray) -> Tensor:
-        """Return the hidden states of tokens in float32, shape [position d_model].
+    def states(self, layers: Sequence[str], positions: IntArray) -> list[Tensor]:
+        """Return the hidden states of tokens in float32, shape [position d_model] for each layer.
 
         Raises:
             DataError: the file cannot be read or has changed, or a number is not finite.
         """
-        if layer not in self.layers:
+        absent = [layer for layer in layers if layer not in self.layers]
+        if absent:
             raise DataError(
-                f"{self.place} has no layer {layer}; it has {', '.join(self.layers)}. Write all "
-                "requests with the same layers."
+                f"{self.place} has no layer {absent[0]}; it has {', '.join(self.layers)}. Write "
+                "all requests with the same layers."
             )
-        key, column = self.layers[layer]
-        first = self.tokens.start
+        first, found = self.tokens.start, list[Tensor]()
         low, high = int(positions.min()) - first, int(positions.max()) + 1 - first
+        at = torch.from_numpy(positions - first - low)
         with reading(self.place, _WRITE_AGAIN):
             with safe_open(self.path, framework="pt") as file:
-                tensor = file.get_slice(key)
-                if column is None and len(tensor.get_shape()) == 3:  # the first axis is the batch
-                    block = tensor[:, low:high][0]
-                elif column is None:
-                    block = tensor[low:high]
-                else:
-                    block = tensor[low:high, column : column + 1].flatten(1)
-            found: Tensor = block[torch.from_numpy(positions - first - low)].float()
+                for key, column in (self.layers[layer] for layer in layers):
+                    tensor = file.get_slice(key)
+                    if column is None and len(tensor.get_shape()) == 3:  # the first is the batch
+                        block = tensor[:, low:high][0]
+                    elif column is None:
+                        block = tensor[low:high]
+                    else:
+                        block = tensor[low:high, column : column + 1].flatten(1)
+                    found.append(block[at].float())
             if state_of(self.path) != self.state:
                 raise DataError(f"{self.path} changed while it was read. Run the command again.")
-        finite = found.isfinite().all(dim=1)
-        if not finite.all():
-            token = int(positions[int(finite.int().argmin())])
-            raise DataError(
-                f"{self.place}: the hidden states of layer {layer} are NaN or infinite, first at "
-                f"token {token}. Let the engine write the request again, in bfloat16 or float32."
-            )
+        for layer, rows in zip(layers, found, strict=True):
+            finite = rows.isfinite().all(dim=1)
+            if not finite.all():
+                token = int(positions[int(finite.int().argmin())])
+                raise DataError(
+                    f"{self.place}: the hidden states of layer {layer} are NaN or infinite, first "
+                    f"at token {token}. Let the engine write the request again, in bfloat16 or "
+                    "float32."
+                )
         return found
 
 
@@ -143,15 +147,16 @@ class Request:
         covered = [np.isin(positions, part.tokens) for part in self.parts]
         return bool(np.any(covered, axis=0).all())
 
-    def states(self, layer: str, positions: IntArray) -> Tensor:
-        """Return the hidden states at positions in float32, shape [position d_model]."""
-        rows = torch.empty(0)
+    def states(self, layers: Sequence[str], positions: IntArray) -> list[Tensor]:
+        """Return the hidden states at positions in float32, [position d_model] for each layer."""
+        rows: list[Tensor] = []
         for part in self.parts:
             own = np.isin(positions, part.tokens)
             if own.any():
-                states = part.states(layer, positions[own])
-                rows = rows if len(rows) else torch.empty(len(positions), states.shape[1])
-                rows[torch.from_numpy(own)] = states
+                states = part.states(layers, positions[own])
+                rows = rows or [torch.empty(len(positions), one.shape[1]) for one in states]
+                for of_layer, values in zip(rows, states, strict=True):
+                    of_layer[torch.from_numpy(own)] = values
         return rows
 
 
@@ -284,11 +289,13 @@ class Requests:
         at = plan.positions[plan.offsets[rows + 1] - 1]
         requests = [self.chosen[ids.tobytes()] for ids in texts]
         layers = sorted(requests[0].parts[0].layers, key=natural)
-        of_layer = {
-            layer: torch.cat([one.states(layer, at[n : n + 1]) for n, one in enumerate(requests)])
-            for layer in layers
-        }
-        return of_layer, [ids.tolist() for ids in texts], at.tolist()
+        of_row = [one.states(layers, at[n : n + 1]) for n, one in enumerate(requests)]
+        of_layer = map(torch.cat, zip(*of_row, strict=True))
+        return (
+            dict(zip(layers, of_layer, strict=True)),
+            [ids.tolist() for ids in texts],
+            at.tolist(),
+        )
 
     def run_batches(
         self, batches: Sequence[Batch], plan: RowPlan, sites: Sequence[str], dtype: str
@@ -308,10 +315,10 @@ class Requests:
                 positions = plan.positions[ranges(plan.offsets[rows], n_of_row)]
                 row = torch.from_numpy(np.repeat(np.arange(len(rows)), n_of_row))
                 request = self.chosen[batch.sequences[number].tobytes()]
-                for site in sites:
-                    picked = request.states(self.layers[site], positions)
-                    if has_means:
-                        picked = row_means(picked, row, torch.from_numpy(n_of_row))
+                states = request.states([self.layers[site] for site in sites], positions)
+                if has_means:
+                    states = [row_means(one, row, torch.from_numpy(n_of_row)) for one in states]
+                for site, picked in zip(sites, states, strict=True):
                     values[site].append(picked.to(getattr(torch, dtype)))
             yield BatchRows({site: (torch.cat(parts), None) for site, parts in values.items()})
 

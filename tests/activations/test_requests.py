@@ -292,7 +292,7 @@ def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path, refused):
     requests, _ = read_requests(tmp_path).choose([TEXTS[2]], last_and_mean([TEXTS[2]]))
     (found,) = requests.chosen.values()
     write(tmp_path, [request([*TEXTS[2], 5])])
-    refused(found.states, "0", np.array([0]))
+    refused(found.states, ["0"], np.array([0]))
 
 
 def test_a_file_that_changes_during_the_read_is_refused(tmp_path, refused, monkeypatch):
@@ -306,7 +306,7 @@ def test_a_file_that_changes_during_the_read_is_refused(tmp_path, refused, monke
         return file
 
     monkeypatch.setattr("probekit.activations.requests.safe_open", opened)
-    refused(found.states, "0", np.array([0]))
+    refused(found.states, ["0"], np.array([0]))
 
 
 @pytest.mark.parametrize("entry", ["start: two", "start: [1, 2]", "layer_ids: two"])
