@@ -162,7 +162,7 @@ def identity_of(
 
 
 def digests_of_rows(tokens: Sequence[IntArray], plan: RowPlan) -> dict[str, Any]:
-    """Return the digests `tokens` and `rows` of an `Identity`; see `identify`."""
+    """Return the digests `tokens` and `rows` of an `Identity`; see `identity_of`."""
     lengths = np.array([len(ids) for ids in tokens], dtype=np.int64)
     token_bytes = (np.asarray(ids, np.int64).tobytes() for ids in tokens)
     plan_bytes = (

@@ -16,6 +16,7 @@ import re
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -28,7 +29,7 @@ from torch import Tensor
 
 from probekit.activations.forward import Batch, BatchRows, ranges, row_means
 from probekit.activations.given.formats import natural, reading
-from probekit.amounts import counted, joined_names
+from probekit.amounts import counted
 from probekit.data.positions import IntArray, RowPlan
 from probekit.errors import DataError, MissingError
 from probekit.files import inside, state_of
@@ -49,8 +50,7 @@ _KEY = re.compile(
     rf"(?:(?P<request>.+)[./:])??(?P<name>{'|'.join(map(re.escape, _ROLE_OF))})"
     r"(?:[._](?P<layer>\d+))?"
 )
-# Relative difference of hidden states that two passes of one network can have, by dtype.
-_PRECISION = {"F64": 1e-3, "F32": 1e-3, "F16": 0.02, "BF16": 0.1}
+_DTYPES = {"F64", "F32", "F16", "BF16"}  # of hidden states
 _PICKLE = "a pickle, which could run code: write it with safetensors.torch.save_file"
 _OTHER_FILES = dict.fromkeys((".pt", ".bin", ".pkl"), _PICKLE)
 _OTHER_FILES[".zst"] = "compressed: unpack it with `unzstd`"
@@ -67,11 +67,12 @@ class RequestPart:
         state: values that differ after the file has changed.
         name: name of the request, as the file states it; "" if it does not.
         ids: ids of the tokens of the request, or of those with hidden states, shape (n_tokens,).
-        start: index of the first token with hidden states; None if it is not stated.
-        n_states: number of tokens with hidden states.
+        tokens: indices, in the request, of the tokens with hidden states. Empty if unknown: with
+            fewer states than ids and without `start`, the first tokens may be missing, which were
+            in a cache, or the last one, which was sampled and never read.
+        n_states: number of hidden states; more than `ids` if these are those of the prompt.
         n_prompt: number of tokens of the prompt; None if it is not stated.
         layers: key of the tensor and index along its axis of layers, if it has one, by layer.
-        dtype: safetensors code of the hidden states.
     """
 
     path: Path
@@ -79,56 +80,48 @@ class RequestPart:
     state: tuple[int, int, int]
     name: str
     ids: IntArray
-    start: int | None
+    tokens: range
     n_states: int
     n_prompt: int | None
     layers: Mapping[str, tuple[str, int | None]]
-    dtype: str
 
-    @property
-    def tokens(self) -> range:
-        """Indices of the tokens with hidden states; empty if it is unknown which ones they are.
-
-        With fewer states than ids and without `start`, the first tokens may be missing, which were
-        in a cache, or the last one, which was sampled and never read.
-        """
-        is_known = self.start is not None or self.n_states >= len(self.ids)
-        start = self.start or 0
-        return range(start, min(start + self.n_states, len(self.ids)) if is_known else start)
-
-    def states(self, layer: str, positions: IntArray) -> Tensor:
-        """Return the hidden states of tokens in float32, shape [position d_model].
+    def states(self, layers: Sequence[str], positions: IntArray) -> list[Tensor]:
+        """Return the hidden states of tokens in float32, shape [position d_model] for each layer.
 
         Raises:
             DataError: the file cannot be read or has changed, or a number is not finite.
         """
-        if layer not in self.layers:
+        absent = [layer for layer in layers if layer not in self.layers]
+        if absent:
             raise DataError(
-                f"{self.place} has no layer {layer}; it has {', '.join(self.layers)}. Write all "
-                "requests with the same layers."
+                f"{self.place} has no layer {absent[0]}; it has {', '.join(self.layers)}. Write "
+                "all requests with the same layers."
             )
-        key, column = self.layers[layer]
-        first = self.tokens.start
+        first, found = self.tokens.start, list[Tensor]()
         low, high = int(positions.min()) - first, int(positions.max()) + 1 - first
+        at = torch.from_numpy(positions - first - low)
         with reading(self.place, _WRITE_AGAIN):
+            with safe_open(self.path, framework="pt") as file:
+                for key, column in (self.layers[layer] for layer in layers):
+                    tensor = file.get_slice(key)
+                    if column is None and len(tensor.get_shape()) == 3:  # the first is the batch
+                        block = tensor[:, low:high][0]
+                    elif column is None:
+                        block = tensor[low:high]
+                    else:
+                        block = tensor[low:high, column : column + 1].flatten(1)
+                    found.append(block[at].float())
             if state_of(self.path) != self.state:
                 raise DataError(f"{self.path} changed while it was read. Run the command again.")
-            with safe_open(self.path, framework="pt") as file:
-                tensor = file.get_slice(key)
-                if column is None and len(tensor.get_shape()) == 3:  # the first axis is the batch
-                    block = tensor[:, low:high][0]
-                elif column is None:
-                    block = tensor[low:high]
-                else:
-                    block = tensor[low:high, column : column + 1].flatten(1)
-        found: Tensor = block[torch.from_numpy(positions - first - low)].float()
-        finite = found.isfinite().all(dim=1)
-        if not finite.all():
-            token = int(positions[int(finite.int().argmin())])
-            raise DataError(
-                f"{self.place}: the hidden states of layer {layer} are NaN or infinite, first at "
-                f"token {token}. Let the engine write the request again, in bfloat16 or float32."
-            )
+        for layer, rows in zip(layers, found, strict=True):
+            finite = rows.isfinite().all(dim=1)
+            if not finite.all():
+                token = int(positions[int(finite.int().argmin())])
+                raise DataError(
+                    f"{self.place}: the hidden states of layer {layer} are NaN or infinite, first "
+                    f"at token {token}. Let the engine write the request again, in bfloat16 or "
+                    "float32."
+                )
         return found
 
 
@@ -154,15 +147,16 @@ class Request:
         covered = [np.isin(positions, part.tokens) for part in self.parts]
         return bool(np.any(covered, axis=0).all())
 
-    def states(self, layer: str, positions: IntArray) -> Tensor:
-        """Return the hidden states at positions in float32, shape [position d_model]."""
-        rows = torch.empty(0)
+    def states(self, layers: Sequence[str], positions: IntArray) -> list[Tensor]:
+        """Return the hidden states at positions in float32, [position d_model] for each layer."""
+        rows: list[Tensor] = []
         for part in self.parts:
             own = np.isin(positions, part.tokens)
             if own.any():
-                states = part.states(layer, positions[own])
-                rows = rows if len(rows) else torch.empty(len(positions), states.shape[1])
-                rows[torch.from_numpy(own)] = states
+                states = part.states(layers, positions[own])
+                rows = rows or [torch.empty(len(positions), one.shape[1]) for one in states]
+                for of_layer, values in zip(rows, states, strict=True):
+                    of_layer[torch.from_numpy(own)] = values
         return rows
 
 
@@ -183,7 +177,7 @@ class Requests:
     layers: Mapping[str, str] = field(default_factory=dict)
 
     def of_text(self, ids: IntArray) -> Sequence[Request]:
-        """Return the requests whose ids begin with those of a text, the shortest first."""
+        """Return the requests whose ids begin with those of a text, in the order of their ids."""
         key = sortable(ids)
         first = bisect_left(self.all, key, key=lambda one: one.key)
         stop = bisect_right(self.all, key + b"\xff" * 8, key=lambda one: one.key)
@@ -214,8 +208,9 @@ class Requests:
 
     def why_unserved(self, ids: IntArray) -> str:
         """Return sentences: why no request serves a text with these ids, and what to do."""
-        for request in self.of_text(ids):
-            part = request.parts[0]
+        serving = self.of_text(ids)
+        if serving:
+            request, part = serving[0], serving[0].parts[0]
             return (
                 f"{part.place} has hidden states for {request.n_states or part.n_states} of its "
                 f"{len(request.ids):,} tokens. An engine computes none for tokens in its prefix "
@@ -227,24 +222,26 @@ class Requests:
             place, theirs = request.parts[0].place, request.ids
             if len(ids) > 1 and np.array_equal(theirs[: len(ids) - 1], ids[1:]):
                 return (
-                    f"{place} has its tokens without the first one, {ids[0]}: the engine read no "
-                    "beginning-of-text token. Set `tokens.bos: false`, or let the engine add it."
+                    f"{place} has the tokens of the text without the first one, {ids[0]}: the "
+                    "engine read no beginning-of-text token. Set `tokens.bos: false`, or let the "
+                    "engine add it."
                 )
             if np.array_equal(theirs[1 : len(ids) + 1], ids):
                 return (
-                    f"{place} has its tokens after one more, {theirs[0]}: the engine added a "
-                    "beginning-of-text token. Set `tokens.bos: true`, or let the engine add none."
+                    f"{place} has the tokens of the text after one more, {theirs[0]}: the engine "
+                    "added a beginning-of-text token. Set `tokens.bos: true`, or let the engine "
+                    "add none."
                 )
             if 1 < len(theirs) < len(ids) and np.array_equal(ids[-len(theirs) :], theirs):
                 return (
-                    f"{place} has only its last {len(theirs):,} of {len(ids):,} tokens: chunked "
+                    f"{place} has only the last {len(theirs):,} of {len(ids):,} tokens: chunked "
                     "prefill writes each chunk alone. Turn it off (vLLM: "
                     "`enable_chunked_prefill=False`), or write each chunk with `request_id` and "
                     "the index of its first token, `start`."
                 )
             if 1 < len(theirs) < len(ids) and np.array_equal(ids[: len(theirs)], theirs):
                 return (
-                    f"{place} has only its first {len(theirs):,} of {len(ids):,} tokens: the "
+                    f"{place} has only the first {len(theirs):,} of {len(ids):,} tokens: the "
                     "engine truncated the text, or wrote a chunk of it. Write the whole request."
                 )
         return (
@@ -281,7 +278,7 @@ class Requests:
     ) -> tuple[dict[str, Tensor], list[list[int]], list[int]]:
         """Return hidden states of evenly spaced rows by layer, with their ids and positions.
 
-        A row is read at its first position.
+        A row is read at its last position: the first may be equal in all texts.
 
         Raises:
             DataError: a file cannot be read, or a number is not finite.
@@ -289,38 +286,16 @@ class Requests:
         last = len(plan.example) - 1
         rows = np.unique(np.linspace(0, last, min(n_rows, last + 1)).astype(int))
         texts = [tokens[number] for number in plan.example[rows]]
-        at = plan.positions[plan.offsets[rows]]
+        at = plan.positions[plan.offsets[rows + 1] - 1]
         requests = [self.chosen[ids.tobytes()] for ids in texts]
         layers = sorted(requests[0].parts[0].layers, key=natural)
-        of_layer = {
-            layer: torch.cat([one.states(layer, at[n : n + 1]) for n, one in enumerate(requests)])
-            for layer in layers
-        }
-        return of_layer, [ids.tolist() for ids in texts], at.tolist()
-
-    def check_repeated(self, sites: Sequence[str]) -> None:
-        """Check that requests that begin with the same text have the same hidden states there.
-
-        Raises:
-            DataError: two of them differ by more than their precision explains.
-        """
-        layers = dict.fromkeys(self.layers[site] for site in sites)
-        for text, chosen in self.chosen.items():
-            at = np.arange(len(text) // 8)
-            for other in self.of_text(np.frombuffer(text, np.int64)):
-                if other is chosen or not (other.has(at) and chosen.has(at)):
-                    continue
-                for layer in layers:
-                    x, y = other.states(layer, at), chosen.states(layer, at)
-                    error = float((x - y).norm() / y.norm())
-                    pair = (chosen.parts[0], other.parts[0])
-                    if error > max(_PRECISION[part.dtype] for part in pair):
-                        places = joined_names([part.place for part in pair])
-                        raise DataError(
-                            f"{places} begin with the same {counted(len(at), 'token')}, but their "
-                            f"hidden states of layer {layer} differ by {error:.2g} of their norm. "
-                            "Remove the request of another model or setting."
-                        )
+        of_row = [one.states(layers, at[n : n + 1]) for n, one in enumerate(requests)]
+        of_layer = map(torch.cat, zip(*of_row, strict=True))
+        return (
+            dict(zip(layers, of_layer, strict=True)),
+            [ids.tolist() for ids in texts],
+            at.tolist(),
+        )
 
     def run_batches(
         self, batches: Sequence[Batch], plan: RowPlan, sites: Sequence[str], dtype: str
@@ -340,10 +315,10 @@ class Requests:
                 positions = plan.positions[ranges(plan.offsets[rows], n_of_row)]
                 row = torch.from_numpy(np.repeat(np.arange(len(rows)), n_of_row))
                 request = self.chosen[batch.sequences[number].tobytes()]
-                for site in sites:
-                    picked = request.states(self.layers[site], positions)
-                    if has_means:
-                        picked = row_means(picked, row, torch.from_numpy(n_of_row))
+                states = request.states([self.layers[site] for site in sites], positions)
+                if has_means:
+                    states = [row_means(one, row, torch.from_numpy(n_of_row)) for one in states]
+                for site, picked in zip(sites, states, strict=True):
                     values[site].append(picked.to(getattr(torch, dtype)))
             yield BatchRows({site: (torch.cat(parts), None) for site, parts in values.items()})
 
@@ -362,7 +337,7 @@ def read_requests(folder: Path) -> Requests:
 
     Raises:
         MissingError: there is no folder, or no file with requests.
-        DataError: a file cannot be read, has no request, or its parts do not state where they are.
+        DataError: a file cannot be read, has no request, or lacks a chunk of one.
     """
     paths = sorted(folder.rglob("*.safetensors")) if folder.is_dir() else [folder]
     if not paths or not paths[0].is_file():
@@ -373,52 +348,32 @@ def read_requests(folder: Path) -> Requests:
             "the engine writes hidden states."
         )
     parts = [part for path in paths for part in _parts_of(path, folder)]
-    groups = defaultdict[tuple[str, bytes], list[RequestPart]](list)
-    first = dict[str, RequestPart]()  # by name, of requests whose parts do not state where they are
+    names = {part.name for part in parts if part.tokens.stop > len(part.ids)}  # of later chunks
+    chunks = defaultdict[str, list[RequestPart]](list)
+    wholes = defaultdict[bytes, list[RequestPart]](list)
     for part in parts:
-        if part.name and part.start is None:
-            other = first.setdefault(part.name, part)
-            if not np.array_equal(other.ids, part.ids):
+        if part.name in names and len(part.tokens) == len(part.ids):
+            chunks[part.name].append(part)
+        else:
+            wholes[part.ids.tobytes()].append(part)
+    requests = []
+    for of_name in chunks.values():  # each has its own ids
+        stop, ordered = 0, sorted(of_name, key=lambda part: part.tokens.start)
+        for part in ordered:
+            if part.tokens.start != stop:
                 raise DataError(
-                    f"{other.place} and {part.path} have parts of the request {part.name}, but not "
-                    "the index of the first token of each. Chunked prefill writes a part for each "
-                    "chunk: turn it off (vLLM: `enable_chunked_prefill=False`), or write the "
-                    "index as `start`."
+                    f"{part.place}: its chunk begins at token {part.tokens.start}, but {stop} is "
+                    "expected after the chunks before it. Write all chunks of the request again."
                 )
-        is_chunk = part.start is not None and part.n_states == len(part.ids)
-        if is_chunk and part.start and not part.name:
-            raise DataError(
-                f"{part.place} has the tokens from {part.start} of a request that it does not "
-                "name. Write its name as `request_id`, so that its chunks can be joined."
-            )
-        of_name = part.name if is_chunk else ""  # other parts have the ids of the whole request
-        groups[of_name, b"" if of_name else part.ids.tobytes()].append(part)
-    requests = [one for (name, _), group in groups.items() for one in _joined(name, group)]
-    order = sorted(requests, key=lambda one: (one.key, -one.n_states, str(one.parts[0].path)))
-    return Requests(folder, tuple(order))
-
-
-def _joined(name: str, parts: Sequence[RequestPart]) -> Iterator[Request]:
-    """Yield the requests of parts with a common name, or, without it, with the same ids."""
-    if name:  # the chunks of one request
-        chunks = sorted(parts, key=lambda part: part.start or 0)
-        stop = 0
-        for part in chunks:
-            if part.start != stop:
-                raise DataError(
-                    f"{part.place}: its chunk begins at token {part.start}, but {stop} is expected "
-                    "after the chunks before it. Write all chunks of the request again."
-                )
-            stop += part.n_states
-        ids = np.concatenate([part.ids for part in chunks])
-        yield Request(ids, tuple(replace(part, ids=ids) for part in chunks))
-        return
-    whole = [part for part in parts if len(part.tokens) == len(part.ids) or part.start is None]
-    for part in whole:
-        yield Request(part.ids, (part,))
-    others = sorted((part for part in parts if part not in whole), key=lambda one: one.start or 0)
-    if others:
-        yield Request(others[0].ids, tuple(others))
+            stop = part.tokens.stop
+        requests.append(Request(np.concatenate([part.ids for part in ordered]), tuple(ordered)))
+    for of_ids in wholes.values():  # parts with all ids of the request
+        some = [part for part in of_ids if 0 < len(part.tokens) < len(part.ids)]
+        requests += [Request(part.ids, (part,)) for part in of_ids if part not in some]
+        if some:
+            requests.append(Request(some[0].ids, tuple(some)))
+    requests.sort(key=lambda one: (one.key, -one.n_states, str(one.parts[0].path)))
+    return Requests(folder, tuple(requests))
 
 
 def _parts_of(path: Path, folder: Path) -> Iterator[RequestPart]:
@@ -431,14 +386,12 @@ def _parts_of(path: Path, folder: Path) -> Iterator[RequestPart]:
     with reading(str(path), _WRITE_AGAIN), safe_open(place, framework="pt") as file:
         metadata = file.metadata() or {}
         stated = {_ROLE_OF[name]: text for name, text in metadata.items() if name in _ROLE_OF}
-        keys: dict[str, dict[str, dict[str | None, str]]] = {}  # by request, role and layer
         names = sorted(file.keys())  # it is not a mapping
-        for key in names:
-            match = _KEY.fullmatch(key)
-            if match is not None:
-                of_request = keys.setdefault(match["request"] or "", {})
-                of_request.setdefault(_ROLE_OF[match["name"]], {})[match["layer"]] = key
-        complete = {name: found for name, found in keys.items() if {"ids", "states"} <= set(found)}
+        complete = {
+            name: found
+            for name, found in _keys_of(path, names).items()
+            if None in found.get("ids", {}) and "states" in found
+        }
         if not complete:
             accepted = "; ".join(
                 f"{role}: {' or '.join(ROLES[role])}" for role in ("ids", "states")
@@ -454,48 +407,124 @@ def _parts_of(path: Path, folder: Path) -> Iterator[RequestPart]:
                 for role in ("start", "prompt", "layers")
                 if None in found.get(role, {})
             }
-            ids = file.get_tensor(found["ids"][None]).flatten().numpy().astype(np.int64)
-            layers, sizes, dtypes = dict[str, tuple[str, int | None]](), set[int](), set[str]()
-            for layer, key in found["states"].items():
-                shape, dtype = file.get_slice(key).get_shape(), file.get_slice(key).get_dtype()
-                dtypes.add(dtype)
-                has_batch_axis = len(shape) == 3 and shape[0] == 1 and shape[1] == len(ids) > 1
-                if layer is None and len(shape) == 3 and not has_batch_axis:
-                    listed = numbers.get("layers", range(shape[1]))
-                    listed = json.loads(listed) if isinstance(listed, str) else listed
-                    layers |= {str(one): (key, n) for n, one in enumerate(listed)}
-                    sizes.add(shape[0])
-                elif len(shape) == 2 or (len(shape) == 3 and shape[0] == 1):
-                    layers[layer or "0"] = (key, None)
-                    sizes.add(shape[-2])
-                else:
-                    raise DataError(
-                        f"{path}: {key} has shape {tuple(shape)}. Allowed: (n_tokens, n_layers, "
-                        "d_model), or (n_tokens, d_model) for each layer."
-                    )
-            if len(sizes) != 1 or len(dtypes) != 1 or not dtypes <= set(_PRECISION):
+            label = f"{path}: {name}" if name else str(path)
+            counts = {
+                role: _count(f"{label}: {' or '.join(ROLES[role])}", numbers[role])
+                for role in ("start", "prompt")
+                if role in numbers
+            }
+            of_ids = file.get_tensor(found["ids"][None])
+            if of_ids.is_floating_point():
+                raise DataError(f"{label}: {found['ids'][None]} has fractions. Write integer ids.")
+            ids = of_ids.flatten().numpy().astype(np.int64)
+            shape, listed = list(of_ids.shape), numbers.get("layers")
+            layers, n_states = _layers_of(file, label, found["states"], shape, listed)
+            start = counts.get("start", 0)
+            has_prompt = "prompt" in counts or found["ids"][None].endswith("prompt_token_ids")
+            of_request = "" if name.isdecimal() else name or str(numbers.get("request", ""))
+            is_chunk = start > 0 and n_states == len(ids)  # has its own ids only
+            if is_chunk and not of_request:
                 raise DataError(
-                    f"{path}: its hidden states have {sorted(sizes)} tokens and types "
-                    f"{sorted(dtypes)}. All layers of a request need the same floating-point type "
-                    "and number of tokens."
+                    f"{label} has the tokens from {start} of a request that it does not name. "
+                    "Write its name as `request_id`, so that its chunks can be joined."
                 )
-            (n_states,), (dtype,) = sizes, dtypes
-            start, prompt = (numbers.get(role) for role in ("start", "prompt"))
-            has_prompt = prompt is not None or found["ids"][None].endswith("prompt_token_ids")
-            if n_states > len(ids) and not has_prompt:
+            if start + n_states > len(ids) and not (is_chunk or has_prompt):
                 raise DataError(
-                    f"{path} has hidden states of {n_states:,} tokens, but {len(ids):,} ids. "
-                    "Write the ids of all tokens, or those of the prompt as `prompt_token_ids`."
+                    f"{label} has hidden states of {n_states:,} tokens from token {start:,}, but "
+                    f"{len(ids):,} ids. Write the ids of all tokens, or those of the prompt as "
+                    "`prompt_token_ids`."
                 )
+            is_known = "start" in counts or n_states >= len(ids)
+            stop = min(start + n_states, len(ids)) if is_known else start
             yield RequestPart(
                 path=place,
-                place=f"{path}: {name}" if name else str(path),
+                place=label,
                 state=state_of(place),
-                name="" if name.isdecimal() else name or str(numbers.get("request", "")),
+                name=of_request,
                 ids=ids,
-                start=None if start is None else int(start),
+                tokens=range(start, start + n_states if is_chunk else stop),
                 n_states=n_states,
-                n_prompt=None if prompt is None else int(prompt),
+                n_prompt=counts.get("prompt"),
                 layers=layers,
-                dtype=dtype,
             )
+
+
+def _keys_of(path: Path, names: Sequence[str]) -> dict[str, dict[str, dict[str | None, str]]]:
+    """Return the names of tensors of a file, by request, role and layer.
+
+    Raises:
+        DataError: two tensors of a request have the same role.
+    """
+    keys: dict[str, dict[str, dict[str | None, str]]] = {}
+    for key in names:
+        match = _KEY.fullmatch(key)
+        if match is None:
+            continue
+        role, layer = _ROLE_OF[match["name"]], match["layer"]
+        of_role = keys.setdefault(match["request"] or "", {}).setdefault(role, {})
+        if layer in of_role or (of_role and None in (layer, *of_role)):
+            other = of_role.get(layer, next(iter(of_role.values())))
+            raise DataError(
+                f"{path}: {other} and {key} have the same role in a request. Write one of them."
+            )
+        of_role[layer] = key
+    return keys
+
+
+def _count(what: str, stated: Any) -> int:
+    """Return a stated number, from the metadata of a file or from a tensor of one number."""
+    number = re.fullmatch(r"\[?(\d+)\]?", str(stated))
+    if number is None:
+        raise DataError(f"{what} is {stated!r}. Write one number, at least 0.")
+    return int(number[1])
+
+
+def _layers_of(
+    file: Any, label: str, states: Mapping[str | None, str], of_ids: list[int], listed: Any
+) -> tuple[dict[str, tuple[str, int | None]], int]:
+    """Return key and index of each layer of a request, and the number of its hidden states.
+
+    Args:
+        file: the open file.
+        label: file and request, for messages.
+        states: keys of the hidden states by layer, or one key without a layer for all.
+        of_ids: shape of the ids. Hidden states have a batch axis if the ids have one.
+        listed: numbers of the layers along their axis, as the file states them; None for 0, 1, ...
+
+    Raises:
+        DataError: a shape or dtype is not one of hidden states, or other layers are listed.
+    """
+    layers, sizes, dtypes = dict[str, tuple[str, int | None]](), set[int](), set[str]()
+    for layer, key in states.items():
+        shape = file.get_slice(key).get_shape()
+        dtypes.add(file.get_slice(key).get_dtype())
+        has_batch_axis = len(of_ids) == 2 and shape[:-1] == of_ids
+        if layer is None and len(shape) == 3 and not has_batch_axis:
+            listed = list(range(shape[1])) if listed is None else listed
+            with suppress(ValueError):
+                listed = json.loads(listed) if isinstance(listed, str) else listed
+            if (
+                not isinstance(listed, list)
+                or len(set(map(str, listed))) != shape[1]
+                or len(listed) != shape[1]
+            ):
+                raise DataError(
+                    f"{label}: {key} has {counted(shape[1], 'layer')}, but "
+                    f"{' or '.join(ROLES['layers'])} is {listed!r}. List the number of each layer."
+                )
+            layers |= {str(one): (key, n) for n, one in enumerate(listed)}
+            sizes.add(shape[0])
+        elif len(shape) == 2 or (len(shape) == 3 and shape[0] == 1):
+            layers[layer or "0"] = (key, None)
+            sizes.add(shape[-2])
+        else:
+            raise DataError(
+                f"{label}: {key} has shape {tuple(shape)}. Allowed: (n_tokens, n_layers, "
+                "d_model), or (n_tokens, d_model) for each layer."
+            )
+    if len(sizes) != 1 or len(dtypes) != 1 or not dtypes <= _DTYPES:
+        raise DataError(
+            f"{label}: its hidden states have {sorted(sizes)} tokens and types {sorted(dtypes)}. "
+            "All layers of a request need the same floating-point type and number of tokens."
+        )
+    return layers, sizes.pop()

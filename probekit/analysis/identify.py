@@ -83,6 +83,7 @@ class Identified:
         expected: the error that the precision of the activations explains.
         runner_up: the nearest other tensor; "" if there is none.
         runner_up_error: its error.
+        names: all names of the tensor `site`, as sites that are equal by construction have several.
     """
 
     name: str
@@ -93,6 +94,7 @@ class Identified:
     expected: float
     runner_up: str
     runner_up_error: float
+    names: tuple[str, ...] = ()
 
 
 class _Reading(NamedTuple):
@@ -506,7 +508,8 @@ def _identified(name: str, given: Tensor, tensors: _Tensors) -> Identified:
     error, usual = errors[nearest, 0].item(), expected[nearest, 0].item()
     is_same = _errors(rows[nearest], rows)[:, 0] <= _EQUAL
     claims = _claims(name, tensors.network)
-    site = min((one for one, same in zip(names, is_same, strict=True) if same), key=_rank(claims))
+    same = tuple(one for one, is_one in zip(names, is_same, strict=True) if is_one)
+    site = min(same, key=_rank(claims))
     others = errors[:, 0].masked_fill(is_same, inf)
     second = others.min().item()
     runner_up = names[int(others.argmin())] if second < inf else ""
@@ -518,7 +521,8 @@ def _identified(name: str, given: Tensor, tensors: _Tensors) -> Identified:
 
     def result(label: str, site: str, *text: str) -> Identified:
         sentence = "; ".join([*text, *facts])
-        return Identified(name, site, sentence, label, error, usual, runner_up, second)
+        others = same if site in same else ()
+        return Identified(name, site, sentence, label, error, usual, runner_up, second, others)
 
     if fits and second < CLEARER * error:
         return result(

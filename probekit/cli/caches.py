@@ -26,7 +26,7 @@ from probekit.cli.options import (
     place_of,
     together,
 )
-from probekit.errors import MissingError, nearest
+from probekit.errors import MissingError, ProbekitError, nearest
 from probekit.terminal import json_text
 
 if TYPE_CHECKING:
@@ -152,21 +152,24 @@ def import_command(
     FOLDER replaces `capture.requests` of the experiment. Texts and requests are joined by token
     ids, and the layers are identified on some rows that the network computes again.
     """
-    from probekit.experiment.loader import load_experiment
-
-    given = () if folder is None else (f"capture.requests={json.dumps(folder)}",)
-    experiment = load_experiment(file, [*overrides, *given])
-    if experiment.capture.requests is None:
-        raise click.UsageError("Give FOLDER, or the folder of the files as `capture.requests`.")
-
     from probekit.cli.show.terminal import watching
+    from probekit.experiment.loader import load_experiment
     from probekit.pipeline.capture.captures import capture_only
 
-    with watching() as watcher:
-        of_target = capture_only(
-            experiment, cache_root=cache_root, device=device, watcher=watcher, only="task"
-        )
-    captured = of_target["task"]
+    given = ["model.random_weights=false"]  # untrained networks are not imported
+    given += [] if folder is None else [f"capture.requests={json.dumps(folder)}"]
+    try:
+        experiment = load_experiment(file, [*overrides, *given])
+        if experiment.capture.requests is None:
+            raise click.UsageError("Give FOLDER, or the folder of the files as `capture.requests`.")
+        with watching() as watcher:
+            captured = capture_only(
+                experiment, cache_root=cache_root, device=device, watcher=watcher
+            )["task"]
+    except ProbekitError as error:
+        if folder is not None:  # name what was typed
+            error.args = (str(error).replace("--set capture.requests:", "FOLDER:"),)
+        raise
     store, computed = captured.store, counted(captured.computed, "shard")
     click.echo(
         f"{counted(store.n_rows, 'row')}, {computed} imported, {captured.reused} reused, digest "

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from safetensors import safe_open
 from safetensors.torch import save_file
 
 from probekit.activations.forward import make_batches
@@ -138,9 +139,29 @@ def test_states_after_those_of_the_prompt_are_not_read(tmp_path):
 
 
 def test_hidden_states_may_have_a_batch_axis(tmp_path):
-    files = [request(ids, hidden_states=states_of(ids)[None, :, 0].contiguous()) for ids in TEXTS]
+    files = [
+        request(ids, token_ids=ids[None], hidden_states=states_of(ids)[None, :, 0].contiguous())
+        for ids in TEXTS
+    ]
     rows = rows_of(write(tmp_path, files), layers=("0", "0"))
     np.testing.assert_allclose(rows[SITES[0]], expected_rows()[SITES[0]], rtol=1e-6, atol=1e-7)
+
+
+def test_as_many_layers_of_one_token_as_ids_are_no_batch_of_tokens(tmp_path):
+    one = request(TEXTS[2]) | {"hidden_states": states_of(TEXTS[2])[1:].contiguous()}
+    assert one["hidden_states"].shape == (1, len(TEXTS[2]), WIDTH)
+    plan = last_and_mean(TEXTS[2:3])
+    _, unserved = read_requests(write(tmp_path, [one])).choose(TEXTS[2:3], plan)
+    assert unserved == [0]
+
+
+def test_sampled_rows_are_read_at_their_last_position(tmp_path):
+    plan = last_and_mean(TEXTS)  # all means begin at token 0
+    requests, _ = read_requests(write(tmp_path, map(request, TEXTS))).choose(TEXTS, plan)
+    states, ids, at = requests.sample(TEXTS, plan, 8)
+    assert at == [len(one) - 1 for one in ids]
+    expected = np.stack([states_of(np.array(one))[-1, 1].numpy() for one in ids])
+    np.testing.assert_allclose(states["1"], expected, rtol=1e-6, atol=1e-7)
 
 
 def described(folder, tokens=TEXTS):
@@ -228,6 +249,17 @@ FAULTS = {
     "integers": [request([1, 2]) | {"hidden_states": torch.zeros(2, 2, 5).long()}],
     "a chunk without a name": unnamed_chunk(),
     "a gap between chunks": gap(),
+    "ids under two names": [request(LONG, prompt_token_ids=LONG[:3])],
+    "hidden states under two names": [request(LONG) | {"layers.0": states_of(LONG)[:, 0].clone()}],
+    "fractions as ids": [request(LONG, token_ids=LONG + 0.7)],
+    "fewer names than layers": [request(LONG, layer_ids=[9])],
+    "more names than layers": [request(LONG, layer_ids=[9, 24, 30])],
+    "a name twice": [request(LONG, layer_ids=[9, 9])],
+    "a negative start": [request(LONG, start=-1)],
+    "a start for each token": [request(LONG, start=[0, 1])],
+    "states after the last id": [
+        request(LONG, start=3) | {"hidden_states": states_of(LONG)[:3].contiguous()}
+    ],
     "NaN": [request(ids) | {"hidden_states": states_of(ids) / (ids[:, None, None] != 9)}
             for ids in map(torch.as_tensor, TEXTS)],
 }  # fmt: skip
@@ -238,11 +270,14 @@ def test_files_that_cannot_be_used_are_refused(name, tmp_path, refused):
     refused(rows_of, write(tmp_path, FAULTS[name]))
 
 
-def test_parts_of_a_request_that_do_not_say_where_they_begin_are_refused(tmp_path, refused):
-    for number, part in enumerate((TEXTS[1][:2], TEXTS[1][2:])):
-        path = tmp_path / f"{number}.safetensors"
-        save_file(request(part), path, {"request_id": "cmpl-1"})
-    refused(read_requests, tmp_path)
+def test_names_of_requests_decide_nothing_without_start(tmp_path):
+    """Engines count from 0 in each run."""
+    for number, ids in enumerate(TEXTS):
+        metadata = {"request_id": "cmpl-0", "start": "0"} if number else {"request_id": "cmpl-0"}
+        save_file(request(ids), tmp_path / f"{number}.safetensors", metadata)
+    found = rows_of(tmp_path)
+    for site, rows in expected_rows().items():
+        np.testing.assert_allclose(found[site], rows, rtol=1e-6, atol=1e-7)
 
 
 def test_a_truncated_file_is_refused(tmp_path, refused):
@@ -257,26 +292,29 @@ def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path, refused):
     requests, _ = read_requests(tmp_path).choose([TEXTS[2]], last_and_mean([TEXTS[2]]))
     (found,) = requests.chosen.values()
     write(tmp_path, [request([*TEXTS[2], 5])])
-    refused(found.states, "0", np.array([0]))
+    refused(found.states, ["0"], np.array([0]))
+
+
+def test_a_file_that_changes_during_the_read_is_refused(tmp_path, refused, monkeypatch):
+    write(tmp_path, [request(TEXTS[2])])
+    requests, _ = read_requests(tmp_path).choose([TEXTS[2]], last_and_mean([TEXTS[2]]))
+    (found,) = requests.chosen.values()
+
+    def opened(path, framework):
+        file = safe_open(path, framework)
+        write(tmp_path, [request([*TEXTS[2], 5])])
+        return file
+
+    monkeypatch.setattr("probekit.activations.requests.safe_open", opened)
+    refused(found.states, ["0"], np.array([0]))
+
+
+@pytest.mark.parametrize("entry", ["start: two", "start: [1, 2]", "layer_ids: two"])
+def test_entries_of_metadata_that_are_no_numbers_are_refused(entry, tmp_path, refused):
+    refused(read_requests, write(tmp_path, [request(LONG)], dict([entry.split(": ")])))
 
 
 @pytest.mark.parametrize("name", ["data_0.pt", "cmpl-0.safetensors.zst"])
 def test_pickles_and_compressed_files_are_not_opened(name, tmp_path, refused):
     (tmp_path / name).write_bytes(b"anything")
     refused(read_requests, tmp_path)
-
-
-def repeated(folder, noise, dtype=torch.float32):
-    """Check two requests of one text, the second with relative noise."""
-    ids = np.array([*TEXTS[2], 6])
-    other = request([*ids, 30], dtype)
-    other["hidden_states"] = (states_of([*ids, 30]) * (1 + noise)).to(dtype)
-    write(folder, [request([*ids, 20], dtype), other])
-    requests, _ = read_requests(folder).choose([ids], last_and_mean([ids]))
-    replace(requests, layers={SITES[0]: "1"}).check_repeated(SITES[:1])
-
-
-def test_requests_of_one_text_must_agree_within_their_precision(tmp_path, refused):
-    repeated(tmp_path, 0)
-    repeated(tmp_path, 0.02, torch.bfloat16)
-    refused(repeated, tmp_path, 0.02)

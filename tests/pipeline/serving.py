@@ -21,7 +21,7 @@ def hidden_states(experiment, cache, sites=LAYERS):
     At the probed tokens they are the rows of a capture, since batches change the last bits.
     """
     rows, model = prepare(experiment), load_model(experiment.model.source)
-    store = capture_only(experiment, cache_root=cache, only="task")["task"].store
+    store = capture_only(experiment, cache_root=cache)["task"].store
     of_text = {}
     for ids in rows.ids:
         _, values = model.run_with_cache(torch.as_tensor(ids)[None], list(sites))

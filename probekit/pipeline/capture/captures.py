@@ -61,7 +61,6 @@ def capture_only(
     device: str | Sequence[str] = "cpu",
     watcher: Watcher = SILENT,
     crew: Workers | None = None,
-    only: str | None = None,
 ) -> dict[str, Captured]:
     """Capture the activations of an experiment; return them by target.
 
@@ -74,7 +73,6 @@ def capture_only(
             some of the blocks.
         watcher: receives progress.
         crew: captures with several workers; None for this process only.
-        only: the only target; None for all.
 
     Raises:
         ProbekitError: one of its subclasses; the message names the problem and its location.
@@ -93,9 +91,7 @@ def capture_only(
         cache_root=cache_root,
         watcher=watcher,
     )
-    return capture_models(
-        source, cache_root=cache_root, watcher=watcher, crew=crew, device=device, only=only
-    )
+    return capture_models(source, cache_root=cache_root, watcher=watcher, crew=crew, device=device)
 
 
 def capture_models(
@@ -105,7 +101,6 @@ def capture_models(
     watcher: Watcher,
     crew: Workers | None = None,
     device: str = "cpu",
-    only: str | None = None,
 ) -> dict[str, Captured]:
     """Capture the rows of all probed sites of an experiment; return them by target.
 
@@ -115,7 +110,6 @@ def capture_models(
         watcher: receives progress.
         crew: captures with several workers; None to use the models of this process.
         device: compute device of the crew; not used without one.
-        only: the only target; None for all.
     """
     experiment = source.experiment
     root = default_root() if cache_root is None else cache_root
@@ -136,8 +130,7 @@ def capture_models(
         return fill(work, root, engine=engine, step=step, watcher=watcher)
 
     # Called one after the other, so that no variable keeps the network of the last target.
-    of = targets(experiment) if only is None else (only,)
-    return {target: capture(target) for target in of}
+    return {target: capture(target) for target in targets(experiment)}
 
 
 def capture_further(

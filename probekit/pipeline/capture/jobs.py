@@ -50,7 +50,7 @@ from probekit.errors import (
 from probekit.experiment.schema import Experiment
 from probekit.memory import SHARE, available_memory
 from probekit.model.network import Network
-from probekit.model.sites.catalogue import VERIFIED, component_of, layer_of
+from probekit.model.sites.catalogue import VERIFIED
 from probekit.pipeline.experiment.prepare import TextRows, prepare
 from probekit.pipeline.experiment.source import TASK, target_network
 from probekit.probes.targets import NETWORKS
@@ -167,7 +167,8 @@ def begin_work(
         origin=prepared.origin if target == TASK else "",  # untrained networks read the texts
         requests=requests,
     )
-    if requests is not None and work.missing_sites():
+    stated = experiment.capture.requests.layers if experiment.capture.requests else {}
+    if requests is not None and (stated or work.missing_sites()):
         with experiment.at("capture", "requests"):
             work = replace(work, requests=_verified(experiment, prepared, requests, model))
     return work
@@ -197,32 +198,19 @@ def _verified(
         if layer in settings.layers and not found[name].label.startswith(VERIFIED):
             raise DataError(f"layer {layer} is not {name}: {found[name].sentence}.")
     layers = {
-        one_name(found[name].site): layer
+        site: layer
         for name, layer in named.items()
         if found[name].label.startswith(VERIFIED)
+        for site in found[name].names
     }
-    absent = [site for site in prepared.sites if one_name(site) not in layers]
+    absent = [site for site in prepared.sites if site not in layers]
     if absent:
         listed = "\n  ".join(lines)
         raise DataError(
             f"no layer in {requests.folder} is {joined_names(absent)}:\n  {listed}\nProbe the "
             "layers that the files have (`capture.sites`), or let the engine write the others."
         )
-    requests = replace(requests, layers={site: layers[one_name(site)] for site in prepared.sites})
-    requests.check_repeated(prepared.sites)
-    return requests
-
-
-def one_name(site: str) -> str:
-    """Return the one name of a site of the residual stream between two blocks, which has two.
-
-    >>> one_name("blocks.4.hook_resid_pre"), one_name("blocks.4.hook_mlp_out")
-    ('blocks.3.hook_resid_post', 'blocks.4.hook_mlp_out')
-    """
-    layer = layer_of(site)
-    if not layer or component_of(site) != "resid_pre":
-        return site
-    return f"blocks.{layer - 1}.hook_resid_post"
+    return replace(requests, layers=layers)
 
 
 def jobs_in(files: Files) -> dict[str, Job]:

@@ -593,9 +593,9 @@ def _plan(
         experiment, *_tokenize(experiment, dataset, encoder, context)
     )
     if requests is not None:
-        kept = _served(experiment, requests, dataset, tokens, interleave(plans))
-        if kept is not None:
-            return _plan(experiment, kept, encoder, context, requests)
+        served = _served(experiment, requests, dataset, tokens, interleave(plans))
+        if len(served[0]) < len(dataset):
+            dataset, tokens, plans = plan_positions(experiment, *served)
     # The texts as the model reads them, so that the baselines read no more.
     examples_read, truncated = [], []
     for example, of_text in zip(dataset.examples, tokens, strict=True):
@@ -620,10 +620,10 @@ def _served(
     experiment: Experiment,
     requests: Requests,
     dataset: Dataset,
-    tokens: Sequence[TokenizedText],
+    tokens: tuple[TokenizedText, ...],
     plan: RowPlan,
-) -> Dataset | None:
-    """Return the examples that requests serve, with a note on the others; None if all are served.
+) -> tuple[Dataset, tuple[TokenizedText, ...]]:
+    """Return the examples that requests serve, with a note on the others, and their tokens.
 
     Raises:
         DataError: a text has no request, and the experiment does not skip it, or none has one.
@@ -632,7 +632,7 @@ def _served(
     assert settings is not None
     _, unserved = requests.choose([of_text.ids for of_text in tokens], plan)
     if not unserved:
-        return None
+        return dataset, tokens
     first = dataset.examples[unserved[0]]
     note = f"{len(unserved):,} of {counted(len(dataset), 'text')} have no hidden states"
     if settings.missing == "error" or len(unserved) == len(dataset):
@@ -642,7 +642,8 @@ def _served(
                 f"{requests.why_unserved(tokens[unserved[0]].ids)}"
             )
     left = np.setdiff1d(np.arange(len(dataset)), unserved)
-    return replace(dataset.select(left), notes=(*dataset.notes, f"skipped: {note}"))
+    kept = replace(dataset.select(left), notes=(*dataset.notes, f"skipped: {note}"))
+    return kept, tuple(tokens[index] for index in left)
 
 
 def find_features(

@@ -13,8 +13,10 @@ from probekit.model.weights.sources import MINI
 from probekit.pipeline.capture.captures import capture_only
 from probekit.pipeline.experiment.prepare import prepare
 from tests.activations.captures import files
+from tests.model.families.configurations import rows
 from tests.pipeline.planted import QUICK, QUICK_SITES
 from tests.pipeline.serving import LAYERS, hidden_states, write_requests
+from tests.pipeline.tiny_models import write_model
 
 SITE = "blocks.3.hook_resid_post"
 
@@ -37,7 +39,7 @@ def load(planted, folder, *overrides):
 
 def imported(planted, tmp_path, folder, *overrides):
     experiment = load(planted, folder, *overrides)
-    return capture_only(experiment, cache_root=tmp_path / "cache", only="task")["task"].store
+    return capture_only(experiment, cache_root=tmp_path / "cache")["task"].store
 
 
 def test_a_run_on_our_own_activations_has_the_same_tables(planted, own, requests):
@@ -77,6 +79,14 @@ def test_an_import_without_a_folder_is_refused(planted, call):
     ended = call("cache", "import", planted.folder / "planted.yaml")
     assert ended.code == 2
     assert "`capture.requests`" in ended.stderr
+
+
+def test_a_fault_of_the_given_folder_is_reported_there(planted, call, tmp_path):
+    (tmp_path / "empty").mkdir()
+    ended = call("cache", "import", planted.folder / "planted.yaml", tmp_path / "empty")
+    assert ended.code == 3
+    assert f"FOLDER: {tmp_path / 'empty'} contains no .safetensors file" in ended.stderr
+    assert "--set" not in ended.stderr
 
 
 def test_existing_keys_do_not_change_and_imports_have_their_own(planted, tmp_path, requests):
@@ -142,6 +152,13 @@ def test_another_tensor_than_stated_is_refused(planted, requests, tmp_path):
     stated = f"capture.requests={{folder: {requests}, layers: {{1: {SITE}}}}}"
     message = refusal(planted, tmp_path, requests, stated)
     assert f"layer 1 is not {SITE}: blocks.0.hook_resid_post" in message
+
+
+def test_stated_layers_are_checked_if_the_store_is_complete_too(planted, requests, tmp_path):
+    imported(planted, tmp_path, requests)
+    stated = f"capture.requests={{folder: {requests}, layers: {{1: {SITE}}}}}"
+    message = refusal(planted, tmp_path, requests, stated)
+    assert f"layer 1 is not {SITE}" in message
 
 
 def test_a_site_that_the_files_lack_is_refused(planted, served, tmp_path):
@@ -211,6 +228,15 @@ def test_hidden_states_of_transformers_are_read(planted, tmp_path):
     last = f"blocks.{model.config.n_layer - 1}.hook_resid_post"
     message = refusal(planted, tmp_path, folder, f"capture.sites=[{last}]")
     assert f"no layer in {folder} is {last}:" in message
+
+
+def test_a_site_with_several_names_is_read_by_each(planted, tmp_path):
+    """Without position embeddings the embedding is the residual stream before the first block."""
+    source, site = write_model(tmp_path / "model", *rows(["llama3"])), QUICK_SITES[0]
+    settings = (f"model.source={source}", f"capture.sites=[{site}]")
+    states = hidden_states(planted.load(*QUICK, *settings), planted.cache, [site])
+    read = imported(planted, tmp_path, write_requests(tmp_path / "requests", states), *settings)
+    assert read.errors() == {site: 0.0}
 
 
 def planted_errors(served):
