@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import product
-from math import inf, prod
+from math import inf, nan, prod
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -250,13 +250,15 @@ class _Tensors:
 
         The pass rounds the residual stream to the dtype too or, for float32, to 16 binary digits,
         so that its error is that of other libraries, which sum in another order. Where it
-        overflows, the error is that of rounding the tensor.
+        overflows, the error is that of rounding the tensor; where this overflows too, there is
+        none.
         """
         if dtype not in self._rounded:
             (self._rounded[dtype],) = self._computed(self.reading, (0,), dtype)
         if (width, dtype) not in self._expected:
             exact, rounded = self.exact[width].rows, self._rounded[dtype][width].rows
-            rounded = torch.where(rounded.isfinite(), rounded, _rounded(exact, dtype).nan_to_num())
+            for other in (_rounded(exact, dtype), exact):
+                rounded = torch.where(rounded.isfinite(), rounded, other)
             self._expected[width, dtype] = _errors(rounded, exact).clamp(min=_SMALLEST)
         return self._expected[width, dtype]
 
@@ -410,8 +412,9 @@ def _errors(given: Tensor, rows: Tensor) -> Tensor:
     """Return the errors of arrays from tensors: of all numbers, the worst row, the worst feature.
 
     An error is the root mean square of differences in units of the standard deviation of a feature
-    over the rows. The unit is at least a hundredth of the mean of the feature and a thousandth of
-    the median unit: features that hardly vary decide nothing.
+    over the rows. The unit is at least a hundredth of the mean of the feature and a tenth of the
+    median unit of all features that are not 0 in all rows: features that hardly vary decide
+    nothing, such as neurons that never fire.
 
     Args:
         given: the arrays, shape [n_tensors n_rows n_features], or one array for all tensors.
@@ -432,7 +435,8 @@ def _errors(given: Tensor, rows: Tensor) -> Tensor:
 def _squares(given: Tensor, rows: Tensor) -> Tensor:
     """Return squared differences in the units of `_errors`, shape [n_tensors n_rows n_features]."""
     unit = torch.maximum(rows.std(1, keepdim=True), 0.01 * rows.mean(1, keepdim=True).abs())
-    least = 1e-3 * unit.median(2, keepdim=True).values
+    varying = unit.masked_fill(unit == 0, nan).nanmedian(2, keepdim=True).values
+    least = 0.1 * varying.nan_to_num()
     unit = torch.maximum(unit, least).clamp(min=torch.finfo(unit.dtype).tiny)
     return ((given - rows) / unit).square()
 
@@ -497,7 +501,10 @@ def _identified(name: str, given: Tensor, tensors: _Tensors) -> Identified:
     errors, dtype = _errors(given, rows), _precision(given)
     nearest = int(errors[:, 0].argmin())
     expected = tensors.expected(width, dtype)
+    assert bool(expected[nearest].isfinite().all())
     fits = bool((errors[nearest] <= FACTOR * expected[nearest]).all())
+    # A tensor that the precision cannot hold is never what was stored.
+    fits = fits and bool(rows[nearest].to(dtype).isfinite().all())
     if not fits and dtype == torch.float32:
         of_half = tensors.expected(width, torch.bfloat16)
         within = bool((errors[nearest] <= FACTOR * of_half[nearest]).all())

@@ -8,7 +8,8 @@ from benchmarks.identify import DTYPES, Texts, networks, outcome
 from probekit.analysis.identify import identify
 from probekit.errors import ConfigError, DataError
 from probekit.model.families.gpt2 import GPT2, GPT2Config
-from probekit.model.families.table import load_model
+from probekit.model.families.opt import OPT, OPTConfig
+from probekit.model.families.table import in_dtype, load_model
 from probekit.model.sites.catalogue import DIFFERS, UNVERIFIED, VERIFIED
 from probekit.model.text.tokenizer import Tokenizer
 
@@ -216,3 +217,46 @@ def test_massive_features_do_not_hide_the_layer():
     for dtype in (torch.float32, torch.float16, torch.bfloat16):
         found_ = found({SITE: rows["blocks.2.hook_resid_post"].to(dtype)}, texts, network)[SITE]
         assert "one layer later than its name" in found_.sentence
+
+
+@pytest.fixture(scope="module")
+def sparse():
+    """A network most of whose neurons are 0 in all rows, some of them only just."""
+    network = OPT(OPTConfig("opt", 97, 48, 112, 3, 3, 16), seed=0).requires_grad_(False)
+    texts = Texts.drawn(network)
+    highest = texts.rows(network)["blocks.1.mlp.hook_pre"].amax(0)
+    bias = dict(network.named_parameters())["decoder.layers.1.fc1.bias"]
+    bias[:80] -= highest[:80] + 1e-5
+    return network, texts, texts.rows(network)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_neurons_that_never_fire_decide_nothing(sparse, dtype):
+    network, texts, rows = sparse
+    name, dtype = "blocks.1.mlp.hook_post", DTYPES[dtype]
+    right = rows[name]
+    assert float((right == 0).all(0).float().mean()) > 0.5
+    noise = torch.randn(right.shape, generator=torch.Generator().manual_seed(0))
+    noisy = right + 0.25 * right.std(0) * noise
+    computed = texts.rows(in_dtype(network, dtype))[name]
+    for given, is_right in ((right, True), (computed, True), (noisy, False)):
+        one = found({name: given.to(dtype)}, texts, network)[name]
+        assert one.label == (f"{VERIFIED} {name}" if is_right else DIFFERS), one.sentence
+        assert one.expected < 0.1
+
+
+def test_a_tensor_beyond_the_range_of_a_precision_is_not_what_has_it():
+    """Features of Gemma 3 exceed the largest number of float16: nothing is expected of them."""
+    config = GPT2Config(n_layer=2, n_head=3, n_embd=48, vocab_size=97, n_positions=16)
+    network = GPT2(config, seed=0).requires_grad_(False)
+    network.wte.weight[:, 0] = 1e5
+    texts, name = Texts.drawn(network), "blocks.1.hook_resid_pre"
+    right = texts.rows(network)[name]
+    noise = torch.randn(right.shape, generator=torch.Generator().manual_seed(0))
+    for given in (right, right + right.std(0) * noise):
+        one = found({name: given.clamp(max=65504).half()}, texts, network)[name]
+        assert (one.label, one.site) == (DIFFERS, ""), one.sentence
+        assert one.expected < 0.01
+    part = "blocks.1.hook_mlp_out"
+    whole = found({part: texts.rows(network)[part].half()}, texts, network)[part]
+    assert whole.label == f"{VERIFIED} {part}"
