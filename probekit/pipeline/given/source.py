@@ -23,10 +23,11 @@ from probekit.data.table import TableColumns
 from probekit.errors import ConfigError, DataError, MissingError, UnknownNameError, nearest
 from probekit.experiment.activations import GIVEN_POSITION, ActivationExperiment
 from probekit.lazy_rows import LazyRows
-from probekit.model.families.table import find_config
+from probekit.model.families.table import find_config, load_model
 from probekit.model.sites.catalogue import DIFFERS, UNVERIFIED
 from probekit.model.sites.sites import SiteConcatenation
 from probekit.model.text.tokenizer import Tokenizer
+from probekit.model.weights.state_dict import digest_weights
 from probekit.pipeline.experiment.prepare import check_examples, check_sparse
 from probekit.pipeline.experiment.rows import PositionRows, Probed, Rows, hold_out
 from probekit.pipeline.experiment.source import TASK, Source
@@ -145,10 +146,19 @@ class GivenSource(Source):
         return [self.given.contents[site.text].n_features for site in self.given.sites]
 
     def identity(self) -> Any:
-        """Return the digests of activations and tokens."""
+        """Return the digests of activations, tokens, and the network that they are compared with.
+
+        Raises:
+            CheckpointError: a file of the network is damaged.
+        """
         tokens = None if self.tokens is None else self.tokens.tolist()
-        read = {} if self.read is None else {"read": digest_json([self.read.ids, self.read.at])}
-        return {"activations": self.given.digest, "tokens": digest_json(tokens)} | read
+        identity = {"activations": self.given.digest, "tokens": digest_json(tokens)}
+        if self.read is not None:
+            with self.experiment.at("activations", "verify"):
+                network = load_model(self.experiment.activations.verify or "", in_memory=False)
+            identity["read"] = digest_json([self.read.ids, self.read.at])
+            identity["verify"] = digest_json([digest_weights(network), network.config.to_json()])
+        return identity
 
     def open(self, _capture: Any) -> GivenSource:
         """Return the source with the identity of each site, if a model is named.

@@ -131,6 +131,27 @@ def test_a_forgotten_bos_is_found(place):
     assert "BOS added" in one["sentence"]
 
 
+def test_a_retrained_model_of_the_same_path_is_compared_again(place):
+    folder, rows, ids, at, arrays = place
+    model = load_model("mini")
+    labels = []
+    for scale in (1.0, 2.0):
+        model.blocks[0].mlp.c_fc.weight.mul_(scale)
+        model.save_pretrained(folder / "model")
+        found = probe(
+            {POST: arrays[POST]},
+            rows["label"],
+            verify=folder / "model",
+            ids=ids,
+            at=at,
+            probe=FAST,
+            out=folder / "retrained",
+            page=False,
+        )
+        labels.append(found.record["identities"][POST]["label"])
+    assert labels == [f"verified as {POST}", "differs"]
+
+
 def test_without_a_model_they_are_unverified(place):
     folder, rows, *_, arrays = place
     result = probe({POST: arrays[POST]}, rows["label"], probe=FAST, out=folder / "plain")
