@@ -119,6 +119,7 @@ def identify(
     positions: int | Sequence[int] = -1,
     n_rows: int = 32,
     seed: int = 0,
+    numbers: Sequence[int] | None = None,
 ) -> dict[str, Identified]:
     """Return which tensor of a network each array of activations is.
 
@@ -139,11 +140,13 @@ def identify(
         positions: index of the token of each row, or one for all; -1 is the last.
         n_rows: largest number of rows that are compared.
         seed: seed of the draw.
+        numbers: number of each row in messages; None for their index.
 
     Raises:
         ConfigError: there are texts but no tokenizer.
-        DataError: arrays and tokens have different numbers of rows, no tensor has the width of an
-            array, a number is not finite, or a position or an id does not exist.
+        DataError: there are no rows, arrays and tokens have different numbers of rows, no tensor
+            has the width of an array, a number is not finite, or a position or an id does not
+            exist.
 
     >>> model = load_model("mini")
     >>> texts = ["The keys to the cabinet", "A letter from the editors", "Two dogs", "It rained"]
@@ -157,11 +160,14 @@ def identify(
     """
     network = model if isinstance(model, Network) else load_model(model)
     n = len(tokens)
+    if min(n, n_rows) < 1:
+        raise DataError("There are no rows to compare. Give activations and tokens of some rows.")
     drawn = np.sort(np.random.default_rng(seed).permutation(n)[:n_rows])
     given = {str(name): _drawn(str(name), values, n, drawn) for name, values in arrays.items()}
     at = np.broadcast_to(np.asarray(positions), (n,))[drawn].tolist()
     found: dict[str, Identified] = {}
-    for reading in _readings([tokens[row] for row in drawn], at, model):
+    numbers = drawn.tolist() if numbers is None else [numbers[row] for row in drawn]
+    for reading in _readings([tokens[row] for row in drawn], at, model, numbers):
         tensors = _Tensors(network, reading, {rows.shape[1] for rows in given.values()})
         results = {name: _identified(name, rows, tensors) for name, rows in given.items()}
         found = max((found, results), key=_n_verified)
@@ -189,7 +195,10 @@ def _drawn(name: str, values: Any, n: int, drawn: NDArray[np.int64]) -> Tensor:
 
 
 def _readings(
-    rows: Sequence[Any], at: Sequence[int], model: Network | str | Path
+    rows: Sequence[Any],
+    at: Sequence[int],
+    model: Network | str | Path,
+    numbers: Sequence[int],
 ) -> Iterator[_Reading]:
     """Yield the token ids and positions of rows; those of texts without BOS, then with it.
 
@@ -212,7 +221,7 @@ def _readings(
             encoded.append([[tokenizer.bos_id, *row] for row in encoded[0]])
     for n_bos, of_rows in enumerate(encoded):
         places = []
-        for row, (tokens, place) in enumerate(zip(of_rows, at, strict=True)):
+        for row, tokens, place in zip(numbers, of_rows, at, strict=True):
             # Positions in a text do not count BOS.
             index = place + (len(tokens) if place < 0 else n_bos)
             if not 0 <= index < len(tokens):

@@ -183,6 +183,13 @@ def test_faults_are_explained(network, texts, rows):
         found({SITE: rows[SITE] / 0}, texts, network)
     with pytest.raises(DataError, match="has no token at position 8: it has 8 tokens"):
         found({SITE: rows[SITE]}, texts, network, positions=8)
+    at = [*texts.at.tolist()[:-1], 8]
+    with pytest.raises(DataError, match="Row 31 has no token"):
+        found({SITE: rows[SITE]}, texts, network, positions=at, n_rows=31, seed=2)
+    for options in ({"n_rows": 0}, {"positions": []}):
+        none = Texts(texts.ids[:0], texts.at[:0]) if "positions" in options else texts
+        with pytest.raises(DataError, match="no rows to compare"):
+            found({SITE: rows[SITE][: len(none.at)]}, none, network, **options)
 
 
 def test_tensors_that_the_precision_does_not_distinguish_are_unverified():

@@ -174,7 +174,9 @@ class GivenSource(Source):
             return replace(self, identities=dict.fromkeys(sites, unverified))
         arrays = {site: self.given.read(site)[self.read.rows] for site in sites}
         with self.experiment.at("activations", "verify"):
-            found = identify(arrays, self.read.ids, model, positions=self.read.at)
+            found = identify(
+                arrays, self.read.ids, model, positions=self.read.at, numbers=self.read.rows
+            )
         identities = {
             site: TensorIdentity(label=one.label, sentence=one.sentence)
             for site, one in found.items()

@@ -174,6 +174,11 @@ def test_faults_are_explained(place):
         ({"texts": rows["text"]}, ConfigError, "`bos` and `texts` require each other"),
         ({"ids": ids[1:]}, DataError, "ids has 47 entries, but labels has 48"),
         ({"ids": ["a b"] * 48}, DataError, "row .: 'a b' are no integers"),
+        (
+            {"ids": ids, "at": [*[-1] * 46, -99, -1]},
+            DataError,
+            "Row 46 has no token at position -99",
+        ),
         ({"ids": [[99999]] * 48}, DataError, "vocabulary has ids"),
         ({"ids": ids, "verify": "mimi"}, MissingError, "mini"),
     ):
