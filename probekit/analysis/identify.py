@@ -168,7 +168,9 @@ def identify(
     found: dict[str, Identified] = {}
     numbers = drawn.tolist() if numbers is None else [numbers[row] for row in drawn]
     for reading in _readings([tokens[row] for row in drawn], at, model, numbers):
-        tensors = _Tensors(network, reading, {rows.shape[1] for rows in given.values()})
+        widths = {rows.shape[1] for rows in given.values()}
+        with_heads = {general_name(name.partition("[")[0]) for name in given if "[" in name}
+        tensors = _Tensors(network, reading, widths, with_heads)
         results = {name: _identified(name, rows, tensors) for name, rows in given.items()}
         found = max((found, results), key=_n_verified)
         if _n_verified(found) == len(given):
@@ -240,10 +242,15 @@ class _Tensors:
         network: the network.
         reading: token ids and positions of the rows.
         widths: number of features of the tensors that are kept.
+        with_heads: sites by their name with `{l}` of which single heads are kept even if they are
+            computed only on request.
     """
 
-    def __init__(self, network: Network, reading: _Reading, widths: set[int]) -> None:
+    def __init__(
+        self, network: Network, reading: _Reading, widths: set[int], with_heads: set[str]
+    ) -> None:
         self.network, self.reading, self.widths = network, reading, widths
+        self.with_heads = with_heads
         self._exact = in_dtype(network, torch.promote_types(network.dtype, torch.float32))
         self._rounded: dict[torch.dtype, dict[int, _Stack]] = {}
         self._expected: dict[tuple[int, torch.dtype], Tensor] = {}
@@ -401,7 +408,8 @@ class _Tensors:
             if row.axes[1] != "pos":  # patterns and scores
                 continue
             shape = [sizes[axis] for axis in row.axes[2:]]
-            is_head = shape[-1] in self.widths and not row.on_request
+            has_heads = not row.on_request or row.name in self.with_heads
+            is_head = shape[-1] in self.widths and has_heads
             # The scale of a norm after a sublayer gives the output of the sublayer.
             is_scale = is_stream and row.name in _SCALES
             if prod(shape) in self.widths or is_head or is_scale:
@@ -493,14 +501,16 @@ def _claims(name: str, network: Network) -> list[str]:
 def _identified(name: str, given: Tensor, tensors: _Tensors) -> Identified:
     """Return which of the tensors the rows of an array are."""
     width, config = given.shape[1], tensors.network.config
-    if width not in tensors.exact:
+    claims, problem = _claims(name, tensors.network), ""
+    if claims and "[neuron=" in name:
+        problem = f"one feature is too few: give all features of {name.partition('[')[0]}"
+    elif width not in tensors.exact:
         raise DataError(
             f"{name} has {counted(width, 'feature')}, but no tensor of this {config.TITLE} has: "
             f"d_model is {config.d_model:,}, d_mlp {config.d_mlp:,}, d_head {config.d_head:,}. "
             "Name the model that computed the activations."
         )
-    problem = ""
-    if len(given) < FEWEST_ROWS:
+    elif len(given) < FEWEST_ROWS:
         problem = f"{counted(len(given), 'row')} are too few: give at least {FEWEST_ROWS}"
     elif bool((given == given[0]).all()):
         problem = "all compared rows are equal: give rows of different texts"
@@ -521,7 +531,6 @@ def _identified(name: str, given: Tensor, tensors: _Tensors) -> Identified:
             fits, dtype, expected = True, torch.bfloat16, of_half
     error, usual = errors[nearest, 0].item(), expected[nearest, 0].item()
     is_same = _errors(rows[nearest], rows)[:, 0] <= _EQUAL
-    claims = _claims(name, tensors.network)
     site = min((one for one, same in zip(names, is_same, strict=True) if same), key=_rank(claims))
     others = errors[:, 0].masked_fill(is_same, inf)
     second = others.min().item()

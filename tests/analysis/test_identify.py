@@ -129,6 +129,21 @@ def test_centred_streams_and_outputs_of_norms_are_named(network, texts, rows):
     assert {one.label for one in two.values()} == {DIFFERS}
 
 
+def test_named_heads_of_sites_on_request_are_compared_and_neurons_are_unverified(
+    network, texts, rows
+):
+    site, neurons = "blocks.1.attn.hook_result", "blocks.1.mlp.hook_post"
+    _, cache = network.run_with_cache(texts.ids, [site])
+    heads = cache[site][torch.arange(32), texts.at]
+    arrays = {f"{site}[head=2]": heads[:, 2], f"{site}[head=1]": heads[:, 3]}
+    arrays[f"{neurons}[neuron=17]"] = rows[neurons][:, 17:18]
+    right, wrong, neuron = found(arrays, texts, network).values()
+    assert right.label == f"{VERIFIED} {site}[head=2]"
+    assert (wrong.label, wrong.site) == (DIFFERS, f"{site}[head=3]")
+    assert neuron.label == UNVERIFIED
+    assert f"give all features of {neurons}" in neuron.sentence
+
+
 def test_rows_of_another_model_are_no_tensor(network, texts, rows):
     other = GPT2(network.config, seed=1)
     (one,) = found({SITE: texts.rows(other)[SITE]}, texts, network).values()
