@@ -469,7 +469,8 @@ def _is_noise(given: Tensor, rows: Tensor, usual: float) -> bool:
         usual: error of half precision.
     """
     squares = _squares(given, rows[None])[0]
-    least = torch.minimum(squares.mean(1).min(), squares.mean(0).quantile(0.1)).sqrt()
+    by_feature = squares.mean(0)[rows.std(0) > 0]  # neurons that never fire have no error
+    least = torch.minimum(squares.mean(1).min(), by_feature.quantile(0.1)).sqrt()
     values = torch.linalg.svdvals(given - rows).square()
     factor = (given * rows).sum() / rows.square().sum()
     return bool(least > 0.1 * usual and values[0] < 0.5 * values.sum() and abs(factor - 1) < 2e-3)
@@ -524,6 +525,7 @@ def _identified(name: str, given: Tensor, tensors: _Tensors) -> Identified:
     fits = bool((errors[nearest] <= FACTOR * expected[nearest]).all())
     # A tensor that the precision cannot hold is never what was stored.
     fits = fits and bool(rows[nearest].to(dtype).isfinite().all())
+    of_half = None
     if not fits and dtype == torch.float32:
         of_half = tensors.expected(width, torch.bfloat16)
         within = bool((errors[nearest] <= FACTOR * of_half[nearest]).all())
@@ -553,25 +555,37 @@ def _identified(name: str, given: Tensor, tensors: _Tensors) -> Identified:
         return result(f"{VERIFIED} {site}", site, site + tensors.reading.change)
     if fits:
         return result(DIFFERS, site, _contrast(name, site, claims) + tensors.reading.change)
-    changed, site, text = _explained(name, given, tensors, expected, claims)
+    changed, site, text = _explained(name, given, tensors, (expected, of_half), claims)
     if site:
         error, facts = changed, [f"{precision}: relative error {_percent(changed)}"]
     return result(DIFFERS, site, text or f"no tensor; the nearest is {names[nearest]}")
 
 
 def _explained(
-    name: str, given: Tensor, tensors: _Tensors, expected: Tensor, claims: Sequence[str]
+    name: str,
+    given: Tensor,
+    tensors: _Tensors,
+    errors: tuple[Tensor, Tensor | None],
+    claims: Sequence[str],
 ) -> tuple[float, str, str]:
     """Return error, tensor and description of an array that no tensor is as it stands.
 
     The tensor is "" if only some rows or features are one, the description if not even these are.
+    The errors are those expected of the precision and, for arrays that may be sums of parts in half
+    precision, of this.
     """
+    expected, of_half = errors
     names, rows = tensors.exact[given.shape[1]]
     tried: list[tuple[float, str, str]] = []
     for changes, some, changed in _changed(given, tensors):
         found = _errors(some, changed)
         for index in (found <= FACTOR * expected).all(1).nonzero()[:, 0].tolist():
             tried.append((found[index, 0].item(), names[index], changes[index]))
+        if of_half is None:
+            continue
+        for index in (found <= FACTOR * of_half).all(1).nonzero()[:, 0].tolist():
+            if _is_noise(some, changed[index], of_half[index, 0].item()):
+                tried.append((found[index, 0].item(), names[index], changes[index]))
     if tried:
         best, rank = min(tried)[0], _rank(claims)
         close = [one for one in tried if one[0] <= 1.25 * best + _SMALLEST]

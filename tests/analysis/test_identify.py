@@ -115,6 +115,9 @@ def test_sums_in_float32_of_parts_in_half_precision_are_recognised(network, text
     noise = torch.randn(16, 256, generator=torch.Generator().manual_seed(0))
     noisy = rows[SITE].clone()
     noisy[::2] += 0.01 * rows[SITE].std(0) * noise
+    other = texts.without_bos.rows(in_dtype(network, torch.bfloat16))
+    summed = other["blocks.1.hook_resid_mid"] + other["blocks.1.hook_mlp_out"]
+    assert "BOS missing" in found({SITE: summed}, texts, network)[SITE].sentence
     for edited in (steered, noisy, rows[SITE] + 0.01 * rows[SITE].std(0), 1.01 * rows[SITE]):
         assert found({SITE: edited}, texts, network)[SITE].label == DIFFERS
 
@@ -265,6 +268,14 @@ def test_neurons_that_never_fire_decide_nothing(sparse, dtype):
         one = found({name: given.to(dtype)}, texts, network)[name]
         assert one.label == (f"{VERIFIED} {name}" if is_right else DIFFERS), one.sentence
         assert one.expected < 0.1
+
+
+def test_sparse_sums_in_float32_of_parts_in_half_precision_are_recognised(sparse):
+    network, texts, rows = sparse
+    name = "blocks.1.mlp.hook_post"
+    given = texts.rows(in_dtype(network, torch.bfloat16))[name]
+    given = (given + 1e-5 * given.sign()) * (rows[name] > 0)  # not in bfloat16
+    assert found({name: given}, texts, network)[name].label == f"{VERIFIED} {name}"
 
 
 def test_a_tensor_beyond_the_range_of_a_precision_is_not_what_has_it():
