@@ -10,7 +10,7 @@ rounds the residual stream as other libraries do.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -69,7 +69,7 @@ _DEFECTS = {  # by the components of the name and of the tensor
 
 @dataclass(frozen=True)
 class Identified:
-    """What the activations under one name are.
+    """Identity of one array.
 
     Attributes:
         name: the given name.
@@ -125,8 +125,8 @@ def identify(
 
     Up to `n_rows` rows are computed again, in float32, and compared with each site of the same
     width, with the outputs of norms, and with sums of sublayers. If none fits, they are compared at
-    the neighbouring positions, with and without a beginning-of-text token, with heads or rows in
-    another order, and times a constant; a tensor that fits only so `differs`.
+    the neighbouring positions, with and without a beginning-of-text token, with rows in another
+    order, and times a constant; a tensor that fits only so `differs`.
 
     A name that is a site must be that site. `layer_3` must be the residual stream before or after
     block 3. Any other name is verified as the tensor that it is.
@@ -440,13 +440,19 @@ def _errors(given: Tensor, rows: Tensor) -> Tensor:
     Returns:
         Errors, shape [n_tensors 3].
     """
-    found, step = [], max(1, _NUMBERS // rows[0].numel())
+    by_row, by_feature = _mean_squares(given, rows)
+    return torch.stack([by_row.mean(1), by_row.amax(1), by_feature.amax(1)], 1).sqrt()
+
+
+def _mean_squares(given: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Return mean `_squares`, shape [n_tensors n_rows] and [n_tensors n_features]."""
+    by_row, by_feature, step = [], [], max(1, _NUMBERS // rows[0].numel())
     for start in range(0, len(rows), step):
         part = slice(start, start + step)
         squares = _squares(given if given.ndim == 2 else given[part], rows[part])
-        by_row, by_feature = squares.mean(2), squares.mean(1)
-        found.append(torch.stack([by_row.mean(1), by_row.amax(1), by_feature.amax(1)], 1))
-    return torch.cat(found).sqrt()
+        by_row.append(squares.mean(2))
+        by_feature.append(squares.mean(1))
+    return torch.cat(by_row), torch.cat(by_feature)
 
 
 def _squares(given: Tensor, rows: Tensor) -> Tensor:
@@ -533,7 +539,10 @@ def _identified(name: str, given: Tensor, tensors: _Tensors) -> Identified:
             fits, dtype, expected = True, torch.bfloat16, of_half
     error, usual = errors[nearest, 0].item(), expected[nearest, 0].item()
     is_same = _errors(rows[nearest], rows)[:, 0] <= _EQUAL
-    site = min((one for one, same in zip(names, is_same, strict=True) if same), key=_rank(claims))
+    site = min(
+        (one for one, same in zip(names, is_same, strict=True) if same),
+        key=lambda one: _rank(one, claims),
+    )
     others = errors[:, 0].masked_fill(is_same, inf)
     second = others.min().item()
     runner_up = names[int(others.argmin())] if second < inf else ""
@@ -558,7 +567,7 @@ def _identified(name: str, given: Tensor, tensors: _Tensors) -> Identified:
     changed, site, text = _explained(name, given, tensors, (expected, of_half), claims)
     if site:
         error, facts = changed, [f"{precision}: relative error {_percent(changed)}"]
-    return result(DIFFERS, site, text or f"no tensor; the nearest is {names[nearest]}")
+    return result(DIFFERS, site, text or f"matches no tensor; nearest: {names[nearest]}")
 
 
 def _explained(
@@ -568,7 +577,7 @@ def _explained(
     errors: tuple[Tensor, Tensor | None],
     claims: Sequence[str],
 ) -> tuple[float, str, str]:
-    """Return error, tensor and description of an array that no tensor is as it stands.
+    """Return error, tensor and description of an array that matches no tensor.
 
     The tensor is "" if only some rows or features are one, the description if not even these are.
     The errors are those expected of the precision and, for arrays that may be sums of parts in half
@@ -587,14 +596,16 @@ def _explained(
             if _is_noise(some, changed[index], of_half[index, 0].item()):
                 tried.append((found[index, 0].item(), names[index], changes[index]))
     if tried:
-        best, rank = min(tried)[0], _rank(claims)
+        best = min(tried)[0]
         close = [one for one in tried if one[0] <= 1.25 * best + _SMALLEST]
-        error, site, change = min(close, key=lambda one: rank(one[1]))
+        error, site, change = min(close, key=lambda one: _rank(one[1], claims))
         text = _contrast(name, site, claims) if claims and site not in claims else site
         return error, site, f"{text}; {change}"
-    squares, share, text = _squares(given, rows), 0.25, ""
-    for axis, unit in ((2, "rows"), (1, "features")):
-        fitting = squares.mean(axis).sqrt() <= FACTOR * expected[:, 3 - axis : 4 - axis]
+    share, text = 0.25, ""
+    for index, (unit, squares) in enumerate(
+        zip(("rows", "features"), _mean_squares(given, rows), strict=True), start=1
+    ):
+        fitting = squares.sqrt() <= FACTOR * expected[:, index : index + 1]
         most, n = int(fitting.sum(1).max()), fitting.shape[1]
         if share < most / n < 1:
             share, part = most / n, names[int(fitting.sum(1).argmax())]
@@ -620,28 +631,12 @@ def _changed(given: Tensor, tensors: _Tensors) -> Iterator[tuple[list[str], Tens
     order = torch.cdist(given[None], rows).argmin(2)
     ordered = rows.gather(1, order[:, :, None].expand_as(rows))
     yield ["rows in another order"] * len(names), given, ordered
-    permuted = rows.clone()
-    for index, name in enumerate(names):
-        shape = tensors.shapes.get(general_name(name), [])
-        if len(shape) == 2:  # [n_heads d_head]
-            theirs, ours = (x.reshape(-1, *shape).transpose(0, 1) for x in (given, rows[index]))
-            nearest = torch.cdist(theirs.flatten(1), ours.flatten(1)).argmin(1)
-            permuted[index] = ours[nearest].transpose(0, 1).flatten(1)
-    yield ["heads in another order"] * len(names), given, permuted
 
 
-def _rank(claims: Sequence[str]) -> Callable[[str], tuple[bool, bool, bool]]:
-    """Return a key that puts names first that are like one of the claims."""
-    components, layers = {component_of(one) for one in claims}, {layer_of(one) for one in claims}
-
-    def key(name: str) -> tuple[bool, bool, bool]:
-        return (
-            name not in claims,
-            component_of(name) not in components,
-            layer_of(name) not in layers,
-        )
-
-    return key
+def _rank(name: str, claims: Sequence[str]) -> tuple[bool, bool, bool]:
+    """Return a key that is lowest for names that are like one of the claims."""
+    components, layers = map(component_of, claims), map(layer_of, claims)
+    return name not in claims, component_of(name) not in components, layer_of(name) not in layers
 
 
 def _contrast(name: str, site: str, claims: Sequence[str]) -> str:

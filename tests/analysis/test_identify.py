@@ -151,7 +151,7 @@ def test_rows_of_another_model_are_no_tensor(network, texts, rows):
     other = GPT2(network.config, seed=1)
     (one,) = found({SITE: texts.rows(other)[SITE]}, texts, network).values()
     assert (one.label, one.site) == (DIFFERS, "")
-    assert one.sentence.startswith("no tensor; the nearest is")
+    assert one.sentence.startswith("matches no tensor; nearest: ")
     assert one.error > 0.5
 
 

@@ -77,7 +77,7 @@ class ReadTokens(NamedTuple):
         Raises:
             ConfigError: the vocabulary has no beginning-of-text token.
             MissingError: there is no such model, or it has no vocabulary.
-            DataError: ids or an index are no integers; the message names the row.
+            DataError: ids or an index are not integers; the message names the row.
         """
         find_config(model)  # a missing model is reported before any row is probed
         n = len(ids if texts is None else texts)
@@ -102,7 +102,7 @@ def _integers(value: Any, row: int) -> list[int]:
         numbers = []
     if not numbers:
         raise DataError(
-            f"row {row}: {str(value)[:60]!r} are no integers. Write token ids separated by spaces, "
+            f"row {row}: {str(value)[:60]!r} are not integers. Write token ids separated by spaces, "
             "such as `464 8251`, and one index of the token."
         )
     return numbers

@@ -173,7 +173,7 @@ def test_faults_are_explained(place):
         ({}, ConfigError, "give either `texts` or `ids`"),
         ({"texts": rows["text"]}, ConfigError, "`bos` and `texts` require each other"),
         ({"ids": ids[1:]}, DataError, "ids has 47 entries, but labels has 48"),
-        ({"ids": ["a b"] * 48}, DataError, "row .: 'a b' are no integers"),
+        ({"ids": ["a b"] * 48}, DataError, "row .: 'a b' are not integers"),
         (
             {"ids": ids, "at": [*[-1] * 46, -99, -1]},
             DataError,
