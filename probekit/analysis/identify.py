@@ -10,12 +10,12 @@ rounds the residual stream as other libraries do.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import product
-from math import inf, prod
+from math import inf, nan, prod
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -69,7 +69,7 @@ _DEFECTS = {  # by the components of the name and of the tensor
 
 @dataclass(frozen=True)
 class Identified:
-    """What the activations under one name are.
+    """Identity of one array.
 
     Attributes:
         name: the given name.
@@ -121,13 +121,14 @@ def identify(
     positions: int | Sequence[int] = -1,
     n_rows: int = 32,
     seed: int = 0,
+    numbers: Sequence[int] | None = None,
 ) -> dict[str, Identified]:
     """Return which tensor of a network each array of activations is.
 
     Up to `n_rows` rows are computed again, in float32, and compared with each site of the same
     width, with the outputs of norms, and with sums of sublayers. If none fits, they are compared at
-    the neighbouring positions, with and without a beginning-of-text token, with heads or rows in
-    another order, and times a constant; a tensor that fits only so `differs`.
+    the neighbouring positions, with and without a beginning-of-text token, with rows in another
+    order, and times a constant; a tensor that fits only so `differs`.
 
     A name that is a site must be that site. `layer_3` must be the residual stream before or after
     block 3. Any other name is verified as the tensor that it is.
@@ -141,11 +142,13 @@ def identify(
         positions: index of the token of each row, or one for all; -1 is the last.
         n_rows: largest number of rows that are compared.
         seed: seed of the draw.
+        numbers: number of each row in messages; None for their index.
 
     Raises:
         ConfigError: there are texts but no tokenizer.
-        DataError: arrays and tokens have different numbers of rows, no tensor has the width of an
-            array, a number is not finite, or a position or an id does not exist.
+        DataError: there are no rows, arrays and tokens have different numbers of rows, no tensor
+            has the width of an array, a number is not finite, or a position or an id does not
+            exist.
 
     >>> model = load_model("mini")
     >>> texts = ["The keys to the cabinet", "A letter from the editors", "Two dogs", "It rained"]
@@ -159,12 +162,17 @@ def identify(
     """
     network = model if isinstance(model, Network) else load_model(model)
     n = len(tokens)
+    if min(n, n_rows) < 1:
+        raise DataError("There are no rows to compare. Give activations and tokens of some rows.")
     drawn = np.sort(np.random.default_rng(seed).permutation(n)[:n_rows])
     given = {str(name): _drawn(str(name), values, n, drawn) for name, values in arrays.items()}
     at = np.broadcast_to(np.asarray(positions), (n,))[drawn].tolist()
     found: dict[str, Identified] = {}
-    for reading in _readings([tokens[row] for row in drawn], at, model):
-        tensors = _Tensors(network, reading, {rows.shape[1] for rows in given.values()})
+    numbers = drawn.tolist() if numbers is None else [numbers[row] for row in drawn]
+    for reading in _readings([tokens[row] for row in drawn], at, model, numbers):
+        widths = {rows.shape[1] for rows in given.values()}
+        with_heads = {general_name(name.partition("[")[0]) for name in given if "[" in name}
+        tensors = _Tensors(network, reading, widths, with_heads)
         results = {name: _identified(name, rows, tensors) for name, rows in given.items()}
         found = max((found, results), key=_n_verified)
         if _n_verified(found) == len(given):
@@ -191,7 +199,10 @@ def _drawn(name: str, values: Any, n: int, drawn: NDArray[np.int64]) -> Tensor:
 
 
 def _readings(
-    rows: Sequence[Any], at: Sequence[int], model: Network | str | Path
+    rows: Sequence[Any],
+    at: Sequence[int],
+    model: Network | str | Path,
+    numbers: Sequence[int],
 ) -> Iterator[_Reading]:
     """Yield the token ids and positions of rows; those of texts without BOS, then with it.
 
@@ -214,7 +225,7 @@ def _readings(
             encoded.append([[tokenizer.bos_id, *row] for row in encoded[0]])
     for n_bos, of_rows in enumerate(encoded):
         places = []
-        for row, (tokens, place) in enumerate(zip(of_rows, at, strict=True)):
+        for row, tokens, place in zip(numbers, of_rows, at, strict=True):
             # Positions in a text do not count BOS.
             index = place + (len(tokens) if place < 0 else n_bos)
             if not 0 <= index < len(tokens):
@@ -233,10 +244,15 @@ class _Tensors:
         network: the network.
         reading: token ids and positions of the rows.
         widths: number of features of the tensors that are kept.
+        with_heads: sites by their name with `{l}` of which single heads are kept even if they are
+            computed only on request.
     """
 
-    def __init__(self, network: Network, reading: _Reading, widths: set[int]) -> None:
+    def __init__(
+        self, network: Network, reading: _Reading, widths: set[int], with_heads: set[str]
+    ) -> None:
         self.network, self.reading, self.widths = network, reading, widths
+        self.with_heads = with_heads
         self._exact = in_dtype(network, torch.promote_types(network.dtype, torch.float32))
         self._rounded: dict[torch.dtype, dict[int, _Stack]] = {}
         self._expected: dict[tuple[int, torch.dtype], Tensor] = {}
@@ -252,13 +268,15 @@ class _Tensors:
 
         The pass rounds the residual stream to the dtype too or, for float32, to 16 binary digits,
         so that its error is that of other libraries, which sum in another order. Where it
-        overflows, the error is that of rounding the tensor.
+        overflows, the error is that of rounding the tensor; where this overflows too, there is
+        none.
         """
         if dtype not in self._rounded:
             (self._rounded[dtype],) = self._computed(self.reading, (0,), dtype)
         if (width, dtype) not in self._expected:
             exact, rounded = self.exact[width].rows, self._rounded[dtype][width].rows
-            rounded = torch.where(rounded.isfinite(), rounded, _rounded(exact, dtype).nan_to_num())
+            for other in (_rounded(exact, dtype), exact):
+                rounded = torch.where(rounded.isfinite(), rounded, other)
             self._expected[width, dtype] = _errors(rounded, exact).clamp(min=_SMALLEST)
         return self._expected[width, dtype]
 
@@ -392,7 +410,8 @@ class _Tensors:
             if row.axes[1] != "pos":  # patterns and scores
                 continue
             shape = [sizes[axis] for axis in row.axes[2:]]
-            is_head = shape[-1] in self.widths and not row.on_request
+            has_heads = not row.on_request or row.name in self.with_heads
+            is_head = shape[-1] in self.widths and has_heads
             # The scale of a norm after a sublayer gives the output of the sublayer.
             is_scale = is_stream and row.name in _SCALES
             if prod(shape) in self.widths or is_head or is_scale:
@@ -412,8 +431,9 @@ def _errors(given: Tensor, rows: Tensor) -> Tensor:
     """Return the errors of arrays from tensors: of all numbers, the worst row, the worst feature.
 
     An error is the root mean square of differences in units of the standard deviation of a feature
-    over the rows. The unit is at least a hundredth of the mean of the feature and a thousandth of
-    the median unit: features that hardly vary decide nothing.
+    over the rows. The unit is at least a hundredth of the mean of the feature and a tenth of the
+    median unit of all features that are not 0 in all rows: features that hardly vary decide
+    nothing, such as neurons that never fire.
 
     Args:
         given: the arrays, shape [n_tensors n_rows n_features], or one array for all tensors.
@@ -422,19 +442,26 @@ def _errors(given: Tensor, rows: Tensor) -> Tensor:
     Returns:
         Errors, shape [n_tensors 3].
     """
-    found, step = [], max(1, _NUMBERS // rows[0].numel())
+    by_row, by_feature = _mean_squares(given, rows)
+    return torch.stack([by_row.mean(1), by_row.amax(1), by_feature.amax(1)], 1).sqrt()
+
+
+def _mean_squares(given: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Return mean `_squares`, shape [n_tensors n_rows] and [n_tensors n_features]."""
+    by_row, by_feature, step = [], [], max(1, _NUMBERS // rows[0].numel())
     for start in range(0, len(rows), step):
         part = slice(start, start + step)
         squares = _squares(given if given.ndim == 2 else given[part], rows[part])
-        by_row, by_feature = squares.mean(2), squares.mean(1)
-        found.append(torch.stack([by_row.mean(1), by_row.amax(1), by_feature.amax(1)], 1))
-    return torch.cat(found).sqrt()
+        by_row.append(squares.mean(2))
+        by_feature.append(squares.mean(1))
+    return torch.cat(by_row), torch.cat(by_feature)
 
 
 def _squares(given: Tensor, rows: Tensor) -> Tensor:
     """Return squared differences in the units of `_errors`, shape [n_tensors n_rows n_features]."""
     unit = torch.maximum(rows.std(1, keepdim=True), 0.01 * rows.mean(1, keepdim=True).abs())
-    least = 1e-3 * unit.median(2, keepdim=True).values
+    varying = unit.masked_fill(unit == 0, nan).nanmedian(2, keepdim=True).values
+    least = 0.1 * varying.nan_to_num()
     unit = torch.maximum(unit, least).clamp(min=torch.finfo(unit.dtype).tiny)
     return ((given - rows) / unit).square()
 
@@ -450,7 +477,8 @@ def _is_noise(given: Tensor, rows: Tensor, usual: float) -> bool:
         usual: error of half precision.
     """
     squares = _squares(given, rows[None])[0]
-    least = torch.minimum(squares.mean(1).min(), squares.mean(0).quantile(0.1)).sqrt()
+    by_feature = squares.mean(0)[rows.std(0) > 0]  # neurons that never fire have no error
+    least = torch.minimum(squares.mean(1).min(), by_feature.quantile(0.1)).sqrt()
     values = torch.linalg.svdvals(given - rows).square()
     factor = (given * rows).sum() / rows.square().sum()
     return bool(least > 0.1 * usual and values[0] < 0.5 * values.sum() and abs(factor - 1) < 2e-3)
@@ -482,14 +510,16 @@ def _claims(name: str, network: Network) -> list[str]:
 def _identified(name: str, given: Tensor, tensors: _Tensors) -> Identified:
     """Return which of the tensors the rows of an array are."""
     width, config = given.shape[1], tensors.network.config
-    if width not in tensors.exact:
+    claims, problem = _claims(name, tensors.network), ""
+    if claims and "[neuron=" in name:
+        problem = f"one feature is too few: give all features of {name.partition('[')[0]}"
+    elif width not in tensors.exact:
         raise DataError(
             f"{name} has {counted(width, 'feature')}, but no tensor of this {config.TITLE} has: "
             f"d_model is {config.d_model:,}, d_mlp {config.d_mlp:,}, d_head {config.d_head:,}. "
             "Name the model that computed the activations."
         )
-    problem = ""
-    if len(given) < FEWEST_ROWS:
+    elif len(given) < FEWEST_ROWS:
         problem = f"{counted(len(given), 'row')} are too few: give at least {FEWEST_ROWS}"
     elif bool((given == given[0]).all()):
         problem = "all compared rows are equal: give rows of different texts"
@@ -499,7 +529,11 @@ def _identified(name: str, given: Tensor, tensors: _Tensors) -> Identified:
     errors, dtype = _errors(given, rows), _precision(given)
     nearest = int(errors[:, 0].argmin())
     expected = tensors.expected(width, dtype)
+    assert bool(expected[nearest].isfinite().all())
     fits = bool((errors[nearest] <= FACTOR * expected[nearest]).all())
+    # A tensor that the precision cannot hold is never what was stored.
+    fits = fits and bool(rows[nearest].to(dtype).isfinite().all())
+    of_half = None
     if not fits and dtype == torch.float32:
         of_half = tensors.expected(width, torch.bfloat16)
         within = bool((errors[nearest] <= FACTOR * of_half[nearest]).all())
@@ -507,9 +541,8 @@ def _identified(name: str, given: Tensor, tensors: _Tensors) -> Identified:
             fits, dtype, expected = True, torch.bfloat16, of_half
     error, usual = errors[nearest, 0].item(), expected[nearest, 0].item()
     is_same = _errors(rows[nearest], rows)[:, 0] <= _EQUAL
-    claims = _claims(name, tensors.network)
     same = tuple(one for one, is_one in zip(names, is_same, strict=True) if is_one)
-    site = min(same, key=_rank(claims))
+    site = min(same, key=lambda one: _rank(one, claims))
     others = errors[:, 0].masked_fill(is_same, inf)
     second = others.min().item()
     runner_up = names[int(others.argmin())] if second < inf else ""
@@ -532,34 +565,48 @@ def _identified(name: str, given: Tensor, tensors: _Tensors) -> Identified:
         return result(f"{VERIFIED} {site}", site, site + tensors.reading.change)
     if fits:
         return result(DIFFERS, site, _contrast(name, site, claims) + tensors.reading.change)
-    changed, site, text = _explained(name, given, tensors, expected, claims)
+    changed, site, text = _explained(name, given, tensors, (expected, of_half), claims)
     if site:
         error, facts = changed, [f"{precision}: relative error {_percent(changed)}"]
-    return result(DIFFERS, site, text or f"no tensor; the nearest is {names[nearest]}")
+    return result(DIFFERS, site, text or f"matches no tensor; nearest: {names[nearest]}")
 
 
 def _explained(
-    name: str, given: Tensor, tensors: _Tensors, expected: Tensor, claims: Sequence[str]
+    name: str,
+    given: Tensor,
+    tensors: _Tensors,
+    errors: tuple[Tensor, Tensor | None],
+    claims: Sequence[str],
 ) -> tuple[float, str, str]:
-    """Return error, tensor and description of an array that no tensor is as it stands.
+    """Return error, tensor and description of an array that matches no tensor.
 
     The tensor is "" if only some rows or features are one, the description if not even these are.
+    The errors are those expected of the precision and, for arrays that may be sums of parts in half
+    precision, of this.
     """
+    expected, of_half = errors
     names, rows = tensors.exact[given.shape[1]]
     tried: list[tuple[float, str, str]] = []
     for changes, some, changed in _changed(given, tensors):
         found = _errors(some, changed)
         for index in (found <= FACTOR * expected).all(1).nonzero()[:, 0].tolist():
             tried.append((found[index, 0].item(), names[index], changes[index]))
+        if of_half is None:
+            continue
+        for index in (found <= FACTOR * of_half).all(1).nonzero()[:, 0].tolist():
+            if _is_noise(some, changed[index], of_half[index, 0].item()):
+                tried.append((found[index, 0].item(), names[index], changes[index]))
     if tried:
-        best, rank = min(tried)[0], _rank(claims)
+        best = min(tried)[0]
         close = [one for one in tried if one[0] <= 1.25 * best + _SMALLEST]
-        error, site, change = min(close, key=lambda one: rank(one[1]))
+        error, site, change = min(close, key=lambda one: _rank(one[1], claims))
         text = _contrast(name, site, claims) if claims and site not in claims else site
         return error, site, f"{text}; {change}"
-    squares, share, text = _squares(given, rows), 0.25, ""
-    for axis, unit in ((2, "rows"), (1, "features")):
-        fitting = squares.mean(axis).sqrt() <= FACTOR * expected[:, 3 - axis : 4 - axis]
+    share, text = 0.25, ""
+    for index, (unit, squares) in enumerate(
+        zip(("rows", "features"), _mean_squares(given, rows), strict=True), start=1
+    ):
+        fitting = squares.sqrt() <= FACTOR * expected[:, index : index + 1]
         most, n = int(fitting.sum(1).max()), fitting.shape[1]
         if share < most / n < 1:
             share, part = most / n, names[int(fitting.sum(1).argmax())]
@@ -585,28 +632,12 @@ def _changed(given: Tensor, tensors: _Tensors) -> Iterator[tuple[list[str], Tens
     order = torch.cdist(given[None], rows).argmin(2)
     ordered = rows.gather(1, order[:, :, None].expand_as(rows))
     yield ["rows in another order"] * len(names), given, ordered
-    permuted = rows.clone()
-    for index, name in enumerate(names):
-        shape = tensors.shapes.get(general_name(name), [])
-        if len(shape) == 2:  # [n_heads d_head]
-            theirs, ours = (x.reshape(-1, *shape).transpose(0, 1) for x in (given, rows[index]))
-            nearest = torch.cdist(theirs.flatten(1), ours.flatten(1)).argmin(1)
-            permuted[index] = ours[nearest].transpose(0, 1).flatten(1)
-    yield ["heads in another order"] * len(names), given, permuted
 
 
-def _rank(claims: Sequence[str]) -> Callable[[str], tuple[bool, bool, bool]]:
-    """Return a key that puts names first that are like one of the claims."""
-    components, layers = {component_of(one) for one in claims}, {layer_of(one) for one in claims}
-
-    def key(name: str) -> tuple[bool, bool, bool]:
-        return (
-            name not in claims,
-            component_of(name) not in components,
-            layer_of(name) not in layers,
-        )
-
-    return key
+def _rank(name: str, claims: Sequence[str]) -> tuple[bool, bool, bool]:
+    """Return a key that is lowest for names that are like one of the claims."""
+    components, layers = map(component_of, claims), map(layer_of, claims)
+    return name not in claims, component_of(name) not in components, layer_of(name) not in layers
 
 
 def _contrast(name: str, site: str, claims: Sequence[str]) -> str:

@@ -8,7 +8,8 @@ from benchmarks.identify import DTYPES, Texts, networks, outcome
 from probekit.analysis.identify import identify
 from probekit.errors import ConfigError, DataError
 from probekit.model.families.gpt2 import GPT2, GPT2Config
-from probekit.model.families.table import load_model
+from probekit.model.families.opt import OPT, OPTConfig
+from probekit.model.families.table import in_dtype, load_model
 from probekit.model.sites.catalogue import DIFFERS, UNVERIFIED, VERIFIED
 from probekit.model.text.tokenizer import Tokenizer
 
@@ -114,6 +115,9 @@ def test_sums_in_float32_of_parts_in_half_precision_are_recognised(network, text
     noise = torch.randn(16, 256, generator=torch.Generator().manual_seed(0))
     noisy = rows[SITE].clone()
     noisy[::2] += 0.01 * rows[SITE].std(0) * noise
+    other = texts.without_bos.rows(in_dtype(network, torch.bfloat16))
+    summed = other["blocks.1.hook_resid_mid"] + other["blocks.1.hook_mlp_out"]
+    assert "BOS missing" in found({SITE: summed}, texts, network)[SITE].sentence
     for edited in (steered, noisy, rows[SITE] + 0.01 * rows[SITE].std(0), 1.01 * rows[SITE]):
         assert found({SITE: edited}, texts, network)[SITE].label == DIFFERS
 
@@ -128,11 +132,26 @@ def test_centred_streams_and_outputs_of_norms_are_named(network, texts, rows):
     assert {one.label for one in two.values()} == {DIFFERS}
 
 
+def test_named_heads_of_sites_on_request_are_compared_and_neurons_are_unverified(
+    network, texts, rows
+):
+    site, neurons = "blocks.1.attn.hook_result", "blocks.1.mlp.hook_post"
+    _, cache = network.run_with_cache(texts.ids, [site])
+    heads = cache[site][torch.arange(32), texts.at]
+    arrays = {f"{site}[head=2]": heads[:, 2], f"{site}[head=1]": heads[:, 3]}
+    arrays[f"{neurons}[neuron=17]"] = rows[neurons][:, 17:18]
+    right, wrong, neuron = found(arrays, texts, network).values()
+    assert right.label == f"{VERIFIED} {site}[head=2]"
+    assert (wrong.label, wrong.site) == (DIFFERS, f"{site}[head=3]")
+    assert neuron.label == UNVERIFIED
+    assert f"give all features of {neurons}" in neuron.sentence
+
+
 def test_rows_of_another_model_are_no_tensor(network, texts, rows):
     other = GPT2(network.config, seed=1)
     (one,) = found({SITE: texts.rows(other)[SITE]}, texts, network).values()
     assert (one.label, one.site) == (DIFFERS, "")
-    assert one.sentence.startswith("no tensor; the nearest is")
+    assert one.sentence.startswith("matches no tensor; nearest: ")
     assert one.error > 0.5
 
 
@@ -182,6 +201,13 @@ def test_faults_are_explained(network, texts, rows):
         found({SITE: rows[SITE] / 0}, texts, network)
     with pytest.raises(DataError, match="has no token at position 8: it has 8 tokens"):
         found({SITE: rows[SITE]}, texts, network, positions=8)
+    at = [*texts.at.tolist()[:-1], 8]
+    with pytest.raises(DataError, match="Row 31 has no token"):
+        found({SITE: rows[SITE]}, texts, network, positions=at, n_rows=31, seed=2)
+    for options in ({"n_rows": 0}, {"positions": []}):
+        none = Texts(texts.ids[:0], texts.at[:0]) if "positions" in options else texts
+        with pytest.raises(DataError, match="no rows to compare"):
+            found({SITE: rows[SITE][: len(none.at)]}, none, network, **options)
 
 
 def test_tensors_that_the_precision_does_not_distinguish_are_unverified():
@@ -216,3 +242,54 @@ def test_massive_features_do_not_hide_the_layer():
     for dtype in (torch.float32, torch.float16, torch.bfloat16):
         found_ = found({SITE: rows["blocks.2.hook_resid_post"].to(dtype)}, texts, network)[SITE]
         assert "one layer later than its name" in found_.sentence
+
+
+@pytest.fixture(scope="module")
+def sparse():
+    """A network most of whose neurons are 0 in all rows, some of them only just."""
+    network = OPT(OPTConfig("opt", 97, 48, 112, 3, 3, 16), seed=0).requires_grad_(False)
+    texts = Texts.drawn(network)
+    highest = texts.rows(network)["blocks.1.mlp.hook_pre"].amax(0)
+    bias = dict(network.named_parameters())["decoder.layers.1.fc1.bias"]
+    bias[:80] -= highest[:80] + 1e-5
+    return network, texts, texts.rows(network)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_neurons_that_never_fire_decide_nothing(sparse, dtype):
+    network, texts, rows = sparse
+    name, dtype = "blocks.1.mlp.hook_post", DTYPES[dtype]
+    right = rows[name]
+    assert float((right == 0).all(0).float().mean()) > 0.5
+    noise = torch.randn(right.shape, generator=torch.Generator().manual_seed(0))
+    noisy = right + 0.25 * right.std(0) * noise
+    computed = texts.rows(in_dtype(network, dtype))[name]
+    for given, is_right in ((right, True), (computed, True), (noisy, False)):
+        one = found({name: given.to(dtype)}, texts, network)[name]
+        assert one.label == (f"{VERIFIED} {name}" if is_right else DIFFERS), one.sentence
+        assert one.expected < 0.1
+
+
+def test_sparse_sums_in_float32_of_parts_in_half_precision_are_recognised(sparse):
+    network, texts, rows = sparse
+    name = "blocks.1.mlp.hook_post"
+    given = texts.rows(in_dtype(network, torch.bfloat16))[name]
+    given = (given + 1e-5 * given.sign()) * (rows[name] > 0)  # not in bfloat16
+    assert found({name: given}, texts, network)[name].label == f"{VERIFIED} {name}"
+
+
+def test_a_tensor_beyond_the_range_of_a_precision_is_not_what_has_it():
+    """Features of Gemma 3 exceed the largest number of float16: nothing is expected of them."""
+    config = GPT2Config(n_layer=2, n_head=3, n_embd=48, vocab_size=97, n_positions=16)
+    network = GPT2(config, seed=0).requires_grad_(False)
+    network.wte.weight[:, 0] = 1e5
+    texts, name = Texts.drawn(network), "blocks.1.hook_resid_pre"
+    right = texts.rows(network)[name]
+    noise = torch.randn(right.shape, generator=torch.Generator().manual_seed(0))
+    for given in (right, right + right.std(0) * noise):
+        one = found({name: given.clamp(max=65504).half()}, texts, network)[name]
+        assert (one.label, one.site) == (DIFFERS, ""), one.sentence
+        assert one.expected < 0.01
+    part = "blocks.1.hook_mlp_out"
+    whole = found({part: texts.rows(network)[part].half()}, texts, network)[part]
+    assert whole.label == f"{VERIFIED} {part}"

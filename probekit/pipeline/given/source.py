@@ -23,10 +23,11 @@ from probekit.data.table import TableColumns
 from probekit.errors import ConfigError, DataError, MissingError, UnknownNameError, nearest
 from probekit.experiment.activations import GIVEN_POSITION, ActivationExperiment
 from probekit.lazy_rows import LazyRows
-from probekit.model.families.table import find_config
+from probekit.model.families.table import find_config, load_model
 from probekit.model.sites.catalogue import DIFFERS, UNVERIFIED
 from probekit.model.sites.sites import SiteConcatenation
 from probekit.model.text.tokenizer import Tokenizer
+from probekit.model.weights.state_dict import digest_weights
 from probekit.pipeline.experiment.prepare import check_examples, check_sparse
 from probekit.pipeline.experiment.rows import PositionRows, Probed, Rows, hold_out
 from probekit.pipeline.experiment.source import TASK, Source
@@ -76,7 +77,7 @@ class ReadTokens(NamedTuple):
         Raises:
             ConfigError: the vocabulary has no beginning-of-text token.
             MissingError: there is no such model, or it has no vocabulary.
-            DataError: ids or an index are no integers; the message names the row.
+            DataError: ids or an index are not integers; the message names the row.
         """
         find_config(model)  # a missing model is reported before any row is probed
         n = len(ids if texts is None else texts)
@@ -101,7 +102,7 @@ def _integers(value: Any, row: int) -> list[int]:
         numbers = []
     if not numbers:
         raise DataError(
-            f"row {row}: {str(value)[:60]!r} are no integers. Write token ids separated by spaces, "
+            f"row {row}: {str(value)[:60]!r} are not integers. Write token ids separated by spaces, "
             "such as `464 8251`, and one index of the token."
         )
     return numbers
@@ -145,10 +146,19 @@ class GivenSource(Source):
         return [self.given.contents[site.text].n_features for site in self.given.sites]
 
     def identity(self) -> Any:
-        """Return the digests of activations and tokens."""
+        """Return the digests of activations, tokens, and the network that they are compared with.
+
+        Raises:
+            CheckpointError: a file of the network is damaged.
+        """
         tokens = None if self.tokens is None else self.tokens.tolist()
-        read = {} if self.read is None else {"read": digest_json([self.read.ids, self.read.at])}
-        return {"activations": self.given.digest, "tokens": digest_json(tokens)} | read
+        identity = {"activations": self.given.digest, "tokens": digest_json(tokens)}
+        if self.read is not None:
+            with self.experiment.at("activations", "verify"):
+                network = load_model(self.experiment.activations.verify or "", in_memory=False)
+            identity["read"] = digest_json([self.read.ids, self.read.at])
+            identity["verify"] = digest_json([digest_weights(network), network.config.to_json()])
+        return identity
 
     def open(self, _capture: Any) -> GivenSource:
         """Return the source with the identity of each site, if a model is named.
@@ -164,7 +174,9 @@ class GivenSource(Source):
             return replace(self, identities=dict.fromkeys(sites, unverified))
         arrays = {site: self.given.read(site)[self.read.rows] for site in sites}
         with self.experiment.at("activations", "verify"):
-            found = identify(arrays, self.read.ids, model, positions=self.read.at)
+            found = identify(
+                arrays, self.read.ids, model, positions=self.read.at, numbers=self.read.rows
+            )
         identities = {
             site: TensorIdentity(label=one.label, sentence=one.sentence)
             for site, one in found.items()

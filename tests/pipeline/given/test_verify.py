@@ -131,6 +131,27 @@ def test_a_forgotten_bos_is_found(place):
     assert "BOS added" in one["sentence"]
 
 
+def test_a_retrained_model_of_the_same_path_is_compared_again(place):
+    folder, rows, ids, at, arrays = place
+    model = load_model("mini")
+    labels = []
+    for scale in (1.0, 2.0):
+        model.blocks[0].mlp.c_fc.weight.mul_(scale)
+        model.save_pretrained(folder / "model")
+        found = probe(
+            {POST: arrays[POST]},
+            rows["label"],
+            verify=folder / "model",
+            ids=ids,
+            at=at,
+            probe=FAST,
+            out=folder / "retrained",
+            page=False,
+        )
+        labels.append(found.record["identities"][POST]["label"])
+    assert labels == [f"verified as {POST}", "differs"]
+
+
 def test_without_a_model_they_are_unverified(place):
     folder, rows, *_, arrays = place
     result = probe({POST: arrays[POST]}, rows["label"], probe=FAST, out=folder / "plain")
@@ -152,7 +173,12 @@ def test_faults_are_explained(place):
         ({}, ConfigError, "give either `texts` or `ids`"),
         ({"texts": rows["text"]}, ConfigError, "`bos` and `texts` require each other"),
         ({"ids": ids[1:]}, DataError, "ids has 47 entries, but labels has 48"),
-        ({"ids": ["a b"] * 48}, DataError, "row .: 'a b' are no integers"),
+        ({"ids": ["a b"] * 48}, DataError, "row .: 'a b' are not integers"),
+        (
+            {"ids": ids, "at": [*[-1] * 46, -99, -1]},
+            DataError,
+            "Row 46 has no token at position -99",
+        ),
         ({"ids": [[99999]] * 48}, DataError, "vocabulary has ids"),
         ({"ids": ids, "verify": "mimi"}, MissingError, "mini"),
     ):
