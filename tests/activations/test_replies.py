@@ -85,7 +85,7 @@ class Passes:
 
 def capture(model, folder, replies, plan, **options):
     """Return the store of some rows of the finished texts, copied from the replies."""
-    options = {"root": folder, "dtype": "float32", "generated": replies.key} | options
+    options = {"root": folder, "dtype": "float32", "origin": f"replies {replies.key}"} | options
     texts = finished(replies)
     work = Work.begin(model, TOKENIZER.digest, texts, plan, SITES, **options)
     return fill(work, folder, engine=partial(replies.fill, texts)).store
@@ -156,7 +156,7 @@ def test_captures_copy_the_rows_and_the_network_reads_each_token_once(model, tmp
 def test_a_plain_capture_has_the_identity_that_it_had_before(model, tmp_path):
     plan = RowPlan(np.array([0]), np.array([1]), np.array([0, 1]))
     work = Work.begin(model, "t", PROMPTS, plan, SITES, root=tmp_path, dtype="float32")
-    assert "generated" not in work.store.identity.to_json()
+    assert "origin" not in work.store.identity.to_json()
 
 
 def test_padding_changes_rows_by_rounding_only(model, made, tmp_path):
