@@ -455,7 +455,7 @@ class Experiment(SettingsFile):
     @model_validator(mode="after")
     def _sections_fit_together(self) -> Experiment:
         data, tokens, position = self.data, self.tokens, self.tokens.position
-        check_interventions(self.interventions, self.measure, data.pairs, tokens.sweep)
+        check_interventions(self.interventions, self.measure, data.pairs, len(tokens.positions))
         has_reply, has_messages = data.columns.reply is not None, data.columns.messages is not None
         pools = [kind.kind for kind in self.probe.kinds if kind.specs[0].task == "text"]
         check_probe(self.probe, data.positive, self.split, is_split=data.is_split)
