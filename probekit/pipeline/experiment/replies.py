@@ -33,12 +33,12 @@ class Replied(NamedTuple):
     Attributes:
         dataset: an example for each reply that has a text and a label.
         lines: all replies, as lines of JSON.
-        finding: their numbers, by label.
+        findings: their numbers, by label, and a warning if their words define the label.
     """
 
     dataset: Dataset
     lines: str
-    finding: Finding
+    findings: tuple[Finding, ...]
 
 
 def experiment_replies(
@@ -164,7 +164,16 @@ def replied(
     if not examples:
         raise DataError(f"No reply has a text: {message} Allow more tokens, or other stop strings.")
     dataset = replace(prompts, examples=tuple(examples), has_groups=True)
-    return Replied(dataset, lines, Finding("info", "replies", message))
+    found = [Finding("info", "replies", message)]
+    is_read = any(one.at != "user_last" and one.share != (0,) for one in experiment.tokens.positions)
+    if rule is not None and rule.equals is None and is_read:
+        warning = (
+            "`label_of_reply` computes the label from the reply: at later tokens, probes and "
+            "baselines read the words that define it. Compare scores with those of baselines at "
+            "the same position, or with share 0, where no word of the reply is read."
+        )
+        found.append(Finding("warning", "label-from-reply", warning))
+    return Replied(dataset, lines, tuple(found))
 
 
 def _each(
