@@ -192,9 +192,11 @@ def generate_replies(  # noqa: PLR0913  # one call, whose options have defaults
         if replies is None:
             part.files.begin()
             with part.files.lock(watcher.tell):
-                part.files.sweep()
-                stopping = StopStrings(tokenizer, strings)
-                replies = part.generate(model, tokenizer, decoding, stopping, sites)
+                replies = part.stored(sites)  # another process may have generated them meanwhile
+                if replies is None:
+                    part.files.sweep()
+                    stopping = StopStrings(tokenizer, strings)
+                    replies = part.generate(model, tokenizer, decoding, stopping, sites)
         stores.append(ActivationStore.open(part.files))
         of_prompt |= zip(distinct[start:stop_at], replies, strict=True)
         start = stop_at

@@ -9,6 +9,7 @@ import torch
 
 from probekit.activations import records
 from probekit.activations.capture import Work, fill
+from probekit.activations.local import LocalFiles
 from probekit.activations.replies import REPLIES, NotGeneratedError, generate_replies, reply_of
 from probekit.activations.store import ActivationStore
 from probekit.data.positions import RowPlan
@@ -216,6 +217,21 @@ def test_an_interrupted_generation_resumes_with_the_same_bytes(model, tmp_path):
         assert passes.n == n_new
     assert n_new == 2 * (1 + DECODING.max_new_tokens)
     assert files_in(parts) == files_in(whole)
+
+
+def test_what_another_process_stored_meanwhile_is_not_generated_again(
+    model, made, tmp_path, monkeypatch
+):
+    lock = LocalFiles.lock
+
+    def after_another(files, tell):
+        shutil.copytree(made[0], tmp_path, dirs_exist_ok=True)
+        return lock(files, tell)
+
+    monkeypatch.setattr(LocalFiles, "lock", after_another)
+    with Passes(model) as passes:
+        assert replies_in(tmp_path, model).of_prompt == made[1].of_prompt
+    assert passes.n == 0
 
 
 def test_further_sites_are_added_to_the_same_replies(model, made, tmp_path):
