@@ -152,9 +152,12 @@ def replied(
     message = f"{len(records):,} {named} to {counted(len(prompts), 'prompt')} ({sampling})"
     if experiment.probe.reads == "classes":
         message += f": {', '.join(f'{counts[label]:,} {label}' for label in sorted(counts))}"
-    n_open = sum(one["stopped_by"] is None for one in records)
+    cut = [one["label"] for one in records if one["stopped_by"] is None]
     message += "".join(f"; {n:,} {why} left out" for why, n in left_out.items())
-    message += f"; {n_open:,} ended by max_new_tokens."
+    # By label, because a reply that ends too early mostly has the second one.
+    by_label = ", ".join(f"{cut.count(label):,} {label}" for label in sorted(counts))
+    message += f"; {len(cut):,} ended by max_new_tokens"
+    message += f" ({by_label})." if rule is not None and cut else "."
     if rule is not None and len(counts) < 2:
         with experiment.at("data", "label_of_reply"):
             raise DataError(
@@ -165,7 +168,9 @@ def replied(
         raise DataError(f"No reply has a text: {message} Allow more tokens, or other stop strings.")
     dataset = replace(prompts, examples=tuple(examples), has_groups=True)
     found = [Finding("info", "replies", message)]
-    is_read = any(one.at != "user_last" and one.share != (0,) for one in experiment.tokens.positions)
+    is_read = any(
+        one.at != "user_last" and one.share != (0,) for one in experiment.tokens.positions
+    )
     if rule is not None and rule.equals is None and is_read:
         warning = (
             "`label_of_reply` computes the label from the reply: at later tokens, probes and "

@@ -253,7 +253,7 @@ def test_replies_without_text_or_label_are_left_out_and_counted(folder):
     assert len(found.lines.splitlines()) == 8
     assert found.findings[0].message == (
         "8 replies to 4 prompts (up to 10 tokens, temperature 1, seed 1): 3 no, 2 yes; 1 empty "
-        "left out; 2 without a label left out; 8 ended by max_new_tokens."
+        "left out; 2 without a label left out; 8 ended by max_new_tokens (3 no, 2 yes)."
     )
 
 
