@@ -274,8 +274,9 @@ def _shift(
     # `edge` counts no whitespace tokens, but the offset does: `target` counts all tokens.
     target = first + span.position[edge] - tokens.position[first] + offset
     if rule.share == 0:
-        begins = tokens.start[text] + [(spans[number] or (0, 0))[0] for number in aligned]
-        target = np.searchsorted(tokens.ranges[:, 1], begins, side="right") - 1
+        begins = np.array([(spans[number] or (0, 0))[0] for number in aligned.tolist()])
+        ends = tokens.ranges[:, 1]
+        target = np.searchsorted(ends, tokens.start[text] + begins, side="right") - 1
     inside = (first <= target) & (target < stop)
 
     shifted = np.zeros_like(span.first)

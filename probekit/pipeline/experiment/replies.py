@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -61,14 +61,8 @@ def experiment_replies(
     """
     settings = experiment.capture.generate
     assert settings is not None
-    decoding = Decoding(
-        settings.max_new_tokens,
-        temperature=settings.temperature,
-        top_k=settings.top_k,
-        top_p=settings.top_p,
-        num_samples=settings.samples,
-        seed=settings.seed,
-    )
+    sampling = settings.model_dump(exclude={"samples", "stop"})
+    decoding = Decoding(num_samples=settings.samples, **sampling)
     return generate_replies(
         model,
         tokenizer,
@@ -108,8 +102,12 @@ def replied(
     group_of: dict[str, str] = {}  # by prompt, unless the data assign groups
     records, left_out = list[dict[str, object]](), Counter[str]()
     gap = _BETWEEN if experiment.tokens.chat else ""
-    for prompt, reply, sample in _each(prompts, replies):
-        id = prompt.id if sample == 0 else f"{prompt.id} sample {sample}"
+    each = (
+        (prompt, reply, prompt.id if len(of_prompt) == 1 else f"{prompt.id} sample {number}")
+        for prompt, of_prompt in zip(prompts.examples, replies, strict=True)
+        for number, reply in enumerate(of_prompt, start=1)
+    )
+    for prompt, reply, id in each:
         label = prompt.label if rule is None else label_of(rule, reply.text, dict(prompt.values))
         if not reply.text.strip():
             left_out["empty"] += 1
@@ -179,15 +177,6 @@ def replied(
         )
         found.append(Finding("warning", "label-from-reply", warning))
     return Replied(dataset, lines, tuple(found))
-
-
-def _each(
-    prompts: Dataset, replies: Sequence[Sequence[Reply]]
-) -> Iterator[tuple[Example, Reply, int]]:
-    """Yield each reply with its prompt and the number of its sample, from 1; 0 for a single one."""
-    for prompt, of_prompt in zip(prompts.examples, replies, strict=True):
-        for number, reply in enumerate(of_prompt, start=1):
-            yield prompt, reply, number if len(of_prompt) > 1 else 0
 
 
 def label_of(rule: ReplyLabelSection, reply: str, cells: Mapping[str, str]) -> str | None:

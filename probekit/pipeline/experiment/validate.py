@@ -193,17 +193,7 @@ def _stored_replies(
         NotGeneratedError: there are none; the message has the number of prompts.
     """
     model = target_network(experiment, "cpu", TASK, to_compute=False)
-    try:
-        return experiment_replies(experiment, model, tokenizer, prompts, sites, only_stored=True)
-    except NotGeneratedError as error:
-        settings = experiment.capture.generate
-        assert settings is not None
-        raise NotGeneratedError(
-            f"The network will reply to {counted(len(prompts), 'prompt')}, "
-            f"{counted(settings.samples, 'time')} each with up to "
-            f"{counted(settings.max_new_tokens, 'token')}. The labels of replies are counted when "
-            "`probekit run` has generated them."
-        ) from error
+    return experiment_replies(experiment, model, tokenizer, prompts, sites, only_stored=True)
 
 
 def _of_study(study: Study, watcher: Watcher) -> ValidationReport:
