@@ -32,6 +32,7 @@ from probekit.activations.records import (
     identity_of,
 )
 from probekit.activations.store import ActivationStore, files_at
+from probekit.amounts import counted
 from probekit.data.positions import IntArray, RowPlan
 from probekit.errors import DamagedError, MissingError, StoreError
 from probekit.model.generation import ENDED, Decoding, StopStrings, new_tokens
@@ -188,13 +189,20 @@ def generate_replies(  # noqa: PLR0913  # one call, whose options have defaults
         )
         replies = part.stored(sites)
         if replies is None and only_stored:
-            raise NotGeneratedError(f"Replies to {len(sequences) - start:,} prompts are missing.")
+            raise NotGeneratedError(
+                f"The network will reply to {counted(len(prompts), 'prompt')}, "
+                f"{counted(decoding.num_samples, 'time')} each with up to "
+                f"{counted(decoding.max_new_tokens, 'token')}. The labels of replies are counted "
+                "when `probekit run` has generated them."
+            )
         if replies is None:
             part.files.begin()
             with part.files.lock(watcher.tell):
-                part.files.sweep()
-                stopping = StopStrings(tokenizer, strings)
-                replies = part.generate(model, tokenizer, decoding, stopping, sites)
+                replies = part.stored(sites)  # another process may have generated them meanwhile
+                if replies is None:
+                    part.files.sweep()
+                    stopping = StopStrings(tokenizer, strings)
+                    replies = part.generate(model, tokenizer, decoding, stopping, sites)
         stores.append(ActivationStore.open(part.files))
         of_prompt |= zip(distinct[start:stop_at], replies, strict=True)
         start = stop_at

@@ -296,15 +296,17 @@ class Dataset:
         part = self.examples[place]
         if isinstance(part, RowExamples):
             return zip(*(part.column(name) for name in _REQUIRED), strict=True)
-        of_chats = [name for name in _OF_CHATS if any(getattr(e, name) for e in self.examples)]
-        optional = (*_OPTIONAL, *of_chats) if self._has_more else ()
-        return map(attrgetter(*_REQUIRED, *optional), part)
+        return map(attrgetter(*_REQUIRED, *self._optional), part)
 
     @cached_property
-    def _has_more(self) -> bool:
+    def _optional(self) -> tuple[str, ...]:
+        """The optional fields that are digested."""
         # If no example has an optional field, all of them are left out, so that the digest of such
         # data does not depend on which optional fields exist.
-        return any(one.counterfactual or one.turns or one.values for one in self.examples)  # noqa: PD011
+        if not any(one.counterfactual or one.turns or one.values for one in self.examples):  # noqa: PD011
+            return ()
+        of_chats = [name for name in _OF_CHATS if any(getattr(e, name) for e in self.examples)]
+        return (*_OPTIONAL, *of_chats)
 
     def select(self, indices: Iterable[int]) -> Dataset:
         """Return a data set of the examples at `indices`, in that order."""

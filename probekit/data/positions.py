@@ -54,7 +54,7 @@ class PositionRule:
         skip_first: exclude position 0 of the model's input from a mean with other tokens. GPT-2
             uses it as an attention sink, and its norm would dominate the mean.
         share: for `at="share"`: of n tokens of the span, the last one of the first `share * n`; 0
-            is the token before the span.
+            is the last token that ends before the span, which no token of spaces in it does.
         offset: for a span, word or turn: 0 selects as above, -1 the token before its first one, 1
             the token after its last one, and so on.
     """
@@ -164,9 +164,9 @@ def plan_rows(
     if rule.share == 0:
         rule = replace(rule, offset=-1)
     if rule.offset:
-        selected = _shift(tokens, selected, rule)
+        selected = _shift(tokens, selected, rule, spans)
     elif rule.share is not None:
-        # Rounded first, because 0.7 * 10 is 7.000000000000001.
+        # Rounded first, because 0.07 * 100 is 7.000000000000001.
         n_read = np.ceil(np.round(rule.share * (selected.stop - selected.first), 6)).astype(int)
         token = selected.first + n_read - 1
         selected = selected._replace(first=token, stop=token + 1)
@@ -259,7 +259,12 @@ def _select_span(tokens: _Tokens, spans: Sequence[tuple[int, int] | None]) -> _T
     return _TokenRanges(tokens.position[visible], first, stop, fault)
 
 
-def _shift(tokens: _Tokens, span: _TokenRanges, rule: PositionRule) -> _TokenRanges:
+def _shift(
+    tokens: _Tokens,
+    span: _TokenRanges,
+    rule: PositionRule,
+    spans: Sequence[tuple[int, int] | None],
+) -> _TokenRanges:
     """Select one token per span: `offset` tokens after its last one, or before its first one."""
     offset = rule.offset
     aligned = np.flatnonzero(span.fault == "")
@@ -268,6 +273,10 @@ def _shift(tokens: _Tokens, span: _TokenRanges, rule: PositionRule) -> _TokenRan
     first, stop = tokens.bounds[text], tokens.bounds[text + 1]
     # `edge` counts no whitespace tokens, but the offset does: `target` counts all tokens.
     target = first + span.position[edge] - tokens.position[first] + offset
+    if rule.share == 0:
+        begins = np.array([(spans[number] or (0, 0))[0] for number in aligned.tolist()])
+        ends = tokens.ranges[:, 1]
+        target = np.searchsorted(ends, tokens.start[text] + begins, side="right") - 1
     inside = (first <= target) & (target < stop)
 
     shifted = np.zeros_like(span.first)

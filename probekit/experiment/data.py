@@ -186,11 +186,16 @@ class ReplyLabelSection(Section):
     @classmethod
     def _is_a_pattern(cls, pattern: str | None, info: ValidationInfo) -> str | None:
         try:
-            re.compile(pattern or "")
+            n_groups = re.compile(pattern or "").groups
         except re.error as error:
             raise rule_error(
-                f"`{info.field_name}` is no regular expression ({error}): {pattern}"
+                f"`{info.field_name}` is not a valid regular expression ({error}): {pattern}"
             ) from error
+        if n_groups > 1:
+            raise rule_error(
+                f"`{info.field_name}` has {n_groups} groups, and one can be compared; write the "
+                f"others as (?:...): {pattern}"
+            )
         return pattern
 
     @model_validator(mode="after")

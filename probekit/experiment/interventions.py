@@ -216,13 +216,13 @@ def check_interventions(
     interventions: tuple[InterventionSection, ...],
     measures: tuple[MeasureSection, ...],
     pairs: str | None,
-    sweep: tuple[int, ...],
+    n_positions: int,
 ) -> None:
     """Validate what the sections require of each other.
 
     Raises:
         PydanticCustomError: a patch or swap without counterfactuals, interventions without a
-            measure, a measure without interventions, a sweep of positions, an answer that is
+            measure, a measure without interventions, several positions, an answer that is
             missing, a logit difference without `wrong`, edits along a direction whose first
             measure has no sign, or two measures of one name.
     """
@@ -238,10 +238,10 @@ def check_interventions(
     first = measures[0]
     needs_sign = any(one.has_direction for one in interventions)
     is_signed = first.wrong is not None and first.name in ("logit_difference", "probability")
-    if sweep:
+    if n_positions > 1:
         raise rule_error(
-            "`interventions` edit a single position; remove `sweep`, or give one `position`",
-            "tokens.sweep",
+            "`interventions` edit a single position: remove `sweep`, and give one `share`",
+            "tokens",
         )
     if pairs is None and any(one.do in ("patch", "swap") for one in interventions):
         raise rule_error(

@@ -455,7 +455,7 @@ class Experiment(SettingsFile):
     @model_validator(mode="after")
     def _sections_fit_together(self) -> Experiment:
         data, tokens, position = self.data, self.tokens, self.tokens.position
-        check_interventions(self.interventions, self.measure, data.pairs, tokens.sweep)
+        check_interventions(self.interventions, self.measure, data.pairs, len(tokens.positions))
         has_reply, has_messages = data.columns.reply is not None, data.columns.messages is not None
         pools = [kind.kind for kind in self.probe.kinds if kind.specs[0].task == "text"]
         check_probe(self.probe, data.positive, self.split, is_split=data.is_split)
@@ -505,23 +505,15 @@ class Experiment(SettingsFile):
 
 def check_replies(experiment: Experiment) -> None:
     """Check the rules for positions in replies, and for replies that the network generates."""
-    data, position, generate = (
-        experiment.data,
-        experiment.tokens.position,
-        experiment.capture.generate,
-    )
-    messages = data.columns.messages
+    data, position = experiment.data, experiment.tokens.position
+    generate, messages = experiment.capture.generate, data.columns.messages
     others: dict[str, Any] = {"reply": data.columns.reply, "start": data.columns.start}
     others |= {"pairs": data.pairs, "interventions": experiment.interventions or None}
     for key, value in others.items():
         if messages is not None and value is not None:
             raise rule_error(f"`columns.messages` excludes `{key}`", "data.columns.messages")
-    if (
-        position.at in REPLY
-        and generate is None
-        and data.columns.reply is None
-        and messages is None
-    ):
+    has_replies = any(one is not None for one in (generate, data.columns.reply, messages))
+    if position.at in REPLY and not has_replies:
         raise rule_error(
             f"`at: {position.at}` requires replies: `capture.generate`, or `data.columns.reply` or "
             "`messages`",

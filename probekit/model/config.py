@@ -150,6 +150,9 @@ class Component:
         return tensors
 
 
+_TOKENIZER = ("tokenizer.json", "tokenizer_config.json")
+
+
 @dataclass(frozen=True)
 class ModelConfig(ABC):
     """Sizes and switches of a network, with the same members for every family.
@@ -180,8 +183,10 @@ class ModelConfig(ABC):
     KINDS: ClassVar[Mapping[str, Kind]]
     WEIGHTS: ClassVar[WeightNames]
     VOCABULARY: ClassVar[Sequence[tuple[str, ...]]] = (
-        ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"),
-        ("tokenizer.json", "tokenizer_config.json"),
+        (*_TOKENIZER, "chat_template.jinja", "generation_config.json"),
+        (*_TOKENIZER, "chat_template.jinja"),
+        (*_TOKENIZER, "generation_config.json"),
+        _TOKENIZER,
         ("tokenizer.json",),
     )
     REQUIRED: ClassVar[Mapping[str, tuple[Any, ...]]] = {}

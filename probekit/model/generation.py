@@ -404,8 +404,8 @@ def continue_texts(
     (3, False)
 
     Raises:
-        ConfigError: a stop string is empty, `bos` is true and there is no such token or a chat, or
-            as in `generate`.
+        ConfigError: a stop string is empty; `bos` is true, but the vocabulary has no such token, or
+            the prompts are a chat's; or as in `generate`.
         MissingError: the model has no chat template.
         DataError: there is no prompt, one is empty without `bos` or exceeds the context together
             with the new tokens, or the logits are not finite.

@@ -9,6 +9,7 @@ import torch
 
 from probekit.activations import records
 from probekit.activations.capture import Work, fill
+from probekit.activations.local import LocalFiles
 from probekit.activations.replies import REPLIES, NotGeneratedError, generate_replies, reply_of
 from probekit.activations.store import ActivationStore
 from probekit.data.positions import RowPlan
@@ -85,7 +86,7 @@ class Passes:
 
 def capture(model, folder, replies, plan, **options):
     """Return the store of some rows of the finished texts, copied from the replies."""
-    options = {"root": folder, "dtype": "float32", "generated": replies.key} | options
+    options = {"root": folder, "dtype": "float32", "origin": f"replies {replies.key}"} | options
     texts = finished(replies)
     work = Work.begin(model, TOKENIZER.digest, texts, plan, SITES, **options)
     return fill(work, folder, engine=partial(replies.fill, texts)).store
@@ -156,7 +157,7 @@ def test_captures_copy_the_rows_and_the_network_reads_each_token_once(model, tmp
 def test_a_plain_capture_has_the_identity_that_it_had_before(model, tmp_path):
     plan = RowPlan(np.array([0]), np.array([1]), np.array([0, 1]))
     work = Work.begin(model, "t", PROMPTS, plan, SITES, root=tmp_path, dtype="float32")
-    assert "generated" not in work.store.identity.to_json()
+    assert "origin" not in work.store.identity.to_json()
 
 
 def test_padding_changes_rows_by_rounding_only(model, made, tmp_path):
@@ -216,6 +217,21 @@ def test_an_interrupted_generation_resumes_with_the_same_bytes(model, tmp_path):
         assert passes.n == n_new
     assert n_new == 2 * (1 + DECODING.max_new_tokens)
     assert files_in(parts) == files_in(whole)
+
+
+def test_what_another_process_stored_meanwhile_is_not_generated_again(
+    model, made, tmp_path, monkeypatch
+):
+    lock = LocalFiles.lock
+
+    def after_another(files, tell):
+        shutil.copytree(made[0], tmp_path, dirs_exist_ok=True)
+        return lock(files, tell)
+
+    monkeypatch.setattr(LocalFiles, "lock", after_another)
+    with Passes(model) as passes:
+        assert replies_in(tmp_path, model).of_prompt == made[1].of_prompt
+    assert passes.n == 0
 
 
 def test_further_sites_are_added_to_the_same_replies(model, made, tmp_path):

@@ -66,6 +66,16 @@ def test_an_offset_is_counted_from_the_ends_of_the_span(rule, offset, expected, 
     assert found == [[expected + bos]]
 
 
+def test_share_0_is_before_spaces_at_the_start_of_a_reply():
+    rule, text = PositionRule("share", share=0.0), "Why?\n\nSo"
+    for offsets, expected in (
+        ([[0, 3], [3, 4], [4, 6], [6, 8]], 1),
+        ([[0, 3], [3, 4], [4, 4], [4, 6], [6, 8]], 2),  # a token of a template
+        ([[0, 3], [3, 6], [6, 8]], 0),  # a token of both
+    ):
+        assert positions(rule, offsets=np.array(offsets), text=text, span=(4, 8)) == [[expected]]
+
+
 def test_shares_of_ten_tokens_end_with_each_of_them():
     offsets = np.stack([np.arange(12), np.arange(1, 13)], axis=1)
     read = [

@@ -24,6 +24,7 @@ from probekit.provenance import digest_json
 
 TOKENIZER, SETTINGS, CONFIG = "tokenizer.json", "tokenizer_config.json", "config.json"
 TEMPLATE = "chat_template.jinja"
+GENERATION = "generation_config.json"  # chat models list their ends of a turn there
 _MAX_GROWTH = 100  # of a text by the steps before the merges; those of published files double it
 
 
@@ -36,7 +37,7 @@ class HubTokenizer(Tokenizer):
 
     Args:
         files: contents of tokenizer.json and, if the model has them, of tokenizer_config.json,
-            config.json and chat_template.jinja, by name.
+            config.json, chat_template.jinja and generation_config.json, by name.
         where: the folder, for messages.
 
     Raises:
@@ -53,6 +54,8 @@ class HubTokenizer(Tokenizer):
         _check_model(path, content.get("model"))
         _check_growth(path, content)
         check_token_ids(self._config, self._where / CONFIG)
+        self._generation = json_object(self._where / GENERATION, files.get(GENERATION, b"{}"))
+        check_token_ids(self._generation, self._where / GENERATION)
         # Null in place of the unused steps: the post-processor would shorten offsets and add
         # special tokens, and the length of a text is up to the caller.
         self._content = content | dict.fromkeys(("post_processor", "truncation", "padding"))
@@ -77,14 +80,15 @@ class HubTokenizer(Tokenizer):
                 f"{folder} has no {TOKENIZER}. Save the tokenizer there too, by its method "
                 "`save_pretrained`, or download that file from the model's repository."
             )
-        names = [n for n in (TOKENIZER, SETTINGS, CONFIG, TEMPLATE) if (folder / n).exists()]
+        known = (TOKENIZER, SETTINGS, CONFIG, TEMPLATE, GENERATION)
+        names = [name for name in known if (folder / name).exists()]
         try:
             return cls({name: read_verified(folder / name) for name in names}, folder)
         except OSError as error:
             raise CheckpointError(f"A file in {folder} cannot be read ({error}).") from error
 
     def save_pretrained(self, folder: str | Path) -> None:
-        """Write tokenizer.json, tokenizer_config.json and a chat template, and their digests.
+        """Write all files of the tokenizer but config.json, and their digests.
 
         Raises:
             CheckpointError: the folder has a damaged digests.json.
@@ -152,11 +156,12 @@ class HubTokenizer(Tokenizer):
 
     @cached_property
     def ends_of_text(self) -> tuple[str, ...]:
-        """The text of each token that ends a text."""
+        """The text of each token that ends a text, or a turn of a chat."""
         texts = [self._setting("eos_token")]
-        ids = self._config.get("eos_token_id")
-        listed = ids if isinstance(ids, list) else [ids]
-        texts += [self._encoder.id_to_token(n) for n in listed if isinstance(n, int)]
+        for entries in (self._config, self._generation):
+            ids = entries.get("eos_token_id")
+            listed = ids if isinstance(ids, list) else [ids]
+            texts += [self._encoder.id_to_token(n) for n in listed if isinstance(n, int)]
         # None for an absent eos_token, and for an id that is no token.
         return tuple(dict.fromkeys(text for text in texts if text))
 

@@ -118,8 +118,9 @@ def file_checks(folder: Path) -> dict[str, str]:
     'digests.json'
     """
     weights = _weight_file(folder)
-    texts = ("config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
+    texts = ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json")
     paths = {weights, *(folder / name for name in texts), *vocabulary_files(folder)}
+    paths.add(folder / "chat_template.jinja")
     if weights.name.endswith(".index.json"):
         paths |= {folder / name for name in shard_of_tensors(weights).values()}
     return {path.name: check_of(path) for path in sorted(paths) if path.is_file()}

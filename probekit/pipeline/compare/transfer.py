@@ -316,12 +316,12 @@ def _check_alike(experiments: Sequence[Experiment]) -> None:
                 + "\nGive them the same values, for instance with --set for all files."
             )
     for experiment in experiments:
-        if experiment.tokens.sweep:
-            with experiment.at("tokens", "sweep"):
+        if len(experiment.tokens.positions) > 1:
+            with experiment.at("tokens"):
                 raise ConfigError(
-                    f"A transfer requires a single position, but the sweep has "
-                    f"{len(experiment.tokens.sweep)} offsets. Use `--set tokens.sweep=[]` and set "
-                    "the position."
+                    f"A transfer requires a single position, but there are "
+                    f"{len(experiment.tokens.positions)}. Use `--set tokens.sweep=[]`, and give "
+                    "one `share`."
                 )
         if experiment.split.folds is not None:
             key = "folds" if experiment.split.leave_out is None else "leave_out"

@@ -277,7 +277,7 @@ def prepare(experiment: Experiment, generate: Generate | None = None) -> TextRow
     selections = find_features(experiment, config)
     dataset = _read(experiment)
     encoder, replies, lines = text_encoder(experiment, tokenizer), None, ""
-    of_replies: list[Finding] = []
+    of_replies: tuple[Finding, ...] = ()
     if experiment.capture.generate is not None:
         dataset, replies, lines, of_replies = _with_replies(
             experiment, dataset, encoder, config, selections, generate
@@ -393,8 +393,8 @@ def _with_replies(
     config: ModelConfig,
     selections: Sequence[Probed],
     generate: Generate | None,
-) -> tuple[Dataset, Replies, str, list[Finding]]:
-    """Return the examples of all replies, the replies, their lines of JSON, and their numbers.
+) -> tuple[Dataset, Replies, str, tuple[Finding, ...]]:
+    """Return the examples of all replies, the replies, their lines of JSON, and findings on them.
 
     Raises:
         ConfigError: `generate` is missing, or the new tokens fill the context.
@@ -421,8 +421,8 @@ def _with_replies(
         raise DataError(f"{empty[0].where}: the prompt has no token. Set tokens.bos to true.")
     sites = dict.fromkeys(part.site for selection in selections for part in selection.parts)
     replies = generate(encoder.tokenizer, ids, list(sites))
-    dataset, lines, finding = replied(experiment, prompts, [replies.to(one) for one in ids])
-    return dataset, replies, lines, [finding]
+    dataset, lines, findings = replied(experiment, prompts, [replies.to(one) for one in ids])
+    return dataset, replies, lines, findings
 
 
 def _negatives(

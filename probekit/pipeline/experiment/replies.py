@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -33,12 +33,12 @@ class Replied(NamedTuple):
     Attributes:
         dataset: an example for each reply that has a text and a label.
         lines: all replies, as lines of JSON.
-        finding: their numbers, by label.
+        findings: their numbers, by label, and a warning if their words define the label.
     """
 
     dataset: Dataset
     lines: str
-    finding: Finding
+    findings: tuple[Finding, ...]
 
 
 def experiment_replies(
@@ -61,14 +61,8 @@ def experiment_replies(
     """
     settings = experiment.capture.generate
     assert settings is not None
-    decoding = Decoding(
-        settings.max_new_tokens,
-        temperature=settings.temperature,
-        top_k=settings.top_k,
-        top_p=settings.top_p,
-        num_samples=settings.samples,
-        seed=settings.seed,
-    )
+    sampling = settings.model_dump(exclude={"samples", "stop"})
+    decoding = Decoding(num_samples=settings.samples, **sampling)
     return generate_replies(
         model,
         tokenizer,
@@ -108,8 +102,12 @@ def replied(
     group_of: dict[str, str] = {}  # by prompt, unless the data assign groups
     records, left_out = list[dict[str, object]](), Counter[str]()
     gap = _BETWEEN if experiment.tokens.chat else ""
-    for prompt, reply, sample in _each(prompts, replies):
-        id = prompt.id if sample == 0 else f"{prompt.id} sample {sample}"
+    each = (
+        (prompt, reply, prompt.id if len(of_prompt) == 1 else f"{prompt.id} sample {number}")
+        for prompt, of_prompt in zip(prompts.examples, replies, strict=True)
+        for number, reply in enumerate(of_prompt, start=1)
+    )
+    for prompt, reply, id in each:
         label = prompt.label if rule is None else label_of(rule, reply.text, dict(prompt.values))
         if not reply.text.strip():
             left_out["empty"] += 1
@@ -152,9 +150,12 @@ def replied(
     message = f"{len(records):,} {named} to {counted(len(prompts), 'prompt')} ({sampling})"
     if experiment.probe.reads == "classes":
         message += f": {', '.join(f'{counts[label]:,} {label}' for label in sorted(counts))}"
-    n_open = sum(one["stopped_by"] is None for one in records)
+    cut = [one["label"] for one in records if one["stopped_by"] is None]
     message += "".join(f"; {n:,} {why} left out" for why, n in left_out.items())
-    message += f"; {n_open:,} ended by max_new_tokens."
+    # By label, because a reply that ends too early mostly has the second one.
+    by_label = ", ".join(f"{cut.count(label):,} {label}" for label in sorted(counts))
+    message += f"; {len(cut):,} ended by max_new_tokens"
+    message += f" ({by_label})." if rule is not None and cut else "."
     if rule is not None and len(counts) < 2:
         with experiment.at("data", "label_of_reply"):
             raise DataError(
@@ -164,16 +165,18 @@ def replied(
     if not examples:
         raise DataError(f"No reply has a text: {message} Allow more tokens, or other stop strings.")
     dataset = replace(prompts, examples=tuple(examples), has_groups=True)
-    return Replied(dataset, lines, Finding("info", "replies", message))
-
-
-def _each(
-    prompts: Dataset, replies: Sequence[Sequence[Reply]]
-) -> Iterator[tuple[Example, Reply, int]]:
-    """Yield each reply with its prompt and the number of its sample, from 1; 0 for a single one."""
-    for prompt, of_prompt in zip(prompts.examples, replies, strict=True):
-        for number, reply in enumerate(of_prompt, start=1):
-            yield prompt, reply, number if len(of_prompt) > 1 else 0
+    found = [Finding("info", "replies", message)]
+    is_read = any(
+        one.at != "user_last" and one.share != (0,) for one in experiment.tokens.positions
+    )
+    if rule is not None and rule.equals is None and is_read:
+        warning = (
+            "`label_of_reply` computes the label from the reply: at later tokens, probes and "
+            "baselines read the words that define it. Compare scores with those of baselines at "
+            "the same position, or with share 0, where no word of the reply is read."
+        )
+        found.append(Finding("warning", "label-from-reply", warning))
+    return Replied(dataset, lines, tuple(found))
 
 
 def label_of(rule: ReplyLabelSection, reply: str, cells: Mapping[str, str]) -> str | None:

@@ -404,11 +404,12 @@ def plan_positions(
             reasons.setdefault(example, unmarked if is_unmarked else reason)
     if not reasons:
         return dataset, tokens, tuple(plans)
-    sweep, first = experiment.tokens.sweep, min(reasons)
+    positions, first = experiment.tokens.positions, min(reasons)
     missing, advice = "there is no token at the probed position", "Probe another position."
-    if sweep:
-        missing = f"a token is missing at one of the offsets {', '.join(map(str, sweep))}"
-        advice = "Use fewer offsets."
+    if len(positions) > 1:
+        named = ", ".join(position.text for position in positions)
+        missing = f"a token is missing at one of the positions {named}"
+        advice = "Probe fewer positions."
     note = (
         f"{counted(len(reasons), 'example')} dropped, because {missing}, first "
         f"{dataset.examples[first].id}: {reasons[first]}"

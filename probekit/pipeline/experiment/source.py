@@ -377,8 +377,8 @@ def model_source(
 ) -> ModelSource:
     """Return the source of an experiment on texts, checked before the model runs.
 
-    The exception are replies, which the model generates after the prompts are checked. Networks
-    with random weights are built on first use.
+    Replies are the exception: the model generates them after the prompts are checked. Networks with
+    random weights are built on first use.
 
     Args:
         experiment: the settings.

@@ -47,7 +47,7 @@ from probekit.provenance import digest_json
 from probekit.terminal import SILENT, Watcher
 
 _MOST_ROWS = 1000  # of each side that the check of words reads, so that it is fast
-_MOST_CHARACTERS = 2000  # of each of their texts
+_MOST_CHARACTERS = 2000  # at the end of each of their texts
 _SEPARATED = 0.95  # balanced accuracy of words from which there is a warning
 _OTHER_SECONDS = 2.0  # of a cell of a study on one core: tables, p-values and saved files
 _SHOWN = 3  # cells that a warning names
@@ -193,17 +193,7 @@ def _stored_replies(
         NotGeneratedError: there are none; the message has the number of prompts.
     """
     model = target_network(experiment, "cpu", TASK, to_compute=False)
-    try:
-        return experiment_replies(experiment, model, tokenizer, prompts, sites, only_stored=True)
-    except NotGeneratedError as error:
-        settings = experiment.capture.generate
-        assert settings is not None
-        raise NotGeneratedError(
-            f"The network will reply to {counted(len(prompts), 'prompt')}, "
-            f"{counted(settings.samples, 'time')} each with up to "
-            f"{counted(settings.max_new_tokens, 'token')}. The labels of replies are counted when "
-            "`probekit run` has generated them."
-        ) from error
+    return experiment_replies(experiment, model, tokenizer, prompts, sites, only_stored=True)
 
 
 def _of_study(study: Study, watcher: Watcher) -> ValidationReport:
@@ -310,11 +300,12 @@ def _report(
 def _separating_words(rows: TextRows) -> list[Finding]:
     """Return a warning if words alone give the labels of held-out groups, in a sample of rows.
 
-    Of several splits or positions, only the first is used. There is no warning if the training rows
-    of the sample have a single label.
+    Of several splits the first is used, of several positions the last, which reads most of a reply.
+    There is no warning if the training rows of the sample have a single label.
     """
-    texts = np.array([text[:_MOST_CHARACTERS] for text in rows.texts_at(0)], dtype=object)
-    types = rows.positions[0].types
+    last = len(rows.positions) - 1
+    texts = np.array([text[-_MOST_CHARACTERS:] for text in rows.texts_at(last)], dtype=object)
+    types = rows.positions[last].types
     classes, codes = np.unique(rows.labels, return_inverse=True)
     split = rows.splits[0]
     train = np.random.default_rng(0).permutation(split.train)[:_MOST_ROWS]

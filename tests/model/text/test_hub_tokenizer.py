@@ -136,9 +136,10 @@ CONFIG = {"bos_token_id": 0, "eos_token_id": [1]}
 
 @pytest.fixture(scope="module", params=[byte_level, sentence_piece], ids=lambda make: make.__name__)
 def contents(request):
-    """The three files of a tokenizer."""
+    """The files of a tokenizer."""
     encoder = json.loads(request.param()[0].to_str())
-    return {"tokenizer.json": encoder, "tokenizer_config.json": SETTINGS, "config.json": CONFIG}
+    files = {"tokenizer.json": encoder, "tokenizer_config.json": SETTINGS, "config.json": CONFIG}
+    return files | {"generation_config.json": {"eos_token_id": 1}}
 
 
 def use(contents):
@@ -167,6 +168,16 @@ def test_the_files_can_be_used(contents):
     assert use(contents).ends_of_text[0] == "<|end|>"
 
 
+@pytest.mark.parametrize("ids", [0, [1, 0]])
+def test_ends_of_a_turn_are_those_of_generation_config_too(contents, tmp_path, ids):
+    """Phi 3 and Gemma 2 list the token at the end of a turn there only."""
+    found = use(contents | {"generation_config.json": {"eos_token_id": ids}})
+    assert found.strings([0])[0] not in use(contents).ends_of_text
+    assert found.ends_of_text[-1] == found.strings([0])[0]
+    found.save_pretrained(tmp_path)
+    assert HubTokenizer.from_folder(tmp_path).ends_of_text[-1] == found.ends_of_text[-1]
+
+
 def test_tokens_drawn_at_random_are_refused(contents):
     use(damaged(contents, "tokenizer.json", ["model", "dropout"], 0.0))
     with pytest.raises(CheckpointError, match=r"^tokenizer\.json: dropout .* Set it to null"):
@@ -183,6 +194,7 @@ def test_tokens_drawn_at_random_are_refused(contents):
         ("config.json", ["eos_token_id"], -1),
         ("config.json", ["eos_token_id"], [10**30]),
         ("config.json", ["bos_token_id"], True),
+        ("generation_config.json", ["eos_token_id"], "<|end|>"),
         *(("tokenizer.json", ["decoder"], decoder) for decoder in ([], "x", 5)),
         *(("tokenizer.json", ["model"], model) for model in ("BPE", None, [])),
         ("tokenizer.json", ["model", "vocab"], {}),

@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from probekit.errors import ConfigError
 from probekit.experiment.loader import load_experiment
 from probekit.pipeline.compare.transfer import transfer
 from probekit.pipeline.experiment.prepare import prepare
@@ -185,6 +186,9 @@ def test_what_cannot_be_transferred_is_refused(go, refused):
     for other in ("same", "bos", "sites", "labels"):
         refused(go, "same", other)
     refused(go, "same", "other", overrides=["split.folds=2"])
+    shares = ["tokens.position={share: [0, 1]}", "tokens.chat=true", "data.columns.reply=text"]
+    with pytest.raises(ConfigError, match="requires a single position, but there are 2"):
+        go("same", "other", overrides=shares)
 
 
 def test_pooled_rows_train_one_probe_and_thresholds_are_transferred(folder, go):

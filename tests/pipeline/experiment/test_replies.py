@@ -175,13 +175,11 @@ def test_a_killed_run_resumes_with_the_same_replies_and_tables(tmp_path, finishe
 
 
 def test_sampling_is_part_of_the_identity(folder, finished):
-    keys = {
-        model_source(load(folder, change), "cpu", cache_root=folder / "cache").identity()[
-            "generated"
-        ]
+    origins = {
+        model_source(load(folder, change), "cpu", cache_root=folder / "cache").identity()["origin"]
         for change in ("name=replies", "capture.generate.seed=2", "capture.generate.top_k=40")
     }
-    assert len(keys) == 3
+    assert len(origins) == 3
 
 
 @pytest.mark.parametrize(
@@ -253,10 +251,27 @@ def test_replies_without_text_or_label_are_left_out_and_counted(folder):
         "r0 sample 1", "r0 sample 2", "r1 sample 1", "r3 sample 1", "r3 sample 2",
     ]  # fmt: skip
     assert len(found.lines.splitlines()) == 8
-    assert found.finding.message == (
+    assert found.findings[0].message == (
         "8 replies to 4 prompts (up to 10 tokens, temperature 1, seed 1): 3 no, 2 yes; 1 empty "
-        "left out; 2 without a label left out; 8 ended by max_new_tokens."
+        "left out; 2 without a label left out; 8 ended by max_new_tokens (3 no, 2 yes)."
     )
+
+
+@pytest.mark.parametrize(
+    ("rule", "position", "is_warned"),
+    [
+        ({"match": "so"}, "{share: [0, 1]}", True),
+        ({"match": "so"}, "{share: [0]}", False),
+        ({"match": r"\w+", "equals": "answer"}, "{share: [0, 1]}", False),
+    ],
+    ids=str,
+)
+def test_labels_that_words_of_the_reply_define_are_warned_of(folder, rule, position, is_warned):
+    overrides = [f"data.label_of_reply={json.dumps(rule)}", f"tokens.position={position}"]
+    example = Example("p", "x", "g", "r", values=(("answer", "so"),))
+    texts = [[reply("so"), reply("it")]]
+    found = replied(load(folder, *overrides), Dataset("x", (example,)), texts)
+    assert ("label-from-reply" in [one.code for one in found.findings]) == is_warned
 
 
 def test_equal_prompts_are_one_group(folder):
