@@ -696,7 +696,8 @@ class SavedProbe:
         bias = np.broadcast_to(np.asarray(last.intercept_, dtype=np.float64), len(weight)).copy()
         for scaler in reversed(scalers):
             weight = weight / (1.0 if scaler.scale_ is None else scaler.scale_)
-            bias -= weight @ (np.zeros(weight.shape[1]) if scaler.mean_ is None else scaler.mean_)
+            if scaler.with_mean:  # without it, scikit-learn computes `mean_` but does not subtract it
+                bias -= weight @ scaler.mean_
         given: dict[str, Any] = {
             "classes": [str(label) for label in getattr(last, "classes_", ())],
             "scores_are_logits": LINEAR_MODELS[kind],

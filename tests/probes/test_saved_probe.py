@@ -383,6 +383,16 @@ def test_a_classifier_of_scikit_learn_predicts_the_same(n_classes, scaled, tmp_p
     assert "fitted by another tool" in loaded.facts.untested
 
 
+@pytest.mark.parametrize("with_mean", [True, False])
+@pytest.mark.parametrize("with_std", [True, False])
+def test_every_scaler_is_folded_into_the_weights(with_mean, with_std):
+    X = np.random.default_rng(2).normal(size=(60, 4)) * [1, 2, 3, 4] + 5
+    scaler = StandardScaler(with_mean=with_mean, with_std=with_std)
+    model = make_pipeline(scaler, LogisticRegression(max_iter=5000)).fit(X, X[:, 0] > 5)
+    probe = SavedProbe.from_sklearn(model, **PLACE)
+    np.testing.assert_allclose(probe.scores(X), model.decision_function(X), rtol=1e-9, atol=1e-9)
+
+
 def test_a_number_is_read_from_a_regression():
     X = np.random.default_rng(1).normal(size=(30, 4))
     model = Ridge().fit(X, X @ np.arange(4.0) + 2)
