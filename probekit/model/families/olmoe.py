@@ -165,7 +165,8 @@ class Experts(nn.Module):
         chosen = tap("hook_chosen", torch.zeros_like(share).scatter(-1, largest, 1.0))
         weights = share * chosen
         if self.is_normalized:
-            weights = weights / weights.sum(-1, keepdim=True)
+            total = weights.sum(-1, keepdim=True)
+            weights = weights / total.where(total != 0, 1.0)  # 0 if an edit chooses no expert
         weights = tap("hook_chosen_weights", weights)
         # An expert of weight 0 is computed only if the derivative by that weight may be requested.
         has_gradient = is_derived(weights)
@@ -178,7 +179,7 @@ class Experts(nn.Module):
             if len(own) or has_gradient:
                 of_expert = self.experts[number](tokens[own], Taps(None))
                 out.index_add_(0, own, weights[own, number, None] * of_expert)
-        return out.view(x.shape)
+        return out.view(x.shape).to(x.dtype)
 
 
 class OLMoEBlock(nn.Module):

@@ -66,6 +66,8 @@ def test_half_precision_keeps_the_stream_in_float32(configuration):
     reference = configuration.reference(torch.bfloat16)
     half = from_transformers(reference)
     wide = from_transformers(reference.float())
+    _, outputs = half.run_with_cache(TOKENS, ["blocks.*.hook_attn_out", "blocks.*.hook_mlp_out"])
+    assert all(value.dtype == torch.bfloat16 for value in outputs.values())
     logits, cache = half.run_with_cache(TOKENS, ["blocks.*.hook_resid_post"])
     exact, expected = wide.run_with_cache(TOKENS, ["blocks.*.hook_resid_post"])
     assert all(value.dtype == torch.float32 for value in cache.values())
