@@ -1,13 +1,21 @@
 """Files of a saved probe: reproducible bytes, and detection of all damage."""
 
 import json
+from zipfile import ZIP_DEFLATED, ZipFile
 
 import numpy as np
 import pytest
 import safetensors.numpy
 from scipy.special import log_softmax
 from sklearn.decomposition import PCA
-from sklearn.linear_model import LogisticRegression, Ridge, SGDClassifier
+from sklearn.linear_model import (
+    LogisticRegression,
+    Perceptron,
+    Ridge,
+    RidgeClassifier,
+    RidgeClassifierCV,
+    SGDClassifier,
+)
 from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -426,15 +434,26 @@ def test_pickles_are_never_opened(name, tmp_path, refused):
     refused(SavedProbe.from_sklearn, tmp_path / name, **PLACE)
 
 
-def test_a_skops_file_is_read_with_linear_models_alone(tmp_path, refused):
+def test_a_skops_file_is_read_if_all_of_its_types_are_safe(tmp_path, refused, monkeypatch):
     io = pytest.importorskip("skops.io", reason="skops is not there: pip install -e '.[skops]'")
     model, X = fitted(3)
     io.dump(model, tmp_path / "probe.skops")
     probe = SavedProbe.from_sklearn(tmp_path / "probe.skops", **PLACE)
     np.testing.assert_allclose(probe.scores(X), model.decision_function(X), rtol=1e-9, atol=1e-9)
-    io.dump(SGDClassifier().fit(X, X[:, 0] > 5), tmp_path / "sgd.skops")
-    refused(SavedProbe.from_sklearn, tmp_path / "sgd.skops", **PLACE)
-    io.dump({"a": np.random.RandomState(0)}, tmp_path / "state.skops")
-    refused(SavedProbe.from_sklearn, tmp_path / "state.skops", **PLACE)
+    for kind in (SGDClassifier, Perceptron, RidgeClassifier, RidgeClassifierCV):
+        linear = kind().fit(X, X[:, 0] > 5)
+        io.dump(linear, tmp_path / "linear.skops")
+        probe = SavedProbe.from_sklearn(tmp_path / "linear.skops", **PLACE)
+        np.testing.assert_allclose(probe.scores(X), linear.decision_function(X), rtol=1e-9)
+    io.dump([json.JSONEncoder()], tmp_path / "json.skops")
+    refused(SavedProbe.from_sklearn, tmp_path / "json.skops", **PLACE)
     (tmp_path / "zip.skops").write_bytes(b"PK")
     refused(SavedProbe.from_sklearn, tmp_path / "zip.skops", **PLACE)
+    monkeypatch.setattr("probekit.probes.saved_probe._MOST_BYTES", 2**20)
+    with ZipFile(tmp_path / "deep.skops", "w") as archive:
+        archive.writestr("schema.json", "[" * 100_000)
+    with pytest.raises(DataError, match="cannot be read: maximum recursion"):
+        SavedProbe.from_sklearn(tmp_path / "deep.skops", **PLACE)
+    with ZipFile(tmp_path / "large.skops", "w", ZIP_DEFLATED) as archive:
+        archive.writestr("schema.json", bytes(2**20 + 1))
+    refused(SavedProbe.from_sklearn, tmp_path / "large.skops", **PLACE)
