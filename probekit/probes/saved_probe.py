@@ -445,6 +445,14 @@ class SavedProbe:
         Raises:
             DataError: see `scores`.
         """
+        return apply_layers(self.layers, self._raw(X))
+
+    def _raw(self, X: ArrayLike) -> Floats:
+        """Return raw rows X (n_samples, n_features) in float64.
+
+        Raises:
+            DataError: see `scores`.
+        """
         rows = np.asarray(X, dtype=np.float64)
         if rows.ndim != 2 or rows.shape[1] != self.n_features:
             raise DataError(
@@ -457,7 +465,7 @@ class SavedProbe:
                 f"{len(wrong)} of {len(rows)} rows contain NaN or infinity, first row {wrong[0]}. "
                 "Remove these rows."
             )
-        return apply_layers(self.layers, rows)
+        return rows
 
     def for_class(self, label: str, scores: Floats) -> Floats:
         """Return the scores (n_samples,) for one class, given `scores` of rows.
@@ -626,7 +634,8 @@ class SavedProbe:
             kind: name of the kind of probe.
 
         Raises:
-            DataError: a file is no array of numbers, or shapes and classes are inconsistent.
+            DataError: a file is no array of numbers, shapes and classes are inconsistent, or rows
+                have another width or NaN.
 
         >>> probe = SavedProbe.from_arrays(
         ...     [3.0, 4.0], threshold=1.0, site="blocks.0.hook_resid_post", model="mini"
@@ -637,6 +646,8 @@ class SavedProbe:
         weight = np.atleast_2d(_array(direction))
         if threshold is not None and (bias is not None or len(weight) > 1):
             raise DataError("`threshold` replaces the `bias` of a single direction. Give one.")
+        if threshold is not None and len(classes) == 0:
+            raise DataError("`threshold` separates two classes. Give `bias` for a number.")
         offset = np.zeros(len(weight)) if bias is None else np.atleast_1d(_array(bias))
         if threshold is not None:
             offset = np.array([-threshold])
@@ -662,7 +673,7 @@ class SavedProbe:
         probe = cls((AffineLayer(weight, offset),), tuple(map(str, classes)), facts)
         if rows is None:
             return probe
-        spread = tuple((_array(rows) @ probe.unit_directions.T).std(axis=0).tolist())
+        spread = tuple((probe._raw(_array(rows)) @ probe.unit_directions.T).std(axis=0).tolist())
         return replace(probe, facts=facts.model_copy(update={"projection_sd": spread}))
 
     @classmethod
@@ -796,6 +807,8 @@ def _array(given: ArrayLike | Path) -> Floats:
     Raises:
         DataError: the file cannot be read, or contains Python objects.
     """
+    if hasattr(given, "detach"):  # NumPy has no bfloat16
+        given = given.detach().cpu().double()
     if not isinstance(given, str | Path):
         return np.asarray(given, dtype=np.float64)
     try:

@@ -6,6 +6,7 @@ from zipfile import ZIP_DEFLATED, ZipFile
 import numpy as np
 import pytest
 import safetensors.numpy
+import torch
 from scipy.special import log_softmax
 from sklearn.decomposition import PCA
 from sklearn.linear_model import (
@@ -417,11 +418,21 @@ def test_a_direction_and_a_threshold_are_read_from_npy_files(tmp_path):
     assert same.scores([[1, 0]]).tolist() == probe.scores([[1, 0]]).tolist() == [1.0]
 
 
+def test_tensors_of_torch_are_read():
+    direction = torch.tensor([3.0, 4.0], dtype=torch.bfloat16, requires_grad=True)
+    rows = torch.tensor([[0.0, 0.0], [10.0, 0.0]], dtype=torch.bfloat16)
+    probe = SavedProbe.from_arrays(direction, rows=rows, **PLACE)
+    assert probe.directions.tolist() == [[3.0, 4.0]]
+    np.testing.assert_allclose(probe.facts.projection_sd, [3.0])
+
+
 def test_probes_of_others_that_cannot_be_read_are_refused(tmp_path, refused):
     np.save(tmp_path / "object.npy", np.array([{}], dtype=object))
     refused(SavedProbe.from_arrays, tmp_path / "object.npy", **PLACE)
     refused(SavedProbe.from_arrays, np.ones((3, 2)), threshold=1.0, **PLACE)
     refused(SavedProbe.from_arrays, np.ones((3, 2)), **PLACE)
+    refused(SavedProbe.from_arrays, np.ones(2), rows=np.ones((4, 3)), **PLACE)
+    refused(SavedProbe.from_arrays, np.ones(2), threshold=1.0, classes=(), **PLACE)
     refused(SavedProbe.from_sklearn, LogisticRegression(), **PLACE)
     X, y = np.eye(4), [0, 1, 0, 1]
     refused(SavedProbe.from_sklearn, make_pipeline(PCA(2), Ridge()).fit(X, y), **PLACE)
