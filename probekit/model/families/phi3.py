@@ -87,10 +87,6 @@ class Phi3Config(shared.GatedConfig):
 
     TITLE: ClassVar[str] = "Phi-3"
     KINDS: ClassVar[Mapping[str, Kind]] = {"phi3": Kind()}
-    REQUIRED: ClassVar[Mapping[str, tuple[Any, ...]]] = {
-        **shared.GatedConfig.REQUIRED,
-        "attention_bias": (False,),
-    }
     OTHER_KEYS: ClassVar[frozenset[str]] = shared.GatedConfig.OTHER_KEYS | frozenset(
         ("partial_rotary_factor", "resid_pdrop", "embd_pdrop")
     )
@@ -236,8 +232,8 @@ class Phi3MLP(nn.Module):
         return cast(Tensor, self.down_proj(tap("hook_post", SILU(pre) * pre_linear)))
 
 
-class Phi3Block(nn.Module):
-    """Transformer block: attention and gated MLP, each after an RMS norm, added to the stream."""
+class Phi3Block(shared.PreNormBlock):
+    """Transformer block whose attention and MLP compute their inputs with one matrix each."""
 
     def __init__(self, config: Phi3Config) -> None:
         super().__init__()
@@ -245,21 +241,6 @@ class Phi3Block(nn.Module):
         self.self_attn = Phi3Attention(config)
         self.post_attention_layernorm = RMSNorm(config.d_model, config.rms_norm_eps)
         self.mlp = Phi3MLP(config)
-
-    def forward(self, resid: Tensor, context: BlockContext, tap: Taps) -> Tensor:
-        """Return the residual stream after this block; arguments as in `Phi3Attention`."""
-        resid = tap("hook_resid_pre", resid)
-        normed = self.input_layernorm(resid, tap.within("ln1"))
-        attn_out = self.self_attn(normed, context, tap.within("attn"))
-        resid = context.selected(resid)
-        resid = tap("hook_resid_mid", resid + tap("hook_attn_out", attn_out))
-        return self.after_attention(resid, tap)
-
-    def after_attention(self, resid: Tensor, tap: Taps) -> Tensor:
-        """Return the residual stream after this block, from that after its attention."""
-        normed = self.post_attention_layernorm(resid, tap.within("ln2"))
-        mlp_out = self.mlp(normed, tap.within("mlp"))
-        return tap("hook_resid_post", resid + tap("hook_mlp_out", mlp_out))
 
 
 class Phi3(shared.RotaryNetwork):
