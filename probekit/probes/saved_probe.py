@@ -42,7 +42,7 @@ _UNTESTED = (
     "The probe is untested: no held-out rows. It was fitted on all rows after a nested "
     "cross-validation, whose scores are those of other fits."
 )
-_OF_OTHERS = "The probe is untested: it was fitted by another tool, and scored no rows here."
+_OF_OTHERS = "The probe is untested: it was fitted by another tool and has not been evaluated."
 
 
 class Facts(BaseModel):
@@ -677,7 +677,18 @@ class SavedProbe:
         return replace(probe, facts=facts.model_copy(update={"projection_sd": spread}))
 
     @classmethod
-    def from_sklearn(cls, classifier: Any, *, site: str, model: str, **facts: Any) -> SavedProbe:
+    def from_sklearn(
+        cls,
+        classifier: Any,
+        *,
+        site: str,
+        model: str,
+        position: str | Mapping[str, Scalar] = "last",
+        bos: bool = False,
+        chat: bool = False,
+        view: Literal["raw", "normalized"] = "raw",
+        rows: ArrayLike | Path | None = None,
+    ) -> SavedProbe:
         """Return the probe of a fitted linear model of scikit-learn.
 
         A StandardScaler before it, in a Pipeline, is folded into the weights.
@@ -687,7 +698,11 @@ class SavedProbe:
                 that skops considers safe. Pickles are never read.
             site: name of the site.
             model: name or folder of the model whose activations it reads.
-            facts: other arguments of `from_arrays`.
+            position: see `from_arrays`, as for the arguments below.
+            bos: whether beginning-of-text precedes each text.
+            chat: whether the chat template wrote each text.
+            view: `raw` activations, or `normalized` ones.
+            rows: activations whose spread is the unit of steering.
 
         Raises:
             ConfigError: the package skops is not installed.
@@ -713,12 +728,20 @@ class SavedProbe:
                 scaler.with_mean
             ):  # without it, scikit-learn computes `mean_` but does not subtract it
                 bias -= weight @ scaler.mean_
-        given: dict[str, Any] = {
-            "classes": [str(label) for label in getattr(last, "classes_", ())],
-            "scores_are_logits": LINEAR_MODELS[kind],
-            "kind": kind,
-        }
-        return cls.from_arrays(weight, bias, site=site, model=model, **(given | facts))
+        return cls.from_arrays(
+            weight,
+            bias,
+            site=site,
+            model=model,
+            classes=[str(label) for label in getattr(last, "classes_", ())],
+            position=position,
+            bos=bos,
+            chat=chat,
+            view=view,
+            scores_are_logits=LINEAR_MODELS[kind],
+            rows=rows,
+            kind=kind,
+        )
 
     @classmethod
     def load(cls, path: Path | str) -> SavedProbe:

@@ -214,12 +214,13 @@ class OLMoE(shared.RotaryNetwork):
     config: OLMoEConfig
 
     def mlp_output(self, layer: int) -> Tensor:
-        """Raise ConfigError: the experts of a block have no one output matrix.
+        """Raise ConfigError: the experts of a block have no single output matrix.
 
         Raises:
             ConfigError: always.
         """
         raise ConfigError(
-            f"The MLP of block {layer} has {self.config.num_experts} experts, and no one output "
-            f"matrix. Read model.get_parameter('layers.{layer}.mlp.experts.0.down_proj.weight')."
+            f"The MLP of block {layer} has {self.config.num_experts} experts, and no single "
+            "output matrix. Read "
+            f"model.get_parameter('layers.{layer}.mlp.experts.0.down_proj.weight')."
         )

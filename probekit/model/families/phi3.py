@@ -101,9 +101,9 @@ class Phi3Config(shared.GatedConfig):
     max_position_embeddings: int = 4096
     rms_norm_eps: float = 1e-5
     sliding_window: int | None = None  # number of tokens that each block attends to
-    short_factor: tuple[float, ...] | None = None  # of the wavelengths, in texts up to ...
-    original_max_position_embeddings: int = 4096  # ... this number of tokens
-    long_factor: tuple[float, ...] | None = None  # in longer texts, which are refused
+    short_factor: tuple[float, ...] | None = None  # of the wavelengths of each pair
+    original_max_position_embeddings: int = 4096  # length of texts in the first training
+    long_factor: tuple[float, ...] | None = None  # for longer texts, which are refused
     bos_token_id: int | list[int] | None = field(default=1, compare=False, kw_only=True)
     eos_token_id: int | list[int] | None = field(default=32000, compare=False, kw_only=True)
 

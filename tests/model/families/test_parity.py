@@ -220,7 +220,7 @@ def test_a_resumed_pass_equals_the_whole_with_an_edit_at_every_layer(model, chan
 
 def test_the_output_matrix_of_the_mlp(model):
     if "blocks.1.mlp.hook_post" not in model.sites:
-        with pytest.raises(ConfigError, match="experts, and no one output matrix"):
+        with pytest.raises(ConfigError, match="experts, and no single output matrix"):
             model.mlp_output(1)
         return
     seen = {}
