@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import json
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+import zlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib.util import find_spec
+from io import BytesIO
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -40,7 +42,7 @@ _UNTESTED = (
     "The probe is untested: no held-out rows. It was fitted on all rows after a nested "
     "cross-validation, whose scores are those of other fits."
 )
-_OF_OTHERS = "The probe is untested: it was fitted by another tool, and scored no rows here."
+_OF_OTHERS = "The probe is untested: it was fitted by another tool and has not been evaluated."
 
 
 class Facts(BaseModel):
@@ -443,6 +445,14 @@ class SavedProbe:
         Raises:
             DataError: see `scores`.
         """
+        return apply_layers(self.layers, self._raw(X))
+
+    def _raw(self, X: ArrayLike) -> Floats:
+        """Return raw rows X (n_samples, n_features) in float64.
+
+        Raises:
+            DataError: see `scores`.
+        """
         rows = np.asarray(X, dtype=np.float64)
         if rows.ndim != 2 or rows.shape[1] != self.n_features:
             raise DataError(
@@ -455,7 +465,7 @@ class SavedProbe:
                 f"{len(wrong)} of {len(rows)} rows contain NaN or infinity, first row {wrong[0]}. "
                 "Remove these rows."
             )
-        return apply_layers(self.layers, rows)
+        return rows
 
     def for_class(self, label: str, scores: Floats) -> Floats:
         """Return the scores (n_samples,) for one class, given `scores` of rows.
@@ -624,7 +634,8 @@ class SavedProbe:
             kind: name of the kind of probe.
 
         Raises:
-            DataError: a file is no array of numbers, or shapes and classes are inconsistent.
+            DataError: a file is no array of numbers, shapes and classes are inconsistent, or rows
+                have another width or NaN.
 
         >>> probe = SavedProbe.from_arrays(
         ...     [3.0, 4.0], threshold=1.0, site="blocks.0.hook_resid_post", model="mini"
@@ -635,6 +646,8 @@ class SavedProbe:
         weight = np.atleast_2d(_array(direction))
         if threshold is not None and (bias is not None or len(weight) > 1):
             raise DataError("`threshold` replaces the `bias` of a single direction. Give one.")
+        if threshold is not None and len(classes) == 0:
+            raise DataError("`threshold` separates two classes. Give `bias` for a number.")
         offset = np.zeros(len(weight)) if bias is None else np.atleast_1d(_array(bias))
         if threshold is not None:
             offset = np.array([-threshold])
@@ -660,21 +673,36 @@ class SavedProbe:
         probe = cls((AffineLayer(weight, offset),), tuple(map(str, classes)), facts)
         if rows is None:
             return probe
-        spread = tuple((_array(rows) @ probe.unit_directions.T).std(axis=0).tolist())
+        spread = tuple((probe._raw(_array(rows)) @ probe.unit_directions.T).std(axis=0).tolist())
         return replace(probe, facts=facts.model_copy(update={"projection_sd": spread}))
 
     @classmethod
-    def from_sklearn(cls, classifier: Any, *, site: str, model: str, **facts: Any) -> SavedProbe:
+    def from_sklearn(
+        cls,
+        classifier: Any,
+        *,
+        site: str,
+        model: str,
+        position: str | Mapping[str, Scalar] = "last",
+        bos: bool = False,
+        chat: bool = False,
+        view: Literal["raw", "normalized"] = "raw",
+        rows: ArrayLike | Path | None = None,
+    ) -> SavedProbe:
         """Return the probe of a fitted linear model of scikit-learn.
 
         A StandardScaler before it, in a Pipeline, is folded into the weights.
 
         Args:
-            classifier: the model, or the path of a .skops file that contains nothing but linear
-                models, scalers, pipelines and arrays. Pickles are never read.
+            classifier: the model, or the path of a .skops file in which all types are among those
+                that skops considers safe. Pickles are never read.
             site: name of the site.
             model: name or folder of the model whose activations it reads.
-            facts: other arguments of `from_arrays`.
+            position: see `from_arrays`, as for the arguments below.
+            bos: whether beginning-of-text precedes each text.
+            chat: whether the chat template wrote each text.
+            view: `raw` activations, or `normalized` ones.
+            rows: activations whose spread is the unit of steering.
 
         Raises:
             ConfigError: the package skops is not installed.
@@ -696,13 +724,24 @@ class SavedProbe:
         bias = np.broadcast_to(np.asarray(last.intercept_, dtype=np.float64), len(weight)).copy()
         for scaler in reversed(scalers):
             weight = weight / (1.0 if scaler.scale_ is None else scaler.scale_)
-            bias -= weight @ (np.zeros(weight.shape[1]) if scaler.mean_ is None else scaler.mean_)
-        given: dict[str, Any] = {
-            "classes": [str(label) for label in getattr(last, "classes_", ())],
-            "scores_are_logits": LINEAR_MODELS[kind],
-            "kind": kind,
-        }
-        return cls.from_arrays(weight, bias, site=site, model=model, **(given | facts))
+            if (
+                scaler.with_mean
+            ):  # without it, scikit-learn computes `mean_` but does not subtract it
+                bias -= weight @ scaler.mean_
+        return cls.from_arrays(
+            weight,
+            bias,
+            site=site,
+            model=model,
+            classes=[str(label) for label in getattr(last, "classes_", ())],
+            position=position,
+            bos=bos,
+            chat=chat,
+            view=view,
+            scores_are_logits=LINEAR_MODELS[kind],
+            rows=rows,
+            kind=kind,
+        )
 
     @classmethod
     def load(cls, path: Path | str) -> SavedProbe:
@@ -742,23 +781,21 @@ _BY_ARRAYS = (
     "Give its arrays: SavedProbe.from_arrays(model.coef_, model.intercept_, "
     "classes=model.classes_, site=..., model=...)."
 )
-# What a .skops file may contain: classes by the last part of their name, and how they are built.
-_PARTS_OF_MODELS = (
-    "Pipeline StandardScaler ndarray float64 float32 int64 str int float bool NoneType list tuple "
-    "dict"
+_MOST_BYTES = 2**28  # of the parts of a .skops file, which may be compressed
+# Errors that skops raises at damaged files; a RuntimeError at those that are encrypted or nested
+# too deeply.
+_OF_DAMAGED_FILES = (
+    *(OSError, LookupError, TypeError, ValueError, AttributeError, RuntimeError, ImportError),
+    *(zipfile.BadZipFile, zlib.error, EOFError),
 )
-_SKOPS_CLASSES = {*LINEAR_MODELS, *_PARTS_OF_MODELS.split()}
-_SKOPS_NODES = {
-    f"{kind}Node" for kind in ("Object", "Dict", "List", "Tuple", "Type", "Json", "NdArray")
-}
 
 
 def _read_skops(path: Path) -> Any:
-    """Return the model in a .skops file, after checking that it contains nothing else.
+    """Return the object in a .skops file that has only types that skops considers safe.
 
     Raises:
         ConfigError: the package skops is not installed.
-        DataError: the file is of another format, or contains other classes.
+        DataError: the file is of another format, too large, or contains other types.
     """
     if path.suffix != ".skops":
         raise DataError(
@@ -773,29 +810,18 @@ def _read_skops(path: Path) -> Any:
     from skops import io
 
     try:
-        with zipfile.ZipFile(path) as archive:
-            schema = json.loads(archive.read("schema.json"))
-        for node in _nodes(schema):
-            module, name, built_by = (
-                str(node.get(key)) for key in ("__module__", "__class__", "__loader__")
-            )
-            is_known = module.partition(".")[0] in ("builtins", "numpy", "sklearn")
-            if not is_known or name not in _SKOPS_CLASSES or built_by not in _SKOPS_NODES:
-                raise DataError(f"{path} contains {module}.{name}, which is not read. {_BY_ARRAYS}")
-        return io.load(path, trusted=[])
-    except (OSError, LookupError, TypeError, ValueError, zipfile.BadZipFile) as error:
-        if isinstance(error, DataError):
-            raise
+        data = path.read_bytes()
+        with zipfile.ZipFile(BytesIO(data)) as archive:
+            n_bytes = sum(part.file_size for part in archive.infolist())
+        if n_bytes > _MOST_BYTES:
+            raise DataError(f"{path} has {n_bytes:,} bytes when decompressed. {_BY_ARRAYS}")
+        if unsafe := io.get_untrusted_types(data=data):
+            raise DataError(f"{path} contains {unsafe[0]}, which is not read. {_BY_ARRAYS}")
+        return io.loads(data)
+    except DataError:
+        raise
+    except _OF_DAMAGED_FILES as error:
         raise DataError(f"{path} cannot be read: {error}. {_BY_ARRAYS}") from error
-
-
-def _nodes(schema: Any) -> Iterator[dict[str, Any]]:
-    """Yield the parts of a .skops file that become objects."""
-    if isinstance(schema, dict) and not schema.keys().isdisjoint(("__class__", "__loader__")):
-        yield schema
-    if isinstance(schema, dict | list):
-        for part in schema.values() if isinstance(schema, dict) else schema:
-            yield from _nodes(part)
 
 
 def _array(given: ArrayLike | Path) -> Floats:
@@ -804,6 +830,8 @@ def _array(given: ArrayLike | Path) -> Floats:
     Raises:
         DataError: the file cannot be read, or contains Python objects.
     """
+    if hasattr(given, "detach"):  # NumPy has no bfloat16
+        given = given.detach().cpu().double()
     if not isinstance(given, str | Path):
         return np.asarray(given, dtype=np.float64)
     try:

@@ -1,13 +1,22 @@
 """Files of a saved probe: reproducible bytes, and detection of all damage."""
 
 import json
+from zipfile import ZIP_DEFLATED, ZipFile
 
 import numpy as np
 import pytest
 import safetensors.numpy
+import torch
 from scipy.special import log_softmax
 from sklearn.decomposition import PCA
-from sklearn.linear_model import LogisticRegression, Ridge, SGDClassifier
+from sklearn.linear_model import (
+    LogisticRegression,
+    Perceptron,
+    Ridge,
+    RidgeClassifier,
+    RidgeClassifierCV,
+    SGDClassifier,
+)
 from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -383,6 +392,16 @@ def test_a_classifier_of_scikit_learn_predicts_the_same(n_classes, scaled, tmp_p
     assert "fitted by another tool" in loaded.facts.untested
 
 
+@pytest.mark.parametrize("with_mean", [True, False])
+@pytest.mark.parametrize("with_std", [True, False])
+def test_every_scaler_is_folded_into_the_weights(with_mean, with_std):
+    X = np.random.default_rng(2).normal(size=(60, 4)) * [1, 2, 3, 4] + 5
+    scaler = StandardScaler(with_mean=with_mean, with_std=with_std)
+    model = make_pipeline(scaler, LogisticRegression(max_iter=5000)).fit(X, X[:, 0] > 5)
+    probe = SavedProbe.from_sklearn(model, **PLACE)
+    np.testing.assert_allclose(probe.scores(X), model.decision_function(X), rtol=1e-9, atol=1e-9)
+
+
 def test_a_number_is_read_from_a_regression():
     X = np.random.default_rng(1).normal(size=(30, 4))
     model = Ridge().fit(X, X @ np.arange(4.0) + 2)
@@ -399,11 +418,21 @@ def test_a_direction_and_a_threshold_are_read_from_npy_files(tmp_path):
     assert same.scores([[1, 0]]).tolist() == probe.scores([[1, 0]]).tolist() == [1.0]
 
 
+def test_tensors_of_torch_are_read():
+    direction = torch.tensor([3.0, 4.0], dtype=torch.bfloat16, requires_grad=True)
+    rows = torch.tensor([[0.0, 0.0], [10.0, 0.0]], dtype=torch.bfloat16)
+    probe = SavedProbe.from_arrays(direction, rows=rows, **PLACE)
+    assert probe.directions.tolist() == [[3.0, 4.0]]
+    np.testing.assert_allclose(probe.facts.projection_sd, [3.0])
+
+
 def test_probes_of_others_that_cannot_be_read_are_refused(tmp_path, refused):
     np.save(tmp_path / "object.npy", np.array([{}], dtype=object))
     refused(SavedProbe.from_arrays, tmp_path / "object.npy", **PLACE)
     refused(SavedProbe.from_arrays, np.ones((3, 2)), threshold=1.0, **PLACE)
     refused(SavedProbe.from_arrays, np.ones((3, 2)), **PLACE)
+    refused(SavedProbe.from_arrays, np.ones(2), rows=np.ones((4, 3)), **PLACE)
+    refused(SavedProbe.from_arrays, np.ones(2), threshold=1.0, classes=(), **PLACE)
     refused(SavedProbe.from_sklearn, LogisticRegression(), **PLACE)
     X, y = np.eye(4), [0, 1, 0, 1]
     refused(SavedProbe.from_sklearn, make_pipeline(PCA(2), Ridge()).fit(X, y), **PLACE)
@@ -416,15 +445,26 @@ def test_pickles_are_never_opened(name, tmp_path, refused):
     refused(SavedProbe.from_sklearn, tmp_path / name, **PLACE)
 
 
-def test_a_skops_file_is_read_with_linear_models_alone(tmp_path, refused):
+def test_a_skops_file_is_read_if_all_of_its_types_are_safe(tmp_path, refused, monkeypatch):
     io = pytest.importorskip("skops.io", reason="skops is not there: pip install -e '.[skops]'")
     model, X = fitted(3)
     io.dump(model, tmp_path / "probe.skops")
     probe = SavedProbe.from_sklearn(tmp_path / "probe.skops", **PLACE)
     np.testing.assert_allclose(probe.scores(X), model.decision_function(X), rtol=1e-9, atol=1e-9)
-    io.dump(SGDClassifier().fit(X, X[:, 0] > 5), tmp_path / "sgd.skops")
-    refused(SavedProbe.from_sklearn, tmp_path / "sgd.skops", **PLACE)
-    io.dump({"a": np.random.RandomState(0)}, tmp_path / "state.skops")
-    refused(SavedProbe.from_sklearn, tmp_path / "state.skops", **PLACE)
+    for kind in (SGDClassifier, Perceptron, RidgeClassifier, RidgeClassifierCV):
+        linear = kind().fit(X, X[:, 0] > 5)
+        io.dump(linear, tmp_path / "linear.skops")
+        probe = SavedProbe.from_sklearn(tmp_path / "linear.skops", **PLACE)
+        np.testing.assert_allclose(probe.scores(X), linear.decision_function(X), rtol=1e-9)
+    io.dump([json.JSONEncoder()], tmp_path / "json.skops")
+    refused(SavedProbe.from_sklearn, tmp_path / "json.skops", **PLACE)
     (tmp_path / "zip.skops").write_bytes(b"PK")
     refused(SavedProbe.from_sklearn, tmp_path / "zip.skops", **PLACE)
+    monkeypatch.setattr("probekit.probes.saved_probe._MOST_BYTES", 2**20)
+    with ZipFile(tmp_path / "deep.skops", "w") as archive:
+        archive.writestr("schema.json", "[" * 100_000)
+    with pytest.raises(DataError, match="cannot be read: maximum recursion"):
+        SavedProbe.from_sklearn(tmp_path / "deep.skops", **PLACE)
+    with ZipFile(tmp_path / "large.skops", "w", ZIP_DEFLATED) as archive:
+        archive.writestr("schema.json", bytes(2**20 + 1))
+    refused(SavedProbe.from_sklearn, tmp_path / "large.skops", **PLACE)

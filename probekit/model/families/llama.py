@@ -25,14 +25,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from torch import Tensor, nn
-
 from probekit.errors import ConfigError
 from probekit.model.config import Component, Kind, check_layer_types, is_number
 from probekit.model.families import rotary as shared
 from probekit.model.layers.modules import GatedMLP, RMSNorm
-from probekit.model.passes.context import BlockContext
-from probekit.model.passes.taps import Taps
 from probekit.model.sites.catalogue import GROUPED, Site, table
 from probekit.products import SILU
 
@@ -163,8 +159,8 @@ class LlamaConfig(shared.GatedConfig):
         )
 
 
-class LlamaBlock(nn.Module):
-    """Transformer block: attention and gated MLP, each after an RMS norm, added to the stream."""
+class LlamaBlock(shared.PreNormBlock):
+    """Transformer block with grouped attention and a gated MLP."""
 
     def __init__(self, config: LlamaConfig) -> None:
         super().__init__()
@@ -175,21 +171,6 @@ class LlamaBlock(nn.Module):
         self.self_attn = shared.GroupedAttention(config, norms, qkv_bias=config.qkv_bias)
         self.post_attention_layernorm = RMSNorm(config.d_model, eps)
         self.mlp = GatedMLP(config.d_model, config.d_mlp, SILU, bias=config.mlp_bias)
-
-    def forward(self, resid: Tensor, context: BlockContext, tap: Taps) -> Tensor:
-        """Return the residual stream after this block; arguments as in `GroupedAttention`."""
-        resid = tap("hook_resid_pre", resid)
-        normed = self.input_layernorm(resid, tap.within("ln1"))
-        attn_out = self.self_attn(normed, context, tap.within("attn"))
-        resid = context.selected(resid)
-        resid = tap("hook_resid_mid", resid + tap("hook_attn_out", attn_out))
-        return self.after_attention(resid, tap)
-
-    def after_attention(self, resid: Tensor, tap: Taps) -> Tensor:
-        """Return the residual stream after this block, from that after its attention."""
-        normed = self.post_attention_layernorm(resid, tap.within("ln2"))
-        mlp_out = self.mlp(normed, tap.within("mlp"))
-        return tap("hook_resid_post", resid + tap("hook_mlp_out", mlp_out))
 
 
 class Llama(shared.RotaryNetwork):

@@ -26,7 +26,6 @@ from probekit.model.config import Component, Kind, WeightNames
 from probekit.model.families import olmo2
 from probekit.model.families import rotary as shared
 from probekit.model.layers.modules import GatedMLP, Linear, RMSNorm
-from probekit.model.passes.context import BlockContext
 from probekit.model.passes.taps import Taps
 from probekit.model.sites.catalogue import Site, table
 from probekit.products import SILU, is_derived
@@ -52,6 +51,15 @@ SITES = table(
         "blocks.{l}.hook_mlp_out": "sum of chosen_weights * expert(post_attention_layernorm(mid))",
     },
     {name: site.axes for name, site in _OF_OLMO2.items()},
+)
+
+_MLP, _EXPERT = "layers.{l}.mlp.", "layers.{l}.mlp.experts.{e}."
+_INPUTS, _OUTPUTS = ("n_experts", "d_model", "d_mlp"), ("n_experts", "d_mlp", "d_model")
+MLP_COMPONENTS = (
+    Component("mlp.gate", _MLP + "gate", ("d_model", "n_experts"), part="MLP"),
+    Component("mlp.experts.gate_proj", _EXPERT + "gate_proj", _INPUTS, part="MLP"),
+    Component("mlp.experts.up_proj", _EXPERT + "up_proj", _INPUTS, part="MLP"),
+    Component("mlp.experts.down_proj", _EXPERT + "down_proj", _OUTPUTS, part="MLP"),
 )
 
 
@@ -123,24 +131,12 @@ class OLMoEConfig(shared.GatedConfig):
     @property
     def components(self) -> tuple[Component, ...]:
         """The modules with parameters, in the order of the forward pass."""
-        of_mlp = "layers.{l}.mlp."
-        dense = shared.components(
+        return shared.components(
             before=("input_layernorm",),
             of_heads=("n_heads d_head", "n_kv_heads d_head"),
             between=("post_attention_layernorm",),
+            mlp=MLP_COMPONENTS,
         )
-        first = next(n for n, component in enumerate(dense) if component.part == "MLP")
-        experts = (
-            replace(
-                component,
-                name=component.name.replace("mlp.", "mlp.experts."),
-                module=component.module.replace(of_mlp, of_mlp + "experts.{e}."),
-                axes=("n_experts", *component.axes),
-            )
-            for component in dense[first : first + 3]
-        )
-        router = Component("mlp.gate", of_mlp + "gate", ("d_model", "n_experts"), part="MLP")
-        return (*dense[:first], router, *experts, *dense[first + 3 :])
 
 
 class Experts(nn.Module):
@@ -165,7 +161,8 @@ class Experts(nn.Module):
         chosen = tap("hook_chosen", torch.zeros_like(share).scatter(-1, largest, 1.0))
         weights = share * chosen
         if self.is_normalized:
-            weights = weights / weights.sum(-1, keepdim=True)
+            total = weights.sum(-1, keepdim=True)
+            weights = weights / total.where(total != 0, 1.0)  # 0 if an edit chooses no expert
         weights = tap("hook_chosen_weights", weights)
         # An expert of weight 0 is computed only if the derivative by that weight may be requested.
         has_gradient = is_derived(weights)
@@ -178,11 +175,11 @@ class Experts(nn.Module):
             if len(own) or has_gradient:
                 of_expert = self.experts[number](tokens[own], Taps(None))
                 out.index_add_(0, own, weights[own, number, None] * of_expert)
-        return out.view(x.shape)
+        return out.view(x.shape).to(x.dtype)
 
 
-class OLMoEBlock(nn.Module):
-    """Transformer block: attention and experts, each after an RMS norm, added to the stream."""
+class OLMoEBlock(shared.PreNormBlock):
+    """Transformer block with grouped attention and experts."""
 
     def __init__(self, config: OLMoEConfig) -> None:
         super().__init__()
@@ -193,21 +190,6 @@ class OLMoEBlock(nn.Module):
         self.self_attn = shared.GroupedAttention(config, norms, qkv_bias=config.attention_bias)
         self.post_attention_layernorm = RMSNorm(config.d_model, eps)
         self.mlp = Experts(config)
-
-    def forward(self, resid: Tensor, context: BlockContext, tap: Taps) -> Tensor:
-        """Return the residual stream after this block; arguments as in `GroupedAttention`."""
-        resid = tap("hook_resid_pre", resid)
-        normed = self.input_layernorm(resid, tap.within("ln1"))
-        attn_out = self.self_attn(normed, context, tap.within("attn"))
-        resid = context.selected(resid)
-        resid = tap("hook_resid_mid", resid + tap("hook_attn_out", attn_out))
-        return self.after_attention(resid, tap)
-
-    def after_attention(self, resid: Tensor, tap: Taps) -> Tensor:
-        """Return the residual stream after this block, from that after its attention."""
-        normed = self.post_attention_layernorm(resid, tap.within("ln2"))
-        mlp_out = self.mlp(normed, tap.within("mlp"))
-        return tap("hook_resid_post", resid + tap("hook_mlp_out", mlp_out))
 
 
 class OLMoE(shared.RotaryNetwork):
@@ -232,12 +214,13 @@ class OLMoE(shared.RotaryNetwork):
     config: OLMoEConfig
 
     def mlp_output(self, layer: int) -> Tensor:
-        """Raise ConfigError: the experts of a block have no one output matrix.
+        """Raise ConfigError: the experts of a block have no single output matrix.
 
         Raises:
             ConfigError: always.
         """
         raise ConfigError(
-            f"The MLP of block {layer} has {self.config.num_experts} experts, and no one output "
-            f"matrix. Read model.get_parameter('layers.{layer}.mlp.experts.0.down_proj.weight')."
+            f"The MLP of block {layer} has {self.config.num_experts} experts, and no single "
+            "output matrix. Read "
+            f"model.get_parameter('layers.{layer}.mlp.experts.0.down_proj.weight')."
         )

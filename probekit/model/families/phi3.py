@@ -87,10 +87,6 @@ class Phi3Config(shared.GatedConfig):
 
     TITLE: ClassVar[str] = "Phi-3"
     KINDS: ClassVar[Mapping[str, Kind]] = {"phi3": Kind()}
-    REQUIRED: ClassVar[Mapping[str, tuple[Any, ...]]] = {
-        **shared.GatedConfig.REQUIRED,
-        "attention_bias": (False,),
-    }
     OTHER_KEYS: ClassVar[frozenset[str]] = shared.GatedConfig.OTHER_KEYS | frozenset(
         ("partial_rotary_factor", "resid_pdrop", "embd_pdrop")
     )
@@ -105,9 +101,9 @@ class Phi3Config(shared.GatedConfig):
     max_position_embeddings: int = 4096
     rms_norm_eps: float = 1e-5
     sliding_window: int | None = None  # number of tokens that each block attends to
-    short_factor: tuple[float, ...] | None = None  # of the wavelengths, in texts up to ...
-    original_max_position_embeddings: int = 4096  # ... this number of tokens
-    long_factor: tuple[float, ...] | None = None  # in longer texts, which are refused
+    short_factor: tuple[float, ...] | None = None  # of the wavelengths of each pair
+    original_max_position_embeddings: int = 4096  # length of texts in the first training
+    long_factor: tuple[float, ...] | None = None  # for longer texts, which are refused
     bos_token_id: int | list[int] | None = field(default=1, compare=False, kw_only=True)
     eos_token_id: int | list[int] | None = field(default=32000, compare=False, kw_only=True)
 
@@ -236,8 +232,8 @@ class Phi3MLP(nn.Module):
         return cast(Tensor, self.down_proj(tap("hook_post", SILU(pre) * pre_linear)))
 
 
-class Phi3Block(nn.Module):
-    """Transformer block: attention and gated MLP, each after an RMS norm, added to the stream."""
+class Phi3Block(shared.PreNormBlock):
+    """Transformer block whose attention and MLP compute their inputs with one matrix each."""
 
     def __init__(self, config: Phi3Config) -> None:
         super().__init__()
@@ -245,21 +241,6 @@ class Phi3Block(nn.Module):
         self.self_attn = Phi3Attention(config)
         self.post_attention_layernorm = RMSNorm(config.d_model, config.rms_norm_eps)
         self.mlp = Phi3MLP(config)
-
-    def forward(self, resid: Tensor, context: BlockContext, tap: Taps) -> Tensor:
-        """Return the residual stream after this block; arguments as in `Phi3Attention`."""
-        resid = tap("hook_resid_pre", resid)
-        normed = self.input_layernorm(resid, tap.within("ln1"))
-        attn_out = self.self_attn(normed, context, tap.within("attn"))
-        resid = context.selected(resid)
-        resid = tap("hook_resid_mid", resid + tap("hook_attn_out", attn_out))
-        return self.after_attention(resid, tap)
-
-    def after_attention(self, resid: Tensor, tap: Taps) -> Tensor:
-        """Return the residual stream after this block, from that after its attention."""
-        normed = self.post_attention_layernorm(resid, tap.within("ln2"))
-        mlp_out = self.mlp(normed, tap.within("mlp"))
-        return tap("hook_resid_post", resid + tap("hook_mlp_out", mlp_out))
 
 
 class Phi3(shared.RotaryNetwork):

@@ -241,6 +241,7 @@ def components(
     between: tuple[str, ...] = (),
     after: tuple[str, ...] = (),
     biases: tuple[str, str, str] = ("attention_bias", "attention_bias", ""),
+    mlp: tuple[Component, ...] = (),
 ) -> tuple[Component, ...]:
     """Return the modules with parameters of a network with gated MLPs, in forward order.
 
@@ -251,6 +252,7 @@ def components(
         after: norms after the MLP.
         biases: members of the config that turn on the biases of queries, keys and values, of the
             output of attention, and of the MLP; empty for none.
+        mlp: modules of the MLP if it is not a gated one.
     """
     qkv_bias, output_bias, mlp_bias = biases
 
@@ -260,9 +262,14 @@ def components(
     def attention(name: str, *axes: str, bias: str = "") -> Component:
         return Component(f"attn.{name}", f"layers.{{l}}.self_attn.{name}", axes, bias, "attention")
 
-    def mlp(name: str, *axes: str) -> Component:
+    def gated(name: str, *axes: str) -> Component:
         return Component(f"mlp.{name}", f"layers.{{l}}.mlp.{name}", axes, mlp_bias, "MLP")
 
+    gated_mlp = (
+        gated("gate_proj", "d_model", "d_mlp"),
+        gated("up_proj", "d_model", "d_mlp"),
+        gated("down_proj", "d_mlp", "d_model"),
+    )
     queries, keys = "n_heads d_head", "n_kv_heads d_head"
     return (
         Component("token embedding", "embed_tokens", ("d_vocab", "d_model")),
@@ -274,9 +281,7 @@ def components(
         *(attention(f"{of}_norm", axis) for of, axis in zip("qk", of_heads, strict=False)),
         attention("o_proj", queries, "d_model", bias=output_bias),
         *norms(between),
-        mlp("gate_proj", "d_model", "d_mlp"),
-        mlp("up_proj", "d_model", "d_mlp"),
-        mlp("down_proj", "d_mlp", "d_model"),
+        *(mlp or gated_mlp),
         *norms(after),
         Component("final norm", "norm", ("d_model",)),
         Component("unembedding", "lm_head", ("d_vocab", "d_model"), tied="tie_word_embeddings"),
@@ -448,6 +453,30 @@ class GroupedAttention(nn.Module):
         k, v = context.extend(k, v)  # [batch key_pos n_kv_heads d_head]
         z = attend_heads(q, k, v, context, tap, divisor=self.divisor, softcap=self.softcap)
         return project_heads(tap("hook_z", z), self.o_proj, tap)
+
+
+class PreNormBlock(nn.Module):
+    """Transformer block: attention and MLP, each after an RMS norm, added to the stream."""
+
+    input_layernorm: RMSNorm
+    self_attn: nn.Module
+    post_attention_layernorm: RMSNorm
+    mlp: nn.Module
+
+    def forward(self, resid: Tensor, context: BlockContext, tap: Taps) -> Tensor:
+        """Return the residual stream after this block; arguments as in `GroupedAttention`."""
+        resid = tap("hook_resid_pre", resid)
+        normed = self.input_layernorm(resid, tap.within("ln1"))
+        attn_out = self.self_attn(normed, context, tap.within("attn"))
+        resid = context.selected(resid)
+        resid = tap("hook_resid_mid", resid + tap("hook_attn_out", attn_out))
+        return self.after_attention(resid, tap)
+
+    def after_attention(self, resid: Tensor, tap: Taps) -> Tensor:
+        """Return the residual stream after this block, from that after its attention."""
+        normed = self.post_attention_layernorm(resid, tap.within("ln2"))
+        mlp_out = self.mlp(normed, tap.within("mlp"))
+        return tap("hook_resid_post", resid + tap("hook_mlp_out", mlp_out))
 
 
 class RotaryNetwork(Network):

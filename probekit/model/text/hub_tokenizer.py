@@ -246,18 +246,23 @@ class OPTTokenizer(HubTokenizer):
         """Return the tokenizer of a folder.
 
         Raises:
-            MissingError: the folder has neither tokenizer.json nor all three other files.
+            MissingError: the folder has neither tokenizer.json nor all four other files.
             CheckpointError: a file is damaged, or the tokenizer is of another kind.
         """
         names = ("vocab.json", "merges.txt", SETTINGS, CONFIG)
         if (folder / TOKENIZER).exists() or not all((folder / name).exists() for name in names):
             return super().from_folder(folder)
-        vocabulary, merges, settings, config = (read_verified(folder / name) for name in names)
+        try:
+            vocabulary, merges, settings, config = (read_verified(folder / name) for name in names)
+            lines = merges.decode().splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise CheckpointError(f"A file in {folder} cannot be read ({error}).") from error
         ids = json_object(folder / "vocab.json", vocabulary)
-        lines = merges.decode(errors="replace").splitlines()
-        # The special tokens are those that the settings name.
-        named = [_content(value) for key, value in json_object(folder / SETTINGS, settings).items()]
-        special = [text for text in dict.fromkeys(map(str, named)) if text in ids]
+        # The special tokens are those that the settings name, such as `eos_token`.
+        entries = json_object(folder / SETTINGS, settings).items()
+        named = [_content(value) for key, value in entries if key.endswith("_token")]
+        texts = [text for text in dict.fromkeys(named) if isinstance(text, str)]
+        special = [text for text in texts if text in ids]
         flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
         bytes_step = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False}
         content = {

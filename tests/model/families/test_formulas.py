@@ -8,7 +8,7 @@ import torch.nn.functional as F
 
 from probekit.model.families.rotary import frequencies
 from probekit.model.families.table import from_transformers
-from tests.model.families.configurations import CONFIGURATIONS
+from tests.model.families.configurations import CONFIGURATIONS, rows
 
 TOKENS = torch.tensor([[3, 14, 15, 92, 65, 35, 89]])
 GATES = {
@@ -193,6 +193,20 @@ def test_sites_of_every_block_follow_their_formulas(model):
     if type(model).__name__ == "Gemma":
         embed = embed * math.sqrt(model.config.d_model)
     torch.testing.assert_close(cache["hook_embed"], embed)
+
+
+@pytest.mark.parametrize("name", ["olmoe", "olmoe with normalized weights"])
+def test_without_a_chosen_expert_the_mlp_returns_zeros(name):
+    model = from_transformers(rows([name])[0].reference())
+    outputs = []
+
+    def tap(site, value):
+        if site.endswith("hook_mlp_out"):
+            outputs.append(value)
+        return value * 0 if site.endswith("hook_chosen") else value
+
+    assert model(TOKENS, tap=tap).isfinite().all()
+    assert not any(output.any() for output in outputs)
 
 
 def test_components_are_the_parameters(model):

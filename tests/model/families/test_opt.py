@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 from transformers import AutoTokenizer
 
+from probekit.errors import CheckpointError
 from probekit.model.families.opt import OPTConfig
 from probekit.model.families.table import config_of, from_transformers, load_model
 from probekit.model.text.tokenizer import Tokenizer
@@ -103,6 +104,7 @@ def test_the_vocabulary_is_read_as_published(tmp_path):
     token = {"__type": "AddedToken", "content": "<|endoftext|>"}
     settings = {"tokenizer_class": "GPT2Tokenizer", "add_bos_token": True, "bos_token": token}
     settings |= {"unk_token": token, "eos_token": token, "add_prefix_space": False}
+    settings |= {"errors": "e", "pad_token": None}  # the first is a token, but not a special one
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
     (tmp_path / "config.json").write_text(json.dumps(OPTConfig(vocab_size=8192).to_hub()))
     own, gpt2 = Tokenizer.from_pretrained(tmp_path), Tokenizer.from_pretrained("mini")
@@ -113,9 +115,12 @@ def test_the_vocabulary_is_read_as_published(tmp_path):
         assert found.offsets.tolist() == expected.offsets.tolist()
         if "<|" not in text:  # which is a special token there
             assert theirs(text)["input_ids"] == found.ids.tolist()
+    assert own.special == gpt2.special
     own.save_pretrained(tmp_path / "copy")
     again = (tmp_path / "copy" / "tokenizer.json").read_bytes()
     assert b'"merges"' in again
-    (tmp_path / "vocab.json").write_text("{}")
+    (tmp_path / "merges.txt").write_bytes((tmp_path / "merges.txt").read_bytes() + b"\xff a")
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        Tokenizer.from_pretrained(tmp_path)
     (tmp_path / "tokenizer.json").write_bytes(again)  # takes precedence
     assert Tokenizer.from_pretrained(tmp_path).digest == own.digest

@@ -66,6 +66,8 @@ def test_half_precision_keeps_the_stream_in_float32(configuration):
     reference = configuration.reference(torch.bfloat16)
     half = from_transformers(reference)
     wide = from_transformers(reference.float())
+    _, outputs = half.run_with_cache(TOKENS, ["blocks.*.hook_attn_out", "blocks.*.hook_mlp_out"])
+    assert all(value.dtype == torch.bfloat16 for value in outputs.values())
     logits, cache = half.run_with_cache(TOKENS, ["blocks.*.hook_resid_post"])
     exact, expected = wide.run_with_cache(TOKENS, ["blocks.*.hook_resid_post"])
     assert all(value.dtype == torch.float32 for value in cache.values())
@@ -218,7 +220,7 @@ def test_a_resumed_pass_equals_the_whole_with_an_edit_at_every_layer(model, chan
 
 def test_the_output_matrix_of_the_mlp(model):
     if "blocks.1.mlp.hook_post" not in model.sites:
-        with pytest.raises(ConfigError, match="experts, and no one output matrix"):
+        with pytest.raises(ConfigError, match="experts, and no single output matrix"):
             model.mlp_output(1)
         return
     seen = {}
