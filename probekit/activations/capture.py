@@ -37,7 +37,7 @@ from probekit.activations.store import ActivationStore, ShardWriter
 from probekit.activations.upkeep import SHARD_LOCK, caches_in
 from probekit.amounts import size_in_words
 from probekit.data.positions import IntArray, RowPlan
-from probekit.errors import ConfigError, OutOfMemoryError, StoreError
+from probekit.errors import ConfigError, DataError, OutOfMemoryError, StoreError
 from probekit.memory import available_memory, is_out_of_memory
 from probekit.model.config import ModelConfig, count_components, count_parameters
 from probekit.model.families.table import config_of
@@ -51,6 +51,7 @@ OnRows = Callable[[int], None]  # called with the number of newly computed rows
 
 # Measured memory of a process: its libraries, and batches whose rows are in memory together.
 _LIBRARIES, _BATCHES = 320 << 20, 3
+_ANOTHER_ROW = 0.5  # relative error that no rounding explains
 ROWS_COMPARED = 64  # rows of the first batch that are also computed in float32, to measure errors
 _TIMED = 5 * 10**9  # parameters times tokens of a timed batch, at most; less than a second
 MAX_WAITING = 2  # batches whose rows wait to be written, in memory
@@ -205,6 +206,9 @@ class Work:
 
         The rows x are those of the capture, and y those of the same network in float32. They are
         evenly spaced, so that many texts are compared.
+
+        Raises:
+            DataError: a row of a serving engine differs by more than any rounding.
         """
         first = self.shards[0][0]
         n_rows = min(ROWS_COMPARED, len(first.rows))
@@ -226,6 +230,13 @@ class Work:
         tiny = np.finfo(np.float32).tiny  # for a row of zeros
         norm = partial(np.linalg.norm, axis=1)
         errors = {site: norm(x[site] - y[site]) / (norm(y[site]) + tiny) for site in sites}
+        for site, error in errors.items():
+            if self.requests is not None and (worst := error.max()) > _ANOTHER_ROW:
+                row = int(batch.rows[error.argmax()])
+                raise DataError(
+                    f"{self.requests.folder}: row {row} at {site} differs from the network's by "
+                    f"{worst:.0%} of its norm. Let the engine write its request again."
+                )
         return {site: float(np.median(error)) for site, error in errors.items()}
 
 

@@ -130,8 +130,9 @@ def identify(
     the neighbouring positions, with and without a beginning-of-text token, with rows in another
     order, and times a constant; a tensor that fits only so `differs`.
 
-    A name that is a site must be that site. `layer_3` must be the residual stream before or after
-    block 3. Any other name is verified as the tensor that it is.
+    A name that is a site must be that site. `layer_3`, and other names with only a number, must be
+    the residual stream before or after block 3. Any other name is verified as the tensor that it
+    is.
 
     Args:
         arrays: mapping from names to arrays of shape (n_rows, n_features) or (n_rows, n_heads,
@@ -145,7 +146,7 @@ def identify(
         numbers: number of each row in messages; None for their index.
 
     Raises:
-        ConfigError: there are texts but no tokenizer.
+        ConfigError: `arrays` is no mapping, or there are texts but no tokenizer.
         DataError: there are no rows, arrays and tokens have different numbers of rows, no tensor
             has the width of an array, a number is not finite, or a position or an id does not
             exist.
@@ -162,6 +163,10 @@ def identify(
     """
     network = model if isinstance(model, Network) else load_model(model)
     n = len(tokens)
+    if not hasattr(arrays, "items"):
+        raise ConfigError(
+            f"arrays is of type {type(arrays).__name__}. Give a mapping from names to arrays."
+        )
     if min(n, n_rows) < 1:
         raise DataError("There are no rows to compare. Give activations and tokens of some rows.")
     drawn = np.sort(np.random.default_rng(seed).permutation(n)[:n_rows])
@@ -498,9 +503,10 @@ def _precision(rows: Tensor) -> torch.dtype:
 
 def _claims(name: str, network: Network) -> list[str]:
     """Return the sites that a name may mean; none if it is the name of no site."""
-    if name.partition("[")[0] in network.sites:
+    # Also a site that the network does not have, such as one of a block after the last.
+    if name.partition("[")[0] in network.sites or name.startswith(("blocks.", "hook_", "ln_final")):
         return [name]
-    layer = re.fullmatch(r"layer_(\d{1,4})", name)
+    layer = re.fullmatch(r"(?:model\.|transformer\.)?(?:layers?|blocks?|h)?[._ ]?(\d{1,4})", name)
     if layer is None:
         return []
     after, before = f"blocks.{layer[1]}.hook_resid_post", f"blocks.{layer[1]}.hook_resid_pre"
@@ -547,6 +553,8 @@ def _identified(name: str, given: Tensor, tensors: _Tensors) -> Identified:
     second = others.min().item()
     runner_up = names[int(others.argmin())] if second < inf else ""
     precision = str(dtype).removeprefix("torch.")
+    if dtype != _precision(given):
+        precision = f"float32 numbers with errors like those of {precision}"
     relation = "as expected of" if fits else f"{error / usual:,.0f} times that of"
     facts = [f"{precision}: relative error {_percent(error)}, {relation} its precision"]
     facts[0] += f" (about {_percent(usual)})"

@@ -102,8 +102,8 @@ def _integers(value: Any, row: int) -> list[int]:
         numbers = []
     if not numbers:
         raise DataError(
-            f"row {row}: {str(value)[:60]!r} are not integers. Write token ids separated by spaces, "
-            "such as `464 8251`, and one index of the token."
+            f"row {row}: {str(value)[:60]!r} are not integers. Write token ids separated by "
+            "spaces, such as `464 8251`, and one index of the token."
         )
     return numbers
 
@@ -175,7 +175,11 @@ class GivenSource(Source):
         arrays = {site: self.given.read(site)[self.read.rows] for site in sites}
         with self.experiment.at("activations", "verify"):
             found = identify(
-                arrays, self.read.ids, model, positions=self.read.at, numbers=self.read.rows
+                arrays,
+                self.read.ids,
+                model,
+                positions=self.read.at,
+                numbers=self.read.rows.tolist(),
             )
         identities = {
             site: TensorIdentity(label=one.label, sentence=one.sentence)
