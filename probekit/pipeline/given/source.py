@@ -102,8 +102,8 @@ def _integers(value: Any, row: int) -> list[int]:
         numbers = []
     if not numbers:
         raise DataError(
-            f"row {row}: {str(value)[:60]!r} are not integers. Write token ids separated by spaces, "
-            "such as `464 8251`, and one index of the token."
+            f"row {row}: {str(value)[:60]!r} are not integers. Write token ids separated by "
+            "spaces, such as `464 8251`, and one index of the token."
         )
     return numbers
 
