@@ -175,7 +175,11 @@ class GivenSource(Source):
         arrays = {site: self.given.read(site)[self.read.rows] for site in sites}
         with self.experiment.at("activations", "verify"):
             found = identify(
-                arrays, self.read.ids, model, positions=self.read.at, numbers=self.read.rows
+                arrays,
+                self.read.ids,
+                model,
+                positions=self.read.at,
+                numbers=self.read.rows.tolist(),
             )
         identities = {
             site: TensorIdentity(label=one.label, sentence=one.sentence)
