@@ -215,31 +215,35 @@ def _readings(
         ConfigError: there are texts but no tokenizer.
         DataError: a position does not exist.
     """
-    ids = [[] if isinstance(row, str) else [int(token) for token in row] for row in rows]
     texts = [row for row in rows if isinstance(row, str)]
-    encoded = [ids]
+    if texts and isinstance(model, Network):
+        raise ConfigError(
+            "Texts need the tokenizer of a model. Give the name or folder of the model, or the "
+            "token ids of each row."
+        )
     if texts:
-        if isinstance(model, Network):
-            raise ConfigError(
-                "Texts need the tokenizer of a model. Give the name or folder of the model, or the "
-                "token ids of each row."
+        tokenizer = Tokenizer.from_pretrained(cast(str, model))
+        ids = [tokenizer.encode(text, bos=False).ids.tolist() for text in texts]
+    else:
+        ids = [[int(token) for token in row] for row in rows]
+    places = []
+    for row, tokens, place in zip(numbers, ids, at, strict=True):
+        index = place + (len(tokens) if place < 0 else 0)
+        if not 0 <= index < len(tokens):
+            raise DataError(
+                f"Row {row} has no token at position {place}: it has "
+                f"{counted(len(tokens), 'token')}."
             )
-        tokenizer = Tokenizer.from_pretrained(model)
-        encoded = [[tokenizer.encode(text, bos=False).ids.tolist() for text in texts]]
+        places.append(index)
+    yield (reading := _Reading(ids, places))
+    if texts:
         with suppress(ConfigError):  # a vocabulary without BOS
-            encoded.append([[tokenizer.bos_id, *row] for row in encoded[0]])
-    for n_bos, of_rows in enumerate(encoded):
-        places = []
-        for row, tokens, place in zip(numbers, of_rows, at, strict=True):
-            # Positions in a text do not count BOS.
-            index = place + (len(tokens) if place < 0 else n_bos)
-            if not 0 <= index < len(tokens):
-                raise DataError(
-                    f"Row {row} has no token at position {place}: it has "
-                    f"{counted(len(tokens), 'token')}."
-                )
-            places.append(index)
-        yield _Reading(of_rows, places, " with BOS" if n_bos else "")
+            yield _with_bos(reading, tokenizer.bos_id, " with BOS")
+
+
+def _with_bos(reading: _Reading, bos: int, change: str) -> _Reading:
+    """Return rows with BOS before them."""
+    return _Reading([[bos, *row] for row in reading.ids], [at + 1 for at in reading.at], change)
 
 
 class _Tensors:
@@ -259,8 +263,7 @@ class _Tensors:
         self.network, self.reading, self.widths = network, reading, widths
         self.with_heads = with_heads
         self._exact = in_dtype(network, torch.promote_types(network.dtype, torch.float32))
-        self._rounded: dict[torch.dtype, dict[int, _Stack]] = {}
-        self._expected: dict[tuple[int, torch.dtype], Tensor] = {}
+        self._expected: dict[torch.dtype, dict[int, Tensor]] = {}
 
     @cached_property
     def exact(self) -> dict[int, _Stack]:
@@ -276,14 +279,15 @@ class _Tensors:
         overflows, the error is that of rounding the tensor; where this overflows too, there is
         none.
         """
-        if dtype not in self._rounded:
-            (self._rounded[dtype],) = self._computed(self.reading, (0,), dtype)
-        if (width, dtype) not in self._expected:
-            exact, rounded = self.exact[width].rows, self._rounded[dtype][width].rows
-            for other in (_rounded(exact, dtype), exact):
-                rounded = torch.where(rounded.isfinite(), rounded, other)
-            self._expected[width, dtype] = _errors(rounded, exact).clamp(min=_SMALLEST)
-        return self._expected[width, dtype]
+        if dtype not in self._expected:
+            (computed,) = self._computed(self.reading, (0,), dtype)
+            found = self._expected[dtype] = dict[int, Tensor]()
+            for size, (_, exact) in self.exact.items():
+                rows = computed[size].rows
+                for other in (_rounded(exact, dtype), exact):
+                    rows = torch.where(rows.isfinite(), rows, other)
+                found[size] = _errors(rows, exact).clamp(min=_SMALLEST)
+        return self._expected[dtype][width]
 
     @cached_property
     def elsewhere(self) -> list[tuple[str, dict[int, _Stack], Tensor]]:
@@ -313,11 +317,10 @@ class _Tensors:
                 "BOS missing: computed without the first token, positions are shifted by one",
             )
         if isinstance(bos, int) and max(map(len, ids)) < self.network.config.n_ctx:
-            yield _Reading(
-                [[bos, *row] for row in ids],
-                [place + 1 for place in at],
-                "BOS added: computed with a token before the text, positions are shifted by one",
+            change = (
+                "BOS added: computed with a token before the text, positions are shifted by one"
             )
+            yield _with_bos(self.reading, bos, change)
 
     def _computed(
         self, reading: _Reading, shifts: Sequence[int], dtype: torch.dtype | None = None
