@@ -17,6 +17,7 @@ from probekit.probes.score.metric_table import METRICS
 from probekit.probes.targets import BASELINES, TARGETS
 from probekit.report.figures.levels import chance_name
 from probekit.report.figures.style import LEVELS
+from probekit.report.figures.views import position_words
 from probekit.results.verdict import (
     NOT_BETTER,
     SIGNIFICANTLY_WORSE,
@@ -199,7 +200,7 @@ def _better_words(v: Verdict) -> str:
 
 def _in_words(choice: Choice, v: Verdict, *notes: str) -> str:
     """Return a chosen site in words, with its position if positions differ, and notes."""
-    position = f"position {choice.position}" if "position" in v.several else ""
+    position = position_words(choice.position) if "position" in v.several else ""
     details = _listed([position, *notes])
     return f"{choice.place} ({details})" if details else choice.place
 
