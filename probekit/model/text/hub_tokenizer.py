@@ -261,7 +261,7 @@ class OPTTokenizer(HubTokenizer):
         # The special tokens are those that the settings name, such as `eos_token`.
         entries = json_object(folder / SETTINGS, settings).items()
         named = [_content(value) for key, value in entries if key.endswith("_token")]
-        texts = [text for text in dict.fromkeys(named) if isinstance(text, str)]
+        texts = dict.fromkeys(text for text in named if isinstance(text, str))
         special = [text for text in texts if text in ids]
         flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
         bytes_step = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False}
