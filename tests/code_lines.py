@@ -13,18 +13,18 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1] / "probekit"
 BUDGETS = {
-    "report": 8402,
-    "pipeline": 8334,
+    "report": 8403,
+    "pipeline": 8338,
     "probes": 6696,
     "model": 5287,
-    "activations": 3272,
+    "activations": 3280,
     "cli": 2195,
     "interventions": 1925,
     "experiment": 2472,
     "data": 2055,
     "results": 2293,
     "training": 859,
-    "analysis": 947,
+    "analysis": 954,
     "": 1661,  # the files at the top
 }
 NO_CODE = (

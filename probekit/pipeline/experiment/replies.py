@@ -116,7 +116,7 @@ def replied(
         else:
             start = len(prompt.text) + len(gap)
             turns = (*(prompt.turns or ((0, len(prompt.text)),)), (start, start + len(reply.text)))
-            group = group_of.setdefault(prompt.text, prompt.group)
+            group = group_of.setdefault(prompt.text.strip(), prompt.group)  # as templates do
             examples.append(
                 replace(
                     prompt,

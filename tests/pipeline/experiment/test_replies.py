@@ -276,7 +276,8 @@ def test_labels_that_words_of_the_reply_define_are_warned_of(folder, rule, posit
 
 def test_equal_prompts_are_one_group(folder):
     experiment = load(folder)
-    prompts = Dataset("x", tuple(Example("p", "x", f"row {n}", f"row {n}") for n in range(2)))
+    rows = enumerate(("p", "p "))  # a template may strip spaces
+    prompts = Dataset("x", tuple(Example(text, "x", f"row {n}", f"row {n}") for n, text in rows))
     texts = [["longer", "so"], ["it", "is"]]
     found = replied(experiment, prompts, [[reply(one) for one in pair] for pair in texts])
     assert set(found.dataset.groups) == {"row 0"}
