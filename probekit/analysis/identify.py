@@ -27,7 +27,6 @@ from torch import Tensor
 from probekit.amounts import counted
 from probekit.errors import ConfigError, DataError
 from probekit.model.families.table import in_dtype, load_model
-from probekit.model.layers.modules import Norm
 from probekit.model.network import Network
 from probekit.model.passes.context import select_positions
 from probekit.model.passes.inputs import pad
@@ -253,8 +252,8 @@ class _Tensors:
         network: the network.
         reading: token ids and positions of the rows.
         widths: number of features of the tensors that are kept.
-        with_heads: sites by their name with `{l}` of which single heads are kept even if they are
-            computed only on request.
+        with_heads: sites, by their name with `{l}`, with single heads that are kept even if they
+            are computed only on request.
     """
 
     def __init__(
@@ -386,14 +385,12 @@ class _Tensors:
             values: rows of the sites, shape [n_rows n_shifts n_features].
         """
         network, config, found = self.network, self.network.config, dict[str, Tensor]()
-        # The modules of norms, and their sites: both in the order of the forward pass.
-        inside = [one for one in config.components if one.in_block and one.axes == ("d_model",)]
+        # Sites of norms in the order of the forward pass, as their modules are.
         norms = [norm for norm in _NORMS if f"blocks.0.{norm}.hook_normalized" in values]
         for layer in range(config.n_layers):
             block = f"blocks.{layer}."
             with network.weights_of(block[:-1]):
-                for norm, component in zip(norms, inside, strict=True):
-                    module = cast(Norm, network.get_submodule(component.module.format(l=layer)))
+                for norm, module in zip(norms, network.norms_of(layer), strict=True):
                     normalized = values[f"{block}{norm}.hook_normalized"]
                     after = normalized * module.gain.cpu().float()
                     if module.bias is not None:

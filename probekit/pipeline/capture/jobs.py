@@ -190,7 +190,7 @@ def _verified(
     if unknown:
         near = nearest(unknown[0], of_layer)
         raise DataError(f"`layers` lists {unknown[0]}, but the files have no such layer. {near}")
-    named = {settings.layers.get(layer, f"layer {layer}"): layer for layer in of_layer}
+    named = {settings.layers.get(layer, f"tensor {layer}"): layer for layer in of_layer}
     arrays = {name: of_layer[layer] for name, layer in named.items()}
     found = identify(arrays, ids, model, positions=positions)
     lines = [f"layer {layer}: {found[name].sentence}" for name, layer in named.items()]
