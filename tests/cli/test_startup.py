@@ -17,6 +17,7 @@ COMMANDS = (
     *(f"plan {words}" for words in ("missing.yaml", "missing --tokens 10")),
     *(f"cache {words}" for words in ("missing.yaml", "capture mistaken.yaml", "ls")),
     "cache push missing folder",
+    "cache import missing.yaml missing",
     *(f"cache {command} missing" for command in ("show", "verify", "repair", "rm", "gc", "pull")),
     "cache export missing --out folder",
     *("init ?", "intervene missing.yaml", "compare missing missing"),
