@@ -94,6 +94,21 @@ def test_a_number_of_a_layer_must_be_the_residual_stream_of_that_layer(network, 
     assert last.sentence.startswith("after the final norm, not layer_6")
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["blocks.9.hook_resid_post", "blocks.0.hook_resid_pst", "layers.2", "h.2", "block 2", "2", 2],
+)
+def test_a_name_that_claims_another_tensor_differs(network, texts, rows, name):
+    ((_, one),) = found({name: rows["blocks.0.hook_resid_post"]}, texts, network).items()
+    assert one.label == DIFFERS
+    assert "blocks.0.hook_resid_post" in one.names
+
+
+def test_arrays_without_names_are_refused(network, texts, rows):
+    with pytest.raises(ConfigError, match="arrays is of type list"):
+        found([rows["blocks.0.hook_resid_post"]], texts, network)
+
+
 def test_the_sentence_has_error_precision_and_runner_up(network, texts, rows):
     (one,) = found({SITE: rows[SITE].bfloat16()}, texts, network).values()
     assert 0.001 < one.error < one.expected < 0.02
