@@ -14,7 +14,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "probekit"
 BUDGETS = {
     "report": 8403,
-    "pipeline": 8338,
+    "pipeline": 8334,
     "probes": 6696,
     "model": 5291,
     "activations": 3280,

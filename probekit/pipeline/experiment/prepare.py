@@ -398,7 +398,8 @@ def _with_replies(
 
     Raises:
         ConfigError: `generate` is missing, or the new tokens fill the context.
-        DataError: a prompt cannot be encoded or is too long, or the replies cannot be probed.
+        DataError: the column of the rule is missing, a prompt cannot be encoded or is too long, or
+            the replies cannot be probed.
     """
     settings = experiment.capture.generate
     with experiment.at("capture", "generate"):
@@ -411,6 +412,12 @@ def _with_replies(
                 f"max_new_tokens is {settings.max_new_tokens:,}, and the context has "
                 f"{config.n_ctx:,} tokens, prompt included. Set fewer."
             )
+    rule = experiment.data.label_of_reply
+    column = None if rule is None else rule.equals
+    lacking = [one for one in prompts.examples if column and column not in dict(one.values)]
+    if lacking:  # before a generation that may take hours
+        with experiment.at("data", "label_of_reply", "equals"):
+            raise DataError(f"no column {column!r} ({rows_of(lacking)}). Name one of the data.")
     room = config.n_ctx - settings.max_new_tokens
     prompts, tokens = _tokenize(experiment, prompts, encoder, room)
     ids = [of_prompt.ids for of_prompt in tokens]

@@ -13,7 +13,7 @@ from probekit.activations.local import default_root
 from probekit.activations.records import Location
 from probekit.activations.replies import Replies, Reply, generate_replies
 from probekit.amounts import counted
-from probekit.data.examples import Dataset, Example, Finding, rows_of
+from probekit.data.examples import Dataset, Example, Finding
 from probekit.data.positions import IntArray
 from probekit.errors import DataError
 from probekit.experiment.data import ReplyLabelSection
@@ -85,20 +85,9 @@ def replied(
     All replies to a prompt, also to equal ones, have the same group.
 
     Raises:
-        DataError: the column of the rule is missing, no reply has a text and a label, or all of
-            them have the same one, by the rule.
+        DataError: no reply has a text and a label, or all of them have the same one, by the rule.
     """
     rule, examples = experiment.data.label_of_reply, list[Example]()
-    without = [
-        one
-        for one in prompts.examples
-        if rule is not None and rule.equals is not None and rule.equals not in dict(one.values)
-    ]
-    if rule is not None and without:
-        with experiment.at("data", "label_of_reply", "equals"):
-            raise DataError(
-                f"no column {rule.equals!r} ({rows_of(without)}). Name one of the data."
-            )
     group_of: dict[str, str] = {}  # by prompt, unless the data assign groups
     records, left_out = list[dict[str, object]](), Counter[str]()
     gap = _BETWEEN if experiment.tokens.chat else ""

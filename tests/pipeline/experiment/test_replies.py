@@ -9,8 +9,10 @@ import torch
 
 from probekit.activations.replies import Reply
 from probekit.data.examples import Dataset, Example
+from probekit.errors import DataError
 from probekit.experiment.loader import load_experiment
 from probekit.pipeline.capture.captures import capture_only, lay_out
+from probekit.pipeline.experiment.prepare import prepare
 from probekit.pipeline.experiment.replies import REPLIES, label_of, replied
 from probekit.pipeline.experiment.run import run
 from probekit.pipeline.experiment.source import model_source
@@ -281,3 +283,12 @@ def test_equal_prompts_are_one_group(folder):
     texts = [["longer", "so"], ["it", "is"]]
     found = replied(experiment, prompts, [[reply(one) for one in pair] for pair in texts])
     assert set(found.dataset.groups) == {"row 0"}
+
+
+def test_a_missing_column_is_found_before_the_generation(folder):
+    def generate(*_):
+        pytest.fail("replies are generated")
+
+    experiment = load(folder, "data.label_of_reply={equals: answers}")
+    with pytest.raises(DataError, match="no column 'answers'"):
+        prepare(experiment, generate)
