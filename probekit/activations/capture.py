@@ -35,7 +35,7 @@ from probekit.activations.records import FloatArray, Identity, Location, batch_t
 from probekit.activations.requests import Requests
 from probekit.activations.store import ActivationStore, ShardWriter
 from probekit.activations.upkeep import SHARD_LOCK, caches_in
-from probekit.amounts import size_in_words
+from probekit.amounts import percent, size_in_words
 from probekit.data.positions import IntArray, RowPlan
 from probekit.errors import ConfigError, DataError, OutOfMemoryError, StoreError
 from probekit.memory import available_memory, is_out_of_memory
@@ -235,7 +235,7 @@ class Work:
                 row = int(batch.rows[error.argmax()])
                 raise DataError(
                     f"{self.requests.folder}: row {row} at {site} differs from the network's by "
-                    f"{worst:.0%} of its norm. Let the engine write its request again."
+                    f"{percent(worst)} of its norm. Let the engine write its request again."
                 )
         return {site: float(np.median(error)) for site, error in errors.items()}
 

@@ -152,9 +152,7 @@ def import_command(
     FOLDER replaces `capture.requests` of the experiment. Texts and requests are joined by token
     ids, and the layers are identified on some rows that the network computes again.
     """
-    from probekit.cli.show.terminal import watching
     from probekit.experiment.loader import load_experiment
-    from probekit.pipeline.capture.captures import capture_only
 
     given = ["model.random_weights=false"]  # untrained networks are not imported
     given += [] if folder is None else [f"capture.requests={json.dumps(folder)}"]
@@ -162,6 +160,10 @@ def import_command(
         experiment = load_experiment(file, [*overrides, *given])
         if experiment.capture.requests is None:
             raise click.UsageError("Give FOLDER, or the folder of the files as `capture.requests`.")
+
+        from probekit.cli.show.terminal import watching
+        from probekit.pipeline.capture.captures import capture_only
+
         with watching() as watcher:
             captured = capture_only(
                 experiment, cache_root=cache_root, device=device, watcher=watcher
