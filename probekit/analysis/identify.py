@@ -47,7 +47,13 @@ FINAL_NORM = "after the final norm"
 # factor of up to 2; another tensor by a factor of 10 or more.
 FACTOR = 4.0
 CLEARER = 2.0  # the error of every other tensor is at least this many times larger
-FEWEST_ROWS = 4
+FEWEST_TEXTS = 4  # that differ up to the position
+# Errors have a direction if one vector, or one tensor, explains this many times more of them than
+# of the errors of a pass in the precision. Roundings of the first token reach all rows through
+# attention, and those of weights scale a tensor: right tensors have up to 5 times as much.
+_DIRECTED = 8.0
+_ALONG = 0.05  # of errors along a tensor, as odds: no fewer are expected
+_FEWEST_FEATURES = 16  # of a direction
 _EQUAL = 1e-4  # tensors with a smaller difference are equal by construction
 _SMALLEST = 1e-5  # error that float32 explains even where its own pass has none
 _TOKENS = 2048  # of a pass, unless a text is longer
@@ -103,12 +109,31 @@ class _Reading(NamedTuple):
     at: list[int]
     change: str = ""
 
+    @property
+    def n_texts(self) -> int:
+        """Number of rows that differ up to their positions."""
+        return len({tuple(ids[: at + 1]) for ids, at in zip(self.ids, self.at, strict=True)})
+
 
 class _Stack(NamedTuple):
     """Tensors of one width by name, shape [n_tensors n_rows n_features]."""
 
     names: list[str]
     rows: Tensor
+
+
+class _Precision(NamedTuple):
+    """What a precision explains of the tensors of one width.
+
+    Attributes:
+        dtype: the precision.
+        errors: differences of a pass in it, shape [n_tensors n_rows n_features].
+        expected: their `_errors`, shape [n_tensors 3].
+    """
+
+    dtype: torch.dtype
+    errors: Tensor
+    expected: Tensor
 
 
 @torch.inference_mode()
@@ -145,10 +170,11 @@ def identify(
         numbers: number of each row in messages; None for their index.
 
     Raises:
-        ConfigError: `arrays` is no mapping, or there are texts but no tokenizer.
+        ConfigError: `arrays` is no mapping, there are texts but no tokenizer, or `n_rows` or
+            `positions` is invalid.
         DataError: there are no rows, arrays and tokens have different numbers of rows, no tensor
-            has the width of an array, a number is not finite, or a position or an id does not
-            exist.
+            has the width of an array, a number is no finite real number, or a position or an id
+            does not exist.
 
     >>> model = load_model("mini")
     >>> texts = ["The keys to the cabinet", "A letter from the editors", "Two dogs", "It rained"]
@@ -166,11 +192,19 @@ def identify(
         raise ConfigError(
             f"arrays is of type {type(arrays).__name__}. Give a mapping from names to arrays."
         )
-    if min(n, n_rows) < 1:
+    if n < 1:
         raise DataError("There are no rows to compare. Give activations and tokens of some rows.")
+    if n_rows < 1:
+        raise ConfigError(f"n_rows is {n_rows}. Give the number of rows to compare, at least 1.")
     drawn = np.sort(np.random.default_rng(seed).permutation(n)[:n_rows])
     given = {str(name): _drawn(str(name), values, n, drawn) for name, values in arrays.items()}
-    at = np.broadcast_to(np.asarray(positions), (n,))[drawn].tolist()
+    places = np.asarray(positions)
+    if places.dtype.kind not in "iu" or places.shape not in ((), (n,)):
+        raise ConfigError(
+            f"positions are {positions!r:.60}, for {counted(n, 'row')}. Give an integer, or one "
+            "for each row."
+        )
+    at = np.broadcast_to(places, (n,))[drawn].tolist()
     found: dict[str, Identified] = {}
     numbers = drawn.tolist() if numbers is None else [numbers[row] for row in drawn]
     for reading in _readings([tokens[row] for row in drawn], at, model, numbers):
@@ -190,6 +224,13 @@ def _n_verified(found: Mapping[str, Identified]) -> int:
 
 def _drawn(name: str, values: Any, n: int, drawn: NDArray[np.int64]) -> Tensor:
     """Return the drawn rows of an array as float32, shape [n_rows n_features]."""
+    values = values if isinstance(values, Tensor) else np.asarray(values)
+    is_real = values.is_floating_point() if isinstance(values, Tensor) else values.dtype.kind == "f"
+    if not is_real or values.ndim not in (2, 3):
+        raise DataError(
+            f"{name} has the shape {tuple(values.shape)} and numbers of type {values.dtype}. Give "
+            "floating-point numbers, shape (n_rows, n_features) or (n_rows, n_heads, d_head)."
+        )
     if len(values) != n:
         raise DataError(
             f"{name} has {counted(len(values), 'row')}, but there are tokens of {n:,}. Give the "
@@ -224,7 +265,13 @@ def _readings(
         tokenizer = Tokenizer.from_pretrained(cast(str, model))
         ids = [tokenizer.encode(text, bos=False).ids.tolist() for text in texts]
     else:
-        ids = [[int(token) for token in row] for row in rows]
+        try:
+            ids = [np.asarray(row).astype(np.int64, casting="same_kind").tolist() for row in rows]
+        except (TypeError, ValueError):
+            raise DataError(
+                "tokens contains what is no list of integers. Give the token ids of each row, or "
+                "its text."
+            ) from None
     places = []
     for row, tokens, place in zip(numbers, ids, at, strict=True):
         index = place + (len(tokens) if place < 0 else 0)
@@ -262,7 +309,7 @@ class _Tensors:
         self.network, self.reading, self.widths = network, reading, widths
         self.with_heads = with_heads
         self._exact = in_dtype(network, torch.promote_types(network.dtype, torch.float32))
-        self._expected: dict[torch.dtype, dict[int, Tensor]] = {}
+        self._precisions: dict[torch.dtype, dict[int, _Precision]] = {}
 
     @cached_property
     def exact(self) -> dict[int, _Stack]:
@@ -270,23 +317,24 @@ class _Tensors:
         (found,) = self._computed(self.reading, (0,))
         return found
 
-    def expected(self, width: int, dtype: torch.dtype) -> Tensor:
-        """Return the errors of the tensors of a width in a pass in a dtype; see `_errors`.
+    def precision(self, width: int, dtype: torch.dtype) -> _Precision:
+        """Return the errors that a dtype explains at the tensors of a width, from a pass in it.
 
         The pass rounds the residual stream to the dtype too or, for float32, to 16 binary digits,
         so that its error is that of other libraries, which sum in another order. Where it
         overflows, the error is that of rounding the tensor; where this overflows too, there is
         none.
         """
-        if dtype not in self._expected:
+        if dtype not in self._precisions:
             (computed,) = self._computed(self.reading, (0,), dtype)
-            found = self._expected[dtype] = dict[int, Tensor]()
+            found = self._precisions[dtype] = dict[int, _Precision]()
             for size, (_, exact) in self.exact.items():
                 rows = computed[size].rows
                 for other in (_rounded(exact, dtype), exact):
                     rows = torch.where(rows.isfinite(), rows, other)
-                found[size] = _errors(rows, exact).clamp(min=_SMALLEST)
-        return self._expected[dtype][width]
+                expected = _errors(rows, exact).clamp(min=_SMALLEST)
+                found[size] = _Precision(dtype, rows - exact, expected)
+        return self._precisions[dtype][width]
 
     @cached_property
     def elsewhere(self) -> list[tuple[str, dict[int, _Stack], Tensor]]:
@@ -471,22 +519,65 @@ def _squares(given: Tensor, rows: Tensor) -> Tensor:
     return ((given - rows) / unit).square()
 
 
-def _is_noise(given: Tensor, rows: Tensor, usual: float) -> bool:
-    """Return whether differences are everywhere, without direction: rounding, and no edit.
+def _is_rounding(errors: Tensor, usual: Tensor, tensors: Tensor) -> bool:
+    """Return whether errors have no direction, as those of rounding.
 
-    So are those of activations that were computed in half precision and summed in float32.
+    A vector that is added to all rows or to some, as in steering, is one direction in most of the
+    errors; a factor, or a part of another tensor, is correlated with a tensor. Both are compared
+    with what independent errors have by chance and with the errors of a pass in the precision.
+
+    Args:
+        errors: what the array differs by from the tensor, shape [n_rows n_features].
+        usual: errors of a pass in the precision at the tensor, of that shape.
+        tensors: the tensors of the width, shape [n_tensors n_rows n_features].
+    """
+    size = usual.square().mean(0).sqrt()  # of a feature
+    least = 0.1 * size[size > 0].median() if bool(size.any()) else torch.ones(())
+    weight = 1 / torch.maximum(size, least)
+    n_rows, n_features = errors.shape
+    lengths = (n_rows * tensors.var(1, correction=0) @ weight.square()).sqrt()
+
+    def directions(scaled: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the sums of squares along one vector and along one tensor, and of the rest."""
+        centred = scaled - scaled.mean(0)
+        along = (tensors.flatten(1) @ (centred * weight).flatten() / lengths).nan_to_num(0, 0, 0)
+        parts = torch.stack([torch.linalg.svdvals(scaled)[0], along.abs().max()]).square()
+        return parts, torch.stack([scaled.square().sum(), centred.square().sum()]) - parts
+
+    parts, rest = directions(errors * weight)
+    usual_parts, usual_rest = directions(usual * weight)
+    by_chance = (n_rows**-0.5 + n_features**-0.5) ** 2  # of errors that are independent
+    odds = torch.maximum(usual_parts / usual_rest, torch.tensor([by_chance, _ALONG]))
+    is_little = parts <= _DIRECTED * torch.maximum(usual_parts, odds * rest)
+    return bool((is_little & (rest >= 0.1 * usual_rest)).all())  # rounding has all directions
+
+
+def _fitting(
+    given: Tensor, rows: Tensor, precision: _Precision, drawn: Tensor
+) -> Iterator[tuple[int, float]]:
+    """Yield number and error of each tensor from which an array differs only by rounding.
 
     Args:
         given: the array, shape [n_rows n_features].
-        rows: the tensor.
-        usual: error of half precision.
+        rows: the tensors, shape [n_tensors n_rows n_features].
+        precision: a precision: that of the array, or one in which it may have been computed.
+        drawn: which of the rows of `precision` these are, shape [n_drawn].
     """
-    squares = _squares(given, rows[None])[0]
-    by_feature = squares.mean(0)[rows.std(0) > 0]  # neurons that never fire have no error
-    least = torch.minimum(squares.mean(1).min(), by_feature.quantile(0.1)).sqrt()
-    values = torch.linalg.svdvals(given - rows).square()
-    factor = (given * rows).sum() / rows.square().sum()
-    return bool(least > 0.1 * usual and values[0] < 0.5 * values.sum() and abs(factor - 1) < 2e-3)
+    dtype, expected = precision.dtype, precision.expected
+    errors = _errors(given, rows)
+    for index in (errors <= FACTOR * expected).all(1).nonzero()[:, 0].tolist():
+        tensor, error, usual = rows[index], errors[index, 0].item(), expected[index, 0].item()
+        # A tensor that the precision cannot hold is never what was stored.
+        fits = bool(tensor.to(dtype).isfinite().all())
+        if _precision(given) != dtype:
+            squares = _squares(given, tensor[None])[0]
+            by_feature = squares.mean(0)[tensor.std(0) > 0]  # neurons that never fire have none
+            least = torch.minimum(squares.mean(1).min(), by_feature.quantile(0.1)).sqrt()
+            fits = fits and bool(least > 0.1 * usual)  # rounding is in all rows and features
+        is_small = 2 * error < usual or given.shape[1] < _FEWEST_FEATURES
+        of_pass = precision.errors[index][drawn]
+        if fits and (is_small or _is_rounding(given - tensor, of_pass, rows)):
+            yield index, error
 
 
 def _precision(rows: Tensor) -> torch.dtype:
@@ -525,27 +616,22 @@ def _identified(name: str, given: Tensor, tensors: _Tensors) -> Identified:
             f"d_model is {config.d_model:,}, d_mlp {config.d_mlp:,}, d_head {config.d_head:,}. "
             "Name the model that computed the activations."
         )
-    elif len(given) < FEWEST_ROWS:
-        problem = f"{counted(len(given), 'row')} are too few: give at least {FEWEST_ROWS}"
+    elif (n := tensors.reading.n_texts) < FEWEST_TEXTS:
+        problem = f"{counted(n, 'different text')} up to the position: give {FEWEST_TEXTS} or more"
     elif bool((given == given[0]).all()):
         problem = "all compared rows are equal: give rows of different texts"
     if problem:
         return Identified(name, "", problem, UNVERIFIED, inf, inf, "", inf)
     names, rows = tensors.exact[width]
-    errors, dtype = _errors(given, rows), _precision(given)
+    errors, dtype, every = _errors(given, rows), _precision(given), torch.ones(len(given)).bool()
     nearest = int(errors[:, 0].argmin())
-    expected = tensors.expected(width, dtype)
-    assert bool(expected[nearest].isfinite().all())
-    fits = bool((errors[nearest] <= FACTOR * expected[nearest]).all())
-    # A tensor that the precision cannot hold is never what was stored.
-    fits = fits and bool(rows[nearest].to(dtype).isfinite().all())
-    of_half = None
-    if not fits and dtype == torch.float32:
-        of_half = tensors.expected(width, torch.bfloat16)
-        within = bool((errors[nearest] <= FACTOR * of_half[nearest]).all())
-        if within and _is_noise(given, rows[nearest], of_half[nearest, 0].item()):
-            fits, dtype, expected = True, torch.bfloat16, of_half
-    error, usual = errors[nearest, 0].item(), expected[nearest, 0].item()
+    precisions = [tensors.precision(width, dtype)]
+    fits = nearest in dict(_fitting(given, rows, precisions[0], every))
+    if not fits and dtype == torch.float32:  # perhaps sums of parts in half precision
+        precisions.append(tensors.precision(width, torch.bfloat16))
+        fits = nearest in dict(_fitting(given, rows, precisions[1], every))
+    error = errors[nearest, 0].item()
+    usual = precisions[-1 if fits else 0].expected[nearest, 0].item()
     is_same = _errors(rows[nearest], rows)[:, 0] <= _EQUAL
     same = tuple(one for one, is_one in zip(names, is_same, strict=True) if is_one)
     site = min(same, key=lambda one: _rank(one, claims))
@@ -553,9 +639,10 @@ def _identified(name: str, given: Tensor, tensors: _Tensors) -> Identified:
     second = others.min().item()
     runner_up = names[int(others.argmin())] if second < inf else ""
     precision = str(dtype).removeprefix("torch.")
-    if dtype != _precision(given):
-        precision = f"float32 numbers with errors like those of {precision}"
-    relation = "as expected of" if fits else f"{error / usual:,.0f} times that of"
+    if fits and len(precisions) > 1:
+        precision = "float32 numbers with errors like those of bfloat16"
+    is_usual = error <= FACTOR * usual
+    relation = "as expected of" if is_usual else f"{error / usual:,.0f} times that of"
     facts = [f"{precision}: relative error {_percent(error)}, {relation} its precision"]
     facts[0] += f" (about {_percent(usual)})"
     facts += [f"runner-up {runner_up} with {_percent(second)}"] if runner_up else []
@@ -573,37 +660,31 @@ def _identified(name: str, given: Tensor, tensors: _Tensors) -> Identified:
         return result(f"{VERIFIED} {site}", site, site + tensors.reading.change)
     if fits:
         return result(DIFFERS, site, _contrast(name, site, claims) + tensors.reading.change)
-    changed, site, text = _explained(name, given, tensors, (expected, of_half), claims)
+    changed, site, text = _explained(name, given, tensors, precisions, claims)
     if site:
         error, facts = changed, [f"{precision}: relative error {_percent(changed)}"]
-    return result(DIFFERS, site, text or f"matches no tensor; nearest: {names[nearest]}")
+    edited = ", but its difference is no rounding" if is_usual else ""
+    return result(DIFFERS, site, text or f"matches no tensor; nearest: {names[nearest]}{edited}")
 
 
 def _explained(
     name: str,
     given: Tensor,
     tensors: _Tensors,
-    errors: tuple[Tensor, Tensor | None],
+    precisions: Sequence[_Precision],
     claims: Sequence[str],
 ) -> tuple[float, str, str]:
     """Return error, tensor and description of an array that matches no tensor.
 
     The tensor is "" if only some rows or features are one, the description if not even these are.
-    The errors are those expected of the precision and, for arrays that may be sums of parts in half
-    precision, of this.
     """
-    expected, of_half = errors
     names, rows = tensors.exact[given.shape[1]]
-    tried: list[tuple[float, str, str]] = []
-    for changes, some, changed in _changed(given, tensors):
-        found = _errors(some, changed)
-        for index in (found <= FACTOR * expected).all(1).nonzero()[:, 0].tolist():
-            tried.append((found[index, 0].item(), names[index], changes[index]))
-        if of_half is None:
-            continue
-        for index in (found <= FACTOR * of_half).all(1).nonzero()[:, 0].tolist():
-            if _is_noise(some, changed[index], of_half[index, 0].item()):
-                tried.append((found[index, 0].item(), names[index], changes[index]))
+    tried = [
+        (error, names[index], changes[index])
+        for changes, drawn, changed in _changed(given, tensors)
+        for precision in precisions
+        for index, error in _fitting(given[drawn], changed, precision, drawn)
+    ]
     if tried:
         best = min(tried)[0]
         close = [one for one in tried if one[0] <= 1.25 * best + _SMALLEST]
@@ -614,7 +695,7 @@ def _explained(
     for index, (unit, squares) in enumerate(
         zip(("rows", "features"), _mean_squares(given, rows), strict=True), start=1
     ):
-        fitting = squares.sqrt() <= FACTOR * expected[:, index : index + 1]
+        fitting = squares.sqrt() <= FACTOR * precisions[0].expected[:, index : index + 1]
         most, n = int(fitting.sum(1).max()), fitting.shape[1]
         if share < most / n < 1:
             share, part = most / n, names[int(fitting.sum(1).argmax())]
@@ -625,21 +706,24 @@ def _explained(
 def _changed(given: Tensor, tensors: _Tensors) -> Iterator[tuple[list[str], Tensor, Tensor]]:
     """Yield tensors that a library may return by mistake: all of the width, changed alike.
 
-    Each is a description of the error for each tensor, the rows of the array that have it, shape
-    [n_rows n_features], and what they should be, shape [n_tensors n_rows n_features].
+    Each is a description of the error for each tensor, which rows of the array may have it, shape
+    [n_rows], and what they should be, shape [n_tensors n_drawn n_features].
     """
     width = given.shape[1]
     names, rows = tensors.exact[width]
+    every = torch.ones(len(given)).bool()
     for change, stacks, exists in tensors.elsewhere:
-        yield [change] * len(names), given[exists], stacks[width].rows[:, exists]
+        yield [change] * len(names), exists, stacks[width].rows[:, exists]
     factors = (given * rows).sum((1, 2)) / rows.square().sum((1, 2))
-    yield [f"times {factor:.2g}" for factor in factors], given, factors[:, None, None] * rows
+    yield [f"times {factor:.4g}" for factor in factors], every, factors[:, None, None] * rows
     if tensors.network.config.norm_is_centred:
         text = "minus its mean over the features, as by center_writing_weights of TransformerLens"
-        yield [text] * len(names), given, rows - rows.mean(2, keepdim=True)
+        yield [text] * len(names), every, rows - rows.mean(2, keepdim=True)
+    added = (given - rows).mean(1, keepdim=True)
+    yield ["plus the same vector in every row, as by steering"] * len(names), every, rows + added
     order = torch.cdist(given[None], rows).argmin(2)
     ordered = rows.gather(1, order[:, :, None].expand_as(rows))
-    yield ["rows in another order"] * len(names), given, ordered
+    yield ["rows in another order"] * len(names), every, ordered
 
 
 def _rank(name: str, claims: Sequence[str]) -> tuple[bool, bool, bool]:

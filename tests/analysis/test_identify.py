@@ -170,12 +170,36 @@ def test_rows_of_another_model_are_no_tensor(network, texts, rows):
     assert one.error > 0.5
 
 
-def test_few_or_equal_rows_are_unverified(network, texts, rows):
+def test_few_texts_and_equal_rows_are_unverified(network, texts, rows):
     first = Texts(texts.ids[:3], texts.at[:3])
     few = found({SITE: rows[SITE][:3]}, first, network)[SITE]
     equal = found({SITE: rows[SITE][:1].expand(32, -1)}, texts, network)[SITE]
-    for one, words in ((few, "3 rows are too few"), (equal, "all compared rows are equal")):
+    start = Texts(texts.ids, torch.zeros_like(texts.at))  # at BOS all texts are the same
+    same = found({SITE: start.rows(network)[SITE] + 1e-6 * rows[SITE]}, start, network)[SITE]
+    for one, words in (
+        (few, "3 different texts up to the position"),
+        (same, "1 different text up to the position"),
+        (equal, "all compared rows are equal"),
+    ):
         assert one.label == UNVERIFIED
+        assert words in one.sentence
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_small_edits_of_half_precision_are_told_from_rounding(network, texts, dtype):
+    """Each is within the error that is expected of the precision, or little above it."""
+    rows = texts.rows(in_dtype(network, DTYPES[dtype]))
+    right, other = rows[SITE], rows["blocks.4.hook_resid_post"]
+    size = found({SITE: right.to(DTYPES[dtype])}, texts, network)[SITE].expected
+    vector = torch.randn(256, generator=torch.Generator().manual_seed(0)).sign() * right.std(0)
+    edits = {
+        "plus the same vector in every row, as by steering": right + 2 * size * vector,
+        "times 1.00" if dtype == "float16" else "times 1.0": (1 + 3 * size) * right,
+        SITE: right + 2 * size * (other - right),
+    }
+    for words, edited in edits.items():
+        one = found({SITE: edited.to(DTYPES[dtype])}, texts, network)[SITE]
+        assert one.label == DIFFERS, words
         assert words in one.sentence
 
 
@@ -219,10 +243,17 @@ def test_faults_are_explained(network, texts, rows):
     at = [*texts.at.tolist()[:-1], 8]
     with pytest.raises(DataError, match="Row 31 has no token"):
         found({SITE: rows[SITE]}, texts, network, positions=at, n_rows=31, seed=2)
-    for options in ({"n_rows": 0}, {"positions": []}):
-        none = Texts(texts.ids[:0], texts.at[:0]) if "positions" in options else texts
-        with pytest.raises(DataError, match="no rows to compare"):
-            found({SITE: rows[SITE][: len(none.at)]}, none, network, **options)
+    with pytest.raises(DataError, match="no rows to compare"):
+        identify({SITE: rows[SITE][:0]}, [], network)
+    for options in ({"n_rows": -1}, {"positions": [1, 2]}, {"positions": 0.5}):
+        with pytest.raises(ConfigError, match=next(iter(options))):
+            found({SITE: rows[SITE]}, texts, network, **options)
+    for values in (rows[SITE][:, 0], rows[SITE] * 1j, np.full((32, 256), None), [["a"] * 256] * 32):
+        with pytest.raises(DataError, match="Give floating-point numbers, shape"):
+            found({SITE: values}, texts, network)
+    for ids in ([[1.5, 2]] * 32, [[None]] * 32, [[[1], [2, 3]]] * 32):
+        with pytest.raises(DataError, match="no list of integers"):
+            identify({SITE: rows[SITE]}, ids, network)
 
 
 def test_tensors_that_the_precision_does_not_distinguish_are_unverified():
