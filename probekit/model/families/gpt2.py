@@ -32,7 +32,7 @@ from probekit.model.config import (
     check_sizes_and_switches,
     is_number,
 )
-from probekit.model.layers.modules import LayerNorm, Linear, attend_heads, project_heads
+from probekit.model.layers.modules import LayerNorm, Linear, attend_heads
 from probekit.model.network import Network, embedding, stream_of
 from probekit.model.passes.context import BlockContext, Context
 from probekit.model.passes.taps import Taps
@@ -281,10 +281,8 @@ class Attention(nn.Module):
         )  # fmt: skip
         # Indexed, not unpacked: torch forbids in-place changes to unpacked views.
         q, k, v = tap("hook_q", qkv[0]), tap("hook_k", qkv[1]), tap("hook_v", qkv[2])
-        k, v = context.extend(k, v)  # [batch key_pos n_heads d_head]
         pdrop = self.pdrop if self.training else 0.0
-        z = tap("hook_z", attend_heads(q, k, v, context, tap, pdrop=pdrop))
-        return project_heads(z, self.c_proj, tap)
+        return attend_heads(q, k, v, self.c_proj, context, tap, pdrop=pdrop)
 
 
 class MLP(nn.Module):

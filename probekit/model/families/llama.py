@@ -174,12 +174,7 @@ class LlamaBlock(shared.PreNormBlock):
 
 
 class Llama(shared.RotaryNetwork):
-    """Llama, Mistral, Qwen2 or Qwen3 with a tap at every site.
-
-    Args:
-        config: sizes and switches.
-        seed: random seed for the initialisation. None leaves the weights on the meta device,
-            without storage, to be filled by `load_state_dict(..., assign=True)`.
+    """Llama, Mistral, Qwen2 or Qwen3 with a tap at every site; arguments as in `RotaryNetwork`.
 
     >>> import torch
     >>> sizes = {"vocab_size": 97, "hidden_size": 24, "intermediate_size": 11}

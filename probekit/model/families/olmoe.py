@@ -193,12 +193,7 @@ class OLMoEBlock(shared.PreNormBlock):
 
 
 class OLMoE(shared.RotaryNetwork):
-    """OLMoE with a tap at every site.
-
-    Args:
-        config: sizes and switches.
-        seed: random seed for the initialisation. None leaves the weights on the meta device,
-            without storage, to be filled by `load_state_dict(..., assign=True)`.
+    """OLMoE with a tap at every site; arguments as in `RotaryNetwork`.
 
     >>> sizes = {"vocab_size": 97, "hidden_size": 24, "intermediate_size": 11, "num_experts": 5}
     >>> heads = {"num_hidden_layers": 2, "num_attention_heads": 6, "num_experts_per_tok": 2}

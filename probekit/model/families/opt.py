@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, cast
 
 import torch
 import torch.nn.functional as F
@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from probekit.errors import ConfigError
 from probekit.model import config as base
-from probekit.model.layers.modules import LayerNorm, Linear, attend_heads, project_heads
+from probekit.model.layers.modules import LayerNorm, Linear, ResidualBlock, attend_heads
 from probekit.model.network import Network, embedding, stream_of
 from probekit.model.passes.context import BlockContext, Context
 from probekit.model.passes.taps import Taps
@@ -203,12 +203,10 @@ class OPTAttention(nn.Module):
         q = tap("hook_q", self.q_proj(x).unflatten(-1, (self.n_heads, -1)))
         k = tap("hook_k", self.k_proj(x).unflatten(-1, (self.n_heads, -1)))
         v = tap("hook_v", self.v_proj(x).unflatten(-1, (self.n_heads, -1)))
-        k, v = context.extend(k, v)  # [batch key_pos n_heads d_head]
-        z = tap("hook_z", attend_heads(q, k, v, context, tap))
-        return project_heads(z, self.out_proj, tap)
+        return attend_heads(q, k, v, self.out_proj, context, tap)
 
 
-class OPTBlock(nn.Module):
+class OPTBlock(ResidualBlock):
     """Transformer block: attention and MLP, each after a layer norm and added to the stream."""
 
     def __init__(self, config: OPTConfig) -> None:
@@ -219,20 +217,14 @@ class OPTBlock(nn.Module):
         self.fc1 = Linear(config.d_model, config.d_mlp)
         self.fc2 = Linear(config.d_mlp, config.d_model)
 
-    def forward(self, resid: Tensor, context: BlockContext, tap: Taps) -> Tensor:
-        """Return the residual stream after this block; arguments as in `OPTAttention`."""
-        resid = tap("hook_resid_pre", resid)
+    def _attn_out(self, resid: Tensor, context: BlockContext, tap: Taps) -> Tensor:
         normed = self.self_attn_layer_norm(resid, tap.within("ln1"))
-        attn_out = self.self_attn(normed, context, tap.within("attn"))
-        resid = context.selected(resid)
-        resid = tap("hook_resid_mid", resid + tap("hook_attn_out", attn_out))
-        return self.after_attention(resid, tap)
+        return cast(Tensor, self.self_attn(normed, context, tap.within("attn")))
 
-    def after_attention(self, resid: Tensor, tap: Taps) -> Tensor:
-        """Return the residual stream after this block, from that after its attention."""
+    def _mlp_out(self, resid: Tensor, tap: Taps) -> Tensor:
         normed, in_mlp = self.final_layer_norm(resid, tap.within("ln2")), tap.within("mlp")
         post = in_mlp("hook_post", self.fc1.activated(normed, RELU, in_mlp))  # [batch pos d_mlp]
-        return tap("hook_resid_post", resid + tap("hook_mlp_out", self.fc2(post)))
+        return cast(Tensor, self.fc2(post))
 
 
 class OPT(Network):
