@@ -18,8 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Any, ClassVar, Self, cast
+from typing import Any, ClassVar, cast
 
 import torch
 import torch.nn.functional as F
@@ -111,11 +110,10 @@ class GemmaConfig(shared.GatedConfig):
         "hidden_act": ("gelu_pytorch_tanh", None),
         "use_bidirectional_attention": (False, None),
     }
+    REPEATS: ClassVar[Mapping[str, str]] = {"sliding_window_size": "sliding_window"}
     OTHER_KEYS: ClassVar[frozenset[str]] = shared.GatedConfig.OTHER_KEYS | {
-        # The last one repeats sliding_window_pattern in files that list layer_types.
         "cache_implementation",
-        "sliding_window_size",
-        "_sliding_window_pattern",
+        "_sliding_window_pattern",  # repeats sliding_window_pattern in files that list layer_types
     }
     COMPUTED: ClassVar[frozenset[str]] = frozenset({"rotary", "rotary_in_windows"})
 
@@ -155,18 +153,6 @@ class GemmaConfig(shared.GatedConfig):
                     "because Gemma rotates all features of a head."
                 )
         base.check_layer_types(self.types_of_layers, (_FULL, _SLIDING), self.num_hidden_layers)
-
-    @classmethod
-    def from_hub(cls, entries: Mapping[str, Any], path: Path | str) -> Self:
-        """Return the config described by the entries of a config.json.
-
-        Raises:
-            CheckpointError: an entry is invalid or unknown, or describes another network.
-        """
-        config = super().from_hub(entries, path)
-        # A second spelling in some files of Gemma 2.
-        base.check_required(entries, {"sliding_window_size": (config.sliding_window, None)}, path)
-        return config
 
     @classmethod
     def computed(cls, entries: Mapping[str, Any]) -> dict[str, Any]:

@@ -29,7 +29,6 @@ from probekit.model.config import (
     ModelConfig,
     WeightNames,
     check_between_0_and_1,
-    check_sizes_and_switches,
     is_number,
 )
 from probekit.model.layers.modules import LayerNorm, Linear, attend_heads
@@ -161,9 +160,8 @@ class GPT2Config(ModelConfig):
     tie_word_embeddings: bool = True  # the unembedding is the token embedding
 
     def __post_init__(self) -> None:
-        check_sizes_and_switches(self)
-        if self.n_embd % self.n_head:
-            raise ConfigError(f"n_head={self.n_head} does not divide n_embd={self.n_embd}.")
+        super().__post_init__()
+        self.check_divides("n_head", "n_embd")
         check_between_0_and_1(self, ("layer_norm_epsilon", "initializer_range"))
         for name in ("embd_pdrop", "attn_pdrop", "resid_pdrop"):
             if not is_number(getattr(self, name)) or not 0 <= getattr(self, name) < 1:

@@ -36,7 +36,6 @@ _FORMULAS = (
     shared.GATED_FORMULAS
     | shared.NORMS_OF_INPUTS
     | {
-        "hook_embed": "embed_tokens[tokens]",
         "blocks.{l}.attn.hook_q": "input_layernorm(resid_pre) W_Q + b_Q",
         "blocks.{l}.attn.hook_k": "input_layernorm(resid_pre) W_K + b_K",
         "blocks.{l}.attn.hook_v": "input_layernorm(resid_pre) W_V + b_V",

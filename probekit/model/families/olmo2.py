@@ -29,7 +29,6 @@ from probekit.model.sites.catalogue import GROUPED, Site, table
 from probekit.products import SILU
 
 _FORMULAS = shared.GATED_FORMULAS | {
-    "hook_embed": "embed_tokens[tokens]",
     "blocks.{l}.attn.hook_q": "resid_pre W_Q + b_Q",
     "blocks.{l}.attn.hook_k": "resid_pre W_K + b_K",
     "blocks.{l}.attn.hook_v": "resid_pre W_V + b_V",

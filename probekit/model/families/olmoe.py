@@ -37,7 +37,6 @@ SITES = table(
     | shared.NORMS_OF_INPUTS
     | _NORMS_OF_HEADS
     | {
-        "hook_embed": "embed_tokens[tokens]",
         "blocks.{l}.attn.hook_q": "input_layernorm(resid_pre) W_Q + b_Q",
         "blocks.{l}.attn.hook_k": "input_layernorm(resid_pre) W_K + b_K",
         "blocks.{l}.attn.hook_v": "input_layernorm(resid_pre) W_V + b_V",

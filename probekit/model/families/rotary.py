@@ -22,7 +22,6 @@ from probekit.model.config import (
     ModelConfig,
     WeightNames,
     check_between_0_and_1,
-    check_sizes_and_switches,
     is_number,
 )
 from probekit.model.layers.modules import LayerNorm, Linear, ResidualBlock, RMSNorm, attend_heads
@@ -217,6 +216,7 @@ FORMULAS = {  # of the sites that most families with rotary positions compute in
     "blocks.{l}.hook_resid_post": "resid_mid + mlp_out",
 }
 GATED_FORMULAS = FORMULAS | {
+    "hook_embed": "embed_tokens[tokens]",
     "ln_final.hook_scale": "sqrt(mean(resid_post of the last block^2) + eps)",
     "ln_final.hook_normalized": "resid_post / scale",
 }
@@ -327,24 +327,9 @@ class RotaryConfig(ModelConfig):
     tie_word_embeddings: bool = False  # the unembedding is the token embedding
 
     def __post_init__(self) -> None:
-        check_sizes_and_switches(self)
-        if self.model_type not in self.KINDS:
-            raise ConfigError(
-                f"model_type is {self.model_type!r}. Allowed: {', '.join(self.KINDS)}."
-            )
+        super().__post_init__()
         if getattr(self, "head_dim", None) is None:  # d_head is d_model / n_heads
             self.check_divides("num_attention_heads", "hidden_size")
-
-    def check_divides(self, part: str, whole: str) -> None:
-        """Raise ConfigError if the size named `whole` is not a multiple of that named `part`.
-
-        Raises:
-            ConfigError: there is a remainder.
-        """
-        if getattr(self, whole) % getattr(self, part):
-            raise ConfigError(
-                f"{part}={getattr(self, part)} does not divide {whole}={getattr(self, whole)}."
-            )
 
     @classmethod
     def computed(cls, entries: Mapping[str, Any]) -> dict[str, Any]:

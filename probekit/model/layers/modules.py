@@ -150,11 +150,11 @@ class ResidualBlock(nn.Module):
 
     @abstractmethod
     def _attn_out(self, resid: Tensor, context: BlockContext, tap: Taps) -> Tensor:
-        """Return what attention adds to the residual stream."""
+        """Return the output of attention, shape [batch pos d_model], or [batch n_at d_model]."""
 
     @abstractmethod
     def _mlp_out(self, resid: Tensor, tap: Taps) -> Tensor:
-        """Return what the MLP adds to the residual stream."""
+        """Return the output of the MLP, from the residual stream after attention."""
 
 
 def attend_heads(
