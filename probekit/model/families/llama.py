@@ -162,14 +162,12 @@ class LlamaBlock(shared.PreNormBlock):
     """Transformer block with grouped attention and a gated MLP."""
 
     def __init__(self, config: LlamaConfig) -> None:
-        super().__init__()
         eps, norms = config.rms_norm_eps, None
         if config.has_norms_of_heads:
             norms = (RMSNorm(config.d_head, eps), RMSNorm(config.d_head, eps))
-        self.input_layernorm = RMSNorm(config.d_model, eps)
-        self.self_attn = shared.GroupedAttention(config, norms, qkv_bias=config.qkv_bias)
-        self.post_attention_layernorm = RMSNorm(config.d_model, eps)
-        self.mlp = GatedMLP(config.d_model, config.d_mlp, SILU, bias=config.mlp_bias)
+        attention = shared.GroupedAttention(config, norms, qkv_bias=config.qkv_bias)
+        mlp = GatedMLP(config.d_model, config.d_mlp, SILU, bias=config.mlp_bias)
+        super().__init__(config, attention, mlp)
 
 
 class Llama(shared.RotaryNetwork):

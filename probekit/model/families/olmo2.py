@@ -97,15 +97,22 @@ class NormOfAllHeads(RMSNorm):
         return (normalized * self.gain.view(x.shape[-2:])).to(self.weight.dtype)
 
 
+def attention(config: shared.GatedConfig) -> shared.GroupedAttention:
+    """Return attention that normalizes queries and keys over all heads together."""
+    q_norm, k_norm = (
+        NormOfAllHeads(n_heads * config.d_head, config.rms_norm_eps)
+        for n_heads in (config.n_heads, config.n_kv_heads)
+    )
+    return shared.GroupedAttention(config, (q_norm, k_norm), qkv_bias=config.attention_bias)
+
+
 class OLMo2Block(ResidualBlock):
     """Transformer block: attention and gated MLP, each before an RMS norm, added to the stream."""
 
     def __init__(self, config: OLMo2Config) -> None:
         super().__init__()
         eps = config.rms_norm_eps
-        q_norm = NormOfAllHeads(config.n_heads * config.d_head, eps)
-        norms = (q_norm, NormOfAllHeads(config.n_kv_heads * config.d_head, eps))
-        self.self_attn = shared.GroupedAttention(config, norms, qkv_bias=config.attention_bias)
+        self.self_attn = attention(config)
         self.post_attention_layernorm = RMSNorm(config.d_model, eps)
         self.mlp = GatedMLP(config.d_model, config.d_mlp, SILU, bias=False)
         self.post_feedforward_layernorm = RMSNorm(config.d_model, eps)

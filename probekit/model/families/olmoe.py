@@ -25,7 +25,7 @@ from probekit.errors import ConfigError
 from probekit.model.config import Component, Kind, WeightNames
 from probekit.model.families import olmo2
 from probekit.model.families import rotary as shared
-from probekit.model.layers.modules import GatedMLP, Linear, RMSNorm
+from probekit.model.layers.modules import GatedMLP, Linear
 from probekit.model.passes.taps import Taps
 from probekit.model.sites.catalogue import Site, table
 from probekit.products import SILU, is_derived
@@ -181,14 +181,7 @@ class OLMoEBlock(shared.PreNormBlock):
     """Transformer block with grouped attention and experts."""
 
     def __init__(self, config: OLMoEConfig) -> None:
-        super().__init__()
-        eps, n_features = config.rms_norm_eps, config.n_heads * config.d_head
-        q_norm = olmo2.NormOfAllHeads(n_features, eps)
-        norms = (q_norm, olmo2.NormOfAllHeads(config.n_kv_heads * config.d_head, eps))
-        self.input_layernorm = RMSNorm(config.d_model, eps)
-        self.self_attn = shared.GroupedAttention(config, norms, qkv_bias=config.attention_bias)
-        self.post_attention_layernorm = RMSNorm(config.d_model, eps)
-        self.mlp = Experts(config)
+        super().__init__(config, olmo2.attention(config), Experts(config))
 
 
 class OLMoE(shared.RotaryNetwork):

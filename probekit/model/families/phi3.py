@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from probekit.errors import ConfigError
 from probekit.model.config import Component, Kind
 from probekit.model.families import rotary as shared
-from probekit.model.layers.modules import Linear, RMSNorm, attend_heads
+from probekit.model.layers.modules import Linear, attend_heads
 from probekit.model.passes.context import BlockContext, Context
 from probekit.model.passes.taps import Taps
 from probekit.model.sites.catalogue import GROUPED, Site, table
@@ -217,11 +217,7 @@ class Phi3Block(shared.PreNormBlock):
     """Transformer block whose attention and MLP compute their inputs with one matrix each."""
 
     def __init__(self, config: Phi3Config) -> None:
-        super().__init__()
-        self.input_layernorm = RMSNorm(config.d_model, config.rms_norm_eps)
-        self.self_attn = Phi3Attention(config)
-        self.post_attention_layernorm = RMSNorm(config.d_model, config.rms_norm_eps)
-        self.mlp = Phi3MLP(config)
+        super().__init__(config, Phi3Attention(config), Phi3MLP(config))
 
 
 class Phi3(shared.RotaryNetwork):

@@ -456,10 +456,12 @@ class GroupedAttention(nn.Module):
 class PreNormBlock(ResidualBlock):
     """Transformer block: attention and MLP, each after an RMS norm, added to the stream."""
 
-    input_layernorm: RMSNorm
-    self_attn: nn.Module
-    post_attention_layernorm: RMSNorm
-    mlp: nn.Module
+    def __init__(self, config: GatedConfig, self_attn: nn.Module, mlp: nn.Module) -> None:
+        super().__init__()
+        self.input_layernorm = RMSNorm(config.d_model, config.rms_norm_eps)
+        self.self_attn = self_attn
+        self.post_attention_layernorm = RMSNorm(config.d_model, config.rms_norm_eps)
+        self.mlp = mlp
 
     def _attn_out(self, resid: Tensor, context: BlockContext, tap: Taps) -> Tensor:
         normed = self.input_layernorm(resid, tap.within("ln1"))
