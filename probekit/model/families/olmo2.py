@@ -97,7 +97,7 @@ class NormOfAllHeads(RMSNorm):
         return (normalized * self.gain.view(x.shape[-2:])).to(self.weight.dtype)
 
 
-def attention(config: shared.GatedConfig) -> shared.GroupedAttention:
+def attention_of(config: shared.GatedConfig) -> shared.GroupedAttention:
     """Return attention that normalizes queries and keys over all heads together."""
     q_norm, k_norm = (
         NormOfAllHeads(n_heads * config.d_head, config.rms_norm_eps)
@@ -112,7 +112,7 @@ class OLMo2Block(ResidualBlock):
     def __init__(self, config: OLMo2Config) -> None:
         super().__init__()
         eps = config.rms_norm_eps
-        self.self_attn = attention(config)
+        self.self_attn = attention_of(config)
         self.post_attention_layernorm = RMSNorm(config.d_model, eps)
         self.mlp = GatedMLP(config.d_model, config.d_mlp, SILU, bias=False)
         self.post_feedforward_layernorm = RMSNorm(config.d_model, eps)

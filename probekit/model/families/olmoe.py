@@ -181,7 +181,7 @@ class OLMoEBlock(shared.PreNormBlock):
     """Transformer block with grouped attention and experts."""
 
     def __init__(self, config: OLMoEConfig) -> None:
-        super().__init__(config, olmo2.attention(config), Experts(config))
+        super().__init__(config, olmo2.attention_of(config), Experts(config))
 
 
 class OLMoE(shared.RotaryNetwork):
