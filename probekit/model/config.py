@@ -166,8 +166,9 @@ class ModelConfig(ABC):
         VOCABULARY: sets of files of the vocabulary, in order of precedence.
         REQUIRED: keys of config.json with the values that the family's code computes. The first of
             each is the hub's default for an absent key.
+        REPEATS: keys of config.json that repeat a field or are absent, each with that field.
         OTHER_KEYS: keys that `computed` reads or that do not change the computation, in addition to
-            the fields, `REQUIRED` and `HARMLESS`.
+            the fields, `REQUIRED`, `REPEATS` and `HARMLESS`.
         COMPUTED: fields that are no keys of config.json, but computed from several keys.
         norm_is_centred: whether the norms subtract the mean (layer norm) or not (RMS norm).
         bos_token_id: id of the beginning-of-text token, if the checkpoint has any.
@@ -190,6 +191,7 @@ class ModelConfig(ABC):
         ("tokenizer.json",),
     )
     REQUIRED: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
+    REPEATS: ClassVar[Mapping[str, str]] = {}
     OTHER_KEYS: ClassVar[frozenset[str]] = frozenset()
     COMPUTED: ClassVar[frozenset[str]] = frozenset()
     norm_is_centred: ClassVar[bool]
@@ -197,6 +199,40 @@ class ModelConfig(ABC):
     # Not used for the forward pass; saved for other programs that read the checkpoint.
     bos_token_id: int | list[int] | None = field(default=None, compare=False, kw_only=True)
     eos_token_id: int | list[int] | None = field(default=None, compare=False, kw_only=True)
+
+    def __post_init__(self) -> None:
+        """Raise ConfigError if a size, a switch or the `model_type` is invalid.
+
+        Sizes are the fields of type `int`, switches those of type `bool`; None is allowed if it is
+        part of the type.
+        """
+        for entry in fields(self):
+            # The type as written in the class. That of special tokens, `int | list[int] | None`, is
+            # not among those below.
+            name, value, type_ = entry.name, getattr(self, entry.name), str(entry.type)
+            if value is None and type_.endswith("| None"):
+                continue
+            if type_.startswith("bool") and not isinstance(value, bool):
+                raise ConfigError(f"{name} must be true or false, not {value!r}.")
+            if type_ in ("int", "int | None"):
+                most = MAX_LAYERS if name == self.WEIGHTS.n_layers else MAX_SIZE
+                if not isinstance(value, int) or isinstance(value, bool) or not 0 < value <= most:
+                    raise ConfigError(
+                        f"{name} must be an integer from 1 to {most:,}, not {value!r}."
+                    )
+            if name == "model_type" and value not in self.KINDS:
+                raise ConfigError(f"model_type is {value!r}. Allowed: {', '.join(self.KINDS)}.")
+
+    def check_divides(self, part: str, whole: str) -> None:
+        """Raise ConfigError if the size named `whole` is not a multiple of that named `part`.
+
+        Raises:
+            ConfigError: there is a remainder.
+        """
+        if getattr(self, whole) % getattr(self, part):
+            raise ConfigError(
+                f"{part}={getattr(self, part)} does not divide {whole}={getattr(self, whole)}."
+            )
 
     @property
     @abstractmethod
@@ -307,13 +343,16 @@ class ModelConfig(ABC):
         check_required(entries, {"model_type": tuple(cls.KINDS), **cls.REQUIRED}, path)
         kind = cls.KINDS[entries.get("model_type", next(iter(cls.KINDS)))]
         names = cls._keys(kind)
-        known = names | kind.reads | cls.REQUIRED.keys() | cls.OTHER_KEYS
+        known = names | kind.reads | cls.REQUIRED.keys() | cls.REPEATS.keys() | cls.OTHER_KEYS
         check_keys(entries, known, path, cls.TITLE)
         given = {**kind.defaults, **{key: entries[key] for key in names if key in entries}}
         try:
-            return cls(**(given | cls.computed(entries)))
+            config = cls(**(given | cls.computed(entries)))
         except ConfigError as error:
             raise CheckpointError(f"{path}: {error}") from error
+        repeated = {key: (getattr(config, name), None) for key, name in cls.REPEATS.items()}
+        check_required(entries, repeated, path)
+        return config
 
     @classmethod
     def computed(cls, entries: Mapping[str, Any]) -> dict[str, Any]:  # noqa: ARG003
@@ -514,29 +553,6 @@ def read_entries(folder: Path) -> dict[str, Any]:
             "model.safetensors or pytorch_model.bin."
         )
     return read_json(path)
-
-
-def check_sizes_and_switches(config: ModelConfig) -> None:
-    """Raise ConfigError if a size is not a possible positive integer, or a switch not a boolean.
-
-    Sizes are the fields of type `int`, switches those of type `bool`; None is allowed if it is part
-    of the type.
-
-    Raises:
-        ConfigError: a size or a switch is invalid.
-    """
-    for entry in fields(config):
-        # The type as written in the class. That of special tokens, `int | list[int] | None`, is not
-        # among those below.
-        name, value, type_ = entry.name, getattr(config, entry.name), str(entry.type)
-        if value is None and type_.endswith("| None"):
-            continue
-        if type_.startswith("bool") and not isinstance(value, bool):
-            raise ConfigError(f"{name} must be true or false, not {value!r}.")
-        if type_ in ("int", "int | None"):
-            most = MAX_LAYERS if name == config.WEIGHTS.n_layers else MAX_SIZE
-            if not isinstance(value, int) or isinstance(value, bool) or not 0 < value <= most:
-                raise ConfigError(f"{name} must be an integer from 1 to {most:,}, not {value!r}.")
 
 
 def check_between_0_and_1(config: ModelConfig, names: Iterable[str]) -> None:

@@ -1,6 +1,7 @@
 """Replies and the rows of their tokens: those of a pass over the text, without such a pass."""
 
 import shutil
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -15,9 +16,12 @@ from probekit.activations.store import ActivationStore
 from probekit.data.positions import RowPlan
 from probekit.errors import StoreError
 from probekit.model.families.gpt2 import GPT2
+from probekit.model.families.table import from_transformers
 from probekit.model.generation import Decoding, StopStrings, continue_texts
 from probekit.model.text.tokenizer import Tokenizer
 from probekit.provenance import seal, unseal
+from tests.model.families.configurations import ONE_PER_NETWORK
+from tests.model.families.configurations import rows as rows_named
 
 TOKENIZER = Tokenizer.from_pretrained("mini")
 TEXTS = ["She said", "The keys to the old cabinet", "The old man in the house said that", "No, he"]
@@ -104,18 +108,35 @@ def plan_of(replies):
     )
 
 
-def test_rows_are_those_of_a_pass_over_the_finished_text(model, made):
-    _, replies = made
+def check_rows(model, replies, sites):
+    """Check the rows of all texts against passes over the finished texts."""
     first = 0
     order = sorted(PROMPTS, key=lambda ids: (-len(ids), ids.tobytes()))
     for text in finished(replies, order):
-        _, cache = model.run_with_cache(torch.from_numpy(text)[None], SITES)
-        for site in SITES:
-            rows = replies.read(site, np.arange(first, first + len(text)))
-            expected = cache[site][0].numpy()
-            errors = np.linalg.norm((rows - expected).reshape(len(text), -1), axis=1)
-            assert (errors <= 1e-5 * np.linalg.norm(expected.reshape(len(text), -1), axis=1)).all()
+        _, cache = model.run_with_cache(torch.from_numpy(text)[None], sites)
+        for site in sites:
+            rows = replies.read(site, np.arange(first, first + len(text))).reshape(len(text), -1)
+            expected = cache[site][0].flatten(1).numpy()
+            errors = np.linalg.norm(rows - expected, axis=1)
+            assert (errors <= 1e-5 * np.linalg.norm(expected, axis=1)).all(), site
         first += len(text)
+
+
+def test_rows_are_those_of_a_pass_over_the_finished_text(model, made):
+    check_rows(model, made[1], SITES)
+
+
+# Prompts and replies are longer than the windows of Phi-3 and of the Gemmas.
+@pytest.mark.parametrize(
+    "row", rows_named((*ONE_PER_NETWORK, "gemma3", "neox in sequence")), ids=lambda row: row.name
+)
+def test_rows_of_every_family_are_those_of_a_pass_over_the_finished_text(row, tmp_path):
+    larger = replace(row, settings=dict(row.settings) | {"vocab_size": TOKENIZER.n_ids})
+    network = from_transformers(larger.reference())
+    sites = [site for site in network.sites if "pos" in network.sites.describe(site).axes]
+    replies = replies_in(tmp_path, network, sites=sites)
+    assert len({reply.ids for prompt in PROMPTS for reply in replies.to(prompt)}) > len(PROMPTS)
+    check_rows(network, replies, sites)
 
 
 def test_replies_are_those_of_generation_without_a_tap(model, made):

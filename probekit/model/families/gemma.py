@@ -18,18 +18,17 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, cast
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from probekit.errors import ConfigError
 from probekit.model import config as base
 from probekit.model.families import rotary as shared
 from probekit.model.layers.cross_entropy import cross_entropy
-from probekit.model.layers.modules import GatedMLP, RMSNorm
+from probekit.model.layers.modules import GatedMLP, ResidualBlock, RMSNorm
 from probekit.model.network import stream_of
 from probekit.model.passes.context import BlockContext, Context
 from probekit.model.passes.taps import Taps
@@ -111,11 +110,10 @@ class GemmaConfig(shared.GatedConfig):
         "hidden_act": ("gelu_pytorch_tanh", None),
         "use_bidirectional_attention": (False, None),
     }
+    REPEATS: ClassVar[Mapping[str, str]] = {"sliding_window_size": "sliding_window"}
     OTHER_KEYS: ClassVar[frozenset[str]] = shared.GatedConfig.OTHER_KEYS | {
-        # The last one repeats sliding_window_pattern in files that list layer_types.
         "cache_implementation",
-        "sliding_window_size",
-        "_sliding_window_pattern",
+        "_sliding_window_pattern",  # repeats sliding_window_pattern in files that list layer_types
     }
     COMPUTED: ClassVar[frozenset[str]] = frozenset({"rotary", "rotary_in_windows"})
 
@@ -155,18 +153,6 @@ class GemmaConfig(shared.GatedConfig):
                     "because Gemma rotates all features of a head."
                 )
         base.check_layer_types(self.types_of_layers, (_FULL, _SLIDING), self.num_hidden_layers)
-
-    @classmethod
-    def from_hub(cls, entries: Mapping[str, Any], path: Path | str) -> Self:
-        """Return the config described by the entries of a config.json.
-
-        Raises:
-            CheckpointError: an entry is invalid or unknown, or describes another network.
-        """
-        config = super().from_hub(entries, path)
-        # A second spelling in some files of Gemma 2.
-        base.check_required(entries, {"sliding_window_size": (config.sliding_window, None)}, path)
-        return config
 
     @classmethod
     def computed(cls, entries: Mapping[str, Any]) -> dict[str, Any]:
@@ -286,7 +272,7 @@ class GemmaNorm(RMSNorm):
         return 1 + self.weight.to(torch.promote_types(self.weight.dtype, torch.float32))
 
 
-class GemmaBlock(nn.Module):
+class GemmaBlock(ResidualBlock):
     """Transformer block: attention and gated MLP, each between two norms, added to the stream."""
 
     def __init__(self, config: GemmaConfig) -> None:
@@ -308,31 +294,19 @@ class GemmaBlock(nn.Module):
         self.mlp = GatedMLP(width, config.d_mlp, GELU_TANH, bias=False)
         self.post_feedforward_layernorm = GemmaNorm(width, eps)
 
-    def forward(self, resid: Tensor, context: BlockContext, tap: Taps) -> Tensor:
-        """Return the residual stream after this block; arguments as in `GroupedAttention`."""
-        resid = tap("hook_resid_pre", resid)
+    def _attn_out(self, resid: Tensor, context: BlockContext, tap: Taps) -> Tensor:
         normed = self.input_layernorm(resid, tap.within("ln1"))
         heads_out = self.self_attn(normed, context, tap.within("attn"))
-        attn_out = self.post_attention_layernorm(heads_out, tap.within("ln1_post"))
-        resid = context.selected(resid)
-        resid = tap("hook_resid_mid", resid + tap("hook_attn_out", attn_out))
-        return self.after_attention(resid, tap)
+        return cast(Tensor, self.post_attention_layernorm(heads_out, tap.within("ln1_post")))
 
-    def after_attention(self, resid: Tensor, tap: Taps) -> Tensor:
-        """Return the residual stream after this block, from that after its attention."""
+    def _mlp_out(self, resid: Tensor, tap: Taps) -> Tensor:
         normed = self.pre_feedforward_layernorm(resid, tap.within("ln2"))
         neurons_out = self.mlp(normed, tap.within("mlp"))
-        mlp_out = self.post_feedforward_layernorm(neurons_out, tap.within("ln2_post"))
-        return tap("hook_resid_post", resid + tap("hook_mlp_out", mlp_out))
+        return cast(Tensor, self.post_feedforward_layernorm(neurons_out, tap.within("ln2_post")))
 
 
 class Gemma(shared.RotaryNetwork):
-    """Gemma 2 or Gemma 3 (text) with a tap at every site.
-
-    Args:
-        config: sizes and switches.
-        seed: random seed for the initialisation. None leaves the weights on the meta device,
-            without storage, to be filled by `load_state_dict(..., assign=True)`.
+    """Gemma 2 or Gemma 3 (text) with a tap at every site; arguments as in `RotaryNetwork`.
 
     >>> sizes = {"vocab_size": 97, "hidden_size": 24, "intermediate_size": 11, "head_dim": 10}
     >>> heads = {"num_hidden_layers": 2, "num_attention_heads": 6, "num_key_value_heads": 2}

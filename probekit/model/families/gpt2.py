@@ -29,10 +29,9 @@ from probekit.model.config import (
     ModelConfig,
     WeightNames,
     check_between_0_and_1,
-    check_sizes_and_switches,
     is_number,
 )
-from probekit.model.layers.modules import LayerNorm, Linear, attend_heads, project_heads
+from probekit.model.layers.modules import LayerNorm, Linear, attend_heads
 from probekit.model.network import Network, embedding, stream_of
 from probekit.model.passes.context import BlockContext, Context
 from probekit.model.passes.taps import Taps
@@ -161,9 +160,8 @@ class GPT2Config(ModelConfig):
     tie_word_embeddings: bool = True  # the unembedding is the token embedding
 
     def __post_init__(self) -> None:
-        check_sizes_and_switches(self)
-        if self.n_embd % self.n_head:
-            raise ConfigError(f"n_head={self.n_head} does not divide n_embd={self.n_embd}.")
+        super().__post_init__()
+        self.check_divides("n_head", "n_embd")
         check_between_0_and_1(self, ("layer_norm_epsilon", "initializer_range"))
         for name in ("embd_pdrop", "attn_pdrop", "resid_pdrop"):
             if not is_number(getattr(self, name)) or not 0 <= getattr(self, name) < 1:
@@ -281,10 +279,8 @@ class Attention(nn.Module):
         )  # fmt: skip
         # Indexed, not unpacked: torch forbids in-place changes to unpacked views.
         q, k, v = tap("hook_q", qkv[0]), tap("hook_k", qkv[1]), tap("hook_v", qkv[2])
-        k, v = context.extend(k, v)  # [batch key_pos n_heads d_head]
         pdrop = self.pdrop if self.training else 0.0
-        z = tap("hook_z", attend_heads(q, k, v, context, tap, pdrop=pdrop))
-        return project_heads(z, self.c_proj, tap)
+        return attend_heads(q, k, v, self.c_proj, context, tap, pdrop=pdrop)
 
 
 class MLP(nn.Module):

@@ -36,7 +36,6 @@ _FORMULAS = (
     shared.GATED_FORMULAS
     | shared.NORMS_OF_INPUTS
     | {
-        "hook_embed": "embed_tokens[tokens]",
         "blocks.{l}.attn.hook_q": "input_layernorm(resid_pre) W_Q + b_Q",
         "blocks.{l}.attn.hook_k": "input_layernorm(resid_pre) W_K + b_K",
         "blocks.{l}.attn.hook_v": "input_layernorm(resid_pre) W_V + b_V",
@@ -163,23 +162,16 @@ class LlamaBlock(shared.PreNormBlock):
     """Transformer block with grouped attention and a gated MLP."""
 
     def __init__(self, config: LlamaConfig) -> None:
-        super().__init__()
         eps, norms = config.rms_norm_eps, None
         if config.has_norms_of_heads:
             norms = (RMSNorm(config.d_head, eps), RMSNorm(config.d_head, eps))
-        self.input_layernorm = RMSNorm(config.d_model, eps)
-        self.self_attn = shared.GroupedAttention(config, norms, qkv_bias=config.qkv_bias)
-        self.post_attention_layernorm = RMSNorm(config.d_model, eps)
-        self.mlp = GatedMLP(config.d_model, config.d_mlp, SILU, bias=config.mlp_bias)
+        attention = shared.GroupedAttention(config, norms, qkv_bias=config.qkv_bias)
+        mlp = GatedMLP(config.d_model, config.d_mlp, SILU, bias=config.mlp_bias)
+        super().__init__(config, attention, mlp)
 
 
 class Llama(shared.RotaryNetwork):
-    """Llama, Mistral, Qwen2 or Qwen3 with a tap at every site.
-
-    Args:
-        config: sizes and switches.
-        seed: random seed for the initialisation. None leaves the weights on the meta device,
-            without storage, to be filled by `load_state_dict(..., assign=True)`.
+    """Llama, Mistral, Qwen2 or Qwen3 with a tap at every site; arguments as in `RotaryNetwork`.
 
     >>> import torch
     >>> sizes = {"vocab_size": 97, "hidden_size": 24, "intermediate_size": 11}

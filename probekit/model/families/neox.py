@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from probekit.errors import ConfigError
 from probekit.model.config import Component, Kind, WeightNames, check_between_0_and_1
 from probekit.model.families import rotary as shared
-from probekit.model.layers.modules import LayerNorm, Linear, attend_heads, project_heads
+from probekit.model.layers.modules import LayerNorm, Linear, ResidualBlock, attend_heads
 from probekit.model.passes.context import BlockContext
 from probekit.model.passes.taps import Taps
 from probekit.model.sites.catalogue import Site, table
@@ -186,13 +186,7 @@ class NeoXAttention(nn.Module):
         self.dense = Linear(d_model, d_model, bias=config.attention_bias)
 
     def forward(self, x: Tensor, context: BlockContext, tap: Taps) -> Tensor:
-        """Return the output of attention, shape [batch pos d_model], or [batch n_at d_model].
-
-        Args:
-            x: normalized residual stream, shape [batch pos d_model].
-            context: visibility, earlier keys and values, and positions of the queries.
-            tap: taps at the sites of this module.
-        """
+        """Return the output of attention; arguments and shape as in `GroupedAttention`."""
         qkv = rearrange(
             self.query_key_value(x),
             "batch pos (n_heads qkv d_head) -> qkv batch pos n_heads d_head",
@@ -202,9 +196,7 @@ class NeoXAttention(nn.Module):
         q, k, v = tap("hook_q", qkv[0]), tap("hook_k", qkv[1]), tap("hook_v", qkv[2])
         q = tap("hook_rot_q", shared.rotate(q, context.angles))
         k = tap("hook_rot_k", shared.rotate(k, context.angles))
-        k, v = context.extend(k, v)  # [batch key_pos n_heads d_head]
-        z = tap("hook_z", attend_heads(q, k, v, context, tap))
-        return project_heads(z, self.dense, tap)
+        return attend_heads(q, k, v, self.dense, context, tap)
 
 
 class NeoXMLP(nn.Module):
@@ -222,7 +214,7 @@ class NeoXMLP(nn.Module):
         return cast(Tensor, self.dense_4h_to_h(tap("hook_post", post)))
 
 
-class NeoXBlock(nn.Module):
+class NeoXBlock(ResidualBlock):
     """Transformer block: attention and MLP, each after a layer norm and added to the stream.
 
     Parallel blocks read the same residual stream twice; in others the MLP reads the stream after
@@ -238,32 +230,26 @@ class NeoXBlock(nn.Module):
         self.mlp = NeoXMLP(config)
 
     def forward(self, resid: Tensor, context: BlockContext, tap: Taps) -> Tensor:
-        """Return the residual stream after this block; arguments as in `NeoXAttention`."""
+        """Return the residual stream after this block; arguments as in `ResidualBlock`."""
+        if not self.is_parallel:
+            return super().forward(resid, context, tap)
         resid = tap("hook_resid_pre", resid)
-        normed = self.input_layernorm(resid, tap.within("ln1"))
-        attn_out = self.attention(normed, context, tap.within("attn"))
+        attn_out = tap("hook_attn_out", self._attn_out(resid, context, tap))
         resid = context.selected(resid)
-        attn_out = tap("hook_attn_out", attn_out)
-        if self.is_parallel:
-            return tap("hook_resid_post", resid + attn_out + self._mlp_out(resid, tap))
-        return self.after_attention(tap("hook_resid_mid", resid + attn_out), tap)
+        out = resid + attn_out + tap("hook_mlp_out", self._mlp_out(resid, tap))
+        return tap("hook_resid_post", out)
 
-    def after_attention(self, resid: Tensor, tap: Taps) -> Tensor:
-        """Return the residual stream after a sequential block, from that after its attention."""
-        return tap("hook_resid_post", resid + self._mlp_out(resid, tap))
+    def _attn_out(self, resid: Tensor, context: BlockContext, tap: Taps) -> Tensor:
+        normed = self.input_layernorm(resid, tap.within("ln1"))
+        return cast(Tensor, self.attention(normed, context, tap.within("attn")))
 
     def _mlp_out(self, resid: Tensor, tap: Taps) -> Tensor:
         normed = self.post_attention_layernorm(resid, tap.within("ln2"))
-        return tap("hook_mlp_out", self.mlp(normed, tap.within("mlp")))
+        return cast(Tensor, self.mlp(normed, tap.within("mlp")))
 
 
 class NeoX(shared.RotaryNetwork):
-    """Pythia or GPT-NeoX with a tap at every site.
-
-    Args:
-        config: sizes and switches.
-        seed: random seed for the initialisation. None leaves the weights on the meta device,
-            without storage, to be filled by `load_state_dict(..., assign=True)`.
+    """Pythia or GPT-NeoX with a tap at every site; arguments as in `RotaryNetwork`.
 
     >>> import torch
     >>> sizes = {"vocab_size": 97, "hidden_size": 24, "intermediate_size": 11}

@@ -15,21 +15,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from typing import ClassVar, cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from probekit.model.config import Component, Kind, WeightNames
 from probekit.model.families import rotary as shared
-from probekit.model.layers.modules import GatedMLP, RMSNorm
+from probekit.model.layers.modules import GatedMLP, ResidualBlock, RMSNorm
 from probekit.model.passes.context import BlockContext
 from probekit.model.passes.taps import Taps
 from probekit.model.sites.catalogue import GROUPED, Site, table
 from probekit.products import SILU
 
 _FORMULAS = shared.GATED_FORMULAS | {
-    "hook_embed": "embed_tokens[tokens]",
     "blocks.{l}.attn.hook_q": "resid_pre W_Q + b_Q",
     "blocks.{l}.attn.hook_k": "resid_pre W_K + b_K",
     "blocks.{l}.attn.hook_v": "resid_pre W_V + b_V",
@@ -98,34 +97,33 @@ class NormOfAllHeads(RMSNorm):
         return (normalized * self.gain.view(x.shape[-2:])).to(self.weight.dtype)
 
 
-class OLMo2Block(nn.Module):
+def attention_of(config: shared.GatedConfig) -> shared.GroupedAttention:
+    """Return attention that normalizes queries and keys over all heads together."""
+    q_norm, k_norm = (
+        NormOfAllHeads(n_heads * config.d_head, config.rms_norm_eps)
+        for n_heads in (config.n_heads, config.n_kv_heads)
+    )
+    return shared.GroupedAttention(config, (q_norm, k_norm), qkv_bias=config.attention_bias)
+
+
+class OLMo2Block(ResidualBlock):
     """Transformer block: attention and gated MLP, each before an RMS norm, added to the stream."""
 
     def __init__(self, config: OLMo2Config) -> None:
         super().__init__()
         eps = config.rms_norm_eps
-        q_norm = NormOfAllHeads(config.n_heads * config.d_head, eps)
-        norms = (q_norm, NormOfAllHeads(config.n_kv_heads * config.d_head, eps))
-        self.self_attn = shared.GroupedAttention(config, norms, qkv_bias=config.attention_bias)
+        self.self_attn = attention_of(config)
         self.post_attention_layernorm = RMSNorm(config.d_model, eps)
         self.mlp = GatedMLP(config.d_model, config.d_mlp, SILU, bias=False)
         self.post_feedforward_layernorm = RMSNorm(config.d_model, eps)
 
-    def forward(self, resid: Tensor, context: BlockContext, tap: Taps) -> Tensor:
-        """Return the residual stream after this block; arguments as in `GroupedAttention`."""
-        resid = tap("hook_resid_pre", resid)
-        x = self._as_weights(resid)
-        heads_out = self.self_attn(x, context, tap.within("attn"))
-        attn_out = self.post_attention_layernorm(heads_out, tap.within("ln1_post"))
-        resid = context.selected(resid)
-        resid = tap("hook_resid_mid", resid + tap("hook_attn_out", attn_out))
-        return self.after_attention(resid, tap)
+    def _attn_out(self, resid: Tensor, context: BlockContext, tap: Taps) -> Tensor:
+        heads_out = self.self_attn(self._as_weights(resid), context, tap.within("attn"))
+        return cast(Tensor, self.post_attention_layernorm(heads_out, tap.within("ln1_post")))
 
-    def after_attention(self, resid: Tensor, tap: Taps) -> Tensor:
-        """Return the residual stream after this block, from that after its attention."""
+    def _mlp_out(self, resid: Tensor, tap: Taps) -> Tensor:
         neurons_out = self.mlp(self._as_weights(resid), tap.within("mlp"))
-        mlp_out = self.post_feedforward_layernorm(neurons_out, tap.within("ln2_post"))
-        return tap("hook_resid_post", resid + tap("hook_mlp_out", mlp_out))
+        return cast(Tensor, self.post_feedforward_layernorm(neurons_out, tap.within("ln2_post")))
 
     def _as_weights(self, resid: Tensor) -> Tensor:
         """Return the stream in the dtype of the weights, since no norm comes before the maps."""
@@ -133,12 +131,7 @@ class OLMo2Block(nn.Module):
 
 
 class OLMo2(shared.RotaryNetwork):
-    """OLMo 2 with a tap at every site.
-
-    Args:
-        config: sizes and switches.
-        seed: random seed for the initialisation. None leaves the weights on the meta device,
-            without storage, to be filled by `load_state_dict(..., assign=True)`.
+    """OLMo 2 with a tap at every site; arguments as in `RotaryNetwork`.
 
     >>> sizes = {"vocab_size": 97, "hidden_size": 24, "intermediate_size": 11}
     >>> heads = {"num_hidden_layers": 2, "num_attention_heads": 6, "num_key_value_heads": 2}

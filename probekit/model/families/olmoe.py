@@ -25,7 +25,7 @@ from probekit.errors import ConfigError
 from probekit.model.config import Component, Kind, WeightNames
 from probekit.model.families import olmo2
 from probekit.model.families import rotary as shared
-from probekit.model.layers.modules import GatedMLP, Linear, RMSNorm
+from probekit.model.layers.modules import GatedMLP, Linear
 from probekit.model.passes.taps import Taps
 from probekit.model.sites.catalogue import Site, table
 from probekit.products import SILU, is_derived
@@ -37,7 +37,6 @@ SITES = table(
     | shared.NORMS_OF_INPUTS
     | _NORMS_OF_HEADS
     | {
-        "hook_embed": "embed_tokens[tokens]",
         "blocks.{l}.attn.hook_q": "input_layernorm(resid_pre) W_Q + b_Q",
         "blocks.{l}.attn.hook_k": "input_layernorm(resid_pre) W_K + b_K",
         "blocks.{l}.attn.hook_v": "input_layernorm(resid_pre) W_V + b_V",
@@ -182,23 +181,11 @@ class OLMoEBlock(shared.PreNormBlock):
     """Transformer block with grouped attention and experts."""
 
     def __init__(self, config: OLMoEConfig) -> None:
-        super().__init__()
-        eps, n_features = config.rms_norm_eps, config.n_heads * config.d_head
-        q_norm = olmo2.NormOfAllHeads(n_features, eps)
-        norms = (q_norm, olmo2.NormOfAllHeads(config.n_kv_heads * config.d_head, eps))
-        self.input_layernorm = RMSNorm(config.d_model, eps)
-        self.self_attn = shared.GroupedAttention(config, norms, qkv_bias=config.attention_bias)
-        self.post_attention_layernorm = RMSNorm(config.d_model, eps)
-        self.mlp = Experts(config)
+        super().__init__(config, olmo2.attention_of(config), Experts(config))
 
 
 class OLMoE(shared.RotaryNetwork):
-    """OLMoE with a tap at every site.
-
-    Args:
-        config: sizes and switches.
-        seed: random seed for the initialisation. None leaves the weights on the meta device,
-            without storage, to be filled by `load_state_dict(..., assign=True)`.
+    """OLMoE with a tap at every site; arguments as in `RotaryNetwork`.
 
     >>> sizes = {"vocab_size": 97, "hidden_size": 24, "intermediate_size": 11, "num_experts": 5}
     >>> heads = {"num_hidden_layers": 2, "num_attention_heads": 6, "num_experts_per_tok": 2}

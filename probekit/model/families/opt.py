@@ -15,46 +15,32 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from probekit.errors import ConfigError
 from probekit.model import config as base
-from probekit.model.layers.modules import LayerNorm, Linear, attend_heads, project_heads
+from probekit.model.families import gpt2
+from probekit.model.layers.modules import LayerNorm, Linear, ResidualBlock, attend_heads
 from probekit.model.network import Network, embedding, stream_of
 from probekit.model.passes.context import BlockContext, Context
 from probekit.model.passes.taps import Taps
 from probekit.model.sites.catalogue import Site, table
 from probekit.products import RELU, to_device
 
+_OF_GPT2 = {site.name: site.formula for site in gpt2.SITES}
 SITES = table(
-    {  # in forward order
+    _OF_GPT2
+    | {
         "hook_embed": "embed_tokens[tokens]",
         "hook_pos_embed": "embed_positions[2 + positions]",
-        "blocks.{l}.hook_resid_pre": "embed + pos_embed, or resid_post of block l-1",
-        "blocks.{l}.ln1.hook_scale": "sqrt(var(resid_pre) + eps)",
-        "blocks.{l}.ln1.hook_normalized": "(resid_pre - mean) / scale",
         "blocks.{l}.attn.hook_q": "self_attn_layer_norm(resid_pre) W_Q + b_Q",
         "blocks.{l}.attn.hook_k": "self_attn_layer_norm(resid_pre) W_K + b_K",
         "blocks.{l}.attn.hook_v": "self_attn_layer_norm(resid_pre) W_V + b_V",
-        "blocks.{l}.attn.hook_attn_scores": "q k / sqrt(d_head), -inf where masked",
-        "blocks.{l}.attn.hook_pattern": "softmax(attn_scores) over key_pos",
-        "blocks.{l}.attn.hook_z": "pattern v",
-        "blocks.{l}.attn.hook_result": "z W_O per head, without b_O",
-        "blocks.{l}.hook_attn_out": "z W_O + b_O",
-        "blocks.{l}.hook_resid_mid": "resid_pre + attn_out",
-        "blocks.{l}.ln2.hook_scale": "sqrt(var(resid_mid) + eps)",
-        "blocks.{l}.ln2.hook_normalized": "(resid_mid - mean) / scale",
         "blocks.{l}.mlp.hook_pre": "final_layer_norm(resid_mid) W_in + b_in",
         "blocks.{l}.mlp.hook_post": "relu(pre)",
-        "blocks.{l}.hook_mlp_out": "post W_out + b_out",
-        "blocks.{l}.hook_resid_post": "resid_mid + mlp_out",
-        "ln_final.hook_scale": "sqrt(var(resid_post of the last block) + eps)",
-        "ln_final.hook_normalized": "(resid_post - mean) / scale",
     }
 )
 
@@ -122,9 +108,11 @@ class OPTConfig(base.ModelConfig):
         "enable_bias": (True,),
         "layer_norm_elementwise_affine": (True,),
     }
-    # Rates of dropout, the initialisation, and a width that `from_hub` compares.
+    # Other widths of the embeddings need maps to and from the residual stream.
+    REPEATS: ClassVar[Mapping[str, str]] = {"word_embed_proj_dim": "hidden_size"}
+    # Rates of dropout, and the initialisation.
     OTHER_KEYS: ClassVar[frozenset[str]] = frozenset(
-        {"dropout", "activation_dropout", "layerdrop", "init_std", "word_embed_proj_dim"}
+        {"dropout", "activation_dropout", "layerdrop", "init_std"}
     )
     site_rows: ClassVar[tuple[Site, ...]] = SITES
     components: ClassVar[tuple[base.Component, ...]] = COMPONENTS
@@ -144,26 +132,8 @@ class OPTConfig(base.ModelConfig):
     eos_token_id: int | list[int] | None = field(default=2, compare=False, kw_only=True)
 
     def __post_init__(self) -> None:
-        base.check_sizes_and_switches(self)
-        if self.model_type not in self.KINDS:
-            raise ConfigError(f"model_type is {self.model_type!r}. Allowed: opt.")
-        if self.hidden_size % self.num_attention_heads:
-            raise ConfigError(
-                f"num_attention_heads={self.num_attention_heads} does not divide "
-                f"hidden_size={self.hidden_size}."
-            )
-
-    @classmethod
-    def from_hub(cls, entries: Mapping[str, Any], path: Path | str) -> Self:
-        """Return the config described by the entries of a config.json.
-
-        Raises:
-            CheckpointError: an entry is invalid or unknown, or describes another network.
-        """
-        config = super().from_hub(entries, path)
-        # Other widths of the embeddings need maps to and from the residual stream.
-        base.check_required(entries, {"word_embed_proj_dim": (config.hidden_size, None)}, path)
-        return config
+        super().__post_init__()
+        self.check_divides("num_attention_heads", "hidden_size")
 
     @property
     def axis_sizes(self) -> dict[str, int]:
@@ -193,22 +163,14 @@ class OPTAttention(nn.Module):
         self.out_proj = Linear(d_model, d_model)
 
     def forward(self, x: Tensor, context: BlockContext, tap: Taps) -> Tensor:
-        """Return the output of attention, shape [batch pos d_model], or [batch n_at d_model].
-
-        Args:
-            x: normalized residual stream, shape [batch pos d_model].
-            context: visibility, earlier keys and values, and positions of the queries.
-            tap: taps at the sites of this module.
-        """
+        """Return the output of attention; arguments and shape as in `Attention` of gpt2.py."""
         q = tap("hook_q", self.q_proj(x).unflatten(-1, (self.n_heads, -1)))
         k = tap("hook_k", self.k_proj(x).unflatten(-1, (self.n_heads, -1)))
         v = tap("hook_v", self.v_proj(x).unflatten(-1, (self.n_heads, -1)))
-        k, v = context.extend(k, v)  # [batch key_pos n_heads d_head]
-        z = tap("hook_z", attend_heads(q, k, v, context, tap))
-        return project_heads(z, self.out_proj, tap)
+        return attend_heads(q, k, v, self.out_proj, context, tap)
 
 
-class OPTBlock(nn.Module):
+class OPTBlock(ResidualBlock):
     """Transformer block: attention and MLP, each after a layer norm and added to the stream."""
 
     def __init__(self, config: OPTConfig) -> None:
@@ -219,29 +181,18 @@ class OPTBlock(nn.Module):
         self.fc1 = Linear(config.d_model, config.d_mlp)
         self.fc2 = Linear(config.d_mlp, config.d_model)
 
-    def forward(self, resid: Tensor, context: BlockContext, tap: Taps) -> Tensor:
-        """Return the residual stream after this block; arguments as in `OPTAttention`."""
-        resid = tap("hook_resid_pre", resid)
+    def _attn_out(self, resid: Tensor, context: BlockContext, tap: Taps) -> Tensor:
         normed = self.self_attn_layer_norm(resid, tap.within("ln1"))
-        attn_out = self.self_attn(normed, context, tap.within("attn"))
-        resid = context.selected(resid)
-        resid = tap("hook_resid_mid", resid + tap("hook_attn_out", attn_out))
-        return self.after_attention(resid, tap)
+        return cast(Tensor, self.self_attn(normed, context, tap.within("attn")))
 
-    def after_attention(self, resid: Tensor, tap: Taps) -> Tensor:
-        """Return the residual stream after this block, from that after its attention."""
+    def _mlp_out(self, resid: Tensor, tap: Taps) -> Tensor:
         normed, in_mlp = self.final_layer_norm(resid, tap.within("ln2")), tap.within("mlp")
         post = in_mlp("hook_post", self.fc1.activated(normed, RELU, in_mlp))  # [batch pos d_mlp]
-        return tap("hook_resid_post", resid + tap("hook_mlp_out", self.fc2(post)))
+        return cast(Tensor, self.fc2(post))
 
 
 class OPT(Network):
-    """OPT with a tap at every site.
-
-    Args:
-        config: sizes and switches.
-        seed: random seed for the initialisation. None leaves the weights on the meta device,
-            without storage, to be filled by `load_state_dict(..., assign=True)`.
+    """OPT with a tap at every site; arguments as in `GPT2`.
 
     >>> sizes = {"vocab_size": 97, "hidden_size": 24, "ffn_dim": 11}
     >>> model = OPT(OPTConfig(**sizes, num_hidden_layers=2, num_attention_heads=6))

@@ -21,13 +21,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, cast
 
-import torch
 from torch import Tensor, nn
 
 from probekit.errors import ConfigError
-from probekit.model.config import Component, Kind, is_number
+from probekit.model.config import Component, Kind
 from probekit.model.families import rotary as shared
-from probekit.model.layers.modules import Linear, RMSNorm, attend_heads, project_heads
+from probekit.model.layers.modules import Linear, attend_heads
 from probekit.model.passes.context import BlockContext, Context
 from probekit.model.passes.taps import Taps
 from probekit.model.sites.catalogue import GROUPED, Site, table
@@ -37,7 +36,6 @@ SITES = table(
     shared.GATED_FORMULAS
     | shared.NORMS_OF_INPUTS
     | {
-        "hook_embed": "embed_tokens[tokens]",
         "blocks.{l}.attn.hook_q": "input_layernorm(resid_pre) W_Q",
         "blocks.{l}.attn.hook_k": "input_layernorm(resid_pre) W_K",
         "blocks.{l}.attn.hook_v": "input_layernorm(resid_pre) W_V",
@@ -66,8 +64,17 @@ COMPONENTS = (  # in forward order
     Component("unembedding", "lm_head", ("d_vocab", "d_model"), tied="tie_word_embeddings"),
 )
 
-_FACTORS = ("short_factor", "long_factor")
 _PADDING = 32000  # the hub's default id of the padding token
+
+
+@dataclass(frozen=True)
+class Phi3Positions(shared.RotaryPositions):
+    """Rotary positions of a Phi-3, `default` or `longrope`."""
+
+    KINDS: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "default": (),
+        "longrope": ("short_factor", "long_factor"),
+    }
 
 
 @dataclass(frozen=True)
@@ -77,7 +84,8 @@ class Phi3Config(shared.GatedConfig):
     >>> Phi3Config(num_attention_heads=24, num_key_value_heads=8).axis_sizes["d_qkv"]
     5120
     >>> factors = {"short_factor": (1.0,) * 48, "long_factor": (2.0,) * 48}
-    >>> Phi3Config(max_position_embeddings=131072, **factors).n_ctx
+    >>> rotary = Phi3Positions(rope_type="longrope", **factors)
+    >>> Phi3Config(max_position_embeddings=131072, rotary=rotary).n_ctx
     4096
 
     Raises:
@@ -90,7 +98,6 @@ class Phi3Config(shared.GatedConfig):
     OTHER_KEYS: ClassVar[frozenset[str]] = shared.GatedConfig.OTHER_KEYS | frozenset(
         ("partial_rotary_factor", "resid_pdrop", "embd_pdrop")
     )
-    COMPUTED: ClassVar[frozenset[str]] = frozenset({"rotary", "short_factor", "long_factor"})
     site_rows: ClassVar[tuple[Site, ...]] = SITES
     components: ClassVar[tuple[Component, ...]] = COMPONENTS
 
@@ -99,11 +106,10 @@ class Phi3Config(shared.GatedConfig):
     hidden_size: int = 3072
     intermediate_size: int = 8192
     max_position_embeddings: int = 4096
+    rotary: Phi3Positions = field(default_factory=Phi3Positions)
     rms_norm_eps: float = 1e-5
     sliding_window: int | None = None  # number of tokens that each block attends to
-    short_factor: tuple[float, ...] | None = None  # of the wavelengths of each pair
     original_max_position_embeddings: int = 4096  # length of texts in the first training
-    long_factor: tuple[float, ...] | None = None  # for longer texts, which are refused
     bos_token_id: int | list[int] | None = field(default=1, compare=False, kw_only=True)
     eos_token_id: int | list[int] | None = field(default=32000, compare=False, kw_only=True)
 
@@ -111,17 +117,12 @@ class Phi3Config(shared.GatedConfig):
         super().__post_init__()
         if self.attention_bias:
             raise ConfigError("attention_bias must be false: Phi-3 has no biases.")
-        if self.rotary.rope_type != "default":
-            raise ConfigError(
-                f"rope_type is {self.rotary.rope_type!r}. Allowed: default, longrope."
-            )
         if self.rotary.partial_rotary_factor > 1:
             raise ConfigError("partial_rotary_factor must be at most 1.")
         n_pairs = int(self.d_head * self.rotary.partial_rotary_factor) // 2
-        given = [one for one in (self.short_factor, self.long_factor) if one is not None]
-        numbers = [number for one in given for number in one if is_number(number) and number > 0]
-        is_complete = [len(one) for one in given] == [n_pairs, n_pairs]
-        if given and not (is_complete and len(numbers) == 2 * n_pairs):
+        factors = (self.rotary.short_factor, self.rotary.long_factor)
+        are_lists = all(isinstance(one, tuple) and len(one) == n_pairs for one in factors)
+        if self.rotary.rope_type == "longrope" and not are_lists:
             raise ConfigError(
                 f"short_factor and long_factor of longrope must be lists of {n_pairs} positive "
                 "numbers, one for each rotated pair of features."
@@ -129,30 +130,18 @@ class Phi3Config(shared.GatedConfig):
 
     @classmethod
     def computed(cls, entries: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the rotary positions and, for longrope, the factors of the wavelengths."""
-        scaling = entries.get("rope_parameters") or entries.get("rope_scaling") or {}
-        kind = None
-        if isinstance(scaling, Mapping):
-            kind = scaling.get("rope_type", scaling.get("type"))
-        if kind not in ("longrope", "su"):  # the second is its name in old files
-            return super().computed(entries)
-        # The length of texts in the first training is read outside this section, as by the hub.
-        long = (*_FACTORS, "type", "original_max_position_embeddings")
-        others = {key: value for key, value in scaling.items() if key not in long}
-        plain = {**entries, "rope_parameters": others | {"rope_type": "default"}}
-        found: dict[str, Any] = {"rotary": shared.RotaryPositions.from_hub(plain)}
-        for key in _FACTORS:
-            # An empty tuple, in place of anything but a list, is refused when the config is made.
-            found[key] = tuple(scaling[key]) if isinstance(scaling.get(key), list) else ()
-        return found
-
-    def to_json(self) -> dict[str, Any]:
-        """Return sizes and switches under the keys of config.json, without special tokens."""
-        entries = super().to_json()
-        if self.short_factor is not None:
-            lists = {key: list(getattr(self, key)) for key in _FACTORS}
-            entries["rope_parameters"] |= {"rope_type": "longrope"} | lists
-        return entries
+        """Return the rotary positions."""
+        section = entries.get("rope_parameters") or entries.get("rope_scaling")
+        if isinstance(section, Mapping):
+            # In old files longrope is `su`. Lengths are read outside this section, as by the hub.
+            section = {
+                key: "longrope" if value == "su" else value
+                for key, value in section.items()
+                if key != "original_max_position_embeddings"
+            }
+            for key in section.keys() & Phi3Positions.KINDS["longrope"]:
+                section[key] = tuple(section[key]) if isinstance(section[key], list) else ()
+        return {"rotary": Phi3Positions.from_hub({**entries, "rope_parameters": section})}
 
     def to_hub(self) -> dict[str, Any]:
         """Return the contents of config.json, with special tokens."""
@@ -165,7 +154,7 @@ class Phi3Config(shared.GatedConfig):
         """Factor of the rotated features of queries and keys; 1 without longrope."""
         n_first = self.original_max_position_embeddings
         longer = self.max_position_embeddings / n_first
-        if self.short_factor is None or longer <= 1:
+        if self.rotary.rope_type != "longrope" or longer <= 1:
             return 1.0
         return math.sqrt(1 + math.log(longer) / math.log(n_first))
 
@@ -179,7 +168,7 @@ class Phi3Config(shared.GatedConfig):
         """Size of each axis that does not depend on the input; n_ctx is that of short texts."""
         sizes = super().axis_sizes
         sizes["d_qkv"] = (sizes["n_heads"] + 2 * sizes["n_kv_heads"]) * sizes["d_head"]
-        if self.short_factor is not None:
+        if self.rotary.rope_type == "longrope":
             sizes["n_ctx"] = min(sizes["n_ctx"], self.original_max_position_embeddings)
         return sizes
 
@@ -194,13 +183,7 @@ class Phi3Attention(nn.Module):
         self.o_proj = Linear(config.n_heads * config.d_head, config.d_model, bias=False)
 
     def forward(self, x: Tensor, context: BlockContext, tap: Taps) -> Tensor:
-        """Return the output of attention, shape [batch pos d_model], or [batch n_at d_model].
-
-        Args:
-            x: normalized residual stream, shape [batch pos d_model].
-            context: visibility, earlier keys and values, and positions of the queries.
-            tap: taps at the sites of this module.
-        """
+        """Return the output of attention; arguments and shape as in `GroupedAttention`."""
         n_rows = self.n_heads + 2 * self.n_kv_heads
         qkv = self.qkv_proj(x).unflatten(-1, (n_rows, -1))  # the heads of q, then of k, then of v
         first_value = self.n_heads + self.n_kv_heads
@@ -209,9 +192,7 @@ class Phi3Attention(nn.Module):
         v = tap("hook_v", qkv[:, :, first_value:])
         q = tap("hook_rot_q", shared.rotate(q, context.angles))
         k = tap("hook_rot_k", shared.rotate(k, context.angles))
-        k, v = context.extend(k, v)  # [batch key_pos n_kv_heads d_head]
-        z = tap("hook_z", attend_heads(q, k, v, context, tap))
-        return project_heads(z, self.o_proj, tap)
+        return attend_heads(q, k, v, self.o_proj, context, tap)
 
 
 class Phi3MLP(nn.Module):
@@ -236,21 +217,13 @@ class Phi3Block(shared.PreNormBlock):
     """Transformer block whose attention and MLP compute their inputs with one matrix each."""
 
     def __init__(self, config: Phi3Config) -> None:
-        super().__init__()
-        self.input_layernorm = RMSNorm(config.d_model, config.rms_norm_eps)
-        self.self_attn = Phi3Attention(config)
-        self.post_attention_layernorm = RMSNorm(config.d_model, config.rms_norm_eps)
-        self.mlp = Phi3MLP(config)
+        super().__init__(config, Phi3Attention(config), Phi3MLP(config))
 
 
 class Phi3(shared.RotaryNetwork):
-    """Phi-3 with a tap at every site.
+    """Phi-3 with a tap at every site; arguments as in `RotaryNetwork`.
 
-    Args:
-        config: sizes and switches.
-        seed: random seed for the initialisation. None leaves the weights on the meta device,
-            without storage, to be filled by `load_state_dict(..., assign=True)`.
-
+    >>> import torch
     >>> sizes = {"vocab_size": 97, "hidden_size": 24, "intermediate_size": 11}
     >>> heads = {"num_hidden_layers": 2, "num_attention_heads": 6, "num_key_value_heads": 2}
     >>> model = Phi3(Phi3Config(**sizes, **heads))
@@ -263,16 +236,6 @@ class Phi3(shared.RotaryNetwork):
     VERSION = 1
     BLOCK = Phi3Block
     config: Phi3Config
-
-    def __init__(self, config: Phi3Config, seed: int | None = 0) -> None:
-        super().__init__(config, seed)
-        if config.short_factor is not None:
-            stretch = torch.tensor(config.short_factor, dtype=torch.float32)
-            rotary = config.rotary
-            n_rotated = 2 * len(stretch)
-            exponent = torch.arange(0, n_rotated, 2, dtype=torch.float32) / n_rotated
-            frequency = 1.0 / (stretch * rotary.rope_theta**exponent)
-            self.frequencies = dict.fromkeys(self.frequencies, frequency)
 
     def block_inputs(self, context: Context) -> list[tuple[Any, ...]]:
         """Return visibility and angles for each block, cosine and sine times attention_factor."""

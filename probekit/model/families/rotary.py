@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, Self, cast
 
 import torch
 import torch.nn.functional as F
@@ -22,10 +22,9 @@ from probekit.model.config import (
     ModelConfig,
     WeightNames,
     check_between_0_and_1,
-    check_sizes_and_switches,
     is_number,
 )
-from probekit.model.layers.modules import LayerNorm, Linear, RMSNorm, attend_heads, project_heads
+from probekit.model.layers.modules import LayerNorm, Linear, ResidualBlock, RMSNorm, attend_heads
 from probekit.model.network import Network, embedding, stream_of
 from probekit.model.passes.context import BlockContext, Context
 from probekit.model.passes.taps import Taps
@@ -33,13 +32,7 @@ from probekit.products import to_device
 
 # Keys of `rope_parameters` that every kind of scaling reads.
 _SHARED = ("rope_theta", "partial_rotary_factor", "rope_type")
-# Keys that each kind of scaling reads; it needs all of them.
 _LLAMA3 = "factor low_freq_factor high_freq_factor original_max_position_embeddings"
-_KINDS: Mapping[str, tuple[str, ...]] = {
-    "default": (),
-    "linear": ("factor",),
-    "llama3": tuple(_LLAMA3.split()),
-}
 
 
 @dataclass(frozen=True)
@@ -47,20 +40,30 @@ class RotaryPositions:
     """Base and scaling of rotary positions; the names are those of `rope_parameters` on the hub.
 
     Attributes:
+        KINDS: keys that each type of scaling reads; it needs all of them.
         rope_theta: base of the wavelengths.
-        rope_type: `default`, `linear` (positions are divided by `factor`), or `llama3` (only long
-            wavelengths are multiplied by `factor`, with a smooth transition).
+        rope_type: `default`, `linear` (positions are divided by `factor`), `llama3` (only long
+            wavelengths are multiplied by `factor`, with a smooth transition), or, in Phi-3,
+            `longrope`.
         partial_rotary_factor: share of the features of a head that is rotated.
         factor: how much longer the texts are than those of the first training.
         low_freq_factor: pairs with at most this number of turns over a text of the first training
             have their wavelength multiplied by `factor`.
         high_freq_factor: pairs with at least this number of turns keep their wavelength.
         original_max_position_embeddings: number of tokens of a text in the first training.
+        short_factor: number that multiplies the wavelength of each pair, for `longrope`.
+        long_factor: the same for texts longer than those of the first training, which are refused.
 
     Raises:
         ConfigError: the type is unknown, a number is missing or not positive, or `low_freq_factor`
             is not below `high_freq_factor`.
     """
+
+    KINDS: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "default": (),
+        "linear": ("factor",),
+        "llama3": tuple(_LLAMA3.split()),
+    }
 
     rope_theta: float = 10000.0
     rope_type: str = "default"
@@ -69,33 +72,37 @@ class RotaryPositions:
     low_freq_factor: float | None = None
     high_freq_factor: float | None = None
     original_max_position_embeddings: int | None = None
+    short_factor: tuple[float, ...] = ()
+    long_factor: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.rope_type not in tuple(_KINDS):  # it may be of any type
+        if self.rope_type not in tuple(self.KINDS):  # it may be of any type
             raise ConfigError(
-                f"rope_type is {self.rope_type!r}. {nearest(str(self.rope_type), _KINDS)} probekit "
-                f"computes no other scaling of rotary positions. {OTHER_MODELS}"
+                f"rope_type is {self.rope_type!r}. {nearest(str(self.rope_type), self.KINDS)} "
+                f"probekit computes no other scaling of rotary positions. {OTHER_MODELS}"
             )
-        for name in ("rope_theta", "partial_rotary_factor", *_KINDS[self.rope_type]):
+        for name in ("rope_theta", "partial_rotary_factor", *self.KINDS[self.rope_type]):
             value = getattr(self, name)
-            if not is_number(value) or not value > 0:
-                raise ConfigError(
-                    f"{name} of the rotary positions ({self.rope_type}) must be a positive number, "
-                    f"not {value!r}."
-                )
+            for number in value if isinstance(value, tuple) else (value,):
+                if not is_number(number) or not number > 0:
+                    raise ConfigError(
+                        f"{name} of the rotary positions ({self.rope_type}) must be a positive "
+                        f"number, not {number!r}."
+                    )
         low, high = self.low_freq_factor, self.high_freq_factor
         if self.rope_type == "llama3" and not cast(float, low) < cast(float, high):
             raise ConfigError(f"low_freq_factor={low} must be below high_freq_factor={high}.")
 
     def to_json(self) -> dict[str, Any]:
         """Return the entries of `rope_parameters`, without those that the type does not read."""
-        read = (*_SHARED, *_KINDS[self.rope_type])
-        return {key: value for key, value in asdict(self).items() if key in read}
+        read = (*_SHARED, *self.KINDS[self.rope_type])
+        values = {key: value for key, value in asdict(self).items() if key in read}
+        return {key: list(one) if isinstance(one, tuple) else one for key, one in values.items()}
 
     @classmethod
     def from_hub(
         cls, entries: Mapping[str, Any], theta: float = 10000.0, share: float = 1.0
-    ) -> RotaryPositions:
+    ) -> Self:
         """Return the rotary positions that the entries of a config.json describe.
 
         Releases of transformers before 5 write `rope_theta` and `rope_scaling`, later ones
@@ -120,9 +127,9 @@ class RotaryPositions:
         # Old files have the key `type`, some of them both keys.
         old_kind, new_kind = given.pop("type", "default"), given.pop("rope_type", "default")
         kind = old_kind if new_kind == "default" else new_kind
-        if not isinstance(kind, str) or kind not in _KINDS:
+        if not isinstance(kind, str) or kind not in cls.KINDS:
             return cls(rope_type=kind)  # raises
-        known = (*_SHARED, *_KINDS[kind])
+        known = (*_SHARED, *cls.KINDS[kind])
         if unknown := [key for key in given if key not in known]:
             raise ConfigError(
                 f"Unknown key {unknown[0]!r} of the rotary positions ({kind}). "
@@ -145,7 +152,12 @@ def frequencies(rotary: RotaryPositions, d_head: int) -> Tensor:
     n_rotated = int(d_head * rotary.partial_rotary_factor)
     # Pair i turns by rope_theta ** -(2 i / n_rotated).
     exponent = torch.arange(0, n_rotated, 2, dtype=torch.float32, device="cpu") / n_rotated
-    plain = 1.0 / rotary.rope_theta**exponent
+    wavelength = rotary.rope_theta**exponent
+    if rotary.rope_type == "longrope":
+        wavelength = (
+            torch.tensor(rotary.short_factor, dtype=torch.float32, device="cpu") * wavelength
+        )
+    plain = 1.0 / wavelength
     if rotary.rope_type == "linear":
         assert rotary.factor is not None
         return plain / rotary.factor  # the same angles as with positions / factor
@@ -158,7 +170,7 @@ def _of_llama3(plain: Tensor, rotary: RotaryPositions) -> Tensor:
     Source: the code published with Llama 3.1 (models/llama3/reference_impl/model.py).
     """
     # In the order of `_LLAMA3`.
-    factor, low, high, trained = (cast(float, getattr(rotary, key)) for key in _KINDS["llama3"])
+    factor, low, high, trained = (cast(float, getattr(rotary, key)) for key in _LLAMA3.split())
     wavelength = 2 * math.pi / plain  # in tokens
     turns = trained / wavelength  # of each pair over a text of the first training
     unchanged = ((turns - low) / (high - low)).clamp(0, 1)  # weight of `plain`; 0 is stretched
@@ -204,6 +216,7 @@ FORMULAS = {  # of the sites that most families with rotary positions compute in
     "blocks.{l}.hook_resid_post": "resid_mid + mlp_out",
 }
 GATED_FORMULAS = FORMULAS | {
+    "hook_embed": "embed_tokens[tokens]",
     "ln_final.hook_scale": "sqrt(mean(resid_post of the last block^2) + eps)",
     "ln_final.hook_normalized": "resid_post / scale",
 }
@@ -314,24 +327,9 @@ class RotaryConfig(ModelConfig):
     tie_word_embeddings: bool = False  # the unembedding is the token embedding
 
     def __post_init__(self) -> None:
-        check_sizes_and_switches(self)
-        if self.model_type not in self.KINDS:
-            raise ConfigError(
-                f"model_type is {self.model_type!r}. Allowed: {', '.join(self.KINDS)}."
-            )
+        super().__post_init__()
         if getattr(self, "head_dim", None) is None:  # d_head is d_model / n_heads
             self.check_divides("num_attention_heads", "hidden_size")
-
-    def check_divides(self, part: str, whole: str) -> None:
-        """Raise ConfigError if the size named `whole` is not a multiple of that named `part`.
-
-        Raises:
-            ConfigError: there is a remainder.
-        """
-        if getattr(self, whole) % getattr(self, part):
-            raise ConfigError(
-                f"{part}={getattr(self, part)} does not divide {whole}={getattr(self, whole)}."
-            )
 
     @classmethod
     def computed(cls, entries: Mapping[str, Any]) -> dict[str, Any]:
@@ -450,33 +448,28 @@ class GroupedAttention(nn.Module):
             q, k = self.q_norm(q, tap.within("q_norm")), self.k_norm(k, tap.within("k_norm"))
         q = tap("hook_rot_q", rotate(q, context.angles))
         k = tap("hook_rot_k", rotate(k, context.angles))
-        k, v = context.extend(k, v)  # [batch key_pos n_kv_heads d_head]
-        z = attend_heads(q, k, v, context, tap, divisor=self.divisor, softcap=self.softcap)
-        return project_heads(tap("hook_z", z), self.o_proj, tap)
+        return attend_heads(
+            q, k, v, self.o_proj, context, tap, divisor=self.divisor, softcap=self.softcap
+        )
 
 
-class PreNormBlock(nn.Module):
+class PreNormBlock(ResidualBlock):
     """Transformer block: attention and MLP, each after an RMS norm, added to the stream."""
 
-    input_layernorm: RMSNorm
-    self_attn: nn.Module
-    post_attention_layernorm: RMSNorm
-    mlp: nn.Module
+    def __init__(self, config: GatedConfig, self_attn: nn.Module, mlp: nn.Module) -> None:
+        super().__init__()
+        self.input_layernorm = RMSNorm(config.d_model, config.rms_norm_eps)
+        self.self_attn = self_attn
+        self.post_attention_layernorm = RMSNorm(config.d_model, config.rms_norm_eps)
+        self.mlp = mlp
 
-    def forward(self, resid: Tensor, context: BlockContext, tap: Taps) -> Tensor:
-        """Return the residual stream after this block; arguments as in `GroupedAttention`."""
-        resid = tap("hook_resid_pre", resid)
+    def _attn_out(self, resid: Tensor, context: BlockContext, tap: Taps) -> Tensor:
         normed = self.input_layernorm(resid, tap.within("ln1"))
-        attn_out = self.self_attn(normed, context, tap.within("attn"))
-        resid = context.selected(resid)
-        resid = tap("hook_resid_mid", resid + tap("hook_attn_out", attn_out))
-        return self.after_attention(resid, tap)
+        return cast(Tensor, self.self_attn(normed, context, tap.within("attn")))
 
-    def after_attention(self, resid: Tensor, tap: Taps) -> Tensor:
-        """Return the residual stream after this block, from that after its attention."""
+    def _mlp_out(self, resid: Tensor, tap: Taps) -> Tensor:
         normed = self.post_attention_layernorm(resid, tap.within("ln2"))
-        mlp_out = self.mlp(normed, tap.within("mlp"))
-        return tap("hook_resid_post", resid + tap("hook_mlp_out", mlp_out))
+        return cast(Tensor, self.mlp(normed, tap.within("mlp")))
 
 
 class RotaryNetwork(Network):

@@ -1,8 +1,9 @@
-"""What the blocks of several families share: linear maps, norms, the gated MLP, and attention."""
+"""What the blocks of several families share: linear maps, norms, the gated MLP, attention."""
 
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from typing import cast
 
 import torch
@@ -122,10 +123,45 @@ class GatedMLP(nn.Module):
         return cast(Tensor, self.down_proj(tap("hook_post", gate * pre_linear)))
 
 
+class ResidualBlock(nn.Module):
+    """Transformer block: the outputs of attention and of the MLP are added to the residual stream.
+
+    A family defines its modules, `_attn_out` and `_mlp_out`.
+    """
+
+    def forward(self, resid: Tensor, context: BlockContext, tap: Taps) -> Tensor:
+        """Return the residual stream after this block, shape [batch pos d_model].
+
+        With `context.at` the axis n_at is in place of pos.
+
+        Args:
+            resid: residual stream before this block, shape [batch pos d_model].
+            context: visibility, earlier keys and values, and positions of the queries.
+            tap: taps at the sites of this block.
+        """
+        resid = tap("hook_resid_pre", resid)
+        attn_out = tap("hook_attn_out", self._attn_out(resid, context, tap))
+        resid = tap("hook_resid_mid", context.selected(resid) + attn_out)
+        return self.after_attention(resid, tap)
+
+    def after_attention(self, resid: Tensor, tap: Taps) -> Tensor:
+        """Return the residual stream after this block, from that after its attention."""
+        return tap("hook_resid_post", resid + tap("hook_mlp_out", self._mlp_out(resid, tap)))
+
+    @abstractmethod
+    def _attn_out(self, resid: Tensor, context: BlockContext, tap: Taps) -> Tensor:
+        """Return the output of attention, shape [batch pos d_model], or [batch n_at d_model]."""
+
+    @abstractmethod
+    def _mlp_out(self, resid: Tensor, tap: Taps) -> Tensor:
+        """Return the output of the MLP, from the residual stream after attention."""
+
+
 def attend_heads(
     q: Tensor,
     k: Tensor,
     v: Tensor,
+    output: nn.Linear,
     context: BlockContext,
     tap: Taps,
     *,
@@ -133,7 +169,7 @@ def attend_heads(
     divisor: float | None = None,
     softcap: float | None = None,
 ) -> Tensor:
-    """Return the weighted sums of the values, shape [batch pos n_heads d_head].
+    """Return the output of attention, shape [batch pos d_model].
 
     With `context.at` the axis n_at is in place of pos.
 
@@ -142,14 +178,25 @@ def attend_heads(
 
     Args:
         q: queries, shape [batch pos n_heads d_head].
-        k: keys, shape [batch key_pos n_kv_heads d_head].
-        v: values, shape [batch key_pos n_kv_heads d_head].
-        context: visibility, and positions of the queries.
+        k: keys, shape [batch pos n_kv_heads d_head].
+        v: values, shape [batch pos n_kv_heads d_head].
+        output: map of the concatenated heads to the residual stream.
+        context: visibility, earlier keys and values, and positions of the queries.
         tap: taps at the sites of the attention module.
         pdrop: dropout rate of the pattern.
         divisor: number that the scores are divided by; None means sqrt(d_head).
         softcap: cap c of the scores s, which become c tanh(s / c); None for none.
     """
+    k, v = context.extend(k, v)  # [batch key_pos n_kv_heads d_head]
+    z = _weighted_values(q, k, v, context, tap, pdrop, divisor, softcap)
+    return _project_heads(tap("hook_z", z), output, tap)
+
+
+def _weighted_values(
+    q: Tensor, k: Tensor, v: Tensor, context: BlockContext, tap: Taps,
+    pdrop: float, divisor: float | None, softcap: float | None,
+) -> Tensor:  # fmt: skip
+    """Return the sums of the values weighted by the pattern, shape [batch pos n_heads d_head]."""
     visible = context.visible
     if context.at is not None:
         visible = visible_at(context.at, visible, q.shape[1], k.shape[1])
@@ -178,13 +225,10 @@ def attend_heads(
     return z.transpose(1, 2)
 
 
-def project_heads(z: Tensor, output: nn.Linear, tap: Taps) -> Tensor:
+def _project_heads(z: Tensor, output: nn.Linear, tap: Taps) -> Tensor:
     """Return the output of attention, shape [batch pos d_model], with a tap at that of each head.
 
-    Args:
-        z: weighted sums of the values, shape [batch pos n_heads d_head].
-        output: map of the concatenated heads to the residual stream.
-        tap: taps at the sites of the attention module.
+    `z` are the weighted sums of the values, shape [batch pos n_heads d_head].
     """
     attn_out: Tensor = output(z.flatten(2))
     if not tap.wants("hook_result"):

@@ -1,6 +1,7 @@
 """Sites of the networks with rotary positions follow their formulas, written out here."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -103,16 +104,18 @@ class Formulas:
         rotary = config.rotary
         if window is not None and self.family == "gemma":
             rotary = config.rotary_in_windows
-        frequency = frequencies(rotary, config.d_head)
-        if getattr(config, "short_factor", None):
-            frequency = frequency / torch.tensor(config.short_factor)
+        is_long = rotary.rope_type == "longrope"
+        plain = replace(rotary, rope_type="default") if is_long else rotary
+        frequency = frequencies(plain, config.d_head)
+        if is_long:
+            frequency = frequency / torch.tensor(rotary.short_factor)
         for name in "qk":
             one = self.at(f"attn.hook_{name}")
             if f"blocks.0.attn.{name}_norm.hook_scale" in self.cache:
                 module = getattr(self.block.self_attn, f"{name}_norm")
                 one = self.norm(f"attn.{name}_norm", one, module)
             turned, n_turned = rotated(one, frequency), 2 * len(frequency)
-            if getattr(config, "short_factor", None):
+            if is_long:
                 turned[..., :n_turned] *= math.sqrt(1 + math.log(160 / 128) / math.log(128))
             self.same(f"attn.hook_rot_{name}", turned)
         q, k, v = (self.at(f"attn.hook_{name}").transpose(1, 2) for name in ("rot_q", "rot_k", "v"))
