@@ -16,7 +16,7 @@ BUDGETS = {
     "report": 8403,
     "pipeline": 8334,
     "probes": 6696,
-    "model": 5291,
+    "model": 5233,
     "activations": 3280,
     "cli": 2195,
     "interventions": 1925,
