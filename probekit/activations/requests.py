@@ -15,7 +15,7 @@ import json
 import re
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -50,20 +50,66 @@ _KEY = re.compile(
     rf"(?:(?P<request>.+)[./:])??(?P<name>{'|'.join(map(re.escape, _ROLE_OF))})"
     r"(?:[._](?P<layer>\d+))?"
 )
+_Layers = Mapping[str, tuple[str, int | None]]  # key and index along its axis, by layer
 _DTYPES = {"F64", "F32", "F16", "BF16"}  # of hidden states
 _PICKLE = "a pickle, which could run code: write it with safetensors.torch.save_file"
 _OTHER_FILES = dict.fromkeys((".pt", ".bin", ".pkl"), _PICKLE)
 _OTHER_FILES[".zst"] = "compressed: unpack it with `unzstd`"
 _WRITE_AGAIN = "The file may be truncated, or still being written: let the engine write it again"
 
+_SWAPPED = (
+    "Their axes are probably (n_layers, n_tokens, d_model). Write them as (n_tokens, n_layers, "
+    "d_model)."
+)
+# Why a request with the ids of a text lacks hidden states.
+_MISSING = {
+    "first": "has hidden states for {n:,} of its {n_ids:,} tokens. An engine computes none for "
+    "tokens in its prefix cache: turn it off (vLLM: `enable_prefix_caching=False`) and write the "
+    "requests again. If other tokens are missing, store the index of the first token with hidden "
+    "states as `start`.",
+    "last": "has hidden states for {n:,} of its {n_ids:,} tokens, and every other request lacks "
+    "one too: probably that of the last token, which was sampled and never read. Store the index "
+    "of the first token with hidden states, then 0, as `start`. If the first token is missing, "
+    "turn off the prefix cache.",
+    "known": "has no hidden states of token {missing:,} of its {n_ids:,} tokens. Let the engine "
+    "write those of all tokens of the text.",
+    "swapped": "has hidden states of {n:,} tokens and as many layers as ids, {n_ids:,}, like all "
+    f"other requests. {_SWAPPED}",
+}
+# Ids of a request and of a text, of which parts are compared, and the reason if these are equal.
+_Compared = Callable[[IntArray, IntArray], tuple[IntArray, IntArray]]
+_OTHER_IDS: tuple[tuple[_Compared, str], ...] = (
+    (
+        lambda theirs, ids: (theirs[: len(ids) - 1], ids[1:]),
+        "has the tokens of the text without the first one, {first}: the engine read no "
+        "beginning-of-text token. Set `tokens.bos: false`, or let the engine add it.",
+    ),
+    (
+        lambda theirs, ids: (theirs[1 : len(ids) + 1], ids),
+        "has the tokens of the text after one more, {added}: the engine added a beginning-of-text "
+        "token. Set `tokens.bos: true`, or let the engine add none.",
+    ),
+    (
+        lambda theirs, ids: (theirs, ids[-len(theirs) :]),
+        "has only the last {n:,} of {n_ids:,} tokens: chunked prefill writes each chunk alone. "
+        "Turn it off (vLLM: `enable_chunked_prefill=False`), or write each chunk with "
+        "`request_id` and the index of its first token, `start`.",
+    ),
+    (
+        lambda theirs, ids: (theirs, ids[: len(theirs)]),
+        "has only the first {n:,} of {n_ids:,} tokens: the engine truncated the text, or wrote a "
+        "chunk of it. Write the whole request.",
+    ),
+)
 
-@dataclass(frozen=True, eq=False)
+
+@dataclass(frozen=True, eq=False, slots=True)  # there may be millions
 class RequestPart:
     """Hidden states of consecutive tokens of a request, in one file.
 
     Attributes:
         path: the file.
-        place: file and request, for messages.
+        entry: name before those of its tensors; "" in a file of one request.
         state: values that differ after the file has changed.
         name: name of the request, as the file states it; "" if it does not.
         ids: ids of the tokens of the request, or of those with hidden states, shape (n_tokens,).
@@ -72,18 +118,29 @@ class RequestPart:
             in a cache, or the last one, which was sampled and never read.
         n_states: number of hidden states; more than `ids` if these are those of the prompt.
         n_prompt: number of tokens of the prompt; None if it is not stated.
-        layers: key of the tensor and index along its axis of layers, if it has one, by layer.
+        layers: key of the tensor, and index along its axis of layers if it has one, by layer.
     """
 
-    path: Path
-    place: str
+    path: str
+    entry: str
     state: tuple[int, int, int]
     name: str
     ids: IntArray
     tokens: range
     n_states: int
     n_prompt: int | None
-    layers: Mapping[str, tuple[str, int | None]]
+    layers: _Layers
+
+    @property
+    def place(self) -> str:
+        """File and request, for messages."""
+        return f"{self.path}: {self.entry}" if self.entry else self.path
+
+    @property
+    def is_swapped(self) -> bool:
+        """Whether the hidden states seem to have their axes of layers and tokens swapped."""
+        _, column = next(iter(self.layers.values()))
+        return column is not None and len(self.layers) == len(self.ids) != self.n_states
 
     def states(self, layers: Sequence[str], positions: IntArray) -> list[Tensor]:
         """Return the hidden states of tokens in float32, shape [position d_model] for each layer.
@@ -111,7 +168,7 @@ class RequestPart:
                     else:
                         block = tensor[low:high, column : column + 1].flatten(1)
                     found.append(block[at].float())
-            if state_of(self.path) != self.state:
+            if state_of(Path(self.path)) != self.state:
                 raise DataError(f"{self.path} changed while it was read. Run the command again.")
         for layer, rows in zip(layers, found, strict=True):
             finite = rows.isfinite().all(dim=1)
@@ -125,14 +182,14 @@ class RequestPart:
         return found
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, slots=True)
 class Request:
     """A request: the ids of its tokens, and the parts with their hidden states in order."""
 
     ids: IntArray
     parts: tuple[RequestPart, ...]
 
-    @cached_property
+    @property
     def key(self) -> bytes:
         """Bytes that sort as the ids do, so that requests with a common beginning are adjacent."""
         return sortable(self.ids)
@@ -208,42 +265,27 @@ class Requests:
 
     def why_unserved(self, ids: IntArray) -> str:
         """Return sentences: why no request serves a text with these ids, and what to do."""
-        serving = self.of_text(ids)
-        if serving:
-            request, part = serving[0], serving[0].parts[0]
-            return (
-                f"{part.place} has hidden states for {request.n_states or part.n_states} of its "
-                f"{len(request.ids):,} tokens. An engine computes none for tokens in its prefix "
-                "cache: turn it off (vLLM: `enable_prefix_caching=False`) and write the requests "
-                "again. If other tokens are missing, store the index of the first token with "
-                "hidden states as `start`."
-            )
+        for request in self.of_text(ids)[:1]:
+            part, n_ids = request.parts[0], len(request.ids)
+            covered = set[int]().union(*(one.tokens for one in request.parts))
+            others = [one.parts[0] for one in self.all]
+            if covered:
+                reason = "first" if 0 not in covered else "known"
+            elif all(one.is_swapped for one in others):
+                reason = "swapped"
+            else:  # a cache seldom lacks one token of every request
+                is_last = all(one.n_states == len(one.ids) - 1 for one in others)
+                reason = "last" if is_last else "first"
+            missing = min(set(range(n_ids)) - covered)
+            n = len(covered) or part.n_states
+            return f"{part.place} {_MISSING[reason].format(n=n, n_ids=n_ids, missing=missing)}"
         for request in self.all:
-            place, theirs = request.parts[0].place, request.ids
-            if len(ids) > 1 and np.array_equal(theirs[: len(ids) - 1], ids[1:]):
-                return (
-                    f"{place} has the tokens of the text without the first one, {ids[0]}: the "
-                    "engine read no beginning-of-text token. Set `tokens.bos: false`, or let the "
-                    "engine add it."
-                )
-            if np.array_equal(theirs[1 : len(ids) + 1], ids):
-                return (
-                    f"{place} has the tokens of the text after one more, {theirs[0]}: the engine "
-                    "added a beginning-of-text token. Set `tokens.bos: true`, or let the engine "
-                    "add none."
-                )
-            if 1 < len(theirs) < len(ids) and np.array_equal(ids[-len(theirs) :], theirs):
-                return (
-                    f"{place} has only the last {len(theirs):,} of {len(ids):,} tokens: chunked "
-                    "prefill writes each chunk alone. Turn it off (vLLM: "
-                    "`enable_chunked_prefill=False`), or write each chunk with `request_id` and "
-                    "the index of its first token, `start`."
-                )
-            if 1 < len(theirs) < len(ids) and np.array_equal(ids[: len(theirs)], theirs):
-                return (
-                    f"{place} has only the first {len(theirs):,} of {len(ids):,} tokens: the "
-                    "engine truncated the text, or wrote a chunk of it. Write the whole request."
-                )
+            for compared, reason in _OTHER_IDS:
+                theirs, own = compared(request.ids, ids)
+                if len(own) > 1 and np.array_equal(theirs, own):
+                    sizes = {"n": len(theirs), "n_ids": len(ids)}
+                    of_ids = reason.format(first=ids[0], added=request.ids[0], **sizes)
+                    return f"{request.parts[0].place} {of_ids}"
         return (
             "No request begins with its tokens. Send all texts to the engine as the model reads "
             "them, or set `capture.requests.missing: skip`."
@@ -269,7 +311,7 @@ class Requests:
     @cached_property
     def digest(self) -> str:
         """One digest of the contents of all files with a chosen request."""
-        files = {part.path for one in self.chosen.values() for part in one.parts}
+        files = {Path(part.path) for one in self.chosen.values() for part in one.parts}
         with reading(str(self.folder), _WRITE_AGAIN):
             return digest_json(sorted(map(digest_file, files)))
 
@@ -332,22 +374,39 @@ def sortable(ids: IntArray) -> bytes:
     return np.asarray(ids).astype(">i8").tobytes()
 
 
-def read_requests(folder: Path) -> Requests:
+def read_requests(folder: Path, d_model: int) -> Requests:
     """Return the requests in a folder and its subfolders, or in one file; states are read later.
+
+    Hidden files and folders, in which engines write unfinished files, are left out.
+
+    Args:
+        folder: folder of .safetensors files, or one such file.
+        d_model: number of features of each hidden state.
 
     Raises:
         MissingError: there is no folder, or no file with requests.
-        DataError: a file cannot be read, has no request, or lacks a chunk of one.
+        DataError: a file cannot be read, has no request, has hidden states of another width, or
+            lacks a chunk of a request.
     """
-    paths = sorted(folder.rglob("*.safetensors")) if folder.is_dir() else [folder]
-    if not paths or not paths[0].is_file():
+    paths = (
+        [folder]
+        if folder.is_file()
+        else sorted(
+            path
+            for path in folder.rglob("*.safetensors")
+            if not path.is_dir()
+            and not any(name[0] == "." for name in path.relative_to(folder).parts)
+        )
+    )
+    if not paths:
         others = sorted(path for path in folder.rglob("*") if path.suffix in _OTHER_FILES)
         found = f" {others[0]} is {_OTHER_FILES[others[0].suffix]}." if others else ""
         raise MissingError(
             f"{folder} contains no .safetensors file of requests.{found} Give the folder in which "
             "the engine writes hidden states."
         )
-    parts = [part for path in paths for part in _parts_of(path, folder)]
+    shared = dict[str, _Layers]()  # usually one for all
+    parts = [part for path in paths for part in _parts_of(path, folder, d_model, shared)]
     names = {part.name for part in parts if part.tokens.stop > len(part.ids)}  # of later chunks
     chunks = defaultdict[str, list[RequestPart]](list)
     wholes = defaultdict[bytes, list[RequestPart]](list)
@@ -372,18 +431,20 @@ def read_requests(folder: Path) -> Requests:
         requests += [Request(part.ids, (part,)) for part in of_ids if part not in some]
         if some:
             requests.append(Request(some[0].ids, tuple(some)))
-    requests.sort(key=lambda one: (one.key, -one.n_states, str(one.parts[0].path)))
+    requests.sort(key=lambda one: (one.key, -one.n_states, one.parts[0].path))
     return Requests(folder, tuple(requests))
 
 
-def _parts_of(path: Path, folder: Path) -> Iterator[RequestPart]:
-    """Yield the requests, or parts of requests, in a file.
+def _parts_of(
+    path: Path, folder: Path, d_model: int, shared: dict[str, _Layers]
+) -> Iterator[RequestPart]:
+    """Yield the requests, or parts of requests, in a file; equal mappings of layers are shared.
 
     Raises:
         DataError: the file cannot be read, leads out of the folder, or has no request.
     """
-    place = inside(path, folder if folder.is_dir() else None)
-    with reading(str(path), _WRITE_AGAIN), safe_open(place, framework="pt") as file:
+    inside(path, folder if folder.is_dir() else None)
+    with reading(str(path), _WRITE_AGAIN), safe_open(path, framework="pt") as file:
         metadata = file.metadata() or {}
         stated = {_ROLE_OF[name]: text for name, text in metadata.items() if name in _ROLE_OF}
         names = sorted(file.keys())  # it is not a mapping
@@ -418,7 +479,7 @@ def _parts_of(path: Path, folder: Path) -> Iterator[RequestPart]:
                 raise DataError(f"{label}: {found['ids'][None]} has fractions. Write integer ids.")
             ids = of_ids.flatten().numpy().astype(np.int64)
             shape, listed = list(of_ids.shape), numbers.get("layers")
-            layers, n_states = _layers_of(file, label, found["states"], shape, listed)
+            layers, n_states = _layers_of(file, label, found["states"], shape, d_model, listed)
             start = counts.get("start", 0)
             has_prompt = "prompt" in counts or found["ids"][None].endswith("prompt_token_ids")
             of_request = "" if name.isdecimal() else name or str(numbers.get("request", ""))
@@ -428,25 +489,27 @@ def _parts_of(path: Path, folder: Path) -> Iterator[RequestPart]:
                     f"{label} has the tokens from {start} of a request that it does not name. "
                     "Write its name as `request_id`, so that its chunks can be joined."
                 )
-            if start + n_states > len(ids) and not (is_chunk or has_prompt):
-                raise DataError(
-                    f"{label} has hidden states of {n_states:,} tokens from token {start:,}, but "
-                    f"{len(ids):,} ids. Write the ids of all tokens, or those of the prompt as "
-                    "`prompt_token_ids`."
-                )
             is_known = "start" in counts or n_states >= len(ids)
-            stop = min(start + n_states, len(ids)) if is_known else start
-            yield RequestPart(
-                path=place,
-                place=label,
-                state=state_of(place),
+            stop = start + n_states if is_known else start
+            part = RequestPart(
+                path=str(path),
+                entry=name,
+                state=state_of(path),
                 name=of_request,
                 ids=ids,
-                tokens=range(start, start + n_states if is_chunk else stop),
+                tokens=range(start, stop if is_chunk else min(stop, len(ids))),
                 n_states=n_states,
                 n_prompt=counts.get("prompt"),
-                layers=layers,
+                layers=shared.setdefault(str(layers), layers),
             )
+            if start + n_states > len(ids) and not (is_chunk or has_prompt):
+                ids_of_all = "Write the ids of all tokens, or those of the prompt as"
+                raise DataError(
+                    f"{label} has hidden states of {n_states:,} tokens from token {start:,}, but "
+                    f"{len(ids):,} ids. "
+                    f"{_SWAPPED if part.is_swapped else f'{ids_of_all} `prompt_token_ids`.'}"
+                )
+            yield part
 
 
 def _keys_of(path: Path, names: Sequence[str]) -> dict[str, dict[str, dict[str | None, str]]]:
@@ -480,8 +543,13 @@ def _count(what: str, stated: Any) -> int:
 
 
 def _layers_of(
-    file: Any, label: str, states: Mapping[str | None, str], of_ids: list[int], listed: Any
-) -> tuple[dict[str, tuple[str, int | None]], int]:
+    file: Any,
+    label: str,
+    states: Mapping[str | None, str],
+    of_ids: list[int],
+    d_model: int,
+    listed: Any,
+) -> tuple[_Layers, int]:
     """Return key and index of each layer of a request, and the number of its hidden states.
 
     Args:
@@ -489,7 +557,8 @@ def _layers_of(
         label: file and request, for messages.
         states: keys of the hidden states by layer, or one key without a layer for all.
         of_ids: shape of the ids. Hidden states have a batch axis if the ids have one.
-        listed: numbers of the layers along their axis, as the file states them; None for 0, 1, ...
+        d_model: number of features of each hidden state.
+        listed: names of the layers along their axis, as the file states them; None for 0, 1, ...
 
     Raises:
         DataError: a shape or dtype is not one of hidden states, or other layers are listed.
@@ -499,29 +568,29 @@ def _layers_of(
         shape = file.get_slice(key).get_shape()
         dtypes.add(file.get_slice(key).get_dtype())
         has_batch_axis = len(of_ids) == 2 and shape[:-1] == of_ids
-        if layer is None and len(shape) == 3 and not has_batch_axis:
-            listed = list(range(shape[1])) if listed is None else listed
-            with suppress(ValueError):
-                listed = json.loads(listed) if isinstance(listed, str) else listed
-            if (
-                not isinstance(listed, list)
-                or len(set(map(str, listed))) != shape[1]
-                or len(listed) != shape[1]
-            ):
-                raise DataError(
-                    f"{label}: {key} has {counted(shape[1], 'layer')}, but "
-                    f"{' or '.join(ROLES['layers'])} is {listed!r}. List the number of each layer."
-                )
-            layers |= {str(one): (key, n) for n, one in enumerate(listed)}
-            sizes.add(shape[0])
-        elif len(shape) == 2 or (len(shape) == 3 and shape[0] == 1):
-            layers[layer or "0"] = (key, None)
-            sizes.add(shape[-2])
-        else:
+        has_layers = layer is None and len(shape) == 3 and not has_batch_axis
+        is_layer = len(shape) == 2 or (len(shape) == 3 and shape[0] == 1)
+        if not (has_layers or is_layer) or shape[-1] != d_model:
             raise DataError(
                 f"{label}: {key} has shape {tuple(shape)}. Allowed: (n_tokens, n_layers, "
-                "d_model), or (n_tokens, d_model) for each layer."
+                "d_model), or (n_tokens, d_model) for each layer, with d_model = "
+                f"{d_model} of the network."
             )
+        sizes.add(shape[0] if has_layers else shape[-2])
+        if not has_layers:
+            layers[layer or "0"] = (key, None)
+            continue
+        with suppress(ValueError):
+            listed = json.loads(listed) if isinstance(listed, str) else listed
+        listed = list(range(shape[1])) if listed is None else listed
+        names = list(map(str, listed)) if isinstance(listed, list) else []
+        if not len(set(names)) == len(names) == shape[1]:
+            raise DataError(
+                f"{label}: {key} has shape {tuple(shape)}, thus {counted(shape[1], 'layer')}, but "
+                f"{' or '.join(ROLES['layers'])} is {listed!r}. List the name of each layer, and "
+                "write the axes as (n_tokens, n_layers, d_model)."
+            )
+        layers |= {name: (key, n) for n, name in enumerate(names)}
     if len(sizes) != 1 or len(dtypes) != 1 or not dtypes <= _DTYPES:
         raise DataError(
             f"{label}: its hidden states have {sorted(sizes)} tokens and types {sorted(dtypes)}. "

@@ -190,12 +190,20 @@ def _verified(
     if unknown:
         near = nearest(unknown[0], of_layer)
         raise DataError(f"`layers` lists {unknown[0]}, but the files have no such layer. {near}")
-    named = {settings.layers.get(layer, f"tensor {layer}"): layer for layer in of_layer}
+    # Files number their layers, or name the site of each.
+    names = {one: one for one in of_layer if not one.lstrip("-").isdecimal()} | settings.layers
+    for layer, site in names.items():
+        if site not in model.sites:
+            raise DataError(
+                f"layer {layer} has the name {site}, which is no site of the network. "
+                f"{nearest(site, model.sites)}"
+            )
+    named = {names.get(layer, f"tensor {layer}"): layer for layer in of_layer}
     arrays = {name: of_layer[layer] for name, layer in named.items()}
     found = identify(arrays, ids, model, positions=positions)
     lines = [f"layer {layer}: {found[name].sentence}" for name, layer in named.items()]
     for name, layer in named.items():
-        if layer in settings.layers and not found[name].label.startswith(VERIFIED):
+        if layer in names and not found[name].label.startswith(VERIFIED):
             raise DataError(f"layer {layer} is not {name}: {found[name].sentence}.")
     layers = {
         site: layer

@@ -287,7 +287,7 @@ def prepare(experiment: Experiment, generate: Generate | None = None) -> TextRow
     requests = None
     if experiment.capture.requests is not None:
         with experiment.at("capture", "requests"):
-            requests = read_requests(Path(experiment.capture.requests.folder))
+            requests = read_requests(Path(experiment.capture.requests.folder), config.d_model)
     dataset, tokens, plans, findings = _plan(experiment, dataset, encoder, config.n_ctx, requests)
     findings = [*of_replies, *findings]
     for number, text in enumerate(experiment.attention.texts):
