@@ -76,7 +76,7 @@ _MISSING = {
     "swapped": "has hidden states of {n:,} tokens and as many layers as ids, {n_ids:,}, like all "
     f"other requests. {_SWAPPED}",
 }
-# Ids of a request and of a text, of which parts are compared, and the reason if these are equal.
+# Parts of the ids of a request and of a text, and the reason if these parts are equal.
 _Compared = Callable[[IntArray, IntArray], tuple[IntArray, IntArray]]
 _OTHER_IDS: tuple[tuple[_Compared, str], ...] = (
     (
