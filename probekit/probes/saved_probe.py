@@ -869,12 +869,14 @@ def _array(given: ArrayLike | Path) -> Floats:
             raise TypeError(f"it contains {array.dtype}")
         return array.astype(np.float64)
     except (OSError, ValueError, EOFError, TypeError) as error:
-        raise DataError(
-            f"{given} cannot be read as an array: {error}. Files of pickle and joblib are not "
-            "read. Write the numbers: np.save(path, array)."
-            if is_file
-            else f"A {type(given).__name__} is no array: {str(error).rstrip('.')}. Give real numbers."
-        ) from error
+        what, remedy = f"A {type(given).__name__}", "Give real numbers."
+        if is_file:
+            what = str(given)
+            remedy = (
+                "Files of pickle and joblib are not read. Write the numbers: np.save(path, array)."
+            )
+        reason = str(error).rstrip(".")
+        raise DataError(f"{what} cannot be read as an array: {reason}. {remedy}") from error
 
 
 def _frozen(array: ArrayLike) -> Floats:
