@@ -15,7 +15,7 @@ import json
 import re
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -57,50 +57,31 @@ _OTHER_FILES = dict.fromkeys((".pt", ".bin", ".pkl"), _PICKLE)
 _OTHER_FILES[".zst"] = "compressed: unpack it with `unzstd`"
 _WRITE_AGAIN = "The file may be truncated, or still being written: let the engine write it again"
 
-_SWAPPED = (
-    "Their axes are probably (n_layers, n_tokens, d_model). Write them as (n_tokens, n_layers, "
-    "d_model)."
-)
-# Why a request with the ids of a text lacks hidden states.
-_MISSING = {
-    "first": "has hidden states for {n:,} of its {n_ids:,} tokens. An engine computes none for "
+# Why a request with the ids of a text does not serve it; or, by the index in the text of the first
+# id that they share, why a request with other ids does not.
+_REASONS: dict[str | int, str] = {
+    "cache": "has hidden states for {n:,} of its {n_ids:,} tokens. An engine computes none for "
     "tokens in its prefix cache: turn it off (vLLM: `enable_prefix_caching=False`) and write the "
     "requests again. If other tokens are missing, store the index of the first token with hidden "
     "states as `start`.",
-    "last": "has hidden states for {n:,} of its {n_ids:,} tokens, and every other request lacks "
-    "one too: probably that of the last token, which was sampled and never read. Store the index "
-    "of the first token with hidden states, then 0, as `start`. If the first token is missing, "
-    "turn off the prefix cache.",
+    "last": "has hidden states for {n:,} of its {n_ids:,} tokens, and all others lack one too, "
+    "probably that of the last token, which was sampled and never read. Store 0, the index of the "
+    "first token with hidden states, as `start`; or turn off the prefix cache if it lacks this.",
     "known": "has no hidden states of token {missing:,} of its {n_ids:,} tokens. Let the engine "
     "write those of all tokens of the text.",
     "swapped": "has hidden states of {n:,} tokens and as many layers as ids, {n_ids:,}, like all "
-    f"other requests. {_SWAPPED}",
+    "others: the axes are probably (n_layers, n_tokens, d_model). Write (n_tokens, n_layers, "
+    "d_model).",
+    1: "has the tokens of the text without the first one, {first}: the engine read no "
+    "beginning-of-text token. Set `tokens.bos: false`, or let the engine add it.",
+    -1: "has the tokens of the text after one more, {added}: the engine added a beginning-of-text "
+    "token. Set `tokens.bos: true`, or let the engine add none.",
+    0: "has only the first {n:,} of {n_ids:,} tokens: the engine truncated the text, or wrote a "
+    "chunk of it. Write the whole request.",
+    "chunk": "has only the last {n:,} of {n_ids:,} tokens: chunked prefill writes each chunk "
+    "alone. Turn it off (vLLM: `enable_chunked_prefill=False`), or write each chunk with "
+    "`request_id` and the index of its first token, `start`.",
 }
-# Parts of the ids of a request and of a text, and the reason if these parts are equal.
-_Compared = Callable[[IntArray, IntArray], tuple[IntArray, IntArray]]
-_OTHER_IDS: tuple[tuple[_Compared, str], ...] = (
-    (
-        lambda theirs, ids: (theirs[: len(ids) - 1], ids[1:]),
-        "has the tokens of the text without the first one, {first}: the engine read no "
-        "beginning-of-text token. Set `tokens.bos: false`, or let the engine add it.",
-    ),
-    (
-        lambda theirs, ids: (theirs[1 : len(ids) + 1], ids),
-        "has the tokens of the text after one more, {added}: the engine added a beginning-of-text "
-        "token. Set `tokens.bos: true`, or let the engine add none.",
-    ),
-    (
-        lambda theirs, ids: (theirs, ids[-len(theirs) :]),
-        "has only the last {n:,} of {n_ids:,} tokens: chunked prefill writes each chunk alone. "
-        "Turn it off (vLLM: `enable_chunked_prefill=False`), or write each chunk with "
-        "`request_id` and the index of its first token, `start`.",
-    ),
-    (
-        lambda theirs, ids: (theirs, ids[: len(theirs)]),
-        "has only the first {n:,} of {n_ids:,} tokens: the engine truncated the text, or wrote a "
-        "chunk of it. Write the whole request.",
-    ),
-)
 
 
 @dataclass(frozen=True, eq=False, slots=True)  # there may be millions
@@ -135,12 +116,6 @@ class RequestPart:
     def place(self) -> str:
         """File and request, for messages."""
         return f"{self.path}: {self.entry}" if self.entry else self.path
-
-    @property
-    def is_swapped(self) -> bool:
-        """Whether the hidden states seem to have their axes of layers and tokens swapped."""
-        _, column = next(iter(self.layers.values()))
-        return column is not None and len(self.layers) == len(self.ids) != self.n_states
 
     def states(self, layers: Sequence[str], positions: IntArray) -> list[Tensor]:
         """Return the hidden states of tokens in float32, shape [position d_model] for each layer.
@@ -184,10 +159,14 @@ class RequestPart:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Request:
-    """A request: the ids of its tokens, and the parts with their hidden states in order."""
+    """A request: the parts with its hidden states, in order, each with all ids."""
 
-    ids: IntArray
     parts: tuple[RequestPart, ...]
+
+    @property
+    def ids(self) -> IntArray:
+        """Ids of its tokens, shape (n_tokens,)."""
+        return self.parts[0].ids
 
     @property
     def key(self) -> bytes:
@@ -199,10 +178,9 @@ class Request:
         """Number of tokens with hidden states."""
         return sum(len(part.tokens) for part in self.parts)
 
-    def has(self, positions: IntArray) -> bool:
+    def has(self, positions: Iterable[int]) -> bool:
         """Return whether there are hidden states at all positions."""
-        covered = [np.isin(positions, part.tokens) for part in self.parts]
-        return bool(np.any(covered, axis=0).all())
+        return all(any(one in part.tokens for part in self.parts) for one in positions)
 
     def states(self, layers: Sequence[str], positions: IntArray) -> list[Tensor]:
         """Return the hidden states at positions in float32, [position d_model] for each layer."""
@@ -240,8 +218,8 @@ class Requests:
         stop = bisect_right(self.all, key + b"\xff" * 8, key=lambda one: one.key)
         return self.all[first:stop]
 
-    def choose(self, tokens: Sequence[IntArray], plan: RowPlan) -> tuple[Requests, list[int]]:
-        """Return the requests with those that serve texts, and the texts that none serves.
+    def choose(self, tokens: Sequence[IntArray], plan: RowPlan) -> Requests:
+        """Return the requests with those that serve texts; a text that none serves is left out.
 
         Args:
             tokens: the ids of every text, each of shape (n_tokens,).
@@ -251,41 +229,37 @@ class Requests:
         of_position = np.repeat(plan.example, np.diff(plan.offsets))
         for example, position in zip(of_position.tolist(), plan.positions.tolist(), strict=True):
             needed[tokens[example].tobytes()].add(position)
-        chosen, unserved = dict[bytes, Request](), list[int]()
-        for number, ids in enumerate(tokens):
-            text = ids.tobytes()
-            positions = np.array(sorted(needed[text]), dtype=np.int64)
-            found = (one for one in self.of_text(ids) if one.has(positions))
-            request = chosen.get(text) or next(found, None)
-            if request is None:
-                unserved.append(number)
-            else:
-                chosen[text] = request
-        return replace(self, chosen=chosen), unserved
+        chosen = dict[bytes, Request]()
+        for text, ids in {ids.tobytes(): ids for ids in tokens}.items():
+            for request in self.of_text(ids):
+                if request.has(needed[text]):
+                    chosen[text] = request
+                    break
+        return replace(self, chosen=chosen)
 
     def why_unserved(self, ids: IntArray) -> str:
         """Return sentences: why no request serves a text with these ids, and what to do."""
         for request in self.of_text(ids)[:1]:
-            part, n_ids = request.parts[0], len(request.ids)
-            covered = set[int]().union(*(one.tokens for one in request.parts))
-            others = [one.parts[0] for one in self.all]
-            if covered:
-                reason = "first" if 0 not in covered else "known"
-            elif all(one.is_swapped for one in others):
-                reason = "swapped"
-            else:  # a cache seldom lacks one token of every request
-                is_last = all(one.n_states == len(one.ids) - 1 for one in others)
-                reason = "last" if is_last else "first"
-            missing = min(set(range(n_ids)) - covered)
-            n = len(covered) or part.n_states
-            return f"{part.place} {_MISSING[reason].format(n=n, n_ids=n_ids, missing=missing)}"
+            others, n_ids = [one.parts[0] for one in self.all], len(request.ids)
+            missing = [token for token in range(n_ids) if not request.has([token])]
+            reason = "known" if 0 not in missing else "cache"
+            if request.n_states == 0:
+                if all(len(one.layers) == len(one.ids) != one.n_states for one in others):
+                    reason = "swapped"
+                elif all(one.n_states == len(one.ids) - 1 for one in others):
+                    reason = "last"  # a cache seldom lacks one token of every request
+            n = request.n_states or request.parts[0].n_states
+            why = _REASONS[reason].format(n=n, n_ids=n_ids, missing=missing[0])
+            return f"{request.parts[0].place} {why}"
         for request in self.all:
-            for compared, reason in _OTHER_IDS:
-                theirs, own = compared(request.ids, ids)
-                if len(own) > 1 and np.array_equal(theirs, own):
-                    sizes = {"n": len(theirs), "n_ids": len(ids)}
-                    of_ids = reason.format(first=ids[0], added=request.ids[0], **sizes)
-                    return f"{request.parts[0].place} {of_ids}"
+            for offset in (1, -1, len(ids) - len(request.ids), 0):
+                own, theirs = ids[max(offset, 0) :], request.ids[max(-offset, 0) :]
+                n = len(own) if offset else len(theirs)
+                if n > 1 and offset >= -1 and np.array_equal(own[:n], theirs[:n]):
+                    why = _REASONS.get(offset, _REASONS["chunk"]).format(
+                        n=n, n_ids=len(ids), first=ids[0], added=request.ids[0]
+                    )
+                    return f"{request.parts[0].place} {why}"
         return (
             "No request begins with its tokens. Send all texts to the engine as the model reads "
             "them, or set `capture.requests.missing: skip`."
@@ -415,7 +389,6 @@ def read_requests(folder: Path, d_model: int) -> Requests:
             chunks[part.name].append(part)
         else:
             wholes[part.ids.tobytes()].append(part)
-    requests = []
     for of_name in chunks.values():  # each has its own ids
         stop, ordered = 0, sorted(of_name, key=lambda part: part.tokens.start)
         for part in ordered:
@@ -425,12 +398,13 @@ def read_requests(folder: Path, d_model: int) -> Requests:
                     "expected after the chunks before it. Write all chunks of the request again."
                 )
             stop = part.tokens.stop
-        requests.append(Request(np.concatenate([part.ids for part in ordered]), tuple(ordered)))
+        ids = np.concatenate([part.ids for part in ordered])
+        wholes[ids.tobytes()] += [replace(part, ids=ids) for part in ordered]
+    requests = list[Request]()
     for of_ids in wholes.values():  # parts with all ids of the request
-        some = [part for part in of_ids if 0 < len(part.tokens) < len(part.ids)]
-        requests += [Request(part.ids, (part,)) for part in of_ids if part not in some]
-        if some:
-            requests.append(Request(some[0].ids, tuple(some)))
+        some = tuple(part for part in of_ids if 0 < len(part.tokens) < len(part.ids))
+        requests += [Request((part,)) for part in of_ids if part not in some]
+        requests += [Request(some)] if some else []
     requests.sort(key=lambda one: (one.key, -one.n_states, one.parts[0].path))
     return Requests(folder, tuple(requests))
 
@@ -469,19 +443,15 @@ def _parts_of(
                 if None in found.get(role, {})
             }
             label = f"{path}: {name}" if name else str(path)
-            counts = {
-                role: _count(f"{label}: {' or '.join(ROLES[role])}", numbers[role])
-                for role in ("start", "prompt")
-                if role in numbers
-            }
+            stated_start, n_prompt = (_count(label, one, numbers) for one in ("start", "prompt"))
             of_ids = file.get_tensor(found["ids"][None])
             if of_ids.is_floating_point():
                 raise DataError(f"{label}: {found['ids'][None]} has fractions. Write integer ids.")
             ids = of_ids.flatten().numpy().astype(np.int64)
             shape, listed = list(of_ids.shape), numbers.get("layers")
             layers, n_states = _layers_of(file, label, found["states"], shape, d_model, listed)
-            start = counts.get("start", 0)
-            has_prompt = "prompt" in counts or found["ids"][None].endswith("prompt_token_ids")
+            start = stated_start or 0
+            has_prompt = n_prompt is not None or found["ids"][None].endswith("prompt_token_ids")
             of_request = "" if name.isdecimal() else name or str(numbers.get("request", ""))
             is_chunk = start > 0 and n_states == len(ids)  # has its own ids only
             if is_chunk and not of_request:
@@ -489,9 +459,15 @@ def _parts_of(
                     f"{label} has the tokens from {start} of a request that it does not name. "
                     "Write its name as `request_id`, so that its chunks can be joined."
                 )
-            is_known = "start" in counts or n_states >= len(ids)
+            if start + n_states > len(ids) and not (is_chunk or has_prompt):
+                raise DataError(
+                    f"{label} has hidden states of {n_states:,} tokens from token {start:,}, but "
+                    f"{len(ids):,} ids. Write the ids of all tokens, or those of the prompt as "
+                    "`prompt_token_ids`, and the axes as (n_tokens, n_layers, d_model)."
+                )
+            is_known = stated_start is not None or n_states >= len(ids)
             stop = start + n_states if is_known else start
-            part = RequestPart(
+            yield RequestPart(
                 path=str(path),
                 entry=name,
                 state=state_of(path),
@@ -499,17 +475,9 @@ def _parts_of(
                 ids=ids,
                 tokens=range(start, stop if is_chunk else min(stop, len(ids))),
                 n_states=n_states,
-                n_prompt=counts.get("prompt"),
+                n_prompt=n_prompt,
                 layers=shared.setdefault(str(layers), layers),
             )
-            if start + n_states > len(ids) and not (is_chunk or has_prompt):
-                ids_of_all = "Write the ids of all tokens, or those of the prompt as"
-                raise DataError(
-                    f"{label} has hidden states of {n_states:,} tokens from token {start:,}, but "
-                    f"{len(ids):,} ids. "
-                    f"{_SWAPPED if part.is_swapped else f'{ids_of_all} `prompt_token_ids`.'}"
-                )
-            yield part
 
 
 def _keys_of(path: Path, names: Sequence[str]) -> dict[str, dict[str, dict[str | None, str]]]:
@@ -534,12 +502,13 @@ def _keys_of(path: Path, names: Sequence[str]) -> dict[str, dict[str, dict[str |
     return keys
 
 
-def _count(what: str, stated: Any) -> int:
-    """Return a stated number, from the metadata of a file or from a tensor of one number."""
-    number = re.fullmatch(r"\[?(\d+)\]?", str(stated))
+def _count(label: str, role: str, stated: Mapping[str, Any]) -> int | None:
+    """Return a number in the metadata of a file or in a tensor; None if it is not stated."""
+    number = re.fullmatch(r"\[?(\d+)\]?", str(stated.get(role, 0)))
     if number is None:
-        raise DataError(f"{what} is {stated!r}. Write one number, at least 0.")
-    return int(number[1])
+        name = " or ".join(ROLES[role])
+        raise DataError(f"{label}: {name} is {stated[role]!r}. Write one number, at least 0.")
+    return int(number[1]) if role in stated else None
 
 
 def _layers_of(

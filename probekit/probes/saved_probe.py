@@ -659,22 +659,20 @@ class SavedProbe:
         ['1', '0']
         """
         weight = np.atleast_2d(_array(direction))
-        if threshold is not None and (bias is not None or len(weight) > 1):
-            raise DataError("`threshold` replaces the `bias` of a single direction. Give one.")
-        if threshold is not None and len(classes) == 0:
-            raise DataError("`threshold` separates two classes. Give `bias` for a number.")
+        if threshold is not None and (bias is not None or len(weight) > 1 or len(classes) == 0):
+            raise DataError(
+                "`threshold` replaces the `bias` of a single direction between two classes. Give "
+                "`bias` in its place."
+            )
         offset = np.zeros(len(weight)) if bias is None else np.atleast_1d(_array(bias))
         if threshold is not None:
             offset = np.atleast_1d(-_array(threshold))
         describe(str(site).partition("[")[0])  # raises if there is no such site
         rule = {"at": position} if isinstance(position, str) else dict(position)
-        for what, names, allowed in (
-            ("key of a position", rule, [one.name for one in fields(PositionRule)]),
-            ("position", [str(rule.get("at"))], get_args(At)),
-        ):
-            for name in names:
-                if name not in allowed:
-                    raise UnknownNameError(f"{name!r} is no {what}. {nearest(name, allowed)}")
+        keys = [one.name for one in fields(PositionRule)]
+        for given, allowed in [*((key, keys) for key in rule), (str(rule.get("at")), get_args(At))]:
+            if given not in allowed:
+                raise UnknownNameError(f"position has {given!r}. {nearest(given, allowed)}")
         if rule["at"] in ("index", "share") and rule.get(str(rule["at"])) is None:
             raise ConfigError(f"`at: {rule['at']}` needs its number as the key `{rule['at']}`.")
         try:
@@ -734,7 +732,8 @@ class SavedProbe:
             rows: activations whose spread is the unit of steering.
 
         Raises:
-            ConfigError: the package skops is not installed.
+            ConfigError: the package skops is not installed, or an argument is invalid; see
+                `from_arrays`.
             DataError: it is not a fitted linear model, or the file has other contents.
         """
         if isinstance(classifier, str | Path):
@@ -869,14 +868,11 @@ def _array(given: ArrayLike | Path) -> Floats:
             raise TypeError(f"it contains {array.dtype}")
         return array.astype(np.float64)
     except (OSError, ValueError, EOFError, TypeError) as error:
-        what, remedy = f"A {type(given).__name__}", "Give real numbers."
-        if is_file:
-            what = str(given)
-            remedy = (
-                "Files of pickle and joblib are not read. Write the numbers: np.save(path, array)."
-            )
-        reason = str(error).rstrip(".")
-        raise DataError(f"{what} cannot be read as an array: {reason}. {remedy}") from error
+        raise DataError(
+            f"{given if is_file else f'A {type(given).__name__}'} cannot be read as an array: "
+            f"{str(error).rstrip('.')}. Give real numbers, or the path of a file that np.save "
+            "wrote; files of pickle and joblib are not read."
+        ) from error
 
 
 def _frozen(array: ArrayLike) -> Floats:

@@ -43,8 +43,8 @@ def write(folder, files, metadata=None):
 def rows_of(folder, tokens=TEXTS, layers=("0", "1"), dtype="float32"):
     """Rows of the last token and the mean of each text, by site."""
     plan = last_and_mean(tokens)
-    requests, unserved = read_requests(folder, WIDTH).choose(tokens, plan)
-    assert not unserved
+    requests = read_requests(folder, WIDTH).choose(tokens, plan)
+    assert requests.chosen.keys() == {ids.tobytes() for ids in tokens}
     requests = replace(requests, layers=dict(zip(SITES, layers, strict=True)))
     rows = {site: np.empty((len(plan.example), WIDTH), np.float32) for site in SITES}
     for batch in make_batches(tokens, plan, 8):
@@ -151,13 +151,12 @@ def test_as_many_layers_of_one_token_as_ids_are_no_batch_of_tokens(tmp_path):
     one = request(TEXTS[2]) | {"hidden_states": states_of(TEXTS[2])[1:].contiguous()}
     assert one["hidden_states"].shape == (1, len(TEXTS[2]), WIDTH)
     plan = last_and_mean(TEXTS[2:3])
-    _, unserved = read_requests(write(tmp_path, [one]), WIDTH).choose(TEXTS[2:3], plan)
-    assert unserved == [0]
+    assert not read_requests(write(tmp_path, [one]), WIDTH).choose(TEXTS[2:3], plan).chosen
 
 
 def test_sampled_rows_are_read_at_their_last_position(tmp_path):
     plan = last_and_mean(TEXTS)  # all means begin at token 0
-    requests, _ = read_requests(write(tmp_path, map(request, TEXTS)), WIDTH).choose(TEXTS, plan)
+    requests = read_requests(write(tmp_path, map(request, TEXTS)), WIDTH).choose(TEXTS, plan)
     states, ids, at = requests.sample(TEXTS, plan, 8)
     assert at == [len(one) - 1 for one in ids]
     expected = np.stack([states_of(np.array(one))[-1, 1].numpy() for one in ids])
@@ -165,7 +164,7 @@ def test_sampled_rows_are_read_at_their_last_position(tmp_path):
 
 
 def described(folder, tokens=TEXTS):
-    requests, _ = read_requests(folder, WIDTH).choose(tokens, last_and_mean(tokens))
+    requests = read_requests(folder, WIDTH).choose(tokens, last_and_mean(tokens))
     return requests.described
 
 
@@ -180,7 +179,7 @@ def test_the_digest_is_that_of_the_contents_of_used_files(tmp_path):
 
     def digest(name, files):
         (tmp_path / name).mkdir()
-        return read_requests(write(tmp_path / name, files), WIDTH).choose(TEXTS, plan)[0].digest
+        return read_requests(write(tmp_path / name, files), WIDTH).choose(TEXTS, plan).digest
 
     files = [request(ids) for ids in TEXTS[:3]]
     first = digest("a", files)
@@ -197,15 +196,15 @@ def test_a_row_of_a_token_without_states_is_not_served(tmp_path):
         ],
     )
     requests = read_requests(tmp_path, WIDTH)
-    for position, unserved in ((1, [0]), (2, []), (4, [])):
+    for position, is_served in ((1, False), (2, True), (4, True)):
         plan = RowPlan(np.array([0]), np.array([position]), np.array([0, 1]))
-        assert requests.choose([TEXTS[1]], plan)[1] == unserved
+        assert bool(requests.choose([TEXTS[1]], plan).chosen) == is_served
 
 
 def why(folder, ids=TEXTS[1]):
     """Raise an error with the reason why no request serves a text."""
-    requests, unserved = read_requests(folder, WIDTH).choose([ids], last_and_mean([ids]))
-    assert unserved == [0]
+    requests = read_requests(folder, WIDTH).choose([ids], last_and_mean([ids]))
+    assert not requests.chosen
     raise LookupError(requests.why_unserved(ids))
 
 
@@ -304,7 +303,7 @@ def test_a_truncated_file_is_refused(tmp_path, refused):
 
 def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path, refused):
     write(tmp_path, [request(TEXTS[2])])
-    requests, _ = read_requests(tmp_path, WIDTH).choose([TEXTS[2]], last_and_mean([TEXTS[2]]))
+    requests = read_requests(tmp_path, WIDTH).choose([TEXTS[2]], last_and_mean([TEXTS[2]]))
     (found,) = requests.chosen.values()
     write(tmp_path, [request([*TEXTS[2], 5])])
     refused(found.states, ["0"], np.array([0]))
@@ -312,7 +311,7 @@ def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path, refused):
 
 def test_a_file_that_changes_during_the_read_is_refused(tmp_path, refused, monkeypatch):
     write(tmp_path, [request(TEXTS[2])])
-    requests, _ = read_requests(tmp_path, WIDTH).choose([TEXTS[2]], last_and_mean([TEXTS[2]]))
+    requests = read_requests(tmp_path, WIDTH).choose([TEXTS[2]], last_and_mean([TEXTS[2]]))
     (found,) = requests.chosen.values()
 
     def opened(path, framework):

@@ -455,9 +455,7 @@ def test_only_real_numbers_are_weights(name, refused):
 
 
 def test_lists_of_different_lengths_are_no_array():
-    with pytest.raises(
-        DataError, match=r"A list cannot be read as an array: .* Give real numbers\."
-    ):
+    with pytest.raises(DataError, match="A list cannot be read as an array: "):
         SavedProbe.from_arrays([[1.0], [2.0, 3.0]], **PLACE)
 
 

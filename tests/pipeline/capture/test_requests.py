@@ -160,11 +160,13 @@ def test_names_of_layers_must_be_sites_and_are_compared(planted, requests, serve
     """A name without `blocks.` would else be verified as the tensor that the layer is."""
     stated = f"capture.requests={{folder: {requests}, layers: {{2: block.3.hook_resid_post}}}}"
     message = refusal(planted, tmp_path, requests, stated)
-    assert "layer 2 has the name block.3.hook_resid_post, which is no site" in message
-    assert f"Nearest: {SITE}" in message
+    assert (
+        f"layer 2 has the name block.3.hook_resid_post, which is no site. Nearest: {SITE}"
+        in message
+    )
     for last, expected in (
         (SITE, None),
-        ("blocks.3.hook_resid_pst", f"no site of the network. Nearest: {SITE}"),
+        ("blocks.3.hook_resid_pst", f"is no site. Nearest: {SITE}"),
         (
             "blocks.2.hook_resid_post",
             "layer blocks.2.hook_resid_post is not blocks.2.hook_resid_post: blocks.3",
