@@ -362,16 +362,11 @@ def read_requests(folder: Path, d_model: int) -> Requests:
         DataError: a file cannot be read, has no request, has hidden states of another width, or
             lacks a chunk of a request.
     """
-    paths = (
-        [folder]
-        if folder.is_file()
-        else sorted(
-            path
-            for path in folder.rglob("*.safetensors")
-            if not path.is_dir()
-            and not any(name[0] == "." for name in path.relative_to(folder).parts)
-        )
-    )
+    paths = [
+        path
+        for path in sorted(folder.rglob("*.safetensors"))
+        if not path.is_dir() and "/." not in f"/{path.relative_to(folder).as_posix()}"
+    ] or [folder] * folder.is_file()
     if not paths:
         others = sorted(path for path in folder.rglob("*") if path.suffix in _OTHER_FILES)
         found = f" {others[0]} is {_OTHER_FILES[others[0].suffix]}." if others else ""
@@ -428,12 +423,10 @@ def _parts_of(
             if None in found.get("ids", {}) and "states" in found
         }
         if not complete:
-            accepted = "; ".join(
-                f"{role}: {' or '.join(ROLES[role])}" for role in ("ids", "states")
-            )
+            ids_or, states_or = (" or ".join(ROLES[role]) for role in ("ids", "states"))
             raise DataError(
                 f"{path} has no request, but the tensors {', '.join(names[:5])}. "
-                f"Name those of a request {accepted}."
+                f"Name those of a request ids: {ids_or}; states: {states_or}."
             )
         for name, found in sorted(complete.items()):
             numbers: dict[str, Any] = {} if name else dict(stated)
