@@ -29,14 +29,7 @@ from safetensors import SafetensorError
 from scipy.special import log_softmax
 
 from probekit.data.positions import At, PositionRule
-from probekit.errors import (
-    ConfigError,
-    DataError,
-    MissingError,
-    UnknownNameError,
-    nearest,
-    path_of,
-)
+from probekit.errors import ConfigError, DataError, MissingError, UnknownNameError, nearest, path_of
 from probekit.files import inside, write_atomic
 from probekit.model.sites.catalogue import describe
 from probekit.probes.aggregation import Aggregation
@@ -668,7 +661,7 @@ class SavedProbe:
         if threshold is not None:
             offset = np.atleast_1d(-_array(threshold))
         describe(str(site).partition("[")[0])  # raises if there is no such site
-        rule = {"at": position} if isinstance(position, str) else dict(position)
+        rule: dict[str, Scalar] = {"at": position} if isinstance(position, str) else dict(position)
         keys = [one.name for one in fields(PositionRule)]
         for given, allowed in [*((key, keys) for key in rule), (str(rule.get("at")), get_args(At))]:
             if given not in allowed:
@@ -852,7 +845,7 @@ def _read_skops(path: Path) -> Any:
         raise DataError(f"{path} cannot be read: {error}. {_BY_ARRAYS}") from error
 
 
-def _array(given: ArrayLike | Path) -> Floats:
+def _array(given: Any) -> Floats:
     """Return numbers, or those of a .npy file, in float64.
 
     Raises:

@@ -190,6 +190,13 @@ def test_hidden_states_of_another_width_name_their_file(planted, served, tmp_pat
     assert f"d_model = {d_model} of the network" in message
 
 
+def test_one_wrong_request_is_refused_if_its_row_is_compared(planted, served, tmp_path):
+    first = prepare(planted.load(*QUICK)).ids[0].tobytes()
+    wrong = [(ids, x.flip(2) if ids.tobytes() == first else x) for ids, x in served]
+    message = refusal(planted, tmp_path, write_requests(tmp_path / "wrong", wrong))
+    assert f"only 31 of 32 rows are those of {SITE}" in message
+
+
 def test_stated_layers_are_checked_if_the_store_is_complete_too(planted, requests, tmp_path):
     imported(planted, tmp_path, requests)
     stated = f"capture.requests={{folder: {requests}, layers: {{1: {SITE}}}}}"
