@@ -70,8 +70,7 @@ _REASONS: dict[str | int, str] = {
     "known": "has no hidden states of token {missing:,} of its {n_ids:,} tokens. Let the engine "
     "write those of all tokens of the text.",
     "swapped": "has hidden states of {n:,} tokens and as many layers as ids, {n_ids:,}, like all "
-    "others: the axes are probably (n_layers, n_tokens, d_model). Write (n_tokens, n_layers, "
-    "d_model).",
+    "others: its axes are probably swapped. Write (n_tokens, n_layers, d_model).",
     1: "has the tokens of the text without the first one, {first}: the engine read no "
     "beginning-of-text token. Set `tokens.bos: false`, or let the engine add it.",
     -1: "has the tokens of the text after one more, {added}: the engine added a beginning-of-text "
@@ -414,8 +413,8 @@ def _parts_of(
     """
     inside(path, folder if folder.is_dir() else None)
     with reading(str(path), _WRITE_AGAIN), safe_open(path, framework="pt") as file:
-        metadata = file.metadata() or {}
-        stated = {_ROLE_OF[name]: text for name, text in metadata.items() if name in _ROLE_OF}
+        metadata = (file.metadata() or {}).items()
+        stated = {_ROLE_OF[name]: text for name, text in metadata if name in _ROLE_OF}
         names = sorted(file.keys())  # it is not a mapping
         complete = {
             name: found
@@ -429,8 +428,7 @@ def _parts_of(
                 f"Name those of a request ids: {ids_or}; states: {states_or}."
             )
         for name, found in sorted(complete.items()):
-            numbers: dict[str, Any] = {} if name else dict(stated)
-            numbers |= {
+            numbers: dict[str, Any] = ({} if name else stated) | {
                 role: file.get_tensor(found[role][None]).tolist()
                 for role in ("start", "prompt", "layers")
                 if None in found.get(role, {})
@@ -534,9 +532,8 @@ def _layers_of(
         is_layer = len(shape) == 2 or (len(shape) == 3 and shape[0] == 1)
         if not (has_layers or is_layer) or shape[-1] != d_model:
             raise DataError(
-                f"{label}: {key} has shape {tuple(shape)}. Allowed: (n_tokens, n_layers, "
-                "d_model), or (n_tokens, d_model) for each layer, with d_model = "
-                f"{d_model} of the network."
+                f"{label}: {key} has shape {tuple(shape)}; d_model of the network is {d_model}. "
+                "Allowed: (n_tokens, n_layers, d_model), or (n_tokens, d_model) for each layer."
             )
         sizes.add(shape[0] if has_layers else shape[-2])
         if not has_layers:

@@ -187,7 +187,7 @@ def test_hidden_states_of_another_width_name_their_file(planted, served, tmp_pat
     message = refusal(planted, tmp_path, folder)
     d_model = states.shape[-1]
     assert f"hidden_states has shape {(*states.shape[:2], d_model - 1)}" in message
-    assert f"d_model = {d_model} of the network" in message
+    assert f"d_model of the network is {d_model}." in message
 
 
 def test_one_wrong_request_is_refused_if_its_row_is_compared(planted, served, tmp_path):
