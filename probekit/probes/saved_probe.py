@@ -657,15 +657,14 @@ class SavedProbe:
                 "`threshold` replaces the `bias` of a single direction between two classes. Give "
                 "`bias` in its place."
             )
-        offset = np.zeros(len(weight)) if bias is None else np.atleast_1d(_array(bias))
-        if threshold is not None:
-            offset = np.atleast_1d(-_array(threshold))
+        given = bias if threshold is None else -_array(threshold)
+        offset = np.zeros(len(weight)) if given is None else np.atleast_1d(_array(given))
         describe(str(site).partition("[")[0])  # raises if there is no such site
         rule: dict[str, Scalar] = {"at": position} if isinstance(position, str) else dict(position)
         keys = [one.name for one in fields(PositionRule)]
-        for given, allowed in [*((key, keys) for key in rule), (str(rule.get("at")), get_args(At))]:
-            if given not in allowed:
-                raise UnknownNameError(f"position has {given!r}. {nearest(given, allowed)}")
+        for name, allowed in [*((key, keys) for key in rule), (str(rule.get("at")), get_args(At))]:
+            if name not in allowed:
+                raise UnknownNameError(f"position has {name!r}. {nearest(name, allowed)}")
         if rule["at"] in ("index", "share") and rule.get(str(rule["at"])) is None:
             raise ConfigError(f"`at: {rule['at']}` needs its number as the key `{rule['at']}`.")
         try:
@@ -731,8 +730,7 @@ class SavedProbe:
         """
         if isinstance(classifier, str | Path):
             classifier = _read_skops(Path(classifier))
-        steps = [step for _, step in getattr(classifier, "steps", [("", classifier)])]
-        *scalers, last = steps
+        *scalers, last = (step for _, step in getattr(classifier, "steps", [("", classifier)]))
         kind = type(last).__name__
         others = [type(one).__name__ for one in scalers if type(one).__name__ != "StandardScaler"]
         if others or kind not in LINEAR_MODELS or not hasattr(last, "coef_"):
@@ -745,9 +743,7 @@ class SavedProbe:
         bias = np.broadcast_to(np.asarray(last.intercept_, dtype=np.float64), len(weight)).copy()
         for scaler in reversed(scalers):
             weight = weight / (1.0 if scaler.scale_ is None else scaler.scale_)
-            if (
-                scaler.with_mean
-            ):  # without it, scikit-learn computes `mean_` but does not subtract it
+            if scaler.with_mean:  # without it, `mean_` is computed but not subtracted
                 bias -= weight @ scaler.mean_
         return cls.from_arrays(
             weight,
