@@ -15,7 +15,7 @@ import json
 import re
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -50,20 +50,46 @@ _KEY = re.compile(
     rf"(?:(?P<request>.+)[./:])??(?P<name>{'|'.join(map(re.escape, _ROLE_OF))})"
     r"(?:[._](?P<layer>\d+))?"
 )
+_Layers = Mapping[str, tuple[str, int | None]]  # key and index along its axis, by layer
 _DTYPES = {"F64", "F32", "F16", "BF16"}  # of hidden states
 _PICKLE = "a pickle, which could run code: write it with safetensors.torch.save_file"
 _OTHER_FILES = dict.fromkeys((".pt", ".bin", ".pkl"), _PICKLE)
 _OTHER_FILES[".zst"] = "compressed: unpack it with `unzstd`"
 _WRITE_AGAIN = "The file may be truncated, or still being written: let the engine write it again"
 
+# Why a request with the ids of a text does not serve it; or, by the index in the text of the first
+# id that they share, why a request with other ids does not.
+_REASONS: dict[str | int, str] = {
+    "cache": "has hidden states for {n:,} of its {n_ids:,} tokens. An engine computes none for "
+    "tokens in its prefix cache: turn it off (vLLM: `enable_prefix_caching=False`) and write the "
+    "requests again. If other tokens are missing, store the index of the first token with hidden "
+    "states as `start`.",
+    "last": "has hidden states for {n:,} of its {n_ids:,} tokens, and all others lack one too, "
+    "probably that of the last token, which was sampled and never read. Store 0, the index of the "
+    "first token with hidden states, as `start`; or turn off the prefix cache if it lacks this.",
+    "known": "has no hidden states of token {missing:,} of its {n_ids:,} tokens. Let the engine "
+    "write those of all tokens of the text.",
+    "swapped": "has hidden states of {n:,} tokens and as many layers as ids, {n_ids:,}, like all "
+    "others: its axes are probably swapped. Write (n_tokens, n_layers, d_model).",
+    1: "has the tokens of the text without the first one, {first}: the engine read no "
+    "beginning-of-text token. Set `tokens.bos: false`, or let the engine add it.",
+    -1: "has the tokens of the text after one more, {added}: the engine added a beginning-of-text "
+    "token. Set `tokens.bos: true`, or let the engine add none.",
+    0: "has only the first {n:,} of {n_ids:,} tokens: the engine truncated the text, or wrote a "
+    "chunk of it. Write the whole request.",
+    "chunk": "has only the last {n:,} of {n_ids:,} tokens: chunked prefill writes each chunk "
+    "alone. Turn it off (vLLM: `enable_chunked_prefill=False`), or write each chunk with "
+    "`request_id` and the index of its first token, `start`.",
+}
 
-@dataclass(frozen=True, eq=False)
+
+@dataclass(frozen=True, eq=False, slots=True)  # there may be millions
 class RequestPart:
     """Hidden states of consecutive tokens of a request, in one file.
 
     Attributes:
         path: the file.
-        place: file and request, for messages.
+        entry: name before those of its tensors; "" in a file of one request.
         state: values that differ after the file has changed.
         name: name of the request, as the file states it; "" if it does not.
         ids: ids of the tokens of the request, or of those with hidden states, shape (n_tokens,).
@@ -72,18 +98,23 @@ class RequestPart:
             in a cache, or the last one, which was sampled and never read.
         n_states: number of hidden states; more than `ids` if these are those of the prompt.
         n_prompt: number of tokens of the prompt; None if it is not stated.
-        layers: key of the tensor and index along its axis of layers, if it has one, by layer.
+        layers: key of the tensor, and index along its axis of layers if it has one, by layer.
     """
 
-    path: Path
-    place: str
+    path: str
+    entry: str
     state: tuple[int, int, int]
     name: str
     ids: IntArray
     tokens: range
     n_states: int
     n_prompt: int | None
-    layers: Mapping[str, tuple[str, int | None]]
+    layers: _Layers
+
+    @property
+    def place(self) -> str:
+        """File and request, for messages."""
+        return f"{self.path}: {self.entry}" if self.entry else self.path
 
     def states(self, layers: Sequence[str], positions: IntArray) -> list[Tensor]:
         """Return the hidden states of tokens in float32, shape [position d_model] for each layer.
@@ -111,7 +142,7 @@ class RequestPart:
                     else:
                         block = tensor[low:high, column : column + 1].flatten(1)
                     found.append(block[at].float())
-            if state_of(self.path) != self.state:
+            if state_of(Path(self.path)) != self.state:
                 raise DataError(f"{self.path} changed while it was read. Run the command again.")
         for layer, rows in zip(layers, found, strict=True):
             finite = rows.isfinite().all(dim=1)
@@ -125,14 +156,18 @@ class RequestPart:
         return found
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, slots=True)
 class Request:
-    """A request: the ids of its tokens, and the parts with their hidden states in order."""
+    """A request: the parts with its hidden states, in order, each with all ids."""
 
-    ids: IntArray
     parts: tuple[RequestPart, ...]
 
-    @cached_property
+    @property
+    def ids(self) -> IntArray:
+        """Ids of its tokens, shape (n_tokens,)."""
+        return self.parts[0].ids
+
+    @property
     def key(self) -> bytes:
         """Bytes that sort as the ids do, so that requests with a common beginning are adjacent."""
         return sortable(self.ids)
@@ -142,10 +177,9 @@ class Request:
         """Number of tokens with hidden states."""
         return sum(len(part.tokens) for part in self.parts)
 
-    def has(self, positions: IntArray) -> bool:
+    def has(self, positions: Iterable[int]) -> bool:
         """Return whether there are hidden states at all positions."""
-        covered = [np.isin(positions, part.tokens) for part in self.parts]
-        return bool(np.any(covered, axis=0).all())
+        return all(any(one in part.tokens for part in self.parts) for one in positions)
 
     def states(self, layers: Sequence[str], positions: IntArray) -> list[Tensor]:
         """Return the hidden states at positions in float32, [position d_model] for each layer."""
@@ -183,8 +217,8 @@ class Requests:
         stop = bisect_right(self.all, key + b"\xff" * 8, key=lambda one: one.key)
         return self.all[first:stop]
 
-    def choose(self, tokens: Sequence[IntArray], plan: RowPlan) -> tuple[Requests, list[int]]:
-        """Return the requests with those that serve texts, and the texts that none serves.
+    def choose(self, tokens: Sequence[IntArray], plan: RowPlan) -> Requests:
+        """Return the requests with those that serve texts; a text that none serves is left out.
 
         Args:
             tokens: the ids of every text, each of shape (n_tokens,).
@@ -194,56 +228,37 @@ class Requests:
         of_position = np.repeat(plan.example, np.diff(plan.offsets))
         for example, position in zip(of_position.tolist(), plan.positions.tolist(), strict=True):
             needed[tokens[example].tobytes()].add(position)
-        chosen, unserved = dict[bytes, Request](), list[int]()
-        for number, ids in enumerate(tokens):
-            text = ids.tobytes()
-            positions = np.array(sorted(needed[text]), dtype=np.int64)
-            found = (one for one in self.of_text(ids) if one.has(positions))
-            request = chosen.get(text) or next(found, None)
-            if request is None:
-                unserved.append(number)
-            else:
-                chosen[text] = request
-        return replace(self, chosen=chosen), unserved
+        chosen = dict[bytes, Request]()
+        for text, ids in {ids.tobytes(): ids for ids in tokens}.items():
+            for request in self.of_text(ids):
+                if request.has(needed[text]):
+                    chosen[text] = request
+                    break
+        return replace(self, chosen=chosen)
 
     def why_unserved(self, ids: IntArray) -> str:
         """Return sentences: why no request serves a text with these ids, and what to do."""
-        serving = self.of_text(ids)
-        if serving:
-            request, part = serving[0], serving[0].parts[0]
-            return (
-                f"{part.place} has hidden states for {request.n_states or part.n_states} of its "
-                f"{len(request.ids):,} tokens. An engine computes none for tokens in its prefix "
-                "cache: turn it off (vLLM: `enable_prefix_caching=False`) and write the requests "
-                "again. If other tokens are missing, store the index of the first token with "
-                "hidden states as `start`."
-            )
+        for request in self.of_text(ids)[:1]:
+            others, n_ids = [one.parts[0] for one in self.all], len(request.ids)
+            missing = [token for token in range(n_ids) if not request.has([token])]
+            reason = "known" if 0 not in missing else "cache"
+            if request.n_states == 0:
+                if all(len(one.layers) == len(one.ids) != one.n_states for one in others):
+                    reason = "swapped"
+                elif all(one.n_states == len(one.ids) - 1 for one in others):
+                    reason = "last"  # a cache seldom lacks one token of every request
+            n = request.n_states or request.parts[0].n_states
+            why = _REASONS[reason].format(n=n, n_ids=n_ids, missing=missing[0])
+            return f"{request.parts[0].place} {why}"
         for request in self.all:
-            place, theirs = request.parts[0].place, request.ids
-            if len(ids) > 1 and np.array_equal(theirs[: len(ids) - 1], ids[1:]):
-                return (
-                    f"{place} has the tokens of the text without the first one, {ids[0]}: the "
-                    "engine read no beginning-of-text token. Set `tokens.bos: false`, or let the "
-                    "engine add it."
-                )
-            if np.array_equal(theirs[1 : len(ids) + 1], ids):
-                return (
-                    f"{place} has the tokens of the text after one more, {theirs[0]}: the engine "
-                    "added a beginning-of-text token. Set `tokens.bos: true`, or let the engine "
-                    "add none."
-                )
-            if 1 < len(theirs) < len(ids) and np.array_equal(ids[-len(theirs) :], theirs):
-                return (
-                    f"{place} has only the last {len(theirs):,} of {len(ids):,} tokens: chunked "
-                    "prefill writes each chunk alone. Turn it off (vLLM: "
-                    "`enable_chunked_prefill=False`), or write each chunk with `request_id` and "
-                    "the index of its first token, `start`."
-                )
-            if 1 < len(theirs) < len(ids) and np.array_equal(ids[: len(theirs)], theirs):
-                return (
-                    f"{place} has only the first {len(theirs):,} of {len(ids):,} tokens: the "
-                    "engine truncated the text, or wrote a chunk of it. Write the whole request."
-                )
+            for offset in (1, -1, len(ids) - len(request.ids), 0):
+                own, theirs = ids[max(offset, 0) :], request.ids[max(-offset, 0) :]
+                n = len(own) if offset else len(theirs)
+                if n > 1 and offset >= -1 and np.array_equal(own[:n], theirs[:n]):
+                    why = _REASONS.get(offset, _REASONS["chunk"]).format(
+                        n=n, n_ids=len(ids), first=ids[0], added=request.ids[0]
+                    )
+                    return f"{request.parts[0].place} {why}"
         return (
             "No request begins with its tokens. Send all texts to the engine as the model reads "
             "them, or set `capture.requests.missing: skip`."
@@ -269,7 +284,7 @@ class Requests:
     @cached_property
     def digest(self) -> str:
         """One digest of the contents of all files with a chosen request."""
-        files = {part.path for one in self.chosen.values() for part in one.parts}
+        files = {Path(part.path) for one in self.chosen.values() for part in one.parts}
         with reading(str(self.folder), _WRITE_AGAIN):
             return digest_json(sorted(map(digest_file, files)))
 
@@ -332,22 +347,34 @@ def sortable(ids: IntArray) -> bytes:
     return np.asarray(ids).astype(">i8").tobytes()
 
 
-def read_requests(folder: Path) -> Requests:
+def read_requests(folder: Path, d_model: int) -> Requests:
     """Return the requests in a folder and its subfolders, or in one file; states are read later.
+
+    Hidden files and folders, in which engines write unfinished files, are left out.
+
+    Args:
+        folder: folder of .safetensors files, or one such file.
+        d_model: number of features of each hidden state.
 
     Raises:
         MissingError: there is no folder, or no file with requests.
-        DataError: a file cannot be read, has no request, or lacks a chunk of one.
+        DataError: a file cannot be read, has no request, has hidden states of another width, or
+            lacks a chunk of a request.
     """
-    paths = sorted(folder.rglob("*.safetensors")) if folder.is_dir() else [folder]
-    if not paths or not paths[0].is_file():
+    paths = [
+        path
+        for path in sorted(folder.rglob("*.safetensors"))
+        if not path.is_dir() and "/." not in f"/{path.relative_to(folder).as_posix()}"
+    ] or [folder] * folder.is_file()
+    if not paths:
         others = sorted(path for path in folder.rglob("*") if path.suffix in _OTHER_FILES)
         found = f" {others[0]} is {_OTHER_FILES[others[0].suffix]}." if others else ""
         raise MissingError(
             f"{folder} contains no .safetensors file of requests.{found} Give the folder in which "
             "the engine writes hidden states."
         )
-    parts = [part for path in paths for part in _parts_of(path, folder)]
+    shared = dict[str, _Layers]()  # usually one for all
+    parts = [part for path in paths for part in _parts_of(path, folder, d_model, shared)]
     names = {part.name for part in parts if part.tokens.stop > len(part.ids)}  # of later chunks
     chunks = defaultdict[str, list[RequestPart]](list)
     wholes = defaultdict[bytes, list[RequestPart]](list)
@@ -356,7 +383,6 @@ def read_requests(folder: Path) -> Requests:
             chunks[part.name].append(part)
         else:
             wholes[part.ids.tobytes()].append(part)
-    requests = []
     for of_name in chunks.values():  # each has its own ids
         stop, ordered = 0, sorted(of_name, key=lambda part: part.tokens.start)
         for part in ordered:
@@ -366,26 +392,29 @@ def read_requests(folder: Path) -> Requests:
                     "expected after the chunks before it. Write all chunks of the request again."
                 )
             stop = part.tokens.stop
-        requests.append(Request(np.concatenate([part.ids for part in ordered]), tuple(ordered)))
+        ids = np.concatenate([part.ids for part in ordered])
+        wholes[ids.tobytes()] += [replace(part, ids=ids) for part in ordered]
+    requests = list[Request]()
     for of_ids in wholes.values():  # parts with all ids of the request
-        some = [part for part in of_ids if 0 < len(part.tokens) < len(part.ids)]
-        requests += [Request(part.ids, (part,)) for part in of_ids if part not in some]
-        if some:
-            requests.append(Request(some[0].ids, tuple(some)))
-    requests.sort(key=lambda one: (one.key, -one.n_states, str(one.parts[0].path)))
+        some = tuple(part for part in of_ids if 0 < len(part.tokens) < len(part.ids))
+        requests += [Request((part,)) for part in of_ids if part not in some]
+        requests += [Request(some)] if some else []
+    requests.sort(key=lambda one: (one.key, -one.n_states, one.parts[0].path))
     return Requests(folder, tuple(requests))
 
 
-def _parts_of(path: Path, folder: Path) -> Iterator[RequestPart]:
-    """Yield the requests, or parts of requests, in a file.
+def _parts_of(
+    path: Path, folder: Path, d_model: int, shared: dict[str, _Layers]
+) -> Iterator[RequestPart]:
+    """Yield the requests, or parts of requests, in a file; equal mappings of layers are shared.
 
     Raises:
         DataError: the file cannot be read, leads out of the folder, or has no request.
     """
-    place = inside(path, folder if folder.is_dir() else None)
-    with reading(str(path), _WRITE_AGAIN), safe_open(place, framework="pt") as file:
-        metadata = file.metadata() or {}
-        stated = {_ROLE_OF[name]: text for name, text in metadata.items() if name in _ROLE_OF}
+    inside(path, folder if folder.is_dir() else None)
+    with reading(str(path), _WRITE_AGAIN), safe_open(path, framework="pt") as file:
+        metadata = (file.metadata() or {}).items()
+        stated = {_ROLE_OF[name]: text for name, text in metadata if name in _ROLE_OF}
         names = sorted(file.keys())  # it is not a mapping
         complete = {
             name: found
@@ -393,34 +422,27 @@ def _parts_of(path: Path, folder: Path) -> Iterator[RequestPart]:
             if None in found.get("ids", {}) and "states" in found
         }
         if not complete:
-            accepted = "; ".join(
-                f"{role}: {' or '.join(ROLES[role])}" for role in ("ids", "states")
-            )
+            ids_or, states_or = (" or ".join(ROLES[role]) for role in ("ids", "states"))
             raise DataError(
                 f"{path} has no request, but the tensors {', '.join(names[:5])}. "
-                f"Name those of a request {accepted}."
+                f"Name those of a request ids: {ids_or}; states: {states_or}."
             )
         for name, found in sorted(complete.items()):
-            numbers: dict[str, Any] = {} if name else dict(stated)
-            numbers |= {
+            numbers: dict[str, Any] = ({} if name else stated) | {
                 role: file.get_tensor(found[role][None]).tolist()
                 for role in ("start", "prompt", "layers")
                 if None in found.get(role, {})
             }
             label = f"{path}: {name}" if name else str(path)
-            counts = {
-                role: _count(f"{label}: {' or '.join(ROLES[role])}", numbers[role])
-                for role in ("start", "prompt")
-                if role in numbers
-            }
+            stated_start, n_prompt = (_count(label, one, numbers) for one in ("start", "prompt"))
             of_ids = file.get_tensor(found["ids"][None])
             if of_ids.is_floating_point():
                 raise DataError(f"{label}: {found['ids'][None]} has fractions. Write integer ids.")
             ids = of_ids.flatten().numpy().astype(np.int64)
             shape, listed = list(of_ids.shape), numbers.get("layers")
-            layers, n_states = _layers_of(file, label, found["states"], shape, listed)
-            start = counts.get("start", 0)
-            has_prompt = "prompt" in counts or found["ids"][None].endswith("prompt_token_ids")
+            layers, n_states = _layers_of(file, label, found["states"], shape, d_model, listed)
+            start = stated_start or 0
+            has_prompt = n_prompt is not None or found["ids"][None].endswith("prompt_token_ids")
             of_request = "" if name.isdecimal() else name or str(numbers.get("request", ""))
             is_chunk = start > 0 and n_states == len(ids)  # has its own ids only
             if is_chunk and not of_request:
@@ -432,20 +454,20 @@ def _parts_of(path: Path, folder: Path) -> Iterator[RequestPart]:
                 raise DataError(
                     f"{label} has hidden states of {n_states:,} tokens from token {start:,}, but "
                     f"{len(ids):,} ids. Write the ids of all tokens, or those of the prompt as "
-                    "`prompt_token_ids`."
+                    "`prompt_token_ids`, and the axes as (n_tokens, n_layers, d_model)."
                 )
-            is_known = "start" in counts or n_states >= len(ids)
-            stop = min(start + n_states, len(ids)) if is_known else start
+            is_known = stated_start is not None or n_states >= len(ids)
+            stop = start + n_states if is_known else start
             yield RequestPart(
-                path=place,
-                place=label,
-                state=state_of(place),
+                path=str(path),
+                entry=name,
+                state=state_of(path),
                 name=of_request,
                 ids=ids,
-                tokens=range(start, start + n_states if is_chunk else stop),
+                tokens=range(start, stop if is_chunk else min(stop, len(ids))),
                 n_states=n_states,
-                n_prompt=counts.get("prompt"),
-                layers=layers,
+                n_prompt=n_prompt,
+                layers=shared.setdefault(str(layers), layers),
             )
 
 
@@ -471,17 +493,23 @@ def _keys_of(path: Path, names: Sequence[str]) -> dict[str, dict[str, dict[str |
     return keys
 
 
-def _count(what: str, stated: Any) -> int:
-    """Return a stated number, from the metadata of a file or from a tensor of one number."""
-    number = re.fullmatch(r"\[?(\d+)\]?", str(stated))
+def _count(label: str, role: str, stated: Mapping[str, Any]) -> int | None:
+    """Return a number in the metadata of a file or in a tensor; None if it is not stated."""
+    number = re.fullmatch(r"\[?(\d+)\]?", str(stated.get(role, 0)))
     if number is None:
-        raise DataError(f"{what} is {stated!r}. Write one number, at least 0.")
-    return int(number[1])
+        name = " or ".join(ROLES[role])
+        raise DataError(f"{label}: {name} is {stated[role]!r}. Write one number, at least 0.")
+    return int(number[1]) if role in stated else None
 
 
 def _layers_of(
-    file: Any, label: str, states: Mapping[str | None, str], of_ids: list[int], listed: Any
-) -> tuple[dict[str, tuple[str, int | None]], int]:
+    file: Any,
+    label: str,
+    states: Mapping[str | None, str],
+    of_ids: list[int],
+    d_model: int,
+    listed: Any,
+) -> tuple[_Layers, int]:
     """Return key and index of each layer of a request, and the number of its hidden states.
 
     Args:
@@ -489,7 +517,8 @@ def _layers_of(
         label: file and request, for messages.
         states: keys of the hidden states by layer, or one key without a layer for all.
         of_ids: shape of the ids. Hidden states have a batch axis if the ids have one.
-        listed: numbers of the layers along their axis, as the file states them; None for 0, 1, ...
+        d_model: number of features of each hidden state.
+        listed: names of the layers along their axis, as the file states them; None for 0, 1, ...
 
     Raises:
         DataError: a shape or dtype is not one of hidden states, or other layers are listed.
@@ -499,29 +528,28 @@ def _layers_of(
         shape = file.get_slice(key).get_shape()
         dtypes.add(file.get_slice(key).get_dtype())
         has_batch_axis = len(of_ids) == 2 and shape[:-1] == of_ids
-        if layer is None and len(shape) == 3 and not has_batch_axis:
-            listed = list(range(shape[1])) if listed is None else listed
-            with suppress(ValueError):
-                listed = json.loads(listed) if isinstance(listed, str) else listed
-            if (
-                not isinstance(listed, list)
-                or len(set(map(str, listed))) != shape[1]
-                or len(listed) != shape[1]
-            ):
-                raise DataError(
-                    f"{label}: {key} has {counted(shape[1], 'layer')}, but "
-                    f"{' or '.join(ROLES['layers'])} is {listed!r}. List the number of each layer."
-                )
-            layers |= {str(one): (key, n) for n, one in enumerate(listed)}
-            sizes.add(shape[0])
-        elif len(shape) == 2 or (len(shape) == 3 and shape[0] == 1):
-            layers[layer or "0"] = (key, None)
-            sizes.add(shape[-2])
-        else:
+        has_layers = layer is None and len(shape) == 3 and not has_batch_axis
+        is_layer = len(shape) == 2 or (len(shape) == 3 and shape[0] == 1)
+        if not (has_layers or is_layer) or shape[-1] != d_model:
             raise DataError(
-                f"{label}: {key} has shape {tuple(shape)}. Allowed: (n_tokens, n_layers, "
-                "d_model), or (n_tokens, d_model) for each layer."
+                f"{label}: {key} has shape {tuple(shape)}; d_model of the network is {d_model}. "
+                "Allowed: (n_tokens, n_layers, d_model), or (n_tokens, d_model) for each layer."
             )
+        sizes.add(shape[0] if has_layers else shape[-2])
+        if not has_layers:
+            layers[layer or "0"] = (key, None)
+            continue
+        with suppress(ValueError):
+            listed = json.loads(listed) if isinstance(listed, str) else listed
+        listed = list(range(shape[1])) if listed is None else listed
+        names = list(map(str, listed)) if isinstance(listed, list) else []
+        if not len(set(names)) == len(names) == shape[1]:
+            raise DataError(
+                f"{label}: {key} has shape {tuple(shape)}, thus {counted(shape[1], 'layer')}, but "
+                f"{' or '.join(ROLES['layers'])} is {listed!r}. List the name of each layer, and "
+                "write the axes as (n_tokens, n_layers, d_model)."
+            )
+        layers |= {name: (key, n) for n, name in enumerate(names)}
     if len(sizes) != 1 or len(dtypes) != 1 or not dtypes <= _DTYPES:
         raise DataError(
             f"{label}: its hidden states have {sorted(sizes)} tokens and types {sorted(dtypes)}. "

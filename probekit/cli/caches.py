@@ -30,6 +30,7 @@ from probekit.errors import MissingError, ProbekitError, nearest
 from probekit.terminal import json_text
 
 if TYPE_CHECKING:
+    from probekit.activations.capture import Captured
     from probekit.activations.records import Location
     from probekit.pipeline.capture.jobs import Workers
 
@@ -134,11 +135,15 @@ def capture_command(
             experiment, cache_root=cache_root, device=device, watcher=watcher, crew=crew
         )
     for target, part in captured.items():
-        click.echo(
-            f"{target}: {counted(part.store.n_rows, 'row')}, "
-            f"{counted(part.computed, 'shard')} computed, {part.reused} reused, "
-            f"digest {part.root[:16]}, {part.store.folder}"
-        )
+        click.echo(f"{target}: {_described(part, 'computed')}")
+
+
+def _described(part: Captured, done: str) -> str:
+    """Return a line on a finished capture; `done` is the verb for shards that it added."""
+    return (
+        f"{counted(part.store.n_rows, 'row')}, {counted(part.computed, 'shard')} {done}, "
+        f"{part.reused} reused, digest {part.root[:16]}, {part.store.folder}"
+    )
 
 
 @cache.command("import")
@@ -172,13 +177,9 @@ def import_command(
         if folder is not None:  # name what was typed
             error.args = (str(error).replace("--set capture.requests:", "FOLDER:"),)
         raise
-    store, computed = captured.store, counted(captured.computed, "shard")
-    click.echo(
-        f"{counted(store.n_rows, 'row')}, {computed} imported, {captured.reused} reused, digest "
-        f"{captured.root[:16]}, {store.folder}"
-    )
-    errors = store.errors()
-    for site in store.sites:
+    click.echo(_described(captured, "imported"))
+    errors = captured.store.errors()
+    for site in captured.store.sites:
         click.echo(f"verified as {site}, median relative error {errors.get(site, 0.0):.2g}")
 
 

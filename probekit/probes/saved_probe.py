@@ -13,13 +13,13 @@ import json
 import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from importlib.util import find_spec
 from io import BytesIO
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import numpy as np
 import safetensors.numpy
@@ -28,8 +28,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from safetensors import SafetensorError
 from scipy.special import log_softmax
 
-from probekit.errors import ConfigError, DataError, MissingError, path_of
+from probekit.data.positions import At, PositionRule
+from probekit.errors import ConfigError, DataError, MissingError, UnknownNameError, nearest, path_of
 from probekit.files import inside, write_atomic
+from probekit.model.sites.catalogue import describe
 from probekit.probes.aggregation import Aggregation
 from probekit.probes.solve.layers import AffineLayer, apply_layers, unit_rows
 from probekit.provenance import digest, digest_json, pretty_json, versions
@@ -295,9 +297,13 @@ def _read_record(path: Path) -> _Record:
     try:
         return _Record.model_validate(record)
     except ValidationError as error:
-        faults = error.errors(include_url=False)
-        problems = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in faults]
-        raise damaged_probe(path, "; ".join(problems)) from error
+        raise damaged_probe(path, _problems(error)) from error
+
+
+def _problems(error: ValidationError) -> str:
+    """Return the key and the problem of each fault."""
+    faults = error.errors(include_url=False)
+    return "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in faults)
 
 
 def _read_bytes(path: Path) -> bytes:
@@ -634,7 +640,9 @@ class SavedProbe:
             kind: name of the kind of probe.
 
         Raises:
-            DataError: a file is no array of numbers, shapes and classes are inconsistent, or rows
+            UnknownNameError: there is no such site or position.
+            ConfigError: another argument has a wrong type or value.
+            DataError: an array has no real numbers, shapes and classes are inconsistent, or rows
                 have another width or NaN.
 
         >>> probe = SavedProbe.from_arrays(
@@ -644,32 +652,43 @@ class SavedProbe:
         ['1', '0']
         """
         weight = np.atleast_2d(_array(direction))
-        if threshold is not None and (bias is not None or len(weight) > 1):
-            raise DataError("`threshold` replaces the `bias` of a single direction. Give one.")
-        if threshold is not None and len(classes) == 0:
-            raise DataError("`threshold` separates two classes. Give `bias` for a number.")
-        offset = np.zeros(len(weight)) if bias is None else np.atleast_1d(_array(bias))
-        if threshold is not None:
-            offset = np.array([-threshold])
-        facts = ProbeFacts(
-            kind=kind,
-            scores_are_logits=scores_are_logits,
-            sites=(site,),
-            view=view,
-            position={"at": position} if isinstance(position, str) else dict(position),
-            bos=bos,
-            chat=chat,
-            model=model,
-            compute="float32",
-            dtype="float32",
-            weights="",
-            tokenizer="",
-            cache="",
-            is_tested=False,
-            seed=0,
-            created=datetime.now(UTC).isoformat(timespec="seconds"),
-            versions=versions(),
-        )
+        if threshold is not None and (bias is not None or len(weight) > 1 or len(classes) == 0):
+            raise DataError(
+                "`threshold` replaces the `bias` of a single direction between two classes. Give "
+                "`bias` in its place."
+            )
+        given = bias if threshold is None else -_array(threshold)
+        offset = np.zeros(len(weight)) if given is None else np.atleast_1d(_array(given))
+        describe(str(site).partition("[")[0])  # raises if there is no such site
+        rule: dict[str, Scalar] = {"at": position} if isinstance(position, str) else dict(position)
+        keys = [one.name for one in fields(PositionRule)]
+        for name, allowed in [*((key, keys) for key in rule), (str(rule.get("at")), get_args(At))]:
+            if name not in allowed:
+                raise UnknownNameError(f"position has {name!r}. {nearest(name, allowed)}")
+        if rule["at"] in ("index", "share") and rule.get(str(rule["at"])) is None:
+            raise ConfigError(f"`at: {rule['at']}` needs its number as the key `{rule['at']}`.")
+        try:
+            facts = ProbeFacts(
+                kind=kind,
+                scores_are_logits=scores_are_logits,
+                sites=(site,),
+                view=view,
+                position=rule,
+                bos=bos,
+                chat=chat,
+                model=model,
+                compute="float32",
+                dtype="float32",
+                weights="",
+                tokenizer="",
+                cache="",
+                is_tested=False,
+                seed=0,
+                created=datetime.now(UTC).isoformat(timespec="seconds"),
+                versions=versions(),
+            )
+        except ValidationError as error:
+            raise ConfigError(f"{_problems(error)}.") from error
         probe = cls((AffineLayer(weight, offset),), tuple(map(str, classes)), facts)
         if rows is None:
             return probe
@@ -705,13 +724,13 @@ class SavedProbe:
             rows: activations whose spread is the unit of steering.
 
         Raises:
-            ConfigError: the package skops is not installed.
+            ConfigError: the package skops is not installed, or an argument is invalid; see
+                `from_arrays`.
             DataError: it is not a fitted linear model, or the file has other contents.
         """
         if isinstance(classifier, str | Path):
             classifier = _read_skops(Path(classifier))
-        steps = [step for _, step in getattr(classifier, "steps", [("", classifier)])]
-        *scalers, last = steps
+        *scalers, last = (step for _, step in getattr(classifier, "steps", [("", classifier)]))
         kind = type(last).__name__
         others = [type(one).__name__ for one in scalers if type(one).__name__ != "StandardScaler"]
         if others or kind not in LINEAR_MODELS or not hasattr(last, "coef_"):
@@ -724,9 +743,7 @@ class SavedProbe:
         bias = np.broadcast_to(np.asarray(last.intercept_, dtype=np.float64), len(weight)).copy()
         for scaler in reversed(scalers):
             weight = weight / (1.0 if scaler.scale_ is None else scaler.scale_)
-            if (
-                scaler.with_mean
-            ):  # without it, scikit-learn computes `mean_` but does not subtract it
+            if scaler.with_mean:  # without it, `mean_` is computed but not subtracted
                 bias -= weight @ scaler.mean_
         return cls.from_arrays(
             weight,
@@ -824,22 +841,26 @@ def _read_skops(path: Path) -> Any:
         raise DataError(f"{path} cannot be read: {error}. {_BY_ARRAYS}") from error
 
 
-def _array(given: ArrayLike | Path) -> Floats:
+def _array(given: Any) -> Floats:
     """Return numbers, or those of a .npy file, in float64.
 
     Raises:
-        DataError: the file cannot be read, or contains Python objects.
+        DataError: the file cannot be read, or there are other values than real numbers.
     """
     if hasattr(given, "detach"):  # NumPy has no bfloat16
-        given = given.detach().cpu().double()
-    if not isinstance(given, str | Path):
-        return np.asarray(given, dtype=np.float64)
+        given = given.detach().cpu()
+        given = given if given.is_complex() else given.double()
+    is_file = isinstance(given, str | Path)
     try:
-        return np.asarray(np.load(given, allow_pickle=False), dtype=np.float64)
+        array = np.asarray(np.load(given, allow_pickle=False) if is_file else given)
+        if array.dtype.kind not in "biufO":
+            raise TypeError(f"it contains {array.dtype}")
+        return array.astype(np.float64)
     except (OSError, ValueError, EOFError, TypeError) as error:
         raise DataError(
-            f"{given} cannot be read as an array: {error}. Files of pickle and joblib are not "
-            "read. Write the numbers: np.save(path, array)."
+            f"{given if is_file else f'A {type(given).__name__}'} cannot be read as an array: "
+            f"{str(error).rstrip('.')}. Give real numbers, or the path of a file that np.save "
+            "wrote; files of pickle and joblib are not read."
         ) from error
 
 

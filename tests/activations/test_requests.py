@@ -43,8 +43,8 @@ def write(folder, files, metadata=None):
 def rows_of(folder, tokens=TEXTS, layers=("0", "1"), dtype="float32"):
     """Rows of the last token and the mean of each text, by site."""
     plan = last_and_mean(tokens)
-    requests, unserved = read_requests(folder).choose(tokens, plan)
-    assert not unserved
+    requests = read_requests(folder, WIDTH).choose(tokens, plan)
+    assert requests.chosen.keys() == {ids.tobytes() for ids in tokens}
     requests = replace(requests, layers=dict(zip(SITES, layers, strict=True)))
     rows = {site: np.empty((len(plan.example), WIDTH), np.float32) for site in SITES}
     for batch in make_batches(tokens, plan, 8):
@@ -151,13 +151,12 @@ def test_as_many_layers_of_one_token_as_ids_are_no_batch_of_tokens(tmp_path):
     one = request(TEXTS[2]) | {"hidden_states": states_of(TEXTS[2])[1:].contiguous()}
     assert one["hidden_states"].shape == (1, len(TEXTS[2]), WIDTH)
     plan = last_and_mean(TEXTS[2:3])
-    _, unserved = read_requests(write(tmp_path, [one])).choose(TEXTS[2:3], plan)
-    assert unserved == [0]
+    assert not read_requests(write(tmp_path, [one]), WIDTH).choose(TEXTS[2:3], plan).chosen
 
 
 def test_sampled_rows_are_read_at_their_last_position(tmp_path):
     plan = last_and_mean(TEXTS)  # all means begin at token 0
-    requests, _ = read_requests(write(tmp_path, map(request, TEXTS))).choose(TEXTS, plan)
+    requests = read_requests(write(tmp_path, map(request, TEXTS)), WIDTH).choose(TEXTS, plan)
     states, ids, at = requests.sample(TEXTS, plan, 8)
     assert at == [len(one) - 1 for one in ids]
     expected = np.stack([states_of(np.array(one))[-1, 1].numpy() for one in ids])
@@ -165,7 +164,7 @@ def test_sampled_rows_are_read_at_their_last_position(tmp_path):
 
 
 def described(folder, tokens=TEXTS):
-    requests, _ = read_requests(folder).choose(tokens, last_and_mean(tokens))
+    requests = read_requests(folder, WIDTH).choose(tokens, last_and_mean(tokens))
     return requests.described
 
 
@@ -180,7 +179,7 @@ def test_the_digest_is_that_of_the_contents_of_used_files(tmp_path):
 
     def digest(name, files):
         (tmp_path / name).mkdir()
-        return read_requests(write(tmp_path / name, files)).choose(TEXTS, plan)[0].digest
+        return read_requests(write(tmp_path / name, files), WIDTH).choose(TEXTS, plan).digest
 
     files = [request(ids) for ids in TEXTS[:3]]
     first = digest("a", files)
@@ -196,23 +195,35 @@ def test_a_row_of_a_token_without_states_is_not_served(tmp_path):
             | {"hidden_states": states_of(TEXTS[1])[2:].contiguous(), "start": torch.tensor(2)}
         ],
     )
-    requests = read_requests(tmp_path)
-    for position, unserved in ((1, [0]), (2, []), (4, [])):
+    requests = read_requests(tmp_path, WIDTH)
+    for position, is_served in ((1, False), (2, True), (4, True)):
         plan = RowPlan(np.array([0]), np.array([position]), np.array([0, 1]))
-        assert requests.choose([TEXTS[1]], plan)[1] == unserved
+        assert bool(requests.choose([TEXTS[1]], plan).chosen) == is_served
 
 
 def why(folder, ids=TEXTS[1]):
     """Raise an error with the reason why no request serves a text."""
-    requests, unserved = read_requests(folder).choose([ids], last_and_mean([ids]))
-    assert unserved == [0]
+    requests = read_requests(folder, WIDTH).choose([ids], last_and_mean([ids]))
+    assert not requests.chosen
     raise LookupError(requests.why_unserved(ids))
 
 
 LONG = TEXTS[1]
 UNSERVED = {
     "prefix cache": request(LONG) | {"hidden_states": states_of(LONG)[2:].contiguous()},
-    "prefix cache of BOS": request(LONG) | {"hidden_states": states_of(LONG)[1:].contiguous()},
+    "prefix cache of BOS": [
+        request(LONG) | {"hidden_states": states_of(LONG)[1:].contiguous()},
+        request(TEXTS[2]),
+    ],
+    "no state of the last token of each request": [
+        request([*ids, 5]) | {"hidden_states": states_of(ids)} for ids in TEXTS[1:3]
+    ],
+    "start, and no state of the last token": request(LONG, start=0)
+    | {"hidden_states": states_of(LONG)[:4].contiguous()},
+    "axes of layers and tokens swapped": [
+        request(ids) | {"hidden_states": states_of(ids).swapaxes(0, 1).contiguous()}
+        for ids in (LONG, [4, 5, 6])
+    ],
     "prefix cache and later tokens": request([*LONG, *GENERATED])
     | {"hidden_states": states_of([*LONG, *GENERATED])[3:].contiguous()},
     "no BOS": request(LONG[1:]),
@@ -225,7 +236,8 @@ UNSERVED = {
 
 @pytest.mark.parametrize("name", UNSERVED)
 def test_the_reason_why_a_text_is_not_served_is_named(name, tmp_path, refused):
-    refused(why, write(tmp_path, [UNSERVED[name]]))
+    files = UNSERVED[name]
+    refused(why, write(tmp_path, files if isinstance(files, list) else [files]))
 
 
 def unnamed_chunk():
@@ -244,7 +256,9 @@ def gap():
 
 FAULTS = {
     "no ids": [{"hidden_states": states_of([1, 2])}],
-    "more states than ids": [request([1, 2]) | {"hidden_states": states_of([1, 2, 3])}],
+    "more states than ids": [request([1]) | {"hidden_states": states_of([1, 2, 3])}],
+    "more layers than ids": [request([1]) | {"hidden_states": torch.zeros(2, 1, WIDTH)}],
+    "another width": [request(LONG), request([1, 2]) | {"hidden_states": torch.zeros(2, 2, 16)}],
     "another shape": [request([1, 2]) | {"hidden_states": torch.zeros(2, 1, 1, 1)}],
     "integers": [request([1, 2]) | {"hidden_states": torch.zeros(2, 2, 5).long()}],
     "a chunk without a name": unnamed_chunk(),
@@ -284,12 +298,12 @@ def test_a_truncated_file_is_refused(tmp_path, refused):
     write(tmp_path, [request(ids) for ids in TEXTS])
     path = tmp_path / "cmpl-2.safetensors"
     path.write_bytes(path.read_bytes()[:-8])
-    refused(read_requests, tmp_path)
+    refused(read_requests, tmp_path, WIDTH)
 
 
 def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path, refused):
     write(tmp_path, [request(TEXTS[2])])
-    requests, _ = read_requests(tmp_path).choose([TEXTS[2]], last_and_mean([TEXTS[2]]))
+    requests = read_requests(tmp_path, WIDTH).choose([TEXTS[2]], last_and_mean([TEXTS[2]]))
     (found,) = requests.chosen.values()
     write(tmp_path, [request([*TEXTS[2], 5])])
     refused(found.states, ["0"], np.array([0]))
@@ -297,7 +311,7 @@ def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path, refused):
 
 def test_a_file_that_changes_during_the_read_is_refused(tmp_path, refused, monkeypatch):
     write(tmp_path, [request(TEXTS[2])])
-    requests, _ = read_requests(tmp_path).choose([TEXTS[2]], last_and_mean([TEXTS[2]]))
+    requests = read_requests(tmp_path, WIDTH).choose([TEXTS[2]], last_and_mean([TEXTS[2]]))
     (found,) = requests.chosen.values()
 
     def opened(path, framework):
@@ -311,10 +325,20 @@ def test_a_file_that_changes_during_the_read_is_refused(tmp_path, refused, monke
 
 @pytest.mark.parametrize("entry", ["start: two", "start: [1, 2]", "layer_ids: two"])
 def test_entries_of_metadata_that_are_no_numbers_are_refused(entry, tmp_path, refused):
-    refused(read_requests, write(tmp_path, [request(LONG)], dict([entry.split(": ")])))
+    refused(read_requests, write(tmp_path, [request(LONG)], dict([entry.split(": ")])), WIDTH)
+
+
+def test_hidden_files_and_folders_with_the_name_of_files_are_no_requests(tmp_path, refused):
+    (tmp_path / "folder.safetensors").mkdir()
+    for name in (".tmp.safetensors", ".unfinished/cmpl-0.safetensors"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(b"unfinished")
+    refused(read_requests, tmp_path, WIDTH)
+    write(tmp_path / "folder.safetensors", [request(ids) for ids in TEXTS])
+    assert rows_of(tmp_path)[SITES[0]].shape == (8, WIDTH)
 
 
 @pytest.mark.parametrize("name", ["data_0.pt", "cmpl-0.safetensors.zst"])
 def test_pickles_and_compressed_files_are_not_opened(name, tmp_path, refused):
     (tmp_path / name).write_bytes(b"anything")
-    refused(read_requests, tmp_path)
+    refused(read_requests, tmp_path, WIDTH)

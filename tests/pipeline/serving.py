@@ -37,11 +37,11 @@ def hidden_states(experiment, cache, sites=LAYERS):
     return list(of_text.values())
 
 
-def write_requests(folder, requests):
+def write_requests(folder, requests, metadata=None):
     """Write one file for each request, in an order that has nothing to do with the texts."""
     folder.mkdir()
     for number in np.random.default_rng(0).permutation(len(requests)):
         ids, states = requests[number]
         tensors = {"token_ids": torch.as_tensor(ids), "hidden_states": states.contiguous()}
-        save_file(tensors, folder / f"cmpl-{7919 * (number + 1) % 100_003}-0.safetensors")
+        save_file(tensors, folder / f"cmpl-{7919 * (number + 1) % 100_003}-0.safetensors", metadata)
     return folder

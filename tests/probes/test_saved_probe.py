@@ -434,9 +434,52 @@ def test_probes_of_others_that_cannot_be_read_are_refused(tmp_path, refused):
     refused(SavedProbe.from_arrays, np.ones(2), rows=np.ones((4, 3)), **PLACE)
     refused(SavedProbe.from_arrays, np.ones(2), threshold=1.0, classes=(), **PLACE)
     refused(SavedProbe.from_sklearn, LogisticRegression(), **PLACE)
+    np.savez(tmp_path / "several.npy", a=np.ones(2))
+    refused(SavedProbe.from_arrays, tmp_path / "several.npy.npz", **PLACE)
     X, y = np.eye(4), [0, 1, 0, 1]
     refused(SavedProbe.from_sklearn, make_pipeline(PCA(2), Ridge()).fit(X, y), **PLACE)
     refused(SavedProbe.from_sklearn, SVC(kernel="linear").fit(X, y), **PLACE)
+
+
+NO_NUMBERS = {
+    "complex": np.array([1 + 2j, 3]),
+    "complex tensor": torch.tensor([1 + 2j, 3], requires_grad=True),
+    "dates": np.array(["2026-01-01"], "datetime64[D]"),
+    "text": ["1.5", "2"],
+}
+
+
+@pytest.mark.parametrize("name", NO_NUMBERS)
+def test_only_real_numbers_are_weights(name, refused):
+    refused(SavedProbe.from_arrays, NO_NUMBERS[name], **PLACE)
+
+
+def test_lists_of_different_lengths_are_no_array():
+    with pytest.raises(DataError, match="A list cannot be read as an array: "):
+        SavedProbe.from_arrays([[1.0], [2.0, 3.0]], **PLACE)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"site": "blocks.1.hook_resid_pst"},
+        {"position": "lats"},
+        {"position": {"at": "last", "ofset": 1}},
+        {"position": {"offset": 1}},
+        {"position": {"at": "index", "index": [1]}},
+        {"position": "index"},
+        {"view": "centred"},
+        {"bos": "no"},
+    ],
+    ids=lambda given: str(*given),
+)
+def test_unknown_places_of_probes_of_others_are_refused(given, refused):
+    refused(SavedProbe.from_arrays, np.ones(2), **PLACE | given)
+
+
+def test_a_probe_of_another_tool_may_read_a_head():
+    head = PLACE | {"site": "blocks.1.attn.hook_z[head=2]"}
+    assert SavedProbe.from_arrays(np.ones(2), **head).facts.site == head["site"]
 
 
 @pytest.mark.parametrize("name", ["probe.joblib", "probe.pkl"])

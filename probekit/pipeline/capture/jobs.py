@@ -186,23 +186,25 @@ def _verified(
     settings = experiment.capture.requests
     assert settings is not None
     of_layer, ids, positions = requests.sample(prepared.ids, prepared.plan, IDENTIFIED_ROWS)
-    unknown = [layer for layer in settings.layers if layer not in of_layer]
-    if unknown:
-        near = nearest(unknown[0], of_layer)
-        raise DataError(f"`layers` lists {unknown[0]}, but the files have no such layer. {near}")
-    named = {settings.layers.get(layer, f"tensor {layer}"): layer for layer in of_layer}
+    # Files number their layers, or name the site of each.
+    names = {one: one for one in of_layer if not one.lstrip("-").isdecimal()} | settings.layers
+    for layer, site in names.items():
+        if layer not in of_layer:
+            near = nearest(layer, of_layer)
+            raise DataError(f"`layers` lists {layer}, but the files have no such layer. {near}")
+        if site not in model.sites:
+            near = nearest(site, model.sites)
+            raise DataError(f"layer {layer} has the name {site}, which is no site. {near}")
+    named = {names.get(layer, f"tensor {layer}"): layer for layer in of_layer}
     arrays = {name: of_layer[layer] for name, layer in named.items()}
     found = identify(arrays, ids, model, positions=positions)
     lines = [f"layer {layer}: {found[name].sentence}" for name, layer in named.items()]
+    layers = dict[str, str]()
     for name, layer in named.items():
-        if layer in settings.layers and not found[name].label.startswith(VERIFIED):
+        if found[name].label.startswith(VERIFIED):
+            layers |= dict.fromkeys(found[name].names, layer)
+        elif layer in names:
             raise DataError(f"layer {layer} is not {name}: {found[name].sentence}.")
-    layers = {
-        site: layer
-        for name, layer in named.items()
-        if found[name].label.startswith(VERIFIED)
-        for site in found[name].names
-    }
     absent = [site for site in prepared.sites if site not in layers]
     if absent:
         listed = "\n  ".join(lines)

@@ -287,7 +287,7 @@ def prepare(experiment: Experiment, generate: Generate | None = None) -> TextRow
     requests = None
     if experiment.capture.requests is not None:
         with experiment.at("capture", "requests"):
-            requests = read_requests(Path(experiment.capture.requests.folder))
+            requests = read_requests(Path(experiment.capture.requests.folder), config.d_model)
     dataset, tokens, plans, findings = _plan(experiment, dataset, encoder, config.n_ctx, requests)
     findings = [*of_replies, *findings]
     for number, text in enumerate(experiment.attention.texts):
@@ -326,7 +326,7 @@ def prepare(experiment: Experiment, generate: Generate | None = None) -> TextRow
         lines=lines,
     )
     if requests is not None:
-        requests, _ = requests.choose(rows.ids, rows.plan)
+        requests = requests.choose(rows.ids, rows.plan)
         found = Finding("info", "requests", requests.described)
         rows = replace(rows, requests=requests, findings=(*rows.findings, found))
     if experiment.monitor is not None:
@@ -574,7 +574,7 @@ def _further(
         findings=tuple(findings),
         tokens=tokens,
         plan=plan,
-        requests=None if rows.requests is None else rows.requests.choose(ids, plan)[0],
+        requests=None if rows.requests is None else rows.requests.choose(ids, plan),
         negatives=None,
     )
 
@@ -637,7 +637,8 @@ def _served(
     """
     settings = experiment.capture.requests
     assert settings is not None
-    _, unserved = requests.choose([of_text.ids for of_text in tokens], plan)
+    served = requests.choose([of_text.ids for of_text in tokens], plan).chosen
+    unserved = [n for n, of_text in enumerate(tokens) if of_text.ids.tobytes() not in served]
     if not unserved:
         return dataset, tokens
     first = dataset.examples[unserved[0]]

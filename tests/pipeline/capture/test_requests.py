@@ -1,5 +1,7 @@
 """Experiments whose activations a serving engine has written: same tables, verified sites."""
 
+import json
+
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -152,6 +154,47 @@ def test_another_tensor_than_stated_is_refused(planted, requests, tmp_path):
     stated = f"capture.requests={{folder: {requests}, layers: {{1: {SITE}}}}}"
     message = refusal(planted, tmp_path, requests, stated)
     assert f"layer 1 is not {SITE}: blocks.0.hook_resid_post" in message
+
+
+def test_names_of_layers_must_be_sites_and_are_compared(planted, requests, served, tmp_path):
+    """A name without `blocks.` would else be verified as the tensor that the layer is."""
+    stated = f"capture.requests={{folder: {requests}, layers: {{2: block.3.hook_resid_post}}}}"
+    message = refusal(planted, tmp_path, requests, stated)
+    assert (
+        f"layer 2 has the name block.3.hook_resid_post, which is no site. Nearest: {SITE}"
+        in message
+    )
+    for last, expected in (
+        (SITE, None),
+        ("blocks.3.hook_resid_pst", f"is no site. Nearest: {SITE}"),
+        (
+            "blocks.2.hook_resid_post",
+            "layer blocks.2.hook_resid_post is not blocks.2.hook_resid_post: blocks.3",
+        ),
+    ):
+        folder = write_requests(
+            tmp_path / last, served, {"layer_ids": json.dumps([*LAYERS[:2], last])}
+        )
+        if expected is None:
+            assert imported(planted, tmp_path, folder).errors() == dict.fromkeys(QUICK_SITES, 0.0)
+        else:
+            assert expected in refusal(planted, tmp_path, folder)
+
+
+def test_hidden_states_of_another_width_name_their_file(planted, served, tmp_path):
+    (ids, states), *others = served
+    folder = write_requests(tmp_path / "wide", [(ids, states[..., :-1]), *others])
+    message = refusal(planted, tmp_path, folder)
+    d_model = states.shape[-1]
+    assert f"hidden_states has shape {(*states.shape[:2], d_model - 1)}" in message
+    assert f"d_model of the network is {d_model}." in message
+
+
+def test_one_wrong_request_is_refused_if_its_row_is_compared(planted, served, tmp_path):
+    first = prepare(planted.load(*QUICK)).ids[0].tobytes()
+    wrong = [(ids, x.flip(2) if ids.tobytes() == first else x) for ids, x in served]
+    message = refusal(planted, tmp_path, write_requests(tmp_path / "wrong", wrong))
+    assert f"only 31 of 32 rows are those of {SITE}" in message
 
 
 def test_stated_layers_are_checked_if_the_store_is_complete_too(planted, requests, tmp_path):
