@@ -14,11 +14,11 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "probekit"
 BUDGETS = {
     "report": 8403,
-    "pipeline": 8334,
-    "probes": 6696,
+    "pipeline": 8336,
+    "probes": 6711,
     "model": 5233,
-    "activations": 3280,
-    "cli": 2195,
+    "activations": 3293,
+    "cli": 2193,
     "interventions": 1925,
     "experiment": 2472,
     "data": 2055,
