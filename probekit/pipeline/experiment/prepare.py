@@ -65,12 +65,10 @@ class TextEncoder:
 
         Errors are those of `encode`.
         """
-        has_system = example.has_system
         if not example.reply_ids:
-            return self.encode(example.text, example.turns, has_system=has_system)
-        *turns, (start, end) = example.turns
-        text = example.text[: turns[-1][1]]
-        prompt = self.encode(text, tuple(turns), has_system=has_system)
+            return self.encode(example.text, example.turns)
+        *turns, (start, end, _) = example.turns
+        prompt = self.encode(example.text[: turns[-1].end], tuple(turns))
         reply = self.tokenizer.decode_tokens(example.reply_ids)
         # The last token may have characters of a stop string, which the text does not have.
         offsets = np.minimum(start + reply.offsets, end)
@@ -80,14 +78,13 @@ class TextEncoder:
             offsets=np.concatenate([prompt.offsets, offsets]),
         )
 
-    def encode(self, text: str, turns: Turns = (), *, has_system: bool = False) -> TokenizedText:
+    def encode(self, text: str, turns: Turns = ()) -> TokenizedText:
         """Return the tokens of a text.
 
         Args:
             text: any text.
             turns: turns of a conversation, used only for a chat; empty means that all of it is the
                 user's.
-            has_system: whether the first turn is a message of the system.
 
         Raises:
             MissingError: the model has no chat template.
@@ -95,7 +92,7 @@ class TextEncoder:
             ConfigError: the vocabulary has no beginning-of-text token.
         """
         if self.chat:
-            return self.tokenizer.encode_chat(text, turns, has_system=has_system)
+            return self.tokenizer.encode_chat(text, turns)
         return self.tokenizer.encode(text, bos=self.bos)
 
     def batch(self, texts: Iterable[tuple[str, Turns]], side: PaddingSide) -> TokenBatch:
@@ -377,8 +374,7 @@ def _check_last_turns(experiment: Experiment, conversations: Dataset) -> None:
     if not generates and at not in ("user_last", "assistant_last", *REPLY):
         return
     for example in conversations.examples:
-        n_turns = len(example.turns) - example.has_system
-        if ("assistant", "user")[n_turns % 2] != needed:
+        if example.turns[-1].role != needed:
             reason = "`capture.generate`" if generates else f"`at: {at}`"
             raise DataError(
                 f"{example.where}: {reason} needs conversations that end with the turn of the "
@@ -804,7 +800,7 @@ def _tokenize(
         CheckpointError: the chat template is damaged.
     """
     encoded: dict[Any, TokenizedText] = {}  # each text is encoded once
-    keys = [(one.text, one.turns, one.reply_ids, one.has_system) for one in dataset.examples]
+    keys = [(one.text, one.turns, one.reply_ids) for one in dataset.examples]
     for key, example in zip(keys, dataset.examples, strict=True):
         if key not in encoded:
             try:

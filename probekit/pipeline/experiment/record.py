@@ -117,7 +117,7 @@ def data_facts(rows: Rows, probers: Sequence[Prober], card: str | None) -> DataF
         examples=[
             ExampleRecord(
                 text=e.text,
-                span=e.turns[-1] if e.reply_ids else e.span,  # generated replies are marked
+                span=e.turns[-1][:2] if e.reply_ids else e.span,  # generated replies are marked
                 label=e.label,
                 split="" if is_nested else side,
             )

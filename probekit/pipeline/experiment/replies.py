@@ -13,7 +13,7 @@ from probekit.activations.local import default_root
 from probekit.activations.records import Location
 from probekit.activations.replies import Replies, Reply, generate_replies
 from probekit.amounts import counted
-from probekit.data.examples import Dataset, Example, Finding
+from probekit.data.examples import Dataset, Example, Finding, Turn
 from probekit.data.positions import IntArray
 from probekit.errors import DataError
 from probekit.experiment.data import ReplyLabelSection
@@ -104,7 +104,8 @@ def replied(
             left_out["without a label"] += 1
         else:
             start = len(prompt.text) + len(gap)
-            turns = (*(prompt.turns or ((0, len(prompt.text)),)), (start, start + len(reply.text)))
+            before = prompt.turns or (Turn(0, len(prompt.text), "user"),)
+            turn = Turn(start, start + len(reply.text), "assistant")
             group = group_of.setdefault(prompt.text.strip(), prompt.group)  # as templates do
             examples.append(
                 replace(
@@ -113,7 +114,7 @@ def replied(
                     label=label,
                     group=prompt.group if experiment.data.columns.group else group,
                     id=id,
-                    turns=turns,
+                    turns=(*before, turn),
                     reply_ids=reply.ids,
                 )
             )

@@ -375,7 +375,7 @@ def plan_positions(
     # Characters of each token, as `TokenizedText.offsets`; not the `offsets` of a plan or a sweep.
     texts, characters = [one.text for one in dataset.examples], [part.offsets for part in tokens]
     words = [one.span for one in dataset.examples]
-    turns = [one.turns or ((0, len(one.text)),) for one in dataset.examples]
+    turns = [[turn[:2] for turn in one.turns] or [(0, len(one.text))] for one in dataset.examples]
     plans = []
     reasons: dict[int, str] = {}  # why an example has no row, by its index
     for position in experiment.tokens.positions:
