@@ -10,6 +10,7 @@ from pydantic.config import JsonDict
 
 from probekit.errors import ConfigError
 from probekit.model.weights.sources import at_revision, name_in_memory
+from probekit.probes.settings import one_or_several
 from probekit.probes.targets import MOST_NETWORKS
 from probekit.section import HoldingSection, Section, Seed, rule_error, unique_items
 
@@ -172,24 +173,23 @@ REPLY = ("reply", "reply_last", "share", "between")  # values of `at` that refer
 DECILES = tuple(number / 10 for number in range(11))
 
 
-def _listed_shares(given: Any) -> Any:
-    """Return shares as a sequence: a single number, or the word `deciles`."""
-    if given == "deciles":
-        return DECILES
-    is_number = isinstance(given, int | float) and not isinstance(given, bool)
-    return (float(given),) if is_number else given
+def _whole_percent(share: float) -> float:
+    """Return a share unchanged; raises a validation error if it has more than two decimals."""
+    if share != round(share, 2):
+        raise rule_error(f"{share} has more than two decimals")
+    return share
 
 
-def _whole_percents(shares: Shares) -> Shares:
-    """Return shares unchanged; raises a validation error if one has more than two decimals."""
-    for number, share in enumerate(shares or ()):
-        if share != round(share, 2):
-            raise rule_error(f"{share} has more than two decimals", number)
-    return unique_items(shares or ()) or None
-
-
-Share = Annotated[float, Field(ge=0, le=1)]
-Shares = tuple[Share, ...] | None
+Share = Annotated[float, Field(ge=0, le=1), AfterValidator(_whole_percent)]
+Shares = Annotated[
+    tuple[Share, ...],
+    Field(strict=False, min_length=1),
+    BeforeValidator(
+        lambda given: DECILES if given == "deciles" else one_or_several(given),
+        json_schema_input_type=Share | list[Share] | Literal["deciles"],
+    ),
+    AfterValidator(unique_items),
+]
 
 
 def _at_or_share(schema: dict[str, Any]) -> None:
@@ -218,24 +218,11 @@ class PositionSection(Section):
         description="for `at: word`: tokens of the word to read; for `at: reply` and `between`, "
         "`all` reads each token as a row instead of their mean",
     )
-    share: Annotated[
-        Shares,
-        Field(strict=False),
-        BeforeValidator(_listed_shares),
-        AfterValidator(_whole_percents),
-    ] = Field(
+    share: Shares | None = Field(
         None,
         examples=[0.5],
         description="for `at: share`: the token at this share of the reply; 0 is the last token "
         "before it, 1 its last token; a list, or `deciles` for 0, 0.1, ..., 1, probes each",
-        json_schema_extra={
-            "anyOf": [
-                {"type": "number", "minimum": 0, "maximum": 1},
-                {"type": "array", "items": {"type": "number", "minimum": 0, "maximum": 1}},
-                {"const": "deciles"},
-                {"type": "null"},
-            ]
-        },
     )
     between: Annotated[tuple[str, str] | None, Field(strict=False)] = Field(
         None,
