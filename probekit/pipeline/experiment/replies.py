@@ -11,14 +11,14 @@ from typing import NamedTuple
 
 from probekit.activations.local import default_root
 from probekit.activations.records import Location
-from probekit.activations.replies import Replies, Reply, generate_replies
+from probekit.activations.replies import Replies, generate_replies
 from probekit.amounts import counted
 from probekit.data.examples import Dataset, Example, Finding, Turn
 from probekit.data.positions import IntArray
 from probekit.errors import DataError
 from probekit.experiment.data import ReplyLabelSection
 from probekit.experiment.schema import Experiment
-from probekit.model.generation import Decoding
+from probekit.model.generation import Continuation, Decoding
 from probekit.model.network import Network
 from probekit.model.text.tokenizer import Tokenizer
 from probekit.terminal import SILENT, Watcher
@@ -78,7 +78,7 @@ def experiment_replies(
 
 
 def replied(
-    experiment: Experiment, prompts: Dataset, replies: Sequence[Sequence[Reply]]
+    experiment: Experiment, prompts: Dataset, replies: Sequence[Sequence[Continuation]]
 ) -> Replied:
     """Return the examples of the replies to each prompt.
 

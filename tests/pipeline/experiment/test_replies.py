@@ -7,10 +7,10 @@ import pandas as pd
 import pytest
 import torch
 
-from probekit.activations.replies import Reply
 from probekit.data.examples import Dataset, Example
 from probekit.errors import DataError
 from probekit.experiment.loader import load_experiment
+from probekit.model.generation import Continuation
 from probekit.pipeline.capture.captures import capture_only, lay_out
 from probekit.pipeline.experiment.prepare import prepare
 from probekit.pipeline.experiment.replies import REPLIES, label_of, replied
@@ -223,7 +223,7 @@ def test_validate_counts_replies_once_they_are_generated(folder, snapshot, monke
 
 
 def reply(text, n=0):
-    return Reply(text, (n,), None)
+    return Continuation(text, (n,), None)
 
 
 @pytest.mark.parametrize(
