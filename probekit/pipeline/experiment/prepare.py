@@ -114,7 +114,6 @@ class TextRows(Rows):
         tokens: tokens of each example.
         plan: the tokens that each captured row reads; the rows are those of all positions.
         config: sizes of the model.
-        cut: for each position, whether baselines read each text up to the last token of the row.
         replies: replies that the network has generated, with their rows; None without them.
         requests: requests of a serving engine that serve the texts; None if the model reads them.
     """
@@ -123,7 +122,6 @@ class TextRows(Rows):
     tokens: tuple[TokenizedText, ...]
     plan: RowPlan
     config: ModelConfig
-    cut: tuple[bool, ...] = ()
     replies: Replies | None = None
     requests: Requests | None = None
     negatives: TextRows | None = None
@@ -134,34 +132,6 @@ class TextRows(Rows):
         """The text of each row, shape (n_rows,)."""
         texts = np.array([example.text for example in self.dataset.examples], dtype=object)
         return cast(Objects, texts[self.example])
-
-    def texts_at(self, position: int) -> Objects:
-        """Return the texts that baselines read at a position, shape (n_rows,); see `Rows`."""
-        if not self.cut[position]:
-            return self.texts
-        ends = self._ends(position)
-        texts = [text[:end] for text, end in zip(self.texts, ends, strict=True)]
-        return np.array(texts, dtype=object)
-
-    def replies_at(self, position: int) -> Objects | None:
-        """Return the reply in each text of `texts_at`, shape (n_rows,); None without replies."""
-        if not self.cut[position]:
-            return None
-        examples = [self.dataset.examples[number] for number in self.example]
-        ends = self._ends(position)
-        replies = [
-            one.text[one.turns[-1][0] : end] for one, end in zip(examples, ends, strict=True)
-        ]
-        return np.array(replies, dtype=object)
-
-    def _ends(self, position: int) -> list[int]:
-        """Return the end of the last token that each row reads, in characters of its text."""
-        # The rows of all positions are interleaved; see `interleave`.
-        last = self.plan.positions[self.plan.offsets[1:] - 1][position :: len(self.positions)]
-        return [
-            int(self.tokens[example].offsets[token, 1])
-            for example, token in zip(self.example, last, strict=True)
-        ]
 
     @property
     def text_indices(self) -> IntArray:
@@ -316,9 +286,6 @@ def prepare(experiment: Experiment, generate: Generate | None = None) -> TextRow
         tokens=tokens,
         plan=interleave(plans),
         config=config,
-        cut=tuple(
-            replies is not None or position.at in REPLY for position in experiment.tokens.positions
-        ),
         replies=replies,
         lines=lines,
     )

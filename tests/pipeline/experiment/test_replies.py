@@ -79,7 +79,7 @@ def test_the_answer_is_decodable_where_it_was_given(finished):
 def test_baselines_read_no_more_than_the_network(source):
     rows = source.rows
     for position, share in enumerate((0, 0.5, 1)):
-        texts, replies = rows.texts_at(position), rows.replies_at(position)
+        texts, replies = rows.texts_at(position)
         for row in range(0, len(rows.example), 7):
             example = rows.dataset.examples[rows.example[row]]
             prompt = example.text[: example.turns[0][1]]
@@ -92,9 +92,10 @@ def test_baselines_read_no_more_than_the_network(source):
             assert texts[row] == prompt + replies[row]
             expected = [0, ends[(len(ends) + 1) // 2 - 1], ends[-1]][position]
             assert len(replies[row]) == expected, share
-    data = rows.data(1, None, rows.splits)[0]
-    assert data.replies.tolist() == rows.replies_at(1).tolist()
-    assert data.texts.tolist() == rows.texts_at(1).tolist()
+    [data, *_] = rows.data(1, None, rows.splits)
+    assert [data.texts.tolist(), data.replies.tolist()] == [
+        one.tolist() for one in rows.texts_at(1)
+    ]
 
 
 def test_rows_equal_those_of_an_ordinary_pass(folder, source):
