@@ -120,9 +120,8 @@ def share_lines(table: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
     return [(name, rows) for name, rows in lines if not rows.empty]
 
 
-def share_curve(table: pd.DataFrame) -> go.Figure:
-    """Return the figure of test score by share of the reply; the table must have `share_lines`."""
-    lines = share_lines(table)
+def share_curve(lines: Sequence[tuple[str, pd.DataFrame]]) -> go.Figure:
+    """Return the figure of test score by share of the reply, given its `share_lines`."""
     figure = go.Figure(layout={"template": TEMPLATE})
     for number, (name, points) in enumerate(lines):
         style = LINES.get(name) or replace(LEVELS[name], marker_size=6)
