@@ -13,10 +13,13 @@ from probekit.experiment.loader import load_experiment
 from probekit.model.generation import Continuation
 from probekit.pipeline.capture.captures import capture_only, lay_out
 from probekit.pipeline.experiment.prepare import prepare
+from probekit.pipeline.experiment.record import findings
 from probekit.pipeline.experiment.replies import REPLIES, label_of, replied
 from probekit.pipeline.experiment.run import run
 from probekit.pipeline.experiment.source import model_source
 from probekit.pipeline.experiment.validate import validate
+from probekit.pipeline.measure.probers import make_probers
+from probekit.results.record import NO_CONTROL
 from probekit.terminal import SILENT
 from tests.pipeline.texts import text_of
 
@@ -137,6 +140,13 @@ def test_the_finding_counts_labels(finished, source, snapshot):
     [finding] = [one for one in source.rows.findings if one.code == "replies"]
     assert finding.message == snapshot
     assert finding.message in [one["message"] for one in finished.record["data"]["findings"]]
+
+
+def test_a_missing_control_task_is_one_finding(folder, source):
+    experiment = load(folder, "probe.control_draws=2")
+    found = findings(source.rows, make_probers(experiment, source.rows))
+    [message] = [one.message for one in found if one.code == NO_CONTROL]
+    assert "at share:1; 3 of 3 positions have no control task" in message
 
 
 def test_untrained_networks_read_the_finished_texts(folder, finished):
