@@ -23,6 +23,7 @@ from torch import Tensor
 from probekit.activations.capture import MissingSites, OnRows, Work, fill_site
 from probekit.activations.local import Files, join
 from probekit.activations.records import (
+    REPLIES,
     SPEC,
     FloatArray,
     Identity,
@@ -44,7 +45,6 @@ from probekit.terminal import SILENT, Watcher
 
 VERSION = 1  # of the generation: raise it if the same prompts get other replies
 FORMAT = 1  # of replies.json
-REPLIES = "replies.json"
 
 
 class NotGeneratedError(MissingError):

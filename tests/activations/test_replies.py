@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 import torch
 
-from probekit.activations import records
+from probekit.activations import records, upkeep
 from probekit.activations.capture import Work, fill
 from probekit.activations.local import LocalFiles
-from probekit.activations.replies import REPLIES, NotGeneratedError, generate_replies
+from probekit.activations.records import REPLIES
+from probekit.activations.replies import NotGeneratedError, generate_replies
 from probekit.activations.store import ActivationStore
 from probekit.data.positions import RowPlan
 from probekit.errors import StoreError
@@ -274,6 +275,20 @@ def test_a_part_is_a_store_of_all_tokens(made):
     assert store.is_sealed
     assert store.n_rows == sum(map(len, finished(made[1])))
     assert store.identity.origin == f"replies {made[1].key}"
+
+
+def test_replies_are_listed_and_removed_as_a_whole(made, tmp_path):
+    root = tmp_path / "caches"
+    shutil.copytree(made[0], root)
+    [place] = upkeep.replies_in(root)
+    summary = upkeep.summarize(place)
+    assert summary.key == place.name == f"replies-{made[1].key}"
+    assert summary.rows == sum(map(len, finished(made[1])))
+    assert summary.sites == dict.fromkeys(SITES, summary.rows)
+    assert summary.bytes == sum(map(len, files_in(root).values()))
+    assert upkeep.find_cache(place.name[:12], root) == place
+    assert upkeep.remove_cache(place) == []
+    assert not place.exists()
 
 
 @pytest.mark.parametrize(
