@@ -301,7 +301,7 @@ def _find(names: Sequence[str], cache_root: Location | None) -> Sequence[Locatio
 @cache.command("ls")
 @_common_options
 def list_caches(cache_root: Location | None, as_json: bool) -> None:
-    """List all caches and generated replies with key, size, age and contents."""
+    """List all caches with key, size, age and contents."""
     from probekit.activations.upkeep import caches_in, replies_in, summarize
 
     root = _root(cache_root)
