@@ -142,9 +142,9 @@ class Rows:
         return None
 
     def texts_at(self, position: int) -> tuple[Objects | None, Objects | None]:
-        """Return what baselines read of each text at a position, and the reply in it, (n_rows,).
+        """Return the texts that baselines read at a position, and the reply in each, (n_rows,).
 
-        Of a reply they read no more than the row does. None without texts, or without replies.
+        A reply ends with the last token that the row reads. None without texts, or replies.
         """
         texts, reply = self.texts, self.positions[position].reply
         if texts is None or reply is None:
