@@ -92,7 +92,7 @@ def replies_in(root: Location) -> list[Location]:
     return [join(root, name) for name in files_at(root).folders() if _OF_REPLIES.fullmatch(name)]
 
 
-def parts_of(place: Location) -> list[Location] | None:
+def reply_parts(place: Location) -> list[Location] | None:
     """Return the parts of generated replies, also unfinished ones; None for another location."""
     if not _OF_REPLIES.fullmatch(_key(place)):
         return None
@@ -145,7 +145,7 @@ def find_cache(name: str, root: Location) -> Location:
         ConfigError: several keys begin with `name`.
     """
     for place in (as_place(name), join(root, name)):
-        if is_cache(files_at(place)) or parts_of(place):
+        if is_cache(files_at(place)) or reply_parts(place):
             return place
     keys = [_key(cache) for cache in (*caches_in(root), *replies_in(root))]
     matches = [key for key in keys if name and key.startswith(name)]
@@ -159,7 +159,7 @@ def find_cache(name: str, root: Location) -> Location:
 
 def summarize(place: Location) -> Summary:
     """Summarise a cache or generated replies; shard digests are not verified."""
-    files, where, key, parts = files_at(place), str(place), _key(place), parts_of(place)
+    files, where, key, parts = files_at(place), str(place), _key(place), reply_parts(place)
     if parts is not None:
         return _summary_of_parts(place, parts)
     n_bytes = _n_bytes(files)
@@ -299,7 +299,7 @@ def collect_garbage(place: Location) -> dict[str, int]:
     Raises:
         StoreError: the cache cannot be read or written.
     """
-    parts, files = parts_of(place), files_at(place)
+    parts, files = reply_parts(place), files_at(place)
     if parts is not None:
         of_parts = {_key(part): collect_garbage(part) for part in parts}
         return {
@@ -348,7 +348,7 @@ def remove_cache(place: Location) -> list[str]:
         MissingError: the folder is not a cache; nothing was removed.
         StoreError: a run is writing the cache, or it cannot be removed.
     """
-    parts, files = parts_of(place), files_at(place)
+    parts, files = reply_parts(place), files_at(place)
     if parts is not None:
         # The last one first: if a run is generating, it holds the lock of this part.
         left = [

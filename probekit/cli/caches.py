@@ -322,10 +322,10 @@ def list_caches(cache_root: Location | None, as_json: bool) -> None:
 def show_command(name: str, cache_root: Location | None, as_json: bool) -> None:
     """Show the contents of a cache: rows, sites, identity."""
     from probekit.activations.store import ActivationStore
-    from probekit.activations.upkeep import parts_of, summarize
+    from probekit.activations.upkeep import reply_parts, summarize
 
     (place,) = _find([name], cache_root)
-    summary, parts = summarize(place), parts_of(place)
+    summary, parts = summarize(place), reply_parts(place)
     if summary.problem is not None:
         _show(as_json, {"problem": summary.problem}, [summary.problem])
         sys.exit(1)
@@ -349,11 +349,11 @@ def verify_command(names: Sequence[str], cache_root: Location | None, as_json: b
     Every file is read, and damaged ones are listed.
     """
     from probekit.activations.store import ActivationStore, files_at
-    from probekit.activations.upkeep import find_damage, is_cache, parts_of
+    from probekit.activations.upkeep import find_damage, is_cache, reply_parts
     from probekit.errors import StoreError
 
     damages: dict[str, list[dict[str, str]]] = {}
-    places = [one for place in _find(names, cache_root) for one in parts_of(place) or [place]]
+    places = [one for place in _find(names, cache_root) for one in reply_parts(place) or [place]]
     for place in places:
         if not is_cache(files_at(place)):
             continue  # a part of replies that has no rows yet

@@ -259,12 +259,13 @@ def test_replies_without_text_or_label_are_left_out_and_counted(folder):
     experiment = load(folder, f"data.label_of_reply={rule}")
     prompts = Dataset("x", tuple(Example(f"p{n}", "x", f"g{n % 2}", f"r{n}") for n in range(4)))
     texts = [["yes", "yes"], ["no", " "], ["maybe", "no yes"], ["no", "no"]]
-    found = replied(experiment, prompts, [[reply(one) for one in pair] for pair in texts])
-    assert [one.id for one in found.dataset.examples] == [
+    pairs = [[reply(one) for one in pair] for pair in texts]
+    dataset, lines, [finding, *_] = replied(experiment, prompts, pairs)
+    assert [one.id for one in dataset.examples] == [
         "r0 sample 1", "r0 sample 2", "r1 sample 1", "r3 sample 1", "r3 sample 2",
     ]  # fmt: skip
-    assert len(found.lines.splitlines()) == 8
-    assert found.findings[0].message == (
+    assert len(lines.splitlines()) == 8
+    assert finding.message == (
         "8 replies to 4 prompts (up to 10 tokens, temperature 1, seed 1): 3 no, 2 yes; 1 empty "
         "left out; 2 without a label left out; 8 ended by max_new_tokens (3 no, 2 yes)."
     )
@@ -283,8 +284,8 @@ def test_labels_that_words_of_the_reply_define_are_warned_of(folder, rule, posit
     overrides = [f"data.label_of_reply={json.dumps(rule)}", f"tokens.position={position}"]
     example = Example("p", "x", "g", "r", values=(("answer", "so"),))
     texts = [[reply("so"), reply("it")]]
-    found = replied(load(folder, *overrides), Dataset("x", (example,)), texts)
-    assert ("label-from-reply" in [one.code for one in found.findings]) == is_warned
+    *_, found = replied(load(folder, *overrides), Dataset("x", (example,)), texts)
+    assert ("label-from-reply" in [one.code for one in found]) == is_warned
 
 
 def test_equal_prompts_are_one_group(folder):
@@ -292,8 +293,8 @@ def test_equal_prompts_are_one_group(folder):
     rows = enumerate(("p", "p "))  # a template may strip spaces
     prompts = Dataset("x", tuple(Example(text, "x", f"row {n}", f"row {n}") for n, text in rows))
     texts = [["longer", "so"], ["it", "is"]]
-    found = replied(experiment, prompts, [[reply(one) for one in pair] for pair in texts])
-    assert set(found.dataset.groups) == {"row 0"}
+    dataset, *_ = replied(experiment, prompts, [[reply(one) for one in pair] for pair in texts])
+    assert set(dataset.groups) == {"row 0"}
 
 
 def test_a_missing_column_is_found_before_the_generation(folder):
