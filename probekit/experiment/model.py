@@ -274,20 +274,17 @@ class PositionSection(Section):
 
     @model_validator(mode="after")
     def _details_belong_to_at(self) -> PositionSection:
-        if (self.at == "share") != (self.share is not None):
-            raise rule_error(
-                "`share` must be given for `at: share`, and only then",
-                "at" if self.share is None else "share",
-            )
+        for key in ("share", "index"):
+            is_given = getattr(self, key) is not None
+            if (self.at == key) != is_given:
+                raise rule_error(
+                    f"`{key}` must be given for `at: {key}`, and only then",
+                    key if is_given else "at",
+                )
         if self.at == "between" and self.between is None:
             raise rule_error("`at: between` requires `between`, two strings", "at")
         if self.between is not None and self.at not in ("between", "share"):
             raise rule_error("`between` requires `at: between` or `share`", "between")
-        if (self.at == "index") != (self.index is not None):
-            raise rule_error(
-                "`index` must be given for `at: index`, and only then",
-                "at" if self.index is None else "index",
-            )
         # The default is allowed with any `at`: a file written by probekit has every key.
         reads_all = self.pieces == "all" and self.at in ("reply", "between")
         if self.at != "word" and self.pieces != "last" and not reads_all:
