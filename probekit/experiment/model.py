@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic.config import JsonDict
 
+from probekit.data.positions import TURNS, At, Pick
 from probekit.errors import ConfigError
 from probekit.model.weights.sources import at_revision, name_in_memory
 from probekit.probes.settings import one_or_several
@@ -168,8 +169,6 @@ class ModelSection(HoldingSection):
 Offset = Annotated[int, Field(ge=-1000, le=1000)]
 Offsets = Annotated[tuple[Offset, ...], Field(strict=False), AfterValidator(unique_items)]
 
-TURNS = ("user_last", "assistant_last")  # values of `at` that refer to the turns of a conversation
-REPLY = ("reply", "reply_last", "share", "between")  # values of `at` that refer to the reply
 DECILES = tuple(number / 10 for number in range(11))
 
 
@@ -203,17 +202,14 @@ class PositionSection(Section):
 
     model_config = ConfigDict(json_schema_extra=_at_or_share)
 
-    at: Literal[
-        "last", "first", "mean", "all", "index", "span", "word", "user_last", "assistant_last",
-        "reply", "reply_last", "share", "between",
-    ] = Field(
+    at: At = Field(
         description="last or first token; mean over all tokens; all tokens, one row each; one "
         "token by index; mean over the span; the word marked by the span; with `chat`: last token "
         "of the user's turn, or of the assistant's; of a reply: mean over its tokens, its last "
         "token, the token at a `share` of it, or the mean `between` two markers; `share` and "
         "`between` need no `at`"
-    )  # fmt: skip
-    pieces: Literal["first", "last", "mean", "all"] = Field(
+    )
+    pieces: Pick = Field(
         "last",
         description="for `at: word`: tokens of the word to read; for `at: reply` and `between`, "
         "`all` reads each token as a row instead of their mean",

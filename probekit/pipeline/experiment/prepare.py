@@ -16,12 +16,11 @@ from probekit.activations.replies import Replies
 from probekit.activations.requests import Requests, read_requests
 from probekit.amounts import counted
 from probekit.data.examples import Dataset, Example, Finding, Turns, rows_of
-from probekit.data.positions import IntArray, RowPlan
+from probekit.data.positions import REPLY, TURNS, IntArray, RowPlan
 from probekit.data.words import cue_pattern, dropped_ranges, without
 from probekit.errors import CheckpointError, ConfigError, DataError, MissingError, UnknownNameError
 from probekit.experiment.activations import AnyExperiment, RowsSection
 from probekit.experiment.data import DataSection, read_examples, read_negatives
-from probekit.experiment.model import REPLY
 from probekit.experiment.schema import Experiment, LeakageSection, MonitorSection
 from probekit.model.config import ModelConfig
 from probekit.model.families.table import find_config
@@ -338,7 +337,7 @@ def _check_last_turns(experiment: Experiment, conversations: Dataset) -> None:
     """
     at, generates = experiment.tokens.position.at, experiment.capture.generate is not None
     needed = "user" if generates or at == "user_last" else "assistant"
-    if not generates and at not in ("user_last", "assistant_last", *REPLY):
+    if not generates and at not in (*TURNS, *REPLY):
         return
     for example in conversations.examples:
         if example.turns[-1].role != needed:

@@ -22,7 +22,7 @@ from probekit.activations.given.given import GivenSite
 from probekit.activations.records import FloatArray
 from probekit.amounts import counted
 from probekit.data.examples import Dataset, Finding, StringArray, rows_of
-from probekit.data.positions import IntArray, PositionRule, RowPlan, plan_rows
+from probekit.data.positions import REPLY, TURNS, IntArray, PositionRule, RowPlan, plan_rows
 from probekit.data.splits import (
     LabelCounts,
     Split,
@@ -38,7 +38,7 @@ from probekit.data.splits import (
 from probekit.data.words import WORD
 from probekit.errors import DataError
 from probekit.experiment.activations import AnyExperiment
-from probekit.experiment.model import REPLY, TURNS, PositionSection
+from probekit.experiment.model import PositionSection
 from probekit.experiment.schema import Experiment
 from probekit.model.sites.sites import SiteConcatenation, SiteSelection
 from probekit.model.text.tokenizer import TokenizedText, Tokenizer
