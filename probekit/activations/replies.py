@@ -182,11 +182,10 @@ def generate_replies(  # noqa: PLR0913  # one call, whose options have defaults
         if replies is None:
             files.begin()
             with files.lock(watcher.tell):
-                replies = _stored(files, sites)  # another process may have generated them meanwhile
-                if replies is None:
-                    files.sweep()
-                    how = (decoding, stopping, sites)
-                    replies = _generate(files, identity, model, sequences[part], *how)
+                # Another process may have generated them meanwhile.
+                replies = _stored(files, sites) or _generate(
+                    files, identity, model, sequences[part], decoding, stopping, sites
+                )
         stores.append(ActivationStore.open(files))
         of_prompt |= zip(distinct[part], replies, strict=True)
         start = part.stop
@@ -234,6 +233,7 @@ def _generate(
 
     Prompts are in one batch, longest first; `identity` is that of all parts.
     """
+    files.sweep()
     ids, mask = pad(prompts, "left")
     passes = defaultdict[str, list[Tensor]](list)
 

@@ -110,11 +110,8 @@ def share_lines(table: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
     if chosen is None or tests["share"].nunique() < LEAST_SIZES:
         return []
     tests = only(tests, metric=chosen["metric"]).sort_values("share", kind="stable")
-    names = [column for column in SAME_FEATURES if column != "position"]
-    sited = placed(tests)
-    for column in names:
-        value = chosen[column]
-        sited = sited[sited[column].isna() if pd.isna(value) else sited[column].eq(value)]
+    site = {column: chosen[column] for column in SAME_FEATURES if column != "position"}
+    sited = only(placed(tests), **site)
     lines = [(name, only(sited, target=name)) for name in ("task", "random_weights")]
     lines += [(name, only(tests, target=name)) for name in BASELINES]
     return [(name, rows) for name, rows in lines if not rows.empty]
