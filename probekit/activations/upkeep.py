@@ -203,21 +203,17 @@ def _n_bytes(files: Files) -> int:
 def _summary_of_parts(place: Location, parts: Sequence[Location]) -> Summary:
     """Return the summary of generated replies."""
     done = [summarize(part) for part in parts if is_cache(files_at(part))]
-    n_rows, sites = sum(part.rows for part in done), Counter[str]()
-    for part in done:
-        sites.update(part.sites)
+    n_rows, n_bytes = sum(part.rows for part in done), sum(_n_bytes(files_at(one)) for one in parts)
+    sites = sum((Counter(part.sites) for part in done), Counter[str]())
+    age = min((part.age for part in done if part.age is not None), default=None)
+    problem = next((part.problem for part in done if part.problem is not None), None)
     state = f", {len(parts) - len(done)} without rows" if len(done) < len(parts) else ""
+    what = (
+        f"generated replies in {counted(len(parts), 'part')}{state}: {n_rows:,} rows, one for each "
+        f"token, at {counted(len(sites), 'site')}"
+    )
     return Summary(
-        key=_key(place),
-        place=str(place),
-        what=f"generated replies in {counted(len(parts), 'part')}{state}: {n_rows:,} rows, one for "
-        f"each token, at {counted(len(sites), 'site')}",
-        rows=n_rows,
-        sites=dict(sites),
-        bytes=sum(_n_bytes(files_at(part)) for part in parts),
-        age=min((part.age for part in done if part.age is not None), default=None),
-        root=None,
-        problem=next((part.problem for part in done if part.problem is not None), None),
+        _key(place), str(place), what, n_rows, dict(sites), n_bytes, age, root=None, problem=problem
     )
 
 
