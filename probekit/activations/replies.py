@@ -23,6 +23,7 @@ from torch import Tensor
 from probekit.activations.capture import MissingSites, OnRows, Work, fill_site
 from probekit.activations.local import Files, join
 from probekit.activations.records import (
+    REPLIES,
     SPEC,
     FloatArray,
     Identity,
@@ -35,7 +36,7 @@ from probekit.activations.store import ActivationStore, files_at
 from probekit.amounts import counted
 from probekit.data.positions import IntArray, RowPlan
 from probekit.errors import DamagedError, MissingError, StoreError
-from probekit.model.generation import ENDED, Decoding, StopStrings, new_tokens
+from probekit.model.generation import Continuation, Decoding, StopStrings, continuations, new_tokens
 from probekit.model.network import Network
 from probekit.model.passes.inputs import pad
 from probekit.model.text.tokenizer import Tokenizer
@@ -44,26 +45,10 @@ from probekit.terminal import SILENT, Watcher
 
 VERSION = 1  # of the generation: raise it if the same prompts get other replies
 FORMAT = 1  # of replies.json
-REPLIES = "replies.json"
 
 
 class NotGeneratedError(MissingError):
     """Some replies are not stored yet, and may not be generated."""
-
-
-@dataclass(frozen=True)
-class Reply:
-    """Reply of a network to a prompt.
-
-    Attributes:
-        text: generated text before the stop string.
-        ids: the tokens of this text; the last one may also contain a part of the stop string.
-        stopped_by: stop string that ended the reply; None if `max_new_tokens` did.
-    """
-
-    text: str
-    ids: tuple[int, ...]
-    stopped_by: str | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,10 +62,10 @@ class Replies:
     """
 
     key: str
-    of_prompt: Mapping[bytes, tuple[Reply, ...]]
+    of_prompt: Mapping[bytes, list[Continuation]]
     stores: tuple[ActivationStore, ...]
 
-    def to(self, prompt: IntArray) -> tuple[Reply, ...]:
+    def to(self, prompt: IntArray) -> list[Continuation]:
         """Return the replies to a prompt, given its ids of shape (n_tokens,)."""
         return self.of_prompt[_bytes(prompt)]
 
@@ -179,15 +164,14 @@ def generate_replies(  # noqa: PLR0913  # one call, whose options have defaults
     ]
     identity = replace(identity, origin=f"replies {key}")
     folder = join(root, f"replies-{key}")
-    of_prompt, stores, start = dict[bytes, tuple[Reply, ...]](), list[ActivationStore](), 0
+    stopping = StopStrings(tokenizer, strings)
+    of_prompt, stores, start = dict[bytes, list[Continuation]](), list[ActivationStore](), 0
     while start < len(sequences):
         watcher.progress("generate", start, len(sequences))
         n_tokens = decoding.num_samples * (len(sequences[start]) + decoding.max_new_tokens)
-        stop_at = start + max(1, batch_tokens(model.device.type) // n_tokens)
-        part = _Part(
-            files_at(join(folder, f"{len(stores):05d}")), identity, sequences[start:stop_at]
-        )
-        replies = part.stored(sites)
+        part = slice(start, start + max(1, batch_tokens(model.device.type) // n_tokens))
+        files = files_at(join(folder, f"{len(stores):05d}"))
+        replies = _stored(files, sites)
         if replies is None and only_stored:
             raise NotGeneratedError(
                 f"The network will reply to {counted(len(prompts), 'prompt')}, "
@@ -196,139 +180,109 @@ def generate_replies(  # noqa: PLR0913  # one call, whose options have defaults
                 "when `probekit run` has generated them."
             )
         if replies is None:
-            part.files.begin()
-            with part.files.lock(watcher.tell):
-                replies = part.stored(sites)  # another process may have generated them meanwhile
-                if replies is None:
-                    part.files.sweep()
-                    stopping = StopStrings(tokenizer, strings)
-                    replies = part.generate(model, tokenizer, decoding, stopping, sites)
-        stores.append(ActivationStore.open(part.files))
-        of_prompt |= zip(distinct[start:stop_at], replies, strict=True)
-        start = stop_at
+            files.begin()
+            with files.lock(watcher.tell):
+                # Another process may have generated them meanwhile.
+                replies = _stored(files, sites) or _generate(
+                    files, identity, model, sequences[part], decoding, stopping, sites
+                )
+        stores.append(ActivationStore.open(files))
+        of_prompt |= zip(distinct[part], replies, strict=True)
+        start = part.stop
     watcher.progress("generate", len(sequences), len(sequences))
     return Replies(key, of_prompt, tuple(stores))
 
 
-@dataclass(frozen=True)
-class _Part:
-    """Prompts of one batch, longest first, and the files of their replies and rows."""
+def _stored(files: Files, sites: Sequence[str]) -> list[list[Continuation]] | None:
+    """Return the stored replies to each prompt of a part; None if they, or rows, are missing.
 
-    files: Files
-    identity: Identity  # of all prompts
-    prompts: Sequence[IntArray]
-
-    def stored(self, sites: Sequence[str]) -> list[tuple[Reply, ...]] | None:
-        """Return the stored replies to each prompt; None if they, or rows at a site, are missing.
-
-        Raises:
-            StoreError: a file is damaged.
-        """
-        replies = self._read()
-        if replies is None or self.files.size(SPEC) is None:
-            return None
-        store = ActivationStore.open(self.files)
-        return None if any(store.missing(site) for site in sites) else replies
-
-    def _read(self) -> list[tuple[Reply, ...]] | None:
-        """Return the stored replies to each prompt; None without them."""
-        if self.files.size(REPLIES) is None:
-            return None
-        where = f"{self.files.place}/{REPLIES}"
-        try:
-            listed = unseal(self.files.read(REPLIES), where, FORMAT)["replies"]
-        except DamagedError as error:
-            raise DamagedError(f"{error} Delete the folder to generate again.") from error
-        return [
-            tuple(Reply(one["text"], tuple(one["ids"]), one["stopped_by"]) for one in of_prompt)
-            for of_prompt in listed
-        ]
-
-    def generate(
-        self,
-        model: Network,
-        tokenizer: Tokenizer,
-        decoding: Decoding,
-        stopping: StopStrings,
-        sites: Sequence[str],
-    ) -> list[tuple[Reply, ...]]:
-        """Generate and store the replies to each prompt, and their rows at some sites."""
-        ids, mask = pad(self.prompts, "left")
-        passes = defaultdict[str, list[Tensor]](list)
-
-        def keep(site: str, value: Tensor) -> Tensor:
-            """Keep a copy of the new positions, as a tap that changes nothing."""
-            stored = value.float().to("cpu", getattr(torch, self.identity.dtype), copy=True)
-            passes[site].append(stored)
-            return value
-
-        # One more step, and the end of a row one step after its stop string: so the last token of
-        # each reply is read, too.
-        longer = replace(
-            decoding,
-            max_new_tokens=decoding.max_new_tokens + 1,
-            stop=lambda new: stopping(new[:-1]),
-        )
-        tap = keep if sites else None
-        with torch.inference_mode(), torch.autocast(model.device.type, enabled=False):
-            steps = list(new_tokens(model, ids, longer, mask=mask, tap=tap, sites=sites or None))
-        rows = torch.stack(steps, 1).tolist()
-        found = [reply_of(row, tokenizer, stopping, decoding.max_new_tokens) for row in rows]
-        n = decoding.num_samples  # of each prompt, in consecutive rows
-        replies = [tuple(found[first : first + n]) for first in range(0, len(found), n)]
-        listed = [[asdict(reply) for reply in of_prompt] for of_prompt in replies]
-        content = seal({"replies": listed}, FORMAT)
-        if not self.files.create(REPLIES, content) and self._read() != replies:
-            raise StoreError(
-                f"The network generates other replies than those in {self.files.place}, as another "
-                f"device may. Delete the folder {self.files.place} to use the new ones."
-            )
-        texts = [
-            np.concatenate([prompt, np.array(reply.ids, dtype=np.int64)])
-            for prompt, of_prompt in zip(self.prompts, replies, strict=True)
-            for reply in of_prompt
-        ]
-        lengths = np.array([len(text) for text in texts])
-        positions = np.concatenate([np.arange(length) for length in lengths])
-        plan = RowPlan(
-            np.repeat(np.arange(len(texts)), lengths), positions, np.arange(len(positions) + 1)
-        )
-        identity = replace(self.identity, **digests_of_rows(texts, plan))
-        store = ActivationStore.create(self.files, identity, plan, [np.arange(len(positions))])
-        # Prompts are padded on the left, so that replies begin at the same place.
-        n_padding = np.repeat(ids.shape[1] - np.array([len(one) for one in self.prompts]), n)
-        for site in store.missing_sites(sites, 0):
-            values = torch.cat(passes.pop(site), dim=1)  # [row pos ...]
-            of_texts = [
-                values[row, first : first + length]
-                for row, (first, length) in enumerate(zip(n_padding, lengths, strict=True))
-            ]
-            stored = torch.cat(of_texts)
-            stored = stored.float() if stored.dtype == torch.bfloat16 else stored
-            store.commit(site, 0, stored.numpy())
-        store.seal()
-        return replies
-
-
-def reply_of(
-    row: Sequence[int], tokenizer: Tokenizer, stopping: StopStrings, longest: int
-) -> Reply:
-    """Return the reply in the new tokens of a row: at most `longest`, up to a stop string.
-
-    >>> tokenizer = Tokenizer.from_pretrained("mini")
-    >>> row = tokenizer.encode("The end. And", bos=False).ids.tolist()
-    >>> reply_of(row, tokenizer, StopStrings(tokenizer, ["."]), 9).text
-    'The end'
+    Raises:
+        StoreError: a file is damaged.
     """
-    ids = [token for token in row if token != ENDED][:longest]
-    ends = (n for n in range(1, len(ids) + 1) if stopping(ids[:n]))
-    ids = ids[: next(ends, longest)]
-    text = tokenizer.decode(ids)
-    cut = stopping.cut(text)
-    kept = tokenizer.decode_tokens(ids).offsets[:, 0] < len(cut)
-    stops = [stop for stop in stopping.strings if text.startswith(stop, len(cut))]
-    return Reply(
-        text=cut,
-        ids=tuple(token for token, is_kept in zip(ids, kept, strict=True) if is_kept),
-        stopped_by=stops[0] if stops else None,
+    replies = _read(files)
+    if replies is None or files.size(SPEC) is None:
+        return None
+    store = ActivationStore.open(files)
+    return None if any(store.missing(site) for site in sites) else replies
+
+
+def _read(files: Files) -> list[list[Continuation]] | None:
+    """Return the stored replies to each prompt of a part; None without them."""
+    if files.size(REPLIES) is None:
+        return None
+    try:
+        listed = unseal(files.read(REPLIES), f"{files.place}/{REPLIES}", FORMAT)["replies"]
+    except DamagedError as error:
+        raise DamagedError(f"{error} Delete the folder to generate again.") from error
+    return [
+        [Continuation(one["text"], tuple(one["ids"]), one["stopped_by"]) for one in of_prompt]
+        for of_prompt in listed
+    ]
+
+
+def _generate(
+    files: Files,
+    identity: Identity,
+    model: Network,
+    prompts: Sequence[IntArray],
+    decoding: Decoding,
+    stopping: StopStrings,
+    sites: Sequence[str],
+) -> list[list[Continuation]]:
+    """Generate and store the replies to each prompt of a part, and their rows at some sites.
+
+    Prompts are in one batch, longest first; `identity` is that of all parts.
+    """
+    files.sweep()
+    ids, mask = pad(prompts, "left")
+    passes = defaultdict[str, list[Tensor]](list)
+
+    def keep(site: str, value: Tensor) -> Tensor:
+        """Keep a copy of the new positions, as a tap that changes nothing."""
+        stored = value.float().to("cpu", getattr(torch, identity.dtype), copy=True)
+        passes[site].append(stored)
+        return value
+
+    # One more step, and the end of a row one step after its stop string: so the last token of
+    # each reply is read, too.
+    longer = replace(
+        decoding,
+        max_new_tokens=decoding.max_new_tokens + 1,
+        stop=lambda new: stopping(new[:-1]),
     )
+    tap = keep if sites else None
+    with torch.inference_mode(), torch.autocast(model.device.type, enabled=False):
+        steps = list(new_tokens(model, ids, longer, mask=mask, tap=tap, sites=sites or None))
+    replies = continuations(steps, stopping, decoding)
+    listed = [[asdict(reply) for reply in of_prompt] for of_prompt in replies]
+    if not files.create(REPLIES, seal({"replies": listed}, FORMAT)) and _read(files) != replies:
+        raise StoreError(
+            f"The network generates other replies than those in {files.place}, as another device "
+            f"may. Delete the folder {files.place} to use the new ones."
+        )
+    texts = [
+        np.concatenate([prompt, np.array(reply.ids, dtype=np.int64)])
+        for prompt, of_prompt in zip(prompts, replies, strict=True)
+        for reply in of_prompt
+    ]
+    lengths = np.array([len(text) for text in texts])
+    positions = np.concatenate([np.arange(length) for length in lengths])
+    plan = RowPlan(
+        np.repeat(np.arange(len(texts)), lengths), positions, np.arange(len(positions) + 1)
+    )
+    identity = replace(identity, **digests_of_rows(texts, plan))
+    store = ActivationStore.create(files, identity, plan, [np.arange(len(positions))])
+    # Prompts are padded on the left, so that replies begin at the same place.
+    n_padding = ids.shape[1] - np.array([len(one) for one in prompts])
+    starts = np.repeat(n_padding, decoding.num_samples)
+    for site in store.missing_sites(sites, 0):
+        values = torch.cat(passes.pop(site), dim=1)  # [row pos ...]
+        of_texts = [
+            values[row, first : first + length]
+            for row, (first, length) in enumerate(zip(starts, lengths, strict=True))
+        ]
+        stored = torch.cat(of_texts)
+        stored = stored.float() if stored.dtype == torch.bfloat16 else stored
+        store.commit(site, 0, stored.numpy())
+    store.seal()
+    return replies

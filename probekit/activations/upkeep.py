@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
 from probekit.activations.local import LOCK, Files, as_place, join
-from probekit.activations.records import ERRORS, MANIFEST, ROWS, SPEC, Location, record_name
+from probekit.activations.records import (
+    ERRORS,
+    MANIFEST,
+    REPLIES,
+    ROWS,
+    SPEC,
+    Location,
+    record_name,
+)
 from probekit.activations.store import ActivationStore, files_at, is_intact
 from probekit.amounts import counted
 from probekit.errors import (
@@ -32,6 +41,8 @@ HOW_TO_CREATE = (
 # Names of the record and of the row file of a shard.
 _RECORD = re.compile(r"\d{5,}\.json")
 _ROWS_FILE = re.compile(r"\d{5,}\.[0-9a-f]{16}\.safetensors")
+# Names of a folder of generated replies, and of one of its parts.
+_OF_REPLIES, _PART = re.compile(r"replies-[0-9a-f]{24}"), re.compile(r"\d{5,}")
 _DAY = 86_400  # seconds
 _MOST_LISTED = 5  # damaged files listed in an error message
 
@@ -76,6 +87,23 @@ def caches_in(root: Location) -> list[Location]:
     return [place for place in places if is_cache(files_at(place))]
 
 
+def replies_in(root: Location) -> list[Location]:
+    """Return the locations of generated replies in a folder or under a URL, by key."""
+    return [join(root, name) for name in files_at(root).folders() if _OF_REPLIES.fullmatch(name)]
+
+
+def reply_parts(place: Location) -> list[Location] | None:
+    """Return the parts of generated replies, also unfinished ones; None for another location."""
+    if not _OF_REPLIES.fullmatch(_key(place)):
+        return None
+    return [join(place, name) for name in files_at(place).folders() if _PART.fullmatch(name)]
+
+
+def _key(place: Location) -> str:
+    """Return the name of a folder, which is the key of its cache."""
+    return str(place).rstrip("/").rpartition("/")[2]
+
+
 def is_cache(files: Files) -> bool:
     """Return whether files form a cache: spec.json and a layout file, or a valid spec.json alone.
 
@@ -117,9 +145,9 @@ def find_cache(name: str, root: Location) -> Location:
         ConfigError: several keys begin with `name`.
     """
     for place in (as_place(name), join(root, name)):
-        if is_cache(files_at(place)):
+        if is_cache(files_at(place)) or reply_parts(place):
             return place
-    keys = [str(cache).rpartition("/")[2] for cache in caches_in(root)]
+    keys = [_key(cache) for cache in (*caches_in(root), *replies_in(root))]
     matches = [key for key in keys if name and key.startswith(name)]
     if len(matches) > 1:
         raise ConfigError(f"Several caches begin with {name!r}: {', '.join(matches)}.")
@@ -130,10 +158,11 @@ def find_cache(name: str, root: Location) -> Location:
 
 
 def summarize(place: Location) -> Summary:
-    """Summarise a cache; shard digests are not verified."""
-    files, where = files_at(place), str(place)
-    key = where.rstrip("/").rpartition("/")[2]
-    n_bytes = sum(sum(files.sizes(folder).values()) for folder in ("", *files.folders()))
+    """Summarise a cache or generated replies; shard digests are not verified."""
+    files, where, key, parts = files_at(place), str(place), _key(place), reply_parts(place)
+    if parts is not None:
+        return _summary_of_parts(place, parts)
+    n_bytes = _n_bytes(files)
     changed = [files.changed(SPEC), files.changed(MANIFEST)]
     times = [seconds for seconds in changed if seconds is not None]
     # Clamped, because a clock that was set back would give a negative age.
@@ -165,6 +194,27 @@ def summarize(place: Location) -> Summary:
     except StoreError as error:
         return Summary(key, where, "damaged", 0, {}, n_bytes, age, root=None, problem=str(error))
     return Summary(key, where, what, n_rows, rows_of_site, n_bytes, age, root)
+
+
+def _n_bytes(files: Files) -> int:
+    return sum(sum(files.sizes(folder).values()) for folder in ("", *files.folders()))
+
+
+def _summary_of_parts(place: Location, parts: Sequence[Location]) -> Summary:
+    """Return the summary of generated replies."""
+    done = [summarize(part) for part in parts if is_cache(files_at(part))]
+    n_rows, n_bytes = sum(part.rows for part in done), sum(_n_bytes(files_at(one)) for one in parts)
+    sites = sum((Counter(part.sites) for part in done), Counter[str]())
+    age = min((part.age for part in done if part.age is not None), default=None)
+    problem = next((part.problem for part in done if part.problem is not None), None)
+    state = f", {len(parts) - len(done)} without rows" if len(done) < len(parts) else ""
+    what = (
+        f"generated replies in {counted(len(parts), 'part')}{state}: {n_rows:,} rows, one for each "
+        f"token, at {counted(len(sites), 'site')}"
+    )
+    return Summary(
+        _key(place), str(place), what, n_rows, dict(sites), n_bytes, age, root=None, problem=problem
+    )
 
 
 def find_damage(store: ActivationStore, *, digests: bool = True) -> list[Damage]:
@@ -245,7 +295,14 @@ def collect_garbage(place: Location) -> dict[str, int]:
     Raises:
         StoreError: the cache cannot be read or written.
     """
-    files = files_at(place)
+    parts, files = reply_parts(place), files_at(place)
+    if parts is not None:
+        of_parts = {_key(part): collect_garbage(part) for part in parts}
+        return {
+            f"{part}/{name}": n for part, found in of_parts.items() for name, n in found.items()
+        }
+    if not is_cache(files):  # a part of replies that has no rows yet
+        return files.sweep()
     store = ActivationStore.open(files)
     removed = files.sweep() | dict.fromkeys(remove_dead_locks(files), 0)
     for site in files.folders():
@@ -287,9 +344,22 @@ def remove_cache(place: Location) -> list[str]:
         MissingError: the folder is not a cache; nothing was removed.
         StoreError: a run is writing the cache, or it cannot be removed.
     """
-    files = files_at(place)
+    parts, files = reply_parts(place), files_at(place)
+    if parts is not None:
+        # The last one first: if a run is generating, it holds the lock of this part.
+        left = [
+            f"{_key(part)}/{name}"
+            for part in reversed(parts)
+            for name in _remove_store(files_at(part))
+        ]
+        return [] if files.remove_folder() else left or [str(place)]
     if not is_cache(files):
         raise MissingError(f"{place} is not a cache; nothing was removed.")
+    return _remove_store(files)
+
+
+def _remove_store(files: Files) -> list[str]:
+    """Remove the files of a store, or of a part of replies; return the others; see above."""
     with files.lock(None):
         files.sweep()
         files.remove(MANIFEST)
@@ -304,14 +374,14 @@ def remove_cache(place: Location) -> list[str]:
         for name in files.sizes():
             if name.endswith((JOB, SHARD_LOCK)):
                 files.remove(name)
-        for name in (ERRORS, ROWS, SPEC):
+        for name in (ERRORS, REPLIES, ROWS, SPEC):
             files.remove(name)
     for lock in (LOCK, f"{LOCK}.mend"):  # after the block: Windows cannot remove an open file
         files.remove(lock)
     if files.remove_folder():
         return []
     # If only entries are left that `sizes` does not list, such as links, name the folder itself.
-    return sorted([*files.sizes(), *leftover]) or [str(place)]
+    return sorted([*files.sizes(), *leftover]) or [str(files.place)]
 
 
 def copy_cache(

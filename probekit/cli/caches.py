@@ -289,10 +289,11 @@ def _find(names: Sequence[str], cache_root: Location | None) -> Sequence[Locatio
 
     If there are none, a line on stderr reports it.
     """
-    from probekit.activations.upkeep import caches_in, find_cache
+    from probekit.activations.upkeep import caches_in, find_cache, replies_in
 
     root = _root(cache_root)
-    places = [find_cache(name, root) for name in names] or caches_in(root)
+    found = [find_cache(name, root) for name in names]
+    places = found or [*caches_in(root), *replies_in(root)]
     if not places:
         click.echo(f"There are no caches in {root}.", err=True)
     return places
@@ -302,10 +303,10 @@ def _find(names: Sequence[str], cache_root: Location | None) -> Sequence[Locatio
 @_common_options
 def list_caches(cache_root: Location | None, as_json: bool) -> None:
     """List all caches with key, size, age and contents."""
-    from probekit.activations.upkeep import caches_in, summarize
+    from probekit.activations.upkeep import caches_in, replies_in, summarize
 
     root = _root(cache_root)
-    summaries = [summarize(place) for place in caches_in(root)]
+    summaries = [summarize(place) for place in (*caches_in(root), *replies_in(root))]
     lines = []
     for summary in summaries:
         size, age = size_in_words(summary.bytes), _age(summary.age)
@@ -322,15 +323,16 @@ def list_caches(cache_root: Location | None, as_json: bool) -> None:
 def show_command(name: str, cache_root: Location | None, as_json: bool) -> None:
     """Show the contents of a cache: rows, sites, identity."""
     from probekit.activations.store import ActivationStore
-    from probekit.activations.upkeep import summarize
+    from probekit.activations.upkeep import reply_parts, summarize
 
     (place,) = _find([name], cache_root)
-    summary = summarize(place)
+    summary, parts = summarize(place), reply_parts(place)
     if summary.problem is not None:
         _show(as_json, {"problem": summary.problem}, [summary.problem])
         sys.exit(1)
-    identity = ActivationStore.open(place).identity.to_json()
-    state = f"{_age(summary.age)}, root {summary.root or 'not sealed'}"
+    identity = ActivationStore.open(parts[0] if parts else place).identity.to_json()
+    root = "" if parts else f", root {summary.root or 'not sealed'}"
+    state = f"{_age(summary.age)}{root}"
     lines = [str(summary.place), summary.what, f"{size_in_words(summary.bytes)}, {state}"]
     for site, n_rows in summary.sites.items():
         share = "" if n_rows == summary.rows else f" ({percent(n_rows / summary.rows)})"
@@ -347,12 +349,15 @@ def verify_command(names: Sequence[str], cache_root: Location | None, as_json: b
 
     Every file is read, and damaged ones are listed.
     """
-    from probekit.activations.store import ActivationStore
-    from probekit.activations.upkeep import find_damage
+    from probekit.activations.store import ActivationStore, files_at
+    from probekit.activations.upkeep import find_damage, is_cache, reply_parts
     from probekit.errors import StoreError
 
     damages: dict[str, list[dict[str, str]]] = {}
-    for place in _find(names, cache_root):
+    places = [one for place in _find(names, cache_root) for one in reply_parts(place) or [place]]
+    for place in places:
+        if not is_cache(files_at(place)):
+            continue  # a part of replies that has no rows yet
         try:
             store = ActivationStore.open(place)
             damages[str(place)] = [damage._asdict() for damage in find_damage(store)]

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from itertools import accumulate, chain
+from itertools import accumulate, chain, cycle
 from operator import attrgetter
 from typing import Any, Literal, NamedTuple, TypeAlias, overload
 
@@ -18,20 +18,39 @@ from probekit.provenance import digest as digest_of
 
 StringArray = npt.NDArray[np.object_]
 TextSpan: TypeAlias = tuple[str, tuple[int, int] | None]
-Turns: TypeAlias = tuple[tuple[int, int], ...]
 
 _BETWEEN = "\n\n"  # turns of a conversation
 
 
-def join_turns(parts: Sequence[str]) -> tuple[str, Turns]:
-    r"""Return a text of all turns, and the first and one past the last character of each.
+class Turn(NamedTuple):
+    """A turn of a conversation: first and one past the last character in the text, and role.
 
-    >>> join_turns(["Is it far?", "No."])
-    ('Is it far?\n\nNo.', ((0, 10), (12, 15)))
+    Roles are those of chat templates: user and assistant in turn, after at most one system.
+    """
+
+    start: int
+    end: int
+    role: str
+
+
+Turns: TypeAlias = tuple[Turn, ...]
+
+
+def join_turns(
+    parts: Sequence[str], roles: Sequence[str] = ("user", "assistant")
+) -> tuple[str, Turns]:
+    r"""Return a text of all turns, and their places in it; `roles` are repeated.
+
+    >>> text, turns = join_turns(["Is it far?", "No."])
+    >>> text, turns[1]
+    ('Is it far?\n\nNo.', Turn(start=12, end=15, role='assistant'))
     """
     starts = accumulate((len(part) + len(_BETWEEN) for part in parts[:-1]), initial=0)
-    turns = tuple((start, start + len(part)) for start, part in zip(starts, parts, strict=True))
-    return _BETWEEN.join(parts), turns
+    turns = (
+        Turn(start, start + len(part), role)
+        for start, part, role in zip(starts, parts, cycle(roles), strict=False)
+    )
+    return _BETWEEN.join(parts), tuple(turns)
 
 
 class RowSource(NamedTuple):
@@ -92,13 +111,11 @@ class Example:
         span: first character and one past the last; None means the whole text.
         split: "train" or "test" if the data file assigns it, else None.
         counterfactual: a text with another label, otherwise alike; None without one.
-        turns: first and one past the last character of the turns of a conversation, the user's
-            first, or second after that of the system; empty if all of the text is one turn, or no
+        turns: the turns of a conversation; empty if all of the text is one turn, or no
             conversation.
         values: cells of further columns, such as the right answer, as pairs of name and text.
         source: where it was read from, for messages; None if unknown. It is not part of the data.
         reply_ids: tokens of the last turn, if a network generated it; empty if it is tokenized.
-        has_system: whether the first turn is a message of the system.
 
     Raises:
         DataError: text, label, group or id is empty or not valid Unicode, one of them other than
@@ -120,7 +137,6 @@ class Example:
     values: tuple[tuple[str, str], ...] = ()
     source: RowSource | None = field(default=None, compare=False)
     reply_ids: tuple[int, ...] = ()
-    has_system: bool = False
 
     def __post_init__(self) -> None:
         for name in ("text", "label", "group", "id"):
@@ -144,10 +160,10 @@ class Example:
     def counterfactual_turns(self) -> Turns:
         """The turns of the counterfactual, which must exist and differs in the first turn only."""
         shift = len(self.counterfactual or "") - len(self.text)
-        # The first turn, if there are turns, begins at the same character.
-        first = [(start, end + shift) for start, end in self.turns[:1]]
-        later = [(start + shift, end + shift) for start, end in self.turns[1:]]
-        return (*first, *later)
+        return tuple(  # the first turn begins at the same character
+            Turn(start + shift if number else start, end + shift, role)
+            for number, (start, end, role) in enumerate(self.turns)
+        )
 
     @property
     def place(self) -> TextSpan:
@@ -158,7 +174,6 @@ class Example:
 _REQUIRED = ("text", "label", "group", "id", "span", "split")
 _AT_ONCE = 10_000  # examples that are digested together
 _OPTIONAL = ("counterfactual", "turns", "values")
-_OF_CHATS = ("reply_ids", "has_system")  # optional, too
 
 
 @dataclass(frozen=True, eq=False)
@@ -305,8 +320,8 @@ class Dataset:
         # data does not depend on which optional fields exist.
         if not any(one.counterfactual or one.turns or one.values for one in self.examples):  # noqa: PD011
             return ()
-        of_chats = [name for name in _OF_CHATS if any(getattr(e, name) for e in self.examples)]
-        return (*_OPTIONAL, *of_chats)
+        has_replies = any(one.reply_ids for one in self.examples)
+        return (*_OPTIONAL, "reply_ids") if has_replies else _OPTIONAL
 
     def select(self, indices: Iterable[int]) -> Dataset:
         """Return a data set of the examples at `indices`, in that order."""

@@ -18,8 +18,9 @@ At = Literal[
 ]  # fmt: skip
 Pick = Literal["first", "last", "mean", "all"]
 
-_OF_REPLY = ("reply", "reply_last", "share", "between")
-_OF_SPAN = ("span", "word", "user_last", "assistant_last", *_OF_REPLY)
+TURNS = ("user_last", "assistant_last")  # values of `at` that refer to the turns of a conversation
+REPLY = ("reply", "reply_last", "share", "between")  # values of `at` that refer to the reply
+_OF_SPAN = ("span", "word", *TURNS, *REPLY)
 # Pooling of the selected tokens; for "word" it is `pieces`.
 _PICK: dict[str, Pick] = {
     "last": "last",

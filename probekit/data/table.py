@@ -236,12 +236,11 @@ def _example(table: Table, row: TableRow, columns: TableColumns, id: str) -> Exa
         return _text(table, row, column)
 
     turns: Turns = ()
-    has_system = False
     if columns.messages is None:
         text = string(columns.text)
     else:
         cell = row.cells[columns.messages]
-        text, turns, has_system = read_messages(f"{row.source}: column {columns.messages!r}", cell)
+        text, turns = read_messages(f"{row.source}: column {columns.messages!r}", cell)
     label = string(columns.label) if columns.label else text
     id = string(columns.id) if columns.id else id
     group = string(columns.group) if columns.group else id
@@ -263,16 +262,13 @@ def _example(table: Table, row: TableRow, columns: TableColumns, id: str) -> Exa
         if contrast:
             contrast, _ = join_turns([contrast, reply])
     try:
-        return Example(
-            text, label, group, id, span, split, contrast, turns, values, row.source,
-            has_system=has_system,
-        )  # fmt: skip
+        return Example(text, label, group, id, span, split, contrast, turns, values, row.source)
     except DataError as error:
         raise DataError(f"{row.source}: {error}") from error
 
 
-def read_messages(where: str, cell: object) -> tuple[str, Turns, bool]:
-    """Return the text of a conversation, its turns, and whether the first one is of the system.
+def read_messages(where: str, cell: object) -> tuple[str, Turns]:
+    """Return the text of a conversation, and its turns.
 
     Args:
         where: location of the cell, for messages.
@@ -283,7 +279,7 @@ def read_messages(where: str, cell: object) -> tuple[str, Turns, bool]:
         DataError: the cell is not such a list, or a message is empty.
 
     >>> read_messages("", '[{"role": "user", "content": "Is it far?"}]')
-    ('Is it far?', ((0, 10),), False)
+    ('Is it far?', (Turn(start=0, end=10, role='user'),))
     """
     try:
         messages: Any = json.loads(cell) if isinstance(cell, str) else cell
@@ -304,7 +300,7 @@ def read_messages(where: str, cell: object) -> tuple[str, Turns, bool]:
     for number, (_, content) in enumerate(listed, start=1):
         if not isinstance(content, str) or not content.strip():
             raise DataError(f"{where}: message {number} has no text: {shown(content)}.")
-    return *join_turns([content for _, content in listed]), has_system
+    return join_turns([content for _, content in listed], roles)
 
 
 def _position(row: TableRow, column: str, cell: str) -> int:

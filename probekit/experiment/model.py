@@ -8,8 +8,10 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic.config import JsonDict
 
+from probekit.data.positions import TURNS, At, Pick
 from probekit.errors import ConfigError
 from probekit.model.weights.sources import at_revision, name_in_memory
+from probekit.probes.settings import one_or_several
 from probekit.probes.targets import MOST_NETWORKS
 from probekit.section import HoldingSection, Section, Seed, rule_error, unique_items
 
@@ -167,29 +169,26 @@ class ModelSection(HoldingSection):
 Offset = Annotated[int, Field(ge=-1000, le=1000)]
 Offsets = Annotated[tuple[Offset, ...], Field(strict=False), AfterValidator(unique_items)]
 
-TURNS = ("user_last", "assistant_last")  # values of `at` that refer to the turns of a conversation
-REPLY = ("reply", "reply_last", "share", "between")  # values of `at` that refer to the reply
 DECILES = tuple(number / 10 for number in range(11))
 
 
-def _listed_shares(given: Any) -> Any:
-    """Return shares as a sequence: a single number, or the word `deciles`."""
-    if given == "deciles":
-        return DECILES
-    is_number = isinstance(given, int | float) and not isinstance(given, bool)
-    return (float(given),) if is_number else given
+def _whole_percent(share: float) -> float:
+    """Return a share unchanged; raises a validation error if it has more than two decimals."""
+    if share != round(share, 2):
+        raise rule_error(f"{share} has more than two decimals")
+    return share
 
 
-def _whole_percents(shares: Shares) -> Shares:
-    """Return shares unchanged; raises a validation error if one has more than two decimals."""
-    for number, share in enumerate(shares or ()):
-        if share != round(share, 2):
-            raise rule_error(f"{share} has more than two decimals", number)
-    return unique_items(shares or ()) or None
-
-
-Share = Annotated[float, Field(ge=0, le=1)]
-Shares = tuple[Share, ...] | None
+Share = Annotated[float, Field(ge=0, le=1), AfterValidator(_whole_percent)]
+Shares = Annotated[
+    tuple[Share, ...],
+    Field(strict=False, min_length=1),
+    BeforeValidator(
+        lambda given: DECILES if given == "deciles" else one_or_several(given),
+        json_schema_input_type=Share | list[Share] | Literal["deciles"],
+    ),
+    AfterValidator(unique_items),
+]
 
 
 def _at_or_share(schema: dict[str, Any]) -> None:
@@ -203,39 +202,23 @@ class PositionSection(Section):
 
     model_config = ConfigDict(json_schema_extra=_at_or_share)
 
-    at: Literal[
-        "last", "first", "mean", "all", "index", "span", "word", "user_last", "assistant_last",
-        "reply", "reply_last", "share", "between",
-    ] = Field(
+    at: At = Field(
         description="last or first token; mean over all tokens; all tokens, one row each; one "
         "token by index; mean over the span; the word marked by the span; with `chat`: last token "
         "of the user's turn, or of the assistant's; of a reply: mean over its tokens, its last "
         "token, the token at a `share` of it, or the mean `between` two markers; `share` and "
         "`between` need no `at`"
-    )  # fmt: skip
-    pieces: Literal["first", "last", "mean", "all"] = Field(
+    )
+    pieces: Pick = Field(
         "last",
         description="for `at: word`: tokens of the word to read; for `at: reply` and `between`, "
         "`all` reads each token as a row instead of their mean",
     )
-    share: Annotated[
-        Shares,
-        Field(strict=False),
-        BeforeValidator(_listed_shares),
-        AfterValidator(_whole_percents),
-    ] = Field(
+    share: Shares | None = Field(
         None,
         examples=[0.5],
         description="for `at: share`: the token at this share of the reply; 0 is the last token "
         "before it, 1 its last token; a list, or `deciles` for 0, 0.1, ..., 1, probes each",
-        json_schema_extra={
-            "anyOf": [
-                {"type": "number", "minimum": 0, "maximum": 1},
-                {"type": "array", "items": {"type": "number", "minimum": 0, "maximum": 1}},
-                {"const": "deciles"},
-                {"type": "null"},
-            ]
-        },
     )
     between: Annotated[tuple[str, str] | None, Field(strict=False)] = Field(
         None,
@@ -287,20 +270,17 @@ class PositionSection(Section):
 
     @model_validator(mode="after")
     def _details_belong_to_at(self) -> PositionSection:
-        if (self.at == "share") != (self.share is not None):
-            raise rule_error(
-                "`share` must be given for `at: share`, and only then",
-                "at" if self.share is None else "share",
-            )
+        for key in ("share", "index"):
+            is_given = getattr(self, key) is not None
+            if (self.at == key) != is_given:
+                raise rule_error(
+                    f"`{key}` must be given for `at: {key}`, and only then",
+                    key if is_given else "at",
+                )
         if self.at == "between" and self.between is None:
             raise rule_error("`at: between` requires `between`, two strings", "at")
         if self.between is not None and self.at not in ("between", "share"):
             raise rule_error("`between` requires `at: between` or `share`", "between")
-        if (self.at == "index") != (self.index is not None):
-            raise rule_error(
-                "`index` must be given for `at: index`, and only then",
-                "at" if self.index is None else "index",
-            )
         # The default is allowed with any `at`: a file written by probekit has every key.
         reads_all = self.pieces == "all" and self.at in ("reply", "between")
         if self.at != "word" and self.pieces != "last" and not reads_all:

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from probekit.data.positions import REPLY
 from probekit.errors import ConfigError, UnknownNameError
 from probekit.experiment.data import DataSection, TableFormat, local_file, read_tables
 from probekit.experiment.document import Document, read_document, validated
 from probekit.experiment.interventions import Interventions, Measures, check_interventions
 from probekit.experiment.locations import find_file, resolve_experiment
-from probekit.experiment.model import REPLY, ModelSection, TokensSection, dtype_on
+from probekit.experiment.model import ModelSection, TokensSection, dtype_on
 from probekit.experiment.probe import ProbeSection
 from probekit.section import FolderName, Section, Seed, SettingsFile, rule_error, unique_items
 
@@ -472,15 +473,11 @@ class Experiment(SettingsFile):
             )
         if pools and "all" not in (position.at, position.pieces):
             raise rule_error(f"{pools[0]} requires `tokens.position: {{at: all}}`", "probe.kinds")
-        if has_reply and not tokens.chat:
-            raise rule_error(
-                "data.columns.reply requires `tokens.chat: true`", "data.columns.reply"
-            )
         check_replies(self)
-        if has_messages and not tokens.chat:
-            raise rule_error(
-                "data.columns.messages requires `tokens.chat: true`", "data.columns.messages"
-            )
+        columns = {"data.columns.reply": has_reply, "data.columns.messages": has_messages}
+        for key, is_given in columns.items():
+            if is_given and not tokens.chat:
+                raise rule_error(f"{key} requires `tokens.chat: true`", key)
         if position.at == "assistant_last" and not (has_reply or has_messages):
             raise rule_error(
                 "`at: assistant_last` requires `data.columns.reply` or `messages`; without it, use "

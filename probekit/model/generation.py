@@ -320,13 +320,13 @@ class Continuation:
 
     Attributes:
         text: generated text before the stop string.
-        ids: generated tokens, including those of the stop string.
-        stopped: whether a stop string ended it, rather than `max_new_tokens`.
+        ids: the tokens of this text; the last one may also contain a part of the stop string.
+        stopped_by: stop string that ended the text; None if `max_new_tokens` did.
     """
 
     text: str
     ids: tuple[int, ...]
-    stopped: bool
+    stopped_by: str | None
 
 
 class StopStrings:
@@ -359,6 +359,23 @@ class StopStrings:
         """Return the text before the first stop string in it."""
         starts = [text.find(stop) for stop in self.strings if stop in text]
         return text[: min(starts, default=len(text))]
+
+    def continuation(self, row: Sequence[int], longest: int) -> Continuation:
+        """Return the continuation in the new tokens of a row: at most `longest`.
+
+        >>> tokenizer = Tokenizer.from_pretrained("mini")
+        >>> row = tokenizer.encode("The end. And", bos=False).ids.tolist()
+        >>> StopStrings(tokenizer, ["."]).continuation(row, 9).text
+        'The end'
+        """
+        ids = [token for token in row if token != ENDED][:longest]
+        ends = (n for n in range(1, len(ids) + 1) if self(ids[:n]))
+        ids = ids[: next(ends, longest)]
+        text = self._tokenizer.decode(ids)
+        cut = self.cut(text)
+        n_ids = int((self._tokenizer.decode_tokens(ids).offsets[:, 0] < len(cut)).sum())
+        stops = (stop for stop in self.strings if text.startswith(stop, len(cut)))
+        return Continuation(cut, tuple(ids[:n_ids]), next(stops, None))
 
     def n_final(self, text: str) -> int:
         """Return how many first characters of a growing text no stop string can include.
@@ -400,8 +417,8 @@ def continue_texts(
     >>> from probekit import GPT2
     >>> model, tokenizer = GPT2.from_pretrained("mini"), Tokenizer.from_pretrained("mini")
     >>> [[first]] = continue_texts(model, tokenizer, ["She said"], Decoding(3), bos=False)
-    >>> len(first.ids), first.stopped
-    (3, False)
+    >>> len(first.ids), first.stopped_by
+    (3, None)
 
     Raises:
         ConfigError: a stop string is empty; `bos` is true, but the vocabulary has no such token, or
@@ -414,10 +431,15 @@ def continue_texts(
     stopping = StopStrings(tokenizer, tokenizer.ends_of_text if stop is None else stop)
     batch = _encode(model, tokenizer, prompts, bos=bos, chat=chat)
     steps = list(new_tokens(model, batch, replace(decoding, stop=stopping), tap=tap, sites=sites))
-    found = []
-    for row in torch.stack(steps, 1).tolist():
-        ids = [token for token in row if token != ENDED]
-        found.append(Continuation(stopping.cut(tokenizer.decode(ids)), tuple(ids), stopping(ids)))
+    return continuations(steps, stopping, decoding)
+
+
+def continuations(
+    steps: Sequence[Tensor], stopping: StopStrings, decoding: Decoding
+) -> list[list[Continuation]]:
+    """Return the continuations of each prompt in the steps of `new_tokens`."""
+    rows = torch.stack([*steps], 1).tolist()
+    found = [stopping.continuation(row, decoding.max_new_tokens) for row in rows]
     n_samples = decoding.num_samples  # of each prompt, in consecutive rows
     return [found[first : first + n_samples] for first in range(0, len(found), n_samples)]
 

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from probekit.activations import records
+from probekit.activations import records, upkeep
 from probekit.activations.capture import Work, fill
 from probekit.activations.local import LocalFiles
-from probekit.activations.replies import REPLIES, NotGeneratedError, generate_replies, reply_of
+from probekit.activations.records import REPLIES
+from probekit.activations.replies import NotGeneratedError, generate_replies
 from probekit.activations.store import ActivationStore
 from probekit.data.positions import RowPlan
 from probekit.errors import StoreError
@@ -142,9 +143,7 @@ def test_rows_of_every_family_are_those_of_a_pass_over_the_finished_text(row, tm
 def test_replies_are_those_of_generation_without_a_tap(model, made):
     for text, prompt in zip(TEXTS, PROMPTS, strict=True):
         [expected] = continue_texts(model, TOKENIZER, [text], DECODING, bos=False, stop=["."])
-        assert [(one.text, one.stopped_by) for one in made[1].to(prompt)] == [
-            (one.text, "." if one.stopped else None) for one in expected
-        ]
+        assert made[1].to(prompt) == expected
     assert {one.stopped_by for prompt in PROMPTS for one in made[1].to(prompt)} == {".", None}
 
 
@@ -299,6 +298,20 @@ def test_a_part_is_a_store_of_all_tokens(made):
     assert store.identity.origin == f"replies {made[1].key}"
 
 
+def test_replies_are_listed_and_removed_as_a_whole(made, tmp_path):
+    root = tmp_path / "caches"
+    shutil.copytree(made[0], root)
+    [place] = upkeep.replies_in(root)
+    summary = upkeep.summarize(place)
+    assert summary.key == place.name == f"replies-{made[1].key}"
+    assert summary.rows == sum(map(len, finished(made[1])))
+    assert summary.sites == dict.fromkeys(SITES, summary.rows)
+    assert summary.bytes == sum(map(len, files_in(root).values()))
+    assert upkeep.find_cache(place.name[:12], root) == place
+    assert upkeep.remove_cache(place) == []
+    assert not place.exists()
+
+
 @pytest.mark.parametrize(
     ("tokens", "text", "n_kept", "stop"),
     [
@@ -310,11 +323,11 @@ def test_a_part_is_a_store_of_all_tokens(made):
 )
 def test_a_reply_ends_before_its_stop_string(tokens, text, n_kept, stop):
     ids = [int(one) for part in tokens for one in TOKENIZER.encode(part, bos=False).ids]
-    reply = reply_of([*ids, -1], TOKENIZER, StopStrings(TOKENIZER, [".", " an"]), 9)
+    reply = StopStrings(TOKENIZER, [".", " an"]).continuation([*ids, -1], 9)
     assert (reply.text, reply.ids, reply.stopped_by) == (text, tuple(ids[:n_kept]), stop)
 
 
 def test_a_token_with_a_part_of_the_stop_string_is_of_the_reply():
     ids = TOKENIZER.encode("The keys", bos=False).ids.tolist()
-    reply = reply_of(ids, TOKENIZER, StopStrings(TOKENIZER, ["eys"]), 9)
+    reply = StopStrings(TOKENIZER, ["eys"]).continuation(ids, 9)
     assert (reply.text, reply.ids, reply.stopped_by) == ("The k", tuple(ids), "eys")

@@ -7,6 +7,7 @@ import re
 import pytest
 
 from probekit.activations.local import LocalFiles
+from probekit.activations.records import REPLIES
 from probekit.activations.upkeep import copy_cache, remove_cache
 from tests.activations.small_store import IDENTITY, SITES, Content
 from tests.cli.conftest import readable
@@ -76,6 +77,26 @@ def test_rm_removes_only_caches(story, root, tmp_path):
         story(line)
     assert (tmp_path / "mine").exists()
     assert not (root / KEY).exists()
+
+
+def test_generated_replies_are_one_cache_of_several_parts(story, root):
+    folder = root / f"replies-{'ab' * 12}"
+    for part in ("00000", "00001"):
+        CONTENT.write(LocalFiles(folder / part))
+        (folder / part / REPLIES).write_text("{}")
+    (folder / "00002").mkdir()  # of a killed generation
+    (folder / "00002" / REPLIES).write_text("{}")
+    for part in ("00001", "00002"):
+        (folder / part / ".00000.safetensors.77").write_bytes(b"of a killed writer")
+    for line in ("ls", "show replies", "verify", "gc", "gc replies"):
+        story(line)
+    assert not list(folder.glob("*/.00000*"))
+    (folder / "00000" / "notes.txt").write_text("mine")
+    story("rm replies")
+    assert [path.name for path in folder.rglob("*") if path.is_file()] == ["notes.txt"]
+    (folder / "00000" / "notes.txt").unlink()
+    story("rm replies")
+    assert not folder.exists()
 
 
 def test_push_pull_and_export_copy_a_cache(story, root, call):

@@ -9,6 +9,7 @@ from probekit.data.positions import PositionRule
 from probekit.experiment.loader import schemas
 from probekit.experiment.model import ModelSection, PositionSection
 from probekit.experiment.probe import ProbeSection
+from probekit.experiment.schema import GenerateSection
 from probekit.model.families.gpt2 import GPT2Config
 from probekit.probes.settings import ProbeSettings
 from probekit.training.recipe import ShapeSection
@@ -51,3 +52,12 @@ def test_random_weights_is_a_switch_or_a_number_of_networks(given, number):
     values = {"source": "mini", "random_weights": json.loads(given)}
     assert ModelSection.model_validate(values).random_weights == number
     assert ModelSection(source="mini").random_weights == 3
+
+
+def test_the_guide_of_replies_states_the_defaults(repository):
+    text = " ".join((repository / "docs/howto/replies.md").read_text().split())
+    defaults = GenerateSection(max_new_tokens=1)
+    stated = (f"`{key}: {getattr(defaults, key)}`" for key in ("temperature", "samples", "seed"))
+    assert "The defaults are {}, {} and {}, without `top_p` and `top_k`".format(*stated) in text
+    assert defaults.top_p is None
+    assert defaults.top_k is None

@@ -279,14 +279,13 @@ def test_a_text_ends_before_its_stop_string(mini, tokenizer, options):
     whole = continue_texts(mini, tokenizer, PROMPTS, how, bos=False)
     stop = whole[1][0].text[7:10]  # three characters within one of them
     stopped = continue_texts(mini, tokenizer, PROMPTS, how, bos=False, stop=["\0", stop])
-    assert stopped[1][0].stopped
+    assert stopped[1][0].stopped_by == stop
     for before, after in zip(chain(*whole), chain(*stopped), strict=True):
         assert after.text == before.text.partition(stop)[0]
-        assert after.stopped == (stop in before.text)
+        assert after.stopped_by == (stop if stop in before.text else None)
         assert after.ids == before.ids[: len(after.ids)]
-        if after.stopped:
-            assert stop in tokenizer.decode(after.ids)
-            assert stop not in tokenizer.decode(after.ids[:-1])
+        assert after.text in tokenizer.decode(after.ids)
+        assert after.text not in tokenizer.decode(after.ids[:-1]) or not after.text
 
 
 @pytest.mark.parametrize("stop", [[], [" of"], ["old", "n of his"], [" great deal of "]])

@@ -159,7 +159,7 @@ def test_conversations_are_written_as_by_transformers(model, tmp_path, at, has_s
     for n in range(N_ROWS):
         whole = reference.apply_chat_template(chats[n], add_generation_prompt=is_user)
         assert prepared.ids[n].tolist() == whole["input_ids"]
-        start, end = prepared.dataset.examples[n].turns[-1]
+        start, end, _ = prepared.dataset.examples[n].turns[-1]
         assert prepared.dataset.examples[n].text[start:end] == chats[n][-1]["content"]
 
 
@@ -207,9 +207,15 @@ def test_replies_to_conversations_are_generated_after_the_template(model, tmp_pa
     }
     assert len(source.rows.dataset) >= N_ROWS - 2
     for example, ids in zip(source.rows.dataset.examples, source.rows.ids, strict=True):
-        prompt = prompts[example.text[slice(*example.turns[0])]]
+        prompt = prompts[example.text[slice(*example.turns[0][:2])]]
         assert ids.tolist() == [*prompt, *example.reply_ids]
-        assert example.has_system
+        assert [turn.role for turn in example.turns] == [
+            "system",
+            "user",
+            "assistant",
+            "user",
+            "assistant",
+        ]
 
 
 def test_a_prompt_is_the_users_turn_on_the_command_line(model, call):

@@ -82,7 +82,7 @@ FIGURES = {
     "score against k": lambda: sparse_curve(SPARSE),
     "learning: chosen site and embedding": lambda: learning_curve(learning(KINDS)),
     "learning: baselines of its position": lambda: learning_curve(learning(MOVED)),
-    "by share of the reply": lambda: share_curve(SHARES),
+    "by share of the reply": lambda: share_curve(share_lines(SHARES)),
     "compression": lambda: layer_curve(described(TABLE), "compression"),
     "a linear chain for trees": lambda: layer_curve(OF_TREES, "uuas"),
     "the Brier score is better if lower": lambda: layer_curve(CALIBRATED, "brier"),

@@ -8,6 +8,7 @@ import math
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import wraps
+from itertools import cycle
 from string import Formatter
 from typing import Any
 
@@ -56,7 +57,7 @@ class ChatTemplate:
             raise CheckpointError(f"{where}: the chat template is not valid: {error}.") from error
 
     def render(
-        self, turns: Sequence[str], *, has_system: bool = False
+        self, turns: Sequence[str], roles: Sequence[str] = ROLES
     ) -> tuple[str, list[tuple[int, int]]]:
         """Return the text of a conversation, with the place of each turn.
 
@@ -64,23 +65,23 @@ class ChatTemplate:
         the place is then that of the stripped text.
 
         Args:
-            turns: what user and assistant say in turn, at least one; the user begins. After a turn
-                of the user the text ends where the assistant's begins.
-            has_system: whether a message of the system precedes the user's first turn.
+            turns: the texts of the turns, at least one. After a turn of the user the text ends
+                where the assistant's begins.
+            roles: the role of each turn, repeated.
 
         Raises:
             CheckpointError: the template cannot be computed, or not within the limits.
             DataError: the template refuses the turns or changes their text.
         """
-        text = self._text(turns, has_system)
+        text = self._text(turns, roles)
         # A render of marks in place of the turns shows what the template writes around each turn.
         # `parts[n]` is the text after turn n, up to the next turn or the end.
         marks = [f"\ue000{number}\ue001" for number in range(len(turns))]
-        before, *parts = re.split("|".join(marks), self._text(marks, has_system))
+        before, *parts = re.split("|".join(marks), self._text(marks, roles))
         if len(parts) != len(turns):
             raise DataError(
                 f"{self._where}: the chat template does not write each of {len(turns)} turns once. "
-                f"Give fewer turns{', or none of the system' if has_system else ''}."
+                f"Give fewer turns{', or none of the system' if 'system' in roles else ''}."
             )
         start, places = len(before), []
         for turn, after in zip(turns, parts, strict=True):
@@ -94,16 +95,15 @@ class ChatTemplate:
             start += len(written[0] + after)
         return text, places
 
-    def _text(self, turns: Sequence[str], has_system: bool) -> str:
-        """Return the text that the template writes for turns of user and assistant."""
-        roles = [*["system"][:has_system], *(ROLES[n % 2] for n in range(len(turns) - has_system))]
+    def _text(self, turns: Sequence[str], roles: Sequence[str]) -> str:
+        """Return the text that the template writes for turns."""
         messages = [
-            {"role": role, "content": turn} for role, turn in zip(roles, turns, strict=True)
+            {"role": role, "content": turn} for role, turn in zip(cycle(roles), turns, strict=False)
         ]
         self._sandbox.begin(turns)
         try:
             # After a turn of the user, the template also writes the beginning of the assistant's.
-            ends_with_user = roles[-1] == "user"
+            ends_with_user = messages[-1]["role"] == "user"
             options = {"tools": None, "documents": None, "add_generation_prompt": ends_with_user}
             return self._template.render(messages=messages, **options, **self._special)
         except _RefusedError as error:

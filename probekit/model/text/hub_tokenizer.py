@@ -182,26 +182,24 @@ class HubTokenizer(Tokenizer):
     def _ordinary(self, text: str) -> TokenizedText:
         return _encoded(self._where / TOKENIZER, self._encoder, text)
 
-    def encode_chat(
-        self, text: str, turns: Sequence[tuple[int, int]] = (), *, has_system: bool = False
-    ) -> TokenizedText:
+    def encode_chat(self, text: str, turns: Sequence[tuple[int, int, str]] = ()) -> TokenizedText:
         """Return the tokens of a conversation; see `Tokenizer.encode_chat`."""
         if self._template is None:
-            return super().encode_chat(text, turns, has_system=has_system)
-        spans = turns or ((0, len(text)),)
-        turn_texts = [text[start:end] for start, end in spans]
+            return super().encode_chat(text, turns)
+        spans = turns or ((0, len(text), "user"),)
+        turn_texts = [text[start:end] for start, end, _ in spans]
         for special in self.special:
             if any(special in turn for turn in turn_texts):
                 raise DataError(
                     f"The text {text[:60]!r} contains {special}, a special token, which would be "
                     "read as a part of the chat template. Remove it from the text."
                 )
-        written, places = self._template.render(turn_texts, has_system=has_system)
+        written, places = self._template.render(turn_texts, [role for *_, role in spans])
         tokens = _encoded(self._where / TOKENIZER, self._chat_encoder, written)
         # Convert offsets in `written` to offsets in `text`, turn by turn. Each turn sets its tokens
         # and all that follow; the next turn overwrites the latter from its first token on.
         offsets = np.zeros_like(tokens.offsets)
-        for (start, end), (first, stop), turn in zip(spans, places, turn_texts, strict=True):
+        for (start, end, _), (first, stop), turn in zip(spans, places, turn_texts, strict=True):
             from_turn = tokens.offsets[:, 1] > first
             moved = tokens.offsets[from_turn].clip(first, stop) - first + start
             # A template may strip a turn, which then begins at its first visible character.

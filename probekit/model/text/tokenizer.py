@@ -144,9 +144,7 @@ class Tokenizer(ABC):
     def encode_chat(
         self,
         text: str,  # noqa: ARG002
-        turns: Sequence[tuple[int, int]] = (),  # noqa: ARG002
-        *,
-        has_system: bool = False,  # noqa: ARG002
+        turns: Sequence[tuple[int, int, str]] = (),  # noqa: ARG002
     ) -> TokenizedText:
         """Return the tokens of a conversation, as the model's chat template writes it.
 
@@ -155,9 +153,8 @@ class Tokenizer(ABC):
 
         Args:
             text: text of all turns.
-            turns: first and one past the last character of each turn in `text`; the user begins,
-                and user and assistant take turns. Empty means that all of it is the user's.
-            has_system: whether a message of the system precedes the user's first turn.
+            turns: first and one past the last character of each turn in `text`, and its role.
+                Empty means that all of it is the user's.
 
         Raises:
             MissingError: the model has no chat template.

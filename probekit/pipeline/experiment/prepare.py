@@ -16,12 +16,11 @@ from probekit.activations.replies import Replies
 from probekit.activations.requests import Requests, read_requests
 from probekit.amounts import counted
 from probekit.data.examples import Dataset, Example, Finding, Turns, rows_of
-from probekit.data.positions import IntArray, RowPlan
+from probekit.data.positions import REPLY, TURNS, IntArray, RowPlan
 from probekit.data.words import cue_pattern, dropped_ranges, without
 from probekit.errors import CheckpointError, ConfigError, DataError, MissingError, UnknownNameError
 from probekit.experiment.activations import AnyExperiment, RowsSection
 from probekit.experiment.data import DataSection, read_examples, read_negatives
-from probekit.experiment.model import REPLY
 from probekit.experiment.schema import Experiment, LeakageSection, MonitorSection
 from probekit.model.config import ModelConfig
 from probekit.model.families.table import find_config
@@ -65,12 +64,10 @@ class TextEncoder:
 
         Errors are those of `encode`.
         """
-        has_system = example.has_system
         if not example.reply_ids:
-            return self.encode(example.text, example.turns, has_system=has_system)
-        *turns, (start, end) = example.turns
-        text = example.text[: turns[-1][1]]
-        prompt = self.encode(text, tuple(turns), has_system=has_system)
+            return self.encode(example.text, example.turns)
+        *turns, (start, end, _) = example.turns
+        prompt = self.encode(example.text[: turns[-1].end], tuple(turns))
         reply = self.tokenizer.decode_tokens(example.reply_ids)
         # The last token may have characters of a stop string, which the text does not have.
         offsets = np.minimum(start + reply.offsets, end)
@@ -80,14 +77,13 @@ class TextEncoder:
             offsets=np.concatenate([prompt.offsets, offsets]),
         )
 
-    def encode(self, text: str, turns: Turns = (), *, has_system: bool = False) -> TokenizedText:
+    def encode(self, text: str, turns: Turns = ()) -> TokenizedText:
         """Return the tokens of a text.
 
         Args:
             text: any text.
             turns: turns of a conversation, used only for a chat; empty means that all of it is the
                 user's.
-            has_system: whether the first turn is a message of the system.
 
         Raises:
             MissingError: the model has no chat template.
@@ -95,7 +91,7 @@ class TextEncoder:
             ConfigError: the vocabulary has no beginning-of-text token.
         """
         if self.chat:
-            return self.tokenizer.encode_chat(text, turns, has_system=has_system)
+            return self.tokenizer.encode_chat(text, turns)
         return self.tokenizer.encode(text, bos=self.bos)
 
     def batch(self, texts: Iterable[tuple[str, Turns]], side: PaddingSide) -> TokenBatch:
@@ -117,7 +113,6 @@ class TextRows(Rows):
         tokens: tokens of each example.
         plan: the tokens that each captured row reads; the rows are those of all positions.
         config: sizes of the model.
-        cut: for each position, whether baselines read each text up to the last token of the row.
         replies: replies that the network has generated, with their rows; None without them.
         requests: requests of a serving engine that serve the texts; None if the model reads them.
     """
@@ -126,7 +121,6 @@ class TextRows(Rows):
     tokens: tuple[TokenizedText, ...]
     plan: RowPlan
     config: ModelConfig
-    cut: tuple[bool, ...] = ()
     replies: Replies | None = None
     requests: Requests | None = None
     negatives: TextRows | None = None
@@ -137,34 +131,6 @@ class TextRows(Rows):
         """The text of each row, shape (n_rows,)."""
         texts = np.array([example.text for example in self.dataset.examples], dtype=object)
         return cast(Objects, texts[self.example])
-
-    def texts_at(self, position: int) -> Objects:
-        """Return the texts that baselines read at a position, shape (n_rows,); see `Rows`."""
-        if not self.cut[position]:
-            return self.texts
-        ends = self._ends(position)
-        texts = [text[:end] for text, end in zip(self.texts, ends, strict=True)]
-        return np.array(texts, dtype=object)
-
-    def replies_at(self, position: int) -> Objects | None:
-        """Return the reply in each text of `texts_at`, shape (n_rows,); None without replies."""
-        if not self.cut[position]:
-            return None
-        examples = [self.dataset.examples[number] for number in self.example]
-        ends = self._ends(position)
-        replies = [
-            one.text[one.turns[-1][0] : end] for one, end in zip(examples, ends, strict=True)
-        ]
-        return np.array(replies, dtype=object)
-
-    def _ends(self, position: int) -> list[int]:
-        """Return the end of the last token that each row reads, in characters of its text."""
-        # The rows of all positions are interleaved; see `interleave`.
-        last = self.plan.positions[self.plan.offsets[1:] - 1][position :: len(self.positions)]
-        return [
-            int(self.tokens[example].offsets[token, 1])
-            for example, token in zip(self.example, last, strict=True)
-        ]
 
     @property
     def text_indices(self) -> IntArray:
@@ -319,9 +285,6 @@ def prepare(experiment: Experiment, generate: Generate | None = None) -> TextRow
         tokens=tokens,
         plan=interleave(plans),
         config=config,
-        cut=tuple(
-            replies is not None or position.at in REPLY for position in experiment.tokens.positions
-        ),
         replies=replies,
         lines=lines,
     )
@@ -374,11 +337,10 @@ def _check_last_turns(experiment: Experiment, conversations: Dataset) -> None:
     """
     at, generates = experiment.tokens.position.at, experiment.capture.generate is not None
     needed = "user" if generates or at == "user_last" else "assistant"
-    if not generates and at not in ("user_last", "assistant_last", *REPLY):
+    if not generates and at not in (*TURNS, *REPLY):
         return
     for example in conversations.examples:
-        n_turns = len(example.turns) - example.has_system
-        if ("assistant", "user")[n_turns % 2] != needed:
+        if example.turns[-1].role != needed:
             reason = "`capture.generate`" if generates else f"`at: {at}`"
             raise DataError(
                 f"{example.where}: {reason} needs conversations that end with the turn of the "
@@ -805,7 +767,7 @@ def _tokenize(
         CheckpointError: the chat template is damaged.
     """
     encoded: dict[Any, TokenizedText] = {}  # each text is encoded once
-    keys = [(one.text, one.turns, one.reply_ids, one.has_system) for one in dataset.examples]
+    keys = [(one.text, one.turns, one.reply_ids) for one in dataset.examples]
     for key, example in zip(keys, dataset.examples, strict=True):
         if key not in encoded:
             try:

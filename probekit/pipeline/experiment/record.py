@@ -117,7 +117,7 @@ def data_facts(rows: Rows, probers: Sequence[Prober], card: str | None) -> DataF
         examples=[
             ExampleRecord(
                 text=e.text,
-                span=e.turns[-1] if e.reply_ids else e.span,  # generated replies are marked
+                span=e.turns[-1][:2] if e.reply_ids else e.span,  # generated replies are marked
                 label=e.label,
                 split="" if is_nested else side,
             )
@@ -156,8 +156,14 @@ def findings(rows: Rows, probers: Sequence[Prober]) -> tuple[Finding, ...]:
         message = f"{n_lost:,} of {rows.n_read:,} examples have no row; see the notes for reasons."
         results.append(Finding("warning", "lost", message))
     results += [*_few_arrangements(probers[0]), *rows.findings]
-    reasons = dict.fromkeys(prober.why_no_control for prober in probers if prober.why_no_control)
-    results += [Finding("info", NO_CONTROL, reason) for reason in reasons]
+    pairs = zip(rows.positions, probers, strict=True)
+    reasons = {one.text: prober.why_no_control for one, prober in pairs if prober.why_no_control}
+    if reasons:
+        *_, (position, reason) = reasons.items()
+        if len(set(reasons.values())) > 1:
+            n = f"{len(reasons)} of {len(probers)} positions"
+            reason += f" These are the numbers at {position}; {n} have no control task."
+        results.append(Finding("info", NO_CONTROL, reason))
     return by_level(results)
 
 

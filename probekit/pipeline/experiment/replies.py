@@ -7,38 +7,23 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 from probekit.activations.local import default_root
 from probekit.activations.records import Location
-from probekit.activations.replies import Replies, Reply, generate_replies
+from probekit.activations.replies import Replies, generate_replies
 from probekit.amounts import counted
-from probekit.data.examples import Dataset, Example, Finding
+from probekit.data.examples import Dataset, Example, Finding, Turn
 from probekit.data.positions import IntArray
 from probekit.errors import DataError
 from probekit.experiment.data import ReplyLabelSection
 from probekit.experiment.schema import Experiment
-from probekit.model.generation import Decoding
+from probekit.model.generation import Continuation, Decoding
 from probekit.model.network import Network
 from probekit.model.text.tokenizer import Tokenizer
 from probekit.terminal import SILENT, Watcher
 
 REPLIES = "replies.jsonl"  # of a run: all replies, also those without a label
 _BETWEEN = "\n\n"  # prompt and reply of a conversation, as other turns
-
-
-class Replied(NamedTuple):
-    """Examples of replies.
-
-    Attributes:
-        dataset: an example for each reply that has a text and a label.
-        lines: all replies, as lines of JSON.
-        findings: their numbers, by label, and a warning if their words define the label.
-    """
-
-    dataset: Dataset
-    lines: str
-    findings: tuple[Finding, ...]
 
 
 def experiment_replies(
@@ -78,73 +63,70 @@ def experiment_replies(
 
 
 def replied(
-    experiment: Experiment, prompts: Dataset, replies: Sequence[Sequence[Reply]]
-) -> Replied:
-    """Return the examples of the replies to each prompt.
+    experiment: Experiment, prompts: Dataset, replies: Sequence[Sequence[Continuation]]
+) -> tuple[Dataset, str, tuple[Finding, ...]]:
+    """Return an example for each reply with a text and a label, all replies as lines, and findings.
 
-    All replies to a prompt, also to equal ones, have the same group.
+    All replies to a prompt, also to equal ones, have the same group. Lines are JSON. The findings
+    are the numbers by label, and a warning if words of the replies define the label.
 
     Raises:
         DataError: no reply has a text and a label, or all of them have the same one, by the rule.
     """
-    rule, examples = experiment.data.label_of_reply, list[Example]()
+    rule, settings = experiment.data.label_of_reply, experiment.capture.generate
+    assert settings is not None
+    examples, lines = list[Example](), list[str]()
+    left_out, cut = Counter[str](), Counter[str | None]()  # `cut`: by label
     group_of: dict[str, str] = {}  # by prompt, unless the data assign groups
-    records, left_out = list[dict[str, object]](), Counter[str]()
     gap = _BETWEEN if experiment.tokens.chat else ""
-    each = (
-        (prompt, reply, prompt.id if len(of_prompt) == 1 else f"{prompt.id} sample {number}")
-        for prompt, of_prompt in zip(prompts.examples, replies, strict=True)
-        for number, reply in enumerate(of_prompt, start=1)
-    )
-    for prompt, reply, id in each:
-        label = prompt.label if rule is None else label_of(rule, reply.text, dict(prompt.values))
-        if not reply.text.strip():
-            left_out["empty"] += 1
-        elif label is None:
-            left_out["without a label"] += 1
-        else:
-            start = len(prompt.text) + len(gap)
-            turns = (*(prompt.turns or ((0, len(prompt.text)),)), (start, start + len(reply.text)))
-            group = group_of.setdefault(prompt.text.strip(), prompt.group)  # as templates do
-            examples.append(
-                replace(
+    for prompt, of_prompt in zip(prompts.examples, replies, strict=True):
+        start, cells = len(prompt.text) + len(gap), dict(prompt.values)
+        for number, reply in enumerate(of_prompt, start=1):
+            id = prompt.id if len(of_prompt) == 1 else f"{prompt.id} sample {number}"
+            label = prompt.label if rule is None else label_of(rule, reply.text, cells)
+            if not reply.text.strip():
+                label = None
+                left_out["empty"] += 1
+            elif label is None:
+                left_out["without a label"] += 1
+            else:
+                before = prompt.turns or (Turn(0, len(prompt.text), "user"),)
+                turn = Turn(start, start + len(reply.text), "assistant")
+                group = group_of.setdefault(prompt.text.strip(), prompt.group)  # as templates do
+                example = replace(
                     prompt,
                     text=f"{prompt.text}{gap}{reply.text}",
                     label=label,
                     group=prompt.group if experiment.data.columns.group else group,
                     id=id,
-                    turns=turns,
+                    turns=(*before, turn),
                     reply_ids=reply.ids,
                 )
-            )
-        records.append(
-            {
+                examples.append(example)
+            cut[label] += reply.stopped_by is None
+            line = {
                 "id": id,
                 "prompt": prompt.text,
                 "reply": reply.text,
-                "label": label if reply.text.strip() else None,
+                "label": label,
                 "stopped_by": reply.stopped_by,
                 "ids": reply.ids,
             }
-        )
-    lines = "".join(json.dumps(one, ensure_ascii=False) + "\n" for one in records)
+            lines.append(json.dumps(line, ensure_ascii=False) + "\n")
     counts = Counter(example.label for example in examples)
-    named = "reply" if len(records) == 1 else "replies"
-    settings = experiment.capture.generate
-    assert settings is not None
     sampling = f"up to {counted(settings.max_new_tokens, 'token')}, temperature "
     sampling += f"{settings.temperature:g}, seed {settings.seed}"
     for name, value in (("top_p", settings.top_p), ("top_k", settings.top_k)):
         sampling += "" if value is None else f", {name} {value}"
-    message = f"{len(records):,} {named} to {counted(len(prompts), 'prompt')} ({sampling})"
+    named = "reply" if len(lines) == 1 else "replies"
+    message = f"{len(lines):,} {named} to {counted(len(prompts), 'prompt')} ({sampling})"
     if experiment.probe.reads == "classes":
         message += f": {', '.join(f'{counts[label]:,} {label}' for label in sorted(counts))}"
-    cut = [one["label"] for one in records if one["stopped_by"] is None]
     message += "".join(f"; {n:,} {why} left out" for why, n in left_out.items())
     # By label, because a reply that ends too early mostly has the second one.
-    by_label = ", ".join(f"{cut.count(label):,} {label}" for label in sorted(counts))
-    message += f"; {len(cut):,} ended by max_new_tokens"
-    message += f" ({by_label})." if rule is not None and cut else "."
+    by_label = ", ".join(f"{cut[label]:,} {label}" for label in sorted(counts))
+    message += f"; {cut.total():,} ended by max_new_tokens"
+    message += f" ({by_label})." if rule is not None and cut.total() else "."
     if rule is not None and len(counts) < 2:
         with experiment.at("data", "label_of_reply"):
             raise DataError(
@@ -153,7 +135,6 @@ def replied(
             )
     if not examples:
         raise DataError(f"No reply has a text: {message} Allow more tokens, or other stop strings.")
-    dataset = replace(prompts, examples=tuple(examples), has_groups=True)
     found = [Finding("info", "replies", message)]
     is_read = any(
         one.at != "user_last" and one.share != (0,) for one in experiment.tokens.positions
@@ -165,7 +146,8 @@ def replied(
             "the same position, or with share 0, where no word of the reply is read."
         )
         found.append(Finding("warning", "label-from-reply", warning))
-    return Replied(dataset, lines, tuple(found))
+    dataset = replace(prompts, examples=tuple(examples), has_groups=True)
+    return dataset, "".join(lines), tuple(found)
 
 
 def label_of(rule: ReplyLabelSection, reply: str, cells: Mapping[str, str]) -> str | None:

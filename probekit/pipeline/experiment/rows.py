@@ -22,7 +22,7 @@ from probekit.activations.given.given import GivenSite
 from probekit.activations.records import FloatArray
 from probekit.amounts import counted
 from probekit.data.examples import Dataset, Finding, StringArray, rows_of
-from probekit.data.positions import IntArray, PositionRule, RowPlan, plan_rows
+from probekit.data.positions import REPLY, TURNS, IntArray, PositionRule, RowPlan, plan_rows
 from probekit.data.splits import (
     LabelCounts,
     Split,
@@ -38,7 +38,7 @@ from probekit.data.splits import (
 from probekit.data.words import WORD
 from probekit.errors import DataError
 from probekit.experiment.activations import AnyExperiment
-from probekit.experiment.model import REPLY, TURNS, PositionSection
+from probekit.experiment.model import PositionSection
 from probekit.experiment.schema import Experiment
 from probekit.model.sites.sites import SiteConcatenation, SiteSelection
 from probekit.model.text.tokenizer import TokenizedText, Tokenizer
@@ -69,6 +69,8 @@ class PositionRows:
             the end or mean of a text, or if activations are given.
         typical: whether each row is used to scale the features, shape (n_rows,): rows at position 0
             are not. None if all rows are used.
+        reply: first character of the reply in each text, and one past the last that the row reads,
+            shape (n_rows, 2); None if it reads no reply.
     """
 
     text: str
@@ -77,6 +79,7 @@ class PositionRows:
     words: Strings | None = None
     neighbours: Objects | None = None
     typical: npt.NDArray[np.bool_] | None = None
+    reply: IntArray | None = None
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -138,17 +141,19 @@ class Rows:
         """The text of each row, shape (n_rows,); None if the rows have no texts."""
         return None
 
-    def texts_at(self, _position: int) -> Objects | None:
-        """Return the part of each text that baselines read at a position, shape (n_rows,).
+    def texts_at(self, position: int) -> tuple[Objects | None, Objects | None]:
+        """Return the texts that baselines read at a position, and the reply in each, (n_rows,).
 
-        In a reply, or with replies that the network generates, it ends with the last token that
-        the row reads. None without texts.
+        A reply ends with the last token that the row reads. None without texts, or replies.
         """
-        return self.texts
-
-    def replies_at(self, _position: int) -> Objects | None:
-        """Return the reply in each text of `texts_at`, shape (n_rows,); None without replies."""
-        return None
+        texts, reply = self.texts, self.positions[position].reply
+        if texts is None or reply is None:
+            return texts, None
+        parts = [
+            (text[:end], text[start:end]) for text, (start, end) in zip(texts, reply, strict=True)
+        ]
+        read, replies = np.array(parts, dtype=object).T
+        return read, replies
 
     @property
     def text_indices(self) -> IntArray | None:
@@ -170,7 +175,7 @@ class Rows:
         Raises:
             DataError: labels, groups or split cannot be probed.
         """
-        at_position = self.positions[position]
+        at_position, (texts, replies) = self.positions[position], self.texts_at(position)
         return [
             ProbeData(
                 y=self.labels,
@@ -181,8 +186,8 @@ class Rows:
                 test=split.test,
                 typical=at_position.typical,
                 words=at_position.words,
-                texts=self.texts_at(position),
-                replies=self.replies_at(position),
+                texts=texts,
+                replies=replies,
                 neighbours=at_position.neighbours,
                 examples=self.text_indices,
                 positive=positive,
@@ -375,7 +380,7 @@ def plan_positions(
     # Characters of each token, as `TokenizedText.offsets`; not the `offsets` of a plan or a sweep.
     texts, characters = [one.text for one in dataset.examples], [part.offsets for part in tokens]
     words = [one.span for one in dataset.examples]
-    turns = [one.turns or ((0, len(one.text)),) for one in dataset.examples]
+    turns = [[turn[:2] for turn in one.turns] or [(0, len(one.text))] for one in dataset.examples]
     plans = []
     reasons: dict[int, str] = {}  # why an example has no row, by its index
     for position in experiment.tokens.positions:
@@ -533,7 +538,11 @@ def position_rows(
     # Whether the first token of each row is not at position 0, whose norm is so large that it would
     # dominate the scaling.
     typical = plan.positions[plan.offsets[:-1]] > 0 if position.skip_first else None
-    return PositionRows(position.text, position.number, types, words, neighbours, typical)
+    reply = None
+    if position.at in REPLY or any(one.reply_ids for one in examples):
+        read = [(examples[n].turns[-1].start, tokens[n].offsets[end, 1]) for n, end in ends]
+        reply = np.array(read, dtype=np.int64)
+    return PositionRows(position.text, position.number, types, words, neighbours, typical, reply)
 
 
 def adjacent_words(text: str, span: tuple[int, int] | None) -> tuple[str, str]:

@@ -304,7 +304,9 @@ def _separating_words(rows: TextRows) -> list[Finding]:
     There is no warning if the training rows of the sample have a single label.
     """
     last = len(rows.positions) - 1
-    texts = np.array([text[-_MOST_CHARACTERS:] for text in rows.texts_at(last)], dtype=object)
+    read, _ = rows.texts_at(last)
+    assert read is not None
+    texts = np.array([text[-_MOST_CHARACTERS:] for text in read], dtype=object)
     types = rows.positions[last].types
     classes, codes = np.unique(rows.labels, return_inverse=True)
     split = rows.splits[0]

@@ -110,19 +110,15 @@ def share_lines(table: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
     if chosen is None or tests["share"].nunique() < LEAST_SIZES:
         return []
     tests = only(tests, metric=chosen["metric"]).sort_values("share", kind="stable")
-    names = [column for column in SAME_FEATURES if column != "position"]
-    sited = placed(tests)
-    for column in names:
-        value = chosen[column]
-        sited = sited[sited[column].isna() if pd.isna(value) else sited[column].eq(value)]
+    site = {column: chosen[column] for column in SAME_FEATURES if column != "position"}
+    sited = only(placed(tests), **site)
     lines = [(name, only(sited, target=name)) for name in ("task", "random_weights")]
     lines += [(name, only(tests, target=name)) for name in BASELINES]
     return [(name, rows) for name, rows in lines if not rows.empty]
 
 
-def share_curve(table: pd.DataFrame) -> go.Figure:
-    """Return the figure of test score by share of the reply; the table must have `share_lines`."""
-    lines = share_lines(table)
+def share_curve(lines: Sequence[tuple[str, pd.DataFrame]]) -> go.Figure:
+    """Return the figure of test score by share of the reply, given its `share_lines`."""
     figure = go.Figure(layout={"template": TEMPLATE})
     for number, (name, points) in enumerate(lines):
         style = LINES.get(name) or replace(LEVELS[name], marker_size=6)

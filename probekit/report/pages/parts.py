@@ -104,12 +104,12 @@ def _result_parts(table: pd.DataFrame, v: Verdict, control: Control) -> Iterator
 
     for number, metric in enumerate(first):
         yield from of_metric(metric, is_open=True)
-        if number == 0 and curves.share_lines(table):
+        if number == 0 and (lines := curves.share_lines(table)):
             yield FigurePart(
                 f"{title(v.metric)} by share of the reply",
-                figure_json(curves.share_curve(table)),
-                captions.share_caption(table),
-                captions.share_description(table),
+                figure_json(curves.share_curve(lines)),
+                captions.share_caption(lines),
+                captions.share_description(lines),
             )
     if not curves.sparse_rows(table).empty:
         yield FigurePart(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, cast
 
 import pandas as pd
@@ -10,7 +11,7 @@ from probekit.amounts import format_number
 from probekit.probes.score.metric_table import METRICS
 from probekit.probes.targets import HEADLINE, TARGETS
 from probekit.report.figures import layer_curve
-from probekit.report.figures.curves import learning_curve_lines, share_lines, sparse_rows
+from probekit.report.figures.curves import learning_curve_lines, sparse_rows
 from probekit.report.figures.levels import levels
 from probekit.report.figures.style import LEVELS, LINES
 from probekit.report.maps.maps import map_colours
@@ -237,10 +238,9 @@ def sparse_description(table: pd.DataFrame, v: Verdict) -> str:
     return f"{_main_name(v)} by number of features. {'; '.join(parts)}."
 
 
-def share_caption(table: pd.DataFrame) -> str:
-    """Return the caption of the curve by share of the reply."""
-    _, rows = share_lines(table)[0]
-    first = rows.iloc[0]
+def share_caption(lines: Sequence[tuple[str, pd.DataFrame]]) -> str:
+    """Return the caption of the curve by share of the reply, given its `share_lines`."""
+    first = lines[0][1].iloc[0]
     return (
         f"{first['probe']} at {site_with_head(first['site'], first['head'])}, the site selected "
         "over all shares, read at the token at each share of a reply; 0 % is the last token before "
@@ -251,15 +251,15 @@ def share_caption(table: pd.DataFrame) -> str:
     )
 
 
-def share_description(table: pd.DataFrame) -> str:
-    """Return the text alternative of the curve by share of the reply."""
-    lines = []
-    for name, rows in share_lines(table):
+def share_description(lines: Sequence[tuple[str, pd.DataFrame]]) -> str:
+    """Return the text alternative of the curve by share of the reply, given its `share_lines`."""
+    parts = []
+    for name, rows in lines:
         values = (
             f"{100 * row['share']:g} % {format_number(row['value'])}" for _, row in rows.iterrows()
         )
-        lines.append(f"{TARGETS[name].title}: {', '.join(values)}")
-    return f"Score by share of the reply. {'; '.join(lines)}."
+        parts.append(f"{TARGETS[name].title}: {', '.join(values)}")
+    return f"Score by share of the reply. {'; '.join(parts)}."
 
 
 def learning_curve_caption(table: pd.DataFrame, v: Verdict) -> str:

@@ -70,7 +70,7 @@ def test_each_turn_is_covered_by_its_tokens(folder, turns):
     text, spans = join_turns(turns)
     tokens = tokenizer.encode_chat(text, spans)
     assert (np.diff(tokens.offsets[:, 0]) >= 0).all()
-    for start, end in spans:
+    for start, end, _ in spans:
         first, last = tokens.offsets[:, 0], tokens.offsets[:, 1]
         own = (first >= start) & (last <= end) & (first < last)
         said = tokenizer.decode(tokens.ids[own])
@@ -83,7 +83,9 @@ def test_without_turns_all_is_said_by_the_user(folder):
     tokenizer = Tokenizer.from_pretrained(folder)
     text = "The keys\n\nto the cabinet"
     tokens = tokenizer.encode_chat(text)
-    assert tokens.ids.tolist() == tokenizer.encode_chat(text, ((0, len(text)),)).ids.tolist()
+    assert (
+        tokens.ids.tolist() == tokenizer.encode_chat(text, ((0, len(text), "user"),)).ids.tolist()
+    )
     assert tokens.ids.tolist() == their_ids(folder, [text])
 
 

@@ -7,16 +7,19 @@ import pandas as pd
 import pytest
 import torch
 
-from probekit.activations.replies import Reply
 from probekit.data.examples import Dataset, Example
 from probekit.errors import DataError
 from probekit.experiment.loader import load_experiment
+from probekit.model.generation import Continuation
 from probekit.pipeline.capture.captures import capture_only, lay_out
 from probekit.pipeline.experiment.prepare import prepare
+from probekit.pipeline.experiment.record import findings
 from probekit.pipeline.experiment.replies import REPLIES, label_of, replied
 from probekit.pipeline.experiment.run import run
 from probekit.pipeline.experiment.source import model_source
 from probekit.pipeline.experiment.validate import validate
+from probekit.pipeline.measure.probers import make_probers
+from probekit.results.record import NO_CONTROL
 from probekit.terminal import SILENT
 from tests.pipeline.texts import text_of
 
@@ -79,7 +82,7 @@ def test_the_answer_is_decodable_where_it_was_given(finished):
 def test_baselines_read_no_more_than_the_network(source):
     rows = source.rows
     for position, share in enumerate((0, 0.5, 1)):
-        texts, replies = rows.texts_at(position), rows.replies_at(position)
+        texts, replies = rows.texts_at(position)
         for row in range(0, len(rows.example), 7):
             example = rows.dataset.examples[rows.example[row]]
             prompt = example.text[: example.turns[0][1]]
@@ -92,9 +95,10 @@ def test_baselines_read_no_more_than_the_network(source):
             assert texts[row] == prompt + replies[row]
             expected = [0, ends[(len(ends) + 1) // 2 - 1], ends[-1]][position]
             assert len(replies[row]) == expected, share
-    data = rows.data(1, None, rows.splits)[0]
-    assert data.replies.tolist() == rows.replies_at(1).tolist()
-    assert data.texts.tolist() == rows.texts_at(1).tolist()
+    [data, *_] = rows.data(1, None, rows.splits)
+    assert [data.texts.tolist(), data.replies.tolist()] == [
+        one.tolist() for one in rows.texts_at(1)
+    ]
 
 
 def test_rows_equal_those_of_an_ordinary_pass(folder, source):
@@ -136,6 +140,13 @@ def test_the_finding_counts_labels(finished, source, snapshot):
     [finding] = [one for one in source.rows.findings if one.code == "replies"]
     assert finding.message == snapshot
     assert finding.message in [one["message"] for one in finished.record["data"]["findings"]]
+
+
+def test_a_missing_control_task_is_one_finding(folder, source):
+    experiment = load(folder, "probe.control_draws=2")
+    found = findings(source.rows, make_probers(experiment, source.rows))
+    [message] = [one.message for one in found if one.code == NO_CONTROL]
+    assert "at share:1; 3 of 3 positions have no control task" in message
 
 
 def test_untrained_networks_read_the_finished_texts(folder, finished):
@@ -223,7 +234,7 @@ def test_validate_counts_replies_once_they_are_generated(folder, snapshot, monke
 
 
 def reply(text, n=0):
-    return Reply(text, (n,), None)
+    return Continuation(text, (n,), None)
 
 
 @pytest.mark.parametrize(
@@ -248,12 +259,13 @@ def test_replies_without_text_or_label_are_left_out_and_counted(folder):
     experiment = load(folder, f"data.label_of_reply={rule}")
     prompts = Dataset("x", tuple(Example(f"p{n}", "x", f"g{n % 2}", f"r{n}") for n in range(4)))
     texts = [["yes", "yes"], ["no", " "], ["maybe", "no yes"], ["no", "no"]]
-    found = replied(experiment, prompts, [[reply(one) for one in pair] for pair in texts])
-    assert [one.id for one in found.dataset.examples] == [
+    pairs = [[reply(one) for one in pair] for pair in texts]
+    dataset, lines, [finding, *_] = replied(experiment, prompts, pairs)
+    assert [one.id for one in dataset.examples] == [
         "r0 sample 1", "r0 sample 2", "r1 sample 1", "r3 sample 1", "r3 sample 2",
     ]  # fmt: skip
-    assert len(found.lines.splitlines()) == 8
-    assert found.findings[0].message == (
+    assert len(lines.splitlines()) == 8
+    assert finding.message == (
         "8 replies to 4 prompts (up to 10 tokens, temperature 1, seed 1): 3 no, 2 yes; 1 empty "
         "left out; 2 without a label left out; 8 ended by max_new_tokens (3 no, 2 yes)."
     )
@@ -272,8 +284,8 @@ def test_labels_that_words_of_the_reply_define_are_warned_of(folder, rule, posit
     overrides = [f"data.label_of_reply={json.dumps(rule)}", f"tokens.position={position}"]
     example = Example("p", "x", "g", "r", values=(("answer", "so"),))
     texts = [[reply("so"), reply("it")]]
-    found = replied(load(folder, *overrides), Dataset("x", (example,)), texts)
-    assert ("label-from-reply" in [one.code for one in found.findings]) == is_warned
+    *_, found = replied(load(folder, *overrides), Dataset("x", (example,)), texts)
+    assert ("label-from-reply" in [one.code for one in found]) == is_warned
 
 
 def test_equal_prompts_are_one_group(folder):
@@ -281,8 +293,8 @@ def test_equal_prompts_are_one_group(folder):
     rows = enumerate(("p", "p "))  # a template may strip spaces
     prompts = Dataset("x", tuple(Example(text, "x", f"row {n}", f"row {n}") for n, text in rows))
     texts = [["longer", "so"], ["it", "is"]]
-    found = replied(experiment, prompts, [[reply(one) for one in pair] for pair in texts])
-    assert set(found.dataset.groups) == {"row 0"}
+    dataset, *_ = replied(experiment, prompts, [[reply(one) for one in pair] for pair in texts])
+    assert set(dataset.groups) == {"row 0"}
 
 
 def test_a_missing_column_is_found_before_the_generation(folder):

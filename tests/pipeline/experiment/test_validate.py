@@ -46,7 +46,7 @@ def test_the_check_of_words_is_quick_on_many_long_texts():
     words = np.array([f"word{n}" for n in range(5000)])
     texts = [" ".join(words[rng.integers(5000, size=1000)]) for _ in range(2500)]
     prepared = SimpleNamespace(
-        texts_at=lambda _: texts,
+        texts_at=lambda _: (texts, None),
         labels=rng.integers(5, size=2500).astype(str),
         positions=[SimpleNamespace(types=words[rng.integers(5000, size=2500)])],
         splits=[Split(np.arange(1250), np.arange(1250, 2500))],
