@@ -13,15 +13,15 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1] / "probekit"
 BUDGETS = {
-    "report": 8403,
-    "pipeline": 8336,
+    "report": 8399,
+    "pipeline": 8316,
     "probes": 6711,
-    "model": 5233,
-    "activations": 3293,
-    "cli": 2193,
+    "model": 5240,
+    "activations": 3315,
+    "cli": 2198,
     "interventions": 1925,
-    "experiment": 2472,
-    "data": 2055,
+    "experiment": 2452,
+    "data": 2063,
     "results": 2293,
     "training": 859,
     "analysis": 1006,

@@ -166,6 +166,11 @@ class Example:
         )
 
     @property
+    def places_of_turns(self) -> tuple[tuple[Any, ...], ...]:
+        """The turns as they are digested: without the roles, which follow from a system's turn."""
+        return tuple(turn if turn.role == "system" else turn[:2] for turn in self.turns)
+
+    @property
     def place(self) -> TextSpan:
         """Text and span, which identify duplicates."""
         return self.text, self.span
@@ -173,7 +178,7 @@ class Example:
 
 _REQUIRED = ("text", "label", "group", "id", "span", "split")
 _AT_ONCE = 10_000  # examples that are digested together
-_OPTIONAL = ("counterfactual", "turns", "values")
+_OPTIONAL = ("counterfactual", "places_of_turns", "values")
 
 
 @dataclass(frozen=True, eq=False)

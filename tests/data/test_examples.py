@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from probekit.data.examples import Dataset, Example, RowExamples, RowSource
+from probekit.data.examples import Dataset, Example, RowExamples, RowSource, join_turns
 from probekit.probes.data import names_of
 
 EXAMPLE = Example("The keys", "plural", group="key", id="1", span=(4, 8), split="train")
@@ -56,6 +56,15 @@ def test_the_digest_sees_the_borders_of_fields():
 def test_the_digest_is_the_same_on_every_machine():
     expected = "06a25be71de3da5d0b5d99d24cdfbcbd90c66e5a21ef00bb15b580962732e681"
     assert Dataset("a", (EXAMPLE,)).digest == expected
+
+
+def test_only_a_system_changes_the_digest_of_turns():
+    parts = ["Is it far?", "No."]
+    (text, turns), (_, others) = join_turns(parts), join_turns(parts, ["system", "user"])
+    chats = (Example(text, "a", "g", "1", turns=roles) for roles in (turns, others))
+    first, second = (Dataset("a", (chat,)).digest for chat in chats)
+    assert first.startswith("a9a0748072ea")
+    assert second != first
 
 
 def test_file_and_line_are_not_part_of_the_data():
