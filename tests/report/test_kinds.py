@@ -15,7 +15,12 @@ from probekit.report.figures.curves import (
 from probekit.report.figures.layer_curve import curve_figure, layer_curve
 from probekit.report.figures.views import curve_rows
 from probekit.report.pages.parts import result_parts
-from probekit.report.sentences.captions import caption, learning_curve_caption, sparse_description
+from probekit.report.sentences.captions import (
+    caption,
+    learning_curve_caption,
+    share_caption,
+    sparse_description,
+)
 from probekit.report.sentences.method import method
 from probekit.report.sentences.tables import filled_columns, site_rows
 from probekit.results.selection import hidden_kinds
@@ -139,11 +144,29 @@ def test_of_many_sizes_a_curve_shows_the_best():
     assert hidden_kinds(TWO_SIZES) == []
 
 
+@pytest.mark.parametrize(
+    ("p", "words"),
+    [
+        ({"share:0.5": 0.01, "share:1": 0.02}, "From 50 % on, the score is above"),
+        ({"share:0": 0.01, "share:1": 0.02}, "From 100 % on, the score is above"),
+        ({"share:0.5": 0.01}, "At the last share the score is not above"),
+    ],
+)
+def test_the_caption_names_the_share_from_which_the_label_is_decodable(p, words):
+    tested = SHARES[SHARES["split"].eq("test") & SHARES["target"].eq("task")]
+    tested = tested[tested["metric"].eq(tested["main_metric"])]
+    tested = tested.assign(metric="p_holm", value=tested["position"].map(p).fillna(0.5))
+    lines = share_lines(pd.concat([SHARES, tested], ignore_index=True))
+    assert share_caption(lines).startswith(words)
+    assert not share_caption(share_lines(SHARES)).startswith(words[:4])
+
+
 def test_the_curve_by_share_has_the_selected_site_and_baselines():
     lines = dict(share_lines(SHARES))
     assert {"task", "length"} <= lines.keys()
     assert len(set(lines["task"]["site"])) == 1
     assert all(rows["share"].tolist() == [0.0, 0.5, 1.0] for rows in lines.values())
+    assert lines["task"]["p"].isna().all()
     assert not share_lines(SWEPT)
     assert not share_lines(TABLE)
 

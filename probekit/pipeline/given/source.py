@@ -190,12 +190,14 @@ class GivenSource(Source):
         ]
         if not others:
             return replace(self, identities=identities)
+        has_bos = any("BOS" in other for other in others)
+        bos = " `bos` states whether texts were read with BOS; token ids contain it." * has_bos
         n_more = len(others) - _MOST_SITES
         more = f" So are {counted(n_more, 'more site')}." if n_more > 0 else ""
         message = (
             f"The activations are not the tensors of their names, compared with {model}: "
             f"{'. '.join(others[:_MOST_SITES])}.{more} Save them again, or name them after the "
-            "tensors that they are."
+            f"tensors that they are.{bos}"
         )
         findings = (Finding("warning", "other-tensor", message), *self.rows.findings)
         return replace(self, identities=identities, rows=replace(self.rows, findings=findings))

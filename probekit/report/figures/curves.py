@@ -103,15 +103,19 @@ def share_lines(table: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
 
     The name is a key of `LINES` or `LEVELS`. The order is: the selected probe at the selected site,
     the same with random weights, and the baselines; at each share, they read no more of a reply
-    than the network. Empty without several shares of replies, or without a selected site.
+    than the network. Empty without several shares of replies, or without a selected site. The
+    column `p` of the selected probe is adjusted for all sites and shares; NaN without p-values.
     """
     chosen, tests = chosen_row(table), only(table, split="test")
     tests = tests.assign(share=position_share(tests["position"])).dropna(subset="share")
     if chosen is None or tests["share"].nunique() < LEAST_SIZES:
         return []
-    tests = only(tests, metric=chosen["metric"]).sort_values("share", kind="stable")
+    tests = tests.sort_values("share", kind="stable")
     site = {column: chosen[column] for column in SAME_FEATURES if column != "position"}
     sited = only(placed(tests), **site)
+    p = only(sited, metric="p_holm", target="task").set_index("position")["value"]
+    tests, sited = (only(rows, metric=chosen["metric"]) for rows in (tests, sited))
+    sited = sited.assign(p=sited["position"].map(p))
     lines = [(name, only(sited, target=name)) for name in ("task", "random_weights")]
     lines += [(name, only(tests, target=name)) for name in BASELINES]
     return [(name, rows) for name, rows in lines if not rows.empty]

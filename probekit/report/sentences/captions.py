@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pandas as pd
 
-from probekit.amounts import format_number
+from probekit.amounts import LEVEL, format_number
 from probekit.probes.score.metric_table import METRICS
 from probekit.probes.targets import HEADLINE, TARGETS
 from probekit.report.figures import layer_curve
@@ -240,14 +240,23 @@ def sparse_description(table: pd.DataFrame, v: Verdict) -> str:
 
 def share_caption(lines: Sequence[tuple[str, pd.DataFrame]]) -> str:
     """Return the caption of the curve by share of the reply, given its `share_lines`."""
-    first = lines[0][1].iloc[0]
+    _, rows = lines[0]
+    first, answer = rows.iloc[0], ""
+    if rows["p"].notna().all():
+        later = rows.iloc[::-1]
+        above = later["share"][later["p"].lt(LEVEL).cummin()]
+        answer = "At the last share the score is not above that with exchanged labels (p ≥ "
+        if len(above):
+            since = f"{100 * above.min():g} %"
+            answer = f"From {since} on, the score is above that with exchanged labels (each p < "
+        answer += f"{LEVEL:g}, adjusted for all sites and shares). "
     return (
-        f"{first['probe']} at {site_with_head(first['site'], first['head'])}, the site selected "
-        "over all shares, read at the token at each share of a reply; 0 % is the last token before "
-        "it. At each share the baselines read the prompt and the reply up to that token, and "
-        "length alone is that of the reply up to it. Band: 95 % intervals over groups, which are "
-        "prompts unless the data assign others; at each share alone, not adjusted for the number "
-        "of shares."
+        f"{answer}{first['probe']} at {site_with_head(first['site'], first['head'])}, the site "
+        "selected over all shares, read at the token at each share of a reply; 0 % is the last "
+        "token before it. At each share the baselines read the prompt and the reply up to that "
+        "token, and length alone is that of the reply up to it. Band: 95 % intervals over groups, "
+        "which are prompts unless the data assign others; at each share alone, not adjusted for "
+        "the number of shares."
     )
 
 

@@ -129,6 +129,10 @@ def test_a_forgotten_bos_is_found(place):
     (one,) = found.record["identities"].values()
     assert one["label"] == "differs"
     assert "BOS added" in one["sentence"]
+    (warning,) = (
+        one["message"] for one in found.record["data"]["findings"] if one["code"] == "other-tensor"
+    )
+    assert "`bos` states whether texts were read with BOS" in warning
 
 
 def test_a_retrained_model_of_the_same_path_is_compared_again(place):
