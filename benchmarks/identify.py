@@ -131,9 +131,9 @@ def planted(network: Network, texts: Texts) -> Iterator[Wrong]:
     name = "blocks.1.hook_attn_out"
     yield Wrong("other texts", name, values[name].roll(3, 0), "rows in another order")
     name = "blocks.2.hook_mlp_out"
-    yield Wrong("scaled", name, 0.5 * values[name], "times 0.")
+    yield Wrong("scaled", name, 0.1 * values[name], "times 0.")
     name = "blocks.1.hook_mlp_out"
-    yield Wrong("scaled", name, 0.97 * values[name], "times 0.9")
+    yield Wrong("scaled", name, 0.94 * values[name], "times 0.9")
     vector = torch.randn(values[last].shape[1], generator=torch.Generator().manual_seed(0))
     vector *= (values[last] @ vector).std() / vector.square().sum()  # moves its projection by 1 SD
     yield Wrong("steered", last, values[last] + vector, "plus the same vector in every row")

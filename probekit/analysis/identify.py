@@ -10,9 +10,10 @@ rounds the residual stream as other libraries do.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import product
 from math import inf, nan, prod
@@ -48,12 +49,12 @@ FINAL_NORM = "after the final norm"
 FACTOR = 4.0
 CLEARER = 2.0  # the error of every other tensor is at least this many times larger
 FEWEST_TEXTS = 4  # that differ up to the position
-# Errors have a direction if one vector, or one tensor, explains this many times more of them than
-# of the errors of a pass in the precision. Roundings of the first token reach all rows through
-# attention, and those of weights scale a tensor: right tensors have up to 5 times as much.
-_DIRECTED = 8.0
-_ALONG = 0.05  # of errors along a tensor, as odds: no fewer are expected
-_FEWEST_FEATURES = 16  # of a direction
+_DIRECTED = 4.0  # times as concentrated as errors of a pass: an edit; right tensors are up to 3.5
+_ALONG = 0.3  # part of the errors that lies along one tensor: an edit; right tensors: up to 0.25
+_FEWEST_FEATURES = 16  # of a tensor whose errors can be concentrated
+_PRECISIONS = (torch.float32, torch.float16, torch.bfloat16)  # from high to low
+_EXPLAINED = 0.7  # a change explains an array if it leaves at most this part of the error
+_NUMBERED = re.compile(r"(?:model\.|transformer\.)?(?:layers?|blocks?|h)?[._ ]?(\d{1,4})")
 _EQUAL = 1e-4  # tensors with a smaller difference are equal by construction
 _SMALLEST = 1e-5  # error that float32 explains even where its own pass has none
 _TOKENS = 2048  # of a pass, unless a text is longer
@@ -155,8 +156,8 @@ def identify(
     order, and times a constant; a tensor that fits only so `differs`.
 
     A name that is a site must be that site. `layer_3`, and other names with only a number, must be
-    the residual stream before or after block 3. Any other name is verified as the tensor that it
-    is.
+    the residual stream before or after block 3, counted alike for all arrays. Any other name is
+    verified as the tensor that it is.
 
     Args:
         arrays: mapping from names to arrays of shape (n_rows, n_features) or (n_rows, n_heads,
@@ -215,7 +216,28 @@ def identify(
         found = max((found, results), key=_n_verified)
         if _n_verified(found) == len(given):
             break
-    return found
+    return _counted_alike(found)
+
+
+def _counted_alike(found: Mapping[str, Identified]) -> dict[str, Identified]:
+    """Return identities after a check that all numbers count streams before, or all after, blocks.
+
+    Those that count as the fewer do `differ`; if as many count each way, all do.
+    """
+    ways = dict[str, str]()
+    for name, one in found.items():
+        number = _NUMBERED.fullmatch(name)
+        if number is not None and one.label.startswith(VERIFIED):
+            is_after = f"blocks.{number[1]}.hook_resid_post" in one.names
+            ways[name] = "after" if is_after else "before"
+    counts, checked = Counter(ways.values()), dict(found)
+    for name, way in ways.items():
+        other = next((other for other, its in ways.items() if its != way), "")
+        if other and counts[way] <= counts[ways[other]]:
+            text = f"{name} counts the streams {way} blocks, unlike {other}"
+            sentence = f"{found[name].site}; {text}; {found[name].sentence.partition('; ')[2]}"
+            checked[name] = replace(found[name], label=DIFFERS, sentence=sentence)
+    return checked
 
 
 def _n_verified(found: Mapping[str, Identified]) -> int:
@@ -261,17 +283,11 @@ def _readings(
             "Texts need the tokenizer of a model. Give the name or folder of the model, or the "
             "token ids of each row."
         )
-    if texts:
+    if len(texts) == len(rows):
         tokenizer = Tokenizer.from_pretrained(cast(str, model))
         ids = [tokenizer.encode(text, bos=False).ids.tolist() for text in texts]
     else:
-        try:
-            ids = [np.asarray(row).astype(np.int64, casting="same_kind").tolist() for row in rows]
-        except (TypeError, ValueError):
-            raise DataError(
-                "tokens contains what is no list of integers. Give the token ids of each row, or "
-                "its text."
-            ) from None
+        ids = [_ids_of(row, number) for row, number in zip(rows, numbers, strict=True)]
     places = []
     for row, tokens, place in zip(numbers, ids, at, strict=True):
         index = place + (len(tokens) if place < 0 else 0)
@@ -285,6 +301,20 @@ def _readings(
     if texts:
         with suppress(ConfigError):  # a vocabulary without BOS
             yield _with_bos(reading, tokenizer.bos_id, " with BOS")
+
+
+def _ids_of(row: Any, number: int) -> list[int]:
+    """Return the token ids of a row.
+
+    Raises:
+        DataError: it is no list of integers.
+    """
+    with suppress(TypeError, ValueError, RuntimeError):
+        ids = torch.as_tensor(row).cpu()
+        is_whole = not (ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool)
+        if ids.ndim == 1 and (is_whole or not len(ids)):
+            return list(map(int, ids.tolist()))
+    raise DataError(f"Row {number}: {row!r:.60} is no list of token ids. Give one for each row.")
 
 
 def _with_bos(reading: _Reading, bos: int, change: str) -> _Reading:
@@ -520,76 +550,80 @@ def _squares(given: Tensor, rows: Tensor) -> Tensor:
 
 
 def _is_rounding(errors: Tensor, usual: Tensor, tensors: Tensor) -> bool:
-    """Return whether errors have no direction, as those of rounding.
+    """Return whether errors are like those of rounding, which lie in many directions.
 
-    A vector that is added to all rows or to some, as in steering, is one direction in most of the
-    errors; a factor, or a part of another tensor, is correlated with a tensor. Both are compared
-    with what independent errors have by chance and with the errors of a pass in the precision.
+    A vector that is added to all rows or to some, as in steering, gives errors in one or few
+    directions; a factor, or a part of another tensor, gives errors along a tensor. How concentrated
+    errors are is the sum of squares of the eigenvalues of their Gram matrix, over the square of
+    their sum: 1 for one direction. It is compared with that of independent errors and of a pass in
+    the precision, whose errors in the first token reach all rows through attention.
 
     Args:
         errors: what the array differs by from the tensor, shape [n_rows n_features].
         usual: errors of a pass in the precision at the tensor, of that shape.
         tensors: the tensors of the width, shape [n_tensors n_rows n_features].
     """
-    size = usual.square().mean(0).sqrt()  # of a feature
-    least = 0.1 * size[size > 0].median() if bool(size.any()) else torch.ones(())
-    weight = 1 / torch.maximum(size, least)
     n_rows, n_features = errors.shape
+    squares = usual.square().mean(0)  # of each feature, and uncertain if the rows are few
+    typical = squares[squares > 0].median() if bool(squares.any()) else torch.ones(())
+    weight = ((n_rows + 8) / (n_rows * squares / typical + 8)).sqrt()
     lengths = (n_rows * tensors.var(1, correction=0) @ weight.square()).sqrt()
 
-    def directions(scaled: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the sums of squares along one vector and along one tensor, and of the rest."""
-        centred = scaled - scaled.mean(0)
-        along = (tensors.flatten(1) @ (centred * weight).flatten() / lengths).nan_to_num(0, 0, 0)
-        parts = torch.stack([torch.linalg.svdvals(scaled)[0], along.abs().max()]).square()
-        return parts, torch.stack([scaled.square().sum(), centred.square().sum()]) - parts
+    def concentrated(errors: Tensor) -> Tensor:
+        """Return the sum of squares over the square of the sum, and the part along a tensor."""
+        scaled = errors * weight
+        gram, centred = scaled @ scaled.T, scaled - scaled.mean(0)
+        along = tensors.flatten(1) @ (centred * weight).flatten() / (lengths * centred.norm())
+        parts = (
+            gram.square().sum() / gram.trace().square(),
+            along.nan_to_num(0, 0, 0).square().max(),
+        )
+        return torch.stack(parts).nan_to_num(0)
 
-    parts, rest = directions(errors * weight)
-    usual_parts, usual_rest = directions(usual * weight)
-    by_chance = (n_rows**-0.5 + n_features**-0.5) ** 2  # of errors that are independent
-    odds = torch.maximum(usual_parts / usual_rest, torch.tensor([by_chance, _ALONG]))
-    is_little = parts <= _DIRECTED * torch.maximum(usual_parts, odds * rest)
-    return bool((is_little & (rest >= 0.1 * usual_rest)).all())  # rounding has all directions
+    least = torch.tensor([_DIRECTED * (1 / n_rows + 1 / n_features), _ALONG])
+    limit = torch.maximum(least, _DIRECTED * concentrated(usual))
+    return bool((concentrated(errors) <= limit).all())
 
 
-def _fitting(
-    given: Tensor, rows: Tensor, precision: _Precision, drawn: Tensor
-) -> Iterator[tuple[int, float]]:
-    """Yield number and error of each tensor from which an array differs only by rounding.
+def _fits(
+    given: Tensor, rows: Tensor, index: int, error: float, precision: _Precision, drawn: Tensor
+) -> bool:
+    """Return whether an array differs from a tensor only by rounding, if its error is small enough.
 
     Args:
         given: the array, shape [n_rows n_features].
         rows: the tensors, shape [n_tensors n_rows n_features].
+        index: number of the tensor.
+        error: error of the array from it.
         precision: a precision: that of the array, or one in which it may have been computed.
         drawn: which of the rows of `precision` these are, shape [n_drawn].
     """
-    dtype, expected = precision.dtype, precision.expected
-    errors = _errors(given, rows)
-    for index in (errors <= FACTOR * expected).all(1).nonzero()[:, 0].tolist():
-        tensor, error, usual = rows[index], errors[index, 0].item(), expected[index, 0].item()
-        # A tensor that the precision cannot hold is never what was stored.
-        fits = bool(tensor.to(dtype).isfinite().all())
-        if _precision(given) != dtype:
-            squares = _squares(given, tensor[None])[0]
-            by_feature = squares.mean(0)[tensor.std(0) > 0]  # neurons that never fire have none
-            least = torch.minimum(squares.mean(1).min(), by_feature.quantile(0.1)).sqrt()
-            fits = fits and bool(least > 0.1 * usual)  # rounding is in all rows and features
-        is_small = 2 * error < usual or given.shape[1] < _FEWEST_FEATURES
-        of_pass = precision.errors[index][drawn]
-        if fits and (is_small or _is_rounding(given - tensor, of_pass, rows)):
-            yield index, error
+    tensor, usual = rows[index], precision.expected[index, 0].item()
+    if not bool(tensor.to(precision.dtype).isfinite().all()):
+        return False  # what the precision cannot hold was never stored
+    is_small = 2 * error < usual
+    if _dtype_of(given) != precision.dtype:
+        is_small = False  # rounding is in all rows and features
+        squares = _squares(given, tensor[None])[0]
+        by_feature = squares.mean(0)[tensor.std(0) > 0]  # neurons that never fire have none
+        if not len(by_feature):
+            return False
+        least = torch.minimum(squares.mean(1).min(), by_feature.quantile(0.1)).sqrt()
+        if least <= 0.1 * usual:
+            return False
+    if is_small or given.shape[1] < _FEWEST_FEATURES:
+        return True
+    return _is_rounding(given - tensor, precision.errors[index][drawn], rows)
 
 
-def _precision(rows: Tensor) -> torch.dtype:
+def _dtype_of(rows: Tensor) -> torch.dtype:
     """Return the dtype that holds all numbers: bfloat16, float16 or else float32.
 
-    >>> _precision(torch.tensor([1.5])), _precision(torch.tensor([1.001]).half().float())
+    >>> _dtype_of(torch.tensor([1.5])), _dtype_of(torch.tensor([1.001]).half().float())
     (torch.bfloat16, torch.float16)
     """
-    for dtype in (torch.bfloat16, torch.float16):
-        if torch.equal(rows.to(dtype).float(), rows):
-            return dtype
-    return torch.float32
+    exact = (dtype for dtype in _PRECISIONS[::-1] if torch.equal(rows.to(dtype).float(), rows))
+    return next(exact)
 
 
 def _claims(name: str, network: Network) -> list[str]:
@@ -597,7 +631,7 @@ def _claims(name: str, network: Network) -> list[str]:
     # Also a site that the network does not have, such as one of a block after the last.
     if name.partition("[")[0] in network.sites or name.startswith(("blocks.", "hook_", "ln_final")):
         return [name]
-    layer = re.fullmatch(r"(?:model\.|transformer\.)?(?:layers?|blocks?|h)?[._ ]?(\d{1,4})", name)
+    layer = _NUMBERED.fullmatch(name)
     if layer is None:
         return []
     after, before = f"blocks.{layer[1]}.hook_resid_post", f"blocks.{layer[1]}.hook_resid_pre"
@@ -623,24 +657,27 @@ def _identified(name: str, given: Tensor, tensors: _Tensors) -> Identified:
     if problem:
         return Identified(name, "", problem, UNVERIFIED, inf, inf, "", inf)
     names, rows = tensors.exact[width]
-    errors, dtype, every = _errors(given, rows), _precision(given), torch.ones(len(given)).bool()
+    errors, dtype, every = _errors(given, rows), _dtype_of(given), torch.ones(len(given)).bool()
     nearest = int(errors[:, 0].argmin())
-    precisions = [tensors.precision(width, dtype)]
-    fits = nearest in dict(_fitting(given, rows, precisions[0], every))
-    if not fits and dtype == torch.float32:  # perhaps sums of parts in half precision
-        precisions.append(tensors.precision(width, torch.bfloat16))
-        fits = nearest in dict(_fitting(given, rows, precisions[1], every))
-    error = errors[nearest, 0].item()
-    usual = precisions[-1 if fits else 0].expected[nearest, 0].item()
+    # Numbers may have been computed in a lower precision, or be sums of parts in it.
+    precisions = list[_Precision]()
+    fits, error = False, errors[nearest, 0].item()
+    for lower in _PRECISIONS[_PRECISIONS.index(dtype) :]:
+        if not fits:
+            precisions.append(one := tensors.precision(width, lower))
+            is_near = bool((errors[nearest] <= FACTOR * one.expected[nearest]).all())
+            fits = is_near and _fits(given, rows, nearest, error, one, every)
+    used = precisions[-1 if fits else 0]
+    usual = used.expected[nearest, 0].item()
     is_same = _errors(rows[nearest], rows)[:, 0] <= _EQUAL
     same = tuple(one for one, is_one in zip(names, is_same, strict=True) if is_one)
     site = min(same, key=lambda one: _rank(one, claims))
     others = errors[:, 0].masked_fill(is_same, inf)
     second = others.min().item()
     runner_up = names[int(others.argmin())] if second < inf else ""
-    precision = str(dtype).removeprefix("torch.")
-    if fits and len(precisions) > 1:
-        precision = "float32 numbers with errors like those of bfloat16"
+    precision, errors_of = (str(one).removeprefix("torch.") for one in (dtype, used.dtype))
+    if used.dtype != dtype:
+        precision += f" numbers with errors like those of {errors_of}"
     is_usual = error <= FACTOR * usual
     relation = "as expected of" if is_usual else f"{error / usual:,.0f} times that of"
     facts = [f"{precision}: relative error {_percent(error)}, {relation} its precision"]
@@ -679,12 +716,16 @@ def _explained(
     The tensor is "" if only some rows or features are one, the description if not even these are.
     """
     names, rows = tensors.exact[given.shape[1]]
-    tried = [
-        (error, names[index], changes[index])
-        for changes, drawn, changed in _changed(given, tensors)
-        for precision in precisions
-        for index, error in _fitting(given[drawn], changed, precision, drawn)
-    ]
+    most, tried = _EXPLAINED * _errors(given, rows)[:, 0].min().item(), []
+    for changes, drawn, changed in _changed(given, tensors):
+        some = given[drawn]
+        errors = _errors(some, changed)
+        for one in precisions:
+            near = (errors <= FACTOR * one.expected).all(1) & (errors[:, 0] <= most)
+            for index in near.nonzero()[:, 0].tolist():
+                error = errors[index, 0].item()
+                if _fits(some, changed, index, error, one, drawn):
+                    tried.append((error, names[index], changes[index]))
     if tried:
         best = min(tried)[0]
         close = [one for one in tried if one[0] <= 1.25 * best + _SMALLEST]
@@ -715,12 +756,15 @@ def _changed(given: Tensor, tensors: _Tensors) -> Iterator[tuple[list[str], Tens
     for change, stacks, exists in tensors.elsewhere:
         yield [change] * len(names), exists, stacks[width].rows[:, exists]
     factors = (given * rows).sum((1, 2)) / rows.square().sum((1, 2))
-    yield [f"times {factor:.4g}" for factor in factors], every, factors[:, None, None] * rows
+    yield [f"times {factor:.6g}" for factor in factors], every, factors[:, None, None] * rows
     if tensors.network.config.norm_is_centred:
         text = "minus its mean over the features, as by center_writing_weights of TransformerLens"
         yield [text] * len(names), every, rows - rows.mean(2, keepdim=True)
     added = (given - rows).mean(1, keepdim=True)
-    yield ["plus the same vector in every row, as by steering"] * len(names), every, rows + added
+    text = (
+        "plus the same vector in every row, as by steering, or by a bias that is folded or left out"
+    )
+    yield [text] * len(names), every, rows + added
     order = torch.cdist(given[None], rows).argmin(2)
     ordered = rows.gather(1, order[:, :, None].expand_as(rows))
     yield ["rows in another order"] * len(names), every, ordered
@@ -757,7 +801,9 @@ def _contrast(name: str, site: str, claims: Sequence[str]) -> str:
 def _percent(error: float) -> str:
     """Return an error in percent, with two digits.
 
-    >>> _percent(0.00412), _percent(1e-7)
-    ('0.41 %', 'below 0.0001 %')
+    >>> _percent(1.404), _percent(0.00412), _percent(1e-7)
+    ('140 %', '0.41 %', 'below 0.0001 %')
     """
-    return "below 0.0001 %" if error < 1e-6 else f"{100 * error:.2g} %"
+    if error < 1e-6:
+        return "below 0.0001 %"
+    return f"{100 * error:.0f} %" if error >= 1 else f"{100 * error:.2g} %"

@@ -1,11 +1,13 @@
 """No planted error passes and no right tensor is refused, in any family and precision."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
 
 from benchmarks.identify import DTYPES, Texts, networks, outcome
-from probekit.analysis.identify import identify
+from probekit.analysis.identify import _is_rounding, identify
 from probekit.errors import ConfigError, DataError
 from probekit.model.families.gpt2 import GPT2, GPT2Config
 from probekit.model.families.opt import OPT, OPTConfig
@@ -64,8 +66,6 @@ def test_a_name_of_no_site_is_verified_as_what_it_is(network, texts, rows):
     heads = rows["blocks.3.attn.hook_v"].unflatten(1, (4, 64))
     arrays = {
         "mine": rows[SITE].numpy().astype(np.float64),
-        "layer_2": rows[SITE],  # of transformers, before block 2
-        "layer_1": rows[SITE],  # the output of block 1
         "v": heads,
         "head": heads[:, 2].half(),
         "normed": network.final_norm(rows["blocks.5.hook_resid_post"]),
@@ -73,12 +73,23 @@ def test_a_name_of_no_site_is_verified_as_what_it_is(network, texts, rows):
     labels = {name: one.label for name, one in found(arrays, texts, network).items()}
     assert labels == {
         "mine": f"{VERIFIED} {SITE}",
-        "layer_2": f"{VERIFIED} {SITE}",
-        "layer_1": f"{VERIFIED} {SITE}",
         "v": f"{VERIFIED} blocks.3.attn.hook_v",
         "head": f"{VERIFIED} blocks.3.attn.hook_v[head=2]",
         "normed": f"{VERIFIED} after the final norm",
     }
+
+
+def test_numbers_count_streams_before_or_after_blocks_but_not_both(network, texts, rows):
+    after = {f"layer_{n}": rows[f"blocks.{n}.hook_resid_post"] for n in range(6)}
+    before = {f"layer_{n + 1}": stream for n, stream in enumerate(after.values())}
+    for right in (after, before):
+        labels = {one.label for one in found(right, texts, network).values()}
+        assert labels == {f"{VERIFIED} blocks.{n}.hook_resid_post" for n in range(6)}
+    mixed = found(before | {"layer_4": after["layer_4"]}, texts, network)
+    assert [name for name, one in mixed.items() if one.label == DIFFERS] == ["layer_4"]
+    assert "layer_4 counts the streams after blocks, unlike layer_1" in mixed["layer_4"].sentence
+    two = found({"layer_1": after["layer_1"], "layer_3": before["layer_3"]}, texts, network)
+    assert {one.label for one in two.values()} == {DIFFERS}
 
 
 def test_a_number_of_a_layer_must_be_the_residual_stream_of_that_layer(network, texts, rows):
@@ -137,6 +148,24 @@ def test_sums_in_float32_of_parts_in_half_precision_are_recognised(network, text
         assert found({SITE: edited}, texts, network)[SITE].label == DIFFERS
 
 
+@pytest.mark.parametrize("lower", [torch.float16, torch.bfloat16])
+def test_numbers_of_a_higher_precision_may_be_computed_in_a_lower_one(network, texts, rows, lower):
+    """As with autocast, or with the products of TF32."""
+    with torch.autocast("cpu", lower):
+        computed = texts.rows(network)
+    for kept in {torch.float32, torch.float16} - {lower}:
+        one = found({SITE: computed[SITE].to(kept)}, texts, network)[SITE]
+        assert one.label == f"{VERIFIED} {SITE}"
+        assert f"numbers with errors like those of {str(lower)[6:]}" in one.sentence
+
+
+def test_a_cause_leaves_less_of_the_error_than_none(network, texts, rows):
+    mixed = 0.99 * rows[SITE] + 0.01 * rows["blocks.2.hook_resid_post"]
+    one = found({SITE: mixed}, texts, network)[SITE]
+    assert one.label == DIFFERS
+    assert one.sentence.startswith("matches no tensor")
+
+
 def test_centred_streams_and_outputs_of_norms_are_named(network, texts, rows):
     centred = rows[SITE] - rows[SITE].mean(1, keepdim=True)
     norm = network.blocks[2].ln_1
@@ -185,6 +214,35 @@ def test_few_texts_and_equal_rows_are_unverified(network, texts, rows):
         assert words in one.sentence
 
 
+@pytest.mark.parametrize(("n_rows", "n_features"), [(4, 16), (4, 64), (32, 256)])
+def test_independent_errors_are_rounding_and_those_of_one_vector_are_not(n_rows, n_features):
+    draw = partial(torch.randn, generator=torch.Generator().manual_seed(0))
+    for _ in range(100):
+        tensors = draw(5, n_rows, n_features)
+        errors, usual = 1e-3 * draw(2, n_rows, n_features)
+        assert _is_rounding(errors, usual, tensors)
+    edited = errors + 0.01 * draw(n_features)
+    assert _is_rounding(edited, usual, tensors) == (n_rows == 4)  # few rows do not decide
+    assert not _is_rounding(errors + 0.01 * tensors[2], usual, tensors)
+    assert _is_rounding(errors, torch.zeros_like(errors), tensors)
+
+
+def test_small_factors_of_half_precision_are_named(network, texts):
+    name = "blocks.2.hook_mlp_out"
+    rows = texts.rows(in_dtype(network, torch.bfloat16))[name]
+    one = found({name: (rows / 16).bfloat16()}, texts, network)[name]
+    assert f"{name}; times 0.06" in one.sentence
+
+
+def test_a_tensor_that_is_constant_over_the_rows_has_no_rounding(network, texts, rows):
+    start = Texts(texts.ids, torch.full_like(texts.at, 3))
+    name = "hook_pos_embed"
+    value = start.rows(network)[name]
+    noise = torch.randn(value.shape, generator=torch.Generator().manual_seed(0))
+    one = found({name: value.bfloat16().float() + 1e-7 * noise}, start, network)[name]
+    assert one.label == DIFFERS
+
+
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_small_edits_of_half_precision_are_told_from_rounding(network, texts, dtype):
     """Each is within the error that is expected of the precision, or little above it."""
@@ -192,8 +250,10 @@ def test_small_edits_of_half_precision_are_told_from_rounding(network, texts, dt
     right, other = rows[SITE], rows["blocks.4.hook_resid_post"]
     size = found({SITE: right.to(DTYPES[dtype])}, texts, network)[SITE].expected
     vector = torch.randn(256, generator=torch.Generator().manual_seed(0)).sign() * right.std(0)
+    one_of_two = torch.stack([vector, vector.roll(9)])[torch.arange(32) % 2]
     edits = {
         "plus the same vector in every row, as by steering": right + 2 * size * vector,
+        "but its difference is no rounding": right + 2.5 * size * one_of_two,
         "times 1.00" if dtype == "float16" else "times 1.0": (1 + 3 * size) * right,
         SITE: right + 2 * size * (other - right),
     }
@@ -251,9 +311,15 @@ def test_faults_are_explained(network, texts, rows):
     for values in (rows[SITE][:, 0], rows[SITE] * 1j, np.full((32, 256), None), [["a"] * 256] * 32):
         with pytest.raises(DataError, match="Give floating-point numbers, shape"):
             found({SITE: values}, texts, network)
-    for ids in ([[1.5, 2]] * 32, [[None]] * 32, [[[1], [2, 3]]] * 32):
-        with pytest.raises(DataError, match="no list of integers"):
-            identify({SITE: rows[SITE]}, ids, network)
+    for ids in ([1.5, 2], [None], [[1], [2, 3]], torch.ones(1, 3).long(), "a text"):
+        with pytest.raises(DataError, match=r"Row 31: .* is no list of token ids"):
+            identify(
+                {SITE: rows[SITE]},
+                [*texts.ids.tolist()[:-1], ids],
+                network if ids != "a text" else "mini",
+            )
+    with pytest.raises(DataError, match="Row 0 has no token"):
+        identify({SITE: rows[SITE]}, [[]] * 32, network)
 
 
 def test_tensors_that_the_precision_does_not_distinguish_are_unverified():
