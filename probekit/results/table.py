@@ -134,115 +134,59 @@ SOURCES = (
 # Numbers on the scores and lengths of texts, with intervals: columns of aggregation.csv.
 OF_RULES = {"auroc": "AUROC", "equal": "AUROC at equal length", "rho": "correlation with length"}
 
+
+def _types(**names_of_type: str) -> dict[str, ColumnType]:
+    """Return the type of each column, given the names of the columns of each type."""
+    of_types: Any = names_of_type  # the keys are types of columns
+    return {name: of for of, names in of_types.items() for name in names.split()}
+
+
+_TEST_RATES = "tpr tpr_low tpr_high test_fpr test_fpr_low test_fpr_high"
+_OF_DIFFERENCE = "difference difference_low difference_high p"
+
 # Columns that the page reads of tables that only some runs have.
 PAGE_TABLES: Mapping[str, Mapping[str, ColumnType]] = {
-    "confusion.csv": {"truth": "text", "guess": "text", "n": "count"},
-    "scatter.csv": {
-        "method": "text",
-        "x": "finite",
-        "y": "finite",
-        "axis_x": "text",
-        "axis_y": "text",
-        "label": "text",
-    },
-    "cosines.csv": {
-        "site_a": "text",
-        "site_b": "text",
-        "cosine": "finite",
-        "n_directions": "count",
-        "n_features": "count",
-        "null_high": "number",
-        "half_cosine": "number",
-        "certainty": "number",
-        "n_halvings": "count",
-    },
-    "reliability.csv": {
-        "probe": "text",
-        "site": "text",
-        "head": "number",
-        "position": "text",
-        "low": "number",
-        "high": "number",
-        "n_rows": "number",
-        "confidence": "number",
-        "accuracy": "number",
-        "ci_low": "number",
-        "ci_high": "number",
-    },
+    "confusion.csv": _types(text="truth guess", count="n"),
+    "scatter.csv": _types(text="method axis_x axis_y label", finite="x y"),
+    "cosines.csv": _types(
+        text="site_a site_b",
+        finite="cosine",
+        count="n_directions n_features n_halvings",
+        number="null_high half_cosine certainty",
+    ),
+    "reliability.csv": _types(
+        text="probe site position",
+        number="head low high n_rows confidence accuracy ci_low ci_high",
+    ),
     "sources.csv": {column.name: column.type for column in SOURCES},
-    "features.csv": {
-        "site": "text",
-        "rank": "count",
-        "feature": "text",
-        "k": "count",
-        "share": "number",
-        "label": "text",
-    },
+    "features.csv": _types(text="site feature label", count="rank k", number="share"),
     "aggregation.csv": {
         **{"rule": "text", "is_selected": "boolean", "metric": "text", "n_texts": "count"},
         **dict.fromkeys(("C", "value", "n_equal"), "number"),
         **{name + end: "number" for name in OF_RULES for end in ("", "_low", "_high")},
     },
-    "flagged.csv": {
-        **{"label": "text", "tokens": "count", "n_texts": "count"},
-        **{"score": "finite", "share": "finite"},
-    },
-    "monitor.csv": {
-        "fpr": "finite",
-        "threshold": "finite",
-        "false_positives": "count",
-        "n_negatives": "count",
-        "n_groups": "count",
-        "fpr_bound": "finite",
-        "tpr": "number",
-        "tpr_low": "number",
-        "tpr_high": "number",
-        "n_positive": "count",
-        "test_fpr": "number",
-        "test_fpr_low": "number",
-        "test_fpr_high": "number",
-        "n_test_negative": "count",
-    },
-    "leakage.csv": {
-        "metric": "text",
-        "value": "number",
-        "without_cues": "number",
-        "without_others": "number",
-        "difference": "number",
-        "difference_low": "number",
-        "difference_high": "number",
-        "p": "number",
-        **dict.fromkeys(("n_draws", "n_changed", "n_test", "n_left_out"), "count"),
-    },
-    "stack.csv": {
-        "metric": "text",
-        "value": "number",
-        "ci_low": "number",
-        "ci_high": "number",
-        "single": "number",
-        "difference": "number",
-        "difference_low": "number",
-        "difference_high": "number",
-        "p": "number",
-        "n_sites": "count",
-        "n_test": "count",
-        "C": "number",
-    },
-    "cascade.csv": {
-        "fpr": "finite",
-        "setting": "text",
-        "passed_1": "finite",
-        "passed_2": "finite",
-        "cost": "finite",
-        "tpr": "number",
-        "tpr_low": "number",
-        "tpr_high": "number",
-        "test_fpr": "number",
-        "test_fpr_low": "number",
-        "test_fpr_high": "number",
-        "n_positive": "count",
-        "n_negative": "count",
-    },
+    "flagged.csv": _types(text="label", count="tokens n_texts", finite="score share"),
+    "monitor.csv": _types(
+        finite="fpr threshold fpr_bound",
+        count="false_positives n_negatives n_groups n_positive n_test_negative",
+        number=_TEST_RATES,
+    ),
+    "leakage.csv": _types(
+        text="metric",
+        number=f"value without_cues without_others {_OF_DIFFERENCE}",
+        count="n_draws n_changed n_test n_left_out",
+    ),
+    "stack.csv": _types(
+        text="metric",
+        number=f"value ci_low ci_high single {_OF_DIFFERENCE} C",
+        count="n_sites n_test",
+    ),
+    "cascade.csv": _types(
+        text="setting",
+        finite="fpr passed_1 passed_2 cost",
+        number=_TEST_RATES,
+        count="n_positive n_negative",
+    ),
 }
 
 
