@@ -20,22 +20,16 @@ from probekit.experiment.activations import AnyExperiment
 from probekit.experiment.loader import load_any_experiment
 from probekit.pipeline.look.exports import write_page_or_rows
 from probekit.pipeline.measure.significance import difference_columns
-from probekit.probes.score.contributions import difference_of_parts
-from probekit.probes.score.differences import (
-    Difference,
-    Side,
-    paired_differences,
-    unpaired_differences,
-)
+from probekit.probes.score.differences import Difference, Side, unpaired_differences
 from probekit.probes.score.metric_table import METRICS
-from probekit.probes.score.metrics import (
-    WIDER_OVER_FOLDS,
-    ClassPredictions,
-    NumberPredictions,
-    Resamples,
-    take,
+from probekit.probes.score.metrics import WIDER_OVER_FOLDS, Resamples, take
+from probekit.probes.score.scored import (
+    Predictions,
+    Predictor,
+    differences_of,
+    metrics_of,
+    parts_of,
 )
-from probekit.probes.score.scored import Predictions, Predictor, metrics_of, parts_of
 from probekit.probes.targets import HEADLINE, NESTED_PROBE
 from probekit.report.pages.compare_page import comparison_page
 from probekit.results.comparison import COLUMNS, Pairing, RunComparison
@@ -366,26 +360,17 @@ def differences(
     [(0.5, True), (0.0, False)]
     """
     resamples_a, resamples_b = resamples
-    _, first_of_a, _ = pairs[0]
-    values_of = metrics_of(first_of_a)[metric]  # the same function for all of these predictions
     if indices_in_b is None:
-        sides = [
-            (
-                Side(values_of(of_a, resamples_a), resamples_a, parts_of(metric, [of_a])),
-                Side(values_of(of_b, resamples_b), resamples_b, parts_of(metric, [of_b])),
-            )
-            for _, of_a, of_b in pairs
-        ]
+
+        def side(predictions: Predictions, resamples: Resamples) -> Side:
+            values = metrics_of(predictions)[metric](predictions, resamples)
+            return Side(values, resamples, parts_of(metric, [predictions]))
+
+        sides = [(side(of_a, resamples_a), side(of_b, resamples_b)) for _, of_a, of_b in pairs]
         return unpaired_differences(sides, METRICS[metric].range)
-    paired_values, parts = [], []
-    for _, of_a, of_b in pairs:
-        assert isinstance(of_b, ClassPredictions | NumberPredictions)
-        same_rows_of_b = take(of_b, indices_in_b)
-        paired_values.append((values_of(of_a, resamples_a), values_of(same_rows_of_b, resamples_a)))
-        parts_a, parts_b = parts_of(metric, [of_a]), parts_of(metric, [same_rows_of_b])
-        parts.append(difference_of_parts(parts_a, parts_b))
+    on_same_rows = [([of_a], [take(of_b, indices_in_b)]) for _, of_a, of_b in pairs]
     widening = max(resamples_a.widening, resamples_b.widening)
-    return paired_differences(paired_values, replace(resamples_a, widening=widening), parts)
+    return differences_of(metric, on_same_rows, replace(resamples_a, widening=widening))
 
 
 def write_comparison(path: Path, comparison: RunComparison) -> Path:

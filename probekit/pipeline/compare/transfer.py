@@ -31,8 +31,6 @@ from probekit.pipeline.measure.probers import make_probers
 from probekit.probes.arrays import Floats
 from probekit.probes.data import ProbeData, names_of
 from probekit.probes.prober import Prober
-from probekit.probes.score.contributions import difference_of_parts
-from probekit.probes.score.differences import paired_differences
 from probekit.probes.score.exchange import permuted_labels
 from probekit.probes.score.metric_table import METRICS
 from probekit.probes.score.metrics import ClassPredictions, class_scores
@@ -42,9 +40,8 @@ from probekit.probes.score.scored import (
     Predictor,
     Scored,
     SiteResult,
+    differences_of,
     measure,
-    metrics_of,
-    parts_of,
 )
 from probekit.probes.settings import ProbeSpec
 from probekit.probes.solve.layers import FittedLayers, cosine, direction, pooled_spread
@@ -465,20 +462,9 @@ def _scores(
             scored, names = on_set(number, side, result), {"train": side.name, "test": test.name}
             measured = {one.metric: one for one in measure(scored, resamples)}
             for metric, one in measured.items():
-                sides_of_pair = (scored.predictions, own)
-                a, b = (metrics_of(of)[metric](of, resamples) for (of,) in sides_of_pair)
-                parts = difference_of_parts(*(parts_of(metric, of) for of in sides_of_pair))
-                (difference,) = paired_differences([(a, b)], resamples, [parts])
-                limited = difference.within(METRICS[metric].range)
-                yield (
-                    asdict(one)
-                    | names
-                    | {
-                        "difference": difference.value,
-                        "difference_low": limited.ci_low,
-                        "difference_high": limited.ci_high,
-                    }
-                )
+                (found,) = differences_of(metric, [(scored.predictions, own)], resamples)
+                limits = {"difference_low": found.ci_low, "difference_high": found.ci_high}
+                yield asdict(one) | names | {"difference": found.value} | limits
             if main not in measured:
                 yield names | {"metric": main}
 

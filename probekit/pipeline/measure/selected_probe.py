@@ -53,12 +53,9 @@ from probekit.probes.fitters import FittedRows, RowPredictions
 from probekit.probes.kinds.registry import kind_of
 from probekit.probes.prober import Prober
 from probekit.probes.saved_probe import AlarmThreshold, SavedProbe, probe_files
-from probekit.probes.score.contributions import difference_of_parts
-from probekit.probes.score.differences import paired_differences
-from probekit.probes.score.metric_table import METRICS
 from probekit.probes.score.metrics import ClassPredictions, Resamples, take
 from probekit.probes.score.monitor import monitor_rows
-from probekit.probes.score.scored import Predictor, SiteResult, metrics_of, parts_of
+from probekit.probes.score.scored import Predictor, SiteResult, differences_of, metrics_of
 from probekit.probes.settings import ProbeSpec
 from probekit.probes.solve.layers import (
     FittedLayers,
@@ -335,13 +332,9 @@ def leakage_rows(
     for metric in dict.fromkeys((main_metric, "accuracy", "auroc")):
         if metric not in metrics_of(whole):
             continue
-        value, a, *b = (
-            metrics_of(one)[metric](one, resamples) for one in (whole, without, *random)
-        )
-        parts = difference_of_parts(parts_of(metric, [without]), parts_of(metric, random))
-        (found,) = paired_differences([(a, np.mean(b, axis=0))], resamples, [parts])
-        found = found.within(METRICS[metric].range)
-        scores = float(value[0]), found.a, found.b, found.value, found.ci_low, found.ci_high
+        value = float(metrics_of(whole)[metric](whole, resamples)[0])
+        (found,) = differences_of(metric, [([without], random)], resamples)
+        scores = value, found.a, found.b, found.value, found.ci_low, found.ci_high
         yield (metric, *scores, found.p if metric == main_metric else None)
 
 

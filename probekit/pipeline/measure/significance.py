@@ -33,7 +33,14 @@ from probekit.probes.score.metrics import (
     Resamples,
     take,
 )
-from probekit.probes.score.scored import Predictions, Predictor, SiteResult, metrics_of, parts_of
+from probekit.probes.score.scored import (
+    Predictions,
+    Predictor,
+    SiteResult,
+    metrics_of,
+    parts_of,
+    with_interval,
+)
 from probekit.probes.targets import HEADLINE, NESTED, NESTED_PROBE, NETWORKS, TARGETS, WITHIN
 from probekit.results.selection import (
     answers_name,
@@ -345,8 +352,7 @@ def _score_of_rows(
     whole = metrics_of(predictions)[metric](predictions, resamples.undrawn)
     if resamples.n_groups < 2 or np.isnan(whole[0]):
         return Interval(float(whole[0]), np.nan, np.nan)
-    values = metrics_of(predictions)[metric](predictions, resamples)
-    return score_interval(values, resamples, METRICS[metric].range, parts_of(metric, [predictions]))
+    return with_interval(metric, predictions, resamples)
 
 
 def _why_not_averaged(labels: NDArray[np.str_], prober: Prober) -> str:

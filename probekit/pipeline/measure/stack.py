@@ -22,10 +22,7 @@ from probekit.pipeline.measure.run_folder import RunFolder
 from probekit.probes.arrays import Floats, Rows
 from probekit.probes.fitters import outputs_of
 from probekit.probes.prober import Prober
-from probekit.probes.score.contributions import difference_of_parts
-from probekit.probes.score.differences import paired_differences
-from probekit.probes.score.metric_table import METRICS
-from probekit.probes.score.scored import Predictor, SiteResult, metrics_of, parts_of
+from probekit.probes.score.scored import Predictor, SiteResult, differences_of, metrics_of
 from probekit.probes.settings import ProbeSpec
 from probekit.probes.solve.fits import TunedProbeFit
 from probekit.results.selection import chosen_row, site_with_head
@@ -79,8 +76,8 @@ def stack_tables(
         learning_steps=0,
     )
     stack, stacked = Prober(prober.data, settings), np.concatenate(columns, axis=1)
-    found = stack.site(stacked)
-    own = found.predictions[Predictor(second.text, "task")]
+    of_stack = stack.site(stacked)
+    own = of_stack.predictions[Predictor(second.text, "task")]
     name, of_site = Predictor(kind, "task"), site_with_head(chosen["site"], chosen["head"])
     (single,) = (
         one.predictions[name]
@@ -90,24 +87,21 @@ def stack_tables(
         and site_with_head(one.place["site"], one.place["head"]) == of_site
     )
     resamples, rows = prober.resamples_of(kind), list[dict[str, Any]]()
-    for score in found.of_kind(second.text):
+    for score in of_stack.of_kind(second.text):
         if score.split != "test" or score.metric not in metrics_of(single):
             continue
-        pair = [metrics_of(one)[score.metric](one, resamples) for one in (own, single)]
-        both = difference_of_parts(*(parts_of(score.metric, [one]) for one in (own, single)))
-        (difference,) = paired_differences([(pair[0], pair[1])], resamples, [both])
-        limited = difference.within(METRICS[score.metric].range)
+        (found,) = differences_of(score.metric, [([own], [single])], resamples)
         rows.append(
             {
                 "metric": score.metric,
                 "value": score.value,
                 "ci_low": score.ci_low,
                 "ci_high": score.ci_high,
-                "single": float(pair[1][0]),
-                "difference": difference.value,
-                "difference_low": limited.ci_low,
-                "difference_high": limited.ci_high,
-                "p": difference.p if score.metric == prober.main_metric else None,
+                "single": found.b,
+                "difference": found.value,
+                "difference_low": found.ci_low,
+                "difference_high": found.ci_high,
+                "p": found.p if score.metric == prober.main_metric else None,
                 "n_sites": len(columns),
                 "n_test": len(resamples.group_of_row),
                 "C": score.C,
