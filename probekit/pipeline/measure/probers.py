@@ -161,11 +161,8 @@ def probing_bytes(probers: Sequence[Prober], widths: Sequence[int]) -> int:
     n_groups = n_scores * len(settings.C) * (1 + settings.control_draws * prober.has_control)
     if "aggregated" in kinds:  # held-out scores of all tokens at each C
         size += 8 * n_train * max(2, n_scores) * len(settings.C)
-    if kinds & {
-        "logistic",
-        "k_sparse",
-        "aggregated",
-    }:  # at most: only fits of many iterations need Hessians
+    # At most: only fits of many iterations need Hessians.
+    if kinds & {"logistic", "k_sparse", "aggregated"}:
         size += min(4 * n_groups * hessian_size(d), BATCH_BYTES)
     if kinds - _MEANS:
         size += 32 * min(d, n_train) ** 2

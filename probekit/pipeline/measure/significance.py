@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from probekit.amounts import FEWEST_UNITS, LEVEL, counted
 from probekit.pipeline.experiment.rows import Rows
+from probekit.probes.fitters import RowPredictions
 from probekit.probes.prober import Prober
 from probekit.probes.score.calibration import ReliabilityBin, reliability_bins
 from probekit.probes.score.contributions import RowScores, difference_of_parts
@@ -55,7 +56,6 @@ from probekit.results.table import P_VALUES, only
 DRAWS_A_SITE = 80
 MOST_DRAWS = 20_000  # exchanges of labels
 
-RowPredictions = ClassPredictions | NumberPredictions
 
 _PLACE = ("site", "head", "position")  # columns that identify a site at a position
 RELIABILITY = ("probe", *_PLACE, *ReliabilityBin.__dataclass_fields__)  # columns

@@ -13,18 +13,15 @@ from typing import Any, cast
 import numpy as np
 import pandas as pd
 
-from probekit.files import csv_text
 from probekit.lazy_rows import LazyRows
 from probekit.pipeline.experiment.prepare import TextRows
 from probekit.pipeline.experiment.source import Source
 from probekit.pipeline.measure.cascade import cascade_rows, network_share, word_scores
-from probekit.pipeline.measure.run_folder import RunFolder
 from probekit.probes.arrays import Floats, Rows
 from probekit.probes.fitters import outputs_of
 from probekit.probes.prober import Prober
 from probekit.probes.score.scored import Predictor, SiteResult, differences_of, metrics_of
 from probekit.probes.settings import ProbeSpec
-from probekit.probes.solve.fits import TunedProbeFit
 from probekit.results.selection import chosen_row, site_with_head
 from probekit.results.table import only
 
@@ -107,34 +104,16 @@ def stack_tables(
                 "C": score.C,
             }
         )
-    words = word_scores(prober)
-    if words is None:
-        return {"stack.csv": rows}
-    X = source.block(sites[of_site], position)
-    n_layers = cast(TextRows, source.rows).config.n_layers
-    of_layer = site_scores(prober, spec, X, penalties[of_site], is_exact=True)
-    of_all = site_scores(stack, second, stacked, rows[0]["C"], is_exact=True)
-    stages = [words, of_layer[:, 0], of_all[:, 0]]
-    costs = [0.0, network_share([of_site], n_layers), network_share(sites, n_layers)]
-    cascade = list(cascade_rows(prober, kind, stages, costs, of_site))
-    return {"stack.csv": rows, "cascade.csv": cascade}
-
-
-def write_stack(
-    folder: RunFolder,
-    source: Source,
-    probers: Sequence[Prober],
-    results: Sequence[SiteResult],
-    table: pd.DataFrame,
-) -> None:
-    """Write the files of `stack_tables` that have rows; the arguments are the same.
-
-    Raises:
-        StoreError: a file cannot be written.
-    """
-    for name, rows in stack_tables(source, probers, results, table).items():
-        if rows:
-            folder.write(name, csv_text(pd.DataFrame(rows)))
+    tables, words = {"stack.csv": rows}, word_scores(prober)
+    if words is not None:
+        X = source.block(sites[of_site], position)
+        n_layers = cast(TextRows, source.rows).config.n_layers
+        of_layer = site_scores(prober, spec, X, penalties[of_site], is_exact=True)
+        of_all = site_scores(stack, second, stacked, rows[0]["C"], is_exact=True)
+        stages = [words, of_layer[:, 0], of_all[:, 0]]
+        costs = [0.0, network_share([of_site], n_layers), network_share(sites, n_layers)]
+        tables["cascade.csv"] = list(cascade_rows(prober, kind, stages, costs, of_site))
+    return {name: of_file for name, of_file in tables.items() if of_file}
 
 
 def site_scores(
@@ -168,8 +147,7 @@ def site_scores(
     if n_classes is None:
         return scores[:, None]
     if is_exact:
-        tuned = TunedProbeFit(penalty, fits[-1], scores, ())
-        left_out = fitter.left_out(inside, fitted.column, tuned)
+        left_out = fitter.left_out(inside, fitted.column, fits[-1], penalty)
         if left_out is not None:
             scores[fitted.rows] = fits[-1].by_class(left_out, n_classes)
     # A class that a fold has not learnt gets the lowest score.
