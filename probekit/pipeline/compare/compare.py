@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 from probekit.amounts import FEWEST_UNITS, LEVEL, counted
 from probekit.data.readers import FORMATS
 from probekit.errors import ConfigError, DataError, UnknownNameError, nearest
-from probekit.experiment.activations import AnyExperiment
 from probekit.experiment.loader import load_any_experiment
+from probekit.files import inside
 from probekit.pipeline.look.exports import write_page_or_rows
 from probekit.pipeline.measure.significance import difference_columns
 from probekit.probes.score.differences import Difference, Side, unpaired_differences
 from probekit.probes.score.metric_table import METRICS
-from probekit.probes.score.metrics import WIDER_OVER_FOLDS, Resamples, take
+from probekit.probes.score.metrics import WIDER_OVER_FOLDS, ClassPredictions, Resamples, take
 from probekit.probes.score.scored import (
     Predictions,
     Predictor,
@@ -34,16 +34,21 @@ from probekit.probes.targets import HEADLINE, NESTED_PROBE
 from probekit.report.pages.compare_page import comparison_page
 from probekit.results.comparison import COLUMNS, Pairing, RunComparison
 from probekit.results.finished_run import (
-    FinishedRun,
     differing,
     load_config,
     run_facts,
     run_titles,
     settings_of,
 )
+from probekit.results.record import check_finished, open_record, reading_run_file
 from probekit.results.selection import site_with_head
-from probekit.results.site_results import NESTED_SITE
-from probekit.results.table import concatenated, only, placed
+from probekit.results.site_results import (
+    NESTED_SITE,
+    SavedSiteResults,
+    read_test_rows,
+    site_stem,
+)
+from probekit.results.table import concatenated, load_table, only, placed
 from probekit.results.verdict import Choice
 
 # Predictions of two runs that are compared, with the columns that identify the pair.
@@ -53,7 +58,93 @@ _MAY_DIFFER = ("position", "view", "probe")
 FEW_GROUPS = 20  # with fewer groups, intervals are approximate
 
 
-def shares_ids(a: FinishedRun[AnyExperiment], b: FinishedRun[AnyExperiment]) -> bool:
+class FinishedRun:
+    """A finished run whose files have not changed since it was written.
+
+    Attributes:
+        folder: the folder of the run.
+        record: the contents of run.json.
+        verdict: the verdict of the run.
+        experiment: the contents of config.yaml.
+        table: the rows of results.csv.
+        test_rows: `example`, `group` and `label` of each test row, as text.
+        reads_numbers: whether the labels are numbers.
+        classes: the sorted training labels; empty if the labels are numbers.
+
+    Raises:
+        MissingError: The folder does not exist or contains no finished run.
+        DataError: A file cannot be read, or was changed after the run.
+    """
+
+    def __init__(self, folder: Path | str) -> None:
+        self.folder = Path(folder)
+        check_finished(self.folder)
+        self.record = open_record(self.folder)
+        self.verdict = self.record.verdict
+        with reading_run_file(self.folder / "test_rows.csv"):
+            self.test_rows = read_test_rows(self.folder / "test_rows.csv")
+        self.experiment = load_any_experiment(inside(self.folder / "config.yaml"))
+        self.table = load_table(self.folder / "results.csv")
+        self.reads_numbers = self.experiment.reads_numbers
+        labels = self.record.data.training_labels
+        self.classes = () if self.reads_numbers else tuple(labels)
+
+    @cached_property
+    def truth(self) -> NDArray[np.generic]:
+        """The true label of each test row, as a class code or a number; shape (n_test,).
+
+        Raises:
+            DataError: A test row has a label that is not a training label.
+        """
+        labels = self.test_rows["label"].to_numpy(dtype=str)
+        if self.reads_numbers:
+            return labels.astype(np.float64)
+        unknown = sorted(set(labels) - set(self.classes))
+        if unknown:
+            raise DataError(
+                f"{self.folder / 'test_rows.csv'} has the label {unknown[0]!r}, which is not among "
+                f"the labels in run.json: {', '.join(self.classes)}. Run the experiment again."
+            )
+        # The classes are sorted and contain every label, so this is the index of each label.
+        return np.searchsorted(np.array(self.classes), labels)
+
+    def predictions(self, site: str, position: str) -> Mapping[Predictor, Predictions]:
+        """Return the predictions on the test rows at a site and position, by probe and target.
+
+        Predictions for whole texts or trees are left out.
+
+        Args:
+            site: the name of the site, followed by a head or neuron, if any; or `baselines`.
+            position: the name of the position in results.csv.
+
+        Raises:
+            DataError: The predictions are missing or were changed after the run.
+            StoreError: The operating system denies access to their files.
+        """
+        # The nested choice has one file, whatever position its folds chose; for a sweep its
+        # position is "", which is not among `offsets`.
+        offset = 0 if site == NESTED_SITE else self.experiment.offsets[position]
+        stem = site_stem(site, offset)
+        origin = {"run": self.record.key, "position": position, "site": site}
+        saved = SavedSiteResults(self.folder, lambda _: self.truth, len(self.classes))
+        result = saved.read(stem, origin)
+        if result is None:
+            raise DataError(
+                f"{self.folder / stem}.json and .safetensors are missing or were changed after the "
+                f"run, so the predictions at {site} are lost. Run the experiment again with the "
+                "same --out."
+            )
+        # Predictions for trees are not saved. Those for whole texts have one guess for each text,
+        # but `truth` has a label for each test row.
+        return {
+            predictor: predictions
+            for predictor, predictions in result.predictions.items()
+            if not isinstance(predictions, ClassPredictions)
+            or len(predictions.guess) == len(predictions.truth)
+        }
+
+
+def shares_ids(a: FinishedRun, b: FinishedRun) -> bool:
     """Return whether an example id refers to the same text in both runs.
 
     Ids that are row numbers do so only within the same data set.
@@ -112,7 +203,7 @@ def compare(run_a: Path | str, run_b: Path | str, *, metric: str | None = None) 
     """
     if Path(run_a).resolve() == Path(run_b).resolve():
         raise ConfigError(f"{run_a} and {run_b} are the same folder. Give two different runs.")
-    runs = [FinishedRun.open(run, load_any_experiment) for run in (run_a, run_b)]
+    runs = [FinishedRun(run) for run in (run_a, run_b)]
     settings = [settings_of(load_config(run.folder / "config.yaml")) for run in runs]
     titles = run_titles([(run.record, own) for run, own in zip(runs, settings, strict=True)])
     if runs[0].reads_numbers != runs[1].reads_numbers:
@@ -221,7 +312,7 @@ class _Side:
         resamples: jackknife resamples of the test rows.
     """
 
-    def __init__(self, run: FinishedRun[AnyExperiment]) -> None:
+    def __init__(self, run: FinishedRun) -> None:
         self.run, verdict = run, run.verdict
         task = only(run.table, target="task", split="test")
         rows = pd.concat([placed(task), concatenated(task)])
@@ -384,7 +475,7 @@ def write_comparison(path: Path, comparison: RunComparison) -> Path:
 
 
 def _notes_on_rows(
-    runs: Sequence[FinishedRun[AnyExperiment]],
+    runs: Sequence[FinishedRun],
     titles: Sequence[str],
     counts: Mapping[str, Any],
     found: Sequence[Difference],
