@@ -18,7 +18,7 @@ from probekit.probes.score.exchange import holm
 from probekit.probes.score.metric_table import METRICS
 from probekit.probes.targets import TARGETS
 from probekit.results.record import STARTED, RecordPart, changed_files, read_record
-from probekit.results.table import TableColumn, read_columns
+from probekit.results.table import TableColumn, limits, read_columns
 from probekit.results.verdict import RIVALS
 
 STUDY, STUDY_RECORD = "study.csv", "study.json"
@@ -40,8 +40,7 @@ STUDY_COLUMNS = (
     TableColumn("dataset", "name of the data set"),
     TableColumn("metric", "main metric"),
     TableColumn("score", "reported score on the test rows", "number"),
-    TableColumn("ci_low", "lower end of its 95 % interval", "number"),
-    TableColumn("ci_high", "upper end of its 95 % interval", "number"),
+    *limits("ci_", "its 95 % interval"),
     TableColumn("chance", "score at chance level", "number"),
     TableColumn("p", "p-value of the association of predictions and labels", "number"),
     TableColumn("n", "number of test rows", "integer"),

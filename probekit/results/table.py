@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -47,6 +47,12 @@ class TableColumn:
     allowed: tuple[str, ...] = ()
 
 
+def limits(prefix: str, of: str) -> Iterator[TableColumn]:
+    """Yield the columns of the ends of an interval: `low` and `high`, after the prefix."""
+    for end, name in (("lower", "low"), ("upper", "high")):
+        yield TableColumn(f"{prefix}{name}", f"{end} end of {of}", "number")
+
+
 RESULTS = (
     TableColumn("run", "key of the run, the name of its folder"),
     TableColumn("model", "model as given in the experiment"),
@@ -71,8 +77,7 @@ RESULTS = (
     TableColumn("fold", "outer fold; empty for scores of all test rows", "number"),
     TableColumn("metric", "name of the metric", allowed=tuple(METRICS)),
     TableColumn("value", "value of the metric", "number"),
-    TableColumn("ci_low", "lower end of the 95 % interval over groups", "number"),
-    TableColumn("ci_high", "upper end of the 95 % interval over groups", "number"),
+    *limits("ci_", "the 95 % interval over groups"),
     TableColumn("chance", "score of predictions that ignore the activations", "number"),
     TableColumn("n_train", "number of training rows", "number"),
     TableColumn("n_test", "number of scored rows", "number"),
@@ -83,8 +88,7 @@ RESULTS = (
     TableColumn("seed", "random seed of the experiment, or of the random weights", "number"),
     TableColumn("view", "`raw` activations, or `normalized` by a layer norm"),
     TableColumn("null", "null distribution of a p-value: how labels are exchanged"),
-    TableColumn("null_low", "lower end of the 95 % band of the null", "number"),
-    TableColumn("null_high", "upper end of the 95 % band of the null", "number"),
+    *limits("null_", "the 95 % band of the null"),
     TableColumn("main_metric", "metric that selected C and the site"),
     TableColumn("positive", "label that metrics of one class refer to"),
     TableColumn("order", "place of given activations on the layer axis", "number"),
@@ -97,14 +101,10 @@ DIFFERENCES = (
     TableColumn("value_a", "score of `a`", "number"),
     TableColumn("value_b", "score of `b`", "number"),
     TableColumn("difference", "`value_a` minus `value_b`", "number"),
-    TableColumn("ci_low", "lower end of the 95 % interval of the difference", "number"),
-    TableColumn("ci_high", "upper end of the 95 % interval of the difference", "number"),
+    *limits("ci_", "the 95 % interval of the difference"),
     TableColumn("p", "p-value of the difference, which its interval agrees with", "number"),
     TableColumn("p_adjusted", "p-value adjusted for all comparisons made together", "number"),
-    TableColumn("adjusted_low", "lower end of the interval for all comparisons together", "number"),
-    TableColumn(
-        "adjusted_high", "upper end of the interval for all comparisons together", "number"
-    ),
+    *limits("adjusted_", "the interval for all comparisons together"),
     TableColumn("n_test", "number of test rows that both have", "number"),
     TableColumn("n_groups", "number of groups among these rows", "number"),
 )
@@ -114,14 +114,12 @@ SOURCES = (
     TableColumn("column", "column of the data"),
     TableColumn("metric", "name of the metric", allowed=tuple(METRICS)),
     TableColumn("value", "score of the source, by probes fitted on the others", "number"),
-    TableColumn("ci_low", "lower end of its 95 % interval over groups", "number"),
-    TableColumn("ci_high", "upper end of its 95 % interval over groups", "number"),
+    *limits("ci_", "its 95 % interval over groups"),
     TableColumn("chance", "score of predictions that ignore the activations", "number"),
     TableColumn(
         "within", "score of the same rows, by probes that were also fitted on it", "number"
     ),
-    TableColumn("within_low", "lower end of its 95 % interval over groups", "number"),
-    TableColumn("within_high", "upper end of its 95 % interval over groups", "number"),
+    *limits("within_", "its 95 % interval over groups"),
     TableColumn("difference", "`value` minus `within`", "number"),
     TableColumn("n_test", "number of rows of the source", "count"),
     TableColumn("n_groups", "number of groups of these rows", "count"),
