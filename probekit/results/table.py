@@ -280,26 +280,17 @@ def read_columns(path: Path, columns: Sequence[TableColumn]) -> pd.DataFrame:
     """
     with reading_run_file(path):
         table = read_csv(path, dtype=str, keep_default_na=False)
-    check_columns(table, [column.name for column in columns], path)
-    for column in columns:
-        table[column.name] = _converted(table[column.name], column, path)
-    # A copy holds numeric columns of one type together: each later selection of rows copies few
-    # blocks.
-    return table.copy()
-
-
-def check_columns(table: pd.DataFrame, names: Iterable[str], path: Path) -> None:
-    """Raise DataError if a table read from `path` lacks one of the named columns.
-
-    Raises:
-        DataError: A column is missing.
-    """
-    missing = [name for name in names if name not in table.columns]
+    missing = [column.name for column in columns if column.name not in table]
     if missing:
         raise DataError(
             f"{path}, line 1: no column {', '.join(map(repr, missing))}. "
             f"The header has: {', '.join(table.columns)}. Run the experiment again to rewrite it."
         )
+    for column in columns:
+        table[column.name] = _converted(table[column.name], column, path)
+    # A copy holds numeric columns of one type together: each later selection of rows copies few
+    # blocks.
+    return table.copy()
 
 
 def _converted(cells: pd.Series[str], column: TableColumn, path: Path) -> pd.Series[Any]:

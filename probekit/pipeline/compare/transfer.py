@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,6 @@ from probekit.probes.score.metric_table import METRICS
 from probekit.probes.score.metrics import ClassPredictions, class_scores
 from probekit.probes.score.monitor import monitor_rows
 from probekit.probes.score.scored import (
-    FitFacts,
     Predictor,
     Scored,
     SiteResult,
@@ -446,11 +445,10 @@ def _scores(
     def on_set(number: int, side: _Side, result: SiteResult) -> Scored:
         """Return the predictions of a side's probe on the test rows of a set."""
         predictions, tested = result.predictions[Predictor(spec.text, "task")], sets[number].prober
-        chance, facts = side.prober.chance(predictions, 0), result.of_kind(spec.text)[0]
-        named = FitFacts(**{field.name: getattr(facts, field.name) for field in fields(FitFacts)})
+        chance, facts = side.prober.chance(predictions, 0), result.of_kind(spec.text)[0].facts
         start = sum(len(sets[one].prober.test_rows) for one in side.tested if one < number)
         groups = side.prober.data.groups[side.prober.test_rows]
-        scored = Scored((predictions,), (chance,), groups, named)
+        scored = Scored((predictions,), (chance,), groups, facts)
         return scored.take(np.arange(start, start + len(tested.test_rows)))
 
     for number, test in enumerate(sets):

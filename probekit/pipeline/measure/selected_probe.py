@@ -574,8 +574,8 @@ def wrong_of_probes(
     for number in number_of:
         example = _example(chosen, number)
         text, span, _ = excerpt(example.text, example.span)
-        truth = {"group": example.group, "label": example.label}
-        rows_of_errors.append({"text": text, "span": span} | truth)
+        row = {"text": text, "span": span, "group": example.group, "label": example.label}
+        rows_of_errors.append(row)
     return probes, rows_of_errors
 
 

@@ -118,6 +118,11 @@ class Measurement(FitFacts):
     n_test: int
     n_groups: int
 
+    @property
+    def facts(self) -> FitFacts:
+        """What the score is of, and the properties of the fits, without the score."""
+        return FitFacts(**{one.name: getattr(self, one.name) for one in fields(FitFacts)})
+
 
 @dataclass(frozen=True, eq=False)
 class Scored:
