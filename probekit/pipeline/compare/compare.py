@@ -70,6 +70,10 @@ class FinishedRun:
         test_rows: `example`, `group` and `label` of each test row, as text.
         reads_numbers: whether the labels are numbers.
         classes: the sorted training labels; empty if the labels are numbers.
+        places: the addresses of the task probes.
+        selectivity: selectivity of each probe that has one, by address.
+        chosen: the address of the selected probe or nested choice; None if there is none.
+        resamples: jackknife resamples of the test rows.
 
     Raises:
         MissingError: The folder does not exist or contains no finished run.
@@ -80,7 +84,7 @@ class FinishedRun:
         self.folder = Path(folder)
         check_finished(self.folder)
         self.record = open_record(self.folder)
-        self.verdict = self.record.verdict
+        self.verdict = verdict = self.record.verdict
         with reading_run_file(self.folder / "test_rows.csv"):
             self.test_rows = read_test_rows(self.folder / "test_rows.csv")
         self.experiment = load_any_experiment(inside(self.folder / "config.yaml"))
@@ -88,6 +92,26 @@ class FinishedRun:
         self.reads_numbers = self.experiment.reads_numbers
         labels = self.record.data.training_labels
         self.classes = () if self.reads_numbers else tuple(labels)
+        task = only(self.table, target="task", split="test")
+        rows = pd.concat([placed(task), concatenated(task)])
+        headline = only(self.table, target=HEADLINE, split="test")
+
+        def place(row: pd.Series) -> ProbeAddress:
+            # The row of a nested choice has no site.
+            site = site_with_head(row["site"] or NESTED_SITE, row["head"])
+            return ProbeAddress(site, row["position"], row["view"], row["probe"])
+
+        self.places = tuple(dict.fromkeys(place(row) for _, row in rows.iterrows()))
+        measured = only(pd.concat([rows, headline]), metric="selectivity")
+        self.selectivity = {place(row): float(row["value"]) for _, row in measured.iterrows()}
+        self.chosen = None
+        chosen = verdict.score if verdict.is_nested else verdict.best
+        if chosen is not None:
+            site = chosen.name if isinstance(chosen, Choice) else NESTED_SITE
+            self.chosen = ProbeAddress(site, chosen.position, chosen.view, chosen.probe)
+        groups = self.test_rows["group"].to_numpy(dtype=str)
+        widening = WIDER_OVER_FOLDS if verdict.is_nested else 1.0
+        self.resamples = Resamples.leave_one_out(groups, widening=widening)
 
     @cached_property
     def truth(self) -> NDArray[np.generic]:
@@ -142,6 +166,12 @@ class FinishedRun:
             if not isinstance(predictions, ClassPredictions)
             or len(predictions.guess) == len(predictions.truth)
         }
+
+    def of_probe(self, place: ProbeAddress) -> Predictions | None:
+        """Return the predictions of a probe; None if they were not stored row by row."""
+        target = HEADLINE if place.probe == NESTED_PROBE else "task"
+        by_predictor = self.predictions(place.site, place.position)
+        return by_predictor.get(Predictor(place.probe, target))
 
 
 def shares_ids(a: FinishedRun, b: FinishedRun) -> bool:
@@ -223,7 +253,7 @@ def compare(run_a: Path | str, run_b: Path | str, *, metric: str | None = None) 
             f"The runs have different labels: {lists}. Scores are comparable only with the same "
             "set of labels. Rename the labels, or compare other runs."
         )
-    a, b = map(_Side, runs)
+    a, b = runs
     pairs = match(a, b)
     if not pairs:
         raise DataError(
@@ -301,48 +331,7 @@ class ProbeAddress(NamedTuple):
     probe: str
 
 
-class _Side:
-    """One of the two runs, with the addresses of its task probes and of its selected probe.
-
-    Attributes:
-        run: the run.
-        places: the addresses of its task probes.
-        selectivity: selectivity of each probe that has one, by address.
-        chosen: the address of the selected probe or nested choice; None if there is none.
-        resamples: jackknife resamples of the test rows.
-    """
-
-    def __init__(self, run: FinishedRun) -> None:
-        self.run, verdict = run, run.verdict
-        task = only(run.table, target="task", split="test")
-        rows = pd.concat([placed(task), concatenated(task)])
-        headline = only(run.table, target=HEADLINE, split="test")
-
-        def place(row: pd.Series) -> ProbeAddress:
-            # The row of a nested choice has no site.
-            site = site_with_head(row["site"] or NESTED_SITE, row["head"])
-            return ProbeAddress(site, row["position"], row["view"], row["probe"])
-
-        self.places = tuple(dict.fromkeys(place(row) for _, row in rows.iterrows()))
-        measured = only(pd.concat([rows, headline]), metric="selectivity")
-        self.selectivity = {place(row): float(row["value"]) for _, row in measured.iterrows()}
-        self.chosen = None
-        chosen = verdict.score if verdict.is_nested else verdict.best
-        if chosen is not None:
-            site = chosen.name if isinstance(chosen, Choice) else NESTED_SITE
-            self.chosen = ProbeAddress(site, chosen.position, chosen.view, chosen.probe)
-        groups = run.test_rows["group"].to_numpy(dtype=str)
-        widening = WIDER_OVER_FOLDS if verdict.is_nested else 1.0
-        self.resamples = Resamples.leave_one_out(groups, widening=widening)
-
-    def predictions(self, place: ProbeAddress) -> Predictions | None:
-        """Return the predictions of a probe; None if they were not stored row by row."""
-        target = HEADLINE if place.probe == NESTED_PROBE else "task"
-        by_predictor = self.run.predictions(place.site, place.position)
-        return by_predictor.get(Predictor(place.probe, target))
-
-
-def match(a: _Side, b: _Side) -> list[Pair]:
+def match(a: FinishedRun, b: FinishedRun) -> list[Pair]:
     """Return the pair of selected probes, those of baselines, and those of shared sites.
 
     If the selected probes are a pair of a shared site, that pair is listed once, marked as chosen.
@@ -369,7 +358,7 @@ def match(a: _Side, b: _Side) -> list[Pair]:
     if not common and sites_a & sites_b:
         site = min(sites_a & sites_b)
 
-        def addresses(side: _Side) -> str:
+        def addresses(side: FinishedRun) -> str:
             at_site = [place for place in side.places if place.site == site]
             return ", ".join(sorted({f"{p.position} {p.view} {p.probe}" for p in at_site}))
 
@@ -391,15 +380,15 @@ def match(a: _Side, b: _Side) -> list[Pair]:
     # Baselines that both runs have, at positions that both have, or at the only one of each.
     baselines: list[Pair] = []
     # The names of the positions are the keys of `offsets`.
-    positions_a, positions_b = list(a.run.experiment.offsets), list(b.run.experiment.offsets)
+    positions_a, positions_b = list(a.experiment.offsets), list(b.experiment.offsets)
     matched = [(position, position) for position in positions_a if position in positions_b]
     if len(positions_a) == len(positions_b) == 1:
         matched = [(positions_a[0], positions_b[0])]
-    if not (a.run.experiment.probe.baselines and b.run.experiment.probe.baselines):
+    if not (a.experiment.probe.baselines and b.experiment.probe.baselines):
         matched = []
     for position_a, position_b in matched:
-        of_a = a.run.predictions("baselines", position_a)
-        of_b = b.run.predictions("baselines", position_b)
+        of_a = a.predictions("baselines", position_a)
+        of_b = b.predictions("baselines", position_b)
         for predictor in [predictor for predictor in of_a if predictor in of_b]:
             columns = {"what": "baseline", "position_a": position_a, "position_b": position_b}
             columns["target"] = predictor.target
@@ -407,12 +396,14 @@ def match(a: _Side, b: _Side) -> list[Pair]:
     return [*chosen, *baselines, *sites]
 
 
-def _pair(a: _Side, b: _Side, place_a: ProbeAddress, place_b: ProbeAddress) -> list[Pair]:
+def _pair(
+    a: FinishedRun, b: FinishedRun, place_a: ProbeAddress, place_b: ProbeAddress
+) -> list[Pair]:
     """Return the two probes' predictions as a list with one pair.
 
     The list is empty if the predictions of one of them were not stored row by row.
     """
-    predictions_a, predictions_b = a.predictions(place_a), b.predictions(place_b)
+    predictions_a, predictions_b = a.of_probe(place_a), b.of_probe(place_b)
     if predictions_a is None or predictions_b is None:
         return []
     are_chosen = place_a == a.chosen and place_b == b.chosen
