@@ -233,7 +233,7 @@ def selected(
         n_values: number of penalties.
         judge: rates held-out class scores.
         codes: codes (n_samples,) of the labels.
-        groups: groups (n_samples,), each of which is in one fold.
+        groups: groups (n_samples,); the rows of a group are in one fold.
         held_out: returns the class scores of held-out rows at each penalty; see `search`.
     """
     if n_values == 1:
