@@ -12,10 +12,10 @@ import numpy as np
 from benchmarks.damage_kinds import Kind, RefusedError
 from probekit.experiment.loader import load_experiment
 from probekit.files import csv_text
+from probekit.pipeline.compare.compare import FinishedRun
 from probekit.pipeline.experiment.run import run
 from probekit.probes.saved_probe import SavedProbe
 from probekit.probes.score.scored import Predictions, Predictor
-from probekit.results.finished_run import FinishedRun
 from probekit.results.record import load_probe
 from probekit.results.site_results import SavedSiteResults
 from tests.pipeline.planted import YAML, write_rows
@@ -31,7 +31,7 @@ def run_kinds(folder: Path, model: Path) -> Iterator[Kind]:
     first, second = (_run(folder, model, seed) for seed in (0, 1))
 
     def read() -> Any:
-        opened = FinishedRun.open(first, load_experiment)
+        opened = FinishedRun(first)
         answers = [_arrays(opened.predictions(site, "last")) for site in SITES]
         tables = [csv_text(table) for table in (opened.table, opened.test_rows)]
         return opened.record, opened.experiment, tables, answers
@@ -90,7 +90,7 @@ def _is_result(path: Path) -> bool:
 
 def _resumed_kinds(first: Path, second: Path) -> Iterator[Kind]:
     """Yield the files of a site as `run` reads them to continue: without run.json."""
-    opened = FinishedRun.open(first, load_experiment)
+    opened = FinishedRun(first)
     saved = SavedSiteResults(first, lambda _: opened.truth, len(opened.classes))
     stem = Path("sites") / SITES[0]
     origin = {"run": opened.record.key, "position": "last", "site": SITES[0]}

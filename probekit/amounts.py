@@ -7,11 +7,23 @@ import math
 from collections.abc import Iterable, Sequence
 from decimal import ROUND_HALF_UP, Decimal
 from itertools import count
+from statistics import NormalDist
 from typing import Any
 
 LEVEL = 0.05  # an effect is significant if its adjusted p-value is below this level
 # Fewest groups for p-values of sign patterns: with 5, none is below 2 / 2**5, which exceeds LEVEL.
 FEWEST_UNITS = 6
+
+
+def widening_of(n_intervals: int) -> float:
+    """Return the factor that widens 95 % intervals to hold for all at once (Bonferroni).
+
+    >>> [round(widening_of(n), 3) for n in (0, 1, 10)]
+    [1.0, 1.0, 1.432]
+    """
+    normal, tail = NormalDist(), LEVEL / 2
+    # `max` avoids a division by 0 where there is no interval to widen.
+    return normal.inv_cdf(1 - tail / max(n_intervals, 1)) / normal.inv_cdf(1 - tail)
 
 
 def duration(seconds: float) -> str:

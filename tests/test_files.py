@@ -12,16 +12,14 @@ import pandas as pd
 import pytest
 
 from probekit.errors import ProbekitError
-from probekit.experiment.loader import load_experiment
 from probekit.files import csv_text, inside, parse_csv, read_csv
-from probekit.pipeline.compare.compare import compare
+from probekit.pipeline.compare.compare import FinishedRun, compare
 from probekit.probes.saved_probe import SavedProbe
 from probekit.provenance import digest
 from probekit.report.pages.index_page import index_page
 from probekit.report.pages.losses import write_losses
 from probekit.report.pages.run_page import report_page
 from probekit.report.pages.runs_page import load_runs
-from probekit.results.finished_run import FinishedRun
 from probekit.results.record import pack_record
 from tests.pipeline.finished import SITES, guesses, made_rows, write_run
 from tests.report.conftest import HOSTILE, seal_run, write_shown
@@ -105,7 +103,7 @@ def test_a_record_that_names_files_of_other_folders_is_refused(two, tmp_path, re
     for name in ("../mine.txt", str(tmp_path / "mine.txt")):
         record["files"] = {name: digest([b"mine"])}
         path.write_bytes(pack_record(record))
-        refused(FinishedRun.open, two[0], load_experiment)
+        refused(FinishedRun, two[0])
 
 
 @pytest.mark.parametrize("name", ["probe.json", "probe.safetensors", "."])

@@ -22,7 +22,7 @@ from sklearn.metrics import roc_auc_score
 from probekit.pipeline.measure.text_rules import (
     equal_lengths,
     length_correlation,
-    with_interval,
+    over_groups,
 )
 from probekit.probes.kinds.aggregated import AggregatedProbe
 from probekit.probes.score.metrics import ClassPredictions
@@ -87,7 +87,7 @@ def auroc_at_equal_length(scores: Array, lengths: Labels, labels: Labels, groups
     chosen = equal_lengths(lengths, labels == 1)
     outputs = np.stack([np.zeros(chosen.sum()), scores[chosen]], axis=1)
     predictions = ClassPredictions.of_scores(labels[chosen], outputs, are_logits=True, positive=1)
-    found = with_interval("auroc", predictions, groups[chosen])
+    found = over_groups("auroc", predictions, groups[chosen])
     return found.value, found.low, found.high
 
 

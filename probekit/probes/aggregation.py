@@ -26,17 +26,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import BaseModel
 
+from probekit.probes.arrays import Codes, Floats
 from probekit.probes.kinds.registry import parse_rule
 from probekit.probes.solve.layers import FittedLayers
 
 if TYPE_CHECKING:  # that module imports torch and scikit-learn
     from probekit.probes.kinds.attention_pooled import TokensOfTexts
-
-Floats = NDArray[np.float64]
-Codes = NDArray[np.int64]
 
 
 class Aggregation(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):

@@ -31,7 +31,7 @@ from probekit.probes.data import (
     sample_groups,
     typical_rows,
 )
-from probekit.probes.kinds.left_out import logistic_left_out
+from probekit.probes.kinds.left_out import logistic_left_out, ridge_left_out
 from probekit.probes.score.description_length import subsets
 from probekit.probes.score.exchange import permuted_labels
 from probekit.probes.score.metric_table import METRICS
@@ -358,22 +358,32 @@ class Fitter:
         """Return, for each label column with its penalty, the fit on the rows of each mask."""
         return [[self._path([penalty], X, y, mask)[0] for mask in masks] for y, penalty in tasks]
 
+    @property
+    def _balanced(self) -> bool:
+        """Whether all classes have the same total weight in each fit."""
+        return self.rows.settings.class_weight == "balanced"
+
     def left_out(
-        self, X: Rows, column: LabelColumn, tuned: TunedProbeFit[FittedLayers]
+        self, X: Rows, column: LabelColumn, fit: FittedLayers, penalty: float | None
     ) -> Floats | None:
-        """Return the scores (n_samples, n_out) of the final fit without the group of each row.
+        """Return the scores (n_samples, n_out) of a fit on all rows without the group of each row.
 
         None if they have no closed form: for kinds other than logistic and ridge, for logistic fits
         of more than two classes, and for fits of a single class.
         """
-        from probekit.probes.kinds.ridge import RidgeProbe
+        from probekit.probes.kinds.ridge import targets_of
 
-        probe, classes = self.spec.build(self.rows.settings), tuned.solution.classes
-        if not isinstance(probe, RidgeProbe) or len(classes) == 1:
+        kind, n_classes = self.spec.kind, len(fit.classes)
+        if penalty is None or n_classes == 1:
             return None
-        codes = np.searchsorted(classes, column)
+        codes = np.searchsorted(fit.classes, column)
         data = TrainingRows(X, codes, self.rows.groups, self.rows.typical)
-        return probe.left_out(tuned.solved_at, tuned.solution, data)
+        weights = balanced_weights(codes) if self._balanced else None
+        if kind == "logistic" and n_classes == 2:
+            return logistic_left_out(data, fit.layers[0], penalty, weights)
+        if kind == "ridge":
+            return ridge_left_out(data, targets_of(codes), fit.layers[0], penalty, weights)
+        return None
 
     def _path(
         self, penalties: Sequence[float | None], X: Rows, column: LabelColumn, inside: Mask
@@ -406,11 +416,6 @@ class Fitter:
 class _LogisticFitter(Fitter):
     """Computes the logistic fits of all label columns in one batch; see `Fitter`."""
 
-    @property
-    def _balanced(self) -> bool:
-        """Whether all classes have the same total weight in each fit."""
-        return self.rows.settings.class_weight == "balanced"
-
     def tune(
         self, X: Rows, columns: Sequence[LabelColumn], on_fit: OnFit
     ) -> list[TunedProbeFit[FittedLayers]]:
@@ -442,18 +447,6 @@ class _LogisticFitter(Fitter):
                 problems.append(Problem(codes, C, share, balanced=self._balanced))
         fits = solver.solve(problems, StoppingRule(max_iter=settings.max_iter))
         return [list(fits[start : start + n_masks]) for start in range(0, len(fits), n_masks)]
-
-    def left_out(
-        self, X: Rows, column: LabelColumn, tuned: TunedProbeFit[FittedLayers]
-    ) -> Floats | None:
-        classes, rows = tuned.solution.classes, self.rows
-        if len(classes) != 2:
-            return None
-        weights = balanced_weights(column) if self._balanced else None
-        (layer,) = tuned.solution.layers
-        codes = np.searchsorted(classes, column)
-        data = TrainingRows(X, codes, rows.groups, rows.typical)
-        return logistic_left_out(data, layer, tuned.solved_at, weights)
 
 
 def outputs_of(solution: FittedLayers, X: Rows, n_classes: int | None) -> Floats:

@@ -33,6 +33,7 @@ from probekit.errors import ConfigError, DataError, MissingError, UnknownNameErr
 from probekit.files import inside, write_atomic
 from probekit.model.sites.catalogue import describe
 from probekit.probes.aggregation import Aggregation
+from probekit.probes.arrays import Floats
 from probekit.probes.solve.layers import AffineLayer, apply_layers, unit_rows
 from probekit.provenance import digest, digest_json, pretty_json, versions
 
@@ -170,8 +171,6 @@ class ProbeFacts(Facts):
         """
         return str(self.position.get("at"))
 
-
-Floats = NDArray[np.float64]
 
 FORMAT = 1
 _SUFFIXES = (".json", ".safetensors")

@@ -61,7 +61,7 @@ class ProbeSpec:
     @property
     def logits(self) -> bool:
         """Whether the softmax of its scores is the probability of each class."""
-        return find_kind(self.kind).logits
+        return "probabilities" in find_kind(self.kind).offers
 
     @property
     def metrics(self) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from scipy.special import log_softmax
 
 from probekit.lazy_rows import LazyRows
 from probekit.probes import fitters
-from probekit.probes.arrays import Codes, Floats, Mask, Rows
+from probekit.probes.arrays import Codes, Mask, Rows
 from probekit.probes.controls import control_task
 from probekit.probes.controls.baselines import predict_baselines
 from probekit.probes.data import (
@@ -27,7 +27,7 @@ from probekit.probes.kinds.trees import read_trees
 from probekit.probes.score import description_length as coding
 from probekit.probes.score.metric_table import METRICS
 from probekit.probes.score.metrics import ClassPredictions, fixed_thresholds, with_alarms
-from probekit.probes.score.scored import FitFacts, Predictions, Scored, rating, uninformed
+from probekit.probes.score.scored import FitFacts, Predictions, Scored, uninformed
 from probekit.probes.settings import ProbeSettings, ProbeSpec
 from probekit.probes.solve.fits import TunedProbeFit, held_out_scores
 from probekit.probes.solve.layers import FittedLayers
@@ -252,10 +252,11 @@ class SplitProber:
         assert held_out.alarms is not None
         if np.isnan(held_out.alarms).all():
             return held_out
-        scores = column.fitter.left_out(column.X, column.codes, column.tuned)
+        fit, penalty = column.tuned.solution, column.tuned.penalty
+        scores = column.fitter.left_out(column.X, column.codes, fit, penalty)
         if scores is None:
             return held_out
-        outputs = column.tuned.solution.by_class(scores, self.fitted.n_classes)
+        outputs = fit.by_class(scores, self.fitted.n_classes)
         spec, codes = column.fitter.spec, column.codes
         predictions = self.fitted.predictions(spec, codes, outputs, codes)
         assert isinstance(predictions, ClassPredictions)
@@ -315,9 +316,9 @@ class SplitProber:
         arguments: dict[str, Any] = {"typical": typical_rows(data, rows)}
         column, inside = data.y if spec.task == "tree" else self.task, LazyRows.of(X).select(rows)
         if spec.task == "text":
-            arguments |= {"units": data.groups[rows], "judge": self._rate_texts}
+            arguments |= {"units": data.groups[rows], "judge": self.fitted.judge(spec)}
         if spec.kind == "aggregated":  # it does not need all rows in memory
-            arguments |= {"judge": self.fitted.judge(spec), "positive": data.positive_code}
+            arguments["positive"] = data.positive_code
         read = inside if spec.kind == "aggregated" else inside[:]
         return spec.build(self.settings).fit(read, column[rows], tokens.example_of_row, **arguments)
 
@@ -347,15 +348,11 @@ class SplitProber:
             chain = probe.score_chain(heads, test.example_of_row)
             return [Scored((of_trees,), (chain,), groups, facts)]
         labels, truth = self.task[train.first], self.task[test.first]
-        if spec.kind != "aggregated":
-            scores = probe.class_scores(outside[:], test.example_of_row, fitted.n_classes)
-            # This kind offers scores only, so no probabilities are computed from logits.
-            of_texts = ClassPredictions.of_scores(
-                truth, scores, are_logits=False, positive=data.positive_code
-            )
-            return [Scored((of_texts,), (uninformed(labels, of_texts),), groups, facts)]
-        scores = probe.class_scores(outside, test.example_of_row, fitted.n_classes)
+        rows = outside if spec.kind == "aggregated" else outside[:]
+        scores = probe.class_scores(rows, test.example_of_row, fitted.n_classes)
         predictions: Any = fitted.predictions(spec, truth, scores, labels)
+        if spec.kind != "aggregated":
+            return [Scored((predictions,), (uninformed(labels, predictions),), groups, facts)]
         folds = probe.fold_of_text_
         held_out: Any = fitted.held_out(spec, labels, probe.held_out_, folds)
         if fitted.positive is not None:
@@ -369,10 +366,3 @@ class SplitProber:
             ),
             Scored((held_out,), chance, data.groups[train.first], of_folds, metric),
         ]
-
-    def _rate_texts(self, truth: Codes, scores: Floats, fold_of_row: Codes) -> float:
-        """Return the main metric of held-out scores (n_texts, n_classes); higher is better."""
-        held_out = ClassPredictions.of_scores(
-            truth, scores, are_logits=False, folds=fold_of_row, positive=self.data.positive_code
-        )
-        return rating(self.settings.main_metric, held_out)

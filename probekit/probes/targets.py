@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal
 
@@ -47,6 +48,7 @@ class Target:
 NO_CONTROL_TASK = "No control task: "
 MOST_NETWORKS = 9  # maximum number of networks with random weights
 
+_tuned_baseline = partial(Target, is_baseline=True, is_tuned=True)
 _ROWS = (
     Target("task", "task", "the task", chooses=True),
     Target("control", "control task", "control task"),
@@ -64,16 +66,10 @@ _ROWS = (
     Target("within_sources", "inside the sources", "the same inside the sources", chooses=True),
     Target("majority", "majority", "the majority class", is_baseline=True),
     Target("word_identity", "word identity", "word identity", is_baseline=True),
-    Target("bag_of_words", "bag of words", "the bag of words", is_baseline=True, is_tuned=True),
-    Target("n_grams", "n-grams", "n-grams of the text", is_baseline=True, is_tuned=True),
-    Target(
-        "neighbouring_words",
-        "neighbouring words",
-        "the neighbouring words",
-        is_baseline=True,
-        is_tuned=True,
-    ),
-    Target("length", "length", "the length alone", is_baseline=True, is_tuned=True),
+    _tuned_baseline("bag_of_words", "bag of words", "the bag of words"),
+    _tuned_baseline("n_grams", "n-grams", "n-grams of the text"),
+    _tuned_baseline("neighbouring_words", "neighbouring words", "the neighbouring words"),
+    _tuned_baseline("length", "length", "the length alone"),
     Target("chosen", "chosen", "the chosen probes", choice_of="task"),
     Target("chosen_control", "control task, chosen", "control task", choice_of="control"),
     Target(

@@ -18,7 +18,14 @@ from pydantic import BaseModel, ConfigDict
 
 from probekit.interventions.names import REPLACEMENTS
 from probekit.results.record import read_record
-from probekit.results.table import TableColumn, check_layers, make_table, raise_if, read_columns
+from probekit.results.table import (
+    TableColumn,
+    check_layers,
+    limits,
+    make_table,
+    raise_if,
+    read_columns,
+)
 
 _SITE = (
     TableColumn("site", "edited site, with its head or neuron"),
@@ -56,16 +63,14 @@ EFFECTS = (
     TableColumn("source", "mean measure of the counterfactuals, for the same answers", "number"),
     TableColumn("edited", "mean measure with the edit", "number"),
     TableColumn("effect", "`edited` minus `base`", "number"),
-    TableColumn("effect_low", "lower end of the 95 % interval of the effect", "number"),
-    TableColumn("effect_high", "upper end of the 95 % interval of the effect", "number"),
+    *limits("effect_", "the 95 % interval of the effect"),
     TableColumn(
         "recovery",
         "share of the difference between counterfactual and base, a ratio of sums; empty if the "
         "interval of the difference contains 0",
         "number",
     ),
-    TableColumn("recovery_low", "lower end of the 95 % interval of the recovery", "number"),
-    TableColumn("recovery_high", "upper end of the 95 % interval of the recovery", "number"),
+    *limits("recovery_", "the 95 % interval of the recovery"),
     TableColumn("interchange", "share of the texts that prefer the wrong answer", "number"),
     TableColumn("p", "p-value of no mean effect", "number"),
     TableColumn("p_best", "p-value adjusted for all rows of the same edit and measure", "number"),
@@ -84,8 +89,7 @@ VERDICTS = (
     ),
     TableColumn("answer", "the verdict", allowed=("yes", "no", "undecided", "")),
     TableColumn("effect", "size of the effect, in `unit`", "number"),
-    TableColumn("low", "lower end of its 95 % interval", "number"),
-    TableColumn("high", "upper end of its 95 % interval", "number"),
+    *limits("", "its 95 % interval"),
     TableColumn("unit", "unit of the effect"),
     TableColumn("p", "p-value against directions on permuted labels", "number"),
     TableColumn(
@@ -112,12 +116,10 @@ DOSES = (
     _ALONG,
     TableColumn("by", "dose, in standard deviations of the projection", "number"),
     TableColumn("effect", "mean change of the measure towards class 1", "number"),
-    TableColumn("low", "lower end of its 95 % interval", "number"),
-    TableColumn("high", "upper end of its 95 % interval", "number"),
+    *limits("", "its 95 % interval"),
     *_BANDS,
     TableColumn("other_loss", "change of the loss on other texts, in nats per token", "number"),
-    TableColumn("other_low", "lower end of its 95 % interval", "number"),
-    TableColumn("other_high", "upper end of its 95 % interval", "number"),
+    *limits("other_", "its 95 % interval"),
     TableColumn("unit", "unit of the measure"),
     *_GROUPS,
 )
@@ -129,11 +131,9 @@ DOWNSTREAM = (
     TableColumn("site", "site of the probe that is fitted again"),
     TableColumn("layer", "block of the site; empty outside of the blocks", "integer"),
     TableColumn("before", "balanced accuracy without erasure", "number"),
-    TableColumn("before_low", "lower end of its 95 % interval", "number"),
-    TableColumn("before_high", "upper end of its 95 % interval", "number"),
+    *limits("before_", "its 95 % interval"),
     TableColumn("after", "balanced accuracy with erasure", "number"),
-    TableColumn("after_low", "lower end of its 95 % interval", "number"),
-    TableColumn("after_high", "upper end of its 95 % interval", "number"),
+    *limits("after_", "its 95 % interval"),
     TableColumn("chance", "1 / number of classes", "number"),
     *_GROUPS,
 )

@@ -6,12 +6,11 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from statistics import NormalDist
 from typing import Literal
 
 import pandas as pd
 
-from probekit.amounts import LEVEL, counted
+from probekit.amounts import LEVEL, counted, widening_of
 from probekit.probes.score.metric_table import METRICS
 from probekit.probes.targets import HEADLINE, TARGETS
 from probekit.results.site_results import NESTED_SITE
@@ -209,16 +208,9 @@ class Transfer:
             ["train", "test"], key=lambda names: names.map(list(self.names).index)
         )
         lower_is_better = METRICS[self.metric].lower_is_better
-        wider = _wider(len(others))
+        wider = widening_of(len(others))
         verdicts = [_transfer_verdict(row, lower_is_better, wider) for _, row in others.iterrows()]
         return others.assign(verdict=verdicts)
-
-
-def _wider(n_pairs: int) -> float:
-    """Return the factor that widens 95 % intervals to hold for all pairs at once (Bonferroni)."""
-    normal, tail = NormalDist(), LEVEL / 2
-    # Without pairs, when no interval is widened, `max` avoids a division by 0.
-    return normal.inv_cdf(1 - tail / max(n_pairs, 1)) / normal.inv_cdf(1 - tail)
 
 
 def _transfer_verdict(row: pd.Series, lower_is_better: bool, wider: float) -> str:

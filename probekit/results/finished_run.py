@@ -1,18 +1,13 @@
-"""Finished runs, read from their folders: settings, titles, scores, predictions, saved probes."""
+"""Settings and titles of finished runs."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from datetime import datetime
-from functools import cached_property
 from pathlib import Path, PurePosixPath
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any
 
-import numpy as np
-import pandas as pd
-from numpy.typing import NDArray
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
@@ -20,33 +15,11 @@ from probekit.amounts import one_line
 from probekit.errors import DataError
 from probekit.files import inside
 from probekit.model.weights.sources import name_in_memory
-from probekit.probes.score.metrics import ClassPredictions
-from probekit.probes.score.scored import Predictions, Predictor
-from probekit.results.record import RunRecord, check_finished, open_record, reading_run_file
-from probekit.results.site_results import (
-    NESTED_SITE,
-    SavedSiteResults,
-    read_test_rows,
-    site_stem,
-)
-from probekit.results.table import load_table
-from probekit.results.verdict import Verdict
+from probekit.results.record import RunRecord, reading_run_file
 
-# These settings, such as names and paths, do not affect the results.
-WITHOUT_EFFECT = (
-    "name",
-    "question",
-    "data.root",
-    "data.card",
-    "data.memory",
-    "data.memory.kind",
-    "data.memory.n_rows",
-    "data.memory.digest",
-    "data.memory.is_split",
-    "model.memory",
-    "model.memory.kind",
-    "model.memory.digest",
-    "attention.texts",
+# These settings and sections, such as names and paths, do not affect the results.
+WITHOUT_EFFECT = re.compile(
+    r"(name|question|data\.(root|card|memory)|model\.memory|attention\.texts)(\..+)?"
 )
 ABSENT = "–"
 MOST_SETTINGS = 3  # settings that the title of a run names
@@ -77,7 +50,8 @@ def settings_of(config: Mapping[str, Any]) -> dict[str, str]:
     Args:
         config: the settings of a run, as nested mappings.
     """
-    settings = {name: text for name, text in flat(config).items() if name not in WITHOUT_EFFECT}
+    texts = flat(config)
+    settings = {name: texts[name] for name in texts if not WITHOUT_EFFECT.fullmatch(name)}
     memory = config.get("model", {}).get("memory")
     if memory:
         settings["model.source"] = name_in_memory(**memory)
@@ -182,133 +156,3 @@ def leaves(value: Any, prefix: str = "") -> dict[str, Any]:
     for key, inner in value.items():
         found |= leaves(inner, f"{prefix}.{key}" if prefix else str(key))
     return found
-
-
-class RunSettings(Protocol):
-    """The settings of a run that `FinishedRun` uses; its caller loads them from config.yaml."""
-
-    @property
-    def reads_numbers(self) -> bool:
-        """Whether the labels are numbers."""
-
-    @property
-    def offsets(self) -> Mapping[str, int]:
-        """The offset in tokens of each probed position, by the position's name in results.csv."""
-
-
-Settings = TypeVar("Settings", bound=RunSettings)
-
-
-@dataclass(frozen=True, eq=False)
-class FinishedRun(Generic[Settings]):
-    """A finished run whose files have not changed since it was written.
-
-    Attributes:
-        folder: the folder of the run.
-        record: the contents of run.json.
-        experiment: the contents of config.yaml.
-        table: the rows of results.csv.
-        test_rows: `example`, `group` and `label` of each test row, as text.
-    """
-
-    folder: Path
-    record: RunRecord
-    experiment: Settings
-    table: pd.DataFrame
-    test_rows: pd.DataFrame
-
-    @classmethod
-    def open(
-        cls, folder: Path | str, load_settings: Callable[[Path], Settings]
-    ) -> FinishedRun[Settings]:
-        """Return the run in a folder.
-
-        Args:
-            folder: the folder of the run.
-            load_settings: loads config.yaml, given its path.
-
-        Raises:
-            MissingError: The folder does not exist or contains no finished run.
-            DataError: A file cannot be read, or was changed after the run.
-        """
-        folder = Path(folder)
-        check_finished(folder)
-        record = open_record(folder)
-        with reading_run_file(folder / "test_rows.csv"):
-            test_rows = read_test_rows(folder / "test_rows.csv")
-        return cls(
-            folder=folder,
-            record=record,
-            experiment=load_settings(inside(folder / "config.yaml")),
-            table=load_table(folder / "results.csv"),
-            test_rows=test_rows,
-        )
-
-    @property
-    def verdict(self) -> Verdict:
-        """The verdict of the run."""
-        return self.record.verdict
-
-    @property
-    def reads_numbers(self) -> bool:
-        """Whether the labels are numbers."""
-        return self.experiment.reads_numbers
-
-    @property
-    def classes(self) -> tuple[str, ...]:
-        """The sorted training labels; empty if the labels are numbers."""
-        return () if self.reads_numbers else tuple(self.record.data.training_labels)
-
-    @cached_property
-    def truth(self) -> NDArray[np.generic]:
-        """The true label of each test row, as a class code or a number; shape (n_test,).
-
-        Raises:
-            DataError: A test row has a label that is not a training label.
-        """
-        labels = self.test_rows["label"].to_numpy(dtype=str)
-        if self.reads_numbers:
-            return labels.astype(np.float64)
-        unknown = sorted(set(labels) - set(self.classes))
-        if unknown:
-            raise DataError(
-                f"{self.folder / 'test_rows.csv'} has the label {unknown[0]!r}, which is not among "
-                f"the labels in run.json: {', '.join(self.classes)}. Run the experiment again."
-            )
-        # The classes are sorted and contain every label, so this is the index of each label.
-        return np.searchsorted(np.array(self.classes), labels)
-
-    def predictions(self, site: str, position: str) -> Mapping[Predictor, Predictions]:
-        """Return the predictions on the test rows at a site and position, by probe and target.
-
-        Predictions for whole texts or trees are left out.
-
-        Args:
-            site: the name of the site, followed by a head or neuron, if any; or `baselines`.
-            position: the name of the position in results.csv.
-
-        Raises:
-            DataError: The predictions are missing or were changed after the run.
-            StoreError: The operating system denies access to their files.
-        """
-        # The nested choice has one file, whatever position its folds chose; for a sweep its
-        # position is "", which is not among `offsets`.
-        offset = 0 if site == NESTED_SITE else self.experiment.offsets[position]
-        stem = site_stem(site, offset)
-        origin = {"run": self.record.key, "position": position, "site": site}
-        saved = SavedSiteResults(self.folder, lambda _: self.truth, len(self.classes))
-        result = saved.read(stem, origin)
-        if result is None:
-            raise DataError(
-                f"{self.folder / stem}.json and .safetensors are missing or were changed after the "
-                f"run, so the predictions at {site} are lost. Run the experiment again with the "
-                "same --out."
-            )
-        # Predictions for trees are not saved. Those for whole texts have one guess for each text,
-        # but `truth` has a label for each test row.
-        return {
-            predictor: predictions
-            for predictor, predictions in result.predictions.items()
-            if not isinstance(predictions, ClassPredictions)
-            or len(predictions.guess) == len(predictions.truth)
-        }

@@ -6,13 +6,12 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import astuple
-from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from probekit.amounts import LEVEL
+from probekit.amounts import LEVEL, widening_of
 from probekit.probes.kinds.registry import kind_of
 from probekit.probes.score.intervals import mean_interval
 from probekit.probes.score.metric_table import METRICS
@@ -433,13 +432,10 @@ def _against_random(pairs: pd.DataFrame) -> dict[str, Any]:
     # Distance of a lead from its lower limit:
     # sqrt((score - its worst limit)^2 + (random score - its best limit)^2).
     half = np.hypot(pairs["value"] - pairs[worst], pairs["value_random"] - pairs[f"{best}_random"])
-    normal, tail = NormalDist(), LEVEL / 2
-    # Factor of this distance for which the limits of all sites hold at once.
-    wider = normal.inv_cdf(1 - tail / len(pairs)) / normal.inv_cdf(1 - tail)
     largest = pairs.iloc[int(np.argmax(lead))]
     return {
         "n_compared": len(pairs),
-        "n_better": int((lead > wider * half).sum()),
+        "n_better": int((lead > widening_of(len(pairs)) * half).sum()),
         "closest": site_with_head(largest["site"], largest["head"]),
         "task": tuple(largest[INTERVAL]),
         "random": tuple(largest[[f"{name}_random" for name in INTERVAL]]),

@@ -18,21 +18,29 @@ from probekit.probes.score.exchange import holm
 from probekit.probes.score.metric_table import METRICS
 from probekit.probes.targets import TARGETS
 from probekit.results.record import STARTED, RecordPart, changed_files, read_record
-from probekit.results.table import TableColumn, read_columns
+from probekit.results.table import TableColumn, limits, read_columns
 from probekit.results.verdict import RIVALS
 
 STUDY, STUDY_RECORD = "study.csv", "study.json"
 MOST_CELLS = 20  # of the text of a result
 FIRST = "bag_of_words"  # the rival that cells are compared with, if it was measured
-
+# The embedding is no target and has its own name.
+_TITLES = {name: TARGETS[name].title if name in TARGETS else name for name in RIVALS}
+# Columns of each rival: ending of the name, and meaning with the title of the rival.
+_OF_RIVAL = {
+    "": "score of {}",
+    "_difference": "reported score minus this one",
+    "_low": "lower end of the 95 % interval of the difference",
+    "_high": "upper end of the interval",
+    "_p": "p-value of the difference; for the majority class `p`",
+}
 # Columns of study.csv; after the first two there is one for each varied key but `data`.
 STUDY_COLUMNS = (
     TableColumn("cell", "name of the cell, and of the folder of its runs"),
     TableColumn("dataset", "name of the data set"),
     TableColumn("metric", "main metric"),
     TableColumn("score", "reported score on the test rows", "number"),
-    TableColumn("ci_low", "lower end of its 95 % interval", "number"),
-    TableColumn("ci_high", "upper end of its 95 % interval", "number"),
+    *limits("ci_", "its 95 % interval"),
     TableColumn("chance", "score at chance level", "number"),
     TableColumn("p", "p-value of the association of predictions and labels", "number"),
     TableColumn("n", "number of test rows", "integer"),
@@ -43,21 +51,9 @@ STUDY_COLUMNS = (
     TableColumn("position", "probed position"),
     TableColumn("probe", "kind of probe"),
     *(
-        column
+        TableColumn(f"{name}{part}", meaning.format(_TITLES[name]), "number")
         for name in RIVALS
-        for column in (
-            TableColumn(
-                name, f"score of {TARGETS[name].title if name in TARGETS else name}", "number"
-            ),
-            TableColumn(f"{name}_difference", "reported score minus this one", "number"),
-            TableColumn(
-                f"{name}_low", "lower end of the 95 % interval of the difference", "number"
-            ),
-            TableColumn(f"{name}_high", "upper end of the interval", "number"),
-            TableColumn(
-                f"{name}_p", "p-value of the difference; for the majority class `p`", "number"
-            ),
-        )
+        for part, meaning in _OF_RIVAL.items()
     ),
     TableColumn(
         "repeated", "share of test rows whose text occurs in their training rows", "number"
@@ -141,7 +137,7 @@ class StudyResult:
     def __repr__(self) -> str:
         """Return the result as text: a line for each of the first cells, by what they add."""
         rival = next(iter(measured_rivals(self.table)), FIRST)
-        rows, title = by_lead(self.table, rival), TARGETS[rival].title
+        rows, title = by_lead(self.table, rival), _TITLES[rival]
         n_failed = len(self.failed)
         lines = [f"Study {self.record.study}: {self.record.question or 'no question'}"]
         lines += [f"{counted(len(self.table), 'cell')}, {n_failed} of them failed"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -47,6 +47,12 @@ class TableColumn:
     allowed: tuple[str, ...] = ()
 
 
+def limits(prefix: str, of: str) -> Iterator[TableColumn]:
+    """Yield the columns of the ends of an interval: `low` and `high`, after the prefix."""
+    for end, name in (("lower", "low"), ("upper", "high")):
+        yield TableColumn(f"{prefix}{name}", f"{end} end of {of}", "number")
+
+
 RESULTS = (
     TableColumn("run", "key of the run, the name of its folder"),
     TableColumn("model", "model as given in the experiment"),
@@ -71,8 +77,7 @@ RESULTS = (
     TableColumn("fold", "outer fold; empty for scores of all test rows", "number"),
     TableColumn("metric", "name of the metric", allowed=tuple(METRICS)),
     TableColumn("value", "value of the metric", "number"),
-    TableColumn("ci_low", "lower end of the 95 % interval over groups", "number"),
-    TableColumn("ci_high", "upper end of the 95 % interval over groups", "number"),
+    *limits("ci_", "the 95 % interval over groups"),
     TableColumn("chance", "score of predictions that ignore the activations", "number"),
     TableColumn("n_train", "number of training rows", "number"),
     TableColumn("n_test", "number of scored rows", "number"),
@@ -83,8 +88,7 @@ RESULTS = (
     TableColumn("seed", "random seed of the experiment, or of the random weights", "number"),
     TableColumn("view", "`raw` activations, or `normalized` by a layer norm"),
     TableColumn("null", "null distribution of a p-value: how labels are exchanged"),
-    TableColumn("null_low", "lower end of the 95 % band of the null", "number"),
-    TableColumn("null_high", "upper end of the 95 % band of the null", "number"),
+    *limits("null_", "the 95 % band of the null"),
     TableColumn("main_metric", "metric that selected C and the site"),
     TableColumn("positive", "label that metrics of one class refer to"),
     TableColumn("order", "place of given activations on the layer axis", "number"),
@@ -97,14 +101,10 @@ DIFFERENCES = (
     TableColumn("value_a", "score of `a`", "number"),
     TableColumn("value_b", "score of `b`", "number"),
     TableColumn("difference", "`value_a` minus `value_b`", "number"),
-    TableColumn("ci_low", "lower end of the 95 % interval of the difference", "number"),
-    TableColumn("ci_high", "upper end of the 95 % interval of the difference", "number"),
+    *limits("ci_", "the 95 % interval of the difference"),
     TableColumn("p", "p-value of the difference, which its interval agrees with", "number"),
     TableColumn("p_adjusted", "p-value adjusted for all comparisons made together", "number"),
-    TableColumn("adjusted_low", "lower end of the interval for all comparisons together", "number"),
-    TableColumn(
-        "adjusted_high", "upper end of the interval for all comparisons together", "number"
-    ),
+    *limits("adjusted_", "the interval for all comparisons together"),
     TableColumn("n_test", "number of test rows that both have", "number"),
     TableColumn("n_groups", "number of groups among these rows", "number"),
 )
@@ -114,14 +114,12 @@ SOURCES = (
     TableColumn("column", "column of the data"),
     TableColumn("metric", "name of the metric", allowed=tuple(METRICS)),
     TableColumn("value", "score of the source, by probes fitted on the others", "number"),
-    TableColumn("ci_low", "lower end of its 95 % interval over groups", "number"),
-    TableColumn("ci_high", "upper end of its 95 % interval over groups", "number"),
+    *limits("ci_", "its 95 % interval over groups"),
     TableColumn("chance", "score of predictions that ignore the activations", "number"),
     TableColumn(
         "within", "score of the same rows, by probes that were also fitted on it", "number"
     ),
-    TableColumn("within_low", "lower end of its 95 % interval over groups", "number"),
-    TableColumn("within_high", "upper end of its 95 % interval over groups", "number"),
+    *limits("within_", "its 95 % interval over groups"),
     TableColumn("difference", "`value` minus `within`", "number"),
     TableColumn("n_test", "number of rows of the source", "count"),
     TableColumn("n_groups", "number of groups of these rows", "count"),
@@ -134,115 +132,59 @@ SOURCES = (
 # Numbers on the scores and lengths of texts, with intervals: columns of aggregation.csv.
 OF_RULES = {"auroc": "AUROC", "equal": "AUROC at equal length", "rho": "correlation with length"}
 
+
+def _types(**names_of_type: str) -> dict[str, ColumnType]:
+    """Return the type of each column, given the names of the columns of each type."""
+    of_types: Any = names_of_type  # the keys are types of columns
+    return {name: of for of, names in of_types.items() for name in names.split()}
+
+
+_TEST_RATES = "tpr tpr_low tpr_high test_fpr test_fpr_low test_fpr_high"
+_OF_DIFFERENCE = "difference difference_low difference_high p"
+
 # Columns that the page reads of tables that only some runs have.
 PAGE_TABLES: Mapping[str, Mapping[str, ColumnType]] = {
-    "confusion.csv": {"truth": "text", "guess": "text", "n": "count"},
-    "scatter.csv": {
-        "method": "text",
-        "x": "finite",
-        "y": "finite",
-        "axis_x": "text",
-        "axis_y": "text",
-        "label": "text",
-    },
-    "cosines.csv": {
-        "site_a": "text",
-        "site_b": "text",
-        "cosine": "finite",
-        "n_directions": "count",
-        "n_features": "count",
-        "null_high": "number",
-        "half_cosine": "number",
-        "certainty": "number",
-        "n_halvings": "count",
-    },
-    "reliability.csv": {
-        "probe": "text",
-        "site": "text",
-        "head": "number",
-        "position": "text",
-        "low": "number",
-        "high": "number",
-        "n_rows": "number",
-        "confidence": "number",
-        "accuracy": "number",
-        "ci_low": "number",
-        "ci_high": "number",
-    },
+    "confusion.csv": _types(text="truth guess", count="n"),
+    "scatter.csv": _types(text="method axis_x axis_y label", finite="x y"),
+    "cosines.csv": _types(
+        text="site_a site_b",
+        finite="cosine",
+        count="n_directions n_features n_halvings",
+        number="null_high half_cosine certainty",
+    ),
+    "reliability.csv": _types(
+        text="probe site position",
+        number="head low high n_rows confidence accuracy ci_low ci_high",
+    ),
     "sources.csv": {column.name: column.type for column in SOURCES},
-    "features.csv": {
-        "site": "text",
-        "rank": "count",
-        "feature": "text",
-        "k": "count",
-        "share": "number",
-        "label": "text",
-    },
+    "features.csv": _types(text="site feature label", count="rank k", number="share"),
     "aggregation.csv": {
         **{"rule": "text", "is_selected": "boolean", "metric": "text", "n_texts": "count"},
         **dict.fromkeys(("C", "value", "n_equal"), "number"),
         **{name + end: "number" for name in OF_RULES for end in ("", "_low", "_high")},
     },
-    "flagged.csv": {
-        **{"label": "text", "tokens": "count", "n_texts": "count"},
-        **{"score": "finite", "share": "finite"},
-    },
-    "monitor.csv": {
-        "fpr": "finite",
-        "threshold": "finite",
-        "false_positives": "count",
-        "n_negatives": "count",
-        "n_groups": "count",
-        "fpr_bound": "finite",
-        "tpr": "number",
-        "tpr_low": "number",
-        "tpr_high": "number",
-        "n_positive": "count",
-        "test_fpr": "number",
-        "test_fpr_low": "number",
-        "test_fpr_high": "number",
-        "n_test_negative": "count",
-    },
-    "leakage.csv": {
-        "metric": "text",
-        "value": "number",
-        "without_cues": "number",
-        "without_others": "number",
-        "difference": "number",
-        "difference_low": "number",
-        "difference_high": "number",
-        "p": "number",
-        **dict.fromkeys(("n_draws", "n_changed", "n_test", "n_left_out"), "count"),
-    },
-    "stack.csv": {
-        "metric": "text",
-        "value": "number",
-        "ci_low": "number",
-        "ci_high": "number",
-        "single": "number",
-        "difference": "number",
-        "difference_low": "number",
-        "difference_high": "number",
-        "p": "number",
-        "n_sites": "count",
-        "n_test": "count",
-        "C": "number",
-    },
-    "cascade.csv": {
-        "fpr": "finite",
-        "setting": "text",
-        "passed_1": "finite",
-        "passed_2": "finite",
-        "cost": "finite",
-        "tpr": "number",
-        "tpr_low": "number",
-        "tpr_high": "number",
-        "test_fpr": "number",
-        "test_fpr_low": "number",
-        "test_fpr_high": "number",
-        "n_positive": "count",
-        "n_negative": "count",
-    },
+    "flagged.csv": _types(text="label", count="tokens n_texts", finite="score share"),
+    "monitor.csv": _types(
+        finite="fpr threshold fpr_bound",
+        count="false_positives n_negatives n_groups n_positive n_test_negative",
+        number=_TEST_RATES,
+    ),
+    "leakage.csv": _types(
+        text="metric",
+        number=f"value without_cues without_others {_OF_DIFFERENCE}",
+        count="n_draws n_changed n_test n_left_out",
+    ),
+    "stack.csv": _types(
+        text="metric",
+        number=f"value ci_low ci_high single {_OF_DIFFERENCE} C",
+        count="n_sites n_test",
+    ),
+    "cascade.csv": _types(
+        text="setting",
+        finite="fpr passed_1 passed_2 cost",
+        number=_TEST_RATES,
+        count="n_positive n_negative",
+    ),
 }
 
 
@@ -338,26 +280,17 @@ def read_columns(path: Path, columns: Sequence[TableColumn]) -> pd.DataFrame:
     """
     with reading_run_file(path):
         table = read_csv(path, dtype=str, keep_default_na=False)
-    check_columns(table, [column.name for column in columns], path)
-    for column in columns:
-        table[column.name] = _converted(table[column.name], column, path)
-    # A copy holds numeric columns of one type together: each later selection of rows copies few
-    # blocks.
-    return table.copy()
-
-
-def check_columns(table: pd.DataFrame, names: Iterable[str], path: Path) -> None:
-    """Raise DataError if a table read from `path` lacks one of the named columns.
-
-    Raises:
-        DataError: A column is missing.
-    """
-    missing = [name for name in names if name not in table.columns]
+    missing = [column.name for column in columns if column.name not in table]
     if missing:
         raise DataError(
             f"{path}, line 1: no column {', '.join(map(repr, missing))}. "
             f"The header has: {', '.join(table.columns)}. Run the experiment again to rewrite it."
         )
+    for column in columns:
+        table[column.name] = _converted(table[column.name], column, path)
+    # A copy holds numeric columns of one type together: each later selection of rows copies few
+    # blocks.
+    return table.copy()
 
 
 def _converted(cells: pd.Series[str], column: TableColumn, path: Path) -> pd.Series[Any]:

@@ -7,7 +7,7 @@ none of them derives a fact from the tables a second time.
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, PlainSerializer
 
@@ -29,19 +29,13 @@ COMPARED = (*BASELINES, "random_weights", "embedding", "control", "concatenated"
 RIVALS = (*BASELINES, "random_weights", "embedding")
 
 
-def _from_null(value: Any) -> Any:
-    """Return NaN for the null of JSON, and other values unchanged."""
-    return math.nan if value is None else value
-
-
-def _to_null(value: float) -> float | None:
-    """Return None, the null of JSON, for NaN and infinity; other numbers unchanged."""
-    return value if math.isfinite(value) else None
-
-
-# A number that may be unknown: NaN in Python, null in JSON.
-Number = Annotated[float, BeforeValidator(_from_null), PlainSerializer(_to_null)]
 NAN = math.nan
+# A number that may be unknown: NaN in Python, null in JSON, which also stands for infinity.
+Number = Annotated[
+    float,
+    BeforeValidator(lambda value: NAN if value is None else value),
+    PlainSerializer(lambda value: value if math.isfinite(value) else None),
+]
 Estimated = tuple[Number, Number, Number]  # a value with its interval
 
 

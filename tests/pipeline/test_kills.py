@@ -9,8 +9,7 @@ import pandas as pd
 import pytest
 
 from probekit.errors import MissingError
-from probekit.experiment.loader import load_experiment
-from probekit.results.finished_run import FinishedRun
+from probekit.pipeline.compare.compare import FinishedRun
 from tests.killing import Commands
 from tests.pipeline.planted import QUICK, YAML, write_rows
 
@@ -84,7 +83,7 @@ def is_finished(out):
     runs = [path for path in out.glob("planted/*") if path.is_dir()]
     try:
         for path in runs:
-            FinishedRun.open(path, load_experiment)
+            FinishedRun(path)
     except MissingError:
         return False
     return bool(runs)

@@ -15,6 +15,7 @@ from probekit.results.study import (
     compared_cells,
     compared_settings,
 )
+from probekit.results.verdict import RIVALS
 from tests.results.made_studies import SETTING, failing, made_cells, write_study
 
 
@@ -127,3 +128,10 @@ def test_all_settings_of_two_keys_are_one_family():
     pairs = [("a", "b"), *product(["[1]"], ["[2]", "[3]"]), ("[2]", "[3]")]
     assert list(zip(found["a"], found["b"], strict=True)) == pairs
     assert found.loc[0, "p_holm"] == pytest.approx(4 * found.loc[0, "p"])
+
+
+def test_cells_without_baselines_are_compared_with_the_embedding(tmp_path):
+    cells = made_cells(2)
+    for rival in set(RIVALS) - {"embedding"}:
+        cells[[f"{rival}_difference", f"{rival}_p"]] = np.nan
+    assert "to embedding +" in repr(write_study(tmp_path, cells))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
@@ -16,40 +16,39 @@ from numpy.typing import NDArray
 from probekit.amounts import FEWEST_UNITS, LEVEL, counted
 from probekit.data.readers import FORMATS
 from probekit.errors import ConfigError, DataError, UnknownNameError, nearest
-from probekit.experiment.activations import AnyExperiment
 from probekit.experiment.loader import load_any_experiment
+from probekit.files import inside
 from probekit.pipeline.look.exports import write_page_or_rows
 from probekit.pipeline.measure.significance import difference_columns
-from probekit.probes.score.contributions import difference_of_parts
-from probekit.probes.score.differences import (
-    Difference,
-    Side,
-    paired_differences,
-    unpaired_differences,
-)
+from probekit.probes.score.differences import Difference, Side, unpaired_differences
 from probekit.probes.score.metric_table import METRICS
-from probekit.probes.score.metrics import (
-    WIDER_OVER_FOLDS,
-    ClassPredictions,
-    NumberPredictions,
-    Resamples,
-    take,
+from probekit.probes.score.metrics import WIDER_OVER_FOLDS, ClassPredictions, Resamples, take
+from probekit.probes.score.scored import (
+    Predictions,
+    Predictor,
+    differences_of,
+    metrics_of,
+    parts_of,
 )
-from probekit.probes.score.scored import Predictions, Predictor, metrics_of, parts_of
 from probekit.probes.targets import HEADLINE, NESTED_PROBE
 from probekit.report.pages.compare_page import comparison_page
 from probekit.results.comparison import COLUMNS, Pairing, RunComparison
 from probekit.results.finished_run import (
-    FinishedRun,
     differing,
     load_config,
     run_facts,
     run_titles,
     settings_of,
 )
+from probekit.results.record import check_finished, open_record, reading_run_file
 from probekit.results.selection import site_with_head
-from probekit.results.site_results import NESTED_SITE
-from probekit.results.table import concatenated, only, placed
+from probekit.results.site_results import (
+    NESTED_SITE,
+    SavedSiteResults,
+    read_test_rows,
+    site_stem,
+)
+from probekit.results.table import concatenated, load_table, only, placed
 from probekit.results.verdict import Choice
 
 # Predictions of two runs that are compared, with the columns that identify the pair.
@@ -59,7 +58,123 @@ _MAY_DIFFER = ("position", "view", "probe")
 FEW_GROUPS = 20  # with fewer groups, intervals are approximate
 
 
-def shares_ids(a: FinishedRun[AnyExperiment], b: FinishedRun[AnyExperiment]) -> bool:
+class FinishedRun:
+    """A finished run whose files have not changed since it was written.
+
+    Attributes:
+        folder: the folder of the run.
+        record: the contents of run.json.
+        verdict: the verdict of the run.
+        experiment: the contents of config.yaml.
+        table: the rows of results.csv.
+        test_rows: `example`, `group` and `label` of each test row, as text.
+        reads_numbers: whether the labels are numbers.
+        classes: the sorted training labels; empty if the labels are numbers.
+        places: the addresses of the task probes.
+        selectivity: selectivity of each probe that has one, by address.
+        chosen: the address of the selected probe or nested choice; None if there is none.
+        resamples: jackknife resamples of the test rows.
+
+    Raises:
+        MissingError: The folder does not exist or contains no finished run.
+        DataError: A file cannot be read, or was changed after the run.
+    """
+
+    def __init__(self, folder: Path | str) -> None:
+        self.folder = Path(folder)
+        check_finished(self.folder)
+        self.record = open_record(self.folder)
+        self.verdict = verdict = self.record.verdict
+        with reading_run_file(self.folder / "test_rows.csv"):
+            self.test_rows = read_test_rows(self.folder / "test_rows.csv")
+        self.experiment = load_any_experiment(inside(self.folder / "config.yaml"))
+        self.table = load_table(self.folder / "results.csv")
+        self.reads_numbers = self.experiment.reads_numbers
+        labels = self.record.data.training_labels
+        self.classes = () if self.reads_numbers else tuple(labels)
+        task = only(self.table, target="task", split="test")
+        rows = pd.concat([placed(task), concatenated(task)])
+        headline = only(self.table, target=HEADLINE, split="test")
+
+        def place(row: pd.Series) -> ProbeAddress:
+            # The row of a nested choice has no site.
+            site = site_with_head(row["site"] or NESTED_SITE, row["head"])
+            return ProbeAddress(site, row["position"], row["view"], row["probe"])
+
+        self.places = tuple(dict.fromkeys(place(row) for _, row in rows.iterrows()))
+        measured = only(pd.concat([rows, headline]), metric="selectivity")
+        self.selectivity = {place(row): float(row["value"]) for _, row in measured.iterrows()}
+        self.chosen = None
+        chosen = verdict.score if verdict.is_nested else verdict.best
+        if chosen is not None:
+            site = chosen.name if isinstance(chosen, Choice) else NESTED_SITE
+            self.chosen = ProbeAddress(site, chosen.position, chosen.view, chosen.probe)
+        groups = self.test_rows["group"].to_numpy(dtype=str)
+        widening = WIDER_OVER_FOLDS if verdict.is_nested else 1.0
+        self.resamples = Resamples.leave_one_out(groups, widening=widening)
+
+    @cached_property
+    def truth(self) -> NDArray[np.generic]:
+        """The true label of each test row, as a class code or a number; shape (n_test,).
+
+        Raises:
+            DataError: A test row has a label that is not a training label.
+        """
+        labels = self.test_rows["label"].to_numpy(dtype=str)
+        if self.reads_numbers:
+            return labels.astype(np.float64)
+        unknown = sorted(set(labels) - set(self.classes))
+        if unknown:
+            raise DataError(
+                f"{self.folder / 'test_rows.csv'} has the label {unknown[0]!r}, which is not among "
+                f"the labels in run.json: {', '.join(self.classes)}. Run the experiment again."
+            )
+        # The classes are sorted and contain every label, so this is the index of each label.
+        return np.searchsorted(np.array(self.classes), labels)
+
+    def predictions(self, site: str, position: str) -> Mapping[Predictor, Predictions]:
+        """Return the predictions on the test rows at a site and position, by probe and target.
+
+        Predictions for whole texts or trees are left out.
+
+        Args:
+            site: the name of the site, followed by a head or neuron, if any; or `baselines`.
+            position: the name of the position in results.csv.
+
+        Raises:
+            DataError: The predictions are missing or were changed after the run.
+            StoreError: The operating system denies access to their files.
+        """
+        # The nested choice has one file, whatever position its folds chose; for a sweep its
+        # position is "", which is not among `offsets`.
+        offset = 0 if site == NESTED_SITE else self.experiment.offsets[position]
+        stem = site_stem(site, offset)
+        origin = {"run": self.record.key, "position": position, "site": site}
+        saved = SavedSiteResults(self.folder, lambda _: self.truth, len(self.classes))
+        result = saved.read(stem, origin)
+        if result is None:
+            raise DataError(
+                f"{self.folder / stem}.json and .safetensors are missing or were changed after the "
+                f"run, so the predictions at {site} are lost. Run the experiment again with the "
+                "same --out."
+            )
+        # Predictions for trees are not saved. Those for whole texts have one guess for each text,
+        # but `truth` has a label for each test row.
+        return {
+            predictor: predictions
+            for predictor, predictions in result.predictions.items()
+            if not isinstance(predictions, ClassPredictions)
+            or len(predictions.guess) == len(predictions.truth)
+        }
+
+    def of_probe(self, place: ProbeAddress) -> Predictions | None:
+        """Return the predictions of a probe; None if they were not stored row by row."""
+        target = HEADLINE if place.probe == NESTED_PROBE else "task"
+        by_predictor = self.predictions(place.site, place.position)
+        return by_predictor.get(Predictor(place.probe, target))
+
+
+def shares_ids(a: FinishedRun, b: FinishedRun) -> bool:
     """Return whether an example id refers to the same text in both runs.
 
     Ids that are row numbers do so only within the same data set.
@@ -118,7 +233,7 @@ def compare(run_a: Path | str, run_b: Path | str, *, metric: str | None = None) 
     """
     if Path(run_a).resolve() == Path(run_b).resolve():
         raise ConfigError(f"{run_a} and {run_b} are the same folder. Give two different runs.")
-    runs = [FinishedRun.open(run, load_any_experiment) for run in (run_a, run_b)]
+    runs = [FinishedRun(run) for run in (run_a, run_b)]
     settings = [settings_of(load_config(run.folder / "config.yaml")) for run in runs]
     titles = run_titles([(run.record, own) for run, own in zip(runs, settings, strict=True)])
     if runs[0].reads_numbers != runs[1].reads_numbers:
@@ -138,7 +253,7 @@ def compare(run_a: Path | str, run_b: Path | str, *, metric: str | None = None) 
             f"The runs have different labels: {lists}. Scores are comparable only with the same "
             "set of labels. Rename the labels, or compare other runs."
         )
-    a, b = map(_Side, runs)
+    a, b = runs
     pairs = match(a, b)
     if not pairs:
         raise DataError(
@@ -216,48 +331,7 @@ class ProbeAddress(NamedTuple):
     probe: str
 
 
-class _Side:
-    """One of the two runs, with the addresses of its task probes and of its selected probe.
-
-    Attributes:
-        run: the run.
-        places: the addresses of its task probes.
-        selectivity: selectivity of each probe that has one, by address.
-        chosen: the address of the selected probe or nested choice; None if there is none.
-        resamples: jackknife resamples of the test rows.
-    """
-
-    def __init__(self, run: FinishedRun[AnyExperiment]) -> None:
-        self.run, verdict = run, run.verdict
-        task = only(run.table, target="task", split="test")
-        rows = pd.concat([placed(task), concatenated(task)])
-        headline = only(run.table, target=HEADLINE, split="test")
-
-        def place(row: pd.Series) -> ProbeAddress:
-            # The row of a nested choice has no site.
-            site = site_with_head(row["site"] or NESTED_SITE, row["head"])
-            return ProbeAddress(site, row["position"], row["view"], row["probe"])
-
-        self.places = tuple(dict.fromkeys(place(row) for _, row in rows.iterrows()))
-        measured = only(pd.concat([rows, headline]), metric="selectivity")
-        self.selectivity = {place(row): float(row["value"]) for _, row in measured.iterrows()}
-        self.chosen = None
-        chosen = verdict.score if verdict.is_nested else verdict.best
-        if chosen is not None:
-            site = chosen.name if isinstance(chosen, Choice) else NESTED_SITE
-            self.chosen = ProbeAddress(site, chosen.position, chosen.view, chosen.probe)
-        groups = run.test_rows["group"].to_numpy(dtype=str)
-        widening = WIDER_OVER_FOLDS if verdict.is_nested else 1.0
-        self.resamples = Resamples.leave_one_out(groups, widening=widening)
-
-    def predictions(self, place: ProbeAddress) -> Predictions | None:
-        """Return the predictions of a probe; None if they were not stored row by row."""
-        target = HEADLINE if place.probe == NESTED_PROBE else "task"
-        by_predictor = self.run.predictions(place.site, place.position)
-        return by_predictor.get(Predictor(place.probe, target))
-
-
-def match(a: _Side, b: _Side) -> list[Pair]:
+def match(a: FinishedRun, b: FinishedRun) -> list[Pair]:
     """Return the pair of selected probes, those of baselines, and those of shared sites.
 
     If the selected probes are a pair of a shared site, that pair is listed once, marked as chosen.
@@ -284,7 +358,7 @@ def match(a: _Side, b: _Side) -> list[Pair]:
     if not common and sites_a & sites_b:
         site = min(sites_a & sites_b)
 
-        def addresses(side: _Side) -> str:
+        def addresses(side: FinishedRun) -> str:
             at_site = [place for place in side.places if place.site == site]
             return ", ".join(sorted({f"{p.position} {p.view} {p.probe}" for p in at_site}))
 
@@ -306,15 +380,15 @@ def match(a: _Side, b: _Side) -> list[Pair]:
     # Baselines that both runs have, at positions that both have, or at the only one of each.
     baselines: list[Pair] = []
     # The names of the positions are the keys of `offsets`.
-    positions_a, positions_b = list(a.run.experiment.offsets), list(b.run.experiment.offsets)
+    positions_a, positions_b = list(a.experiment.offsets), list(b.experiment.offsets)
     matched = [(position, position) for position in positions_a if position in positions_b]
     if len(positions_a) == len(positions_b) == 1:
         matched = [(positions_a[0], positions_b[0])]
-    if not (a.run.experiment.probe.baselines and b.run.experiment.probe.baselines):
+    if not (a.experiment.probe.baselines and b.experiment.probe.baselines):
         matched = []
     for position_a, position_b in matched:
-        of_a = a.run.predictions("baselines", position_a)
-        of_b = b.run.predictions("baselines", position_b)
+        of_a = a.predictions("baselines", position_a)
+        of_b = b.predictions("baselines", position_b)
         for predictor in [predictor for predictor in of_a if predictor in of_b]:
             columns = {"what": "baseline", "position_a": position_a, "position_b": position_b}
             columns["target"] = predictor.target
@@ -322,12 +396,14 @@ def match(a: _Side, b: _Side) -> list[Pair]:
     return [*chosen, *baselines, *sites]
 
 
-def _pair(a: _Side, b: _Side, place_a: ProbeAddress, place_b: ProbeAddress) -> list[Pair]:
+def _pair(
+    a: FinishedRun, b: FinishedRun, place_a: ProbeAddress, place_b: ProbeAddress
+) -> list[Pair]:
     """Return the two probes' predictions as a list with one pair.
 
     The list is empty if the predictions of one of them were not stored row by row.
     """
-    predictions_a, predictions_b = a.predictions(place_a), b.predictions(place_b)
+    predictions_a, predictions_b = a.of_probe(place_a), b.of_probe(place_b)
     if predictions_a is None or predictions_b is None:
         return []
     are_chosen = place_a == a.chosen and place_b == b.chosen
@@ -366,26 +442,17 @@ def differences(
     [(0.5, True), (0.0, False)]
     """
     resamples_a, resamples_b = resamples
-    _, first_of_a, _ = pairs[0]
-    values_of = metrics_of(first_of_a)[metric]  # the same function for all of these predictions
     if indices_in_b is None:
-        sides = [
-            (
-                Side(values_of(of_a, resamples_a), resamples_a, parts_of(metric, [of_a])),
-                Side(values_of(of_b, resamples_b), resamples_b, parts_of(metric, [of_b])),
-            )
-            for _, of_a, of_b in pairs
-        ]
+
+        def side(predictions: Predictions, resamples: Resamples) -> Side:
+            values = metrics_of(predictions)[metric](predictions, resamples)
+            return Side(values, resamples, parts_of(metric, [predictions]))
+
+        sides = [(side(of_a, resamples_a), side(of_b, resamples_b)) for _, of_a, of_b in pairs]
         return unpaired_differences(sides, METRICS[metric].range)
-    paired_values, parts = [], []
-    for _, of_a, of_b in pairs:
-        assert isinstance(of_b, ClassPredictions | NumberPredictions)
-        same_rows_of_b = take(of_b, indices_in_b)
-        paired_values.append((values_of(of_a, resamples_a), values_of(same_rows_of_b, resamples_a)))
-        parts_a, parts_b = parts_of(metric, [of_a]), parts_of(metric, [same_rows_of_b])
-        parts.append(difference_of_parts(parts_a, parts_b))
+    on_same_rows = [([of_a], [take(of_b, indices_in_b)]) for _, of_a, of_b in pairs]
     widening = max(resamples_a.widening, resamples_b.widening)
-    return paired_differences(paired_values, replace(resamples_a, widening=widening), parts)
+    return differences_of(metric, on_same_rows, replace(resamples_a, widening=widening))
 
 
 def write_comparison(path: Path, comparison: RunComparison) -> Path:
@@ -399,7 +466,7 @@ def write_comparison(path: Path, comparison: RunComparison) -> Path:
 
 
 def _notes_on_rows(
-    runs: Sequence[FinishedRun[AnyExperiment]],
+    runs: Sequence[FinishedRun],
     titles: Sequence[str],
     counts: Mapping[str, Any],
     found: Sequence[Difference],

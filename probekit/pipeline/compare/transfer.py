@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -31,20 +31,16 @@ from probekit.pipeline.measure.probers import make_probers
 from probekit.probes.arrays import Floats
 from probekit.probes.data import ProbeData, names_of
 from probekit.probes.prober import Prober
-from probekit.probes.score.contributions import difference_of_parts
-from probekit.probes.score.differences import paired_differences
 from probekit.probes.score.exchange import permuted_labels
 from probekit.probes.score.metric_table import METRICS
 from probekit.probes.score.metrics import ClassPredictions, class_scores
 from probekit.probes.score.monitor import monitor_rows
 from probekit.probes.score.scored import (
-    FitFacts,
     Predictor,
     Scored,
     SiteResult,
+    differences_of,
     measure,
-    metrics_of,
-    parts_of,
 )
 from probekit.probes.settings import ProbeSpec
 from probekit.probes.solve.layers import FittedLayers, cosine, direction, pooled_spread
@@ -449,11 +445,10 @@ def _scores(
     def on_set(number: int, side: _Side, result: SiteResult) -> Scored:
         """Return the predictions of a side's probe on the test rows of a set."""
         predictions, tested = result.predictions[Predictor(spec.text, "task")], sets[number].prober
-        chance, facts = side.prober.chance(predictions, 0), result.of_kind(spec.text)[0]
-        named = FitFacts(**{field.name: getattr(facts, field.name) for field in fields(FitFacts)})
+        chance, facts = side.prober.chance(predictions, 0), result.of_kind(spec.text)[0].facts
         start = sum(len(sets[one].prober.test_rows) for one in side.tested if one < number)
         groups = side.prober.data.groups[side.prober.test_rows]
-        scored = Scored((predictions,), (chance,), groups, named)
+        scored = Scored((predictions,), (chance,), groups, facts)
         return scored.take(np.arange(start, start + len(tested.test_rows)))
 
     for number, test in enumerate(sets):
@@ -465,20 +460,9 @@ def _scores(
             scored, names = on_set(number, side, result), {"train": side.name, "test": test.name}
             measured = {one.metric: one for one in measure(scored, resamples)}
             for metric, one in measured.items():
-                sides_of_pair = (scored.predictions, own)
-                a, b = (metrics_of(of)[metric](of, resamples) for (of,) in sides_of_pair)
-                parts = difference_of_parts(*(parts_of(metric, of) for of in sides_of_pair))
-                (difference,) = paired_differences([(a, b)], resamples, [parts])
-                limited = difference.within(METRICS[metric].range)
-                yield (
-                    asdict(one)
-                    | names
-                    | {
-                        "difference": difference.value,
-                        "difference_low": limited.ci_low,
-                        "difference_high": limited.ci_high,
-                    }
-                )
+                (found,) = differences_of(metric, [(scored.predictions, own)], resamples)
+                limits = {"difference_low": found.ci_low, "difference_high": found.ci_high}
+                yield asdict(one) | names | {"difference": found.value} | limits
             if main not in measured:
                 yield names | {"metric": main}
 

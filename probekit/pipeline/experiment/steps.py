@@ -51,7 +51,7 @@ from probekit.pipeline.measure.significance import (
     scored,
     source_rows,
 )
-from probekit.pipeline.measure.stack import write_stack
+from probekit.pipeline.measure.stack import stack_tables
 from probekit.probes.prober import Prober
 from probekit.probes.score.scored import SiteResult
 from probekit.probes.targets import HEADLINE
@@ -183,7 +183,8 @@ def run_source(
             write_monitor(folder, source, probers, table, cache_root, watched)
             write_leakage(folder, source, probers, table, cache_root, watched)
             if experiment.probe.layers == "stack":
-                write_stack(folder, source, probers, results, table)
+                for name, rows in stack_tables(source, probers, results, table).items():
+                    folder.write(name, csv_text(pd.DataFrame(rows)))
             prompts = _write_attention(source, folder)
             norms = source.norms()
         with step("intervene"):

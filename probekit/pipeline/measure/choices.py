@@ -13,7 +13,7 @@ the trained network would be too weak a rival.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,7 @@ import pandas as pd
 
 from probekit.probes.prober import Prober
 from probekit.probes.score.metrics import ClassPredictions, NumberPredictions, take
-from probekit.probes.score.scored import FitFacts, Predictor, Scored, SiteResult, control_draw
+from probekit.probes.score.scored import Predictor, Scored, SiteResult, control_draw
 from probekit.probes.targets import BASELINES, NESTED, NESTED_PROBE, NETWORKS, TARGETS, WITHIN
 from probekit.results.selection import fold_choices, fold_ranks, ranked_rows, site_with_head
 from probekit.results.table import EMBED_DEPTH, RESULTS, make_table, only
@@ -77,9 +77,8 @@ class _Pick:
         chance = prober.chance(predictions, self.fold, draw, within=target == WITHIN)
         key, of_kind = (target, "test", None), self.result.of_kind(probe)
         measured = next(one for one in of_kind if (one.target, one.split, one.fold) == key)
-        facts = {entry.name: getattr(measured, entry.name) for entry in fields(FitFacts)}
-        facts["C"] = None if draw is not None else self.C
-        return Scored((predictions,), (chance,), groups, FitFacts(**facts))
+        facts = replace(measured.facts, C=None if draw is not None else self.C)
+        return Scored((predictions,), (chance,), groups, facts)
 
 
 def chosen_sites(results: Sequence[SiteResult], probers: Mapping[str, Prober]) -> SiteResult | None:

@@ -104,7 +104,7 @@ def probing_seconds(
         with threads(1):
             start = time.process_time()  # does not depend on what else runs on the machine
             for spec in settings.kinds:
-                fitted.fitter(spec).tune(X, [fitted.column], _no_fit_reported)
+                fitted.fitter(spec).tune(X, [fitted.column], lambda *_: None)
             seconds = time.process_time() - start
     n_fits = prober.n_splits * (n_networks + settings.control_draws * prober.has_control)
     n_fits += prober.n_within
@@ -161,17 +161,9 @@ def probing_bytes(probers: Sequence[Prober], widths: Sequence[int]) -> int:
     n_groups = n_scores * len(settings.C) * (1 + settings.control_draws * prober.has_control)
     if "aggregated" in kinds:  # held-out scores of all tokens at each C
         size += 8 * n_train * max(2, n_scores) * len(settings.C)
-    if kinds & {
-        "logistic",
-        "k_sparse",
-        "aggregated",
-    }:  # at most: only fits of many iterations need Hessians
+    # At most: only fits of many iterations need Hessians.
+    if kinds & {"logistic", "k_sparse", "aggregated"}:
         size += min(4 * n_groups * hessian_size(d), BATCH_BYTES)
     if kinds - _MEANS:
         size += 32 * min(d, n_train) ** 2
     return size + 8 * _BLOCKS * min(rows_of_block(d), n_rows) * d
-
-
-def _no_fit_reported(done: int, total: int) -> None:
-    """Report no progress."""
-    del done, total

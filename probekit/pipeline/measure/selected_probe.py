@@ -53,12 +53,9 @@ from probekit.probes.fitters import FittedRows, RowPredictions
 from probekit.probes.kinds.registry import kind_of
 from probekit.probes.prober import Prober
 from probekit.probes.saved_probe import AlarmThreshold, SavedProbe, probe_files
-from probekit.probes.score.contributions import difference_of_parts
-from probekit.probes.score.differences import paired_differences
-from probekit.probes.score.metric_table import METRICS
 from probekit.probes.score.metrics import ClassPredictions, Resamples, take
 from probekit.probes.score.monitor import monitor_rows
-from probekit.probes.score.scored import Predictor, SiteResult, metrics_of, parts_of
+from probekit.probes.score.scored import Predictor, SiteResult, differences_of, metrics_of
 from probekit.probes.settings import ProbeSpec
 from probekit.probes.solve.layers import (
     FittedLayers,
@@ -173,21 +170,21 @@ def write_selected_probe(
         folder.write("features.csv", csv_text(features))
     if row is None:
         return
-    position, site = find_site(source.rows, row)
+    position, site, path = _place(folder, source, row)
     prober, predictor = probers[position], Predictor(str(row["probe"]), "task")
-    offset = source.rows.positions[position].offset
-    path = probe_path(folder.path, offset, site.text, str(row["probe"]))
     if is_nested(table) and probe_files(path)[0].exists():
         _save(SavedProbe.load(path), folder, FINAL)
     if prober.is_nested:
         predictor = Predictor(NESTED_PROBE, HEADLINE)
     # The predictions of a nested choice are in a result of their own, those of another probe in
     # the result of its site.
-    predictions = None
-    for result in results:
-        place = result.place["position"], _site_name(result.place)
-        if predictions is None and (prober.is_nested or place == (row["position"], site.text)):
-            predictions = result.predictions.get(predictor)
+    place = row["position"], site.text
+    of_place = (
+        result.predictions.get(predictor)
+        for result in results
+        if prober.is_nested or place == (result.place["position"], _site_name(result.place))
+    )
+    predictions = next((one for one in of_place if one is not None), None)
     n_classes, n_rows = len(prober.data.classes), len(prober.test_rows)
     if not isinstance(predictions, ClassPredictions) or len(predictions.guess) != n_rows:
         return
@@ -195,7 +192,13 @@ def write_selected_probe(
         return
     X = source.block(site, position)
     chosen = SelectedProbe(row, predictions, source, position, prober, site, X, folder.path)
-    tables = {"confusion.csv": confusion_rows(chosen)} | _maps(chosen, watcher, workers, seconds)
+    tables = {"confusion.csv": confusion_rows(chosen)}
+    if chosen.reads_texts:
+        tables |= rule_tables(prober, X, str(row["probe"]))
+    else:
+        with threads(1):  # last digits depend on their number, which can change under load
+            tables["scatter.csv"] = scatter_rows(chosen)
+        tables["cosines.csv"] = cosine_rows(chosen, watcher, workers, seconds)
     for name, content in tables.items():
         if not content.empty:
             folder.write(name, csv_text(content))
@@ -205,20 +208,6 @@ def write_selected_probe(
         classes = chosen.classes.tolist()
         errors = {"classes": classes, "examples": examples, "probes": probes, "rows": rows}
         folder.write("wrong.json", pretty_json(errors))
-
-
-def _maps(
-    chosen: SelectedProbe, watcher: Watcher, workers: int | None, seconds: float | None
-) -> dict[str, pd.DataFrame]:
-    """Return scatter and cosines of a probe of rows, or the tables of a probe of texts."""
-    if chosen.reads_texts:
-        return rule_tables(chosen.prober, chosen.X, str(chosen.row["probe"]))
-    with threads(1):  # last digits depend on their number, which can change under load
-        scatter = scatter_rows(chosen)
-    return {
-        "scatter.csv": scatter,
-        "cosines.csv": cosine_rows(chosen, watcher, workers, seconds),
-    }
 
 
 def write_monitor(
@@ -239,8 +228,8 @@ def write_monitor(
     row = chosen_row(table)
     if row is None or not isinstance(source, ModelSource) or source.experiment.monitor is None:
         return
-    kind, (position, site, probe) = str(row["probe"]), _reloaded(folder, source, row)
-    prober = probers[position]
+    position, site, path = _place(folder, source, row)
+    kind, prober, probe = str(row["probe"]), probers[position], SavedProbe.load(path)
     assert source.rows.negatives is not None
     negatives = capture_further(
         source, source.rows.negatives, (site,), cache_root=cache_root, watcher=watcher
@@ -290,8 +279,8 @@ def write_leakage(
     if row is None or not isinstance(source, ModelSource) or source.rows.dropped is None:
         return
     dropped, kind = source.rows.dropped, str(row["probe"])
-    position, site, probe = _reloaded(folder, source, row)
-    prober = probers[position]
+    position, site, path = _place(folder, source, row)
+    prober, probe = probers[position], SavedProbe.load(path)
     further = capture_further(source, dropped, (site,), cache_root=cache_root, watcher=watcher)
     fit = FittedLayers(np.searchsorted(prober.data.classes, probe.classes), probe.layers)
     (spec,) = (one for one in prober.settings.kinds if one.text == kind)
@@ -335,22 +324,17 @@ def leakage_rows(
     for metric in dict.fromkeys((main_metric, "accuracy", "auroc")):
         if metric not in metrics_of(whole):
             continue
-        value, a, *b = (
-            metrics_of(one)[metric](one, resamples) for one in (whole, without, *random)
-        )
-        parts = difference_of_parts(parts_of(metric, [without]), parts_of(metric, random))
-        (found,) = paired_differences([(a, np.mean(b, axis=0))], resamples, [parts])
-        found = found.within(METRICS[metric].range)
-        scores = float(value[0]), found.a, found.b, found.value, found.ci_low, found.ci_high
+        value = float(metrics_of(whole)[metric](whole, resamples)[0])
+        (found,) = differences_of(metric, [([without], random)], resamples)
+        scores = value, found.a, found.b, found.value, found.ci_low, found.ci_high
         yield (metric, *scores, found.p if metric == main_metric else None)
 
 
-def _reloaded(folder: RunFolder, source: Source, row: pd.Series) -> tuple[int, Probed, SavedProbe]:
-    """Return the position, the site and the saved probe of a row of results.csv."""
+def _place(folder: RunFolder, source: Source, row: pd.Series) -> tuple[int, Probed, Path]:
+    """Return the position, the site and the path of the saved probe of a row of results.csv."""
     position, site = find_site(source.rows, row)
     offset = source.rows.positions[position].offset
-    path = probe_path(folder.path, offset, site.text, str(row["probe"]))
-    return position, site, SavedProbe.load(path)
+    return position, site, probe_path(folder.path, offset, site.text, str(row["probe"]))
 
 
 def _save(probe: SavedProbe, folder: RunFolder, name: str) -> None:
@@ -378,9 +362,8 @@ def confusion_rows(chosen: SelectedProbe) -> pd.DataFrame:
     classes, predictions = chosen.classes, chosen.predictions
     counts = np.zeros((len(classes), len(classes)), dtype=int)
     np.add.at(counts, (predictions.truth, predictions.guess), 1)
-    pairs = product(range(len(classes)), repeat=2)
-    rows = [{"truth": classes[a], "guess": classes[b], "n": counts[a, b]} for a, b in pairs]
-    return pd.DataFrame(rows)
+    truth, guess = np.repeat(classes, len(classes)), np.tile(classes, len(classes))
+    return pd.DataFrame({"truth": truth, "guess": guess, "n": counts.ravel()})
 
 
 def scatter_rows(chosen: SelectedProbe) -> pd.DataFrame:
@@ -559,19 +542,19 @@ def wrong_of_probes(
     Of more than `MOST_PROBES` probes, those of the selected kind and position come first. Probes
     without scores, or that predict other rows than all test rows, are left out.
     """
-    alike: list[tuple[dict[str, Any], ClassPredictions]] = []  # of the selected kind and position
-    others: list[tuple[dict[str, Any], ClassPredictions]] = []
+    found: list[tuple[dict[str, Any], ClassPredictions]] = []
     for result in results:
         # One row of each probe, for the place, which is the same in all of its rows.
         rows = {row["probe"]: row for row in result.rows if row["site"] is not None}
         for probe, row in rows.items():
             predictions = result.predictions.get(Predictor(probe, "task"))
             if isinstance(predictions, ClassPredictions):
-                is_alike = all(row[name] == chosen.row[name] for name in ("probe", "position"))
-                (alike if is_alike else others).append((row, predictions))
+                found.append((row, predictions))
+    # Those of the selected kind and position come first.
+    found.sort(key=lambda one: any(one[0][of] != chosen.row[of] for of in ("probe", "position")))
     number_of: dict[int, int] = {}  # number in the file of each test row with an error
     probes = []
-    for row, predictions in [*alike, *others][:MOST_PROBES]:
+    for row, predictions in found[:MOST_PROBES]:
         worst = worst_errors(chosen, predictions, MOST_OF_A_PROBE)
         if worst is None:
             continue
@@ -591,7 +574,8 @@ def wrong_of_probes(
     for number in number_of:
         example = _example(chosen, number)
         text, span, _ = excerpt(example.text, example.span)
-        rows_of_errors.append({"text": text, "span": span, **_truth(chosen, number)})
+        row = {"text": text, "span": span, "group": example.group, "label": example.label}
+        rows_of_errors.append(row)
     return probes, rows_of_errors
 
 
@@ -620,12 +604,6 @@ def worst_errors(
         number: round(float(margin[number]), 4) if np.isfinite(margin[number]) else None
         for number in list(worst.values())[:most]
     }
-
-
-def _truth(chosen: SelectedProbe, number: int) -> dict[str, str]:
-    """Return group and label of a test row, given its index among the test rows."""
-    example = _example(chosen, number)
-    return {"group": example.group, "label": example.label}
 
 
 def _example(chosen: SelectedProbe, number: int) -> Example:
@@ -703,7 +681,8 @@ def wrong_examples(chosen: SelectedProbe) -> list[dict[str, Any]]:
         error = {
             "text": example.text,
             "span": example.span,
-            **_truth(chosen, number),
+            "group": example.group,
+            "label": example.label,
             "guess": str(chosen.classes[chosen.predictions.guess[number]]),
             "ahead": worst[number],
             "probed": _token_read(chosen, number, chosen.position),

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from probekit.amounts import FEWEST_UNITS, LEVEL, counted
 from probekit.pipeline.experiment.rows import Rows
+from probekit.probes.fitters import RowPredictions
 from probekit.probes.prober import Prober
 from probekit.probes.score.calibration import ReliabilityBin, reliability_bins
 from probekit.probes.score.contributions import RowScores, difference_of_parts
@@ -33,7 +34,14 @@ from probekit.probes.score.metrics import (
     Resamples,
     take,
 )
-from probekit.probes.score.scored import Predictions, Predictor, SiteResult, metrics_of, parts_of
+from probekit.probes.score.scored import (
+    Predictions,
+    Predictor,
+    SiteResult,
+    metrics_of,
+    parts_of,
+    with_interval,
+)
 from probekit.probes.targets import HEADLINE, NESTED, NESTED_PROBE, NETWORKS, TARGETS, WITHIN
 from probekit.results.selection import (
     answers_name,
@@ -48,7 +56,6 @@ from probekit.results.table import P_VALUES, only
 DRAWS_A_SITE = 80
 MOST_DRAWS = 20_000  # exchanges of labels
 
-RowPredictions = ClassPredictions | NumberPredictions
 
 _PLACE = ("site", "head", "position")  # columns that identify a site at a position
 RELIABILITY = ("probe", *_PLACE, *ReliabilityBin.__dataclass_fields__)  # columns
@@ -345,8 +352,7 @@ def _score_of_rows(
     whole = metrics_of(predictions)[metric](predictions, resamples.undrawn)
     if resamples.n_groups < 2 or np.isnan(whole[0]):
         return Interval(float(whole[0]), np.nan, np.nan)
-    values = metrics_of(predictions)[metric](predictions, resamples)
-    return score_interval(values, resamples, METRICS[metric].range, parts_of(metric, [predictions]))
+    return with_interval(metric, predictions, resamples)
 
 
 def _why_not_averaged(labels: NDArray[np.str_], prober: Prober) -> str:

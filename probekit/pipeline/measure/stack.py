@@ -13,21 +13,15 @@ from typing import Any, cast
 import numpy as np
 import pandas as pd
 
-from probekit.files import csv_text
 from probekit.lazy_rows import LazyRows
 from probekit.pipeline.experiment.prepare import TextRows
 from probekit.pipeline.experiment.source import Source
 from probekit.pipeline.measure.cascade import cascade_rows, network_share, word_scores
-from probekit.pipeline.measure.run_folder import RunFolder
 from probekit.probes.arrays import Floats, Rows
 from probekit.probes.fitters import outputs_of
 from probekit.probes.prober import Prober
-from probekit.probes.score.contributions import difference_of_parts
-from probekit.probes.score.differences import paired_differences
-from probekit.probes.score.metric_table import METRICS
-from probekit.probes.score.scored import Predictor, SiteResult, metrics_of, parts_of
+from probekit.probes.score.scored import Predictor, SiteResult, differences_of, metrics_of
 from probekit.probes.settings import ProbeSpec
-from probekit.probes.solve.fits import TunedProbeFit
 from probekit.results.selection import chosen_row, site_with_head
 from probekit.results.table import only
 
@@ -79,8 +73,8 @@ def stack_tables(
         learning_steps=0,
     )
     stack, stacked = Prober(prober.data, settings), np.concatenate(columns, axis=1)
-    found = stack.site(stacked)
-    own = found.predictions[Predictor(second.text, "task")]
+    of_stack = stack.site(stacked)
+    own = of_stack.predictions[Predictor(second.text, "task")]
     name, of_site = Predictor(kind, "task"), site_with_head(chosen["site"], chosen["head"])
     (single,) = (
         one.predictions[name]
@@ -90,57 +84,36 @@ def stack_tables(
         and site_with_head(one.place["site"], one.place["head"]) == of_site
     )
     resamples, rows = prober.resamples_of(kind), list[dict[str, Any]]()
-    for score in found.of_kind(second.text):
+    for score in of_stack.of_kind(second.text):
         if score.split != "test" or score.metric not in metrics_of(single):
             continue
-        pair = [metrics_of(one)[score.metric](one, resamples) for one in (own, single)]
-        both = difference_of_parts(*(parts_of(score.metric, [one]) for one in (own, single)))
-        (difference,) = paired_differences([(pair[0], pair[1])], resamples, [both])
-        limited = difference.within(METRICS[score.metric].range)
+        (found,) = differences_of(score.metric, [([own], [single])], resamples)
         rows.append(
             {
                 "metric": score.metric,
                 "value": score.value,
                 "ci_low": score.ci_low,
                 "ci_high": score.ci_high,
-                "single": float(pair[1][0]),
-                "difference": difference.value,
-                "difference_low": limited.ci_low,
-                "difference_high": limited.ci_high,
-                "p": difference.p if score.metric == prober.main_metric else None,
+                "single": found.b,
+                "difference": found.value,
+                "difference_low": found.ci_low,
+                "difference_high": found.ci_high,
+                "p": found.p if score.metric == prober.main_metric else None,
                 "n_sites": len(columns),
                 "n_test": len(resamples.group_of_row),
                 "C": score.C,
             }
         )
-    words = word_scores(prober)
-    if words is None:
-        return {"stack.csv": rows}
-    X = source.block(sites[of_site], position)
-    n_layers = cast(TextRows, source.rows).config.n_layers
-    of_layer = site_scores(prober, spec, X, penalties[of_site], is_exact=True)
-    of_all = site_scores(stack, second, stacked, rows[0]["C"], is_exact=True)
-    stages = [words, of_layer[:, 0], of_all[:, 0]]
-    costs = [0.0, network_share([of_site], n_layers), network_share(sites, n_layers)]
-    cascade = list(cascade_rows(prober, kind, stages, costs, of_site))
-    return {"stack.csv": rows, "cascade.csv": cascade}
-
-
-def write_stack(
-    folder: RunFolder,
-    source: Source,
-    probers: Sequence[Prober],
-    results: Sequence[SiteResult],
-    table: pd.DataFrame,
-) -> None:
-    """Write the files of `stack_tables` that have rows; the arguments are the same.
-
-    Raises:
-        StoreError: a file cannot be written.
-    """
-    for name, rows in stack_tables(source, probers, results, table).items():
-        if rows:
-            folder.write(name, csv_text(pd.DataFrame(rows)))
+    tables, words = {"stack.csv": rows}, word_scores(prober)
+    if words is not None:
+        X = source.block(sites[of_site], position)
+        n_layers = cast(TextRows, source.rows).config.n_layers
+        of_layer = site_scores(prober, spec, X, penalties[of_site], is_exact=True)
+        of_all = site_scores(stack, second, stacked, rows[0]["C"], is_exact=True)
+        stages = [words, of_layer[:, 0], of_all[:, 0]]
+        costs = [0.0, network_share([of_site], n_layers), network_share(sites, n_layers)]
+        tables["cascade.csv"] = list(cascade_rows(prober, kind, stages, costs, of_site))
+    return {name: of_file for name, of_file in tables.items() if of_file}
 
 
 def site_scores(
@@ -174,8 +147,7 @@ def site_scores(
     if n_classes is None:
         return scores[:, None]
     if is_exact:
-        tuned = TunedProbeFit(penalty, fits[-1], scores, ())
-        left_out = fitter.left_out(inside, fitted.column, tuned)
+        left_out = fitter.left_out(inside, fitted.column, fits[-1], penalty)
         if left_out is not None:
             scores[fitted.rows] = fits[-1].by_class(left_out, n_classes)
     # A class that a fold has not learnt gets the lowest score.

@@ -25,10 +25,10 @@ from probekit.probes.arrays import Codes, Floats, Mask
 from probekit.probes.data import GroupedTokens
 from probekit.probes.prober import Prober
 from probekit.probes.saved_probe import SavedProbe
-from probekit.probes.score.intervals import Interval, score_interval
+from probekit.probes.score.intervals import Interval
 from probekit.probes.score.metric_table import METRICS
 from probekit.probes.score.metrics import ClassPredictions, NumberPredictions, Resamples, take
-from probekit.probes.score.scored import Predictions, metrics_of, parts_of
+from probekit.probes.score.scored import Predictions, with_interval
 from probekit.results.table import OF_RULES, PAGE_TABLES
 
 MOST_STEPS = 60  # numbers of tokens in flagged.csv
@@ -69,8 +69,8 @@ def rule_tables(prober: Prober, X: LazyRows, kind: str) -> dict[str, pd.DataFram
             equal = equal_lengths(lengths, labels == positive)
             score = scored.held_out[:, 1] * (1 if positive else -1)
             found = (
-                with_interval("auroc", held_out, groups),
-                with_interval("auroc", take(held_out, equal), groups[equal]),
+                over_groups("auroc", held_out, groups),
+                over_groups("auroc", take(held_out, equal), groups[equal]),
                 length_correlation(score, lengths, labels, groups),
             )
             for name, one in zip(OF_RULES, found, strict=True):
@@ -118,10 +118,10 @@ def length_correlation(
         inside = labels == label
         ranks[:, inside] = scipy.stats.rankdata([scores[inside], lengths[inside]], axis=1)
         ranks[:, inside] = ranks[:, inside] / inside.sum() - (1 + 1 / inside.sum()) / 2  # mean 0
-    return with_interval("spearman", NumberPredictions(ranks[0], ranks[1]), groups)
+    return over_groups("spearman", NumberPredictions(ranks[0], ranks[1]), groups)
 
 
-def equal_lengths(lengths: Codes, is_positive: Mask, seed: int = 0) -> Mask:
+def equal_lengths(lengths: Codes, is_positive: Mask) -> Mask:
     """Return a mask (n_texts,) of texts such that both labels have the same lengths.
 
     Texts with lengths that differ by at most 10 % are one stratum. In each, as many positive as
@@ -131,7 +131,7 @@ def equal_lengths(lengths: Codes, is_positive: Mask, seed: int = 0) -> Mask:
     >>> equal_lengths(lengths, is_positive).sum(), equal_lengths(lengths, is_positive)[[0, 3, 4]]
     (np.int64(2), array([ True, False, False]))
     """
-    generator, chosen = np.random.default_rng(seed), np.zeros(len(lengths), dtype=bool)
+    generator, chosen = np.random.default_rng(0), np.zeros(len(lengths), dtype=bool)
     stratum = np.floor(np.log(lengths) / np.log(1 + SIMILAR))
     for number in np.unique(stratum):
         sides = [np.flatnonzero((stratum == number) & side) for side in (is_positive, ~is_positive)]
@@ -140,13 +140,11 @@ def equal_lengths(lengths: Codes, is_positive: Mask, seed: int = 0) -> Mask:
     return chosen
 
 
-def with_interval(metric: str, predictions: Predictions, groups: NDArray[np.generic]) -> Interval:
+def over_groups(metric: str, predictions: Predictions, groups: NDArray[np.generic]) -> Interval:
     """Return a metric of predictions with its interval over groups; NaN with fewer than two."""
     if len(np.unique(groups)) < 2:
         return Interval(np.nan, np.nan, np.nan)
-    resamples = Resamples.leave_one_out(groups)
-    values = metrics_of(predictions)[metric](predictions, resamples)
-    return score_interval(values, resamples, METRICS[metric].range, parts_of(metric, [predictions]))
+    return with_interval(metric, predictions, Resamples.leave_one_out(groups))
 
 
 def detections(probe: SavedProbe, label: str, X: LazyRows, texts: GroupedTokens | None) -> Floats:

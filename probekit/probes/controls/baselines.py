@@ -335,34 +335,31 @@ def text_model(
 
     rate = judge or (rate_numbers if n_classes is None else rate_scores)
     if n_classes is None:
-        models = [Ridge(alpha=alpha) for alpha in PENALTIES]
+        penalties, models = PENALTIES, [Ridge(alpha=alpha) for alpha in PENALTIES]
     elif len(np.unique(y)) < 2:
         raise DataError("The training rows have only one label. Give train at least two labels.")
     else:
-        weight = "balanced" if balanced else None
+        penalties, weight = TEXT_C, "balanced" if balanced else None
         models = [LogisticRegression(C=C, max_iter=MAX_ITER, class_weight=weight) for C in TEXT_C]
 
-    of_folds: list[tuple[Mask, FeatureExtractor, list[Any]]] = []
+    def fitted(inside: Any, some: Sequence[Any]) -> list[Callable[[Any], Floats]]:
+        """Return the outputs of some models, fitted on some rows, as functions of inputs."""
+        extract = fit_features(train[inside])
+        X = extract(train[inside])
+        fits = [_fitted(model, X, y[inside]) for model in some]
+        return [partial(_outputs, fit, extract, n_classes) for fit in fits]
+
+    of_folds: list[tuple[Mask, list[Callable[[Any], Floats]]]] = []
 
     def held_out(outside: Mask) -> list[Floats]:
         """Return the outputs of each penalty for held-out rows, with features of the other rows."""
-        extract = fit_features(train[~outside])
-        X_inside, X_outside = extract(train[~outside]), extract(train[outside])
-        fits = [_fitted(model, X_inside, y[~outside]) for model in models]
-        of_folds.append((outside, extract, fits))
-        return [_outputs(fit, X_outside, n_classes) for fit in fits]
+        of_folds.append((outside, fitted(~outside, models)))
+        return [outputs(train[outside]) for outputs in of_folds[-1][1]]
 
     best = search(rate, y, fold_of_row, held_out)
-    extract = fit_features(train)
-    fit = _fitted(models[best], extract(train), y)
-    penalty = fit.alpha if n_classes is None else fit.C
-    by_fold = []
-    for outside, of_fold, fits in of_folds:
-        own, tested = (
-            _outputs(fits[best], of_fold(X), n_classes) for X in (train[outside], others)
-        )
-        by_fold.append((outside, own, tested))
-    return _outputs(fit, extract(others), n_classes), float(penalty), by_fold
+    (final,) = fitted(slice(None), [models[best]])
+    by_fold = [(fold, fits[best](train[fold]), fits[best](others)) for fold, fits in of_folds]
+    return final(others), penalties[best], by_fold
 
 
 def _fitted(model: Any, X: Any, y: NDArray[Any]) -> Any:
@@ -375,8 +372,9 @@ def _fitted(model: Any, X: Any, y: NDArray[Any]) -> Any:
         return clone(model).fit(X, y)
 
 
-def _outputs(model: Any, X: Any, n_classes: int | None) -> Floats:
+def _outputs(model: Any, extract: FeatureExtractor, n_classes: int | None, inputs: Any) -> Floats:
     """Return log probabilities (n_samples, n_classes); without classes, predicted numbers."""
+    X = extract(inputs)
     if n_classes is None:
         found: Floats = model.predict(X)
         return found

@@ -17,10 +17,9 @@ from torch.nn.functional import cross_entropy, pad
 from probekit.errors import DataError
 from probekit.lazy_rows import LazyRows, Sum, put_on, rows_of_block
 from probekit.probes.arrays import Codes, Floats, Mask
-from probekit.probes.data import fittable_insides, group_folds
 from probekit.probes.kinds import base
 from probekit.probes.kinds.registry import POOLED_C, at_least, positive_grid
-from probekit.probes.solve.fits import Judge, rate_scores, search
+from probekit.probes.solve.fits import Judge, rate_scores
 from probekit.probes.solve.layers import FittedLayers, with_reference
 from probekit.probes.training_rows import Scaling, measured
 from probekit.products import without_tf32
@@ -118,16 +117,13 @@ def fit_attention(
     scaling = Scaling.standard(measured(rows, texts.typical))
     scaled = replace(texts, tokens=scaling.lazily(rows).whole())
     objective = (_ObjectiveElsewhere if rows.is_elsewhere else PooledObjective)(scaled, codes, C)
-    start = objective.start(np.random.default_rng(seed))
-    # An iteration needs one or two evaluations, so that `maxiter` is reached before `maxfun`.
-    limits = {"maxiter": max_iter, "maxfun": 4 * max_iter}
-    options = limits | {"gtol": TOLERANCE, "ftol": LEAST_PROGRESS}
-    result = base.minimum(objective, start, options, texts.device)
+    start, stopping = objective.start(seed), {"gtol": TOLERANCE, "ftol": LEAST_PROGRESS}
+    result = base.minimum(objective, start, max_iter, texts.device, **stopping)
     query, coef, intercept = objective.parts(result.x)
     return AttentionFit(
         classes=objective.classes,
         layers=(scaling.fold(coef, intercept),),
-        n_iter=max(int(result.nit), 1),  # scikit-learn requires at least 1
+        n_iter=result.nit,
         converged=bool(result.success),
         # Subtracting the mean shifts all scores of a text equally, which the softmax ignores.
         query=query / scaling.scale,
@@ -150,9 +146,9 @@ class PooledObjective:
         self.penalty = 1.0 / (C * len(codes))
         self.shape = (self.truth.shape[1], texts.tokens.shape[1])
 
-    def start(self, generator: np.random.Generator) -> Floats:
+    def start(self, seed: int) -> Floats:
         """Return a starting point: a random query, and coefficients and intercepts of 0."""
-        n_out, n_features = self.shape
+        (n_out, n_features), generator = self.shape, np.random.default_rng(seed)
         query = FIRST_QUERY / np.sqrt(n_features) * generator.normal(size=n_features)
         return np.concatenate([query, np.zeros(n_out * n_features + n_out)])
 
@@ -222,9 +218,9 @@ class _MultiMax(PooledObjective):
     Maxima have kinks, at which L-BFGS may stop before its tolerance.
     """
 
-    def start(self, generator: np.random.Generator) -> Floats:
+    def start(self, seed: int) -> Floats:
         """Return a starting point: random weights, which differ between heads."""
-        n_out, n_features = self.shape
+        (n_out, n_features), generator = self.shape, np.random.default_rng(seed)
         weights = generator.normal(size=HEADS * n_out * n_features) / n_features
         return np.concatenate([weights, np.zeros(n_out)])
 
@@ -254,14 +250,12 @@ def fit_multimax(
     rows = LazyRows.of(texts.tokens)
     scaling = Scaling.standard(measured(rows, texts.typical))
     objective = _MultiMax(replace(texts, tokens=scaling.lazily(rows).whole()), codes, C)
-    limits = {"maxiter": max_iter, "maxfun": 4 * max_iter}
-    options = limits | {"gtol": TOLERANCE, "ftol": KINKED_PROGRESS}
-    start = objective.start(np.random.default_rng(seed))
-    result = base.minimum(objective, start, options, "cpu")
+    start, stopping = objective.start(seed), {"gtol": TOLERANCE, "ftol": KINKED_PROGRESS}
+    result = base.minimum(objective, start, max_iter, "cpu", **stopping)
     n_out, n_features = objective.shape
     weights, intercept = result.x[:-n_out].reshape(-1, n_features), result.x[-n_out:]
     layer = scaling.fold(weights, np.tile(intercept / HEADS, HEADS))
-    return FittedLayers(objective.classes, (layer,), max(int(result.nit), 1), result.status != 1)
+    return FittedLayers(objective.classes, (layer,), result.nit, result.status != 1)
 
 
 @dataclass(eq=False, repr=False)
@@ -429,18 +423,15 @@ class AttentionPooledProbe(TextProbe):
         """
         grid = np.array(positive_grid("C", self.C))
         texts, text_codes, text_units = self.read_texts(X, y, groups, typical, units)
-        best = 0
-        if len(grid) > 1:
-            folds = group_folds(text_codes, text_units, self.folds, self.random_state)
-            fittable_insides(text_codes, folds)  # raises an error if no fold can be fitted
 
-            def held_out(outside: Mask) -> list[Floats]:
-                """Return the scores of held-out texts at each C, by fits on the other texts."""
-                inside, others = texts.take(~outside), texts.take(outside)
-                fits = [self._fit_at(C, inside, text_codes[~outside]) for C in grid]
-                return [fit.by_class(fit.text_scores(others), len(self.classes_)) for fit in fits]
+        def held_out(outside: Mask) -> list[Floats]:
+            """Return the scores of held-out texts at each C, by fits on the other texts."""
+            inside, others = texts.take(~outside), texts.take(outside)
+            fits = [self._fit_at(C, inside, text_codes[~outside]) for C in grid]
+            return [fit.by_class(fit.text_scores(others), len(self.classes_)) for fit in fits]
 
-            best = search(judge or rate_scores, text_codes, folds, held_out)
+        rate = judge or rate_scores
+        best = base.selected(self, len(grid), rate, text_codes, text_units, held_out)
         self.C_ = float(grid[best])
         solution = self._fit_at(self.C_, texts, text_codes)
         self.fit_ = replace(solution, classes=self.classes_)

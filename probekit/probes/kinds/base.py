@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sized
+from collections.abc import Callable, Sequence, Sized
 from dataclasses import dataclass, field
 from numbers import Number
 from typing import Any, ClassVar, Self
@@ -24,7 +24,7 @@ from probekit.memory import is_accelerator
 from probekit.probes.arrays import Codes, Features, Floats, Mask
 from probekit.probes.data import fittable_insides, group_folds
 from probekit.probes.kinds.registry import at_least, positive_grid
-from probekit.probes.solve.fits import rate_scores, search
+from probekit.probes.solve.fits import Judge, rate_scores, search
 from probekit.probes.solve.layers import AffineLayer, FittedLayers, apply_layers, with_reference
 from probekit.probes.training_rows import TrainingRows
 from probekit.products import without_tf32
@@ -183,8 +183,9 @@ def weights_of(X: Features, sample_weight: ArrayLike | None) -> Features:
 def minimum(
     objective: Callable[[Floats], tuple[float, Floats]],
     start: Floats,
-    options: Mapping[str, Any],
+    max_iter: int,
     device: str,
+    **tolerances: float,
 ) -> Any:
     """Return the result of SciPy's L-BFGS-B for a function that returns value and gradient.
 
@@ -195,23 +196,51 @@ def minimum(
     Args:
         objective: the function of a point (n_parameters,).
         start: the first point.
-        options: options of L-BFGS-B.
+        max_iter: most iterations.
         device: where values and gradients are computed.
+        tolerances: `gtol` and `ftol` of L-BFGS-B.
     """
-    how: Any = {"jac": True, "method": "L-BFGS-B", "options": options}
-    result = minimize(objective, start, **how)
-    n_left = options["maxiter"] - result.nit
-    if not is_accelerator(device) or n_left <= 0:
-        return result
+    # An iteration needs one or two evaluations, so that `maxiter` is reached before `maxfun`.
+    options = {"maxiter": max_iter, "maxfun": 4 * max_iter, **tolerances}
+    how: Any = {"jac": True, "method": "L-BFGS-B"}
+    first = last = minimize(objective, start, options=options, **how)
+    n_left = max_iter - first.nit
+    if is_accelerator(device) and n_left > 0:
 
-    def difference(point: Floats) -> tuple[float, Floats]:
-        """Return value and gradient, with the value minus that of the first result."""
-        _, gradient = objective(point)
-        return float(0.5 * (result.jac + gradient) @ (point - result.x)), gradient
+        def difference(point: Floats) -> tuple[float, Floats]:
+            """Return value and gradient, with the value minus that of the first result."""
+            _, gradient = objective(point)
+            return float(0.5 * (first.jac + gradient) @ (point - first.x)), gradient
 
-    last = minimize(difference, result.x, **how | {"options": {**options, "maxiter": n_left}})
-    last.nit += result.nit
+        last = minimize(difference, first.x, options=options | {"maxiter": n_left}, **how)
+        last.nit += first.nit
+    last.nit = max(int(last.nit), 1)  # scikit-learn requires at least 1
     return last
+
+
+def selected(
+    probe: Any,
+    n_values: int,
+    judge: Judge,
+    codes: Codes,
+    groups: NDArray[Any],
+    held_out: Callable[[Mask], Sequence[Floats]],
+) -> int:
+    """Return the index of the penalty with the best held-out scores; 0 if there is a single one.
+
+    Args:
+        probe: an estimator with `folds` and `random_state`.
+        n_values: number of penalties.
+        judge: rates held-out class scores.
+        codes: codes (n_samples,) of the labels.
+        groups: groups (n_samples,); the rows of a group are in one fold.
+        held_out: returns the class scores of held-out rows at each penalty; see `search`.
+    """
+    if n_values == 1:
+        return 0
+    folds = group_folds(codes, groups, probe.folds, probe.random_state)
+    fittable_insides(codes, folds)  # raises an error if no fold can be fitted
+    return search(judge, codes, folds, held_out)
 
 
 @dataclass(eq=False, repr=False)
@@ -308,11 +337,7 @@ class TunedProbe(LayeredProbe):
             path = self.path(grid, data.take(~outside))
             return [fit.class_scores(data.X[outside], int(data.codes.max()) + 1) for fit in path]
 
-        best = 0
-        if len(grid) > 1:
-            folds = group_folds(data.codes, data.groups, self.folds, self.random_state)
-            fittable_insides(data.codes, folds)  # raises an error if no fold can be fitted
-            best = search(rate_scores, data.codes, folds, held_out)
+        best = selected(self, len(grid), rate_scores, data.codes, data.groups, held_out)
         setattr(self, f"{self.penalty}_", float(grid[best]))
         (solution,) = self.path(grid[best : best + 1], data)
         return solution

@@ -133,10 +133,10 @@ class ProbeKind:
         options: Names of its options with their default values.
         grid: Name and candidate values of the penalty that cross-validation selects; None if there
             is no penalty.
-        logits: Whether the softmax of its scores gives class probabilities.
         reference: Reference level that its scores are compared with: "chance", or "chain" for the
             tree in which the head of each word is the previous word.
-        offers: What its predictions contain besides predicted labels; see `Metric.needs`.
+        offers: What its predictions contain besides predicted labels; see `Metric.needs`. Class
+            probabilities are the softmax of the scores.
         can_balance: Whether it can weight rows so that all classes have the same total weight.
     """
 
@@ -146,7 +146,6 @@ class ProbeKind:
     task: Task = "classification"
     options: Mapping[str, Option] = field(default_factory=dict)
     grid: tuple[str, tuple[float, ...]] | None = None
-    logits: bool = False
     reference: Literal["chance", "chain"] = "chance"
     offers: tuple[str, ...] = ("scores", "alarms")
     can_balance: bool = False
@@ -225,7 +224,6 @@ _ROWS = (
         "Logistic regression, multinomial for more than two classes.",
         "probekit.probes.kinds.logistic:LinearProbe",
         grid=("C", C_GRID),
-        logits=True,
         offers=("scores", "probabilities", "alarms"),
         can_balance=True,
     ),
@@ -266,7 +264,6 @@ _ROWS = (
         "probekit.probes.kinds.k_sparse:KSparseProbe",
         options={"k": 16},
         grid=("C", C_GRID),
-        logits=True,
         offers=("scores", "probabilities", "alarms"),
         can_balance=True,
     ),
@@ -276,7 +273,6 @@ _ROWS = (
         "probekit.probes.kinds.mlp:MlpProbe",
         options={"hidden": 64},
         grid=("alpha", MLP_ALPHAS),
-        logits=True,
         offers=("scores", "probabilities", "alarms"),
     ),
     ProbeKind(
@@ -311,7 +307,6 @@ _ROWS = (
         "probekit.probes.kinds.attention_pooled:AttentionPooledProbe",
         task="text",
         grid=("C", POOLED_C),
-        logits=True,
         offers=("scores",),
     ),
     ProbeKind(
@@ -320,7 +315,6 @@ _ROWS = (
         "probekit.probes.kinds.aggregated:AggregatedProbe",
         task="text",
         grid=("C", C_GRID),
-        logits=True,
         offers=("scores", "probabilities", "alarms"),
     ),
 )

@@ -15,7 +15,6 @@ from probekit.lazy_rows import LazyRows, Sum
 from probekit.probes.arrays import Codes, Features, Floats, Mask, Rows
 from probekit.probes.data import group_folds
 from probekit.probes.kinds import base
-from probekit.probes.kinds.left_out import ridge_left_out
 from probekit.probes.kinds.registry import ALPHAS, at_least, positive_grid
 from probekit.probes.solve.fits import rate_numbers, search
 from probekit.probes.solve.layers import AffineLayer, FittedLayers, apply_layers
@@ -49,25 +48,12 @@ class RidgeProbe(base.TunedProbe):
 
     def path(self, values: Floats, data: TrainingRows) -> list[FittedLayers]:
         """Return the fit at each value of alpha."""
-        targets, weights = _targets(data.codes), self._weights(data.codes)
-        layers = ridge_path(data.X, targets, values, data.typical, weights)
+        weights = balanced_weights(data.codes) if self.balanced else None
+        layers = ridge_path(data.X, targets_of(data.codes), values, data.typical, weights)
         return [FittedLayers(np.unique(data.codes), (layer,)) for layer in layers]
 
-    def left_out(self, alpha: float, solution: FittedLayers, data: TrainingRows) -> Floats:
-        """Return the scores (n_samples, n_out) of a fit without the group of each training row.
 
-        `solution` is the fit on these rows at `alpha`; see `ridge_left_out`.
-        """
-        targets, weights = _targets(data.codes), self._weights(data.codes)
-        (layer,) = solution.layers
-        return ridge_left_out(data, targets, layer, alpha, weights)
-
-    def _weights(self, codes: Codes) -> Floats | None:
-        """Return the weight (n_samples,) of each row; None for equal weights."""
-        return balanced_weights(codes) if self.balanced else None
-
-
-def _targets(codes: Codes) -> Floats:
+def targets_of(codes: Codes) -> Floats:
     """Return +1 for the class of each column and -1 for others: (n_samples, 1 or n_classes)."""
     classes = np.unique(codes)
     positives = classes[1:] if len(classes) == 2 else classes

@@ -119,10 +119,7 @@ def solve_hinge(
         value = loss.array() + 0.5 * penalty * np.sum(coef**2)
         return float(value), (gradient * scaling).ravel()
 
-    # An iteration needs one or two evaluations, so that `maxiter` is reached before `maxfun`.
-    options = {"maxiter": max_iter, "maxfun": 4 * max_iter, "gtol": TOLERANCE, "ftol": 0.0}
     first = (start / scaling).ravel()
-    result = minimum(objective, first, options, device)
+    result = minimum(objective, first, max_iter, device, gtol=TOLERANCE, ftol=0.0)
     converged = bool(np.abs(result.jac).max() <= TOLERANCE)
-    # scikit-learn requires at least one iteration.
-    return result.x.reshape(start.shape) * scaling, max(int(result.nit), 1), converged
+    return result.x.reshape(start.shape) * scaling, result.nit, converged

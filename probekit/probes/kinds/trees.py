@@ -133,7 +133,6 @@ class SentenceScores:
     The sentences are in sorted order, like the groups of `Resamples`.
 
     Attributes:
-        sentences: Names (n_sentences,) of the sentences.
         lengths: Number of tokens (n_sentences,).
         hits: Number of correct edges, or 1 if the root is correct (n_sentences,).
         trials: Number of gold edges, or 1 for the root (n_sentences,).
@@ -141,7 +140,6 @@ class SentenceScores:
         hit: The name of the metric that is the hit rate: "uuas" or "root_accuracy".
     """
 
-    sentences: NDArray[np.generic]
     lengths: Codes
     hits: Codes
     trials: Codes
@@ -165,7 +163,7 @@ def hit_rate(scores: SentenceScores, resamples: Resamples) -> Floats:
     Shape (1 + n_units,): the value over all groups, then with each unit left out; see `Resamples`.
     NaN where there are no trials.
 
-    >>> scores = SentenceScores(np.array(["a", "b"]), np.array([5, 6]), np.array([1, 5]),
+    >>> scores = SentenceScores(np.array([5, 6]), np.array([1, 5]),
     ...     np.array([4, 5]), np.array([0.5, 1.0]), "uuas")
     >>> whole = Resamples.whole(2)
     >>> hit_rate(scores, whole).round(3).tolist(), tree_spearman(scores, whole).tolist()
@@ -245,7 +243,6 @@ def _scores(
 ) -> SentenceScores:
     """Return the scores of sentences; `rows` are the predicted and the gold rows to correlate."""
     return SentenceScores(
-        sentences=np.array([tree.sentence for tree in trees]),
         lengths=np.array([len(tree.heads) for tree in trees]),
         hits=np.array(hits),
         trials=np.array(trials),

@@ -30,9 +30,8 @@ from numpy.typing import NDArray
 from probekit.amounts import LEVEL, counted
 from probekit.errors import DataError
 from probekit.probes.arrays import Floats, Mask
-from probekit.probes.score.intervals import score_interval
 from probekit.probes.score.metrics import RATES, ClassPredictions, Resamples, with_alarms
-from probekit.probes.score.scored import metrics_of, parts_of
+from probekit.probes.score.scored import with_interval
 
 
 def upper_bound(share: Any, n_groups: int) -> Any:
@@ -150,7 +149,6 @@ def rates_at(
     alarmed = with_alarms(predictions, np.full(len(RATES), threshold))
     rates: dict[str, float] = {}
     for name, metric in (("tpr", "tpr_at_fpr_1"), ("test_fpr", "achieved_fpr_1")):
-        values = metrics_of(alarmed)[metric](alarmed, resamples)
-        found = score_interval(values, resamples, (0, 1), parts_of(metric, [alarmed]))
+        found = with_interval(metric, alarmed, resamples)
         rates |= {name: found.value, f"{name}_low": found.low, f"{name}_high": found.high}
     return rates

@@ -18,9 +18,10 @@ from numpy.typing import NDArray
 from probekit.probes.arrays import Codes, Floats
 from probekit.probes.kinds.trees import SentenceScores
 from probekit.probes.score import metrics
-from probekit.probes.score.contributions import ClassParts, mean_parts
+from probekit.probes.score.contributions import ClassParts, difference_of_parts, mean_parts
 from probekit.probes.score.description_length import OnlineCode
-from probekit.probes.score.intervals import score_interval
+from probekit.probes.score.differences import Difference, paired_differences
+from probekit.probes.score.intervals import Interval, score_interval
 from probekit.probes.score.metric_table import (
     METRICS,
     MetricFunction,
@@ -116,6 +117,11 @@ class Measurement(FitFacts):
     chance: float
     n_test: int
     n_groups: int
+
+    @property
+    def facts(self) -> FitFacts:
+        """What the score is of, and the properties of the fits, without the score."""
+        return FitFacts(**{one.name: getattr(self, one.name) for one in fields(FitFacts)})
 
 
 @dataclass(frozen=True, eq=False)
@@ -246,6 +252,27 @@ def parts_of(metric: str, predictions: Sequence[Predictions]) -> ClassParts | No
     """
     function = class_parts(metric)
     return None if function is None else mean_parts([function(one) for one in predictions])
+
+
+def with_interval(metric: str, predictions: Predictions, resamples: metrics.Resamples) -> Interval:
+    """Return a metric of predictions with its 95 % confidence interval."""
+    values = metrics_of(predictions)[metric](predictions, resamples)
+    return score_interval(values, resamples, METRICS[metric].range, parts_of(metric, [predictions]))
+
+
+def differences_of(
+    metric: str,
+    pairs: Sequence[tuple[Sequence[Predictions], Sequence[Predictions]]],
+    resamples: metrics.Resamples,
+) -> list[Difference]:
+    """Return the differences a - b of the mean scores of pairs of predictions of the same rows.
+
+    Their limits are clipped to those that two scores can differ by; see `paired_differences`.
+    """
+    means = [tuple(_mean_score(metric, one, resamples) for one in pair) for pair in pairs]
+    parts = [difference_of_parts(parts_of(metric, a), parts_of(metric, b)) for a, b in pairs]
+    found = paired_differences([(a, b) for a, b in means], resamples, parts)
+    return [one.within(METRICS[metric].range) for one in found]
 
 
 def rating(metric: str, predictions: metrics.ClassPredictions | metrics.NumberPredictions) -> float:

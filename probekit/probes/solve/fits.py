@@ -51,12 +51,6 @@ class TunedProbeFit(Generic[Fit_co]):
     held_out: NDArray[Any]
     search: tuple[Fit_co, ...]
 
-    @property
-    def solved_at(self) -> float:
-        """The selected penalty, for kinds that have a penalty."""
-        assert self.penalty is not None
-        return self.penalty
-
 
 @dataclass(frozen=True)
 class Tuning:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from probekit.amounts import LEVEL
 from probekit.lazy_rows import LazyRows, fetched
-
-if TYPE_CHECKING:  # that module imports torch, and saved probes are applied without it
-    from probekit.probes.arrays import Codes, Features, Floats
+from probekit.probes.arrays import Codes, Features, Floats
 
 
 class AffineLayer(NamedTuple):

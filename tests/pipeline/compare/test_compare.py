@@ -8,9 +8,7 @@ import pandas as pd
 import pytest
 
 from probekit.errors import ConfigError, DataError
-from probekit.experiment.loader import load_experiment
-from probekit.pipeline.compare.compare import compare, write_comparison
-from probekit.results.finished_run import FinishedRun
+from probekit.pipeline.compare.compare import FinishedRun, compare, write_comparison
 from probekit.results.record import pack_record
 from tests.pipeline.finished import FILES, SITES, guesses, made_rows, write_record, write_run
 from tests.pipeline.texts import text_of
@@ -152,7 +150,7 @@ def test_labels_of_any_characters_are_read_back(tmp_path, labels):
     rows = rows.assign(group="\t" + rows["group"] + ",'")
     guess = guess_at(0.8, 1)
     a, b = (write_run(tmp_path / name, rows, guess, labels=labels) for name in "ab")
-    opened = FinishedRun.open(a, load_experiment).test_rows
+    opened = FinishedRun(a).test_rows
     assert opened["label"].tolist() == rows["label"].tolist()
     assert opened["group"].tolist() == rows["group"].tolist()
     found = compare(a, b)

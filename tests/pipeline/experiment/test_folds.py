@@ -6,8 +6,7 @@ import pytest
 
 from probekit.cli.show.results import show_results
 from probekit.errors import ConfigError
-from probekit.experiment.loader import load_experiment
-from probekit.pipeline.compare.compare import compare
+from probekit.pipeline.compare.compare import FinishedRun, compare
 from probekit.pipeline.experiment.prepare import prepare
 from probekit.pipeline.experiment.record import data_facts, findings
 from probekit.pipeline.experiment.validate import validate
@@ -15,7 +14,6 @@ from probekit.pipeline.measure.probers import make_probers
 from probekit.probes.saved_probe import SavedProbe
 from probekit.report.pages.parts import result_parts
 from probekit.report.sentences.answer import p_words
-from probekit.results.finished_run import FinishedRun
 from probekit.results.selection import chosen_row, fold_choices, main_metric
 from probekit.results.table import DIFFERENCES, load_table, only, read_columns
 from tests.pipeline.planted import FAST, Planted
@@ -128,7 +126,7 @@ def test_the_nested_choice_at_an_offset_is_read(planted, go):
         "model.random_weights=false",
         page=False,
     ).folder
-    found = FinishedRun.open(run, load_experiment).predictions("chosen", "span-1")
+    found = FinishedRun(run).predictions("chosen", "span-1")
     assert [predictor.target for predictor in found] == ["chosen"]
 
 

@@ -8,16 +8,15 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from probekit.experiment.loader import load_experiment
 from probekit.model.families.gpt2 import GPT2
 from probekit.model.text.tokenizer import Tokenizer
 from probekit.model.weights.state_dict import digest_weights
+from probekit.pipeline.compare.compare import FinishedRun
 from probekit.pipeline.measure import selected_probe
 from probekit.probes.score.metrics import ClassPredictions
 from probekit.probes.score.scored import Predictor
 from probekit.provenance import pretty_json
 from probekit.report.figures.layer_curve import layer_curve
-from probekit.results.finished_run import FinishedRun
 from probekit.results.selection import site_with_head
 from probekit.results.table import load_table, only
 from tests.pipeline.planted import FAST, MIXED, QUICK, QUICK_SITES
@@ -86,7 +85,7 @@ def test_projections_show_held_out_rows_only(finished):
 
 
 def test_errors_are_those_of_the_stored_predictions(finished):
-    stored = FinishedRun.open(finished, load_experiment)
+    stored = FinishedRun(finished)
     wrong = json.loads((finished / "wrong.json").read_text())
     assert len(wrong["probes"]) == 4
     curve = layer_curve(stored.table, "accuracy")

@@ -118,9 +118,7 @@ def test_rank_correlations_with_ties_are_those_of_scipy():
 )
 def test_each_length_counts_once_and_those_outside_5_to_50_do_not(lengths, correlations, expected):
     ones = np.ones(len(lengths), dtype=int)
-    found = trees.SentenceScores(
-        ones, np.array(lengths), ones, ones, np.array(correlations), "uuas"
-    )
+    found = trees.SentenceScores(np.array(lengths), ones, ones, np.array(correlations), "uuas")
     assert value(trees.tree_spearman, found) == pytest.approx(expected, nan_ok=True)
 
 
