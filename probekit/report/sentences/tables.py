@@ -7,11 +7,13 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeAlias, cast
 
+import numpy as np
 import pandas as pd
 
 from probekit.amounts import LEVEL, decimals, fixed, format_number, format_p, percent
@@ -361,6 +363,35 @@ def _cell_texts(column: str, row: Mapping[str, Any]) -> tuple[str, str]:
 
 
 MOST_FEATURES = 20  # shown without unfolding the table
+# Column of a file of `PAGE_TABLES` -> how a table writes its values, if not by `format_number`.
+_FORMATS: Mapping[str, Callable[..., str]] = {
+    **dict.fromkeys(("feature", "rule", "setting", "train", "test", "false_positives"), str),
+    **dict.fromkeys(("rank", "k"), "{:,}".format),
+    "label": class_label,
+    "metric": metric_name,
+    "p": format_p,
+    "n_equal": "{:,.0f}".format,
+    "fpr": lambda rate: f"{100 * rate:g} %",
+    "fpr_bound": partial(percent, places=2),
+    "cost": percent,
+}
+# Heading of a column -> its column of a file; an interval in the file follows its number.
+_TESTED = {"difference": "difference", "p": "p"}
+_RATES = {"test TPR": "tpr", "test FPR": "test_fpr"}
+Columns: TypeAlias = Mapping[Column | str, str]
+
+
+def _written(title: str, columns: Columns, rows: pd.DataFrame) -> ResultTable:
+    """Return rows of a file as a table with these columns."""
+    parts = [[name, f"{name}_low", f"{name}_high"] for name in columns.values()]
+    cells = [
+        tuple(
+            _FORMATS.get(names[0], format_number)(*(row[name] for name in names if name in row))
+            for names in parts
+        )
+        for row in rows.to_dict("records")
+    ]
+    return ResultTable(title, list(columns), cells, css="narrow")
 
 
 def rules_table(rules: pd.DataFrame) -> ResultTable:
@@ -370,16 +401,12 @@ def rules_table(rules: pd.DataFrame) -> ResultTable:
         rules: rows of aggregation.csv.
     """
     metric = metric_name(str(rules["metric"].iloc[0]))
-    of_two = OF_RULES if rules["n_equal"].notna().any() else {}  # of more labels only the score
-    last = ("texts of equal length",) if of_two else ()
-    headings = ("rule", f"{metric}, cross-validated", *of_two.values(), *last)
-    rows = []
-    for _, row in rules.iterrows():
-        limits = [[row[name + end] for end in ("", "_low", "_high")] for name in of_two]
-        name = row["rule"] + (" *" if row["is_selected"] else "")
-        numbers = [format_number(row["value"]), *(format_number(*one) for one in limits)]
-        rows.append((name, *numbers, *([f"{row['n_equal']:,.0f}"] if of_two else [])))
-    return ResultTable("Rules that score a text", headings, rows, css="narrow")
+    columns: dict[Column | str, str] = {"rule": "rule", f"{metric}, cross-validated": "value"}
+    if rules["n_equal"].notna().any():  # of more labels only the score
+        columns |= {title: name for name, title in OF_RULES.items()}
+        columns["texts of equal length"] = "n_equal"
+    starred = rules["rule"] + np.where(rules["is_selected"], " *", "")
+    return _written("Rules that score a text", columns, rules.assign(rule=starred))
 
 
 def features_tables(features: pd.DataFrame) -> list[ResultTable]:
@@ -388,25 +415,20 @@ def features_tables(features: pd.DataFrame) -> list[ResultTable]:
     Args:
         features: rows of features.csv.
     """
-    columns = ("rank", Column("feature", "site", "code"), "smallest k", "share explained")
-    rows = [
-        (
-            f"{row['rank']:,}",
-            row["feature"],
-            f"{row['k']:,}",
-            format_number(row["share"]),
-            class_label(row["label"]),
-        )
-        for _, row in features.iterrows()
-    ]
-    headings = (*columns, Column("highest mean for", "site"))
+    columns: Columns = {
+        "rank": "rank",
+        Column("feature", "site", "code"): "feature",
+        "smallest k": "k",
+        "share explained": "share",
+        Column("highest mean for", "site"): "label",
+    }
     return [
-        ResultTable(title, headings, shown, css="narrow", is_sortable=True, head=1)
+        replace(_written(title, columns, shown), is_sortable=True, head=1)
         for title, shown in (
-            ("Table of the best features", rows[:MOST_FEATURES]),
-            ("Table of the next features", rows[MOST_FEATURES:]),
+            ("Table of the best features", features[:MOST_FEATURES]),
+            ("Table of the next features", features[MOST_FEATURES:]),
         )
-        if shown
+        if len(shown)
     ]
 
 
@@ -420,18 +442,9 @@ STACK = (
 
 def stack_table(rows: pd.DataFrame) -> ResultTable:
     """Return the scores of a stack and of the best single site, given the rows of stack.csv."""
-    cells = [
-        (
-            metric_name(row["metric"]),
-            format_number(row["value"], row["ci_low"], row["ci_high"]),
-            format_number(row["single"]),
-            format_number(row["difference"], row["difference_low"], row["difference_high"]),
-            format_p(row["p"]),
-        )
-        for row in rows.to_dict("records")
-    ]
-    headings = ("metric", "stack", "best single site", "difference", "p")
-    return ResultTable("Table of the stack of all sites", headings, cells, css="narrow")
+    columns: Columns = {"metric": "metric", "stack": "value", "best single site": "single"}
+    rows = rows.rename(columns={"ci_low": "value_low", "ci_high": "value_high"})
+    return _written("Table of the stack of all sites", {**columns, **_TESTED}, rows)
 
 
 LEAKAGE = (
@@ -445,19 +458,13 @@ LEAKAGE = (
 
 def leakage_table(rows: pd.DataFrame) -> ResultTable:
     """Return the scores with and without cues, given the rows of leakage.csv."""
-    cells = [
-        (
-            metric_name(row["metric"]),
-            format_number(row["value"]),
-            format_number(row["without_cues"]),
-            format_number(row["without_others"]),
-            format_number(row["difference"], row["difference_low"], row["difference_high"]),
-            format_p(row["p"]),
-        )
-        for row in rows.to_dict("records")
-    ]
-    headings = ("metric", "all words", "without cues", "without others", "difference", "p")
-    return ResultTable("Table of scores without cues", headings, cells, css="narrow")
+    columns: Columns = {
+        "metric": "metric",
+        "all words": "value",
+        "without cues": "without_cues",
+        "without others": "without_others",
+    }
+    return _written("Table of scores without cues", {**columns, **_TESTED}, rows)
 
 
 CASCADE = (
@@ -472,18 +479,8 @@ CASCADE = (
 
 def cascade_table(rows: pd.DataFrame) -> ResultTable:
     """Return cost and rates of the settings of a cascade, given the rows of cascade.csv."""
-    cells = [
-        (
-            row["setting"],
-            f"{100 * row['fpr']:g} %",
-            percent(row["cost"]),
-            format_number(row["tpr"], row["tpr_low"], row["tpr_high"]),
-            format_number(row["test_fpr"], row["test_fpr_low"], row["test_fpr_high"]),
-        )
-        for row in rows.to_dict("records")
-    ]
-    headings = ("setting", "requested FPR", "cost", "test TPR", "test FPR")
-    return ResultTable("Table of the cascade", headings, cells, css="narrow")
+    columns: Columns = {"setting": "setting", "requested FPR": "fpr", "cost": "cost"}
+    return _written("Table of the cascade", {**columns, **_RATES}, rows)
 
 
 MONITOR = (
@@ -502,20 +499,17 @@ def monitor_table(rows: pd.DataFrame, places: Sequence[str] = ()) -> ResultTable
         rows: rows of monitor.csv.
         places: columns that the table also shows, such as the training and test set.
     """
-    cells = [
-        (
-            *(row[place] for place in places),
-            f"{100 * row['fpr']:g} %",
-            format_number(row["threshold"]),
-            f"{row['false_positives']:,} of {row['n_negatives']:,} in {row['n_groups']:,} groups",
-            percent(row["fpr_bound"], 2),
-            format_number(row["tpr"], row["tpr_low"], row["tpr_high"]),
-            format_number(row["test_fpr"], row["test_fpr_low"], row["test_fpr_high"]),
-        )
-        for row in rows.to_dict("records")
-    ]
-    rates = ("requested FPR", "threshold", "false positives", "upper bound", "test TPR", "test FPR")
-    return ResultTable("Table of thresholds", (*places, *rates), cells, css="narrow")
+    columns: Columns = {
+        **dict(zip(places, places, strict=True)),
+        "requested FPR": "fpr",
+        "threshold": "threshold",
+        "false positives": "false_positives",
+        "upper bound": "fpr_bound",
+        **_RATES,
+    }
+    counts = zip(rows["false_positives"], rows["n_negatives"], rows["n_groups"], strict=True)
+    texts = [f"{n:,} of {n_all:,} in {n_groups:,} groups" for n, n_all, n_groups in counts]
+    return _written("Table of thresholds", columns, rows.assign(false_positives=texts))
 
 
 RULES = (
