@@ -49,8 +49,6 @@ RULE = (
     "where p is one-sided, p < 0.05 and the interval excludes 0. – in place of p: too few groups."
 )
 
-# Rows of results.csv on the same features, by target, split and metric.
-Measured: TypeAlias = Mapping[tuple[str, str, str], Mapping[str, Any]]
 # Name and score of a rival, the difference with its interval, and p with the verdict.
 ComparedRow = tuple[str, str, Cell, Cell]
 
@@ -73,7 +71,9 @@ def comparison_table(v: Verdict, control: Control = BY_WORD) -> ResultTable | No
         before = [name for name in COMPARED[: COMPARED.index("control")] if name in v.rivals]
         reason = _p_cell(NONE, control.short_reason)
         rows.insert(len(before), (_name("control", v), NO_SCORE, Cell(NONE), reason))
-    return _table("Scores that the selected probe is compared with", rows, v) if rows else None
+    title = "Scores that the selected probe is compared with"
+    columns = (Column("compared with", "site", "phrase"), metric_name(v.metric), DIFFERENCE, "p")
+    return ResultTable(title, columns, rows, css="compact") if rows else None
 
 
 def in_words(compared: ResultTable) -> ResultTable:
@@ -91,11 +91,6 @@ def _name(target: str, v: Verdict) -> str:
     name = rival_name(target, v.metric).removeprefix("the ")
     is_mean = target == "random_weights" and v.n_networks > 1
     return f"{name}, own best sites (mean of {v.n_networks})" if is_mean else name
-
-
-def _table(title: str, rows: Sequence[ComparedRow], v: Verdict) -> ResultTable:
-    columns = (Column("compared with", "site", "phrase"), metric_name(v.metric), DIFFERENCE, "p")
-    return ResultTable(title, columns, rows, css="compact")
 
 
 def _compared(rivals: Sequence[Rival], names: Sequence[str]) -> list[ComparedRow]:
@@ -266,18 +261,11 @@ def site_rows(table: pd.DataFrame, v: Verdict) -> list[SiteRow]:
     times_chosen = Counter(
         (choice.name, choice.position, choice.probe, choice.view) for choice in v.choices
     )
-
-    def badge(task: Mapping[str, Any]) -> str:
-        name = site_with_head(task["site"], task["head"])
-        n = times_chosen[name, task["position"], task["probe"], task["view"]]
-        by = f"{n} of {len(v.choices)} outer folds" if v.is_nested else "cross-validation"
-        return f"chosen by {by}" if n else ""
-
     table = of_all_folds(table)
     # Depths are objects, so that concatenated sites can have None.
     placed_rows = placed(table).astype({"depth": object})
     sited = pd.concat([placed_rows, concatenated(table).assign(depth=None)])
-    blocks, rows = n_blocks(placed_rows), []
+    blocks, rows = n_blocks(placed_rows), list[SiteRow]()
     for name, series in series_of(sited) if len(sited) else ():
         # The rows on the same features, by target, split and metric.
         measured: dict[tuple[str, ...], dict[tuple[str, str, str], Mapping[str, Any]]] = {}
@@ -286,8 +274,31 @@ def site_rows(table: pd.DataFrame, v: Verdict) -> list[SiteRow]:
             of_features.setdefault((row["target"], row["split"], row["metric"]), row)
         for metric in v.main_metrics:
             for of_features in measured.values():
-                if ("task", "test", metric) in of_features:
-                    rows.append(_site_row(name, metric, of_features, blocks, badge))
+                task = of_features.get(("task", "test", metric))
+                if task is None:
+                    continue
+                score = -math.inf
+                if validation := of_features.get(("task", "validation", metric)):
+                    score = METRICS[metric].sign * float(validation["value"])
+                site = site_with_head(task["site"], task["head"])
+                n = times_chosen[site, task["position"], task["probe"], task["view"]]
+                by = f"{n} of {len(v.choices)} outer folds" if v.is_nested else "cross-validation"
+                line = SiteRow(
+                    layer=NONE if task["depth"] is None else row_tick(task, blocks),
+                    site=site,
+                    series=name,
+                    probe=task["probe"],
+                    position=task["position"],
+                    cells={
+                        column: _cell_texts(column, of_features[key])
+                        for column, key in columns_of(metric).items()
+                        if key in of_features
+                    },
+                    metric=metric,
+                    cross_validated=score,
+                    badge=f"chosen by {by}" if n else "",
+                )
+                rows.append(line)
     # Rows without single heads are in order already.
     if not any(_HEAD.search(row.site) for row in rows):
         return rows
@@ -309,42 +320,6 @@ def filled_columns(rows: Sequence[SiteRow]) -> tuple[str, ...]:
     main = [metric_name(row.metric) for row in rows]
     all_columns = dict.fromkeys([*main, *measured, *CHOSEN_MINUS.values()])
     return tuple(name for name in all_columns if any(name in row.cells for row in rows))
-
-
-def _site_row(
-    series_name: str,
-    metric: str,
-    measured: Measured,
-    blocks: int,
-    badge: Callable[[Mapping[str, Any]], str],
-) -> SiteRow:
-    """Return the line of one test score of the task.
-
-    Args:
-        series_name: Name of the series.
-        metric: Metric of the score.
-        measured: Rows on the features of the score, by target, split and metric.
-        blocks: Number of blocks of the network.
-        badge: Returns the note on a site that was selected.
-    """
-    task, score = measured["task", "test", metric], -math.inf  # if there is no validation score
-    if validation := measured.get(("task", "validation", metric)):
-        score = METRICS[metric].sign * float(validation["value"])
-    return SiteRow(
-        layer=NONE if task["depth"] is None else row_tick(task, blocks),
-        site=site_with_head(task["site"], task["head"]),
-        series=series_name,
-        probe=task["probe"],
-        position=task["position"],
-        cells={
-            column: _cell_texts(column, measured[key])
-            for column, key in columns_of(metric).items()
-            if key in measured
-        },
-        metric=metric,
-        cross_validated=score,
-        badge=badge(task),
-    )
 
 
 def _cell_texts(column: str, row: Mapping[str, Any]) -> tuple[str, str]:
@@ -376,9 +351,9 @@ _FORMATS: Mapping[str, Callable[..., str]] = {
     "cost": percent,
 }
 # Heading of a column -> its column of a file; an interval in the file follows its number.
-_TESTED = {"difference": "difference", "p": "p"}
-_RATES = {"test TPR": "tpr", "test FPR": "test_fpr"}
 Columns: TypeAlias = Mapping[Column | str, str]
+_TESTED: Columns = {"difference": "difference", "p": "p"}
+_RATES: Columns = {"test TPR": "tpr", "test FPR": "test_fpr"}
 
 
 def _written(title: str, columns: Columns, rows: pd.DataFrame) -> ResultTable:
