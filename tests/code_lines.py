@@ -13,19 +13,19 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1] / "probekit"
 BUDGETS = {
-    "report": 8411,
-    "pipeline": 8318,
-    "probes": 6711,
+    "report": 8359,
+    "pipeline": 8293,
+    "probes": 6684,
     "model": 5240,
     "activations": 3315,
     "cli": 2198,
     "interventions": 1925,
     "experiment": 2452,
     "data": 2063,
-    "results": 2293,
+    "results": 2119,
     "training": 859,
     "analysis": 1038,
-    "": 1661,  # the files at the top
+    "": 1665,  # the files at the top
 }
 NO_CODE = (
     tokenize.COMMENT,

@@ -50,7 +50,7 @@ FACTOR = 4.0
 CLEARER = 2.0  # the error of every other tensor is at least this many times larger
 FEWEST_TEXTS = 4  # that differ up to the position
 _DIRECTED = 4.0  # times as concentrated as errors of a pass: an edit; right tensors are up to 3.5
-_ALONG = 0.3  # part of the errors that lies along one tensor: an edit; right tensors: up to 0.25
+_ALONG = 0.3  # part of the errors that is along one tensor: an edit; right tensors: up to 0.25
 _FEWEST_FEATURES = 16  # of a tensor whose errors can be concentrated
 _PRECISIONS = (torch.float32, torch.float16, torch.bfloat16)  # from high to low
 _EXPLAINED = 0.7  # a change explains an array if it leaves at most this part of the error
@@ -550,7 +550,7 @@ def _squares(given: Tensor, rows: Tensor) -> Tensor:
 
 
 def _is_rounding(errors: Tensor, usual: Tensor, tensors: Tensor) -> bool:
-    """Return whether errors are like those of rounding, which lie in many directions.
+    """Return whether errors are like those of rounding, which are in many directions.
 
     A vector that is added to all rows or to some, as in steering, gives errors in one or few
     directions; a factor, or a part of another tensor, gives errors along a tensor. How concentrated

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath, PureWindowsPath
 from typing import Any
@@ -144,6 +144,12 @@ class MachinePaths:
         paths = {text for text in _texts(settings) if _last_part(text) and text[:2] != ".."}
         paths |= {path.rstrip("/\\") for path in paths}  # messages name folders without a slash
         return cls(tuple(sorted(paths, key=lambda path: (-len(path), path))))
+
+    @classmethod
+    def of_run(cls, config: Mapping[str, Any], model: str) -> MachinePaths:
+        """Return the paths in the settings that a page shows, and in the name of the model."""
+        sections = ("model", "activations", "data", "monitor", "leakage")
+        return cls.of(*map(config.get, sections), model)
 
     def hide(self, text: str) -> str:
         """Return a text in which only the last part of each of the paths is left.

@@ -251,8 +251,7 @@ def _dose_labels(lines: Sequence[go.Scatter]) -> list[LineLabel]:
             # The first half of the points of a band is its upper end.
             labels[PERMUTED] = label_at_end(trace, PERMUTED, GREY, n_points=len(trace.y) // 2)
         elif trace.name:
-            colour = GREY if trace.name == MATCHED else trace.line.color
-            labels[trace.name] = label_at_end(trace, trace.name, colour)
+            labels[trace.name] = label_at_end(trace)
     return [label for of_name in reversed(labels.values()) for label in of_name]
 
 
@@ -304,11 +303,22 @@ def refit_figure(panels: Sequence[Panel], layers: dict[int, str] | None = None) 
         chance = zero_line(layer_ends(axis))
         level = float(of_panel["chance"].iloc[0])
         chance.update(y=[level] * 2, line_dash="longdash", name=f"chance {level:.2f}")
-        lines = [trace for name in _LINES for trace in _refit_line(of_panel, name)]
+        lines: list[go.Scatter] = []
+        # The lines before and after erasure, each after the band of its intervals.
+        for place, (name, style) in enumerate(_LINES.items()):
+            ends = [f"{name}_low", f"{name}_high"]
+            hover = [
+                f"<b>{plotly_text(row['site'])}</b><br>{style.label}: "
+                + findings.interval_in_words(*row[[name, *ends]])
+                for _, row in of_panel.iterrows()
+            ]
+            depths = of_panel["depth"]
+            line = layer_curve.scatter(depths, of_panel[name], style, place, style.label, hover)
+            points = of_panel.rename(columns=dict(zip(ends, ("ci_low", "ci_high"), strict=True)))
+            lines += [*layer_curve.band(depths, points, line, layer_curve.WIDTH), line]
         layer_curve.draw_in_panel(figure, [chance, *lines], number)
         named = [trace for trace in [*lines, chance] if trace.name and not trace.fill]
-        ends = [label_at_end(trace, trace.name, trace.line.color) for trace in named]
-        labels.append([label for of_trace in ends for label in of_trace])
+        labels.append([label for trace in named for label in label_at_end(trace)])
     # The axis contains all values and intervals, chance, and the highest possible value.
     bounds = [f"{name}{end}" for name in _LINES for end in ("", "_low", "_high")]
     low, high = finite_ends([*rows[[*bounds, "chance"]].to_numpy().ravel().tolist(), 1.0])
@@ -316,20 +326,6 @@ def refit_figure(panels: Sequence[Panel], layers: dict[int, str] | None = None) 
     figure.update_yaxes(range=with_margin(low, high))
     layer_curve.label_panels(figure, labels)
     return figure
-
-
-def _refit_line(rows: pd.DataFrame, name: str) -> list[go.Scatter]:
-    """Return the line of the column `before` or `after`, after the band of its intervals."""
-    style = _LINES[name]
-    hover = [
-        f"<b>{plotly_text(row['site'])}</b><br>{style.label}: "
-        + findings.interval_in_words(row[name], row[f"{name}_low"], row[f"{name}_high"])
-        for _, row in rows.iterrows()
-    ]
-    number = list(_LINES).index(name)
-    line = layer_curve.scatter(rows["depth"], rows[name], style, number, style.label, hover)
-    interval = rows.rename(columns={f"{name}_low": "ci_low", f"{name}_high": "ci_high"})
-    return [*layer_curve.band(rows["depth"], interval, line, layer_curve.WIDTH), line]
 
 
 def token_maps(edits: findings.EditSet, record: CausesRecord) -> Iterator[tuple[str, go.Figure]]:

@@ -299,7 +299,7 @@ def end_labels(traces: Sequence[go.Scatter]) -> list[line_labels.LineLabel]:
         ends = []
         if trace.mode == "lines+markers":
             label_text = f"{text}, 95 % band" if trace.legendgroup in banded else text
-            ends = line_labels.label_at_end(trace, label_text, trace.line.color)
+            ends = line_labels.label_at_end(trace, label_text)
         elif trace.legendgroup == NULL_BAND:
             # The band is drawn along its upper end, then back along the lower one.
             ends = line_labels.label_at_end(trace, text, GREY, n_points=len(trace.y) // 2)
@@ -454,9 +454,9 @@ def panels_height(n_panels: int) -> float:
     return max(FIGURE_HEIGHT, MARGIN_HEIGHT + PANEL_HEIGHT * n_rows)
 
 
-def facets_height(table: pd.DataFrame, metric: str) -> float | None:
-    """Return the total height of the panels in rem, or None for a single panel."""
-    n_panels = len(panels(placed(measured_rows(table, metric))))
+def facets_height(figure: go.Figure) -> float | None:
+    """Return the total height of the panels of a layer curve in rem, or None for a single panel."""
+    n_panels = len(list(figure.select_xaxes()))
     return panels_height(n_panels) if n_panels > 1 else None
 
 

@@ -77,27 +77,24 @@ def name_traces(figure: go.Figure) -> None:
                 ends += (y + sign * length).tolist()
         figure.layout.yaxis.range = with_margin(*finite_ends(ends))
     named = [trace for trace in lines if trace.name]
-    labels = [
-        label
-        for trace in named
-        for label in label_at_end(trace, html.unescape(trace.name), trace.line.color)
-    ]
+    labels = [label for trace in named for label in label_at_end(trace)]
     name_lines(figure, labels if len(labels) > 1 else [])
 
 
 def label_at_end(
-    line: go.Scatter, text: str, colour: str, *, n_points: int | None = None
+    line: go.Scatter, text: str = "", colour: str = "", *, n_points: int | None = None
 ) -> list[LineLabel]:
     """Return the label of a line at the last defined point, as a list; [] if there is none.
 
     Args:
         line: The line, with points in the order in which they are drawn.
-        text: Name of the line.
-        colour: Colour of the line.
+        text: Text of the label; by default the name of the line.
+        colour: Colour of the label; by default that of the line.
         n_points: Number of points to choose from, the first ones; None for all.
     """
     points = list(zip(line.x, line.y, strict=True))[:n_points]
     last = [(x, y) for x, y in points if math.isfinite(y)][-1:]
+    text, colour = text or html.unescape(line.name), colour or line.line.color
     return [LineLabel(text, y, colour, end=x) for x, y in last]
 
 

@@ -43,21 +43,6 @@ GAP = 0.025  # between maps of a row, as a share of the row
 _SPLIT = 0.179
 
 
-def layer_map(cells: pd.DataFrame, across: str = "head") -> go.Figure:
-    """Return the map of a test metric by layer (down) and head, offset or training step (across).
-
-    The cell with the best cross-validated score is framed, unless each outer fold chose its own.
-
-    Args:
-        cells: Cells of `map_cells`, which names their columns.
-        across: `head`, `offset` from the span, or `step` of training.
-
-    Raises:
-        DataError: Two rows have the same cell.
-    """
-    return _draw(cells, across, cells)
-
-
 def head_maps(cells: pd.DataFrame) -> go.Figure:
     """Return the maps of a test metric by layer and head in a row, on one colour scale.
 
@@ -73,7 +58,7 @@ def head_maps(cells: pd.DataFrame) -> go.Figure:
     if not differs(cells["title"]):
         return layer_map(cells)
     maps = cells.groupby("title", sort=False)
-    return map_row({str(title): _draw(rows, "head", cells) for title, rows in maps})
+    return map_row({str(title): layer_map(rows, "head", cells) for title, rows in maps})
 
 
 def offset_label(offset: float) -> str:
@@ -144,37 +129,46 @@ def map_cells(table: pd.DataFrame, metric: str, across: str = "") -> pd.DataFram
     )
 
 
-def colours(values: Sequence[float], metric: str, chance: float) -> Colours:
-    """Return the colour scale for values of a metric; dark is high unless it is diverging.
+def map_colours(cells: pd.DataFrame) -> Colours:
+    """Return the colour scale of a map of these cells; dark is high unless it is diverging.
 
     It starts at chance, or at 0 without a chance level and for differences such as selectivity. If
     differences are negative, it is diverging. If lower is better, it starts at the lowest value.
     Undefined values are ignored.
 
-    >>> shown = colours([-0.2, 0.1], "selectivity", chance=0.0)
+    >>> cells = pd.DataFrame({"value": [-0.2, 0.1], "metric": "selectivity", "chance": 0.0})
+    >>> shown = map_colours(cells)
     >>> shown.low, shown.high, shown.is_diverging
     (-0.2, 0.2, True)
     """
-    least, most = style.finite_ends(values)
-    is_difference = METRICS[metric].kind == "difference"
+    metric, chance = METRICS[cells["metric"].iloc[0]], cells["chance"].min()
+    least, most = style.finite_ends(cells["value"])
+    is_difference = metric.kind == "difference"
     if is_difference and least < 0:
         return diverging([least, most], LEAST_RANGE)
     low = 0.0 if is_difference or np.isnan(chance) else chance
-    if METRICS[metric].lower_is_better:
+    if metric.lower_is_better:
         low = least
     return Colours(low, max(most, low + LEAST_RANGE), style.MAGNITUDES, is_diverging=False)
 
 
-def map_colours(cells: pd.DataFrame) -> Colours:
-    """Return the colour scale of a map of these cells."""
-    return colours(cells["value"].tolist(), cells["metric"].iloc[0], cells["chance"].min())
+def layer_map(
+    cells: pd.DataFrame, across: str = "head", whole: pd.DataFrame | None = None
+) -> go.Figure:
+    """Return the map of a test metric by layer (down) and head, offset or training step (across).
 
+    The cell with the best cross-validated score is framed, unless each outer fold chose its own.
 
-def _draw(cells: pd.DataFrame, across: str, whole: pd.DataFrame) -> go.Figure:
-    """Return the map of the cells, with depth on one axis and the column `across` on the other.
+    Args:
+        cells: Cells of `map_cells`, which names their columns.
+        across: `head`, `offset` from the span, or `step` of training.
+        whole: Cells of all maps with which this one shares layers, colours and the frame; by
+            default those of this map alone.
 
-    `whole` has the cells of all maps with which this one shares layers, colours and the frame.
+    Raises:
+        DataError: Two rows have the same cell.
     """
+    whole = cells if whole is None else whole
     second_rows = cells[cells.duplicated(["depth", across])]
     if not second_rows.empty:
         first = site_with_head(second_rows["site"].iloc[0], second_rows["head"].iloc[0])

@@ -16,7 +16,7 @@ from probekit.errors import ConfigError, MissingError, UnknownNameError, nearest
 from probekit.report.causes.findings import open_causes, run_answers
 from probekit.report.figures.figure_files import REM, SavedFigure, check_engine, file_names
 from probekit.report.pages.page import FigurePart, figure_json, render
-from probekit.report.pages.parts import first_part
+from probekit.report.pages.parts import result_parts
 from probekit.report.pages.run_page import run_figures
 from probekit.report.pages.table import ResultTable
 from probekit.report.sentences.caveats import caveats
@@ -177,10 +177,7 @@ class RunResult:
     def warnings(self) -> tuple[str, ...]:
         """A sentence for each reason to doubt the result, most serious first."""
         config = load_config(self.folder / "config.yaml")
-        sections = [
-            config.get(name) for name in ("model", "activations", "data", "monitor", "leakage")
-        ]
-        paths = MachinePaths.of(*sections, self._record.model.source)
+        paths = MachinePaths.of_run(config, self._record.model.source)
         return tuple(map(paths.hide, caveats(self._record.verdict, self._record)))
 
     @property
@@ -225,7 +222,7 @@ class RunResult:
     @cached_property
     def _curve(self) -> FigurePart | None:
         """The first figure of the scores, mostly the layer curve, drawn without the others."""
-        return first_part(self.table, self._record.verdict, self._record.control)
+        return next(result_parts(self.table, self._record.verdict, self._record.control), None)
 
     @cached_property
     def _parts(self) -> list[FigurePart]:

@@ -45,23 +45,6 @@ def comparison_page(comparison: RunComparison) -> str:
     sites = comparison.sites
     main = comparison.rows[comparison.rows["what"] != "site"]
     names, metric = comparison.names, metric_name(comparison.metric)
-    figures = []
-    lines = difference_lines(comparison)
-    if 0 < len(lines[_LINE].drop_duplicates()) <= MOST_LINES:
-        part = page.FigurePart(
-            f"Difference of {metric} by layer",
-            page.figure_json(difference_figure(comparison)),
-            f"{' minus '.join(names)}, with 95 % intervals of the {comparison.pairing} differences "
-            "over groups. Filled markers: significant after adjustment for all comparisons; hollow "
-            "markers: not significant.",
-            f"Difference of {metric} by layer. "
-            + " ".join(
-                f"{both_places(row)}: {format_number(row['difference'])}"
-                f"{' (significant).' if row['holds'] else '.'}"
-                for _, row in lines.iterrows()
-            ),
-        )
-        figures.append(part)
     paths = MachinePaths.of([list(texts) for texts in comparison.settings.values()])
     settings = {name: list(map(paths.hide, texts)) for name, texts in comparison.settings.items()}
     sections: list[page.Item] = []
@@ -76,11 +59,27 @@ def comparison_page(comparison: RunComparison) -> str:
             items.append(page.Fold(equal, [_table(comparison, main[is_equal], equal)]))
         sections.append(page.PageSection(title, items, "first"))
     sections += [page.Paragraph(note, "note") for note in comparison.notes]
-    sections += [page.PageSection(part.title, [part]) for part in figures]
+    lines = difference_lines(comparison)
+    has_figure = 0 < len(lines[_LINE].drop_duplicates()) <= MOST_LINES
+    if has_figure:
+        part = page.FigurePart(
+            f"Difference of {metric} by layer",
+            page.figure_json(difference_figure(comparison)),
+            f"{' minus '.join(names)}, with 95 % intervals of the {comparison.pairing} differences "
+            "over groups. Filled markers: significant after adjustment for all comparisons; hollow "
+            "markers: not significant.",
+            f"Difference of {metric} by layer. "
+            + " ".join(
+                f"{both_places(row)}: {format_number(row['difference'])}"
+                f"{' (significant).' if row['holds'] else '.'}"
+                for _, row in lines.iterrows()
+            ),
+        )
+        sections.append(page.PageSection(part.title, [part]))
     if len(sites):
         title = f"{counted(len(sites), 'comparison')} of the same site in both runs"
         table = _table(comparison, sites, "Comparisons by site")
-        sections.append(page.PageSection("", [page.Fold(title, [table], is_open=not figures)]))
+        sections.append(page.PageSection("", [page.Fold(title, [table], is_open=not has_figure)]))
     settings_differ = comparisons.settings_words(names, settings)
     eyebrow = ("probekit", "comparison of two runs", comparison.experiment, metric)
     return page.Page(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,7 +67,7 @@ SCORES = {
 
 def heads_page(scored: ScoredHeads, *, model: str, facts: Mapping[str, str]) -> str:
     """Return a self-contained HTML page with a heat map per score and a table of all heads."""
-    maps = page.Group("rows", head_figures(scored))
+    maps = page.Group("rows", list(head_figures(scored)))
     by_head = scored.rows.set_index(["layer", "head"])
     wide = pd.DataFrame({name: by_head.loc[by_head["score"] == name, "value"] for name in SCORES})
     title = f"{len(wide):,} heads"
@@ -170,8 +170,11 @@ def heads_answer(scored: ScoredHeads) -> str:
     return capitalised(f"{'; '.join(clauses)}.")
 
 
-def head_figures(scored: ScoredHeads) -> list[page.FigurePart]:
-    """Return the row of maps of attention weights, and a map for each other score."""
+def head_figures(scored: ScoredHeads) -> Iterator[page.FigurePart]:
+    """Yield the row of maps of attention weights, then a map for each other score.
+
+    Other scores have a colour scale of their own.
+    """
     meanings = "; ".join(f"{SCORES[score].title}: {SCORES[score].meaning}" for score in WEIGHTS)
     outlined = " Outlined: known heads." if scored.known else ""
     highest = [
@@ -184,7 +187,7 @@ def head_figures(scored: ScoredHeads) -> list[page.FigurePart]:
         SCORES[score].title: head_score_map(scored.rows, score, scored.known.get(score, ()), end)
         for score in WEIGHTS
     }
-    row = page.FigurePart(
+    yield page.FigurePart(
         "Attention weights",
         page.figure_json(map_row(maps)),
         f"{meanings}.{outlined}",
@@ -192,21 +195,18 @@ def head_figures(scored: ScoredHeads) -> list[page.FigurePart]:
         height=8 + 1.9 * n_layers,
         width=9 + len(WEIGHTS) * max(7, 1.45 * n_heads),
     )
-    return [row, *(_picture(scored, score) for score in SCORES if score not in WEIGHTS)]
-
-
-def _picture(scored: ScoredHeads, score: str) -> page.FigurePart:
-    """Return the map of a score that is no attention weight, on a colour scale of its own."""
-    text, known = SCORES[score], scored.known.get(score, ())
-    n_layers, n_heads = (int(scored.rows[name].max()) + 1 for name in ("layer", "head"))
-    return page.FigurePart(
-        text.title,
-        page.figure_json(head_score_map(scored.rows, score, known)),
-        f"{capitalised(text.meaning)}{'; outlined: known heads' if known else ''}.",
-        f"{text.title}, {text.meaning}. Highest: {heads_text(scored, score, 10) or 'none'}.",
-        height=8 + 1.9 * n_layers,
-        width=9 + 2.6 * n_heads,
-    )
+    for score, text in SCORES.items():
+        if score in WEIGHTS:
+            continue
+        known = scored.known.get(score, ())
+        yield page.FigurePart(
+            text.title,
+            page.figure_json(head_score_map(scored.rows, score, known)),
+            f"{capitalised(text.meaning)}{'; outlined: known heads' if known else ''}.",
+            f"{text.title}, {text.meaning}. Highest: {heads_text(scored, score, 10) or 'none'}.",
+            height=8 + 1.9 * n_layers,
+            width=9 + 2.6 * n_heads,
+        )
 
 
 def head_score_map(

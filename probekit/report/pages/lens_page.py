@@ -369,6 +369,6 @@ def lens_curve(summary: pd.DataFrame) -> go.Figure:
     figure.update_yaxes(title_text="share of positions", range=[-3, 105], ticksuffix=" %")
     labels: list[LineLabel] = []
     for line, (label, _, _) in zip(figure.data, _LINES.values(), strict=True):
-        labels += label_at_end(line, label, line.line.color)
+        labels += label_at_end(line, label)
     label_lines(figure, labels)
     return figure

@@ -95,19 +95,17 @@ class FigurePart:
 
 @dataclass(frozen=True)
 class Paragraph:
-    """A paragraph, in which parts between backticks are code; `css` is its class."""
+    """A text: a paragraph, a heading above items of a section, or a text with a fixed layout.
 
-    kind: ClassVar = "text"
+    Attributes:
+        text: the text; in paragraphs, parts between backticks are code.
+        css: class of a paragraph.
+        kind: `text`, `heading`, or `source` for a fixed layout, such as that of a configuration.
+    """
+
     text: str
     css: str = ""
-
-
-@dataclass(frozen=True)
-class Heading:
-    """A heading above items of a section."""
-
-    kind: ClassVar = "heading"
-    text: str
+    kind: str = "text"
 
 
 @dataclass(frozen=True)
@@ -116,14 +114,6 @@ class Texts:
 
     kind: ClassVar = "texts"
     rows: Sequence[Cell | str]
-
-
-@dataclass(frozen=True)
-class Verbatim:
-    """Text with a fixed layout, such as a configuration."""
-
-    kind: ClassVar = "source"
-    text: str
 
 
 @dataclass(frozen=True)
@@ -201,18 +191,7 @@ class PageSection:
 
 
 Item = (
-    FigurePart
-    | ResultTable
-    | Paragraph
-    | Heading
-    | Texts
-    | Verbatim
-    | Pairs
-    | Files
-    | View
-    | Group
-    | Fold
-    | PageSection
+    FigurePart | ResultTable | Paragraph | Texts | Pairs | Files | View | Group | Fold | PageSection
 )
 
 
@@ -259,11 +238,6 @@ class Page:
     styles: Sequence[str] = ("report.css",)
     scripts: Sequence[Sequence[str]] = ()
     is_live: bool = False
-
-    @property
-    def provenance(self) -> list[Pairs]:
-        """The facts as a list of pairs for each heading that has any."""
-        return pairs_of(self.facts)
 
     def html(self) -> str:
         """Return the page as HTML; equal contents give equal bytes."""
@@ -374,3 +348,4 @@ _ENVIRONMENT = Environment(
 _ENVIRONMENT.filters |= {"breakable": breakable, "unbroken": unbroken, "with_code": with_code}
 _ENVIRONMENT.filters |= {"compressed": compressed, "compressed_json": compressed_json}
 _ENVIRONMENT.globals.update(asset=_asset, digits=Markup(_DIGITS), plotly_js=_plotly_js)
+_ENVIRONMENT.globals.update(pairs_of=pairs_of)

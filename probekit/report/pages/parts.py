@@ -34,29 +34,20 @@ from probekit.results.verdict import Verdict
 LEAST_MAP = 24.0  # height of a map in rem, next to a table of comparisons
 
 
-def result_parts(table: pd.DataFrame, v: Verdict, control: Control = BY_WORD) -> list[FigurePart]:
-    """Return the figures of a run: main metrics, then curves by size, then other metrics, folded.
+def result_parts(
+    table: pd.DataFrame, v: Verdict, control: Control = BY_WORD
+) -> Iterator[FigurePart]:
+    """Yield the figures of a run: main metrics, then curves by size, then other metrics, folded.
 
     Curves by size are those by number of features and by number of training rows, if there are any.
+    Each figure is drawn only when the iteration reaches it. The first one is the layer curve of the
+    main metric, if there is one.
 
     Args:
         table: rows of results.csv.
         v: the verdict of the run.
         control: describes the control task.
     """
-    return list(_result_parts(table, v, control))
-
-
-def first_part(table: pd.DataFrame, v: Verdict, control: Control = BY_WORD) -> FigurePart | None:
-    """Return the first of `result_parts`; None without any.
-
-    It is the layer curve of the main metric, if there is one.
-    """
-    return next(_result_parts(table, v, control), None)
-
-
-def _result_parts(table: pd.DataFrame, v: Verdict, control: Control) -> Iterator[FigurePart]:
-    """Yield the figures of `result_parts`, each drawn only when the iteration reaches it."""
     measured = measured_metrics(table)
     drawn = [name for name in METRICS if name in measured and METRICS[name].is_drawn]
     first = [name for name in v.main_metrics if name in drawn]
@@ -73,13 +64,14 @@ def _result_parts(table: pd.DataFrame, v: Verdict, control: Control) -> Iterator
         name = title(metric)
         maps = []  # of each map: place, heading, figure, cells, whether it is open
         if metric in of_curve:
+            figure = curve_figure(curve, metric)
             yield FigurePart(
                 f"{name} by layer{f' · {position}' if position else ''}",
-                figure_json(curve_figure(curve, metric)),
+                figure_json(figure),
                 captions.caption(curve, v, metric, control),
                 captions.description(curve, metric),
                 is_open=is_open,
-                height=facets_height(curve, metric),
+                height=facets_height(figure),
                 metric=name,
                 place="curve",
             )
@@ -320,8 +312,19 @@ def chosen_parts(run_dir: Path, table: pd.DataFrame, v: Verdict) -> Iterator[Fig
             is_open=False,
             height=10 + 1.9 * max(len(counts), 5),
         )
-    if not chosen_figures.ranked_neurons(table).empty:
-        yield _neuron_part(table, v)
+    neurons = chosen_figures.ranked_neurons(table)
+    if not neurons.empty:
+        named = [f"{row['site']} {format_number(row['value'])}" for _, row in neurons.iterrows()]
+        yield FigurePart(
+            "Single neurons, ranked",
+            figure_json(chosen_figures.neuron_ranking(table)),
+            "Neurons by layer and index, in descending order of the cross-validated score on "
+            "training rows. Markers: scores on held-out rows, with 95 % intervals. Dashed line: "
+            f"chance.{pooled_ranking(v)}",
+            f"Neurons, best first: {'; '.join(named)}",
+            is_open=False,
+            height=8 + 1.2 * len(neurons),
+        )
     if scatter is not None and v.score is not None:
         site = v.best.name
         axes = {
@@ -363,22 +366,6 @@ def chosen_parts(run_dir: Path, table: pd.DataFrame, v: Verdict) -> Iterator[Fig
             ),
             height=24,
         )
-
-
-def _neuron_part(table: pd.DataFrame, v: Verdict) -> FigurePart:
-    """Return the figure of the scores of single neurons, which the table must have."""
-    rows = chosen_figures.ranked_neurons(table)
-    return FigurePart(
-        "Single neurons, ranked",
-        figure_json(chosen_figures.neuron_ranking(table)),
-        "Neurons by layer and index, in descending order of the cross-validated score on training "
-        "rows. Markers: scores on held-out rows, with 95 % intervals. Dashed line: chance."
-        f"{pooled_ranking(v)}",
-        "Neurons, best first: "
-        + "; ".join(f"{row['site']} {format_number(row['value'])}" for _, row in rows.iterrows()),
-        is_open=False,
-        height=8 + 1.2 * len(rows),
-    )
 
 
 def _cosine_part(rows: pd.DataFrame, probe: str, caveat: str) -> FigurePart:

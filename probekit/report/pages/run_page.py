@@ -120,7 +120,7 @@ def _result_figures(run_dir: Path, table: pd.DataFrame, record: RunRecord) -> li
     """Return the figures of a run's probes, open and folded."""
     bins = page_table(run_dir, "reliability.csv")
     reliable = [] if bins is None else [parts.reliability_part(bins, table, record.verdict)]
-    figures = parts.result_parts(table, record.verdict, record.control)
+    figures = list(parts.result_parts(table, record.verdict, record.control))
     # Sources and maps over training follow the first figure, the layer curve if there is one.
     figures[1:1] = [
         *parts.source_parts(page_table(run_dir, "sources.csv"), record.verdict),
@@ -138,8 +138,7 @@ def report_page(run_dir: Path) -> str:
     """
     config = load_config(run_dir / "config.yaml")
     record = open_record(run_dir)
-    settings = [config.get(name) for name in ("model", "activations", "data", "monitor", "leakage")]
-    paths = MachinePaths.of(*settings, record.model.source)
+    paths = MachinePaths.of_run(config, record.model.source)
     record = paths.hide_in(record)
     v = record.verdict
     table = load_table(run_dir / "results.csv")
@@ -152,7 +151,8 @@ def report_page(run_dir: Path) -> str:
     compared = comparison_table(v, record.control)
     first: list[page.Item] = [*shown[:1]]
     if compared:
-        first += [page.Heading("Comparisons"), compared, page.Paragraph(RULE, "note")]
+        heading = page.Paragraph("Comparisons", kind="heading")
+        first += [heading, compared, page.Paragraph(RULE, "note")]
     warnings = caveats(v, record)
     sections: list[page.Item] = []
     if first or warnings:  # the page shows the warnings in this section
@@ -274,7 +274,7 @@ def _data(record: RunRecord) -> page.PageSection:
     if data.examples:
         items.append(page.Fold("Examples", [examples(data.examples)]))
     if data.card:
-        items.append(page.Fold("Data card", [page.Verbatim(data.card)], css="card"))
+        items.append(page.Fold("Data card", [page.Paragraph(data.card, kind="source")], css="card"))
     return page.PageSection("Data", items)
 
 
@@ -309,7 +309,7 @@ def _measured(record: RunRecord, config: str) -> page.PageSection:
     if record.norms:
         norms = parts.norms_part(record.norms)
         items.append(page.Fold(norms.title, [norms], css="norms"))
-    items.append(page.Fold("Full configuration", [page.Verbatim(config)]))
+    items.append(page.Fold("Full configuration", [page.Paragraph(config, kind="source")]))
     errors = record.model.relative_errors or {}
     facts = {
         "Run": {"run": record.run, "key": record.key, "created": record.created},

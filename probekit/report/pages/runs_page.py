@@ -199,7 +199,7 @@ def runs_figures(runs: Sequence[ShownRun]) -> list[page.FigurePart]:
         f"{null}{' '.join(marks)} Runs may have "
         "different test rows; use probekit compare to test the differences of two runs.",
         description(named_by_run(table), metric),
-        height=facets_height(named_by_run(table), metric),
+        height=facets_height(drawn),
     )
     cells = _cells_of_common_line(table, metric)
     if not differs(cells["run"]):  # no two runs probed the same kind of site

@@ -317,10 +317,8 @@ def score_words(score: HeadlineScore) -> tuple[str, str]:
     ('94 % [90, 97] of held-out rows', 'chance 50 %')
     """
     metric = METRICS[score.metric]
-    scale, unit = (100, " %") if metric.in_percent else (1, "")
     numbers = (score.value, score.ci_low, score.ci_high, score.chance)
-    scaled = [scale * number for number in numbers]
-    value, low, high, level = _texts(scaled, 0 if metric.in_percent else 2)
+    (value, low, high, level), unit = _texts(numbers, metric.in_percent)
     interval = "" if math.isnan(score.ci_low) else f" [{low}, {high}]"
     direction = " (lower is better)" if metric.lower_is_better else ""
     template = metric.sentence or f"{metric.title} {{score}} on held-out {{unit}}"
@@ -375,9 +373,8 @@ def sources_sentence(sources: SourceScores) -> str:
 def range_words(scores: UnselectedScores) -> tuple[str, str]:
     """Return the range of the scores of one metric over several sites, and the chance level."""
     metric = METRICS[scores.metric]
-    scale, unit = (100, " %") if metric.in_percent else (1, "")
-    numbers = [scale * number for number in (scores.low, scores.high, scores.chance)]
-    low, high, level = _texts(numbers, 0 if metric.in_percent else 2)
+    numbers = (scores.low, scores.high, scores.chance)
+    (low, high, level), unit = _texts(numbers, metric.in_percent)
     ends = f"{low}{unit}" + ("" if low == high else f" to {high}{unit}")
     name = _level(scores.metric, scores.probe)
     return f"{metric.title} {ends}", "" if math.isnan(scores.chance) else f"{name} {level}{unit}"
@@ -409,14 +406,18 @@ def p_words(p: float) -> str:
     return f"p {text.replace('<', '< ')}" if text.startswith("<") else f"p = {text}"
 
 
-def _texts(numbers: list[float], places: int) -> list[str]:
-    """Return the numbers with the same number of decimals: the fewest with which none is misread.
+def _texts(shares: Sequence[float], in_percent: bool) -> tuple[list[str], str]:
+    """Return numbers with the same number of decimals, the fewest with which none is misread.
+
+    The second result is their unit, " %" or "".
 
     The first number is a score, the last is the chance level. A number is misread if it is written
     like the chance level without being equal to it; a score also if it is written like 0, 1 or
-    100 % without being equal to that. There are at least `places` decimals, and at most
+    100 % without being equal to that. There are at least 2 decimals, or 0 in percent, and at most
     `MOST_PLACES`, even if a number is still misread with these. NaN is ignored.
     """
+    scale, unit, places = (100, " %", 0) if in_percent else (1, "", 2)
+    numbers = [scale * share for share in shares]
     while True:
         texts = [fixed(number, places) for number in numbers]
         # Two numbers and their texts, which must differ unless the numbers are equal.
@@ -431,7 +432,7 @@ def _texts(numbers: list[float], places: int) -> list[str]:
             if not math.isnan(number)
         )
         if places >= MOST_PLACES or not is_ambiguous:
-            return texts
+            return texts, unit
         places += 1
 
 

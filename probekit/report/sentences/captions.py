@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, cast
 
 import pandas as pd
@@ -228,14 +228,14 @@ def sparse_caption(table: pd.DataFrame, v: Verdict) -> str:
 def sparse_description(table: pd.DataFrame, v: Verdict) -> str:
     """Return the text alternative of the curve of k-sparse probes."""
     rows = only(sparse_rows(table), target="task", metric=v.metric)
-    parts = [
-        f"{site_with_head(points['site'].iloc[0], points['head'].iloc[0])}: "
-        + ", ".join(
-            f"{row['k']:,.0f} {format_number(row['value'])}" for _, row in points.iterrows()
-        )
+    lines = [
+        (site_with_head(points["site"].iloc[0], points["head"].iloc[0]), points)
         for _, points in rows.groupby("rank")
     ]
-    return f"{_main_name(v)} by number of features. {'; '.join(parts)}."
+    title = f"{_main_name(v)} by number of features"
+    return _lines_in_words(
+        title, lines, lambda row: f"{row['k']:,.0f} {format_number(row['value'])}"
+    )
 
 
 def share_caption(lines: Sequence[tuple[str, pd.DataFrame]]) -> str:
@@ -286,15 +286,10 @@ def learning_curve_caption(table: pd.DataFrame, v: Verdict) -> str:
 
 def learning_curve_description(table: pd.DataFrame, v: Verdict) -> str:
     """Return the text alternative of the learning curves."""
-    parts = [
-        f"{name}: "
-        + ", ".join(
-            f"{row['n_train']:,.0f} rows {format_number(row['value'])}"
-            for _, row in rows.iterrows()
-        )
-        for name, rows in learning_curve_lines(table)
-    ]
-    return f"{_main_name(v)} by number of training rows. {'; '.join(parts)}."
+    title, lines = f"{_main_name(v)} by number of training rows", learning_curve_lines(table)
+    return _lines_in_words(
+        title, lines, lambda row: f"{row['n_train']:,.0f} rows {format_number(row['value'])}"
+    )
 
 
 def reliability_caption(bins: pd.DataFrame, table: pd.DataFrame, v: Verdict) -> str:
@@ -329,13 +324,19 @@ def _scores(bins: pd.DataFrame, test: pd.DataFrame) -> str:
 
 def reliability_description(bins: pd.DataFrame) -> str:
     """Return the text alternative of the reliability diagram."""
-    parts = [
-        f"{name}: "
-        + ", ".join(
+    return _lines_in_words(
+        "Accuracy against confidence",
+        bins.groupby("probe", sort=False),
+        lambda row: (
             f"confidence {row['confidence']:.2f} accuracy {row['accuracy']:.2f} "
             f"({row['n_rows']:,.0f} rows)"
-            for _, row in of_probe.iterrows()
-        )
-        for name, of_probe in bins.groupby("probe", sort=False)
-    ]
-    return f"Accuracy against confidence. {'; '.join(parts)}."
+        ),
+    )
+
+
+def _lines_in_words(
+    title: str, lines: Iterable[tuple[Any, pd.DataFrame]], words: Callable[[pd.Series], str]
+) -> str:
+    """Return the text alternative of lines, given by name and points, with words for a point."""
+    parts = [f"{name}: {', '.join(words(row) for _, row in of.iterrows())}" for name, of in lines]
+    return f"{title}. {'; '.join(parts)}."

@@ -7,11 +7,13 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeAlias, cast
 
+import numpy as np
 import pandas as pd
 
 from probekit.amounts import LEVEL, decimals, fixed, format_number, format_p, percent
@@ -47,8 +49,6 @@ RULE = (
     "where p is one-sided, p < 0.05 and the interval excludes 0. – in place of p: too few groups."
 )
 
-# Rows of results.csv on the same features, by target, split and metric.
-Measured: TypeAlias = Mapping[tuple[str, str, str], Mapping[str, Any]]
 # Name and score of a rival, the difference with its interval, and p with the verdict.
 ComparedRow = tuple[str, str, Cell, Cell]
 
@@ -71,7 +71,9 @@ def comparison_table(v: Verdict, control: Control = BY_WORD) -> ResultTable | No
         before = [name for name in COMPARED[: COMPARED.index("control")] if name in v.rivals]
         reason = _p_cell(NONE, control.short_reason)
         rows.insert(len(before), (_name("control", v), NO_SCORE, Cell(NONE), reason))
-    return _table("Scores that the selected probe is compared with", rows, v) if rows else None
+    title = "Scores that the selected probe is compared with"
+    columns = (Column("compared with", "site", "phrase"), metric_name(v.metric), DIFFERENCE, "p")
+    return ResultTable(title, columns, rows, css="compact") if rows else None
 
 
 def in_words(compared: ResultTable) -> ResultTable:
@@ -89,11 +91,6 @@ def _name(target: str, v: Verdict) -> str:
     name = rival_name(target, v.metric).removeprefix("the ")
     is_mean = target == "random_weights" and v.n_networks > 1
     return f"{name}, own best sites (mean of {v.n_networks})" if is_mean else name
-
-
-def _table(title: str, rows: Sequence[ComparedRow], v: Verdict) -> ResultTable:
-    columns = (Column("compared with", "site", "phrase"), metric_name(v.metric), DIFFERENCE, "p")
-    return ResultTable(title, columns, rows, css="compact")
 
 
 def _compared(rivals: Sequence[Rival], names: Sequence[str]) -> list[ComparedRow]:
@@ -264,18 +261,11 @@ def site_rows(table: pd.DataFrame, v: Verdict) -> list[SiteRow]:
     times_chosen = Counter(
         (choice.name, choice.position, choice.probe, choice.view) for choice in v.choices
     )
-
-    def badge(task: Mapping[str, Any]) -> str:
-        name = site_with_head(task["site"], task["head"])
-        n = times_chosen[name, task["position"], task["probe"], task["view"]]
-        by = f"{n} of {len(v.choices)} outer folds" if v.is_nested else "cross-validation"
-        return f"chosen by {by}" if n else ""
-
     table = of_all_folds(table)
     # Depths are objects, so that concatenated sites can have None.
     placed_rows = placed(table).astype({"depth": object})
     sited = pd.concat([placed_rows, concatenated(table).assign(depth=None)])
-    blocks, rows = n_blocks(placed_rows), []
+    blocks, rows = n_blocks(placed_rows), list[SiteRow]()
     for name, series in series_of(sited) if len(sited) else ():
         # The rows on the same features, by target, split and metric.
         measured: dict[tuple[str, ...], dict[tuple[str, str, str], Mapping[str, Any]]] = {}
@@ -284,8 +274,31 @@ def site_rows(table: pd.DataFrame, v: Verdict) -> list[SiteRow]:
             of_features.setdefault((row["target"], row["split"], row["metric"]), row)
         for metric in v.main_metrics:
             for of_features in measured.values():
-                if ("task", "test", metric) in of_features:
-                    rows.append(_site_row(name, metric, of_features, blocks, badge))
+                task = of_features.get(("task", "test", metric))
+                if task is None:
+                    continue
+                score = -math.inf
+                if validation := of_features.get(("task", "validation", metric)):
+                    score = METRICS[metric].sign * float(validation["value"])
+                site = site_with_head(task["site"], task["head"])
+                n = times_chosen[site, task["position"], task["probe"], task["view"]]
+                by = f"{n} of {len(v.choices)} outer folds" if v.is_nested else "cross-validation"
+                line = SiteRow(
+                    layer=NONE if task["depth"] is None else row_tick(task, blocks),
+                    site=site,
+                    series=name,
+                    probe=task["probe"],
+                    position=task["position"],
+                    cells={
+                        column: _cell_texts(column, of_features[key])
+                        for column, key in columns_of(metric).items()
+                        if key in of_features
+                    },
+                    metric=metric,
+                    cross_validated=score,
+                    badge=f"chosen by {by}" if n else "",
+                )
+                rows.append(line)
     # Rows without single heads are in order already.
     if not any(_HEAD.search(row.site) for row in rows):
         return rows
@@ -309,42 +322,6 @@ def filled_columns(rows: Sequence[SiteRow]) -> tuple[str, ...]:
     return tuple(name for name in all_columns if any(name in row.cells for row in rows))
 
 
-def _site_row(
-    series_name: str,
-    metric: str,
-    measured: Measured,
-    blocks: int,
-    badge: Callable[[Mapping[str, Any]], str],
-) -> SiteRow:
-    """Return the line of one test score of the task.
-
-    Args:
-        series_name: Name of the series.
-        metric: Metric of the score.
-        measured: Rows on the features of the score, by target, split and metric.
-        blocks: Number of blocks of the network.
-        badge: Returns the note on a site that was selected.
-    """
-    task, score = measured["task", "test", metric], -math.inf  # if there is no validation score
-    if validation := measured.get(("task", "validation", metric)):
-        score = METRICS[metric].sign * float(validation["value"])
-    return SiteRow(
-        layer=NONE if task["depth"] is None else row_tick(task, blocks),
-        site=site_with_head(task["site"], task["head"]),
-        series=series_name,
-        probe=task["probe"],
-        position=task["position"],
-        cells={
-            column: _cell_texts(column, measured[key])
-            for column, key in columns_of(metric).items()
-            if key in measured
-        },
-        metric=metric,
-        cross_validated=score,
-        badge=badge(task),
-    )
-
-
 def _cell_texts(column: str, row: Mapping[str, Any]) -> tuple[str, str]:
     """Return the text of a cell and the smaller text below it: an interval, or a remark on C."""
     if column == "C":
@@ -361,6 +338,35 @@ def _cell_texts(column: str, row: Mapping[str, Any]) -> tuple[str, str]:
 
 
 MOST_FEATURES = 20  # shown without unfolding the table
+# Column of a file of `PAGE_TABLES` -> how a table writes its values, if not by `format_number`.
+_FORMATS: Mapping[str, Callable[..., str]] = {
+    **dict.fromkeys(("feature", "rule", "setting", "train", "test", "false_positives"), str),
+    **dict.fromkeys(("rank", "k"), "{:,}".format),
+    "label": class_label,
+    "metric": metric_name,
+    "p": format_p,
+    "n_equal": "{:,.0f}".format,
+    "fpr": lambda rate: f"{100 * rate:g} %",
+    "fpr_bound": partial(percent, places=2),
+    "cost": percent,
+}
+# Heading of a column -> its column of a file; an interval in the file follows its number.
+Columns: TypeAlias = Mapping[Column | str, str]
+_TESTED: Columns = {"difference": "difference", "p": "p"}
+_RATES: Columns = {"test TPR": "tpr", "test FPR": "test_fpr"}
+
+
+def _written(title: str, columns: Columns, rows: pd.DataFrame) -> ResultTable:
+    """Return rows of a file as a table with these columns."""
+    parts = [[name, f"{name}_low", f"{name}_high"] for name in columns.values()]
+    cells = [
+        tuple(
+            _FORMATS.get(names[0], format_number)(*(row[name] for name in names if name in row))
+            for names in parts
+        )
+        for row in rows.to_dict("records")
+    ]
+    return ResultTable(title, list(columns), cells, css="narrow")
 
 
 def rules_table(rules: pd.DataFrame) -> ResultTable:
@@ -370,16 +376,12 @@ def rules_table(rules: pd.DataFrame) -> ResultTable:
         rules: rows of aggregation.csv.
     """
     metric = metric_name(str(rules["metric"].iloc[0]))
-    of_two = OF_RULES if rules["n_equal"].notna().any() else {}  # of more labels only the score
-    last = ("texts of equal length",) if of_two else ()
-    headings = ("rule", f"{metric}, cross-validated", *of_two.values(), *last)
-    rows = []
-    for _, row in rules.iterrows():
-        limits = [[row[name + end] for end in ("", "_low", "_high")] for name in of_two]
-        name = row["rule"] + (" *" if row["is_selected"] else "")
-        numbers = [format_number(row["value"]), *(format_number(*one) for one in limits)]
-        rows.append((name, *numbers, *([f"{row['n_equal']:,.0f}"] if of_two else [])))
-    return ResultTable("Rules that score a text", headings, rows, css="narrow")
+    columns: dict[Column | str, str] = {"rule": "rule", f"{metric}, cross-validated": "value"}
+    if rules["n_equal"].notna().any():  # of more labels only the score
+        columns |= {title: name for name, title in OF_RULES.items()}
+        columns["texts of equal length"] = "n_equal"
+    starred = rules["rule"] + np.where(rules["is_selected"], " *", "")
+    return _written("Rules that score a text", columns, rules.assign(rule=starred))
 
 
 def features_tables(features: pd.DataFrame) -> list[ResultTable]:
@@ -388,25 +390,20 @@ def features_tables(features: pd.DataFrame) -> list[ResultTable]:
     Args:
         features: rows of features.csv.
     """
-    columns = ("rank", Column("feature", "site", "code"), "smallest k", "share explained")
-    rows = [
-        (
-            f"{row['rank']:,}",
-            row["feature"],
-            f"{row['k']:,}",
-            format_number(row["share"]),
-            class_label(row["label"]),
-        )
-        for _, row in features.iterrows()
-    ]
-    headings = (*columns, Column("highest mean for", "site"))
+    columns: Columns = {
+        "rank": "rank",
+        Column("feature", "site", "code"): "feature",
+        "smallest k": "k",
+        "share explained": "share",
+        Column("highest mean for", "site"): "label",
+    }
     return [
-        ResultTable(title, headings, shown, css="narrow", is_sortable=True, head=1)
+        replace(_written(title, columns, shown), is_sortable=True, head=1)
         for title, shown in (
-            ("Table of the best features", rows[:MOST_FEATURES]),
-            ("Table of the next features", rows[MOST_FEATURES:]),
+            ("Table of the best features", features[:MOST_FEATURES]),
+            ("Table of the next features", features[MOST_FEATURES:]),
         )
-        if shown
+        if len(shown)
     ]
 
 
@@ -420,18 +417,9 @@ STACK = (
 
 def stack_table(rows: pd.DataFrame) -> ResultTable:
     """Return the scores of a stack and of the best single site, given the rows of stack.csv."""
-    cells = [
-        (
-            metric_name(row["metric"]),
-            format_number(row["value"], row["ci_low"], row["ci_high"]),
-            format_number(row["single"]),
-            format_number(row["difference"], row["difference_low"], row["difference_high"]),
-            format_p(row["p"]),
-        )
-        for row in rows.to_dict("records")
-    ]
-    headings = ("metric", "stack", "best single site", "difference", "p")
-    return ResultTable("Table of the stack of all sites", headings, cells, css="narrow")
+    columns: Columns = {"metric": "metric", "stack": "value", "best single site": "single"}
+    rows = rows.rename(columns={"ci_low": "value_low", "ci_high": "value_high"})
+    return _written("Table of the stack of all sites", {**columns, **_TESTED}, rows)
 
 
 LEAKAGE = (
@@ -445,19 +433,13 @@ LEAKAGE = (
 
 def leakage_table(rows: pd.DataFrame) -> ResultTable:
     """Return the scores with and without cues, given the rows of leakage.csv."""
-    cells = [
-        (
-            metric_name(row["metric"]),
-            format_number(row["value"]),
-            format_number(row["without_cues"]),
-            format_number(row["without_others"]),
-            format_number(row["difference"], row["difference_low"], row["difference_high"]),
-            format_p(row["p"]),
-        )
-        for row in rows.to_dict("records")
-    ]
-    headings = ("metric", "all words", "without cues", "without others", "difference", "p")
-    return ResultTable("Table of scores without cues", headings, cells, css="narrow")
+    columns: Columns = {
+        "metric": "metric",
+        "all words": "value",
+        "without cues": "without_cues",
+        "without others": "without_others",
+    }
+    return _written("Table of scores without cues", {**columns, **_TESTED}, rows)
 
 
 CASCADE = (
@@ -472,18 +454,8 @@ CASCADE = (
 
 def cascade_table(rows: pd.DataFrame) -> ResultTable:
     """Return cost and rates of the settings of a cascade, given the rows of cascade.csv."""
-    cells = [
-        (
-            row["setting"],
-            f"{100 * row['fpr']:g} %",
-            percent(row["cost"]),
-            format_number(row["tpr"], row["tpr_low"], row["tpr_high"]),
-            format_number(row["test_fpr"], row["test_fpr_low"], row["test_fpr_high"]),
-        )
-        for row in rows.to_dict("records")
-    ]
-    headings = ("setting", "requested FPR", "cost", "test TPR", "test FPR")
-    return ResultTable("Table of the cascade", headings, cells, css="narrow")
+    columns: Columns = {"setting": "setting", "requested FPR": "fpr", "cost": "cost"}
+    return _written("Table of the cascade", {**columns, **_RATES}, rows)
 
 
 MONITOR = (
@@ -502,20 +474,17 @@ def monitor_table(rows: pd.DataFrame, places: Sequence[str] = ()) -> ResultTable
         rows: rows of monitor.csv.
         places: columns that the table also shows, such as the training and test set.
     """
-    cells = [
-        (
-            *(row[place] for place in places),
-            f"{100 * row['fpr']:g} %",
-            format_number(row["threshold"]),
-            f"{row['false_positives']:,} of {row['n_negatives']:,} in {row['n_groups']:,} groups",
-            percent(row["fpr_bound"], 2),
-            format_number(row["tpr"], row["tpr_low"], row["tpr_high"]),
-            format_number(row["test_fpr"], row["test_fpr_low"], row["test_fpr_high"]),
-        )
-        for row in rows.to_dict("records")
-    ]
-    rates = ("requested FPR", "threshold", "false positives", "upper bound", "test TPR", "test FPR")
-    return ResultTable("Table of thresholds", (*places, *rates), cells, css="narrow")
+    columns: Columns = {
+        **dict(zip(places, places, strict=True)),
+        "requested FPR": "fpr",
+        "threshold": "threshold",
+        "false positives": "false_positives",
+        "upper bound": "fpr_bound",
+        **_RATES,
+    }
+    counts = zip(rows["false_positives"], rows["n_negatives"], rows["n_groups"], strict=True)
+    texts = [f"{n:,} of {n_all:,} in {n_groups:,} groups" for n, n_all, n_groups in counts]
+    return _written("Table of thresholds", columns, rows.assign(false_positives=texts))
 
 
 RULES = (

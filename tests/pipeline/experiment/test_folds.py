@@ -232,7 +232,7 @@ def test_the_metric_governs_results_and_headline(runs, metric, title, capsys):
     assert verdict["best"]["site"] == chosen["site"]
     assert set(read_columns(result.folder / "differences.csv", DIFFERENCES)["metric"]) == {name}
     assert (title if title != "accuracy" else " % ") in result.answer
-    first = result_parts(table, result._record.verdict)[0]
+    first = next(result_parts(table, result._record.verdict))
     assert first.is_open
     assert first.title.startswith(title[0].upper() + title[1:])
     show_results(result)

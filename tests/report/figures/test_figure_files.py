@@ -19,7 +19,7 @@ from probekit.report.figures.figure_files import (
     write_figures,
 )
 from probekit.report.figures.line_labels import LABEL
-from probekit.report.pages.parts import first_part, result_parts
+from probekit.report.pages.parts import result_parts
 from probekit.results.network import AttentionPrompt
 from tests.report.conftest import four_kinds, judged, make_heads, make_sweep
 
@@ -61,7 +61,9 @@ def points(path):
     [pytest.param(1, 8.5, 6.0, marks=pytest.mark.nightly), (2, 18.0, 9.0)],
 )
 def test_every_format_has_the_size_of_columns(engine, table, tmp_path, columns, width, height):
-    paths = write_figures([first_part(table, judged(table))], tmp_path, list(BEGINS), columns)
+    paths = write_figures(
+        [next(result_parts(table, judged(table)))], tmp_path, list(BEGINS), columns
+    )
     assert [path.name for path in paths] == [f"accuracy-by-layer.{kind}" for kind in BEGINS]
     for path, begin in zip(paths, BEGINS.values(), strict=True):
         assert path.read_bytes().startswith(begin)
@@ -129,7 +131,7 @@ def test_no_figure_of_one_column_is_higher_than_6_cm(make):
 
 def test_labels_of_lines_are_placed_for_the_height_of_the_paper(table):
     table.loc[table["target"] == "random_weights", "value"] = 0.74
-    part = first_part(table, judged(table))
+    part = next(result_parts(table, judged(table)))
     moved = [
         sum(abs(note.ay) for note in figure.layout.annotations if note.name == LABEL)
         for figure, _ in (on_paper(part, columns) for columns in (1, 2))
@@ -140,7 +142,7 @@ def test_labels_of_lines_are_placed_for_the_height_of_the_paper(table):
 def test_numbers_of_maps_are_left_out_where_cells_are_too_small(heads):
     many = [heads[heads["head"] == 0].assign(head=float(head)) for head in range(16)]
     few, many = (
-        first_part(own, judged(own)) for own in (heads, pd.concat(many, ignore_index=True))
+        next(result_parts(own, judged(own))) for own in (heads, pd.concat(many, ignore_index=True))
     )
     texts = [
         [trace.mode for trace in on_paper(part, columns)[0].data if trace.type == "scatter"]

@@ -11,7 +11,7 @@ from probekit.report.figures.layer_curve import curve_figure, layer_curve, panel
 from probekit.report.figures.style import LEVELS, LINES, SERIES_COLOURS, SERIES_MARKERS
 from probekit.report.figures.views import curve_rows
 from probekit.report.maps.maps import luminance
-from probekit.report.pages.parts import first_part
+from probekit.report.pages.parts import result_parts
 from probekit.report.sentences.answer import answer
 from probekit.results.table import placed
 from tests.report.conftest import (
@@ -216,7 +216,7 @@ def test_many_series_share_panels_by_their_kind_of_site():
 
 @pytest.mark.parametrize(("table", "is_several"), [(KINDS, True), (PLAIN, False)])
 def test_the_page_draws_panels_for_several_kinds_and_a_single_curve_for_one(table, is_several):
-    part = first_part(table, judged(table))
+    part = next(result_parts(table, judged(table)))
     assert ("yaxis4" in part.figure["layout"]) == (part.height is not None) == is_several
     assert ("One panel for each kind of site" in part.caption) == is_several
 

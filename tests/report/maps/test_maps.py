@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 import pytest
 
 from probekit.report.maps import maps
-from probekit.report.maps.maps import Colours, colours, inks, luminance, map_cells, text_map
+from probekit.report.maps.maps import Colours, inks, luminance, map_cells, map_colours, text_map
 from probekit.report.pages.parts import load_training, step_parts
 from tests.report.conftest import altered, judged, make_heads, make_sweep
 from tests.report.pictures import TRAINED_SITES, training_rows
@@ -123,8 +123,9 @@ def test_a_map_with_too_many_cells_has_no_numbers():
 
 
 def test_undefined_scores_do_not_change_the_ends_of_colours():
-    assert colours([math.nan, -0.3, 0.1], "selectivity", math.nan).low == -0.3
-    assert colours([math.nan, 0.2, 0.3], "brier", math.nan).low == 0.2
+    for metric, low, high in (("selectivity", -0.3, 0.1), ("brier", 0.2, 0.3)):
+        cells = pd.DataFrame({"value": [math.nan, low, high], "chance": math.nan})
+        assert map_colours(cells.assign(metric=metric)).low == low
 
 
 def test_user_input_is_escaped(hostile):
