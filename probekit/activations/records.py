@@ -45,6 +45,7 @@ CODES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 BATCH_TOKENS = {"cpu": 2048, "cuda": 16384}  # sized for CPU caches, and for GPU throughput
 SPEC, ROWS, MANIFEST = "spec.json", "rows.safetensors", "manifest.json"
 REPLIES = "replies.json"  # of a part of generated replies, in the folder of its store
+FORMAT_OF_REPLIES = 1  # of this file
 ERRORS = "errors.json"  # of rows whose forward pass is in half precision
 NO_DIGEST = "0" * 64  # in place of a digest in the plan of a store
 

@@ -23,6 +23,7 @@ from torch import Tensor
 from probekit.activations.capture import MissingSites, OnRows, Work, fill_site
 from probekit.activations.local import Files, join
 from probekit.activations.records import (
+    FORMAT_OF_REPLIES,
     REPLIES,
     SPEC,
     FloatArray,
@@ -44,7 +45,6 @@ from probekit.provenance import digest_json, seal, unseal
 from probekit.terminal import SILENT, Watcher
 
 VERSION = 1  # of the generation: raise it if the same prompts get other replies
-FORMAT = 1  # of replies.json
 
 
 class NotGeneratedError(MissingError):
@@ -211,12 +211,12 @@ def _read(files: Files) -> list[list[Continuation]] | None:
     if files.size(REPLIES) is None:
         return None
     try:
-        listed = unseal(files.read(REPLIES), f"{files.place}/{REPLIES}", FORMAT)["replies"]
+        content = unseal(files.read(REPLIES), f"{files.place}/{REPLIES}", FORMAT_OF_REPLIES)
     except DamagedError as error:
         raise DamagedError(f"{error} Delete the folder to generate again.") from error
     return [
         [Continuation(one["text"], tuple(one["ids"]), one["stopped_by"]) for one in of_prompt]
-        for of_prompt in listed
+        for of_prompt in content["replies"]
     ]
 
 
@@ -255,7 +255,8 @@ def _generate(
         steps = list(new_tokens(model, ids, longer, mask=mask, tap=tap, sites=sites or None))
     replies = continuations(steps, stopping, decoding)
     listed = [[asdict(reply) for reply in of_prompt] for of_prompt in replies]
-    if not files.create(REPLIES, seal({"replies": listed}, FORMAT)) and _read(files) != replies:
+    sealed = seal({"replies": listed}, FORMAT_OF_REPLIES)
+    if not files.create(REPLIES, sealed) and _read(files) != replies:
         raise StoreError(
             f"The network generates other replies than those in {files.place}, as another device "
             f"may. Delete the folder {files.place} to use the new ones."

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from probekit.activations.local import LOCK, Files, as_place, join
 from probekit.activations.records import (
     ERRORS,
+    FORMAT_OF_REPLIES,
     MANIFEST,
     REPLIES,
     ROWS,
@@ -31,6 +32,7 @@ from probekit.errors import (
     nearest,
 )
 from probekit.model.families.table import config_of
+from probekit.provenance import unseal
 from probekit.terminal import SILENT, Watcher
 
 JOB = ".job.json"  # suffix of the job file that workers read while a capture is running
@@ -97,6 +99,12 @@ def reply_parts(place: Location) -> list[Location] | None:
     if not _OF_REPLIES.fullmatch(_key(place)):
         return None
     return [join(place, name) for name in files_at(place).folders() if _PART.fullmatch(name)]
+
+
+def stores_of(place: Location) -> list[Location]:
+    """Return a cache alone, or the parts of generated replies that have rows."""
+    parts = reply_parts(place)
+    return [place] if parts is None else [part for part in parts if is_cache(files_at(part))]
 
 
 def _key(place: Location) -> str:
@@ -231,6 +239,11 @@ def find_damage(store: ActivationStore, *, digests: bool = True) -> list[Damage]
         return [*damages, Damage(ROWS, "it is missing, or not the layout of these rows")]
     for site in folders:
         damages += _damage_of(store, site, digests=digests)
+    if REPLIES in store.files.sizes():
+        try:
+            unseal(store.files.read(REPLIES), REPLIES, FORMAT_OF_REPLIES)
+        except DamagedError as error:
+            damages.append(Damage(REPLIES, str(error)))
     try:
         manifest = store.manifest()
     except DamagedError as error:

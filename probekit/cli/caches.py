@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -323,15 +324,15 @@ def list_caches(cache_root: Location | None, as_json: bool) -> None:
 def show_command(name: str, cache_root: Location | None, as_json: bool) -> None:
     """Show the contents of a cache: rows, sites, identity."""
     from probekit.activations.store import ActivationStore
-    from probekit.activations.upkeep import reply_parts, summarize
+    from probekit.activations.upkeep import stores_of, summarize
 
     (place,) = _find([name], cache_root)
-    summary, parts = summarize(place), reply_parts(place)
+    summary, stores = summarize(place), stores_of(place)
     if summary.problem is not None:
         _show(as_json, {"problem": summary.problem}, [summary.problem])
         sys.exit(1)
-    identity = ActivationStore.open(parts[0] if parts else place).identity.to_json()
-    root = "" if parts else f", root {summary.root or 'not sealed'}"
+    identity = ActivationStore.open(stores[0]).identity.to_json() if stores else {}
+    root = f", root {summary.root or 'not sealed'}" if stores == [place] else ""
     state = f"{_age(summary.age)}{root}"
     lines = [str(summary.place), summary.what, f"{size_in_words(summary.bytes)}, {state}"]
     for site, n_rows in summary.sites.items():
@@ -349,15 +350,12 @@ def verify_command(names: Sequence[str], cache_root: Location | None, as_json: b
 
     Every file is read, and damaged ones are listed.
     """
-    from probekit.activations.store import ActivationStore, files_at
-    from probekit.activations.upkeep import find_damage, is_cache, reply_parts
+    from probekit.activations.store import ActivationStore
+    from probekit.activations.upkeep import find_damage, stores_of
     from probekit.errors import StoreError
 
     damages: dict[str, list[dict[str, str]]] = {}
-    places = [one for place in _find(names, cache_root) for one in reply_parts(place) or [place]]
-    for place in places:
-        if not is_cache(files_at(place)):
-            continue  # a part of replies that has no rows yet
+    for place in chain.from_iterable(map(stores_of, _find(names, cache_root))):
         try:
             store = ActivationStore.open(place)
             damages[str(place)] = [damage._asdict() for damage in find_damage(store)]
@@ -382,9 +380,11 @@ def repair_command(name: str, cache_root: Location | None, as_json: bool) -> Non
     """Remove damaged files, which the next capture restores."""
     from probekit.activations.store import ActivationStore
     from probekit.activations.upkeep import repair_cache as repair_store
+    from probekit.activations.upkeep import stores_of
 
     (place,) = _find([name], cache_root)
-    damages = repair_store(ActivationStore.open(place))
+    stores = map(ActivationStore.open, stores_of(place))
+    damages = [damage for store in stores for damage in repair_store(store)]
     content = [damage._asdict() for damage in damages]
     _show(as_json, content, [f"{damage.file}: {damage.why}" for damage in damages])
     if not as_json:

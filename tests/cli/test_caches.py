@@ -7,8 +7,9 @@ import re
 import pytest
 
 from probekit.activations.local import LocalFiles
-from probekit.activations.records import REPLIES
+from probekit.activations.records import FORMAT_OF_REPLIES, REPLIES
 from probekit.activations.upkeep import copy_cache, remove_cache
+from probekit.provenance import seal
 from tests.activations.small_store import IDENTITY, SITES, Content
 from tests.cli.conftest import readable
 
@@ -83,7 +84,7 @@ def test_generated_replies_are_one_cache_of_several_parts(story, root):
     folder = root / f"replies-{'ab' * 12}"
     for part in ("00000", "00001"):
         CONTENT.write(LocalFiles(folder / part))
-        (folder / part / REPLIES).write_text("{}")
+        (folder / part / REPLIES).write_bytes(seal({"replies": []}, FORMAT_OF_REPLIES))
     (folder / "00002").mkdir()  # of a killed generation
     (folder / "00002" / REPLIES).write_text("{}")
     for part in ("00001", "00002"):
@@ -91,6 +92,11 @@ def test_generated_replies_are_one_cache_of_several_parts(story, root):
     for line in ("ls", "show replies", "verify", "gc", "gc replies"):
         story(line)
     assert not list(folder.glob("*/.00000*"))
+    with (folder / "00001" / REPLIES).open("ab") as file:
+        file.write(b" ")
+    story("verify replies")
+    story("repair replies")
+    assert not (folder / "00001" / REPLIES).exists()
     (folder / "00000" / "notes.txt").write_text("mine")
     story("rm replies")
     assert [path.name for path in folder.rglob("*") if path.is_file()] == ["notes.txt"]
