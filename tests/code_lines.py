@@ -14,10 +14,10 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "probekit"
 BUDGETS = {
     "report": 8359,
-    "pipeline": 8293,
-    "probes": 6684,
-    "model": 5240,
-    "activations": 3315,
+    "pipeline": 8296,
+    "probes": 6690,
+    "model": 5236,
+    "activations": 3327,
     "cli": 2198,
     "interventions": 1925,
     "experiment": 2452,

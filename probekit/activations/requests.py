@@ -245,7 +245,7 @@ class Requests:
             if request.n_states == 0:
                 if all(len(one.layers) == len(one.ids) != one.n_states for one in others):
                     reason = "swapped"
-                elif all(one.n_states == len(one.ids) - 1 for one in others):
+                elif len(others) > 1 and all(one.n_states == len(one.ids) - 1 for one in others):
                     reason = "last"  # a cache seldom lacks one token of every request
             n = request.n_states or request.parts[0].n_states
             why = _REASONS[reason].format(n=n, n_ids=n_ids, missing=missing[0])

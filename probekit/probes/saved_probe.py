@@ -24,7 +24,7 @@ from typing import Annotated, Any, Literal, get_args
 import numpy as np
 import safetensors.numpy
 from numpy.typing import ArrayLike, NDArray
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from safetensors import SafetensorError
 from scipy.special import log_softmax
 
@@ -430,7 +430,7 @@ class SavedProbe:
         return self.classes[1:] if len(self.classes) == 2 else (self.classes or ("value",))
 
     def scores(self, X: ArrayLike) -> Floats:
-        """Return the scores of raw rows X (n_samples, n_features).
+        """Return the scores of rows X (n_samples, n_features) in the `view` of the probe.
 
         The shape is (n_samples,) for two classes or a number, else (n_samples, n_classes). The rows
         of an aggregated probe are the tokens of one text, and a score is that of the text up to a
@@ -445,7 +445,7 @@ class SavedProbe:
         return outputs[:, 0] if outputs.shape[1] == 1 else outputs
 
     def outputs(self, X: ArrayLike) -> Floats:
-        """Return the outputs (n_samples, n_out) of the last layer for raw rows X.
+        """Return the outputs (n_samples, n_out) of the last layer for rows X; see `scores`.
 
         Raises:
             DataError: see `scores`.
@@ -453,7 +453,7 @@ class SavedProbe:
         return apply_layers(self.layers, self._raw(X))
 
     def _raw(self, X: ArrayLike) -> Floats:
-        """Return raw rows X (n_samples, n_features) in float64.
+        """Return rows X (n_samples, n_features) in float64, not scaled.
 
         Raises:
             DataError: see `scores`.
@@ -659,14 +659,20 @@ class SavedProbe:
         given = bias if threshold is None else -_array(threshold)
         offset = np.zeros(len(weight)) if given is None else np.atleast_1d(_array(given))
         describe(str(site).partition("[")[0])  # raises if there is no such site
-        rule: dict[str, Scalar] = {"at": position} if isinstance(position, str) else dict(position)
+        if not isinstance(position, str | Mapping):
+            raise ConfigError(f"position is {position!r}. Give text such as 'last', or keys.")
+        rule: dict[str, Any] = {"at": position} if isinstance(position, str) else dict(position)
+        rule.setdefault("at", "share" if "share" in rule else None)
         keys = [one.name for one in fields(PositionRule)]
-        for name, allowed in [*((key, keys) for key in rule), (str(rule.get("at")), get_args(At))]:
+        for name, allowed in [*((key, keys) for key in rule), (rule["at"], get_args(At))]:
             if name not in allowed:
-                raise UnknownNameError(f"position has {name!r}. {nearest(name, allowed)}")
-        if rule["at"] in ("index", "share") and rule.get(str(rule["at"])) is None:
+                raise UnknownNameError(f"position has {name!r}. {nearest(str(name), allowed)}")
+        if rule["at"] in ("index", "share") and rule.get(rule["at"]) is None:
             raise ConfigError(f"`at: {rule['at']}` needs its number as the key `{rule['at']}`.")
         try:
+            share = TypeAdapter(PositionRule).validate_python(rule).share
+            if not 0 <= (share or 0.0) <= 1:
+                raise ConfigError(f"`share` is {share:g}. Give a number from 0 to 1.")
             facts = ProbeFacts(
                 kind=kind,
                 scores_are_logits=scores_are_logits,
@@ -855,7 +861,7 @@ def _array(given: Any) -> Floats:
         if array.dtype.kind not in "biufO":
             raise TypeError(f"it contains {array.dtype}")
         return array.astype(np.float64)
-    except (OSError, ValueError, EOFError, TypeError) as error:
+    except (OSError, ValueError, EOFError, TypeError, OverflowError) as error:
         raise DataError(
             f"{given if is_file else f'A {type(given).__name__}'} cannot be read as an array: "
             f"{str(error).rstrip('.')}. Give real numbers, or the path of a file that np.save "

@@ -468,6 +468,8 @@ def test_lists_of_different_lengths_are_no_array():
         {"position": {"offset": 1}},
         {"position": {"at": "index", "index": [1]}},
         {"position": "index"},
+        {"position": -1},
+        {"position": {"share": 7}},
         {"view": "centred"},
         {"bos": "no"},
     ],
@@ -480,6 +482,8 @@ def test_unknown_places_of_probes_of_others_are_refused(given, refused):
 def test_a_probe_of_another_tool_may_read_a_head():
     head = PLACE | {"site": "blocks.1.attn.hook_z[head=2]"}
     assert SavedProbe.from_arrays(np.ones(2), **head).facts.site == head["site"]
+    half = SavedProbe.from_arrays(np.ones(2), **PLACE | {"position": {"share": 0.5}})
+    assert half.facts.position == {"at": "share", "share": 0.5}
 
 
 @pytest.mark.parametrize("name", ["probe.joblib", "probe.pkl"])

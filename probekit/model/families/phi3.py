@@ -117,6 +117,8 @@ class Phi3Config(shared.GatedConfig):
         super().__post_init__()
         if self.attention_bias:
             raise ConfigError("attention_bias must be false: Phi-3 has no biases.")
+        if not isinstance(self.rotary, Phi3Positions):  # those of Llama have other kinds
+            raise ConfigError(f"rotary must be Phi3Positions, not {type(self.rotary).__name__}.")
         if self.rotary.partial_rotary_factor > 1:
             raise ConfigError("partial_rotary_factor must be at most 1.")
         n_pairs = int(self.d_head * self.rotary.partial_rotary_factor) // 2

@@ -188,15 +188,6 @@ def attend_heads(
         softcap: cap c of the scores s, which become c tanh(s / c); None for none.
     """
     k, v = context.extend(k, v)  # [batch key_pos n_kv_heads d_head]
-    z = _weighted_values(q, k, v, context, tap, pdrop, divisor, softcap)
-    return _project_heads(tap("hook_z", z), output, tap)
-
-
-def _weighted_values(
-    q: Tensor, k: Tensor, v: Tensor, context: BlockContext, tap: Taps,
-    pdrop: float, divisor: float | None, softcap: float | None,
-) -> Tensor:  # fmt: skip
-    """Return the sums of the values weighted by the pattern, shape [batch pos n_heads d_head]."""
     visible = context.visible
     if context.at is not None:
         visible = visible_at(context.at, visible, q.shape[1], k.shape[1])
@@ -215,21 +206,15 @@ def _weighted_values(
             scores = softcap * (scores / softcap).tanh()
         scores = tap("hook_attn_scores", scores.masked_fill_(~visible, -math.inf))
         pattern = tap("hook_pattern", scores.softmax(-1))
-        return (F.dropout(pattern, pdrop) @ v).transpose(1, 2)
-    # `is_causal` lets the first query attend to the first key only: wrong after cached keys.
-    if visible is None and 1 < n_queries < n_keys:
-        visible = causal(n_queries, n_keys, q.device)
-    is_causal = visible is None and n_queries == n_keys  # a single query attends to every key
-    scale = None if divisor is None else 1 / divisor
-    z = attend(q, k, v, visible, is_causal=is_causal, pdrop=pdrop, scale=scale)
-    return z.transpose(1, 2)
-
-
-def _project_heads(z: Tensor, output: nn.Linear, tap: Taps) -> Tensor:
-    """Return the output of attention, shape [batch pos d_model], with a tap at that of each head.
-
-    `z` are the weighted sums of the values, shape [batch pos n_heads d_head].
-    """
+        z = F.dropout(pattern, pdrop) @ v
+    else:
+        # `is_causal` lets the first query attend to the first key only: wrong after cached keys.
+        if visible is None and 1 < n_queries < n_keys:
+            visible = causal(n_queries, n_keys, q.device)
+        is_causal = visible is None and n_queries == n_keys  # a single query attends to every key
+        scale = None if divisor is None else 1 / divisor
+        z = attend(q, k, v, visible, is_causal=is_causal, pdrop=pdrop, scale=scale)
+    z = tap("hook_z", z.transpose(1, 2))
     attn_out: Tensor = output(z.flatten(2))
     if not tap.wants("hook_result"):
         return attn_out

@@ -194,7 +194,12 @@ def _verified(
             raise DataError(f"`layers` lists {layer}, but the files have no such layer. {near}")
         if site not in model.sites:
             near = nearest(site, model.sites)
-            raise DataError(f"layer {layer} has the name {site}, which is no site. {near}")
+            raise DataError(
+                f"layer {layer} has the name {site}, which is no site. {near} `layers` gives the "
+                "site of each name."
+            )
+    if len(set(names.values())) < len(names):
+        raise DataError(f"several layers have the same site: {names}. Give each its own.")
     named = {names.get(layer, f"tensor {layer}"): layer for layer in of_layer}
     arrays = {name: of_layer[layer] for name, layer in named.items()}
     found = identify(arrays, ids, model, positions=positions)

@@ -146,7 +146,7 @@ def validate(
         if isinstance(experiment, ActivationExperiment):
             from probekit.pipeline.given.source import read_given
 
-            source = read_given(experiment)
+            source = read_given(experiment).open(None)
             return _report(experiment, source.rows, source.widths, bytes=source.given.n_bytes)
         rows = prepare(experiment, partial(_stored_replies, experiment.on_device("cpu")))
         widths = [width_of(selection, rows.config) for selection in rows.selections]

@@ -185,9 +185,7 @@ class GivenSource(Source):
             site: TensorIdentity(label=one.label, sentence=one.sentence)
             for site, one in found.items()
         }
-        others = [
-            f"{site} is {one.sentence}" for site, one in found.items() if one.label == DIFFERS
-        ]
+        others = [f"{site}: {one.sentence}" for site, one in found.items() if one.label == DIFFERS]
         if not others:
             return replace(self, identities=identities)
         has_bos = any("BOS" in other for other in others)

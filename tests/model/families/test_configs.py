@@ -8,7 +8,7 @@ import pytest
 import torch
 from ruamel.yaml import YAML
 
-from probekit.errors import DataError
+from probekit.errors import ConfigError, DataError
 from probekit.model.config import count_parameters
 from probekit.model.families.gemma import GemmaConfig
 from probekit.model.families.neox import NeoXConfig
@@ -73,6 +73,8 @@ def test_the_published_configs_are_read():
     assert config_of(OPT) == OPTConfig()
     assert config_of(OLMOE) == OLMoEConfig(num_key_value_heads=16, intermediate_size=1024)
     assert config_of(PHI3) == Phi3Config(num_key_value_heads=32, sliding_window=2047)
+    with pytest.raises(ConfigError, match="rotary must be Phi3Positions"):
+        Phi3Config(rotary=RotaryPositions(rope_type="linear", factor=2.0))
 
 
 @pytest.mark.parametrize(

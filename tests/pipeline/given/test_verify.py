@@ -73,6 +73,14 @@ def wrong(place):
     return run(written(folder, swapped), out=folder / "runs", workers=1)
 
 
+def test_validate_finds_another_tensor(place):
+    folder, *_, arrays = place
+    for site, is_other in ((POST, True), ("blocks.1.hook_mlp_out", False)):
+        experiment = written(folder, {site: arrays["blocks.1.hook_mlp_out"]})
+        codes = {one.code for one in validate(experiment).findings}
+        assert ("other-tensor" in codes) == is_other
+
+
 def test_right_activations_are_verified_in_record_and_page(right):
     identities = right.record["identities"]
     assert [one["label"] for one in identities.values()] == [
