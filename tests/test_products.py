@@ -210,6 +210,20 @@ def test_both_libraries_give_the_same_product_and_each_for_any_number_of_threads
     torch.testing.assert_close(found[True, 1], found[False, 1], rtol=1e-5, atol=1e-4)
 
 
+@pytest.mark.parametrize("function", [GELU, GELU_TANH, SILU])
+@pytest.mark.parametrize("shape", [(1024, 1024), (37, 3072), (3, 16385)], ids=str)
+def test_activation_functions_give_the_same_for_any_number_of_threads(function, shape):
+    """Torch alone rounds elements at the ends of parts in another way (checked with 3 and 5)."""
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+    found = []
+    for n_threads in (1, 2, 3, 5, 7):
+        with threads(n_threads):
+            found.append(function(x))
+    assert all(torch.equal(found[0], one) for one in found)
+    if shape == (1024, 1024):
+        torch.testing.assert_close(found[1], function.function(x), rtol=1e-5, atol=1e-6)
+
+
 @needs_both
 def test_the_measurement_leaves_the_caller_s_torch_as_it_is(monkeypatch):
     monkeypatch.setattr(products, "_FEWEST_ROWS", 16)  # fast
