@@ -75,7 +75,7 @@ class Activation:
         return found.view(x.shape)
 
 
-_OF_ONE_THREAD = 2**14  # elements of which torch computes a function in one thread
+_OF_ONE_THREAD = 2**14  # elements that torch computes in one thread
 GELU = Activation(F.gelu, ("gelu", "none"))
 GELU_TANH = Activation(partial(F.gelu, approximate="tanh"), ("gelu", "tanh"))
 SILU = Activation(F.silu, ("swish", ""))
