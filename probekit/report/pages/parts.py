@@ -66,7 +66,7 @@ def result_parts(
         if metric in of_curve:
             figure = curve_figure(curve, metric)
             yield FigurePart(
-                f"{name} by layer{f' · {position}' if position else ''}",
+                f"{name} by layer{f' · {views.position_words(position)}' if position else ''}",
                 figure_json(figure),
                 captions.caption(curve, v, metric, control),
                 captions.description(curve, metric),
