@@ -153,7 +153,7 @@ def identify(
     Up to `n_rows` rows are computed again, in float32, and compared with each site of the same
     width, with the outputs of norms, and with sums of sublayers. If none fits, they are compared at
     the neighbouring positions, with and without a beginning-of-text token, with rows in another
-    order, and times a constant; a tensor that fits only so `differs`.
+    order, times a constant, and plus one vector; a tensor that fits only so `differs`.
 
     A name that is a site must be that site. `layer_3`, and other names with only a number, must be
     the residual stream before or after block 3, counted alike for all arrays. Any other name is
@@ -174,7 +174,7 @@ def identify(
         ConfigError: `arrays` is no mapping, there are texts but no tokenizer, or `n_rows` or
             `positions` is invalid.
         DataError: there are no rows, arrays and tokens have different numbers of rows, no tensor
-            has the width of an array, a number is no finite real number, or a position or an id
+            has the width of an array, a value is not a finite real number, or a position or an id
             does not exist.
 
     >>> model = load_model("mini")
