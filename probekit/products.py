@@ -70,7 +70,8 @@ class Activation:
         flat, step = x.flatten(), 2 * _OF_ONE_THREAD * n_threads
         found, n_even = torch.empty_like(flat), len(flat) - len(flat) % step
         for place, size in (slice(n_even), 4 * step), (slice(n_even, None), _OF_ONE_THREAD):
-            for part, target in zip(flat[place].split(size), found[place].split(size), strict=True):
+            parts = torch.split(flat[place], size), torch.split(found[place], size)
+            for part, target in zip(*parts, strict=True):
                 target.copy_(self.function(part))
         return found.view(x.shape)
 

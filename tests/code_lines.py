@@ -25,7 +25,7 @@ BUDGETS = {
     "results": 2119,
     "training": 859,
     "analysis": 1038,
-    "": 1674,  # the files at the top
+    "": 1675,  # the files at the top
 }
 NO_CODE = (
     tokenize.COMMENT,
