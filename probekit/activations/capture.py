@@ -41,7 +41,7 @@ from probekit.activations.records import (
 )
 from probekit.activations.requests import Requests
 from probekit.activations.store import ActivationStore, ShardWriter
-from probekit.activations.upkeep import SHARD_LOCK, caches_in
+from probekit.activations.upkeep import SHARD_LOCK, caches_in, removed_after_failure
 from probekit.amounts import percent, size_in_words
 from probekit.data.positions import IntArray, RowPlan
 from probekit.errors import ConfigError, DataError, OutOfMemoryError, StoreError
@@ -445,7 +445,7 @@ def fill(
         store.verify(work.sites)
         watcher.progress(f"{step} (reused)", store.n_rows, store.n_rows)
         return Captured(store, computed=0, reused=n_shards, root=store.digest_of(work.sites))
-    with store.files.lock(watcher.tell):
+    with removed_after_failure(store), store.files.lock(watcher.tell):
         store.files.sweep()
         store.verify(work.sites)
         _derive(store, root, work.sites)

@@ -90,6 +90,7 @@ class ActivationStore:
         root: required root digest; None for any.
         verifies: whether each shard is verified by digest before its first row is read.
         digested: names of shard files that this process has verified against their digest.
+        is_new: whether this process has created the store.
     """
 
     def __init__(
@@ -100,6 +101,7 @@ class ActivationStore:
         self.root = root
         self.verifies = verifies
         self.digested: set[str] = set()
+        self.is_new = False
         self._complete: dict[str, Mapping[int, ShardRecord]] = {}  # records of complete sites
         self._mapped: dict[str, FloatArray] = {}  # rows by shard file
 
@@ -151,9 +153,9 @@ class ActivationStore:
                 if draft.digest != spec.sizes.digest:
                     raise damaged(ROWS, "it is not the layout of these rows")
                 files.publish(draft, ROWS)
-        if SPEC not in existing:
-            files.create(SPEC, spec.pack())
+        is_new = SPEC not in existing and files.create(SPEC, spec.pack())
         store = cls.open(files)
+        store.is_new = is_new
         store.spec.require(spec, files.place)
         return store
 

@@ -1,18 +1,21 @@
 """Experiments whose activations a serving engine has written: same tables, verified sites."""
 
+import errno
 import json
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
 from transformers import GPT2LMHeadModel
 
 from probekit.activations.store import ActivationStore
-from probekit.errors import ProbekitError
+from probekit.errors import ProbekitError, StoreError
 from probekit.files import Disk
 from probekit.model.families.table import load_model
 from probekit.model.weights.sources import MINI
 from probekit.pipeline.capture.captures import capture_only
+from probekit.pipeline.capture.jobs import put_job
 from probekit.pipeline.experiment.prepare import prepare
 from tests.activations.captures import files
 from tests.model.families.configurations import rows
@@ -21,10 +24,10 @@ from tests.pipeline.serving import LAYERS, hidden_states, write_requests
 from tests.pipeline.tiny_models import write_model
 
 SITE = "blocks.3.hook_resid_post"
+EXACT = "relative error of at most 64 rows: median 0 %, largest 0 %"
 
 
 @pytest.fixture(scope="module")
-EXACT = "relative error of at most 64 rows: median 0 %, largest 0 %"
 def served(planted):
     """Token ids and hidden states of each text at `LAYERS`, in float32."""
     return hidden_states(planted.load(*QUICK, f"capture.sites={list(LAYERS)}"), planted.cache)
@@ -108,23 +111,32 @@ def test_existing_keys_do_not_change_and_imports_have_their_own(planted, tmp_pat
         assert (read.read(site) == computed.read(site)).all()
 
 
-def test_a_killed_import_resumes(planted, tmp_path, requests, monkeypatch):
+def in_small_shards(monkeypatch):
     monkeypatch.setattr("probekit.activations.records.SHARD_ROWS", 32)
     monkeypatch.setattr("probekit.activations.records.BATCH_TOKENS", {"cpu": 100})
-    whole = imported(planted, tmp_path / "whole", requests)
-    assert len(whole.shards) > 2
+
+
+def failing_after(n_files, error, monkeypatch):
+    """Let the file system fail, or the process be killed, after some files are published."""
     publish, published = Disk.rename, []
 
-    def killed(self, *names):
-        if len(published) == 5:
-            raise KeyboardInterrupt
+    def rename(self, *names):
+        if len(published) == n_files:
+            raise error
         published.append(names)
         return publish(self, *names)
 
-    monkeypatch.setattr(Disk, "rename", killed)
-    with pytest.raises(KeyboardInterrupt):
-        imported(planted, tmp_path, requests)
-    monkeypatch.setattr(Disk, "rename", publish)
+    monkeypatch.setattr(Disk, "rename", rename)
+
+
+def test_a_killed_import_resumes(planted, tmp_path, requests, monkeypatch):
+    in_small_shards(monkeypatch)
+    whole = imported(planted, tmp_path / "whole", requests)
+    assert len(whole.shards) > 2
+    with monkeypatch.context() as patch:
+        failing_after(5, KeyboardInterrupt, patch)
+        with pytest.raises(KeyboardInterrupt):
+            imported(planted, tmp_path, requests)
     (place,) = (tmp_path / "cache").iterdir()
     committed = {site: ActivationStore.open(place).records(site) for site in QUICK_SITES}
     assert 0 < sum(map(len, committed.values())) < 2 * len(whole.shards)
@@ -138,6 +150,72 @@ def test_a_killed_import_resumes(planted, tmp_path, requests, monkeypatch):
     resumed = imported(planted, tmp_path, requests)
     assert not {(site, shard) for site, of in committed.items() for shard in of} & set(heard)
     assert files(resumed.folder) == files(whole.folder)
+
+
+FULL = OSError(errno.ENOSPC, "No space left on device")
+
+
+@pytest.mark.parametrize("fault", ["another tensor", "another row", "NaN in the last shard"])
+def test_nothing_remains_of_an_import_of_wrong_files(planted, served, tmp_path, monkeypatch, fault):
+    in_small_shards(monkeypatch)
+    right = imported(planted, tmp_path / "right", write_requests(tmp_path / "served", served))
+    ids = prepare(planted.load(*QUICK)).ids
+    identified = np.linspace(0, len(ids) - 1, 32).astype(int)
+    rows = right.shards[0 if fault == "another row" else -1]
+    text = next(ids[row].tobytes() for row in rows if row not in identified)
+    wrong = {
+        "another tensor": lambda states: states.flip(2),
+        "another row": lambda states: states.flip(2),
+        "NaN in the last shard": lambda states: states * torch.nan,
+    }[fault]
+    is_wrong = [fault == "another tensor" or one.tobytes() == text for one, _ in served]
+    files = [
+        (one, wrong(states) if is_one else states)
+        for (one, states), is_one in zip(served, is_wrong, strict=True)
+    ]
+    commit, committed = ActivationStore._commit, []
+    monkeypatch.setattr(
+        ActivationStore,
+        "_commit",
+        lambda self, record: (committed.append(record), commit(self, record)),
+    )
+    message = refusal(planted, tmp_path, write_requests(tmp_path / "wrong", files))
+    assert ("differs from the network's by" in message) == (fault == "another row")
+    assert bool(committed) == (fault == "NaN in the last shard")
+    assert list((tmp_path / "cache").iterdir()) == []
+
+
+@pytest.mark.parametrize("n_files", [1, 5])
+def test_of_an_import_on_a_full_disk_only_shards_remain(
+    planted, requests, tmp_path, monkeypatch, n_files
+):
+    in_small_shards(monkeypatch)
+    with monkeypatch.context() as patch:
+        failing_after(n_files, FULL, patch)
+        assert "No space left" in refusal(planted, tmp_path, requests)
+    assert len(list((tmp_path / "cache").iterdir())) == (n_files == 5)
+    assert set(imported(planted, tmp_path, requests).sites) == set(QUICK_SITES)
+
+
+def test_a_failed_import_keeps_stores_of_other_processes(planted, requests, tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        failing_after(1, KeyboardInterrupt, patch)
+        with pytest.raises(KeyboardInterrupt):
+            imported(planted, tmp_path, requests)
+    before = [files(place) for place in (tmp_path / "cache").iterdir()]
+    assert len(before) == 1
+    with monkeypatch.context() as patch:
+        failing_after(0, FULL, patch)
+        refusal(planted, tmp_path, requests)
+    assert [files(place) for place in (tmp_path / "cache").iterdir()] == before
+
+    def crew(job, work, *_):
+        put_job(job, work)
+        raise StoreError("All workers failed.")
+
+    with pytest.raises(StoreError):
+        capture_only(load(planted, requests), cache_root=tmp_path / "shared", crew=crew)
+    assert len(list((tmp_path / "shared").iterdir())) == 1
 
 
 def test_the_layers_of_the_files_may_be_in_any_order(planted, served, tmp_path):
