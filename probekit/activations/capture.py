@@ -31,10 +31,17 @@ import torch
 
 from probekit.activations import forward
 from probekit.activations.local import Files
-from probekit.activations.records import FloatArray, Identity, Location, batch_tokens, identity_of
+from probekit.activations.records import (
+    ROWS_COMPARED,
+    FloatArray,
+    Identity,
+    Location,
+    batch_tokens,
+    identity_of,
+)
 from probekit.activations.requests import Requests
 from probekit.activations.store import ActivationStore, ShardWriter
-from probekit.activations.upkeep import SHARD_LOCK, caches_in
+from probekit.activations.upkeep import SHARD_LOCK, caches_in, removed_after_failure
 from probekit.amounts import percent, size_in_words
 from probekit.data.positions import IntArray, RowPlan
 from probekit.errors import ConfigError, DataError, OutOfMemoryError, StoreError
@@ -52,7 +59,6 @@ OnRows = Callable[[int], None]  # called with the number of newly computed rows
 # Measured memory of a process: its libraries, and batches whose rows are in memory together.
 _LIBRARIES, _BATCHES = 320 << 20, 3
 _ANOTHER_ROW = 0.5  # relative error that no rounding explains
-ROWS_COMPARED = 64  # rows of the first batch that are also computed in float32, to measure errors
 _TIMED = 5 * 10**9  # parameters times tokens of a timed batch, at most; less than a second
 MAX_WAITING = 2  # batches whose rows wait to be written, in memory
 PATIENCE = 60.0  # minimum seconds before the holder of a lock is considered dead
@@ -201,8 +207,8 @@ class Work:
             return self.requests.run_batches(batches, self.plan, sites, dtype)
         return forward.run_batches(self.model, batches, self.plan, sites, dtype)
 
-    def _errors(self, exact: Network, sites: Sequence[str]) -> dict[str, float]:
-        """Return the median of |x - y| / |y| over rows of the first batch at each site.
+    def _errors(self, exact: Network, sites: Sequence[str]) -> dict[str, tuple[float, float]]:
+        """Return median and maximum of |x - y| / |y| over rows of the first batch at each site.
 
         The rows x are those of the capture, and y those of the same network in float32. They are
         evenly spaced, so that many texts are compared.
@@ -237,7 +243,7 @@ class Work:
                     f"{self.requests.folder}: row {row} at {site} differs from the network's by "
                     f"{percent(worst)} of its norm. Let the engine write its request again."
                 )
-        return {site: float(np.median(error)) for site, error in errors.items()}
+        return {site: (float(np.median(one)), float(one.max())) for site, one in errors.items()}
 
 
 def capture_bytes(
@@ -439,7 +445,7 @@ def fill(
         store.verify(work.sites)
         watcher.progress(f"{step} (reused)", store.n_rows, store.n_rows)
         return Captured(store, computed=0, reused=n_shards, root=store.digest_of(work.sites))
-    with store.files.lock(watcher.tell):
+    with removed_after_failure(store), store.files.lock(watcher.tell):
         store.files.sweep()
         store.verify(work.sites)
         _derive(store, root, work.sites)

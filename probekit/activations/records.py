@@ -8,7 +8,7 @@ digest of their content.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from importlib.metadata import version
@@ -40,6 +40,7 @@ FORMAT = 3  # of all files of a store
 
 # Batching changes the last bits of a row, so these constants are part of the identity.
 SHARD_ROWS = 4096
+ROWS_COMPARED = 64  # rows of the first batch that are also computed in float32, to measure errors
 # Dtypes on disk, and their safetensors codes.
 CODES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 BATCH_TOKENS = {"cpu": 2048, "cuda": 16384}  # sized for CPU caches, and for GPU throughput
@@ -204,10 +205,24 @@ def read_numbers(stored: npt.NDArray[Any]) -> FloatArray:
     )
 
 
-def pack_errors(errors: Mapping[str, float]) -> bytes:
+def pack_errors(errors: Mapping[str, Iterable[float]]) -> bytes:
     """Return the bytes of `errors.json`, whose length depends on the sites only."""
-    texts = {site: f"{error:.3e}" for site, error in sorted(errors.items())}
+    texts = {
+        site: " ".join(f"{error:.3e}" for error in of_site)
+        for site, of_site in sorted(errors.items())
+    }
     return seal({"against": "float32", "relative_error": texts}, FORMAT)
+
+
+def described_errors(errors: Sequence[float]) -> str:
+    """Return the relative errors of a site in words; see `ActivationStore.errors`.
+
+    >>> described_errors((0.0012, 0.0345))
+    'relative error of at most 64 rows: median 0.12 %, largest 3.5 %'
+    """
+    named = zip(("median", "largest"), errors, strict=False)  # older caches have the median only
+    listed = ", ".join(f"{name} {100 * error:.2g} %" for name, error in named)
+    return f"relative error of at most {ROWS_COMPARED} rows: {listed}"
 
 
 # The arrays of a layout, in the order of its file.

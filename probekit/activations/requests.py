@@ -412,6 +412,8 @@ def _parts_of(
         DataError: the file cannot be read, leads out of the folder, or has no request.
     """
     inside(path, folder if folder.is_dir() else None)
+    with reading(str(path), _WRITE_AGAIN):
+        state = state_of(path)  # before its header is read
     with reading(str(path), _WRITE_AGAIN), safe_open(path, framework="pt") as file:
         metadata = (file.metadata() or {}).items()
         stated = {_ROLE_OF[name]: text for name, text in metadata if name in _ROLE_OF}
@@ -428,7 +430,8 @@ def _parts_of(
                 f"Name those of a request ids: {ids_or}; states: {states_or}."
             )
         for name, found in sorted(complete.items()):
-            numbers: dict[str, Any] = ({} if name else stated) | {
+            of_all = ("layers",) if name else ROLES  # entries of the metadata that are its own
+            numbers: dict[str, Any] = {role: stated[role] for role in stated if role in of_all} | {
                 role: file.get_tensor(found[role][None]).tolist()
                 for role in ("start", "prompt", "layers")
                 if None in found.get(role, {})
@@ -442,7 +445,7 @@ def _parts_of(
             shape, listed = list(of_ids.shape), numbers.get("layers")
             layers, n_states = _layers_of(file, label, found["states"], shape, d_model, listed)
             start = stated_start or 0
-            has_prompt = n_prompt is not None or found["ids"][None].endswith("prompt_token_ids")
+            has_prompt = n_prompt == len(ids) or found["ids"][None].endswith("prompt_token_ids")
             of_request = "" if name.isdecimal() else name or str(numbers.get("request", ""))
             is_chunk = start > 0 and n_states == len(ids)  # has its own ids only
             if is_chunk and not of_request:
@@ -461,7 +464,7 @@ def _parts_of(
             yield RequestPart(
                 path=str(path),
                 entry=name,
-                state=state_of(path),
+                state=state,
                 name=of_request,
                 ids=ids,
                 tokens=range(start, stop if is_chunk else min(stop, len(ids))),

@@ -90,6 +90,7 @@ class ActivationStore:
         root: required root digest; None for any.
         verifies: whether each shard is verified by digest before its first row is read.
         digested: names of shard files that this process has verified against their digest.
+        is_new: whether this process has created the store.
     """
 
     def __init__(
@@ -100,6 +101,7 @@ class ActivationStore:
         self.root = root
         self.verifies = verifies
         self.digested: set[str] = set()
+        self.is_new = False
         self._complete: dict[str, Mapping[int, ShardRecord]] = {}  # records of complete sites
         self._mapped: dict[str, FloatArray] = {}  # rows by shard file
 
@@ -151,9 +153,9 @@ class ActivationStore:
                 if draft.digest != spec.sizes.digest:
                     raise damaged(ROWS, "it is not the layout of these rows")
                 files.publish(draft, ROWS)
-        if SPEC not in existing:
-            files.create(SPEC, spec.pack())
+        is_new = SPEC not in existing and files.create(SPEC, spec.pack())
         store = cls.open(files)
+        store.is_new = is_new
         store.spec.require(spec, files.place)
         return store
 
@@ -424,20 +426,22 @@ class ActivationStore:
         """Return one digest of the identity and the rows of finished sites, given in any order."""
         return self._manifest_of({site: self.records(site) for site in sites}).root
 
-    def errors(self, sites: Sequence[str] | None = None) -> dict[str, float]:
-        """Return the relative error of rows at each site (default: all) where it was measured.
+    def errors(self, sites: Sequence[str] | None = None) -> dict[str, tuple[float, ...]]:
+        """Return median and largest relative error of rows at each site (default: all).
 
         Rows are compared with those that the same network computes in float32; see
-        `Work`. Sites computed in float32 or float64 have none.
+        `Work`. Sites computed in float32 or float64 have none, and older caches only the median.
         """
         data = self.files.read_all([ERRORS]).get(ERRORS)
         with contextlib.suppress(StoreError, LookupError, ValueError):  # a damaged file has none
             texts = unseal(data or b"", ERRORS, FORMAT)["relative_error"]
             wanted = texts if sites is None else sites
-            return {site: float(text) for site, text in texts.items() if site in wanted}
+            return {
+                site: tuple(map(float, texts[site].split())) for site in texts if site in wanted
+            }
         return {}
 
-    def add_errors(self, errors: Mapping[str, float]) -> None:
+    def add_errors(self, errors: Mapping[str, Sequence[float]]) -> None:
         """Store the relative errors of sites, in addition to those of other sites."""
         if errors:
             with self.files.draft(ERRORS) as draft:

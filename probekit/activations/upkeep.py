@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import NamedTuple
 
 from probekit.activations.local import LOCK, Files, as_place, join
@@ -27,7 +29,9 @@ from probekit.errors import (
     CheckpointError,
     ConfigError,
     DamagedError,
+    DataError,
     MissingError,
+    ProbekitError,
     StoreError,
     nearest,
 )
@@ -371,9 +375,35 @@ def remove_cache(place: Location) -> list[str]:
     return _remove_store(files)
 
 
-def _remove_store(files: Files) -> list[str]:
+@contextmanager
+def removed_after_failure(store: ActivationStore) -> Iterator[None]:
+    """If the block fails, remove an import that this process created and that has no rows to keep.
+
+    The key includes a digest of the files. After a fault of these (a DataError), rows are therefore
+    kept only if a site is finished, since none can be added; after others, if a shard is committed.
+    Stores of workers, of writers that hold the lock, and in an object store, are kept.
+    """
+    try:
+        yield
+    except ProbekitError as error:
+        is_fault = isinstance(error, DataError)
+
+        def is_kept() -> bool:
+            rows = store.sites if is_fault else map(store.records, store.files.folders())
+            return any(rows) or any(name.endswith(JOB) for name in store.files.sizes())
+
+        is_import = store.identity.origin.startswith("requests")
+        if store.is_new and is_import and isinstance(store.folder, Path):
+            with suppress(StoreError):
+                _remove_store(store.files, is_kept)
+        raise
+
+
+def _remove_store(files: Files, is_kept: Callable[[], bool] = bool) -> list[str]:
     """Remove the files of a store, or of a part of replies; return the others; see above."""
     with files.lock(None):
+        if is_kept():
+            return []
         files.sweep()
         files.remove(MANIFEST)
         folders = files.folders()

@@ -167,6 +167,7 @@ def import_command(
         if experiment.capture.requests is None:
             raise click.UsageError("Give FOLDER, or the folder of the files as `capture.requests`.")
 
+        from probekit.activations.records import described_errors
         from probekit.cli.show.terminal import watching
         from probekit.pipeline.capture.captures import capture_only
 
@@ -181,7 +182,8 @@ def import_command(
     click.echo(_described(captured, "imported"))
     errors = captured.store.errors()
     for site in captured.store.sites:
-        click.echo(f"verified as {site}, median relative error {errors.get(site, 0.0):.2g}")
+        measured = f", {described_errors(errors[site])}" if site in errors else ""
+        click.echo(f"verified as {site}{measured}")
 
 
 @click.command()

@@ -128,6 +128,13 @@ def test_the_names_of_layers_may_be_stated(tmp_path):
     assert rows_of(tmp_path, layers=("9", "24"))[SITES[0]].shape == (8, WIDTH)
 
 
+def test_the_names_of_layers_in_the_metadata_are_those_of_all_requests_of_the_file(tmp_path):
+    metadata = {"layer_ids": "[9, 24]", "start": "7"}  # a start would be that of one request
+    write(tmp_path, in_shards("chat-"), metadata)
+    found = rows_of(tmp_path, layers=("9", "24"))
+    np.testing.assert_allclose(found[SITES[1]], expected_rows()[SITES[1]], rtol=1e-6, atol=1e-7)
+
+
 def test_states_after_those_of_the_prompt_are_not_read(tmp_path):
     files = [
         {"prompt_token_ids": torch.as_tensor(ids), "layers.0": states_of([*ids, 5])[:, 0].clone()}
@@ -274,6 +281,9 @@ FAULTS = {
     "states after the last id": [
         request(LONG, start=3) | {"hidden_states": states_of(LONG)[:3].contiguous()}
     ],
+    "states after the last id, which is not of the prompt": [
+        request(LONG, prompt_len=2) | {"hidden_states": states_of([*LONG, 5])}
+    ],
     "NaN": [request(ids) | {"hidden_states": states_of(ids) / (ids[:, None, None] != 9)}
             for ids in map(torch.as_tensor, TEXTS)],
 }  # fmt: skip
@@ -306,6 +316,20 @@ def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path, refused):
     requests = read_requests(tmp_path, WIDTH).choose([TEXTS[2]], last_and_mean([TEXTS[2]]))
     (found,) = requests.chosen.values()
     write(tmp_path, [request([*TEXTS[2], 5])])
+    refused(found.states, ["0"], np.array([0]))
+
+
+def test_a_file_that_changes_while_its_header_is_read_is_refused(tmp_path, refused, monkeypatch):
+    write(tmp_path, [request(TEXTS[2])])
+
+    def opened(path, framework):
+        file = safe_open(path, framework)
+        write(tmp_path, [request([*TEXTS[2], 5])])
+        return file
+
+    with monkeypatch.context() as patch:
+        patch.setattr("probekit.activations.requests.safe_open", opened)
+        (found,) = read_requests(tmp_path, WIDTH).all
     refused(found.states, ["0"], np.array([0]))
 
 

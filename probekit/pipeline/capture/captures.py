@@ -279,7 +279,7 @@ def _planned(
         len(Manifest.of(spec, {site: [NO_DIGEST] * n for site in shapes}).pack()) for n in (1, 2)
     )
     # Of rows whose errors are measured.
-    errors = len(pack_errors(dict.fromkeys(shapes, 0.0))) * spec.identity.is_compared
+    errors = len(pack_errors(dict.fromkeys(shapes, (0.0, 0.0)))) * spec.identity.is_compared
     n_bytes = (
         errors + spec.sizes.size + len(spec.pack()) + one + (spec.sizes.shards - 1) * (two - one)
     )

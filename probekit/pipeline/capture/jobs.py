@@ -35,6 +35,7 @@ from probekit.activations.upkeep import (
     JOB,
     caches_at,
     remove_dead_locks,
+    removed_after_failure,
     shard_locks,
 )
 from probekit.amounts import joined_names
@@ -169,7 +170,7 @@ def begin_work(
     )
     stated = experiment.capture.requests.layers if experiment.capture.requests else {}
     if requests is not None and (stated or work.missing_sites()):
-        with experiment.at("capture", "requests"):
+        with experiment.at("capture", "requests"), removed_after_failure(work.store):
             work = replace(work, requests=_verified(experiment, prepared, requests, model))
     return work
 

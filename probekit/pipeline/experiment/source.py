@@ -19,9 +19,8 @@ import torch
 from torch import Tensor
 
 from probekit.activations.given.given import GivenSite
-from probekit.activations.records import FloatArray, Location, identity_of
+from probekit.activations.records import FloatArray, Location, described_errors, identity_of
 from probekit.activations.replies import Replies
-from probekit.amounts import percent
 from probekit.data.positions import IntArray
 from probekit.experiment.activations import AnyExperiment
 from probekit.experiment.schema import Experiment
@@ -212,9 +211,9 @@ class ModelSource(Source):
         identities = {
             site: TensorIdentity(
                 label=f"{VERIFIED} {site}",
-                sentence=f"{site}; median relative error {percent(error, 4)}",
+                sentence=f"{site}; {described_errors(errors[site])}" if site in errors else site,
             )
-            for site, error in (errors if is_read else {}).items()
+            for site in (self.rows.sites if is_read else ())
         }
         sizes = ("n_layers", "n_heads", "d_model", "d_vocab", "n_ctx")
         facts = ModelFacts(
@@ -222,7 +221,7 @@ class ModelSource(Source):
             **{name: getattr(model.config, name) for name in sizes},
             parameters=sum(parameter.numel() for parameter in model.parameters()),
             compared_with=checks_of_files(self.experiment),
-            relative_errors=errors or None,
+            relative_errors={site: one[0] for site, one in errors.items()} or None,
         )
         # The `root` of a capture is a digest of its rows, not a folder.
         digests = {
