@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
 import os
 import re
@@ -82,6 +83,12 @@ def available_memory(device: str = "cpu") -> float:
         is_known = hasattr(os, "sysconf")
         of_machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if is_known else share
         return min(share, of_machine)
+
+
+def release_memory() -> None:
+    """Give freed memory back to the system; glibc would keep what the largest step has taken."""
+    with suppress(OSError, AttributeError, TypeError):  # of other C libraries
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def peak_memory() -> float:

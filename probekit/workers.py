@@ -16,6 +16,7 @@ import signal
 import sys
 import threading
 import time
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
@@ -197,6 +198,8 @@ def _processes(number: int) -> ProcessPoolExecutor:
 
     loky's reusable pool is shared with joblib, whose Parallel fails on workers of other callers.
     """
+    # It warns when it replaces a process that was idle, or that used more and more memory.
+    warnings.filterwarnings("ignore", "A worker stopped while some jobs", UserWarning)
     return ProcessPoolExecutor(number, timeout=IDLE, initializer=_ignore_ctrl_c)
 
 

@@ -19,7 +19,7 @@ from joblib import cpu_count
 from probekit.errors import DeviceLostError, ProbekitError
 from probekit.experiment.study import DATA, Study, StudyCell
 from probekit.files import csv_text, exclusive, write_atomic
-from probekit.memory import available_memory, peak_memory
+from probekit.memory import available_memory, peak_memory, release_memory
 from probekit.pipeline.experiment.plan import Machines, plan_run, slowest_steps
 from probekit.pipeline.experiment.validate import capture_key
 from probekit.progress import recorded_stage
@@ -169,6 +169,8 @@ class _CellJob:
             raise  # the next cells would fail, too
         except ProbekitError as error:
             return row | {"error": str(error)}
+        finally:
+            release_memory()
 
 
 def _scores(result: RunResult) -> dict[str, Any]:

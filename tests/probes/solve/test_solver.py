@@ -169,6 +169,24 @@ def test_many_fits_together_equal_each_alone(n_features):
         assert fit.C == one.C
 
 
+@pytest.mark.parametrize(
+    ("C", "n_rows", "n_duals"), [(1e-3, 90, 0), (1.0, 90, 0), (9.0, 90, 6), (1.0, 10, 6)]
+)
+@pytest.mark.parametrize("n_classes", [2, 4])
+def test_small_shares_are_solved_together_if_that_is_precise_and_cheaper(
+    monkeypatch, n_classes, C, n_rows, n_duals
+):
+    X, codes = problem(n_classes, n_samples=200, n_features=120)
+    X, duals = X.astype(np.float32), []
+    monkeypatch.setattr(solver, "dual", lambda *given: duals.append(given) or design.dual(*given))
+    generator = np.random.default_rng(0)
+    shares = [np.isin(np.arange(len(X)), generator.permutation(len(X))[:n_rows]) for _ in range(6)]
+    for one, fit in solved(X, codes, [C], shares):
+        assert fit.converged
+        assert abs(excess(fit, X, codes, shares[one.share])) < 1e-5
+    assert len(duals) == n_duals
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("n_classes", [2, 4])
 def test_rows_in_a_file_have_the_fits_of_rows_in_memory(tmp_path, monkeypatch, n_classes, dtype):
