@@ -119,6 +119,7 @@ class ValidationReport:
 def validate(
     experiment: AnyExperiment | Study | Mapping[str, Any] | str | Path,
     *,
+    over: Mapping[str, Any] | None = None,
     model: Network | None = None,
     data: Any = None,
     watcher: Watcher = SILENT,
@@ -127,6 +128,7 @@ def validate(
 
     Args:
         experiment: an experiment, the path of its file, or nested dicts with the keys of a file.
+        over: values of each varied key of a study; see `run`.
         model: network in memory; see `run`.
         data: rows in memory; see `run`.
         watcher: receives the number of cells of a study that were checked.
@@ -136,7 +138,7 @@ def validate(
             as findings.
     """
     # Problems of the file itself are raised, those of the data are findings.
-    made = make_any(experiment)
+    made = make_any(experiment, over)
     if isinstance(made, Study) and model is None and data is None:
         return _of_study(made, watcher)
     experiment = make_experiment(made, model=model)

@@ -165,7 +165,9 @@ def test_validate_and_plan_have_cells_time_and_bytes(place, tmp_path, monkeypatc
     monkeypatch.chdir(place.folder)
     four = load_any(place.folder / "small.yaml", ["over.data=[rows.csv]"])
     one = load_any(place.folder / "small.yaml", ["over.data=[rows.csv]", "over.probe.C=[[1]]"])
-    assert validate(four).bytes == validate(one).bytes > 0
+    in_python = validate(one.cells[0].experiment, over={"probe.C": [[0.01], [1]]})
+    assert in_python.n_cells == 2
+    assert in_python.bytes == validate(one).bytes > 0
     numbers, alone = (plan_study(one, Machines(cores=1)) for one in (four, one))
     assert (numbers["cells"], numbers["tasks"]) == (2, 6)
     assert numbers["bytes"] == alone["bytes"]
