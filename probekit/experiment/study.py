@@ -51,6 +51,11 @@ class StudyCell:
         """The name of the cell, and of the folder of its runs."""
         return self.experiment.name
 
+    def plain_error(self, message: str) -> tuple[str, str]:
+        """Return an error without the name of the cell, and its kind: the same without the file."""
+        text = message.replace(f"cell {self.name}: ", "")
+        return text, text.replace(str(self.experiment.data.file), "")
+
 
 @dataclass(frozen=True)
 class Study:

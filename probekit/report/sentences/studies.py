@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import pandas as pd
 
-from probekit.amounts import FEWEST_UNITS, LEVEL, counted, joined_names, percent
+from probekit.amounts import FEWEST_UNITS, LEVEL, counted, first_names, joined_names, percent
 from probekit.probes.score.metric_table import METRICS
 from probekit.report.sentences.answer import p_words, rival_name
 from probekit.report.sentences.comparisons import difference_words
@@ -20,7 +20,6 @@ from probekit.results.study import (
 )
 from probekit.results.table import metric_name
 
-MOST_NAMES = 5  # cells that a warning names
 MANY_REPEATED = 0.05  # share of test rows whose text occurs in their training rows
 
 
@@ -127,13 +126,3 @@ def _name(table: pd.DataFrame, rival: str) -> str:
 def _cells(rows: pd.DataFrame) -> str:
     """Return the number of cells with the names of the first ones."""
     return f"{counted(len(rows), 'cell')} ({first_names(rows['cell'].tolist())})"
-
-
-def first_names(names: Sequence[str]) -> str:
-    """Return the first names, and the number of the others.
-
-    >>> first_names(list("abcdefg"))
-    'a, b, c, d, e and 2 more'
-    """
-    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
-    return f"{', '.join(names[:MOST_NAMES])}{more}"

@@ -75,7 +75,9 @@ def test_a_cell_that_fails_is_reported_and_the_others_are_run(place, finished, c
     out = ["--out", place.folder / "alone", "--cache", place.cache, "--workers", 1, "--no-page"]
     ended = call("run", place.folder / "small.yaml", *out)
     assert ended.code == 1
-    assert "Error in cell nouns-C-1: " in ended.stderr
+    assert ended.stderr.count("Error in cell ") == 1
+    also = "The error in cell nouns-C-0.01 also occurs in 1 other cell: nouns-C-1."
+    assert also in ended.stderr
     assert ended.stdout.endswith("study.csv\n")
 
 
@@ -160,7 +162,9 @@ def test_validate_and_plan_have_cells_time_and_bytes(place, tmp_path, monkeypatc
     report = validate(place.folder / "small.yaml")
     assert not report.ok
     lines = str(report).splitlines()
-    assert [line for line in lines if line.startswith("Error: nouns-C-1: ")]
+    (error,) = (line for line in lines if line.startswith("Error: "))
+    assert error.startswith("Error: nouns-C-0.01: ")
+    assert error.endswith(" Also in 1 other cell: nouns-C-1.")
     assert lines[-2].startswith("6 cells, ")
     monkeypatch.chdir(place.folder)
     four = load_any(place.folder / "small.yaml", ["over.data=[rows.csv]"])
@@ -173,3 +177,14 @@ def test_validate_and_plan_have_cells_time_and_bytes(place, tmp_path, monkeypatc
     assert numbers["bytes"] == alone["bytes"]
     assert numbers["hours"]["probing"] > alone["hours"]["probing"]
     assert described_plan(numbers).startswith("cells        2\n")
+
+
+def test_a_column_that_no_file_has_is_one_error(place):
+    misspelt = load_any(place.folder / "small.yaml", ["data.columns.text=texxt"])
+    error, of_another_line = (one.message for one in validate(misspelt).findings)
+    assert error.count("mixed-C-0.01") == 1
+    assert error.endswith(
+        "mixed.csv:1: no column 'texxt'. Nearest: text. Also in 3 other cells: mixed-C-1, "
+        "rows-C-0.01, rows-C-1."
+    )
+    assert of_another_line.endswith("Also in 1 other cell: nouns-C-1.")
