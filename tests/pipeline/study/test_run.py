@@ -12,10 +12,12 @@ from probekit.errors import ConfigError, MissingError
 from probekit.experiment.loader import load_any
 from probekit.pipeline.experiment.plan import Machines, described_plan
 from probekit.pipeline.experiment.run import run
+from probekit.pipeline.experiment.run_job import work_on
 from probekit.pipeline.experiment.validate import validate
 from probekit.pipeline.measure import run_folder
 from probekit.pipeline.study import run as study_run
 from probekit.pipeline.study.run import plan_study
+from probekit.results.record import STARTED
 from probekit.results.study import StudyResult
 from tests.pipeline.planted import Planted, helped
 from tests.pipeline.scale import Heard
@@ -135,6 +137,13 @@ def test_an_interrupted_study_resumes_to_the_same_tables(place, finished, tmp_pa
             start(place, tmp_path)
     with pytest.raises(MissingError, match="resume it"):
         StudyResult(tmp_path / "small")
+    cell = tmp_path / "small" / "cells" / "rows-C-0.01" / "key"
+    cell.mkdir(parents=True)
+    (cell / STARTED).touch()
+    told = Heard()
+    assert list(work_on(tmp_path, watcher=told)) == []
+    (message,) = told.messages
+    assert message.startswith(f"{tmp_path / 'small'} has not finished, and no process runs it: ")
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("run.json")}
     assert len(before) == 2
     result = start(place, tmp_path, watcher=heard)
