@@ -68,7 +68,8 @@ def settings_answer(compared: pd.DataFrame, metric: str) -> str:
     if row["p_holm"] < LEVEL:
         better = a if row["difference"] * METRICS[metric].sign > 0 else b
         lead = f"{better} is better than {b if better == a else a}"
-    adjusted = f", adjusted for {len(compared)} comparisons" if len(compared) > 1 else ""
+    n_tested = compared["p"].count()
+    adjusted = f", adjusted for {n_tested} comparisons" if n_tested > 1 else ""
     return (
         f"{lead} ({row['key']}): median difference of {metric_name(metric)} ({a} minus {b}) "
         f"{difference_words(row)}, {p_words(row['p_holm'])}{adjusted} (exact signed-rank test over "
