@@ -64,6 +64,16 @@ def joined_names(names: Sequence[str]) -> str:
     return " and ".join(part for part in parts if part)
 
 
+def first_names(names: Sequence[str], most: int = 5) -> str:
+    """Return the first names, and the number of the others.
+
+    >>> first_names(list("abcdefg"))
+    'a, b, c, d, e and 2 more'
+    """
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return f"{', '.join(names[:most])}{more}"
+
+
 def size_in_words(n_bytes: float) -> str:
     """Return a size in bytes with a unit, such as MB.
 

@@ -273,7 +273,7 @@ def worker(
     for done in found:
         n_done += 1
         click.echo(json.dumps(done._asdict()) if as_json else str(done))
-    click.echo(f"{counted(n_done, what)} computed; no other {what} is left in {place}", err=True)
+    click.echo(f"{counted(n_done, what)} computed; no other {what} is ready in {place}", err=True)
 
 
 _common_options = together(cache_option, json_option)

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from glob import glob
-from itertools import product
+from itertools import combinations, product
 from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
@@ -50,6 +50,11 @@ class StudyCell:
     def name(self) -> str:
         """The name of the cell, and of the folder of its runs."""
         return self.experiment.name
+
+    def plain_error(self, message: str) -> tuple[str, str]:
+        """Return an error without the name of the cell, and its kind: the same without the file."""
+        text = message.replace(f"cell {self.name}: ", "")
+        return text, text.replace(str(self.experiment.data.file), "")
 
 
 @dataclass(frozen=True)
@@ -175,8 +180,9 @@ def make_study(document: Document, over: Mapping[str, Any] | None = None) -> Stu
             start from the current folder.
 
     Raises:
-        ConfigError: a key of `over` has no list of values, no file matches a pattern, two cells
-            have the same name, or a cell is invalid; the message names the line and the cell.
+        ConfigError: a key of `over` has no list of values or has equal ones, no file matches
+            a pattern, two cells have the same name, or a cell is invalid; the message names the
+            line and the cell.
         MissingError: the file of published scores, or a checkpoint, does not exist.
         DataError: the file of published scores is invalid.
     """
@@ -189,7 +195,7 @@ def make_study(document: Document, over: Mapping[str, Any] | None = None) -> Stu
         if key == DATA:
             axes[key] = list(_data_values(place, listed, base.get(DATA), document, source))
         else:
-            axes[key] = _values(key, place, listed)
+            axes[key] = _values(key, place, listed, source)
     for number, values in enumerate(product(*axes.values()), start=1):
         name = "-".join(value.label for value in values).rstrip("._-")
         if len(name) > _LONGEST_NAME:
@@ -257,12 +263,18 @@ def _lists(source: Document) -> Iterator[tuple[KeyPath, list[Any]]]:
         yield place, listed
 
 
-def _values(key: str, place: KeyPath, listed: Sequence[Any]) -> list[_Value]:
-    """Return the values of a key other than `data`; those with one label are numbered."""
+def _values(key: str, place: KeyPath, listed: Sequence[Any], source: Document) -> list[_Value]:
+    """Return the values of a key other than `data`; those with one label are numbered.
+
+    Raises:
+        ConfigError: two values are equal, such as 1 and 1.0, or have the same text.
+    """
     values = [_value(key, (*place, n), one) for n, one in enumerate(listed)]
+    for one, other in combinations(values, 2):
+        if one.text == other.text or one.changes == other.changes:
+            text = f"over.{key} has two equal values, {one.text} and {other.text}. Remove one."
+            raise ConfigError(source.put(place, text))
     labels = Counter(value.label.casefold() for value in values)
-    if len({value.text for value in values}) < len(values):  # an error, which names the label
-        return values
     return [
         value._replace(label=f"{key.rpartition('.')[2]}-{n}") if labels[label] > 1 else value
         for n, value in enumerate(values, start=1)

@@ -98,6 +98,8 @@ MISTAKES = {
     "no data set": ('"[rm]*.csv"', "3"),
     "one name": ("name: nouns", "name: ROWS"),
     "one value": ("[[0.01], [1]]", "[[1], [1]]"),
+    "equal numbers": ("[[0.01], [1]]", "[[1], [1.0]]"),
+    "equal to true": ("probe.C: [[0.01], [1]]", "model.random_weights: [true, 1]"),
     "whole section": ("probe.C: [[0.01], [1]]", "probe: [{C: [1]}, {C: [2]}]"),
     "fixed": ("probe.C: [", "data.name: ["),
     "no section": ("probe.C: [", "name.x: ["),

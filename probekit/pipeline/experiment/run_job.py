@@ -246,7 +246,7 @@ def work_on(
         cache_root: folder with caches on a disk of this machine. Sites that are sealed in a copy
             there are read from it, and measured first.
         wait: seconds to wait for the process of a run.
-        watcher: receives the reason why a run is passed over.
+        watcher: receives the reason why a run is passed over, and which runs nobody continues.
 
     Raises:
         MissingError: this machine does not have the folder.
@@ -288,6 +288,11 @@ def work_on(
         if any(map(is_held, runs)):
             end = 0.0
         elif time.monotonic() >= end:
+            # Cells and checkpoints are part of the run of their folder.
+            outer = [one for one in runs if not set(runs) & set(one.parents)]
+            for folder in sorted(set(outer) - set(passed_over)):
+                how = "the command that started it resumes it."
+                watcher.tell(f"{folder} has not finished, and no process runs it: {how}")
             return
         pause()
 

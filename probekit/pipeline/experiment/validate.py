@@ -16,7 +16,7 @@ from probekit.activations.capture import capture_bytes, described_reading, estim
 from probekit.activations.forward import make_batches, make_shards
 from probekit.activations.records import CODES, SHARD_ROWS, batch_tokens
 from probekit.activations.replies import NotGeneratedError, Replies
-from probekit.amounts import counted, duration, size_in_words
+from probekit.amounts import counted, duration, first_names, size_in_words
 from probekit.data.examples import Finding, by_level
 from probekit.data.positions import IntArray
 from probekit.errors import DataError, ProbekitError
@@ -50,7 +50,6 @@ _MOST_ROWS = 1000  # of each side that the check of words reads, so that it is f
 _MOST_CHARACTERS = 2000  # at the end of each of their texts
 _SEPARATED = 0.95  # balanced accuracy of words from which there is a warning
 _OTHER_SECONDS = 2.0  # of a cell of a study on one core: tables, p-values and saved files
-_SHOWN = 3  # cells that a warning names
 
 
 @dataclass(frozen=True, repr=False)
@@ -119,6 +118,7 @@ class ValidationReport:
 def validate(
     experiment: AnyExperiment | Study | Mapping[str, Any] | str | Path,
     *,
+    over: Mapping[str, Any] | None = None,
     model: Network | None = None,
     data: Any = None,
     watcher: Watcher = SILENT,
@@ -127,6 +127,7 @@ def validate(
 
     Args:
         experiment: an experiment, the path of its file, or nested dicts with the keys of a file.
+        over: values of each varied key of a study; see `run`.
         model: network in memory; see `run`.
         data: rows in memory; see `run`.
         watcher: receives the number of cells of a study that were checked.
@@ -136,7 +137,7 @@ def validate(
             as findings.
     """
     # Problems of the file itself are raised, those of the data are findings.
-    made = make_any(experiment)
+    made = make_any(experiment, over)
     if isinstance(made, Study) and model is None and data is None:
         return _of_study(made, watcher)
     experiment = make_experiment(made, model=model)
@@ -198,7 +199,8 @@ def _stored_replies(
 
 def _of_study(study: Study, watcher: Watcher) -> ValidationReport:
     """Return the report on a study; see `ValidationReport`."""
-    found, cells_of = list[Finding](), defaultdict[str, list[str]](list)
+    found, errors = list[Finding](), dict[str, tuple[Finding, list[str]]]()
+    cells_of = defaultdict[str, list[str]](list)
     reports, seen = list[ValidationReport](), set[str]()
     n_bytes, seconds = 0, defaultdict[str, float](float)
     for number, cell in enumerate(study.cells, start=1):
@@ -209,7 +211,9 @@ def _of_study(study: Study, watcher: Watcher) -> ValidationReport:
         reports.append(report)
         for one in report.findings:
             if one.level == "error":
-                found.append(replace(one, message=f"{cell.name}: {one.message}"))
+                text, kind = cell.plain_error(one.message)
+                first = replace(one, message=f"{cell.name}: {text}")
+                errors.setdefault(kind, (first, []))[1].append(cell.name)
         for code in dict.fromkeys(one.code for one in report.findings if one.level == "warning"):
             cells_of[code].append(cell.name)
         if report.n_rows:
@@ -221,9 +225,11 @@ def _of_study(study: Study, watcher: Watcher) -> ValidationReport:
             seen.add(key)
         watcher.progress("cells", number, len(study.cells))
     seconds["tables"] = len(reports) * _OTHER_SECONDS / usable_cores()
+    for one, (_, *others) in errors.values():
+        also = f" Also in {counted(len(others), 'other cell')}: {first_names(others)}."
+        found.append(replace(one, message=f"{one.message}{also * bool(others)}"))
     for code, names in cells_of.items():
-        more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-        listed = f"{counted(len(names), 'cell')}: {', '.join(names[:_SHOWN])}{more}"
+        listed = f"{counted(len(names), 'cell')}: {first_names(names)}"
         text = f"{code} in {listed}. For the message, validate a cell: set `over` to its values."
         found.append(Finding("warning", code, text))
     return ValidationReport(

@@ -16,6 +16,7 @@ from typing import Any
 
 from joblib import cpu_count
 
+from probekit.amounts import counted, first_names
 from probekit.errors import DeviceLostError, ProbekitError
 from probekit.experiment.study import DATA, Study, StudyCell
 from probekit.files import csv_text, exclusive, write_atomic
@@ -84,7 +85,7 @@ def run_study(
         DeviceLostError: the device failed; the same call resumes the study.
         StoreError: the table cannot be written.
     """
-    folder = out / study.name
+    folder, failed = out / study.name, defaultdict[str, list[str]](list)
     with exclusive(folder, _BUSY.format(folder)), recorded_stage(folder, watcher) as watched:
         # Until the study ends, workers wait for its next cell.
         write_atomic(folder / STARTED, datetime.now(UTC).isoformat(timespec="seconds"))
@@ -93,11 +94,20 @@ def run_study(
         rows = list[dict[str, Any]]()
         job = _CellJob(run_one, folder, workers, watched)
         watched.progress("cells", 0, len(study.cells))
-        for row in _rows(study.cells, job, shares_cells=shares_cells):
+        for cell, row in zip(
+            study.cells, _rows(study.cells, job, shares_cells=shares_cells), strict=True
+        ):
             rows.append(row | {"published": study.published.get(row["dataset"])})
             if row.get("error"):
-                watched.tell(f"Error in cell {row['cell']}: {row['error']}")
+                text, kind = cell.plain_error(row["error"])
+                if kind not in failed:
+                    watched.tell(f"Error in cell {cell.name}: {text}")
+                failed[kind].append(cell.name)
             watched.progress("cells", len(rows), len(study.cells))
+        for one, *alike in failed.values():
+            if alike:
+                names = f"{counted(len(alike), 'other cell')}: {first_names(alike)}"
+                watched.tell(f"The error in cell {one} also occurs in {names}.")
         first, second, *others = STUDY_COLUMNS
         keys = [TableColumn(key, "value of the varied key") for key in study.keys if key != DATA]
         table = csv_text(make_table(rows, [first, second, *keys, *others])).encode()

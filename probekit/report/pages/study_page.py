@@ -14,19 +14,14 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from probekit.amounts import counted, format_number, format_p, percent
+from probekit.amounts import counted, first_names, format_number, format_p, percent
 from probekit.files import write_atomic
 from probekit.report.figures import style
 from probekit.report.pages import page
 from probekit.report.pages.table import Cell, Column, ResultTable
 from probekit.report.sentences.answer import rival_name
 from probekit.report.sentences.comparisons import difference_words
-from probekit.report.sentences.studies import (
-    first_names,
-    settings_answer,
-    study_answer,
-    study_warnings,
-)
+from probekit.report.sentences.studies import settings_answer, study_answer, study_warnings
 from probekit.report.sentences.tables import DIFFERENCE
 from probekit.results.study import (
     ABOVE_CHANCE,

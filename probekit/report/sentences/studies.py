@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import pandas as pd
 
-from probekit.amounts import FEWEST_UNITS, LEVEL, counted, joined_names, percent
+from probekit.amounts import FEWEST_UNITS, LEVEL, counted, first_names, joined_names, percent
 from probekit.probes.score.metric_table import METRICS
 from probekit.report.sentences.answer import p_words, rival_name
 from probekit.report.sentences.comparisons import difference_words
@@ -20,7 +20,6 @@ from probekit.results.study import (
 )
 from probekit.results.table import metric_name
 
-MOST_NAMES = 5  # cells that a warning names
 MANY_REPEATED = 0.05  # share of test rows whose text occurs in their training rows
 
 
@@ -69,7 +68,8 @@ def settings_answer(compared: pd.DataFrame, metric: str) -> str:
     if row["p_holm"] < LEVEL:
         better = a if row["difference"] * METRICS[metric].sign > 0 else b
         lead = f"{better} is better than {b if better == a else a}"
-    adjusted = f", adjusted for {len(compared)} comparisons" if len(compared) > 1 else ""
+    n_tested = compared["p"].count()
+    adjusted = f", adjusted for {n_tested} comparisons" if n_tested > 1 else ""
     return (
         f"{lead} ({row['key']}): median difference of {metric_name(metric)} ({a} minus {b}) "
         f"{difference_words(row)}, {p_words(row['p_holm'])}{adjusted} (exact signed-rank test over "
@@ -127,13 +127,3 @@ def _name(table: pd.DataFrame, rival: str) -> str:
 def _cells(rows: pd.DataFrame) -> str:
     """Return the number of cells with the names of the first ones."""
     return f"{counted(len(rows), 'cell')} ({first_names(rows['cell'].tolist())})"
-
-
-def first_names(names: Sequence[str]) -> str:
-    """Return the first names, and the number of the others.
-
-    >>> first_names(list("abcdefg"))
-    'a, b, c, d, e and 2 more'
-    """
-    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
-    return f"{', '.join(names[:MOST_NAMES])}{more}"

@@ -73,7 +73,7 @@ def test_separately_started_workers_write_the_same_bytes_as_one_process(
     assert files(cache) == files(alone.store.folder)
     late = call("worker", "caches", "--threads", "1", "--json")
     assert (late.code, late.stdout) == (0, "")
-    assert "0 shards computed; no other shard is left in" in late.stderr
+    assert "0 shards computed; no other shard is ready in" in late.stderr
 
 
 @pytest.fixture

@@ -74,7 +74,10 @@ def test_workers_go_on_when_the_run_process_died_and_it_resumes_with_their_resul
     root = own.folder / "runs"
     (folder,) = runs_in_progress(root)
     assert len(list(work_on(root))) == 1 + len(QUICK_SITES)
-    assert list(work_on(root)) == []  # a late worker has nothing to do and does not wait
+    heard = Heard()
+    assert list(work_on(root, watcher=heard)) == []  # a late worker does not wait
+    (message,) = heard.messages
+    assert message.startswith(f"{folder} has not finished, and no process runs it: ")
     with monkeypatch.context() as patch:
         patch.setattr(SiteJob, "__call__", None)  # would fail if a site were measured again
         own.run(*QUICK, workers=0, page=False)

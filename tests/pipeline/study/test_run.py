@@ -12,10 +12,12 @@ from probekit.errors import ConfigError, MissingError
 from probekit.experiment.loader import load_any
 from probekit.pipeline.experiment.plan import Machines, described_plan
 from probekit.pipeline.experiment.run import run
+from probekit.pipeline.experiment.run_job import work_on
 from probekit.pipeline.experiment.validate import validate
 from probekit.pipeline.measure import run_folder
 from probekit.pipeline.study import run as study_run
 from probekit.pipeline.study.run import plan_study
+from probekit.results.record import STARTED
 from probekit.results.study import StudyResult
 from tests.pipeline.planted import Planted, helped
 from tests.pipeline.scale import Heard
@@ -75,7 +77,9 @@ def test_a_cell_that_fails_is_reported_and_the_others_are_run(place, finished, c
     out = ["--out", place.folder / "alone", "--cache", place.cache, "--workers", 1, "--no-page"]
     ended = call("run", place.folder / "small.yaml", *out)
     assert ended.code == 1
-    assert "Error in cell nouns-C-1: " in ended.stderr
+    assert ended.stderr.count("Error in cell ") == 1
+    also = "The error in cell nouns-C-0.01 also occurs in 1 other cell: nouns-C-1."
+    assert also in ended.stderr
     assert ended.stdout.endswith("study.csv\n")
 
 
@@ -133,6 +137,13 @@ def test_an_interrupted_study_resumes_to_the_same_tables(place, finished, tmp_pa
             start(place, tmp_path)
     with pytest.raises(MissingError, match="resume it"):
         StudyResult(tmp_path / "small")
+    cell = tmp_path / "small" / "cells" / "rows-C-0.01" / "key"
+    cell.mkdir(parents=True)
+    (cell / STARTED).touch()
+    told = Heard()
+    assert list(work_on(tmp_path, watcher=told)) == []
+    (message,) = told.messages
+    assert message.startswith(f"{tmp_path / 'small'} has not finished, and no process runs it: ")
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("run.json")}
     assert len(before) == 2
     result = start(place, tmp_path, watcher=heard)
@@ -160,14 +171,29 @@ def test_validate_and_plan_have_cells_time_and_bytes(place, tmp_path, monkeypatc
     report = validate(place.folder / "small.yaml")
     assert not report.ok
     lines = str(report).splitlines()
-    assert [line for line in lines if line.startswith("Error: nouns-C-1: ")]
+    (error,) = (line for line in lines if line.startswith("Error: "))
+    assert error.startswith("Error: nouns-C-0.01: ")
+    assert error.endswith(" Also in 1 other cell: nouns-C-1.")
     assert lines[-2].startswith("6 cells, ")
     monkeypatch.chdir(place.folder)
     four = load_any(place.folder / "small.yaml", ["over.data=[rows.csv]"])
     one = load_any(place.folder / "small.yaml", ["over.data=[rows.csv]", "over.probe.C=[[1]]"])
-    assert validate(four).bytes == validate(one).bytes > 0
+    in_python = validate(one.cells[0].experiment, over={"probe.C": [[0.01], [1]]})
+    assert in_python.n_cells == 2
+    assert in_python.bytes == validate(one).bytes > 0
     numbers, alone = (plan_study(one, Machines(cores=1)) for one in (four, one))
     assert (numbers["cells"], numbers["tasks"]) == (2, 6)
     assert numbers["bytes"] == alone["bytes"]
     assert numbers["hours"]["probing"] > alone["hours"]["probing"]
     assert described_plan(numbers).startswith("cells        2\n")
+
+
+def test_a_column_that_no_file_has_is_one_error(place):
+    misspelt = load_any(place.folder / "small.yaml", ["data.columns.text=texxt"])
+    error, of_another_line = (one.message for one in validate(misspelt).findings)
+    assert error.count("mixed-C-0.01") == 1
+    assert error.endswith(
+        "mixed.csv:1: no column 'texxt'. Nearest: text. Also in 3 other cells: mixed-C-1, "
+        "rows-C-0.01, rows-C-1."
+    )
+    assert of_another_line.endswith("Also in 1 other cell: nouns-C-1.")

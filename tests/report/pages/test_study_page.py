@@ -55,6 +55,8 @@ def test_settings_are_compared_in_a_sentence(snapshot):
     ]
     assert [settings_answer(one, "accuracy") for one in found] == snapshot
     assert settings_answer(found[1], "brier").startswith("gpt2 is better than mini")
+    untested = pd.concat([found[1], found[3]], ignore_index=True)  # too few data sets have no p
+    assert settings_answer(untested, "accuracy") == settings_answer(found[1], "accuracy")
 
 
 def test_warnings_are_those_of_the_counts(snapshot):
