@@ -13,19 +13,19 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1] / "probekit"
 BUDGETS = {
-    "report": 8359,
-    "pipeline": 8296,
-    "probes": 6690,
+    "report": 8351,
+    "pipeline": 8317,
+    "probes": 6698,
     "model": 5236,
-    "activations": 3327,
-    "cli": 2198,
+    "activations": 3367,
+    "cli": 2200,
     "interventions": 1925,
-    "experiment": 2452,
+    "experiment": 2457,
     "data": 2063,
     "results": 2119,
     "training": 859,
     "analysis": 1038,
-    "": 1675,  # the files at the top
+    "": 1685,  # the files at the top
 }
 NO_CODE = (
     tokenize.COMMENT,
