@@ -32,9 +32,10 @@ from probekit.memory import is_accelerator, is_out_of_memory
 # the vector width on processors other than Intel's. It is 2.3 times slower on an AMD EPYC with
 # AVX-512, and faster on one without, where oneDNN's activation functions are slow.
 _ONEDNN = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
-# It keeps the kernels of so many shapes, of half a megabyte each. Its default of 1024 is soon
-# filled by batches of texts of all lengths; one pass needs fewer than ten at a time.
-os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64")
+# oneDNN and torch keep the kernels of so many shapes, half a megabyte each. Batches of texts of all
+# lengths would soon fill their default of 1024; one pass needs fewer than ten at a time.
+for _variable in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
+    os.environ.setdefault(_variable, "64")
 # A large product has at least so many rows, weights and outputs, and fewer than most outputs. MKL
 # is not used for others: it is slow for unembeddings, and for few rows on several threads; and for
 # few rows or narrow matrices its last bits depend on the number of threads.

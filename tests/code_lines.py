@@ -25,7 +25,7 @@ BUDGETS = {
     "results": 2119,
     "training": 859,
     "analysis": 1038,
-    "": 1685,  # the files at the top
+    "": 1686,  # the files at the top
 }
 NO_CODE = (
     tokenize.COMMENT,

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -65,6 +66,30 @@ def test_a_gram_matrix_is_the_product_with_itself(n_threads, n_rows, dtype):
 
 def test_onednn_is_used_if_torch_has_it():
     assert (products._ONEDNN is not None) == torch.backends.mkldnn.is_available()
+
+
+_SHAPES = """
+from pathlib import Path
+import torch
+from probekit.products import linear
+def used():
+    (line,) = [one for one in Path("/proc/self/status").open() if one.startswith("RssAnon")]
+    return int(line.split()[1]) / 1024
+weight = torch.ones(64, 64)
+linear(weight, weight)
+before = used()
+for n_rows in range(100, 500):
+    linear(torch.ones(n_rows, 64), weight)
+print(used() - before)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="not Linux")
+def test_kernels_of_many_shapes_do_not_fill_the_memory():
+    # In a new process, because the limit is read before the first product.
+    run = [sys.executable, "-c", _SHAPES]
+    grown = subprocess.run(run, check=True, timeout=60, capture_output=True, text=True).stdout
+    assert float(grown) < 100  # MB; 240 without the limit
 
 
 _FORKED = """
