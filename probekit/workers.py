@@ -111,7 +111,7 @@ def check_workers(workers: int | None, least: int = 1) -> None:
 def _in_parallel(
     job: Callable[[Item], Result], items: Sequence[Item], helpers: int
 ) -> Iterator[Result]:
-    """Yield results in order; workers take items from the front, this process from the back."""
+    """Yield results in order; workers and this process take the next item that nobody has begun."""
     executor = _processes(helpers)
     # Numbers of the items that nobody has begun, and the results that workers compute, by number.
     pending, futures = deque(range(len(items))), dict[int, Future[Result]]()
@@ -141,13 +141,13 @@ def _in_parallel(
         for _ in range(helpers):
             submit_next()
         for number in range(len(items)):
-            # Until the next result is there, compute items from the back.
+            # Until the next result is there, compute other items.
             while number not in own and not (number in futures and futures[number].done()):
                 with lock:
-                    last = pending.pop() if pending else None
-                if last is None:  # a worker has begun the next result, so wait for it
+                    own_number = pending.popleft() if pending else None
+                if own_number is None:  # a worker has begun the next result, so wait for it
                     break
-                own[last] = job(items[last])
+                own[own_number] = job(items[own_number])
             yield own.pop(number) if number in own else futures.pop(number).result()
     except BaseException as error:
         with lock:

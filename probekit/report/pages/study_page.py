@@ -141,7 +141,7 @@ def _figures(table: pd.DataFrame, rival: str, metric: str) -> Iterator[page.Figu
             f"Squares: cells in which {title} predicts the same for all rows; filled if the probe "
             "is above chance. Diamonds: published scores minus the same score. Right: the layer "
             "chosen by cross-validation; norm is the final norm.",
-            f"Difference from {title}, largest first: "
+            f"Difference from {title}, best first: "
             + "; ".join(
                 f"{row['cell']} {difference_words(row)}{', ' * bool(row['result'])}{row['result']}"
                 for _, row in shown.iterrows()
