@@ -84,9 +84,9 @@ def study_warnings(table: pd.DataFrame, n_unused: int) -> Iterator[str]:
         table: the rows of study.csv.
         n_unused: number of published scores of other data sets.
     """
-    rival = next(iter(measured_rivals(table)), FIRST)
+    rivals = measured_rivals(table)
+    rival = next(iter(rivals), FIRST)
     failed, done = table[table["error"] != ""], table[table["error"] == ""]
-    name, found = _name(table, rival), compared_cells(table, rival)
     if len(failed):
         yield f"{_cells(failed)} failed, for reasons that are below."
     repeated = done[done["repeated"] > MANY_REPEATED]
@@ -98,16 +98,18 @@ def study_warnings(table: pd.DataFrame, n_unused: int) -> Iterator[str]:
         )
     untested = done[done[f"{rival}_p"].isna()]
     if len(untested):
+        name = _name(table, rival)
         yield f"The difference from {name} has no test in {_cells(untested)}."
-    # p-values of sign patterns and of exchanged labels cannot be arbitrarily small.
-    tested, p = table.loc[found.index], table.loc[found.index, f"{rival}_p"]
-    least = p.where(found["is_constant"], 2.0 ** (1 - tested["n_groups"]))
-    coarse = tested[(least * len(tested) >= LEVEL) & (p < LEVEL) & (found["holm"] == "")]
-    if len(coarse):
+    coarse = {one: cells for one in rivals if len(cells := _coarse(table, one))}
+    if coarse:
+        listed = [
+            f"{_cells(cells)} compared with {_name(table, one)}" for one, cells in coarse.items()
+        ]
+        n_tested = max(table[f"{one}_p"].count() for one in coarse)
         yield (
-            f"In {_cells(coarse)} p is below {LEVEL}, but cannot be small enough for "
-            f"{counted(len(tested), 'cell')}. This requires more groups or, where {name} predicts "
-            f"the same for all rows, `probe.permutations` of {20 * len(tested):,} or more."
+            f"p is below {LEVEL}, but cannot be small enough for {counted(n_tested, 'cell')}, in "
+            f"{joined_names(listed)}. This requires more groups or, where the rival predicts the "
+            f"same for all rows, `probe.permutations` of {20 * n_tested:,} or more."
         )
     metrics = done["metric"].value_counts()
     if len(metrics) > 1:
@@ -118,6 +120,18 @@ def study_warnings(table: pd.DataFrame, n_unused: int) -> Iterator[str]:
         yield f"{len(doubted)} of {counted(len(done), 'run')} have warnings, which are below."
     if n_unused:
         yield f"{counted(n_unused, 'published score')} of other data sets: not used."
+
+
+def _coarse(table: pd.DataFrame, rival: str) -> pd.DataFrame:
+    """Return the cells with a low p that cannot be low enough for the number of cells.
+
+    p-values of sign patterns and of exchanged labels cannot be arbitrarily small.
+    """
+    found = compared_cells(table, rival)
+    tested = table.loc[found.index]
+    p = tested[f"{rival}_p"]
+    least = p.where(found["is_constant"], 2.0 ** (1 - tested["n_groups"]))
+    return tested[(least * len(tested) >= LEVEL) & (p < LEVEL) & (found["holm"] == "")]
 
 
 def _name(table: pd.DataFrame, rival: str) -> str:

@@ -63,6 +63,8 @@ def test_warnings_are_those_of_the_counts(snapshot):
     cells = failing(made_cells(12), 0, "no data")
     cells.loc[1, "repeated"], cells.loc[2, "bag_of_words_p"] = 0.2, np.nan
     cells.loc[4, ["n_groups", "bag_of_words_p"]] = [8, 0.01]
+    cells.loc[1:, "majority_p"] = 0.005  # of exchanged labels
+    cells.loc[cells["bag_of_words"] == cells["majority"], "bag_of_words_p"] = 0.005
     cells.loc[5, "metric"], cells.loc[6, "caveats"] = "auroc", "a warning"
     assert list(study_warnings(cells, n_unused=3)) == snapshot
     assert list(study_warnings(made_cells(8), n_unused=0)) == []
