@@ -199,7 +199,7 @@ def _processes(number: int) -> ProcessPoolExecutor:
     loky's reusable pool is shared with joblib, whose Parallel fails on workers of other callers.
     """
     # It warns when it replaces a process that was idle, or that used more and more memory.
-    warnings.filterwarnings("ignore", "A worker stopped while some jobs", UserWarning)
+    warnings.filterwarnings("ignore", "A worker stopped while some", module=r"joblib\..*loky")
     return ProcessPoolExecutor(number, timeout=IDLE, initializer=_ignore_ctrl_c)
 
 

@@ -14,13 +14,13 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "probekit"
 BUDGETS = {
     "report": 8360,
-    "pipeline": 8317,
-    "probes": 6698,
+    "pipeline": 8318,
+    "probes": 6699,
     "model": 5236,
-    "activations": 3367,
+    "activations": 3364,
     "cli": 2200,
     "interventions": 1925,
-    "experiment": 2457,
+    "experiment": 2460,
     "data": 2063,
     "results": 2119,
     "training": 859,

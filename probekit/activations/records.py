@@ -8,7 +8,7 @@ digest of their content.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from importlib.metadata import version
@@ -205,7 +205,7 @@ def read_numbers(stored: npt.NDArray[Any]) -> FloatArray:
     )
 
 
-def pack_errors(errors: Mapping[str, Iterable[float]]) -> bytes:
+def pack_errors(errors: Mapping[str, tuple[float, float]]) -> bytes:
     """Return the bytes of `errors.json`, whose length depends on the sites only."""
     texts = {
         site: " ".join(f"{error:.3e}" for error in of_site)
@@ -214,15 +214,14 @@ def pack_errors(errors: Mapping[str, Iterable[float]]) -> bytes:
     return seal({"against": "float32", "relative_error": texts}, FORMAT)
 
 
-def described_errors(errors: Sequence[float]) -> str:
+def described_errors(errors: tuple[float, float]) -> str:
     """Return the relative errors of a site in words; see `ActivationStore.errors`.
 
     >>> described_errors((0.0012, 0.0345))
     'relative error of at most 64 rows: median 0.12 %, largest 3.5 %'
     """
-    named = zip(("median", "largest"), errors, strict=False)  # older caches have the median only
-    listed = ", ".join(f"{name} {100 * error:.2g} %" for name, error in named)
-    return f"relative error of at most {ROWS_COMPARED} rows: {listed}"
+    median, largest = (f"{100 * error:.2g} %" for error in errors)
+    return f"relative error of at most {ROWS_COMPARED} rows: median {median}, largest {largest}"
 
 
 # The arrays of a layout, in the order of its file.

@@ -426,22 +426,21 @@ class ActivationStore:
         """Return one digest of the identity and the rows of finished sites, given in any order."""
         return self._manifest_of({site: self.records(site) for site in sites}).root
 
-    def errors(self, sites: Sequence[str] | None = None) -> dict[str, tuple[float, ...]]:
+    def errors(self, sites: Sequence[str] | None = None) -> dict[str, tuple[float, float]]:
         """Return median and largest relative error of rows at each site (default: all).
 
         Rows are compared with those that the same network computes in float32; see
-        `Work`. Sites computed in float32 or float64 have none, and older caches only the median.
+        `Work`. Sites computed in float32 or float64 have none.
         """
         data = self.files.read_all([ERRORS]).get(ERRORS)
         with contextlib.suppress(StoreError, LookupError, ValueError):  # a damaged file has none
             texts = unseal(data or b"", ERRORS, FORMAT)["relative_error"]
             wanted = texts if sites is None else sites
-            return {
-                site: tuple(map(float, texts[site].split())) for site in texts if site in wanted
-            }
+            pairs = {site: texts[site].split() for site in texts if site in wanted}
+            return {site: (float(median), float(most)) for site, (median, most) in pairs.items()}
         return {}
 
-    def add_errors(self, errors: Mapping[str, Sequence[float]]) -> None:
+    def add_errors(self, errors: Mapping[str, tuple[float, float]]) -> None:
         """Store the relative errors of sites, in addition to those of other sites."""
         if errors:
             with self.files.draft(ERRORS) as draft:

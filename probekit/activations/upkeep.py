@@ -29,12 +29,12 @@ from probekit.errors import (
     CheckpointError,
     ConfigError,
     DamagedError,
-    DataError,
     MissingError,
     ProbekitError,
     StoreError,
     nearest,
 )
+from probekit.files import is_held
 from probekit.model.families.table import config_of
 from probekit.provenance import unseal
 from probekit.terminal import SILENT, Watcher
@@ -377,23 +377,21 @@ def remove_cache(place: Location) -> list[str]:
 
 @contextmanager
 def removed_after_failure(store: ActivationStore) -> Iterator[None]:
-    """If the block fails, remove an import that this process created and that has no rows to keep.
+    """If the block fails, remove an import that this process created, without a committed shard.
 
-    The key includes a digest of the files. After a fault of these (a DataError), rows are therefore
-    kept only if a site is finished, since none can be added; after others, if a shard is committed.
-    Stores of workers, of writers that hold the lock, and in an object store, are kept.
+    Stores of workers, of writers that hold the lock, on a file system without locks and in an
+    object store are kept.
     """
     try:
         yield
-    except ProbekitError as error:
-        is_fault = isinstance(error, DataError)
+    except ProbekitError:
 
         def is_kept() -> bool:
-            rows = store.sites if is_fault else map(store.records, store.files.folders())
-            return any(rows) or any(name.endswith(JOB) for name in store.files.sizes())
+            rows = any(map(store.records, store.files.folders()))
+            return rows or any(name.endswith(JOB) for name in store.files.sizes())
 
-        is_import = store.identity.origin.startswith("requests")
-        if store.is_new and is_import and isinstance(store.folder, Path):
+        is_import = store.is_new and store.identity.origin.startswith("requests")
+        if is_import and isinstance(store.folder, Path) and not is_held(store.folder, LOCK):
             with suppress(StoreError):
                 _remove_store(store.files, is_kept)
         raise

@@ -52,9 +52,12 @@ class StudyCell:
         return self.experiment.name
 
     def plain_error(self, message: str) -> tuple[str, str]:
-        """Return an error without the name of the cell, and its kind: the same without the file."""
-        text = message.replace(f"cell {self.name}: ", "")
-        return text, text.replace(str(self.experiment.data.file), "")
+        """Return an error without the name of the cell, and its kind: the same without files."""
+        kind = text = message.replace(f"cell {self.name}: ", "")
+        files = (getattr(self.experiment.data, key, None) for key in ("file", "train", "test"))
+        for file in filter(None, files):
+            kind = kind.replace(str(file), "")
+        return text, kind
 
 
 @dataclass(frozen=True)

@@ -288,9 +288,10 @@ def work_on(
         if any(map(is_held, runs)):
             end = 0.0
         elif time.monotonic() >= end:
+            left = runs_in_progress(root)
             # Cells and checkpoints are part of the run of their folder.
-            outer = [one for one in runs if not set(runs) & set(one.parents)]
-            for folder in sorted(set(outer) - set(passed_over)):
+            outer = {one for one in left if not (set(left) & set(one.parents) or is_held(one))}
+            for folder in sorted(outer - set(passed_over)):
                 how = "the command that started it resumes it."
                 watcher.tell(f"{folder} has not finished, and no process runs it: {how}")
             return

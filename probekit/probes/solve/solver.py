@@ -35,8 +35,8 @@ OnFit = Callable[[int, int], None]
 # memory, and a Hessian for each group and class.
 BATCH_BYTES = 1 << 30
 SCORE_TENSORS = 8
-# Shares of few rows are solved together up to this C and this size of X: several times as fast as
-# the dual form of each. At larger C float32 is not precise enough; on more rows it is slower.
+# Small shares are solved together up to this weighted C and this size of X, several times as fast
+# as the dual form of each. At larger C float32 rows are not precise enough.
 TOGETHER_C, TOGETHER_SIZE = 1.0, 1 << 22
 # At this penalty all coefficients are exactly 0; a larger one overflows float32.
 LARGEST_PENALTY = 1e30
@@ -103,8 +103,8 @@ class Solver:
     The objective is that of scikit-learn, on features standardised within the share: one
     coefficient vector for two classes, else one per class; the intercept is not penalised. Fits are
     computed on the device of the rows, in their precision, float32 or float64, with sums over rows
-    in float64 or, on an accelerator, in pairs of float32; see `Sum`. Shares with fewer rows than
-    features are solved in their dual form, unless all of them together are cheaper.
+    in float64 or, on an accelerator, in pairs of float32; see `Sum`. Small shares, with
+    fewer rows than features, are solved in their dual forms, unless all together are cheaper.
 
     Memory: the standardised rows, at most 4 GB, or 0.25 GB if they are in a file, plus at most 1 GB
     for scores of a block and Hessians. Results depend on the other fits of a batch only within the
@@ -166,18 +166,19 @@ class Solver:
         if others:
             yield self._shared, slice(None), [n for share in others for n in by_share[share]]
 
-    def is_dual(self, share: int) -> bool:
-        """Return whether a share is solved in its dual form, which ignores starting points."""
+    def is_small(self, share: int) -> bool:
+        """Return whether a share has fewer rows than features."""
         return bool(np.count_nonzero(self.shares[share]) < self.X.shape[1])
 
     def _dual_shares(self, problems: Sequence[Problem]) -> set[int]:
         """Return the shares of some problems that are solved in their dual forms."""
-        small = {one.share for one in problems if self.is_dual(one.share)}
-        most = max((one.C for one in problems if one.share in small), default=0.0)
+        small = {share for share in {one.share for one in problems} if self.is_small(share)}
+        # Rows of weight w with C are rows of weight 1 with w C.
+        largest = {share: float(self.shares[share].max()) for share in small}
+        most = max((one.C * largest.get(one.share, 0.0) for one in problems), default=0.0)
         n_fitted = sum(np.count_nonzero(self.shares[share]) for share in small)
         n_rows, n_features = self.X.shape
-        # The shared design takes as long as the dual form of about that many rows.
-        is_cheaper = n_features <= min(n_rows, n_fitted) and n_rows * n_features <= TOGETHER_SIZE
+        is_cheaper = n_features <= n_rows <= 2 * n_fitted and n_rows * n_features <= TOGETHER_SIZE
         return set() if is_cheaper and most <= TOGETHER_C else small
 
     @cached_property

@@ -29,7 +29,7 @@ from probekit.pipeline.measure import run_folder
 from probekit.pipeline.measure.probing import SiteJob
 from probekit.pipeline.measure.run_folder import RunFolder, at_work, do_task, until_done
 from probekit.provenance import PART_VERSIONS
-from probekit.results.record import runs_in_progress
+from probekit.results.record import STARTED, runs_in_progress
 from tests.pipeline.intervene.cause_experiment import write_experiment
 from tests.pipeline.planted import QUICK, QUICK_SITES, helped
 from tests.pipeline.scale import Heard
@@ -82,6 +82,24 @@ def test_workers_go_on_when_the_run_process_died_and_it_resumes_with_their_resul
         patch.setattr(SiteJob, "__call__", None)  # would fail if a site were measured again
         own.run(*QUICK, workers=0, page=False)
     assert tables(folder) == tables(planted.run(*QUICK).folder)
+
+
+def test_a_worker_reports_only_runs_that_have_not_finished_meanwhile(tmp_path, monkeypatch):
+    finished, dead = folders = [tmp_path / name / "key" for name in ("finished", "dead")]
+    for folder in folders:
+        folder.mkdir(parents=True)
+        (folder / STARTED).touch()
+    (dead / run_job.JOB).touch()
+
+    def work(*_):
+        (finished / STARTED).unlink()
+        yield None
+
+    monkeypatch.setattr(run_job, "_work_on_run", work)
+    heard = Heard()
+    assert list(work_on(tmp_path, watcher=heard)) == []
+    (message,) = heard.messages
+    assert message.startswith(f"{dead} has not finished")
 
 
 def test_edits_are_tasks_of_the_same_workers(tmp_path):

@@ -170,20 +170,30 @@ def test_many_fits_together_equal_each_alone(n_features):
 
 
 @pytest.mark.parametrize(
-    ("C", "n_rows", "n_duals"), [(1e-3, 90, 0), (1.0, 90, 0), (9.0, 90, 6), (1.0, 10, 6)]
+    ("C", "weight", "n_rows", "n_features", "n_duals"),
+    [
+        (1e-3, 1, 90, 120, 0),
+        (1.0, 1, 90, 120, 0),
+        (0.1, 9, 90, 120, 0),
+        (9.0, 1, 90, 120, 6),
+        (0.1, 1e4, 90, 120, 6),
+        (1.0, 1, 10, 120, 6),
+        (1.0, 1, 90, 220, 6),
+    ],
 )
 @pytest.mark.parametrize("n_classes", [2, 4])
 def test_small_shares_are_solved_together_if_that_is_precise_and_cheaper(
-    monkeypatch, n_classes, C, n_rows, n_duals
+    monkeypatch, n_classes, C, weight, n_rows, n_features, n_duals
 ):
-    X, codes = problem(n_classes, n_samples=200, n_features=120)
+    X, codes = problem(n_classes, n_samples=200, n_features=n_features)
     X, duals = X.astype(np.float32), []
     monkeypatch.setattr(solver, "dual", lambda *given: duals.append(given) or design.dual(*given))
     generator = np.random.default_rng(0)
-    shares = [np.isin(np.arange(len(X)), generator.permutation(len(X))[:n_rows]) for _ in range(6)]
+    inside = [np.isin(np.arange(len(X)), generator.permutation(len(X))[:n_rows]) for _ in range(6)]
+    shares = inside if weight == 1 else [weight * one for one in inside]
     for one, fit in solved(X, codes, [C], shares):
         assert fit.converged
-        assert abs(excess(fit, X, codes, shares[one.share])) < 1e-5
+        assert abs(excess(fit, X, codes, shares[one.share])) < 1e-6
     assert len(duals) == n_duals
 
 
