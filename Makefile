@@ -13,7 +13,7 @@ quickstart: .venv/installed
 # The quick loop: under a minute.
 check: lint types fast
 
-# The full check, which CI runs: about 12 minutes on two cores.
+# The full check, which CI runs: about 18 minutes on two cores.
 test: .venv/installed-test
 	$(MAKE) --jobs 2 lint types tests
 
