@@ -36,7 +36,7 @@ def write_tasks(files: list[Path], folder: Path, cells: int) -> None:
     lines = [path.read_text("utf-8", "replace").splitlines() for path in files]
     sentences = [(line, str(label)) for label, of_file in enumerate(lines) for line in of_file]
     for number in range(cells):
-        generator = random.Random(number)  # no secret
+        generator = random.Random(number)
         texts, labels = map(list, zip(*generator.sample(sentences, ROWS), strict=True))
         if number % 5 == 4:
             generator.shuffle(labels)

@@ -157,7 +157,7 @@ def search_paths(
     n_scores = n_folds * sum(1 if n <= 2 else n for n in n_classes)
     at_once = max(1, PATH_SCORES // n_scores)  # values of C whose fits make one batch
     if all(solver.is_small(fold) for fold in range(n_folds)):
-        at_once = len(grid)  # dual forms have no starts, so they need no previous fits
+        at_once = len(grid)  # mostly in dual forms, which have no starts
     fits: dict[tuple[int, int, int], Fit] = {}  # the key is column, index in the grid, fold
     for first in range(0, len(grid), at_once):
         indices = range(len(grid))[first : first + at_once]
