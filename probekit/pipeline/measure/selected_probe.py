@@ -53,9 +53,11 @@ from probekit.probes.fitters import FittedRows, RowPredictions
 from probekit.probes.kinds.registry import kind_of
 from probekit.probes.prober import Prober
 from probekit.probes.saved_probe import AlarmThreshold, SavedProbe, probe_files
+from probekit.probes.score.differences import exchange_test
+from probekit.probes.score.metric_table import METRICS, MetricFunction
 from probekit.probes.score.metrics import ClassPredictions, Resamples, take
 from probekit.probes.score.monitor import monitor_rows
-from probekit.probes.score.scored import Predictor, SiteResult, differences_of, metrics_of
+from probekit.probes.score.scored import Predictor, SiteResult, joined, metrics_of
 from probekit.probes.settings import ProbeSpec
 from probekit.probes.solve.layers import (
     FittedLayers,
@@ -81,6 +83,7 @@ from probekit.results.table import PAGE_TABLES, only, placed
 from probekit.terminal import SILENT, Watcher
 from probekit.workers import parallel_map
 
+EXCHANGES = 1000  # of the variants of a text, for the p-value of the cues
 MOST_WRONG = 10  # errors of the selected probe
 MOST_OF_A_PROBE = 5  # errors of each other probe
 MOST_PROBES = 200  # whose errors are written
@@ -311,7 +314,8 @@ def leakage_rows(
 ) -> Iterator[tuple[Any, ...]]:
     """Yield the rows of leakage.csv, without counts: main metric, accuracy and AUROC.
 
-    The main metric is left out if it needs a threshold. Only its difference has a p-value.
+    The main metric is left out if it needs a threshold. Only its difference has a p-value. P-values
+    and limits come from exchanges of the variants of a text, group by group.
 
     Args:
         whole: predictions of the compared texts as they are.
@@ -320,14 +324,55 @@ def leakage_rows(
         groups: groups of the texts, shape (n_compared,).
         main_metric: name of the main metric.
     """
-    resamples = Resamples.leave_one_out(groups)
+    variants, whole_rows = [without, *random], Resamples.whole(len(groups))
     for metric in dict.fromkeys((main_metric, "accuracy", "auroc")):
         if metric not in metrics_of(whole):
             continue
-        value = float(metrics_of(whole)[metric](whole, resamples)[0])
-        (found,) = differences_of(metric, [([without], random)], resamples)
-        scores = value, found.a, found.b, found.value, found.ci_low, found.ci_high
-        yield (metric, *scores, found.p if metric == main_metric else None)
+        function = metrics_of(whole)[metric]
+        value, own, *others = (
+            float(function(one, whole_rows)[0]) for one in (whole, without, *random)
+        )
+        rest = float(np.mean(others))
+        tested = _exchanged(function, variants, groups)
+        bottom, top = METRICS[metric].range
+        limits = np.clip(tested[1:], bottom - top, top - bottom).tolist()
+        p = tested[0] if metric == main_metric else None
+        yield (metric, value, own, rest, own - rest, *limits, p)
+
+
+def _exchanged(
+    metric: MetricFunction, variants: Sequence[RowPredictions], groups: NDArray[np.generic]
+) -> tuple[float, float, float]:
+    """Return p of the score of the first variant minus the mean of the others, and 95 % limits.
+
+    If dropping cues changes a text as dropping other words does, any of the variants of a group may
+    be the one without cues. Each arrangement exchanges them group by group, and its statistic is
+    the same difference of scores. Limits are those of the differences, equal for all texts that
+    change, that the test does not reject. All are NaN if the metric is undefined.
+    """
+    n_rows, n = len(groups), len(variants)
+    rows = replace(joined(variants), folds=None)  # the rows of all variants, one after the other
+    outputs = (rows.guess if rows.scores is None else rows.scores).reshape(n, n_rows, -1)
+    is_changed = (outputs != outputs[0]).any(axis=(0, 2))
+    _, codes = np.unique(groups, return_inverse=True)
+    shares = np.bincount(codes, weights=is_changed) / max(1, is_changed.sum())
+    # All variants are moved on by 1 to n - 1, too, so that the others of each one are scored.
+    first = np.random.default_rng(0).integers(n, size=(EXCHANGES // n, len(shares)))
+    first[0] = 0  # the variants as they are
+    chosen = (first[:, None] + np.arange(n)[:, None]) % n  # (n_draws, n, n_groups)
+    whole, own = Resamples.whole(n_rows), np.arange(n_rows)
+    scores = np.array(
+        [
+            [metric(take(rows, one[codes] * n_rows + own), whole)[0] for one in draw]
+            for draw in chosen
+        ]
+    )
+    without = (chosen == 0) @ shares  # the share of the texts that have no cues
+    differences, weights = (
+        ((n * of_all - of_all.sum(axis=1, keepdims=True)) / (n - 1)).reshape(-1, 1)
+        for of_all in (scores, without)
+    )
+    return exchange_test(differences, weights)
 
 
 def _place(folder: RunFolder, source: Source, row: pd.Series) -> tuple[int, Probed, Path]:
