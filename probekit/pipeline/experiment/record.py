@@ -36,6 +36,7 @@ SHOWN_PER_LABEL = 2  # examples of each label on the page
 MOST_LABELS = 20  # with more distinct numbers, rows are counted by range
 N_RANGES = 5  # of numbers, when rows are counted by range
 ROOT = "-1"  # head of a root, as written by the treebank reader
+FEWEST_POSITIVES = 20  # in each fold, for the AUPRC of all folds
 MOST_LOST = 0.05  # largest share of examples without a row before a warning
 
 _LIBRARIES = ("scikit-learn", "numpy", "scipy", "torch")  # their versions are part of the run key
@@ -155,7 +156,7 @@ def findings(rows: Rows, probers: Sequence[Prober]) -> tuple[Finding, ...]:
     if n_lost > MOST_LOST * rows.n_read:
         message = f"{n_lost:,} of {rows.n_read:,} examples have no row; see the notes for reasons."
         results.append(Finding("warning", "lost", message))
-    results += [*_few_arrangements(probers[0]), *rows.findings]
+    results += [*_few_arrangements(probers[0]), *_few_positives(probers[0]), *rows.findings]
     pairs = zip(rows.positions, probers, strict=True)
     reasons = {one.text: prober.why_no_control for one, prober in pairs if prober.why_no_control}
     if reasons:
@@ -188,6 +189,23 @@ def _few_arrangements(prober: Prober) -> list[Finding]:
         "of the rarest label; with `split.folds` all groups are test groups."
     )
     return [Finding("warning", "few-exchanges", message)]
+
+
+def _few_positives(prober: Prober) -> list[Finding]:
+    """Return a warning if folds whose AUPRC is computed together test few positive rows each."""
+    if not prober.is_nested or prober.main_metric != "auprc" or prober.positive is None:
+        return []
+    probe = prober.settings.kinds[0].text
+    is_positive = prober.data.y[prober.rows_of(probe)] == prober.positive
+    fewest = int(np.bincount(prober.fold_of(probe), weights=is_positive).min())
+    if fewest >= FEWEST_POSITIVES:
+        return []
+    message = (
+        f"A fold tests {counted(fewest, 'row')} of {prober.positive!r}: with fewer than "
+        f"{FEWEST_POSITIVES} the AUPRC of all folds is approximate, and the cross-validated AUPRC, "
+        "a mean over folds by which sites are selected, is too high. Use fewer folds."
+    )
+    return [Finding("warning", "few-positives", message)]
 
 
 def _label_counts(rows: Rows, prober: Prober) -> dict[str, dict[str, int]]:

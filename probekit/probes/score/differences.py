@@ -348,7 +348,7 @@ def _ends(sums: Floats, weights: Floats, value: Floats) -> Floats:
 
 
 def exchange_test(differences: Floats, weights: Floats) -> tuple[float, float, float]:
-    """Return p of a difference that is exchanged, and the 95 % limits that its test does not reject.
+    """Return p of an exchanged difference, and the 95 % limits that its test does not reject.
 
     All are NaN if a difference is.
 

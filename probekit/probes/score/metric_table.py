@@ -56,8 +56,8 @@ class Metric:
             baseline, instead of the majority label.
         is_linear: whether the row scores of its association add up to the metric plus a constant.
         is_rank: whether it compares scores of different rows with each other. Scores of different
-            fits are not comparable, so it is computed for each fit and averaged; see
-            `probekit.probes.score.metrics`.
+            fits are not comparable, so it is computed for each fit and averaged, or from scores on
+            the scale of the training rows; see `within_folds` in `probekit.probes.score.metrics`.
         is_main: whether it is a default main metric, by which C and sites are selected; the first
             that fits the labels is used.
         selects: whether C and sites can be selected by it.

@@ -46,6 +46,8 @@ class ClassPredictions:
         alarms: Alarm (n_samples, n_rates) of each row at each threshold: 1 if its score for
             `positive` exceeds the threshold, else 0. Chance level predictions have fractions. NaN
             for a threshold that could not be fixed; None without thresholds.
+        scaled: Scores (n_samples, n_detected) for the classes of `detected`, on one scale for all
+            fits; see `scaled_by`. None for a single fit, or if they are unknown.
     """
 
     truth: Codes
@@ -57,6 +59,7 @@ class ClassPredictions:
     folds: Codes | None = None
     positive: int | None = None
     alarms: Floats | None = None
+    scaled: Floats | None = None
 
     @classmethod
     def of_scores(
@@ -82,6 +85,26 @@ class ClassPredictions:
         if are_logits:
             scores = log_softmax(scores if log_prior is None else scores + log_prior, axis=1)
         return cls(truth, guess, n_classes, scores, are_logits, folds, positive)
+
+    def scaled_by(self, training: ClassPredictions) -> ClassPredictions:
+        """Return these predictions with `scaled` scores, which are comparable between fits.
+
+        The scores for a class are centred and divided by their standard deviation, both over the
+        `training` rows of the same fit. Those of the predicted rows would depend on their labels.
+
+        >>> scores = np.array([[0.0, 2.0], [0.0, 4.0]])
+        >>> own = ClassPredictions(np.array([0, 1]), np.array([1, 1]), 2, scores, positive=1)
+        >>> own.scaled_by(own).scaled.tolist()
+        [[-1.0], [1.0]]
+        """
+        columns = []
+        for code in detected(self):
+            of_training = class_scores(training, code)
+            centred = class_scores(self, code) - of_training.mean()
+            # Scores that are all equal, or of a class that the fit does not know, are left as 0.
+            spread = of_training.std()
+            columns.append(centred / spread if 0 < spread < np.inf else np.zeros(len(centred)))
+        return replace(self, scaled=np.stack(columns, axis=1))
 
     @property
     def offers(self) -> frozenset[str]:
@@ -419,6 +442,9 @@ def auprc(predictions: ClassPredictions, resamples: Resamples) -> Floats:
     against all others is averaged over the classes that occur in some, but not all, rows of a
     resample. NaN for resamples without positive or without negative rows, or without such a class.
 
+    Rows are ranked by `scaled` scores if there are any, so that those of several fits are ranked
+    together: the mean over fits of few positive rows each is too high.
+
     Raises:
         DataError: The predictions have no scores.
 
@@ -450,7 +476,11 @@ def _precisions(predictions: ClassPredictions, code: int, resamples: Resamples) 
     Levels are the distinct scores of the positives. A negative row is accepted at all levels up to
     its score, so it is counted at the highest of them; below all levels it never counts.
     """
-    scores, is_positive = class_scores(predictions, code), predictions.truth == code
+    is_positive = predictions.truth == code
+    if predictions.scaled is None:
+        scores = class_scores(predictions, code)
+    else:
+        scores = predictions.scaled[:, detected(predictions).index(code)]
     units = resamples.unit_of_row
     levels, level_of_positive = np.unique(scores[is_positive], return_inverse=True)
     level_of_negative = np.searchsorted(levels, scores[~is_positive], side="right") - 1
@@ -697,7 +727,8 @@ def joined_folds(of_parts: Sequence[Codes | None], sizes: Sequence[int]) -> Code
 def within_folds(metric: Callable[..., Floats]) -> Callable[..., Floats]:
     """Return the metric averaged over the folds of the predictions, weighted by their rows.
 
-    Predictions without folds come from a single fit; their metric is unchanged. Folds in which the
+    Predictions without folds come from a single fit; their metric is unchanged, and so is the AUPRC
+    of `scaled` scores, which ranks the rows of all folds together. Folds in which the
     metric is undefined, such as those with a single class, are left out of the mean. In each
     resample, the weight of a fold is the number of its rows in that resample.
 
@@ -713,7 +744,8 @@ def within_folds(metric: Callable[..., Floats]) -> Callable[..., Floats]:
     @wraps(metric)
     def averaged(predictions: Any, resamples: Resamples) -> Floats:
         """Return the metric, averaged over folds."""
-        if predictions.folds is None:
+        is_scaled = metric is auprc and predictions.scaled is not None
+        if predictions.folds is None or is_scaled:
             return metric(predictions, resamples)
         total = np.zeros(1 + resamples.n_units)
         n_rows = np.zeros_like(total)

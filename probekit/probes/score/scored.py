@@ -350,6 +350,8 @@ def uninformed(train_labels: NDArray[Any], predictions: Predictions) -> Predicti
         changed["alarms"] = np.where(np.isnan(predictions.alarms), np.nan, metrics.RATES)
     if predictions.scores is not None:
         changed["scores"] = log_frequencies(train_labels, n_rows, predictions.n_classes)
+    if predictions.scaled is not None:
+        changed["scaled"] = np.zeros_like(predictions.scaled)
     return replace(predictions, **changed)
 
 

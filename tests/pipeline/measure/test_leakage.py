@@ -23,6 +23,9 @@ OVERRIDES = (
 )
 
 
+TRUTH, GROUPS = np.tile([0, 1], 6), np.arange(12)
+
+
 def with_words(planted, words, rows=None):
     """Write the file of cues and, instead of the planted ones, other rows; return the overrides."""
     (planted.folder / "words.txt").write_text(words)
@@ -66,7 +69,7 @@ def test_words_that_do_not_decide_the_label_matter_as_little_as_others(own):
     assert row["p"] > 0.2
 
 
-def leakage_of(without, *random, truth=np.tile([0, 1], 6), groups=np.arange(12)):
+def leakage_of(without, *random, truth=TRUTH, groups=GROUPS):
     """Return difference, limits and p of the accuracy of guesses without cues and other words."""
     variants = [ClassPredictions(truth, np.asarray(one), 2) for one in (without, *random)]
     (row,) = leakage_rows(variants[0], variants[0], variants[1:], groups, "accuracy")
@@ -74,7 +77,7 @@ def leakage_of(without, *random, truth=np.tile([0, 1], 6), groups=np.arange(12))
 
 
 def test_the_p_value_of_cues_is_exact():
-    truth = np.tile([0, 1], 6)
+    truth = TRUTH
     # The mean of three equal accuracies differs from each of them by rounding.
     one_wrong = np.where(np.arange(12) < 1, 1 - truth, truth)
     assert leakage_of(one_wrong, one_wrong, one_wrong, one_wrong) == (0, 0, 0, 1)
@@ -89,8 +92,7 @@ def test_the_p_value_of_cues_is_exact():
 
 
 def test_the_texts_of_a_group_are_exchanged_together():
-    truth, groups = np.tile([0, 1], 6), np.repeat([0, 1], 6)
-    p = leakage_of(1 - truth, *[truth] * 5, groups=groups)[-1]
+    p = leakage_of(1 - TRUTH, *[TRUTH] * 5, groups=np.repeat([0, 1], 6))[-1]
     assert p == pytest.approx(1 / 36, abs=0.02)
 
 

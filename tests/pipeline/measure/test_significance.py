@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from probekit.pipeline.experiment.record import _few_arrangements
+from probekit.pipeline.experiment.record import _few_arrangements, _few_positives
 from probekit.pipeline.measure import significance
 from probekit.pipeline.measure.significance import ScoredPredictions, difference_rows, p_value_rows
 from probekit.probes.data import ProbeData
@@ -94,6 +94,17 @@ def test_p_values_of_all_sites_share_one_null():
     assert (single <= holm).all()
     assert best[2] < 0.05 < best[[0, 1, 3]].min()
     assert p_value_rows(tasks, prober, 0) == []
+
+
+@pytest.mark.parametrize(
+    ("metric", "folds", "n"), [("auprc", 3, 1), ("auprc", 1, 0), ("auroc", 3, 0)]
+)
+def test_few_positive_rows_in_a_fold_are_a_warning(metric, folds, n):
+    truth, groups = np.tile([0, 0, 0, 1], 60), np.repeat(np.arange(60), 4)  # 20 in each fold
+    assert _few_positives(prober_of(truth, groups, folds, metric=metric)) == []
+    truth[3] = 0
+    found = _few_positives(prober_of(truth, groups, folds, metric=metric))
+    assert ["A fold tests 19 rows of 'yes'" in one.message for one in found] == [True] * n
 
 
 def test_too_few_groups_give_no_p_values(snapshot):

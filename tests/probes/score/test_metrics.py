@@ -17,7 +17,7 @@ from probekit.probes.score.calibration import BINS, brier, ece, reliability_bins
 from probekit.probes.score.intervals import jackknife_interval, jackknife_variance
 from probekit.probes.score.metric_table import METRICS, metric_functions
 from probekit.probes.score.metrics import BLOCK, ClassPredictions, NumberPredictions, Resamples, r2
-from probekit.probes.score.scored import Predictor, joined, metrics_of
+from probekit.probes.score.scored import Predictor, joined, metrics_of, uninformed
 from probekit.probes.settings import ProbeSettings
 from probekit.results.site_results import pack, unpack
 
@@ -320,6 +320,29 @@ def test_a_fold_with_a_single_class_is_left_out():
     single = ClassPredictions(np.ones(30, int), np.ones(30, int), 2, np.zeros((30, 2)))
     assert value(joined([FOLDS[0], single]), "auroc") == pytest.approx(area(FOLDS[0]))
     assert np.isnan(value(joined([single, single]), "auroc"))
+
+
+def test_precision_over_folds_ranks_all_rows_on_the_scale_of_the_training_rows():
+    given = of_fold(150, 0, seed=2)
+    first, score = np.arange(150) < 60, given.scores[:, 1]
+    # A second fit has the same scores on another scale.
+    moved = np.column_stack([np.zeros(150), np.where(first, score, 9 + 3 * score)])
+    folds = np.where(first, 0, 1)
+    parts = [
+        replace(metrics.take(replace(given, scores=moved), folds == fold), positive=1)
+        for fold in (0, 1)
+    ]
+    training = [replace(given, scores=np.column_stack([0 * score, 9 * k + (1 + 2 * k) * score]))
+                for k in (0, 1)]  # fmt: skip
+    both = joined([part.scaled_by(own) for part, own in zip(parts, training, strict=True)])
+    expected = average_precision_score(both.truth, np.r_[score[first], score[~first]])
+    assert value(both, "auprc") == pytest.approx(expected)
+    assert value(joined(parts), "auprc") != pytest.approx(expected, abs=1e-3)  # a mean over folds
+    name = Predictor("logistic", "task")
+    (stored,) = unpack(pack({name: both}), lambda _: both.truth, 2).values()
+    assert value(stored, "auprc") == pytest.approx(expected)
+    chance = uninformed(both.truth, both)
+    assert value(chance, "auprc") == pytest.approx(both.truth.mean())
 
 
 def test_folds_of_folds_stay_apart():
