@@ -222,12 +222,7 @@ class FittedRows:
         return fits
 
     def predictions(
-        self,
-        spec: ProbeSpec,
-        truth: LabelColumn,
-        outputs: NDArray[Any],
-        fitted: LabelColumn,
-        of_fitted: NDArray[Any] | None = None,
+        self, spec: ProbeSpec, truth: LabelColumn, outputs: NDArray[Any], fitted: LabelColumn
     ) -> RowPredictions:
         """Return the predictions of one fit.
 
@@ -236,16 +231,13 @@ class FittedRows:
             truth: the labels (n_samples,) of the predicted rows.
             outputs: their numbers (n_samples,) or class scores (n_samples, n_classes).
             fitted: the labels (n_fitted,) of the rows of the fit.
-            of_fitted: the class scores of these rows, which put those of several fits on one scale;
-                None for a single fit.
         """
         if self.settings.reads_numbers:
             return NumberPredictions(truth, outputs)
-        how: Any = {"are_logits": spec.logits, "log_prior": self.removed_prior(fitted)}
-        found = ClassPredictions.of_scores(truth, outputs, **how, positive=self.positive)
-        if of_fitted is None:
-            return found
-        return found.scaled_by(ClassPredictions.of_scores(fitted, of_fitted, **how))
+        prior = self.removed_prior(fitted)
+        return ClassPredictions.of_scores(
+            truth, outputs, are_logits=spec.logits, log_prior=prior, positive=self.positive
+        )
 
     def held_out(
         self, spec: ProbeSpec, truth: LabelColumn, outputs: NDArray[Any], fold_of_row: Codes

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -149,9 +149,8 @@ class SplitProber:
         rows = np.concatenate([self.scored.train[:n_fitted], self.scored.test])
         predicted = predict_baselines(self.fitted, self.scored, self.task, rows)
         for target, both, n_train, penalty in predicted:
-            predictions = take(both, np.arange(n_fitted, len(rows)))
-            if n_fitted and isinstance(both, ClassPredictions) and both.scores is not None:
-                predictions = predictions.scaled_by(take(both, np.arange(n_fitted)))
+            sides = [np.arange(n_fitted, len(rows)), *[np.arange(n_fitted)] * (n_fitted > 0)]
+            predictions = _scaled(take(both, side) for side in sides)
             facts = FitFacts(probe="none", target=target, n_train=n_train, C=penalty, seed=seed)
             scores.append(self._scored(predictions, self.task, facts))
         return scores
@@ -235,12 +234,14 @@ class SplitProber:
     ) -> fitters.RowPredictions:
         """Return the predictions for the test rows X, by a fit on the training rows `fitted`."""
         n_classes = None if self.settings.reads_numbers else self.fitted.n_classes
-        outputs, labels = fitters.outputs_of(solution, X, n_classes), column.labels
-        spec, truth, of_fitted = column.fitter.spec, labels[self.data.test], None
+        spec, labels, sides = column.fitter.spec, column.labels, [(X, self.data.test)]
         if self.is_joined:
-            inside = column.X.select(np.isin(self.fitted.rows, fitted))
-            of_fitted = fitters.outputs_of(solution, inside, n_classes)
-        return self.fitted.predictions(spec, truth, outputs, labels[fitted], of_fitted)
+            sides += [(column.X.select(np.isin(self.fitted.rows, fitted)), fitted)]
+        outputs = [fitters.outputs_of(solution, of_side, n_classes) for of_side, _ in sides]
+        return _scaled(
+            self.fitted.predictions(spec, labels[rows], output, labels[fitted])
+            for output, (_, rows) in zip(outputs, sides, strict=True)
+        )
 
     def _held_out(self, column: _Column) -> fitters.RowPredictions:
         """Return the cross-validated predictions of the training rows, with scores if needed."""
@@ -359,18 +360,15 @@ class SplitProber:
             of_trees = probe.score_sentences(outside[:], heads, test.example_of_row)
             chain = probe.score_chain(heads, test.example_of_row)
             return [Scored((of_trees,), (chain,), groups, facts)]
-        labels, truth = self.task[train.first], self.task[test.first]
+        labels = self.task[train.first]
 
-        def scores_of(rows: LazyRows, tokens: GroupedTokens) -> Any:
-            """Return the class scores of the texts of some tokens."""
+        of_sides = []
+        for side in [test, train] if self.is_joined else [test]:
+            rows = LazyRows.of(X).select(side.rows)
             read = rows if spec.kind == "aggregated" else rows[:]
-            return probe.class_scores(read, tokens.example_of_row, fitted.n_classes)
-
-        inside = LazyRows.of(X).select(train.rows)
-        of_fitted = scores_of(inside, train) if self.is_joined else None
-        predictions: Any = fitted.predictions(
-            spec, truth, scores_of(outside, test), labels, of_fitted
-        )
+            scores = probe.class_scores(read, side.example_of_row, fitted.n_classes)
+            of_sides.append(fitted.predictions(spec, self.task[side.first], scores, labels))
+        predictions: Any = _scaled(of_sides)
         if spec.kind != "aggregated":
             return [Scored((predictions,), (uninformed(labels, predictions),), groups, facts)]
         folds = probe.fold_of_text_
@@ -386,3 +384,9 @@ class SplitProber:
             ),
             Scored((held_out,), chance, data.groups[train.first], of_folds, metric),
         ]
+
+
+def _scaled(of_sides: Iterable[Any]) -> Any:
+    """Return the first predictions, on the scale of those of the training rows if there are any."""
+    predictions, *of_fitted = of_sides
+    return predictions.scaled_by(*of_fitted) if of_fitted else predictions

@@ -191,21 +191,19 @@ def _few_arrangements(prober: Prober) -> list[Finding]:
     return [Finding("warning", "few-exchanges", message)]
 
 
-def _few_positives(prober: Prober) -> list[Finding]:
-    """Return a warning if folds whose AUPRC is computed together test few positive rows each."""
-    if not prober.is_nested or prober.main_metric != "auprc" or prober.positive is None:
-        return []
+def _few_positives(prober: Prober) -> Iterator[Finding]:
+    """Yield a warning if folds whose AUPRC is computed together test few positive rows each."""
     probe = prober.settings.kinds[0].text
     is_positive = prober.data.y[prober.rows_of(probe)] == prober.positive
     fewest = int(np.bincount(prober.fold_of(probe), weights=is_positive).min())
-    if fewest >= FEWEST_POSITIVES:
-        return []
-    message = (
-        f"A fold tests {counted(fewest, 'row')} of {prober.positive!r}: with fewer than "
-        f"{FEWEST_POSITIVES} the AUPRC of all folds is approximate, and the cross-validated AUPRC, "
-        "a mean over folds by which sites are selected, is too high. Use fewer folds."
-    )
-    return [Finding("warning", "few-positives", message)]
+    has_folds = prober.is_nested and prober.main_metric == "auprc" and prober.positive is not None
+    if has_folds and fewest < FEWEST_POSITIVES:
+        message = (
+            f"A fold tests {counted(fewest, 'row')} of {prober.positive!r}: with fewer than "
+            f"{FEWEST_POSITIVES} the AUPRC of all folds is approximate, and the cross-validated "
+            "AUPRC, a mean over folds by which sites are selected, is too high. Use fewer folds."
+        )
+        yield Finding("warning", "few-positives", message)
 
 
 def _label_counts(rows: Rows, prober: Prober) -> dict[str, dict[str, int]]:

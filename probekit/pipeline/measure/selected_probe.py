@@ -36,7 +36,7 @@ from sklearn.preprocessing import StandardScaler
 
 from probekit.activations.given.given import GivenSite
 from probekit.activations.records import Location
-from probekit.amounts import percent
+from probekit.amounts import LEVEL, percent
 from probekit.data.examples import Example
 from probekit.files import as_store_error, csv_text
 from probekit.lazy_rows import LazyRows
@@ -53,7 +53,8 @@ from probekit.probes.fitters import FittedRows, RowPredictions
 from probekit.probes.kinds.registry import kind_of
 from probekit.probes.prober import Prober
 from probekit.probes.saved_probe import AlarmThreshold, SavedProbe, probe_files
-from probekit.probes.score.differences import exchange_test
+from probekit.probes.score.differences import Difference
+from probekit.probes.score.exchange import ROUNDING
 from probekit.probes.score.metric_table import METRICS, MetricFunction
 from probekit.probes.score.metrics import ClassPredictions, Resamples, take
 from probekit.probes.score.monitor import monitor_rows
@@ -324,55 +325,45 @@ def leakage_rows(
         groups: groups of the texts, shape (n_compared,).
         main_metric: name of the main metric.
     """
-    variants, whole_rows = [without, *random], Resamples.whole(len(groups))
     for metric in dict.fromkeys((main_metric, "accuracy", "auroc")):
-        if metric not in metrics_of(whole):
+        function = metrics_of(whole).get(metric)
+        value = function(whole, Resamples.whole(len(groups)))[0] if function else np.nan
+        if np.isnan(value):
             continue
-        function = metrics_of(whole)[metric]
-        value, own, *others = (
-            float(function(one, whole_rows)[0]) for one in (whole, without, *random)
-        )
-        rest = float(np.mean(others))
-        tested = _exchanged(function, variants, groups)
-        bottom, top = METRICS[metric].range
-        limits = np.clip(tested[1:], bottom - top, top - bottom).tolist()
-        p = tested[0] if metric == main_metric else None
-        yield (metric, value, own, rest, own - rest, *limits, p)
+        found = _exchanged(function, [without, *random], groups).within(METRICS[metric].range)
+        scores = value, found.a, found.b, found.value, found.ci_low, found.ci_high
+        yield (metric, *scores, found.p if metric == main_metric else None)
 
 
 def _exchanged(
     metric: MetricFunction, variants: Sequence[RowPredictions], groups: NDArray[np.generic]
-) -> tuple[float, float, float]:
-    """Return p of the score of the first variant minus the mean of the others, and 95 % limits.
+) -> Difference:
+    """Return the score of the first variant of each text, minus the mean score of the others.
 
-    If dropping cues changes a text as dropping other words does, any of the variants of a group may
-    be the one without cues. Each arrangement exchanges them group by group, and its statistic is
-    the same difference of scores. Limits are those of the differences, equal for all texts that
-    change, that the test does not reject. All are NaN if the metric is undefined.
+    If dropping cues changes a text as dropping other words does, any variant of the texts of a
+    group may be the one without cues. Each arrangement exchanges them group by group and has such a
+    difference; its limits are apart from the observed one by their 95 % quantile.
     """
     n_rows, n = len(groups), len(variants)
     rows = replace(joined(variants), folds=None)  # the rows of all variants, one after the other
-    outputs = (rows.guess if rows.scores is None else rows.scores).reshape(n, n_rows, -1)
-    is_changed = (outputs != outputs[0]).any(axis=(0, 2))
-    _, codes = np.unique(groups, return_inverse=True)
-    shares = np.bincount(codes, weights=is_changed) / max(1, is_changed.sum())
+    names, codes = np.unique(groups, return_inverse=True)
     # All variants are moved on by 1 to n - 1, too, so that the others of each one are scored.
-    first = np.random.default_rng(0).integers(n, size=(EXCHANGES // n, len(shares)))
+    first = np.random.default_rng(0).integers(n, size=(EXCHANGES // n, len(names)))
     first[0] = 0  # the variants as they are
     chosen = (first[:, None] + np.arange(n)[:, None]) % n  # (n_draws, n, n_groups)
-    whole, own = Resamples.whole(n_rows), np.arange(n_rows)
-    scores = np.array(
-        [
-            [metric(take(rows, one[codes] * n_rows + own), whole)[0] for one in draw]
-            for draw in chosen
-        ]
-    )
-    without = (chosen == 0) @ shares  # the share of the texts that have no cues
-    differences, weights = (
-        ((n * of_all - of_all.sum(axis=1, keepdims=True)) / (n - 1)).reshape(-1, 1)
-        for of_all in (scores, without)
-    )
-    return exchange_test(differences, weights)
+
+    def score(variant: NDArray[np.int64]) -> float:
+        """Return the score of these variants (n_groups,) of the texts of each group."""
+        drawn = take(rows, variant[codes] * n_rows + np.arange(n_rows))
+        return float(metric(drawn, Resamples.whole(n_rows))[0])
+
+    scores = np.apply_along_axis(score, 2, chosen)  # (n_draws, n)
+    apart = np.abs(n * scores - scores.sum(axis=1, keepdims=True)).ravel() / (n - 1)
+    a, b = float(scores[0, 0]), float(scores[0, 1:].mean())
+    p = float((apart >= apart[0] - ROUNDING).mean())
+    # Fewer than 5 % of the arrangements are further apart, so that p < 0.05 if 0 is excluded.
+    margin = float(np.sort(apart)[-int(np.ceil(LEVEL * len(apart) - ROUNDING))])
+    return Difference(a, b, a - b, a - b - margin, a - b + margin, p, p)
 
 
 def _place(folder: RunFolder, source: Source, row: pd.Series) -> tuple[int, Probed, Path]:

@@ -73,12 +73,8 @@ def predict_baselines(
     has_no_texts = data.texts is None and data.neighbours is None
     if has_no_texts or not TEXT_BASELINES.keys() & settings.baselines:
         return  # before a sample of large groups is refused
-    for name in TEXT_BASELINES:
-        found = (
-            text_outputs(fitted, data, task, name, predicted)
-            if name in settings.baselines
-            else None
-        )
+    for name in filter(settings.baselines.__contains__, TEXT_BASELINES):
+        found = text_outputs(fitted, data, task, name, predicted)
         if found is not None:
             rows, outputs, penalty, _ = found
             predictions = fitted.predictions(LOGISTIC, task[predicted], outputs, task[rows])

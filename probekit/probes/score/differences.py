@@ -347,25 +347,6 @@ def _ends(sums: Floats, weights: Floats, value: Floats) -> Floats:
     return np.stack([low, high])
 
 
-def exchange_test(differences: Floats, weights: Floats) -> tuple[float, float, float]:
-    """Return p of an exchanged difference, and the 95 % limits that its test does not reject.
-
-    All are NaN if a difference is.
-
-    Args:
-        differences: the difference in each arrangement (n_draws, 1), the observed one first.
-        weights: the share (n_draws, 1) of a hypothetical difference that is left in each one.
-    """
-    if np.isnan(differences).any():
-        return np.nan, np.nan, np.nan
-    value = differences[0]
-    low, high = _ends(differences, weights, value)
-    # Fewer than 5 % of the sorted arrangements come before this one.
-    at_level = int(np.ceil(LEVEL * len(low) - ROUNDING)) - 1
-    p = (np.abs(differences) >= np.abs(value) - ROUNDING).mean()
-    return float(p), float(np.sort(low[:, 0])[at_level]), float(-np.sort(-high[:, 0])[at_level])
-
-
 def _quadratic_limits(contributions: Floats, weights: Floats, critical: Floats) -> Floats:
     """Return the two hypothetical differences (2, n_tests) whose statistic is critical.
 

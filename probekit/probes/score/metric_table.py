@@ -45,6 +45,8 @@ class Metric:
             "alarms", or the name of the hits of a tree; empty for nothing.
         lower_is_better: whether lower values are better.
         reference: the name of its reference level.
+        interval: the import path of the function that returns the limits of the confidence interval
+            if no jackknife holds, so that differences have no limits and p; "" for all others.
         range: its lowest and highest value, which determine its confidence interval; see
             `probekit.probes.score.intervals`.
         associations: for each family of predictions, the import path of the function that returns
@@ -75,6 +77,7 @@ class Metric:
     needs: str = ""
     lower_is_better: bool = False
     reference: Reference = "chance"
+    interval: str = ""
     range: Range = SHARE
     associations: Mapping[Family, str] = field(default_factory=dict)
     parts: str = ""
@@ -246,11 +249,13 @@ _ROWS = (
         "calibration",
         needs="probabilities",
         lower_is_better=True,
+        selects=False,
         range=UNBOUNDED,
+        interval=f"{_SCORE}.calibration:ece_limits",
         explanation=(
             "Lower is better: mean absolute difference between confidence and accuracy over "
-            "confidence bins (Guo et al. 2017), minus its mean for calibrated predictions; 0 = "
-            "calibrated, and a value may be negative."
+            "confidence bins (Guo et al. 2017), without the part due to chance; 0 = calibrated, "
+            "and a value may be negative. Compare calibration by the Brier score."
         ),
     ),
     Metric("selectivity", "selectivity", kind="difference", range=UNBOUNDED),

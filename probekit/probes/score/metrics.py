@@ -89,6 +89,7 @@ class ClassPredictions:
     def scaled_by(self, training: ClassPredictions) -> ClassPredictions:
         """Return these predictions with `scaled` scores, which are comparable between fits.
 
+        Without scores nothing is changed.
         The scores for a class are centred and divided by their standard deviation, both over the
         `training` rows of the same fit. Those of the predicted rows would depend on their labels.
 
@@ -98,13 +99,14 @@ class ClassPredictions:
         [[-1.0], [1.0]]
         """
         columns = []
-        for code in detected(self):
-            of_training = class_scores(training, code)
-            centred = class_scores(self, code) - of_training.mean()
-            # Scores that are all equal, or of a class that the fit does not know, are left as 0.
-            spread = of_training.std()
-            columns.append(centred / spread if 0 < spread < np.inf else np.zeros(len(centred)))
-        return replace(self, scaled=np.stack(columns, axis=1))
+        for code in detected(self) if self.scores is not None else ():
+            # A logarithm of 0 counts as less than that of any float.
+            own, fitted = (
+                np.nan_to_num(class_scores(one, code), posinf=1e3, neginf=-1e3)
+                for one in (self, training)
+            )
+            columns.append((own - fitted.mean()) / (fitted.std() or 1.0))
+        return replace(self, scaled=np.stack(columns, axis=1)) if columns else self
 
     @property
     def offers(self) -> frozenset[str]:
@@ -476,10 +478,8 @@ def _precisions(predictions: ClassPredictions, code: int, resamples: Resamples) 
     Levels are the distinct scores of the positives. A negative row is accepted at all levels up to
     its score, so it is counted at the highest of them; below all levels it never counts.
     """
-    is_positive = predictions.truth == code
-    if predictions.scaled is None:
-        scores = class_scores(predictions, code)
-    else:
+    scores, is_positive = class_scores(predictions, code), predictions.truth == code
+    if predictions.scaled is not None:
         scores = predictions.scaled[:, detected(predictions).index(code)]
     units = resamples.unit_of_row
     levels, level_of_positive = np.unique(scores[is_positive], return_inverse=True)
@@ -744,8 +744,7 @@ def within_folds(metric: Callable[..., Floats]) -> Callable[..., Floats]:
     @wraps(metric)
     def averaged(predictions: Any, resamples: Resamples) -> Floats:
         """Return the metric, averaged over folds."""
-        is_scaled = metric is auprc and predictions.scaled is not None
-        if predictions.folds is None or is_scaled:
+        if predictions.folds is None or (metric is auprc and predictions.scaled is not None):
             return metric(predictions, resamples)
         total = np.zeros(1 + resamples.n_units)
         n_rows = np.zeros_like(total)

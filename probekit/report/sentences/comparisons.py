@@ -108,6 +108,8 @@ def result_words(row: pd.Series) -> str:
     is_equal = all(row[name] == 0 for name in ("difference", "ci_low", "ci_high"))
     if is_equal:
         return "equal"
+    if METRICS[row["metric"]].interval:
+        return "not tested"
     return "too few groups" if pd.isna(row["p_adjusted"]) else "not significant"
 
 

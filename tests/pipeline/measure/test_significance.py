@@ -101,7 +101,7 @@ def test_p_values_of_all_sites_share_one_null():
 )
 def test_few_positive_rows_in_a_fold_are_a_warning(metric, folds, n):
     truth, groups = np.tile([0, 0, 0, 1], 60), np.repeat(np.arange(60), 4)  # 20 in each fold
-    assert _few_positives(prober_of(truth, groups, folds, metric=metric)) == []
+    assert not [*_few_positives(prober_of(truth, groups, folds, metric=metric))]
     truth[3] = 0
     found = _few_positives(prober_of(truth, groups, folds, metric=metric))
     assert ["A fold tests 19 rows of 'yes'" in one.message for one in found] == [True] * n
