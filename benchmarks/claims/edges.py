@@ -77,7 +77,9 @@ def rows(case: Edge, draws: int) -> Iterator[dict[str, Any]]:
     found = [DRAWN[case.claim](case, generator) for _ in range(draws)]
     rate = Rate.of([_covers(*one) for one in found])
     defined = 1 - rate.no_verdict
-    errors, widths = zip(*((one.value - true, one.high - one.low) for one, true in found), strict=True)
+    errors, widths = zip(
+        *((one.value - true, one.high - one.low) for one, true in found), strict=True
+    )
     yield {
         **vars(rate),
         "rate": rate.rate / defined if defined else np.nan,
@@ -108,7 +110,9 @@ def _over_folds(case: Edge, generator: np.random.Generator) -> tuple[Interval, f
         own, training, new = (
             _predictions(labels, rows @ weights)
             for labels, rows in (
-                (truth[tested], X[tested]), (truth[~tested], X[~tested]), (new_truth, new_X)
+                (truth[tested], X[tested]),
+                (truth[~tested], X[~tested]),
+                (new_truth, new_X),
             )
         )
         if hasattr(own, "scaled_by"):
@@ -119,6 +123,7 @@ def _over_folds(case: Edge, generator: np.random.Generator) -> tuple[Interval, f
     order = np.argsort(fold, kind="stable")
     resamples = Resamples.leave_one_out(groups[order], widening=WIDER_OVER_FOLDS)
     from probekit.probes.score.scored import joined
+
     return with_interval(case.metric, joined(parts), resamples), true
 
 
@@ -132,6 +137,7 @@ def _features(case: Edge, groups: Array, generator: np.random.Generator) -> tupl
 
 def _stratified(truth: Array, groups: Array, folds: int, generator: np.random.Generator) -> Array:
     from probekit.probes.data import group_folds
+
     return group_folds(truth, groups, folds, int(generator.integers(1000)))
 
 

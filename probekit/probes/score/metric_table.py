@@ -46,7 +46,7 @@ class Metric:
         lower_is_better: whether lower values are better.
         reference: the name of its reference level.
         interval: the import path of the function that returns the limits of the confidence interval
-            if no jackknife holds, so that differences have no limits and p; "" for all others.
+            if those of the jackknife do not always hold; "" for all others.
         range: its lowest and highest value, which determine its confidence interval; see
             `probekit.probes.score.intervals`.
         associations: for each family of predictions, the import path of the function that returns
@@ -195,6 +195,7 @@ _ROWS = (
         beats_the_mean=True,
         is_main=True,
         range=(-inf, 1.0),
+        interval=f"{_SCORE}.intervals:r2_limits",
         associations={"number": f"{_PARTS}:of_r2"},
     ),
     Metric(

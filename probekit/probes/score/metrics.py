@@ -267,13 +267,15 @@ def macro_f1(predictions: ClassPredictions, resamples: Resamples) -> Floats:
     """Return the macro F1: the mean F1 over the classes that are true or predicted in a resample.
 
     Shape (1 + n_units,): the value over all groups, then with each unit left out; see `Resamples`.
+    NaN without a unit that has all true rows of a class: the value of a new group is unknown.
 
     >>> predictions = ClassPredictions(np.array([0, 0, 1, 1]), np.array([0, 0, 1, 0]), n_classes=3)
     >>> macro_f1(predictions, Resamples.whole(4)).round(3).tolist()
     [0.733]
     """
     hits, truths, guesses = _by_class(predictions, resamples)
-    return mean_of_defined(2 * hits, truths + guesses)
+    is_lost = ((truths == 0) & (truths[:, :1] > 0)).any(axis=0)
+    return np.where(is_lost, np.nan, mean_of_defined(2 * hits, truths + guesses))
 
 
 def auroc(predictions: ClassPredictions, resamples: Resamples) -> Floats:

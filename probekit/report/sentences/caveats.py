@@ -41,7 +41,7 @@ _OTHERWISE = (
 )
 # The score may be imprecise.
 _IMPRECISE = (
-    "few-exchanges few-groups few-groups-of-label few-positives missing-from-test "
+    "few-exchanges few-groups few-groups-of-label few-positives heavy-tails missing-from-test "
     "rare-labels duplicates-in-train duplicates-in-test imbalance edge-of-grid edge-of-baseline "
     "constant-features left-out"
 )

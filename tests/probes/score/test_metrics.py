@@ -71,6 +71,8 @@ def by_scikit_learn(name, given, rows):
         # It warns of guesses of a class that was not drawn, and then does what we do.
         warnings.simplefilter("ignore", UserWarning)
         if name == "macro_f1":
+            if len(np.unique(truth)) < len(np.unique(given.truth)):
+                return np.nan  # a class is in the group left out alone
             return sklearn_metrics.f1_score(truth, guess, average="macro")
         if name not in ("auroc", "auprc"):
             return getattr(sklearn_metrics, f"{name}_score")(truth, guess)
@@ -352,6 +354,17 @@ def test_precision_over_folds_ranks_all_rows_on_the_scale_of_the_training_rows()
     assert value(stored, "auprc") == pytest.approx(expected)
     chance = uninformed(both.truth, both)
     assert value(chance, "auprc") == pytest.approx(both.truth.mean())
+
+
+@pytest.mark.parametrize(("groups", "has_interval"), [([0, 0], False), ([0, 1], True)])
+def test_macro_f1_with_a_class_in_a_single_group_has_no_interval(groups, has_interval):
+    truth = np.r_[np.tile([0, 1], 20), 2, 2]
+    guess = np.where(np.arange(42) % 5, truth, 0)
+    resamples = Resamples.leave_one_out(np.r_[np.arange(40) // 2, groups])
+    found = jackknife_interval(metrics.macro_f1(ClassPredictions(truth, guess, 3), resamples),
+                               resamples, (0, 1))  # fmt: skip
+    assert np.isfinite(found.value)
+    assert np.isfinite([found.low, found.high]).tolist() == [has_interval] * 2
 
 
 def test_folds_of_folds_stay_apart():
