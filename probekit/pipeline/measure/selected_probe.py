@@ -19,7 +19,7 @@ leakage.csv     scores on test texts without cues, and without as many random ot
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
@@ -202,7 +202,9 @@ def write_selected_probe(
     else:
         with threads(1):  # last digits depend on their number, which can change under load
             tables["scatter.csv"] = scatter_rows(chosen)
-        tables["cosines.csv"] = cosine_rows(chosen, watcher, workers, seconds)
+        tested = only(table, metric="p_holm", target="task", probe=str(row["probe"]))
+        better = only(tested, position=row["position"]).query("value < @LEVEL")["site"]
+        tables["cosines.csv"] = cosine_rows(chosen, {*better}, watcher, workers, seconds)
     for name, content in tables.items():
         if not content.empty:
             folder.write(name, csv_text(content))
@@ -464,6 +466,7 @@ def _sample(rows: NDArray[Any], most: int, generator: np.random.Generator) -> ND
 
 def cosine_rows(
     chosen: SelectedProbe,
+    better: Collection[str],
     watcher: Watcher = SILENT,
     workers: int | None = 1,
     seconds: float | None = None,
@@ -482,7 +485,9 @@ def cosine_rows(
 
     Rows of a site with itself have the mean cosine `half_cosine` of probes fitted on one half of
     the groups and on the other, over `n_halvings` random divisions, and `certainty`, the expected
-    cosine of the probe with that of unlimited groups. None if a half lacks a label.
+    cosine of the probe with that of unlimited groups. None if a half lacks a label; without a
+    signal certainty would be 0.15 to 0.35, so that it is None at sites that are not `better` than
+    chance.
 
     Sites whose probe is not saved, has several layers or a direction of length 0 have no rows; with
     fewer than two sites, or if the selected site is not along d_model, there are no rows at all.
@@ -531,8 +536,8 @@ def cosine_rows(
         row |= {"half_cosine": None, "certainty": None, "n_halvings": 0}
         if a == b and len(halves[a]):
             of_halves, of_all = certainty(halves[a])
-            row |= {"half_cosine": round(of_halves, 6), "certainty": round(of_all, 6)}
-            row |= {"n_halvings": HALVINGS}
+            row |= {"half_cosine": round(of_halves, 6), "n_halvings": HALVINGS}
+            row["certainty"] = round(of_all, 6) if a in better else None
         rows.append(row)
     return pd.DataFrame(rows)
 
