@@ -19,8 +19,8 @@ from probekit.pipeline.experiment.rows import Rows
 from probekit.pipeline.experiment.source import Source
 from probekit.probes.prober import Prober
 from probekit.probes.score.exchange import FEWEST_ARRANGEMENTS
-from probekit.probes.score.intervals import has_heavy_tails
 from probekit.probes.score.metric_table import METRICS
+from probekit.probes.score.metrics import has_heavy_tails
 from probekit.products import library
 from probekit.provenance import PART_VERSIONS, digest_json, digest_sources, versions
 from probekit.results.network import AttentionPrompt

@@ -200,7 +200,7 @@ _ROWS = (
         beats_the_mean=True,
         is_main=True,
         range=(-inf, 1.0),
-        interval=f"{_SCORE}.intervals:r2_limits",
+        interval=f"{_SCORE}.scored:r2_limits",
         associations={"number": f"{_PARTS}:of_r2"},
     ),
     Metric(

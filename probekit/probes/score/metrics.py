@@ -431,6 +431,7 @@ def _beaten(others: Codes, numbers: Codes) -> Floats:
     return (left + right) / 2
 
 
+MOST_KURTOSIS = 4.5  # of labels, for an interval of R2
 RATES = (0.01, 0.05)  # allowed false positive rates, in the order of the columns of `alarms`
 LEAST_ALARMS = 10  # smallest expected number of false alarms at a threshold on training rows
 
@@ -635,6 +636,15 @@ def r2(predictions: NumberPredictions, resamples: Resamples) -> Floats:
     n_rows, total, square, error = summed
     spread = square - total**2 / n_rows
     return 1 - ratio(error, np.where(spread > SMALLEST_SPREAD * square, spread, 0.0))
+
+
+def has_heavy_tails(labels: Floats) -> bool:
+    """Return whether the kurtosis of labels (n_samples,) exceeds 4.5; it is 3 for a normal one.
+
+    A few labels then determine R2, and its interval covers too rarely: in simulations 62 to 92 %.
+    """
+    centred = labels - labels.mean()
+    return bool((centred**4).mean() > MOST_KURTOSIS * np.square(centred).mean() ** 2)
 
 
 def spearman(predictions: NumberPredictions, resamples: Resamples) -> Floats:

@@ -22,7 +22,7 @@ from probekit.probes.score import metrics
 from probekit.probes.score.contributions import ClassParts, difference_of_parts, mean_parts
 from probekit.probes.score.description_length import OnlineCode
 from probekit.probes.score.differences import Difference, paired_differences
-from probekit.probes.score.intervals import Interval, score_interval
+from probekit.probes.score.intervals import Interval, jackknife_interval, score_interval
 from probekit.probes.score.metric_table import (
     METRICS,
     MetricFunction,
@@ -263,6 +263,15 @@ def with_interval(metric: str, predictions: Predictions, resamples: metrics.Resa
     """Return a metric of predictions with its 95 % confidence interval."""
     values = metrics_of(predictions)[metric](predictions, resamples)
     return score_interval(values, resamples, METRICS[metric].range, parts_of(metric, [predictions]))
+
+
+def r2_limits(
+    predictions: metrics.NumberPredictions, resamples: metrics.Resamples
+) -> tuple[float, float]:
+    """Return the limits of the 95 % confidence interval of R2, NaN if labels have heavy tails."""
+    found = jackknife_interval(metrics.r2(predictions, resamples), resamples, METRICS["r2"].range)
+    is_unknown = metrics.has_heavy_tails(predictions.truth)
+    return (np.nan, np.nan) if is_unknown else (found.low, found.high)
 
 
 def differences_of(

@@ -1,4 +1,4 @@
-"""Designs at the edge of a claim: scores without cues, and scores whose intervals were wrong.
+"""Estimates that are biased in some designs: scores without cues, over folds, of rare classes.
 
 A case yields the share of draws in which a test rejects or an interval contains the true value, the
 share without an interval, the mean error of the estimate, and the mean width of the interval. True
@@ -42,7 +42,7 @@ MOST_RUNS = 20  # draws of whole runs
 
 
 @dataclass(frozen=True)
-class Edge:
+class Case:
     """A design.
 
     Attributes:
@@ -66,27 +66,27 @@ class Edge:
     folds: int = 1
 
 
-def cases() -> Iterator[Edge]:
+def cases() -> Iterator[Case]:
     """Yield all designs."""
     texts = ((100, 1, 0.03), (100, 1, 0.05), (100, 1, 0.3), (30, 4, 0.3), (12, 8, 1.0))
     for metric, (groups, rows, share) in product(("accuracy", "auroc"), texts):
-        yield Edge("p without cues", metric, groups, rows, share, 1.0)
+        yield Case("p without cues", metric, groups, rows, share, 1.0)
     sizes = ((300, 1), (60, 5))
     for (groups, rows), share, level, folds in product(sizes, (0.1, 0.2), (0.0, 1.5), (5, 30)):
-        yield Edge("over folds", "auprc", groups, rows, share, level, folds)
+        yield Case("over folds", "auprc", groups, rows, share, level, folds)
     for share, folds in ((0.1, 5), (0.1, 10)):
-        yield Edge("over folds, probekit.probe", "auprc", 300, 1, share, 0.0, folds)
+        yield Case("over folds, probekit.probe", "auprc", 300, 1, share, 0.0, folds)
     for (groups, rows), share, level in product(
         ((12, 12), (40, 5), (100, 3)), (0.5, 0.05), (1.0, 1.3, 2.0)
     ):
-        yield Edge("calibration", "ece", groups, rows, share, level)
+        yield Case("calibration", "ece", groups, rows, share, level)
     for n_groups in (1, 2, 3, 4, 8):
-        yield Edge("rare class", "macro_f1", 20, 10, n_groups, 1.0)
+        yield Case("rare class", "macro_f1", 20, 10, n_groups, 1.0)
     for groups, level in product((40, 200), (3.0, 6.0, 9.0, 114.0)):
-        yield Edge("heavy tails", "r2", groups, 1, 1.0, level)
+        yield Case("heavy tails", "r2", groups, 1, 1.0, level)
 
 
-def rows(case: Edge, draws: int) -> Iterator[dict[str, Any]]:
+def rows(case: Case, draws: int) -> Iterator[dict[str, Any]]:
     """Yield the rates, the mean error and the width of a case."""
     generator = np.random.default_rng(11)
     if case.claim == "p without cues":
@@ -110,7 +110,7 @@ def rows(case: Edge, draws: int) -> Iterator[dict[str, Any]]:
     }
 
 
-def _rejects(case: Edge, signal: float, rng: np.random.Generator) -> bool:
+def _rejects(case: Case, signal: float, rng: np.random.Generator) -> bool:
     """Return whether p is below 0.05; without cues, this share of the signal is left."""
     groups = _groups(case)
     n, truth = len(groups), rng.integers(0, 2, len(groups))
@@ -137,11 +137,11 @@ def _interval(metric: str, predictions: Predictions, resamples: Resamples) -> In
     return Interval(found.value, found.ci_low, found.ci_high)
 
 
-def _groups(case: Edge) -> Array:
+def _groups(case: Case) -> Array:
     return np.repeat(np.arange(case.groups), case.rows)
 
 
-def _over_folds(case: Edge, generator: np.random.Generator) -> Draw:
+def _over_folds(case: Case, generator: np.random.Generator) -> Draw:
     """Return the AUPRC over folds of ridge probes, and its true value."""
     groups = _groups(case)
     truth, X = _features(case, groups, generator)
@@ -160,7 +160,7 @@ def _over_folds(case: Edge, generator: np.random.Generator) -> Draw:
     return _interval(case.metric, joined(parts), resamples), float(np.mean(trues))
 
 
-def _features(case: Edge, groups: Array, generator: np.random.Generator) -> tuple[Array, Array]:
+def _features(case: Case, groups: Array, generator: np.random.Generator) -> tuple[Array, Array]:
     truth = (generator.random(len(groups)) < case.share).astype(np.int64)
     shared = 0.5 * generator.normal(size=(int(groups[-1]) + 1, FEATURES))[groups]
     X = shared + generator.normal(size=shared.shape)
@@ -184,7 +184,7 @@ def _scores(truth: Array, score: Array) -> ClassPredictions:
     return ClassPredictions(truth, of_classes.argmax(1), 2, of_classes, positive=1)
 
 
-def _run(case: Edge, generator: np.random.Generator) -> Draw:
+def _run(case: Case, generator: np.random.Generator) -> Draw:
     """Return the AUPRC of a run over folds on noise, whose true value is the share of positives."""
     truth, X = _features(case, _groups(case), generator)
     with tempfile.TemporaryDirectory() as out:
@@ -213,7 +213,7 @@ def _run(case: Edge, generator: np.random.Generator) -> Draw:
     return Interval(row["value"], row["ci_low"], row["ci_high"]), float(truth.mean())
 
 
-def _forecasts(case: Edge, groups: Array, generator: np.random.Generator) -> ClassPredictions:
+def _forecasts(case: Case, groups: Array, generator: np.random.Generator) -> ClassPredictions:
     """Return probabilities that are calibrated, up to a factor on their logits and the groups."""
     truth = (generator.random(len(groups)) < case.share).astype(np.int64)
     shared = generator.normal(size=int(groups[-1]) + 1)[groups]
@@ -223,13 +223,13 @@ def _forecasts(case: Edge, groups: Array, generator: np.random.Generator) -> Cla
     return ClassPredictions(truth, logs.argmax(axis=1), 2, logs, True)
 
 
-def _calibration(case: Edge, generator: np.random.Generator) -> Draw:
+def _calibration(case: Case, generator: np.random.Generator) -> Draw:
     predictions = _forecasts(case, _groups(case), generator)
     return _interval("ece", predictions, Resamples.leave_one_out(_groups(case))), _true_error(case)
 
 
 @cache
-def _true_error(case: Edge) -> float:
+def _true_error(case: Case) -> float:
     """Return the calibration error of very many groups; with so many, its bias is nothing."""
     predictions = _forecasts(case, np.repeat(np.arange(60_000), 3), np.random.default_rng(4))
     confidence = np.exp(predictions.scores).max(axis=1)
@@ -238,7 +238,7 @@ def _true_error(case: Edge) -> float:
     return float(np.abs(np.bincount(bins, weights=off)).sum() / len(off))
 
 
-def _classes(case: Edge, n_groups: int, generator: np.random.Generator) -> tuple[Array, Array]:
+def _classes(case: Case, n_groups: int, generator: np.random.Generator) -> tuple[Array, Array]:
     """Return labels and guesses; some groups have a third class, and all their own error rate."""
     truth = generator.integers(2, size=(n_groups, case.rows))
     n_third = round(case.share * n_groups / case.groups)
@@ -248,20 +248,20 @@ def _classes(case: Edge, n_groups: int, generator: np.random.Generator) -> tuple
     return truth.ravel(), guess.ravel()
 
 
-def _rare_class(case: Edge, generator: np.random.Generator) -> Draw:
+def _rare_class(case: Case, generator: np.random.Generator) -> Draw:
     predictions = ClassPredictions(*_classes(case, case.groups, generator), 3)
     found = _interval("macro_f1", predictions, Resamples.leave_one_out(_groups(case)))
     return found, _true_f1(case)
 
 
 @cache
-def _true_f1(case: Edge) -> float:
+def _true_f1(case: Case) -> float:
     predictions = ClassPredictions(*_classes(case, 20_000, np.random.default_rng(4)), 3)
     resamples = Resamples.whole(len(predictions.truth))
     return float(metrics_of(predictions)["macro_f1"](predictions, resamples)[0])
 
 
-def _numbers(case: Edge, n: int, generator: np.random.Generator) -> NumberPredictions:
+def _numbers(case: Case, n: int, generator: np.random.Generator) -> NumberPredictions:
     """Return labels of a kurtosis, and predictions that shrink the tails."""
     draws: dict[float, Callable[[], Array]] = {
         3.0: lambda: generator.normal(size=n),
@@ -273,19 +273,19 @@ def _numbers(case: Edge, n: int, generator: np.random.Generator) -> NumberPredic
     return NumberPredictions(truth, 0.8 * np.tanh(truth) + 0.3 * generator.normal(size=n))
 
 
-def _heavy_tails(case: Edge, generator: np.random.Generator) -> Draw:
+def _heavy_tails(case: Case, generator: np.random.Generator) -> Draw:
     predictions = _numbers(case, case.groups, generator)
     return _interval("r2", predictions, Resamples.leave_one_out(_groups(case))), _true_r2(case)
 
 
 @cache
-def _true_r2(case: Edge) -> float:
+def _true_r2(case: Case) -> float:
     predictions = _numbers(case, 1_000_000, np.random.default_rng(4))
     residual = predictions.truth - predictions.guess
     return float(1 - np.square(residual).mean() / predictions.truth.var())
 
 
-DRAWN: dict[str, Callable[[Edge, np.random.Generator], Draw]] = {
+DRAWN: dict[str, Callable[[Case, np.random.Generator], Draw]] = {
     "over folds": _over_folds,
     "over folds, probekit.probe": _run,
     "calibration": _calibration,
