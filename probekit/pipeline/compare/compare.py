@@ -490,14 +490,13 @@ def _notes_on_rows(
             )
         else:
             yield f"{note} The data differ and their rows have no ids (`data.columns.id`)."
-    if not METRICS[counts["metric"]].is_tested:
-        yield "Calibration errors are not tested: compare calibration by the Brier score."
-        return
     fewest = min(counts["n_groups_a"], counts["n_groups_b"])
     needed = f"for p-values: at least {FEWEST_UNITS} are needed."
     if fewest < FEWEST_UNITS:
         yield f"{fewest} groups are too few {needed}"
-    elif any(np.isnan(difference.p) and not np.isnan(difference.value) for difference in found):
+    elif METRICS[counts["metric"]].is_tested and any(
+        np.isnan(difference.p) and not np.isnan(difference.value) for difference in found
+    ):
         yield f"A label is in too few groups {needed}"
     elif fewest < FEW_GROUPS:
         yield f"{fewest} groups are few: intervals are approximate below {FEW_GROUPS} groups."

@@ -64,7 +64,9 @@ def comparison_answer(comparison: RunComparison) -> str:
     where = " at the sites that the folds chose" if is_nested else ""
     lower_is_better, difference = METRICS[comparison.metric].lower_is_better, row["difference"]
     a, b = comparison.names
-    if pd.isna(p):
+    if not METRICS[comparison.metric].is_tested:
+        verdict = "Not tested (compare calibration by the Brier score)"
+    elif pd.isna(p):
         verdict = "Too few groups to decide"
     elif not row["holds"]:
         verdict = "No significant difference"

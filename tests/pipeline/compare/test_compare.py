@@ -8,7 +8,14 @@ import pandas as pd
 import pytest
 
 from probekit.errors import ConfigError, DataError
-from probekit.pipeline.compare.compare import FinishedRun, compare, write_comparison
+from probekit.pipeline.compare.compare import (
+    FinishedRun,
+    _notes_on_rows,
+    compare,
+    differences,
+    write_comparison,
+)
+from probekit.probes.score.metrics import ClassPredictions, Resamples
 from probekit.results.record import pack_record
 from tests.pipeline.finished import FILES, SITES, guesses, made_rows, write_record, write_run
 from tests.pipeline.texts import text_of
@@ -125,6 +132,27 @@ def test_p_values_are_adjusted_for_all_comparisons(tmp_path):
     )
     rows = compare(write_run(tmp_path / "a", ROWS, a), write_run(tmp_path / "b", ROWS, b)).rows
     assert ((rows["p"] < 0.05) & (rows["p_adjusted"] >= 0.05)).any()
+
+
+@pytest.mark.parametrize("paired", [True, False])
+def test_a_difference_in_calibration_error_has_no_test(paired):
+    groups, rng = np.arange(200) // 4, np.random.default_rng(0)
+    truth, logits = rng.integers(2, size=200), rng.normal(size=(2, 200))
+    both = [
+        ClassPredictions(
+            truth, (one > 0).astype(int), 2, -np.logaddexp(0, np.stack([one, -one], 1)), True
+        )
+        for one in logits
+    ]
+    resamples = Resamples.leave_one_out(groups)
+    indices = np.arange(200) if paired else None
+    (found,) = differences([({}, *both)], (resamples, resamples), indices, "ece")
+    assert found.value == found.a - found.b != 0
+    assert np.isnan([found.ci_low, found.ci_high, found.p, found.p_adjusted]).all()
+    counts = {"metric": "ece", "pairing": "paired", "n_a": 200, "n_b": 200}
+    notes = [*_notes_on_rows((), (), counts | dict.fromkeys(("n_groups_a", "n_groups_b"), 50),
+                             [found])]  # fmt: skip
+    assert not [note for note in notes if "too few groups" in note]
 
 
 @pytest.mark.parametrize("n_groups", [5, 6, 19, 20])

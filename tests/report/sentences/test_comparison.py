@@ -38,6 +38,15 @@ COMPARISONS = {
     "too few groups": changed(
         MADE, **dict.fromkeys(("p_adjusted", "adjusted_low", "ci_low"), np.nan)
     ),
+    "calibration errors are not tested": replace(
+        MADE,
+        rows=MADE.rows.assign(
+            **dict.fromkeys(("p_adjusted", "adjusted_low", "ci_low", "ci_high"), np.nan),
+            metric="ece",
+            holds=False,
+        ),
+        metric="ece",
+    ),
     "runs without a selected probe": replace(MADE, rows=MADE.rows[MADE.rows["what"] != "chosen"]),
     "equal scores are not called a test result": changed(
         MADE, difference=0.0, ci_low=0.0, ci_high=0.0, holds=False
