@@ -13,29 +13,49 @@ from probekit.errors import CheckpointError, ConfigError, MissingError, nearest
 from probekit.model.sites.catalogue import Site
 from probekit.model.sites.sites import Sites
 from probekit.model.weights.files import read_json
+from probekit.model.weights.sources import IGNORE
 
 # Upper limits that catch typing errors; no published model comes near them.
 MAX_SIZE = 10**7
 MAX_LAYERS = 1000
 
-# Keys of a config.json that do not change what the network computes from tokens.
+# Keys of a config.json that do not change what the network computes from tokens, whatever their
+# value. A family may read one of them all the same: what it reads comes first.
 _HARMLESS = (
-    # names, versions, special tokens, and labels of classifiers
-    "architectures model_type _name_or_path name_or_path transformers_version auto_map dtype "
-    "torch_dtype bos_token_id eos_token_id pad_token_id sep_token_id decoder_start_token_id "
-    "id2label label2id problem_type finetuning_task task_specific_params "
+    # names, versions, provenance, and labels of classifiers
+    "architectures model_type name name_or_path model_name model_id model_version version revision "
+    "commit_hash base_model base_model_name base_model_name_or_path author authors license "
+    "transformers_version transformers.js_config unsloth_version unsloth_fixed is_llama_config "
+    "auto_map dtype torch_dtype num_labels id2label label2id problem_type finetuning_task "
+    "task_specific_params "
     # what a library returns, and how it computes, trains and generates
     "use_cache return_dict output_attentions output_hidden_states return_dict_in_generate "
     "torchscript use_bfloat16 gradient_checkpointing chunk_size_feed_forward pretraining_tp "
-    "_attn_implementation attn_implementation _attn_implementation_autoset is_decoder "
-    "is_encoder_decoder tie_encoder_decoder initializer_range attention_dropout "
-    "do_sample max_length min_length temperature top_k top_p typical_p num_beams "
-    "num_beam_groups num_return_sequences repetition_penalty length_penalty early_stopping "
-    "diversity_penalty no_repeat_ngram_size encoder_no_repeat_ngram_size remove_invalid_values "
-    "output_scores bad_words_ids forced_bos_token_id forced_eos_token_id begin_suppress_tokens "
-    "suppress_tokens exponential_decay_length_penalty prefix tokenizer_class"
+    "attn_implementation experts_implementation is_decoder is_encoder_decoder "
+    "tie_encoder_decoder initializer_range attention_dropout do_sample max_length min_length "
+    "temperature top_k top_p typical_p num_beams num_beam_groups num_return_sequences "
+    "repetition_penalty length_penalty early_stopping diversity_penalty no_repeat_ngram_size "
+    "encoder_no_repeat_ngram_size remove_invalid_values output_scores bad_words_ids "
+    "begin_suppress_tokens suppress_tokens exponential_decay_length_penalty prefix tokenizer_class"
 )
 HARMLESS = frozenset(_HARMLESS.split())
+# Switches of other families, which change nothing where they are off.
+_SWITCHES = ("rope_interleaved", "use_mrope", "mlp_bias", "attention_bias", "add_cross_attention")
+_SWITCHES += ("use_bidirectional_attention",)
+
+
+def is_harmless(key: str, value: Any) -> bool:
+    """Return whether an entry of a config.json changes nothing in a family that does not read it.
+
+    Keys that begin with `_` are notes of the program that wrote the file, and special tokens have
+    an effect only where a text has them.
+
+    >>> is_harmless("unk_token_id", 0), is_harmless("mlp_bias", True), is_harmless("logit_scale", 2)
+    (True, False, False)
+    """
+    is_token = key.endswith(("_token_id", "_token_ids", "_token_index"))
+    is_off = value is None or (value is False and key in _SWITCHES)
+    return is_off or is_token or key.startswith("_") or key in HARMLESS
 
 
 @dataclass(frozen=True)
@@ -168,7 +188,7 @@ class ModelConfig(ABC):
             each is the hub's default for an absent key.
         REPEATS: keys of config.json that repeat a field or are absent, each with that field.
         OTHER_KEYS: keys that `computed` reads or that do not change the computation, in addition to
-            the fields, `REQUIRED`, `REPEATS` and `HARMLESS`.
+            the fields, `REQUIRED`, `REPEATS` and those that are harmless in every family.
         COMPUTED: fields that are no keys of config.json, but computed from several keys.
         norm_is_centred: whether the norms subtract the mean (layer norm) or not (RMS norm).
         bos_token_id: id of the beginning-of-text token, if the checkpoint has any.
@@ -318,33 +338,36 @@ class ModelConfig(ABC):
         return self.axis_sizes["n_ctx"]
 
     @classmethod
-    def from_folder(cls, folder: Path) -> Self:
-        """Return the config of a model folder.
+    def from_folder(cls, folder: Path, ignore: Sequence[str] = ()) -> Self:
+        """Return the config of a model folder; `ignore` is that of `from_hub`.
 
         Raises:
             MissingError: there is no config.json.
             CheckpointError: the file is damaged, or describes a network that the family's code does
                 not compute.
         """
-        return cls.from_hub(read_entries(folder), folder / "config.json")
+        return cls.from_hub(read_entries(folder), folder / "config.json", ignore)
 
     @classmethod
-    def from_hub(cls, entries: Mapping[str, Any], path: Path | str) -> Self:
+    def from_hub(
+        cls, entries: Mapping[str, Any], path: Path | str, ignore: Sequence[str] = ()
+    ) -> Self:
         """Return the config described by the entries of a config.json.
 
         Args:
             entries: contents of the file.
             path: the file, for messages.
+            ignore: unknown keys that change nothing in this model.
 
         Raises:
             CheckpointError: an entry is invalid or unknown, or describes a network that the
-                family's code does not compute.
+                family's code does not compute; or `ignore` has another key.
         """
         check_required(entries, {"model_type": tuple(cls.KINDS), **cls.REQUIRED}, path)
         kind = cls.KINDS[entries.get("model_type", next(iter(cls.KINDS)))]
         names = cls._keys(kind)
         known = names | kind.reads | cls.REQUIRED.keys() | cls.REPEATS.keys() | cls.OTHER_KEYS
-        check_keys(entries, known, path, cls.TITLE)
+        check_keys(entries, known, path, cls.TITLE, ignore)
         given = {**kind.defaults, **{key: entries[key] for key in names if key in entries}}
         try:
             config = cls(**(given | cls.computed(entries)))
@@ -463,17 +486,19 @@ def _size(axis: str, config: ModelConfig) -> int:
 
 
 def check_keys(
-    entries: Mapping[str, Any], known: Iterable[str], path: Path | str, title: str
+    entries: Mapping[str, Any],
+    known: Iterable[str],
+    path: Path | str,
+    title: str,
+    ignore: Sequence[str] = (),
 ) -> None:
     """Raise CheckpointError if a key may change the computation and is not known.
-
-    A key without a value (null) changes nothing.
 
     >>> check_keys({"n_head": 3, "use_cache": True}, ["n_head"], "config.json", "GPT-2")
 
     Raises:
-        CheckpointError: there is an unknown key, the weights are quantised, or the id of a special
-            token is invalid.
+        CheckpointError: there is an unknown key, `ignore` has a key that is not unknown, the
+            weights are quantised, or the id of a special token is invalid.
     """
     if entries.get("quantization_config"):
         raise CheckpointError(
@@ -482,13 +507,21 @@ def check_keys(
             "unquantised weights."
         )
     check_token_ids(entries, path)
-    known = {*known, *HARMLESS}
-    unknown = [key for key, value in entries.items() if key not in known and value is not None]
-    if unknown:
+    known = set(known)
+    unknown = {k: v for k, v in entries.items() if k not in known and not is_harmless(k, v)}
+    if needless := [key for key in ignore if key not in unknown]:
         raise CheckpointError(
-            f"{path}: unknown key {unknown[0]!r} with the value {entries[unknown[0]]!r}. It may "
-            f"change what the network computes, so it is not ignored. {nearest(unknown[0], known)} "
-            f"If it changes nothing in a {title}, remove it from the file."
+            f"{path}: `ignore` lists {', '.join(needless)}, but only an unknown key can be read "
+            f"over. Unknown in this {title}: {', '.join(unknown) or 'none'}."
+        )
+    if left := [key for key in unknown if key not in ignore]:
+        shown = ", ".join(f"{key!r} ({unknown[key]!r:.60})" for key in left)
+        raise CheckpointError(
+            f"{path}: unknown key{'s'[: len(left) > 1]} {shown}. It may change the numbers of a "
+            f"{title}, so it is not read over. {nearest(left[0], known)} If it changes nothing in "
+            f"this model: `model.ignore: [{', '.join(unknown)}]` in an experiment, "
+            f"load_model(..., ignore={[*unknown]}), or the model "
+            f"`MODEL{IGNORE}{','.join(unknown)}` in a command."
         )
 
 

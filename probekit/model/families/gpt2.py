@@ -199,10 +199,10 @@ class GPT2Config(ModelConfig):
         return self.layer_norm_epsilon
 
     @classmethod
-    def from_folder(cls, folder: Path) -> GPT2Config:
+    def from_folder(cls, folder: Path, ignore: Sequence[str] = ()) -> GPT2Config:
         """Return the config of a folder, from config.json or else OpenAI's hparams.json."""
         is_original = (folder / HPARAMS).is_file() and not (folder / "config.json").is_file()
-        return read_hparams(folder) if is_original else super().from_folder(folder)
+        return read_hparams(folder) if is_original else super().from_folder(folder, ignore)
 
     def to_hub(self) -> dict[str, Any]:
         """Return the contents of config.json, with special tokens.
