@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, ClassVar, Self, cast
 
@@ -36,7 +37,12 @@ _HARMLESS = (
     "temperature top_k top_p typical_p num_beams num_beam_groups num_return_sequences "
     "repetition_penalty length_penalty early_stopping diversity_penalty no_repeat_ngram_size "
     "encoder_no_repeat_ngram_size remove_invalid_values output_scores bad_words_ids "
-    "begin_suppress_tokens suppress_tokens exponential_decay_length_penalty prefix tokenizer_class"
+    "begin_suppress_tokens suppress_tokens exponential_decay_length_penalty prefix tokenizer_class "
+    "cache_implementation output_router_logits router_aux_loss_coef reorder_and_upcast_attn "
+    # dropout, which acts in training only, initialisation, and heads of classifiers
+    "dropout activation_dropout layerdrop init_std resid_pdrop embd_pdrop hidden_dropout "
+    "hidden_dropout_prob attention_probs_dropout_prob classifier_dropout summary_activation "
+    "summary_first_dropout summary_proj_to_labels summary_type summary_use_proj"
 )
 HARMLESS = frozenset(_HARMLESS.split())
 # Switches of other families, which change nothing where they are off.
@@ -186,9 +192,9 @@ class ModelConfig(ABC):
         VOCABULARY: sets of files of the vocabulary, in order of precedence.
         REQUIRED: keys of config.json with the values that the family's code computes. The first of
             each is the hub's default for an absent key.
-        REPEATS: keys of config.json that repeat a field or are absent, each with that field.
-        OTHER_KEYS: keys that `computed` reads or that do not change the computation, in addition to
-            the fields, `REQUIRED`, `REPEATS` and those that are harmless in every family.
+        REPEATS: keys of config.json that repeat a member of the config or are absent, each with it.
+        OTHER_NAMES: keys that have a second name in config.json, each with that name.
+        OTHER_KEYS: keys that `computed` reads, in addition to the fields.
         COMPUTED: fields that are no keys of config.json, but computed from several keys.
         norm_is_centred: whether the norms subtract the mean (layer norm) or not (RMS norm).
         bos_token_id: id of the beginning-of-text token, if the checkpoint has any.
@@ -212,6 +218,7 @@ class ModelConfig(ABC):
     )
     REQUIRED: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
     REPEATS: ClassVar[Mapping[str, str]] = {}
+    OTHER_NAMES: ClassVar[Mapping[str, str]] = {}
     OTHER_KEYS: ClassVar[frozenset[str]] = frozenset()
     COMPUTED: ClassVar[frozenset[str]] = frozenset()
     norm_is_centred: ClassVar[bool]
@@ -357,23 +364,26 @@ class ModelConfig(ABC):
         Args:
             entries: contents of the file.
             path: the file, for messages.
-            ignore: unknown keys that change nothing in this model.
+            ignore: all unknown keys, if they change nothing in this model.
 
         Raises:
             CheckpointError: an entry is invalid or unknown, or describes a network that the
-                family's code does not compute; or `ignore` has another key.
+                family's code does not compute.
         """
         check_required(entries, {"model_type": tuple(cls.KINDS), **cls.REQUIRED}, path)
         kind = cls.KINDS[entries.get("model_type", next(iter(cls.KINDS)))]
         names = cls._keys(kind)
-        known = names | kind.reads | cls.REQUIRED.keys() | cls.REPEATS.keys() | cls.OTHER_KEYS
-        check_keys(entries, known, path, cls.TITLE, ignore)
-        given = {**kind.defaults, **{key: entries[key] for key in names if key in entries}}
+        others = {"dtype": "torch_dtype", **cls.OTHER_NAMES}
+        known = {*names, *kind.reads, *cls.REQUIRED, *cls.REPEATS, *cls.OTHER_KEYS}
+        cls._check_keys(entries, known.union(others.values()), path, ignore)
         try:
+            named = {key: value_of(entries, key, other) for key, other in others.items()}
+            values = {**entries, **{key: one for key, one in named.items() if one is not None}}
+            given = {**kind.defaults, **{key: values[key] for key in names if key in values}}
             config = cls(**(given | cls.computed(entries)))
         except ConfigError as error:
             raise CheckpointError(f"{path}: {error}") from error
-        repeated = {key: (getattr(config, name), None) for key, name in cls.REPEATS.items()}
+        repeated = {key: (attrgetter(name)(config), None) for key, name in cls.REPEATS.items()}
         check_required(entries, repeated, path)
         return config
 
@@ -385,6 +395,39 @@ class ModelConfig(ABC):
             ConfigError: an entry is invalid.
         """
         return {}
+
+    @classmethod
+    def _check_keys(
+        cls,
+        entries: Mapping[str, Any],
+        known: Collection[str],
+        path: Path | str,
+        ignore: Sequence[str],
+    ) -> None:
+        """Raise CheckpointError if a key may change the computation and is not known.
+
+        Raises:
+            CheckpointError: the unknown keys are not those in `ignore`, the weights are quantised,
+                or the id of a special token is invalid.
+        """
+        if entries.get("quantization_config"):
+            raise CheckpointError(
+                f"{path}: the weights are quantised (quantization_config). probekit computes with "
+                "float32, float16, bfloat16 or float64 weights: use a folder or repository with "
+                "unquantised weights."
+            )
+        check_token_ids(entries, path)
+        unknown = {k: v for k, v in entries.items() if k not in known and not is_harmless(k, v)}
+        if unknown.keys() != set(ignore):
+            shown = ", ".join(f"{key} ({value!r:.60})" for key, value in unknown.items()) or "none"
+            shown += f"; in `ignore`: {', '.join(ignore)}" if ignore else ""
+            raise CheckpointError(
+                f"{path}: unknown keys: {shown}. They may change the numbers of a {cls.TITLE}. "
+                f"{nearest(next(iter(unknown), ''), known)} If they change nothing in this model, use "
+                f"`model.ignore: [{', '.join(unknown)}]` in an experiment, "
+                f"load_model(..., ignore={[*unknown]}), or the model "
+                f"`NAME{IGNORE}{','.join(unknown)}` in a command."
+            )
 
     @classmethod
     def _keys(cls, kind: Kind) -> set[str]:
@@ -485,44 +528,30 @@ def _size(axis: str, config: ModelConfig) -> int:
     return math.prod(int(part) if part.isdecimal() else sizes[part] for part in axis.split())
 
 
-def check_keys(
-    entries: Mapping[str, Any],
-    known: Iterable[str],
-    path: Path | str,
-    title: str,
-    ignore: Sequence[str] = (),
-) -> None:
-    """Raise CheckpointError if a key may change the computation and is not known.
+def value_of(entries: Mapping[str, Any], *names: str) -> Any:
+    """Return the value of a key that has several names in a config.json; None if it has none.
 
-    >>> check_keys({"n_head": 3, "use_cache": True}, ["n_head"], "config.json", "GPT-2")
+    >>> value_of({"rope_parameters": {"factor": 8.0}}, "factor", "rope_parameters.factor")
+    8.0
+
+    Args:
+        entries: contents of the file.
+        names: the names of the key, with a dot between that of a section and that of its key.
 
     Raises:
-        CheckpointError: there is an unknown key, `ignore` has a key that is not unknown, the
-            weights are quantised, or the id of a special token is invalid.
+        ConfigError: there are two names with different values.
     """
-    if entries.get("quantization_config"):
-        raise CheckpointError(
-            f"{path}: the weights are quantised (quantization_config). probekit computes with "
-            "float32, float16, bfloat16 or float64 weights: use a folder or repository with "
-            "unquantised weights."
-        )
-    check_token_ids(entries, path)
-    known = set(known)
-    unknown = {k: v for k, v in entries.items() if k not in known and not is_harmless(k, v)}
-    if needless := [key for key in ignore if key not in unknown]:
-        raise CheckpointError(
-            f"{path}: `ignore` lists {', '.join(needless)}, but only an unknown key can be read "
-            f"over. Unknown in this {title}: {', '.join(unknown) or 'none'}."
-        )
-    if left := [key for key in unknown if key not in ignore]:
-        shown = ", ".join(f"{key!r} ({unknown[key]!r:.60})" for key in left)
-        raise CheckpointError(
-            f"{path}: unknown key{'s'[: len(left) > 1]} {shown}. It may change the numbers of a "
-            f"{title}, so it is not read over. {nearest(left[0], known)} If it changes nothing in "
-            f"this model: `model.ignore: [{', '.join(unknown)}]` in an experiment, "
-            f"load_model(..., ignore={[*unknown]}), or the model "
-            f"`MODEL{IGNORE}{','.join(unknown)}` in a command."
-        )
+    found: dict[str, Any] = {}
+    for name in names:
+        value: Any = entries
+        for part in name.split("."):
+            value = value.get(part) if isinstance(value, Mapping) else None
+        found |= {} if value is None else {name: value}
+    values = list(found.values())
+    if any(value != values[0] for value in values):
+        shown = " and ".join(f"{name} is {value!r}" for name, value in found.items())
+        raise ConfigError(f"{shown}: names of one key. Remove the one that is wrong.")
+    return values[0] if values else None
 
 
 def check_token_ids(entries: Mapping[str, Any], path: Path | str) -> None:

@@ -17,7 +17,7 @@ from probekit.model.weights.sources import at_revision, ignored_keys, ignoring
 from tests.model.families.configurations import ONE_PER_NETWORK, rows
 
 TOKENS = torch.tensor([[3, 14, 15, 92, 65, 35, 89, 79, 32, 38, 46, 26]])
-ROWS = rows([*ONE_PER_NETWORK, "gemma3", "gpt2"])
+ROWS = rows([*ONE_PER_NETWORK, "gemma3", "gpt2", "llama3", "phi3 with longrope"])
 HARMLESS = {
     "_model_name_or_path": "Another 3B",
     "_sliding_window_pattern": 2,
@@ -50,7 +50,7 @@ CHANGING = {
     "partial_rotary_factor": 0.5,
     "rotary_pct": 0.5,
     "rotary_emb_base": 77.0,
-    # "rope_scaling"
+    "rope_scaling": {"rope_type": "linear", "factor": 2.0},
     "rope_interleaved": True,
     "use_mrope": True,
     "sliding_window": 2,
@@ -86,13 +86,14 @@ def folder_of(tmp_path_factory):
     """A function that saves the reference of a row, with other entries in its config.json."""
     saved = {row.name: tmp_path_factory.mktemp("saved") for row in ROWS}
 
-    def folder(row, entries, base=None):
+    def folder(row, entries, removed=()):
         path = saved[row.name]
         if not (path / "own.json").exists():
             row.reference().save_pretrained(path)
             (path / "config.json").rename(path / "own.json")
-        own = json.loads((path / "own.json").read_text()) if base is None else base
-        (path / "config.json").write_text(json.dumps(own | entries))
+        own = json.loads((path / "own.json").read_text())
+        left = {key: value for key, value in own.items() if key not in removed}
+        (path / "config.json").write_text(json.dumps(left | entries))
         return path
 
     return folder
@@ -130,6 +131,112 @@ def test_what_changes_numbers_is_computed_or_refused(row, folder_of):
     assert len(computed) < 12
 
 
+LINEAR = {"rope_type": "linear", "factor": 2.0}
+LLAMA3 = dict(rows(["llama3"])[0].settings["rope_parameters"])
+LLAMA3_OLD = {"type" if key == "rope_type" else key: one for key, one in LLAMA3.items()}
+NO_THETA = {key: value for key, value in LLAMA3_OLD.items() if key != "rope_theta"}
+THETA = LLAMA3["rope_theta"]
+LONGROPE = dict(rows(["phi3 with longrope"])[0].settings["rope_parameters"])
+# Of each row: entries that are added, entries that are removed first, and whether it is read.
+SPELLINGS = {
+    "llama3": [
+        ({"rope_scaling": LINEAR}, (), False),
+        ({"rope_scaling": LINEAR, "rope_theta": THETA}, (), False),
+        ({"rope_scaling": LLAMA3}, (), True),
+        ({"rope_scaling": LLAMA3_OLD}, (), True),
+        ({"rope_scaling": NO_THETA, "rope_theta": THETA}, (), True),
+        ({"rope_scaling": NO_THETA, "rope_theta": THETA}, ("rope_parameters",), True),
+        ({"rope_scaling": NO_THETA}, (), False),
+        ({"rope_scaling": LINEAR | {"rope_theta": 9.0}, "rope_parameters": None}, (), True),
+        ({"rope_scaling": LINEAR, "rope_parameters": {"rope_theta": 9.0}}, (), False),
+        ({"rope_theta": THETA}, (), True),
+        ({"rope_theta": 77.0}, (), False),
+        ({"rope_theta": 77.0}, ("rope_parameters",), True),
+        ({"rope_parameters": LINEAR | {"type": "default"}}, (), False),
+        ({"rope_parameters": LINEAR | {"type": "linear"}}, (), True),
+        ({"rope_parameters": {"partial_rotary_factor": 0.5}}, (), False),
+        ({"dtype": "float32", "torch_dtype": "float32"}, (), True),
+        ({"torch_dtype": "float32"}, ("dtype",), True),
+        ({"dtype": "float32", "torch_dtype": "bfloat16"}, (), False),
+    ],
+    "neox": [
+        ({"rotary_emb_base": 10000, "rotary_pct": 0.5}, (), True),
+        ({"rotary_emb_base": 77}, (), False),
+        ({"rotary_pct": 0.25}, (), False),
+        ({"rotary_emb_base": 77, "rotary_pct": 0.75}, ("rope_parameters",), True),
+        ({"rotary_emb_base": 77, "rope_theta": 77}, ("rope_parameters",), True),
+        ({"rope_theta": 10000, "partial_rotary_factor": 0.5}, (), True),
+        ({"rope_theta": 77}, ("rope_parameters",), False),
+        ({"partial_rotary_factor": 0.75}, ("rope_parameters",), False),
+        ({"rope_scaling": LINEAR}, (), False),
+        ({"rope_scaling": LINEAR, "rotary_emb_base": 77}, ("rope_parameters",), True),
+    ],
+    "gemma3": [
+        ({"rope_theta": 1e6, "rope_local_base_freq": 1e4}, (), True),
+        ({"rope_theta": 77.0}, (), False),
+        ({"rope_local_base_freq": 77.0}, (), False),
+        ({"rope_theta": 9.0, "rope_local_base_freq": 77.0}, ("rope_parameters",), True),
+        ({"rope_scaling": LINEAR}, (), False),
+        ({"rope_scaling": LINEAR}, ("rope_parameters",), True),
+        ({"sliding_window_pattern": 3}, (), True),
+        ({"sliding_window_pattern": 2}, (), False),
+        ({"sliding_window_pattern": 2}, ("layer_types",), True),
+        ({"hidden_act": "gelu_pytorch_tanh"}, (), True),
+        ({"hidden_act": "gelu"}, (), False),
+        ({"sliding_window_size": 4}, (), False),
+        ({"rope_parameters": {"rope_theta": 9.0}}, (), False),
+    ],
+    "gemma2": [({"rope_scaling": LINEAR}, (), False), ({"rope_theta": 77.0}, (), False)],
+    "phi3": [
+        ({"rope_scaling": LONGROPE}, (), False),
+        ({"rope_theta": 77.0}, (), False),
+        ({"partial_rotary_factor": 0.5}, (), False),
+        ({"partial_rotary_factor": 0.5}, ("rope_parameters",), True),
+        ({"rope_parameters": {"original_max_position_embeddings": 16}}, (), False),
+    ],
+    "phi3 with longrope": [
+        ({"rope_scaling": LONGROPE}, (), True),
+        ({"original_max_position_embeddings": 24}, (), False),
+        ({}, ("original_max_position_embeddings",), False),
+        ({"rope_scaling": {"rope_type": "default"}}, (), False),
+    ],
+    "gpt2": [
+        ({"hidden_size": 24, "num_hidden_layers": 3, "num_attention_heads": 6}, (), True),
+        ({"hidden_size": 24, "max_position_embeddings": 160}, ("n_embd", "n_positions"), True),
+        ({"num_attention_heads": 3}, (), False),
+        ({"num_attention_heads": 3}, ("n_head",), True),
+    ],
+    "olmoe": [
+        ({"num_local_experts": 5}, (), True),
+        ({"num_local_experts": 5}, ("num_experts",), True),
+        ({"num_local_experts": 4}, (), False),
+    ],
+    "olmo2": [({"head_dim": 4}, (), True), ({"head_dim": 2}, (), False)],
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "added", "removed", "is_read"),
+    [(name, *case) for name, cases in SPELLINGS.items() for case in cases],
+)
+def test_two_spellings_of_a_key_agree_or_are_refused(name, added, removed, is_read, folder_of):
+    (row,) = rows([name])
+    folder = folder_of(row, added, removed)
+    if is_read:
+        assert differs(row, folder) < 5e-5
+    else:
+        with pytest.raises(CheckpointError):
+            load_model(folder)
+
+
+def test_a_conflict_names_both_keys_and_their_values(folder_of, tmp_path, refused):
+    (row,) = rows(["llama3"])
+    for entries in ({"rope_theta": 77.0}, {"rope_scaling": LINEAR}):
+        text = (folder_of(row, entries) / "config.json").read_text()
+        (tmp_path / "config.json").write_text(text)
+        refused(find_config, tmp_path)
+
+
 def test_all_unknown_keys_are_named_at_once_with_the_way_to_ignore_them(tmp_path, refused):
     entries = {"model_type": "llama", "logit_scale": 2.0, "note": "x" * 99, "unk_token_id": 0}
     (tmp_path / "config.json").write_text(json.dumps(entries))
@@ -144,11 +251,11 @@ def test_ignored_keys_reach_every_reader_of_a_model(folder_of):
     named = f"{folder}?ignore=note,logit_scale"
     for network in (load_model(folder, ignore=["note", "logit_scale"]), load_model(named)):
         assert torch.equal(network(TOKENS), expected)
-    with pytest.raises(CheckpointError, match="unknown key 'logit_scale' "):
+    with pytest.raises(CheckpointError, match=r"logit_scale \(2.0\); in `ignore`: note"):
         load_model(folder, ignore=["note"])
     reference = row.reference()
     reference.config.note = 1
-    with pytest.raises(CheckpointError, match="unknown key 'note' "):
+    with pytest.raises(CheckpointError, match="unknown keys: note"):
         from_transformers(reference)
     assert torch.equal(from_transformers(reference, ignore=["note"])(TOKENS), expected)
     model = ModelSection(source=str(folder), ignore=("note", "logit_scale"))

@@ -103,13 +103,6 @@ WEIGHTS = WeightNames(
 )
 
 
-# n_ctx repeats n_positions; the others are about dropout of a classifier, and rounding.
-_OTHER_KEYS = (
-    "n_ctx reorder_and_upcast_attn summary_activation summary_first_dropout "
-    "summary_proj_to_labels summary_type summary_use_proj"
-)
-
-
 @dataclass(frozen=True)
 class GPT2Config(ModelConfig):
     """Sizes and switches of one GPT-2; the defaults are those of GPT-2 small.
@@ -139,7 +132,13 @@ class GPT2Config(ModelConfig):
         "scale_attn_by_inverse_layer_idx": (False,),
         "add_cross_attention": (False,),
     }
-    OTHER_KEYS: ClassVar[frozenset[str]] = frozenset(_OTHER_KEYS.split())
+    OTHER_NAMES: ClassVar[Mapping[str, str]] = {
+        "n_embd": "hidden_size",
+        "n_positions": "max_position_embeddings",
+        "n_head": "num_attention_heads",
+        "n_layer": "num_hidden_layers",
+    }
+    OTHER_KEYS: ClassVar[frozenset[str]] = frozenset({"n_ctx"})  # of old files, with n_positions
     site_rows: ClassVar[tuple[Site, ...]] = SITES
     components: ClassVar[tuple[Component, ...]] = COMPONENTS
     norm_is_centred: ClassVar[bool] = True

@@ -14,14 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from probekit.errors import CheckpointError
 from probekit.model.config import OTHER_MODELS, ModelConfig, read_entries
-from probekit.model.weights.sources import (
-    HPARAMS,
-    PUBLISHED_NAMES,
-    at_revision,
-    find_model,
-    ignored_keys,
-    ignoring,
-)
+from probekit.model.weights import sources
 
 if TYPE_CHECKING:
     import torch
@@ -120,7 +113,7 @@ def model_config(folder: Path, ignore: Sequence[str] = ()) -> ModelConfig:
         MissingError: it has neither.
         CheckpointError: the folder contains a model that no family computes.
     """
-    if (folder / HPARAMS).is_file() and not (folder / "config.json").is_file():
+    if (folder / sources.HPARAMS).is_file() and not (folder / "config.json").is_file():
         return FAMILIES[0].config.from_folder(folder)  # GPT-2's
     return config_of(read_entries(folder), folder / "config.json", ignore)
 
@@ -136,9 +129,9 @@ def find_config(source: str | Path) -> ModelConfig:
         MissingError: no local folder or model of the hub has this name.
         CheckpointError: the config describes a network that no family computes.
     """
-    if source in PUBLISHED_NAMES:
+    if source in sources.PUBLISHED_NAMES:
         return cast(ModelConfig, resolve_name(_FAMILIES + "gpt2:PUBLISHED")[source])
-    return model_config(find_model(source, "config"), ignored_keys(source))
+    return model_config(sources.find_model(source, "config"), sources.ignored_keys(source))
 
 
 def read_tokenizer(source: str | Path) -> Any:
@@ -149,10 +142,10 @@ def read_tokenizer(source: str | Path) -> Any:
         MissingError: no model has this name, or it has no vocabulary.
         CheckpointError: the vocabulary is damaged, or no family has the architecture.
     """
-    folder, family = find_model(source, "config"), FAMILIES[0]
+    folder, family = sources.find_model(source, "config"), FAMILIES[0]
     if (folder / "config.json").exists():
         family = family_of(read_entries(folder), folder / "config.json")
-    files = find_model(source, "vocabulary", vocabulary=family.config.VOCABULARY)
+    files = sources.find_model(source, "vocabulary", vocabulary=family.config.VOCABULARY)
     return resolve_name(family.tokenizer).from_folder(files)
 
 
@@ -204,7 +197,7 @@ def load_model(
             those that the config describes.
         OutOfMemoryError: a tensor needs more memory than there is.
     """
-    source = ignoring(at_revision(source, revision), ignore)
+    source = sources.ignoring(sources.at_revision(source, revision), ignore)
     return network_class(find_config(source)).from_pretrained(
         source, dtype, device, in_memory=in_memory
     )
