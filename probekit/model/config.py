@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from operator import attrgetter
 from pathlib import Path
@@ -13,55 +14,33 @@ from typing import Any, ClassVar, Self, cast
 from probekit.errors import CheckpointError, ConfigError, MissingError, nearest
 from probekit.model.sites.catalogue import Site
 from probekit.model.sites.sites import Sites
-from probekit.model.weights.files import read_json
-from probekit.model.weights.sources import IGNORE
+from probekit.model.weights.files import read_json, refuse_unread
+from probekit.model.weights.sources import HPARAMS, IGNORE
 
 # Upper limits that catch typing errors; no published model comes near them.
 MAX_SIZE = 10**7
 MAX_LAYERS = 1000
 
-# Keys of a config.json that do not change what the network computes from tokens, whatever their
-# value. A family may read one of them all the same: what it reads comes first.
-_HARMLESS = (
-    # names, versions, provenance, and labels of classifiers
-    "architectures model_type name name_or_path model_name model_id model_version version revision "
-    "commit_hash base_model base_model_name base_model_name_or_path author authors license "
-    "transformers_version transformers.js_config unsloth_version unsloth_fixed is_llama_config "
-    "auto_map dtype torch_dtype num_labels id2label label2id problem_type finetuning_task "
-    "task_specific_params "
-    # what a library returns, and how it computes, trains and generates
-    "use_cache return_dict output_attentions output_hidden_states return_dict_in_generate "
-    "torchscript use_bfloat16 gradient_checkpointing chunk_size_feed_forward pretraining_tp "
-    "attn_implementation experts_implementation is_decoder is_encoder_decoder "
-    "tie_encoder_decoder initializer_range attention_dropout do_sample max_length min_length "
-    "temperature top_k top_p typical_p num_beams num_beam_groups num_return_sequences "
-    "repetition_penalty length_penalty early_stopping diversity_penalty no_repeat_ngram_size "
-    "encoder_no_repeat_ngram_size remove_invalid_values output_scores bad_words_ids "
-    "begin_suppress_tokens suppress_tokens exponential_decay_length_penalty prefix tokenizer_class "
-    "cache_implementation output_router_logits router_aux_loss_coef reorder_and_upcast_attn "
-    # dropout, which acts in training only, initialisation, and heads of classifiers
-    "dropout activation_dropout layerdrop init_std resid_pdrop embd_pdrop hidden_dropout "
-    "hidden_dropout_prob attention_probs_dropout_prob classifier_dropout summary_activation "
-    "summary_first_dropout summary_proj_to_labels summary_type summary_use_proj"
-)
-HARMLESS = frozenset(_HARMLESS.split())
-# Switches of other families, which change nothing where they are off.
-_SWITCHES = ("rope_interleaved", "use_mrope", "mlp_bias", "attention_bias", "add_cross_attention")
-_SWITCHES += ("use_bidirectional_attention",)
+_LINES = Path(__file__).with_name("harmless_keys.txt").read_text("utf-8").splitlines()
+_HARMLESS = {entry for line in _LINES if not line.startswith("#") for entry in line.split()}
 
 
 def is_harmless(key: str, value: Any) -> bool:
     """Return whether an entry of a config.json changes nothing in a family that does not read it.
 
-    Keys that begin with `_` are notes of the program that wrote the file, and special tokens have
-    an effect only where a text has them.
+    Such are entries in harmless_keys.txt, null, ids of special tokens, and notes of the program
+    that wrote the file, whose keys begin with `_`.
 
     >>> is_harmless("unk_token_id", 0), is_harmless("mlp_bias", True), is_harmless("logit_scale", 2)
     (True, False, False)
     """
-    is_token = key.endswith(("_token_id", "_token_ids", "_token_index"))
-    is_off = value is None or (value is False and key in _SWITCHES)
-    return is_off or is_token or key.startswith("_") or key in HARMLESS
+    if value is None or key.startswith("_") or key.endswith(("_token_id", "_token_index")):
+        return True
+    return key in _HARMLESS or (value is False and f"{key}=false" in _HARMLESS)
+
+
+# Modules that torch.compile, FSDP and activation checkpointing put around others.
+_WRAPPERS = re.compile(r"(_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.")
 
 
 @dataclass(frozen=True)
@@ -117,6 +96,29 @@ class WeightNames:
     neurons: str = "mlp.down_proj"
     after_heads: str = ""
     stacked: tuple[tuple[str, tuple[str, ...]], ...] = ()
+
+    def unwrapped(self, names: Iterable[str]) -> dict[str, str]:
+        """Return names of tensors without what wrappers add, by the names with it.
+
+        torch.compile, FSDP and DataParallel add modules, and trainers hold the network as `model`.
+
+        >>> from probekit.model.families.gpt2 import WEIGHTS
+        >>> list(WEIGHTS.unwrapped(["module._orig_mod.wte.weight"]).values())
+        ['wte.weight']
+
+        Raises:
+            CheckpointError: the tensors include those of an adapter.
+        """
+        bare = {name: _WRAPPERS.sub("", name) for name in names}
+        if adapter := [name for name in bare if re.search(r"\blora_|\.base_layer\.", name)]:
+            raise CheckpointError(
+                f"{adapter[0]} is of an adapter, which is not computed. Merge it with peft: "
+                "model = model.merge_and_unload()."
+            )
+        ends = (name for name in bare.values() if name.endswith(self.embedding))
+        start = next(ends, "").removesuffix(self.embedding).removesuffix(self.prefix)
+        start = start if re.fullmatch(r"((module|model)\.)+", start) else ""
+        return {name: one.removeprefix(start) for name, one in bare.items()}
 
     def in_network(self, name: str) -> str:
         """Return the name that a tensor of a checkpoint has in the network.
@@ -353,7 +355,7 @@ class ModelConfig(ABC):
             CheckpointError: the file is damaged, or describes a network that the family's code does
                 not compute.
         """
-        return cls.from_hub(read_entries(folder), folder / "config.json", ignore)
+        return cls.from_hub(read_entries(folder), config_file(folder), ignore)
 
     @classmethod
     def from_hub(
@@ -374,9 +376,10 @@ class ModelConfig(ABC):
         kind = cls.KINDS[entries.get("model_type", next(iter(cls.KINDS)))]
         names = cls._keys(kind)
         others = {"dtype": "torch_dtype", **cls.OTHER_NAMES}
-        known = {*names, *kind.reads, *cls.REQUIRED, *cls.REPEATS, *cls.OTHER_KEYS}
-        cls._check_keys(entries, known.union(others.values()), path, ignore)
+        known = names.union(kind.reads, cls.REQUIRED, cls.REPEATS, cls.OTHER_KEYS, others.values())
+        check_token_ids(entries, path)
         try:
+            cls._check_keys(entries, known, ignore)
             named = {key: value_of(entries, key, other) for key, other in others.items()}
             values = {**entries, **{key: one for key, one in named.items() if one is not None}}
             given = {**kind.defaults, **{key: values[key] for key in names if key in values}}
@@ -398,35 +401,28 @@ class ModelConfig(ABC):
 
     @classmethod
     def _check_keys(
-        cls,
-        entries: Mapping[str, Any],
-        known: Collection[str],
-        path: Path | str,
-        ignore: Sequence[str],
+        cls, entries: Mapping[str, Any], known: set[str], ignore: Sequence[str]
     ) -> None:
-        """Raise CheckpointError if a key may change the computation and is not known.
+        """Raise ConfigError if a key may change the computation and is not known.
 
         Raises:
-            CheckpointError: the unknown keys are not those in `ignore`, the weights are quantised,
-                or the id of a special token is invalid.
+            ConfigError: the unknown keys are not those in `ignore`, or the weights are quantised.
         """
         if entries.get("quantization_config"):
-            raise CheckpointError(
-                f"{path}: the weights are quantised (quantization_config). probekit computes with "
-                "float32, float16, bfloat16 or float64 weights: use a folder or repository with "
-                "unquantised weights."
+            raise ConfigError(
+                "the weights are quantised (quantization_config). probekit computes with float32, "
+                "float16, bfloat16 or float64 weights: use a folder or repository with unquantised "
+                "weights."
             )
-        check_token_ids(entries, path)
         unknown = {k: v for k, v in entries.items() if k not in known and not is_harmless(k, v)}
         if unknown.keys() != set(ignore):
             shown = ", ".join(f"{key} ({value!r:.60})" for key, value in unknown.items()) or "none"
             shown += f"; in `ignore`: {', '.join(ignore)}" if ignore else ""
-            raise CheckpointError(
-                f"{path}: unknown keys: {shown}. They may change the numbers of a {cls.TITLE}. "
-                f"{nearest(next(iter(unknown), ''), known)} If they change nothing in this model, use "
-                f"`model.ignore: [{', '.join(unknown)}]` in an experiment, "
-                f"load_model(..., ignore={[*unknown]}), or the model "
-                f"`NAME{IGNORE}{','.join(unknown)}` in a command."
+            raise ConfigError(
+                f"unknown keys: {shown}. They may change the numbers of a {cls.TITLE}. "
+                f"{nearest(next(iter(unknown), ''), known)} If they change nothing in this model: "
+                f"`model.ignore: [{', '.join(unknown)}]`, load_model(..., ignore={[*unknown]}), or "
+                f"`--model NAME{IGNORE}{','.join(unknown)}`."
             )
 
     @classmethod
@@ -601,20 +597,40 @@ def check_required(
             )
 
 
+# OpenAI's names of the sizes of GPT-2, with those of the hub.
+_SIZES = {"n_vocab": "vocab_size", "n_ctx": "n_positions"}
+_SIZES |= {name: name for name in ("n_embd", "n_head", "n_layer")}
+
+
+def config_file(folder: Path) -> Path:
+    """Return the path of config.json, or of OpenAI's hparams.json in a folder without it."""
+    path, original = folder / "config.json", folder / HPARAMS
+    return original if original.is_file() and not path.exists() else path
+
+
 def read_entries(folder: Path) -> dict[str, Any]:
-    """Return the entries of `folder`/config.json.
+    """Return the entries of `folder`/config.json, or those of OpenAI's hparams.json in its place.
 
     Raises:
         MissingError: there is no config.json.
-        CheckpointError: the file is damaged or not a JSON object.
+        CheckpointError: the file is damaged or not a JSON object, or the folder has a file that
+            changes the network and is not read, such as an adapter.
     """
-    path = folder / "config.json"
+    path = config_file(folder)
+    refuse_unread(folder)
     if not path.exists():
         raise MissingError(
             f"{folder} has no config.json. A model folder contains config.json and "
             "model.safetensors or pytorch_model.bin."
         )
-    return read_json(path)
+    entries = read_json(path)
+    if path.name != HPARAMS:
+        return entries
+    if entries.keys() != _SIZES.keys():
+        raise CheckpointError(
+            f"{path} must have exactly the keys {', '.join(_SIZES)}; it has {', '.join(entries)}."
+        )
+    return {_SIZES[key]: size for key, size in entries.items()}
 
 
 def check_between_0_and_1(config: ModelConfig, names: Iterable[str]) -> None:

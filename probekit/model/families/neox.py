@@ -120,11 +120,6 @@ class NeoXConfig(shared.RotaryConfig):
     TITLE: ClassVar[str] = "GPT-NeoX"
     KINDS: ClassVar[Mapping[str, Kind]] = {"gpt_neox": Kind()}
     WEIGHTS: ClassVar[WeightNames] = WEIGHTS
-    # Outside of rope_parameters, transformers reads the old names of NeoX only.
-    REPEATS: ClassVar[Mapping[str, str]] = {
-        **shared.RotaryConfig.REPEATS,
-        **{key: f"rotary.{key}" for key in shared.OUTSIDE},
-    }
     OTHER_KEYS: ClassVar[frozenset[str]] = shared.RotaryConfig.OTHER_KEYS | {*_OLD_NAMES}
     ROTATES_PART: ClassVar[bool] = True
     components: ClassVar[tuple[Component, ...]] = COMPONENTS

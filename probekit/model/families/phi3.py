@@ -95,7 +95,6 @@ class Phi3Config(shared.GatedConfig):
 
     TITLE: ClassVar[str] = "Phi-3"
     KINDS: ClassVar[Mapping[str, Kind]] = {"phi3": Kind()}
-    OTHER_KEYS: ClassVar[frozenset[str]] = shared.GatedConfig.OTHER_KEYS | {"partial_rotary_factor"}
     ROTATES_PART: ClassVar[bool] = True
     site_rows: ClassVar[tuple[Site, ...]] = SITES
     components: ClassVar[tuple[Component, ...]] = COMPONENTS

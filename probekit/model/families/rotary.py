@@ -33,13 +33,9 @@ from probekit.products import to_device
 
 # Keys of `rope_parameters` that every kind of scaling reads.
 _SHARED = ("rope_theta", "partial_rotary_factor", "rope_type")
-_LISTS = ("short_factor", "long_factor")
 # Key of `rope_parameters` -> its name outside of this section, and its default.
 Names = Mapping[str, tuple[str, float]]
-OUTSIDE = {
-    "rope_theta": ("rope_theta", 1e4),
-    "partial_rotary_factor": ("partial_rotary_factor", 1.0),
-}
+OUTSIDE = {"rope_theta": ("rope_theta", 1e4), _SHARED[1]: (_SHARED[1], 1.0)}
 _BOTH = ("rope_scaling", "rope_parameters")
 FIRST_LENGTH = "original_max_position_embeddings"
 _LLAMA3 = f"factor low_freq_factor high_freq_factor {FIRST_LENGTH}"
@@ -132,8 +128,9 @@ class RotaryPositions:
         """
         given = [name for name in sections if value_of(entries, name)] or sections[-1:]
         found = [cls._of_section(entries, name, outside) for name in given]
-        both = {"rope_scaling": found[0], "rope_parameters": found[-1]}
-        return cast(Self, value_of(both, *both))
+        both = {"rope_scaling": found[0].to_json(), "rope_parameters": found[-1].to_json()}
+        value_of(both, *both)
+        return found[0]
 
     @classmethod
     def _of_section(cls, entries: Mapping[str, Any], name: str, outside: Names) -> Self:
@@ -148,7 +145,9 @@ class RotaryPositions:
         known = (*_SHARED, *cls.KINDS[kind])
         # Types that do not read the length of the first training may have it all the same.
         given = {
-            key: tuple(value) if key in _LISTS and isinstance(value, list) else value
+            key: tuple(value)
+            if key in cls.KINDS.get("longrope", ()) and isinstance(value, list)
+            else value
             for key, value in section.items()
             if value is not None and (key in known or key not in ("type", FIRST_LENGTH))
         }
@@ -335,10 +334,11 @@ class RotaryConfig(ModelConfig):
             width, or a switch, the `model_type` or the share of rotated features is invalid.
     """
 
-    REPEATS: ClassVar[Mapping[str, str]] = {"head_dim": "d_head"}
-    OTHER_KEYS: ClassVar[frozenset[str]] = frozenset(
-        {"rope_parameters", "rope_theta", "rope_scaling"}
-    )
+    REPEATS: ClassVar[Mapping[str, str]] = {
+        "head_dim": "d_head",
+        **{key: f"rotary.{key}" for key in OUTSIDE},
+    }
+    OTHER_KEYS: ClassVar[frozenset[str]] = frozenset(_BOTH)
     ROTATES_PART: ClassVar[bool] = False
     COMPUTED: ClassVar[frozenset[str]] = frozenset({"rotary"})
 
@@ -358,11 +358,9 @@ class RotaryConfig(ModelConfig):
         if getattr(self, "head_dim", None) is None:  # d_head is d_model / n_heads
             self.check_divides("num_attention_heads", "hidden_size")
         share = self.rotary.partial_rotary_factor
-        if share > 1 or (share < 1 and not self.ROTATES_PART):
-            allowed = "a share of the features of a head, at most 1" if self.ROTATES_PART else 1
-            raise ConfigError(
-                f"partial_rotary_factor is {share!r}. Allowed in a {self.TITLE}: {allowed}."
-            )
+        if share != 1 and not (self.ROTATES_PART and share < 1):
+            allowed = "at most 1" if self.ROTATES_PART else "1"
+            raise ConfigError(f"partial_rotary_factor is {share!r}. Allowed: {allowed}.")
 
     @classmethod
     def computed(cls, entries: Mapping[str, Any]) -> dict[str, Any]:

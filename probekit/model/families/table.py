@@ -13,7 +13,7 @@ from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, cast
 
 from probekit.errors import CheckpointError
-from probekit.model.config import OTHER_MODELS, ModelConfig, read_entries
+from probekit.model.config import OTHER_MODELS, ModelConfig, config_file, read_entries
 from probekit.model.weights import sources
 
 if TYPE_CHECKING:
@@ -113,9 +113,7 @@ def model_config(folder: Path, ignore: Sequence[str] = ()) -> ModelConfig:
         MissingError: it has neither.
         CheckpointError: the folder contains a model that no family computes.
     """
-    if (folder / sources.HPARAMS).is_file() and not (folder / "config.json").is_file():
-        return FAMILIES[0].config.from_folder(folder)  # GPT-2's
-    return config_of(read_entries(folder), folder / "config.json", ignore)
+    return config_of(read_entries(folder), config_file(folder), ignore)
 
 
 def find_config(source: str | Path) -> ModelConfig:
@@ -219,7 +217,15 @@ def from_transformers(model: Any, *, ignore: Sequence[str] = ()) -> Network:
     """
     from probekit.model.weights.state_dict import shared_tensors
 
-    title = type(model).__name__
+    for inside in ("module", "_orig_mod") * 2:  # of DataParallel, and of torch.compile
+        model = getattr(model, inside, model)
+    title, is_model = type(model).__name__, hasattr(getattr(model, "config", None), "to_dict")
+    if not is_model or any(parameter.is_meta for parameter in model.parameters()):
+        fault = "weights on the meta device: not loaded, or offloaded" if is_model else "no config"
+        raise CheckpointError(
+            f"The {title} has {fault}. Pass a model of transformers that is in memory, such as "
+            "LlamaForCausalLM.from_pretrained(FOLDER)."
+        )
     config = config_of(model.config.to_dict(), f"The config of {title}", ignore)
     network = network_class(config)(config, seed=None)
     tensors = shared_tensors(model.state_dict(), config.WEIGHTS, network.state_dict(), title)

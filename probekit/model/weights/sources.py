@@ -80,7 +80,9 @@ def find_model(
         hf_hub_download, name, revision=revision or None, local_files_only=not is_online
     )
     try:
-        config = Path(fetch("config.json"))
+        # An adapter is refused where the folder is read.
+        configs = [("adapter_config.json", "config.json"), ("config.json",)]
+        config = _fetch_first(fetch, name, configs, is_online)
         if check is not None:
             check(config.parent)
         if files == "all":
