@@ -10,7 +10,7 @@ from pydantic.config import JsonDict
 
 from probekit.data.positions import TURNS, At, Pick
 from probekit.errors import ConfigError
-from probekit.model.weights.sources import at_revision, name_in_memory
+from probekit.model.weights.sources import at_revision, ignoring, name_in_memory
 from probekit.probes.settings import one_or_several
 from probekit.probes.targets import MOST_NETWORKS
 from probekit.section import HoldingSection, Section, Seed, rule_error, unique_items
@@ -27,6 +27,7 @@ def _all_or_listed(steps: Any) -> Any:
     return () if steps == "all" else steps
 
 
+ConfigKey = Annotated[str, Field(pattern=r"^[^,\s]+$")]
 Step = Annotated[int, Field(ge=0)]
 Steps = Annotated[tuple[Step, ...] | None, Field(strict=False), BeforeValidator(_all_or_listed)]
 
@@ -90,6 +91,12 @@ class ModelSection(HoldingSection):
         examples=["step1000"],
         description="commit, tag or branch of a `source` on the hub",
     )
+    ignore: Annotated[tuple[ConfigKey, ...], Field(strict=False)] = Field(
+        (),
+        examples=[["logit_scale"]],
+        description="unknown keys of the model's config.json that change nothing in this model; "
+        "any other unknown key is an error",
+    )
     checkpoints: Steps = Field(
         None,
         description="steps of the checkpoints to probe, for a map of the scores by layer and step; "
@@ -122,7 +129,9 @@ class ModelSection(HoldingSection):
     def name(self) -> str:
         """The name of the network in results: its source, or what it is in memory."""
         memory = self.memory
-        return self.source if memory is None else name_in_memory(memory.kind, memory.digest)
+        if memory is not None:
+            return name_in_memory(memory.kind, memory.digest)
+        return str(ignoring(self.source, self.ignore))
 
     @model_validator(mode="before")
     @classmethod

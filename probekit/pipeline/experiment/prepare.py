@@ -209,7 +209,7 @@ def network_config(experiment: Experiment) -> ModelConfig:
                 f"of {model.source}, remove `memory`."
             )
     with experiment.at("model", "source"):
-        return find_config(model.source)
+        return find_config(model.name)
 
 
 Generate = Callable[[Tokenizer, Sequence[IntArray], Sequence[str]], Replies]

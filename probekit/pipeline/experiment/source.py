@@ -83,7 +83,7 @@ def target_network(
     fits = to_compute and fits_in_memory(n_bytes, device)
     if target == TASK:
         with experiment.at("model", "source"):
-            return load_model(experiment.model.source, dtype, device, in_memory=fits)
+            return load_model(experiment.model.name, dtype, device, in_memory=fits)
     number = TARGETS[target].network
     assert number is not None
     seed = (experiment.model.random_seed + number) % N_SEEDS

@@ -180,3 +180,10 @@ def test_with_a_proxy_the_proxy_must_be_reachable(hub, monkeypatch, closed_port,
     assert is_hub_reachable()
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     assert not is_hub_reachable()
+
+
+def test_an_adapter_on_the_hub_is_refused(model):
+    load_model("org/name")
+    (model / "adapter_config.json").write_text("{}")
+    with pytest.raises(CheckpointError, match=r"has adapter_config.json: an adapter"):
+        load_model("org/name")
