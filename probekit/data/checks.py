@@ -9,7 +9,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from statistics import fmean
 from typing import Any, TypeAlias
 
@@ -465,11 +465,12 @@ _OF_SPLITS: tuple[tuple[Callable[[_Splits], Iterator[Finding]], tuple[str, ...]]
     (_contradicting_labels, ("texts",)),
 )
 _OF_EXAMPLES: tuple[tuple[Callable[[Dataset], Iterator[Finding]], str], ...] = (
-    (spelling.similar_labels, "classes"),
+    (partial(spelling.similar, "label"), "classes"),
     (spelling.misspelt_labels, "classes"),
     (spelling.rounded_numbers, "numbers"),
     (spelling.other_digits, "numbers"),
-    (spelling.similar_groups, "groups"),
+    (partial(spelling.similar, "group"), "groups"),
     (spelling.missing_groups, "groups"),
+    (partial(spelling.similar, "text"), "texts"),
     (_spans_inside_words, "spans"),
 )

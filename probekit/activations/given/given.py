@@ -22,6 +22,7 @@ from probekit.activations.capture import check_storable
 from probekit.activations.given.formats import NpyArray, SiteArray, dtype_name, find_arrays
 from probekit.activations.records import FloatArray
 from probekit.amounts import counted
+from probekit.data.labels import appearance
 from probekit.data.positions import IntArray
 from probekit.errors import ConfigError, DataError, UnknownNameError, nearest
 from probekit.files import as_store_error
@@ -105,12 +106,13 @@ def site_name(key: Any) -> str:
 
 
 def check_distinct(names: Sequence[str]) -> None:
-    """Raise ConfigError if two names are equal, or differ only in case.
+    """Raise ConfigError if two names are equal, or look the same.
 
-    Files of a run are named after sites, and some file systems ignore case.
+    Files of a run are named after sites, and some file systems ignore case, spaces at the end and
+    encodings of an accent.
 
     Raises:
-        ConfigError: two names are equal, or differ only in case.
+        ConfigError: two names are equal, or differ only in case, spaces or encoding.
 
     >>> check_distinct(["embed", "embed"])
     Traceback (most recent call last):
@@ -118,10 +120,11 @@ def check_distinct(names: Sequence[str]) -> None:
     """
     seen: dict[str, str] = {}
     for name in names:
-        if (other := seen.get(name.casefold())) is not None:
-            problem = "occurs twice" if other == name else f"differs from {other!r} only in case"
+        if (other := seen.get(appearance(name))) is not None:
+            alike = f"differs from {other!r} only in case, spaces or encoding"
+            problem = "occurs twice" if other == name else alike
             raise ConfigError(f"The site name {name!r} {problem}. Rename one of the sites.")
-        seen[name.casefold()] = name
+        seen[appearance(name)] = name
 
 
 def chosen_names(names: Iterable[str], patterns: Iterable[str]) -> list[str]:
