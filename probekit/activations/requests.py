@@ -439,8 +439,9 @@ def _parts_of(
             label = f"{path}: {name}" if name else str(path)
             stated_start, n_prompt = (_count(label, one, numbers) for one in ("start", "prompt"))
             of_ids = file.get_tensor(found["ids"][None])
-            if of_ids.is_floating_point():
-                raise DataError(f"{label}: {found['ids'][None]} has fractions. Write integer ids.")
+            if of_ids.dtype not in (torch.int64, torch.int32, torch.int16, torch.uint8):
+                kind = str(of_ids.dtype).removeprefix("torch.")
+                raise DataError(f"{label}: {found['ids'][None]} is {kind}. Write integer ids.")
             ids = of_ids.flatten().numpy().astype(np.int64)
             shape, listed = list(of_ids.shape), numbers.get("layers")
             layers, n_states = _layers_of(file, label, found["states"], shape, d_model, listed)
@@ -485,7 +486,8 @@ def _keys_of(path: Path, names: Sequence[str]) -> dict[str, dict[str, dict[str |
         match = _KEY.fullmatch(key)
         if match is None:
             continue
-        role, layer = _ROLE_OF[match["name"]], match["layer"]
+        role, digits = _ROLE_OF[match["name"]], match["layer"]
+        layer = digits and (digits.lstrip("0") or "0")  # 07 is layer 7
         of_role = keys.setdefault(match["request"] or "", {}).setdefault(role, {})
         if layer in of_role or (of_role and None in (layer, *of_role)):
             other = of_role.get(layer, next(iter(of_role.values())))

@@ -10,7 +10,7 @@ import unicodedata
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -36,7 +36,6 @@ _COUNT_AS: Mapping[Field, str] = {
     "source": "sources, so that probes are tested on a source that they were fitted on",
     "text": "texts, also for split.drop_repeated, so that a memorised one may be in train and test",
 }
-_LONGEST_TEXT = 60  # characters of a text in a message
 
 _DECIMAL = re.compile(r"\s*[-+]?[0-9]+(?:\.[0-9]*)?\s*")
 _INTEGER = re.compile(r"\s*[-+]?\d+(?:\.0*)?\s*")
@@ -86,21 +85,17 @@ def similar(field: Field, dataset: Dataset, column: str | None = None) -> Iterat
     >>> print(next(similar("label", dataset)).message)  # doctest: +ELLIPSIS
     The labels 'past' (2 rows) and 'pаst' (1 row: row 2, with U+0430 CYRILLIC SMALL LETTER A) ...
     """
-    if field == "source":
-        cells = [dict(one.values).get(column or "", "") for one in dataset.examples]
-        names = np.array(cells, dtype=object)
-    else:
-        names = dataset.column(field)
-    rows, fold = _rows_by(names), appearance if field == "text" else folded
-    spellings: dict[str, list[str]] = defaultdict(list)
+    values = (dict(one.values).get(column or "", "") for one in dataset.examples)
+    rows = _rows_by(np.array([*values], object) if field == "source" else dataset.column(field))
+    fold, spellings = appearance if field == "text" else folded, defaultdict[str, list[str]](list)
     for name in rows:
         spellings[fold(name)].append(name)
     case_matters = field == "label" and len(rows) > _MAX_LABELS
     messages, groups = [], dataset.groups
     for alike in (names for names in spellings.values() if len(names) > 1):
-        of_alike = groups[np.concatenate([rows[name] for name in alike])]
-        is_fine = field == "text" and len(set(of_alike)) == 1
-        if not (is_fine or (case_matters and _differ_in_case(alike))):
+        in_groups = set(groups[np.concatenate([rows[name] for name in alike])])
+        is_related = field == "text" and len(in_groups) == 1
+        if not (is_related or (case_matters and _differ_in_case(alike))):
             messages.append(_in_words(alike, rows, dataset))
     if messages:
         n_more = len(messages) - _MAX_SETS
@@ -109,8 +104,7 @@ def similar(field: Field, dataset: Dataset, column: str | None = None) -> Iterat
             "warning",
             f"similar-{field}s",
             f"The {field}s {'; '.join(messages[:_MAX_SETS])}{more}. They count as different "
-            f"{_COUNT_AS[field]}. Write those that mean the same alike"
-            + (", or give them one group." if field == "text" else ", and rename the others."),
+            f"{_COUNT_AS[field]}. Write those that mean the same alike, and rename the others.",
         )
 
 
@@ -174,8 +168,7 @@ def _in_words(names: Sequence[str], rows: dict[str, IntArray], dataset: Dataset)
         of_name = dataset.select(rows[name]).examples
         where = "" if name == ordered[0] else f": {rows_of(of_name)}"
         peculiar = _peculiar(name, everywhere)
-        cut = name if len(name) <= _LONGEST_TEXT else f"{name[:_LONGEST_TEXT]} ..."
-        shown.append(f"{cut!r} ({counted(len(rows[name]), 'row')}{where}{peculiar})")
+        shown.append(f"{name!r:.60} ({counted(len(rows[name]), 'row')}{where}{peculiar})")
     how = "differ only in case or spaces" if _differ_in_case(names) else "look the same"
     if _number(ordered[0]) and len({appearance(name) for name in names}) > 1:
         how = "are the same number"
@@ -304,30 +297,21 @@ def appearance(label: str) -> str:
     """
     if label.isascii():
         return " ".join(label.casefold().split())
-    plain = unicodedata.normalize("NFC", label).translate(_PLAIN).casefold()
+    plain = "".join(map(_plain, unicodedata.normalize("NFC", label))).casefold()
     return " ".join(unicodedata.normalize("NFC", plain).split())
 
 
-class _PlainForms(dict[int, str]):
-    """The plain form of each character that was looked up, "" if it is invisible."""
-
-    def __missing__(self, code: int) -> str:
-        plain = self[code] = _plain(code, chr(code)).translate(_LATIN)
-        return plain
-
-
-_PLAIN = _PlainForms()
-
-
-def _plain(code: int, character: str) -> str:
-    """Return a character in the shape of its compatible form, "" if it is invisible."""
+@cache  # there are about 150,000 characters
+def _plain(character: str) -> str:
+    """Return a character in the shape of its Latin or compatible form, "" if it is invisible."""
+    code = ord(character)
     if code in _INVISIBLE or (code <= _LAST_FORMAT and unicodedata.category(character) == "Cf"):
         return ""
     if character.isdecimal():
         return str(unicodedata.decimal(character))
     if unicodedata.decomposition(character).startswith(_OTHER_SHAPES):
         return character
-    return unicodedata.normalize("NFKC", character)
+    return unicodedata.normalize("NFKC", character).translate(_LATIN)
 
 
 def character_name(character: str) -> str:

@@ -26,7 +26,7 @@ from probekit.data.labels import appearance
 from probekit.data.positions import IntArray
 from probekit.errors import ConfigError, DataError, UnknownNameError, nearest
 from probekit.files import as_store_error
-from probekit.lazy_rows import LOADED_BYTES, LazyRows
+from probekit.lazy_rows import LOADED_BYTES, LazyRows, as_array
 from probekit.model.config import MAX_LAYERS
 from probekit.model.sites.catalogue import CATALOGUE, describe, layer_of
 from probekit.model.sites.sites import JOINT, Sites, SiteSelection
@@ -249,7 +249,7 @@ class MemoryArray(SiteArray):
 
     def __init__(self, values: Any, place: str) -> None:
         has_array = all(hasattr(values, name) for name in ("shape", "dtype", "__getitem__"))
-        self._values = values if has_array else np.asarray(values)
+        self._values = values if has_array else np.ma.asarray(values)  # with its mask
         self._file: NpyArray | None = None
         self.place = place
         self.dtype = dtype_name(self._values.dtype)
@@ -493,7 +493,7 @@ def _at_position(name: str, array: SiteArray, position: Position | None) -> Site
             "or one index for each row; or select the tokens first: array[:, -1]."
         )
     n_rows, n_positions = shape[:2]
-    positions = np.asarray(position)
+    positions = as_array(position)
     if positions.dtype.kind not in "iu" or positions.shape not in ((), (n_rows,)):
         raise ConfigError(
             f"`position` has shape {positions.shape} and dtype {positions.dtype}. Allowed: an "

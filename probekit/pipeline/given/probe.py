@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -193,15 +194,19 @@ def _read_tokens(
             "`bos` and `texts` require each other: it states whether the model read a "
             "beginning-of-text token before each text. Token ids show it."
         )
-    places = [at] * n_rows if isinstance(at, int) else at
-    for name, column in (("texts", texts), ("ids", ids), ("at", places)):
-        if column is not None and len(column) != n_rows:
+    columns: dict[str, Any] = {} if texts is None else {"texts": plain_texts("texts", texts)}
+    columns |= {} if ids is None else {"ids": ids}
+    columns["at"] = [at] * n_rows if isinstance(at, Real) else at
+    for name, column in columns.items():
+        _check_ordered(name, column)
+        if len(column) != n_rows:
             raise DataError(
                 f"{name} has {len(column):,} entries, but labels has {n_rows:,}. Give one for each "
                 "row."
             )
-    listed = None if texts is None else list(texts)
-    return ReadTokens.drawn(model, bos, listed, [] if ids is None else ids, places)
+    # Lists, because a column of a table may have other numbers of rows.
+    listed = {name: list(column) for name, column in columns.items()}
+    return ReadTokens.drawn(model, bos, listed.get("texts"), listed.get("ids", []), listed["at"])
 
 
 def label_texts(labels: Iterable[Any], *, reads_classes: bool) -> StringArray:
@@ -278,12 +283,7 @@ def _cells(name: str, values: Iterable[Any]) -> list[Any]:
         ConfigError: the values have no order, are one text, or cannot be iterated.
         DataError: an array does not have one axis.
     """
-    has_no_order = isinstance(values, Mapping | set | frozenset)
-    if has_no_order or isinstance(values, str | bytes) or not hasattr(values, "__iter__"):
-        raise ConfigError(
-            f"{name} is of type {type(values).__name__}. Give a list or an array with one value "
-            f"for each row, in the order of the rows; of a dict, such as list({name}.values())."
-        )
+    _check_ordered(name, values)
     if hasattr(values, "detach"):  # a tensor, on any device
         values = values.detach().cpu()
     shape = getattr(values, "shape", None)
@@ -296,6 +296,16 @@ def _cells(name: str, values: Iterable[Any]) -> list[Any]:
         return cells
     cells = [cell.item() if isinstance(cell, np.generic) else cell for cell in cells]
     return [None if _is_missing(cell) else cell for cell in cells]
+
+
+def _check_ordered(name: str, values: Any) -> None:
+    """Raise ConfigError if values have no order, are one text, or cannot be iterated."""
+    has_no_order = isinstance(values, Mapping | set | frozenset)
+    if has_no_order or isinstance(values, str | bytes) or not hasattr(values, "__iter__"):
+        raise ConfigError(
+            f"{name} is of type {type(values).__name__}. Give a list or an array with one value "
+            f"for each row, in the order of the rows; of a dict, such as list({name}.values())."
+        )
 
 
 def _is_missing(cell: Any) -> bool:
