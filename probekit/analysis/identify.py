@@ -280,7 +280,7 @@ def _readings(
         DataError: a position does not exist.
     """
     texts = [row for row in rows if isinstance(row, str)]
-    if texts and isinstance(model, Network):
+    if texts and (isinstance(model, Network) or len(texts) < len(rows)):
         raise ConfigError(
             "Texts need the tokenizer of a model. Give the name or folder of the model, or the "
             "token ids of each row."
@@ -289,10 +289,7 @@ def _readings(
         tokenizer = Tokenizer.from_pretrained(cast(str, model))
         ids = [tokenizer.encode(text, bos=False).ids.tolist() for text in texts]
     else:
-        ids = [
-            integers([row] if isinstance(row, str) else row, f"row {number}")
-            for row, number in zip(rows, numbers, strict=True)
-        ]
+        ids = [integers(row, f"row {number}") for row, number in zip(rows, numbers, strict=True)]
     places = []
     for row, tokens, place in zip(numbers, ids, at, strict=True):
         index = place + (len(tokens) if place < 0 else 0)
@@ -331,9 +328,8 @@ def integers(value: Any, where: str, n: int | None = None) -> list[int]:
     numbers = [one.item() if isinstance(one, np.generic | Tensor) else one for one in listed]
     if {*map(type, numbers)} != {int} or n not in (None, len(numbers)):
         raise DataError(
-            f"{where}: {str(value)[:60]!r} {'is no index' if n else 'are not integers'}. Write "
-            "token ids separated by spaces, such as `464 8251`, or as a list, and one integer as "
-            "the index of the token."
+            f"{where}: {str(value)[:60]!r} {'is no index' if n else 'are not integers'}. Give "
+            "token ids as a list, or separated by spaces, and one integer as the index of a token."
         )
     return numbers
 

@@ -456,16 +456,16 @@ def _spans_of_units(dataset: Dataset) -> Iterator[Finding]:
     of letters with case are left out: `_spans_inside_words` reports them.
     """
     marked = [(one, *one.span) for one in dataset.examples if one.span]
-    for code, units in {"utf-16-le": "code units of UTF-16", "utf-8": "bytes of UTF-8"}.items():
-        size, read = len("a".encode(code)), []
+    for size, code, units in ((2, "utf-16-le", "code units of UTF-16"), (1, "utf-8", "bytes")):
+        read = []
         for one, start, end in marked:
             part = one.text.encode(code)[size * start : size * end]
             read.append((one.text[start:end], part.decode(code, "replace"), one))
         known = {own for own, other, _ in read if own == other}
         rows = [row for row in read if row[0] != row[1] and row[0].lower() == row[0].upper()]
         own, other = (
-            sum((form in known) + form[:1].isalnum() + form[-1:].isalnum() for form in forms)
-            for forms in ([row[0] for row in rows], [row[1] for row in rows])
+            sum((row[n] in known) + row[n][:1].isalnum() + row[n][-1:].isalnum() for row in rows)
+            for n in (0, 1)
         )
         # A character that a span cuts is replaced by U+FFFD.
         if rows and own <= other and not any("\ufffd" in row[1] for row in rows):

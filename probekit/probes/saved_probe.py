@@ -28,7 +28,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from safetensors import SafetensorError
 from scipy.special import log_softmax
 
-from probekit.data.positions import TURNS, At, PositionRule
+from probekit.data.positions import At, PositionRule
 from probekit.errors import ConfigError, DataError, MissingError, UnknownNameError, nearest, path_of
 from probekit.files import inside, write_atomic
 from probekit.lazy_rows import as_array, map_npy
@@ -459,7 +459,7 @@ class SavedProbe:
         Raises:
             DataError: see `scores`.
         """
-        rows = as_array(X).astype(np.float64)
+        rows = as_array(X).astype(np.float64, copy=False)
         if rows.ndim != 2 or rows.shape[1] != self.n_features:
             raise DataError(
                 f"X has shape {rows.shape}, but this probe of {self.facts.site} needs shape "
@@ -668,10 +668,9 @@ class SavedProbe:
         for name, allowed in [*((key, keys) for key in rule), (rule["at"], get_args(At))]:
             if name not in allowed:
                 raise UnknownNameError(f"position has {name!r}. {nearest(str(name), allowed)}")
-        for key, allowed in _AT_OF.items():
-            is_given = rule.get(key) not in (None, getattr(PositionRule, key))
-            if rule["at"] not in allowed if is_given else rule["at"] == key:
-                raise ConfigError(f"`{key}` and `at: {' or '.join(allowed)}` require each other.")
+        for key in ("index", "share"):
+            if (rule["at"] == key) != (rule.get(key) is not None):
+                raise ConfigError(f"`{key}` and `at: {key}` require each other.")
         if isinstance(classes, set | frozenset):
             raise ConfigError("classes is a set, without order. Give them in that of the scores.")
         try:
@@ -750,17 +749,15 @@ class SavedProbe:
                 f"{', '.join(LINEAR_MODELS)}, after any number of StandardScaler in a Pipeline. "
                 f"{_BY_ARRAYS}"
             )
-        if str(getattr(getattr(last, "_label_binarizer", None), "y_type_", "")).startswith(
-            "multil"
-        ):
+        labels = getattr(last, "_label_binarizer", None)
+        if getattr(labels, "y_type_", "") == "multilabel-indicator":
             raise DataError(
                 f"This {kind} predicts several labels of a row, each yes or no. Fit one for each "
                 "label, or give its arrays: SavedProbe.from_arrays(model.coef_[n], ...)."
             )
         weight = np.atleast_2d(np.array(last.coef_, dtype=np.float64))
         bias = np.atleast_1d(np.array(last.intercept_, dtype=np.float64))
-        if np.ndim(last.intercept_) == 0 and not last.intercept_:  # fitted without an intercept
-            bias = np.zeros(len(weight))
+        bias = bias if np.ndim(last.intercept_) or bias[0] else np.zeros(len(weight))  # none is 0
         for scaler in reversed(scalers):
             weight = weight / (1.0 if scaler.scale_ is None else scaler.scale_)
             if scaler.with_mean:  # without it, `mean_` is computed but not subtracted
@@ -806,10 +803,6 @@ class SavedProbe:
             return scores
         return np.stack([np.zeros_like(scores), scores], axis=1)
 
-
-# Values of `at` that a detail of the position belongs to.
-_AT_OF = {"index": ["index"], "share": ["share"], "pieces": ["word", "reply", "between"]}
-_AT_OF["offset"] = ["word", "span", *TURNS]
 
 # Linear models of scikit-learn, and whether the softmax of their scores gives class probabilities.
 _LOGISTIC = "LogisticRegression LogisticRegressionCV LinearDiscriminantAnalysis"

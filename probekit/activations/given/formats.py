@@ -504,10 +504,6 @@ def _arrays_of(path: Path, folder: Path) -> Iterator[tuple[str, SiteArray]]:
         yield from _READERS[kind](path if path == folder else inside(path, folder)).items()
 
 
-def _npy(path: Path) -> dict[str, SiteArray]:
-    return {path.stem: NpyArray(path)}
-
-
 def _parquet(path: Path) -> dict[str, SiteArray]:
     """Return the columns of a Parquet file, by site."""
     from pyarrow import parquet
@@ -552,7 +548,7 @@ def _zarr(path: Path) -> dict[str, SiteArray]:
 
 
 _READERS: Mapping[str, Callable[[Path], Mapping[str, SiteArray]]] = {
-    ".npy": _npy,
+    ".npy": lambda path: {path.stem: NpyArray(path)},
     ".safetensors": _safetensors,
     ".parquet": _parquet,
     ".zarr": _zarr,

@@ -121,8 +121,7 @@ def check_distinct(names: Sequence[str]) -> None:
     seen: dict[str, str] = {}
     for name in names:
         if (other := seen.get(appearance(name))) is not None:
-            alike = f"differs from {other!r} only in case, spaces or encoding"
-            problem = "occurs twice" if other == name else alike
+            problem = "occurs twice" if other == name else f"looks the same as {other!r}"
             raise ConfigError(f"The site name {name!r} {problem}. Rename one of the sites.")
         seen[appearance(name)] = name
 

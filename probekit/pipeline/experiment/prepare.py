@@ -429,8 +429,7 @@ def _negatives(
     if len(dataset) < n_read:
         message = (
             f"{n_read - len(dataset):,} of {counted(n_read, 'negative')} are not used: {n_known:,} "
-            "because their text or group is among the data, or their text occurs before, whatever "
-            "the case, spaces and encoding."
+            "because their text or group is among the data, or their text occurs before."
         )
         findings.append(Finding("info", "negatives", " ".join([message, *dataset.notes])))
     for fpr in monitor.fpr:

@@ -5,7 +5,6 @@ Labels, groups and tokens are texts, numbers, arrays, tensors or columns of tabl
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from numbers import Real
 from pathlib import Path
@@ -15,6 +14,7 @@ import numpy as np
 
 from probekit.activations.given.given import Position, open_activations
 from probekit.data.examples import Dataset, RowExamples, StringArray, check_field
+from probekit.data.frames import plain_cell
 from probekit.errors import ConfigError, DataError, path_of
 from probekit.experiment.activations import ActivationExperiment
 from probekit.experiment.document import Document
@@ -194,19 +194,17 @@ def _read_tokens(
             "`bos` and `texts` require each other: it states whether the model read a "
             "beginning-of-text token before each text. Token ids show it."
         )
-    columns: dict[str, Any] = {} if texts is None else {"texts": plain_texts("texts", texts)}
-    columns |= {} if ids is None else {"ids": ids}
-    columns["at"] = [at] * n_rows if isinstance(at, Real) else at
-    for name, column in columns.items():
+    given = {"texts": texts, "ids": ids, "at": [at] * n_rows if isinstance(at, Real) else at}
+    given = {name: column for name, column in given.items() if column is not None}
+    for name, column in given.items():
         _check_ordered(name, column)
         if len(column) != n_rows:
             raise DataError(
                 f"{name} has {len(column):,} entries, but labels has {n_rows:,}. Give one for each "
                 "row."
             )
-    # Lists, because a column of a table may have other numbers of rows.
-    listed = {name: list(column) for name, column in columns.items()}
-    return ReadTokens.drawn(model, bos, listed.get("texts"), listed.get("ids", []), listed["at"])
+    lists = {name: list(column) for name, column in given.items()}  # without the index of a table
+    return ReadTokens.drawn(model, bos, lists.get("texts"), lists.get("ids", []), lists["at"])
 
 
 def label_texts(labels: Iterable[Any], *, reads_classes: bool) -> StringArray:
@@ -294,8 +292,7 @@ def _cells(name: str, values: Iterable[Any]) -> list[Any]:
     cells = values.tolist() if hasattr(values, "tolist") else list(values)
     if set(map(type, cells)) <= {str, int, bool}:  # none is missing
         return cells
-    cells = [cell.item() if isinstance(cell, np.generic) else cell for cell in cells]
-    return [None if _is_missing(cell) else cell for cell in cells]
+    return [*map(plain_cell, cells)]
 
 
 def _check_ordered(name: str, values: Any) -> None:
@@ -306,9 +303,3 @@ def _check_ordered(name: str, values: Any) -> None:
             f"{name} is of type {type(values).__name__}. Give a list or an array with one value "
             f"for each row, in the order of the rows; of a dict, such as list({name}.values())."
         )
-
-
-def _is_missing(cell: Any) -> bool:
-    # By the name of the type, because missing values of pandas cannot be compared.
-    is_of_pandas = type(cell).__name__ in ("NAType", "NaTType")
-    return is_of_pandas or (isinstance(cell, float) and math.isnan(cell))
