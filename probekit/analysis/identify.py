@@ -325,7 +325,9 @@ def integers(value: Any, where: str, n: int | None = None) -> list[int]:
         with suppress(ValueError, RecursionError):
             listed = json.loads(text)
     listed = listed if isinstance(listed, list | tuple) else [listed]
-    numbers = [one.item() if isinstance(one, np.generic | Tensor) else one for one in listed]
+    numbers: list[Any] = [
+        one.item() if isinstance(one, np.generic | Tensor) else one for one in listed
+    ]
     if {*map(type, numbers)} != {int} or n not in (None, len(numbers)):
         raise DataError(
             f"{where}: {str(value)[:60]!r} {'is no index' if n else 'are not integers'}. Give "

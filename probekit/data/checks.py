@@ -464,8 +464,8 @@ def _spans_of_units(dataset: Dataset) -> Iterator[Finding]:
         known = {own for own, other, _ in read if own == other}
         rows = [row for row in read if row[0] != row[1] and row[0].lower() == row[0].upper()]
         own, other = (
-            sum((row[n] in known) + row[n][:1].isalnum() + row[n][-1:].isalnum() for row in rows)
-            for n in (0, 1)
+            sum((form in known) + form[:1].isalnum() + form[-1:].isalnum() for form in forms)
+            for forms in ([own for own, _, _ in rows], [other for _, other, _ in rows])
         )
         # A character that a span cuts is replaced by U+FFFD.
         if rows and own <= other and not any("\ufffd" in row[1] for row in rows):

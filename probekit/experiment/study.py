@@ -221,8 +221,8 @@ def make_study(document: Document, over: Mapping[str, Any] | None = None) -> Stu
             if one is not other:
                 text = f"{one.text} and {other.text} give equal experiments. Remove one of them."
                 raise ConfigError(source.put(other.place, text))
-        pairs = zip(axes, values, strict=True)
-        texts = {".".join(map(str, place[1:])): value.text for place, value in pairs}
+        varied = zip(axes, values, strict=True)
+        texts = {".".join(map(str, place[1:])): value.text for place, value in varied}
         cells[name.casefold()] = StudyCell(texts, experiment)
     tasks = dict.fromkeys(cell.experiment.data.name for cell in cells.values())
     drawn, n_unused = dict[str, float](), 0

@@ -749,15 +749,15 @@ class SavedProbe:
                 f"{', '.join(LINEAR_MODELS)}, after any number of StandardScaler in a Pipeline. "
                 f"{_BY_ARRAYS}"
             )
-        labels = getattr(last, "_label_binarizer", None)
-        if getattr(labels, "y_type_", "") == "multilabel-indicator":
+        weight = np.atleast_2d(np.array(last.coef_, dtype=np.float64))
+        bias = np.atleast_1d(np.array(last.intercept_, dtype=np.float64))
+        bias = bias if np.ndim(last.intercept_) or bias[0] else np.zeros(len(weight))  # none is 0
+        is_classifier = hasattr(last, "classes_") and len(bias) == len(weight)
+        if is_classifier and np.ndim(last.predict(0 * weight[:1])) > 1:
             raise DataError(
                 f"This {kind} predicts several labels of a row, each yes or no. Fit one for each "
                 "label, or give its arrays: SavedProbe.from_arrays(model.coef_[n], ...)."
             )
-        weight = np.atleast_2d(np.array(last.coef_, dtype=np.float64))
-        bias = np.atleast_1d(np.array(last.intercept_, dtype=np.float64))
-        bias = bias if np.ndim(last.intercept_) or bias[0] else np.zeros(len(weight))  # none is 0
         for scaler in reversed(scalers):
             weight = weight / (1.0 if scaler.scale_ is None else scaler.scale_)
             if scaler.with_mean:  # without it, `mean_` is computed but not subtracted

@@ -194,8 +194,9 @@ def _read_tokens(
             "`bos` and `texts` require each other: it states whether the model read a "
             "beginning-of-text token before each text. Token ids show it."
         )
-    given = {"texts": texts, "ids": ids, "at": [at] * n_rows if isinstance(at, Real) else at}
-    given = {name: column for name, column in given.items() if column is not None}
+    columns: dict[str, Any] = {"texts": texts, "ids": ids}
+    columns["at"] = [at] * n_rows if isinstance(at, Real) else at
+    given = {name: column for name, column in columns.items() if column is not None}
     for name, column in given.items():
         _check_ordered(name, column)
         if len(column) != n_rows:
