@@ -48,7 +48,7 @@ _ROLE_OF = {name: role for role, names in ROLES.items() for name in names}
 # The name of a request, if the file has several; the name of a tensor; the number of a layer.
 _KEY = re.compile(
     rf"(?:(?P<request>.+)[./:])??(?P<name>{'|'.join(map(re.escape, _ROLE_OF))})"
-    r"(?:[._](?P<layer>\d+))?"
+    r"(?:[._]0*(?P<layer>\d+))?"
 )
 _Layers = Mapping[str, tuple[str, int | None]]  # key and index along its axis, by layer
 _DTYPES = {"F64", "F32", "F16", "BF16"}  # of hidden states
@@ -439,8 +439,8 @@ def _parts_of(
             label = f"{path}: {name}" if name else str(path)
             stated_start, n_prompt = (_count(label, one, numbers) for one in ("start", "prompt"))
             of_ids = file.get_tensor(found["ids"][None])
-            if of_ids.is_floating_point():
-                raise DataError(f"{label}: {found['ids'][None]} has fractions. Write integer ids.")
+            if of_ids.dtype not in (torch.int64, torch.int32, torch.int16, torch.uint8):
+                raise DataError(f"{label}: {found['ids'][None]} is {of_ids.dtype}. Write integers.")
             ids = of_ids.flatten().numpy().astype(np.int64)
             shape, listed = list(of_ids.shape), numbers.get("layers")
             layers, n_states = _layers_of(file, label, found["states"], shape, d_model, listed)

@@ -9,6 +9,7 @@ rounds the residual stream as other libraries do.
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,6 +28,7 @@ from torch import Tensor
 
 from probekit.amounts import counted
 from probekit.errors import ConfigError, DataError
+from probekit.lazy_rows import as_array
 from probekit.model.families.table import in_dtype, load_model
 from probekit.model.network import Network
 from probekit.model.passes.context import select_positions
@@ -199,7 +201,7 @@ def identify(
         raise ConfigError(f"n_rows is {n_rows}. Give the number of rows to compare, at least 1.")
     drawn = np.sort(np.random.default_rng(seed).permutation(n)[:n_rows])
     given = {str(name): _drawn(str(name), values, n, drawn) for name, values in arrays.items()}
-    places = np.asarray(positions)
+    places = as_array(positions)
     if places.dtype.kind not in "iu" or places.shape not in ((), (n,)):
         raise ConfigError(
             f"positions are {positions!r:.60}, for {counted(n, 'row')}. Give an integer, or one "
@@ -246,7 +248,7 @@ def _n_verified(found: Mapping[str, Identified]) -> int:
 
 def _drawn(name: str, values: Any, n: int, drawn: NDArray[np.int64]) -> Tensor:
     """Return the drawn rows of an array as float32, shape [n_rows n_features]."""
-    values = values if isinstance(values, Tensor) else np.asarray(values)
+    values = values if isinstance(values, Tensor) else as_array(values)
     is_real = values.is_floating_point() if isinstance(values, Tensor) else values.dtype.kind == "f"
     if not is_real or values.ndim not in (2, 3):
         raise DataError(
@@ -278,7 +280,7 @@ def _readings(
         DataError: a position does not exist.
     """
     texts = [row for row in rows if isinstance(row, str)]
-    if texts and isinstance(model, Network):
+    if texts and (isinstance(model, Network) or len(texts) < len(rows)):
         raise ConfigError(
             "Texts need the tokenizer of a model. Give the name or folder of the model, or the "
             "token ids of each row."
@@ -287,7 +289,7 @@ def _readings(
         tokenizer = Tokenizer.from_pretrained(cast(str, model))
         ids = [tokenizer.encode(text, bos=False).ids.tolist() for text in texts]
     else:
-        ids = [_ids_of(row, number) for row, number in zip(rows, numbers, strict=True)]
+        ids = [integers(row, f"row {number}") for row, number in zip(rows, numbers, strict=True)]
     places = []
     for row, tokens, place in zip(numbers, ids, at, strict=True):
         index = place + (len(tokens) if place < 0 else 0)
@@ -303,18 +305,35 @@ def _readings(
             yield _with_bos(reading, tokenizer.bos_id, " with BOS")
 
 
-def _ids_of(row: Any, number: int) -> list[int]:
-    """Return the token ids of a row.
+def integers(value: Any, where: str, n: int | None = None) -> list[int]:
+    """Return integers that are given as numbers, or as text with spaces or as a JSON list.
+
+    Args:
+        value: the integers.
+        where: row, for the message.
+        n: the number of integers; None for at least one.
 
     Raises:
-        DataError: it is no list of integers.
+        DataError: there are other values, such as fractions, or another number of them.
+
+    >>> integers("464 8251", "row 0"), integers(np.int64(-1), "row 0", 1)
+    ([464, 8251], [-1])
     """
-    with suppress(TypeError, ValueError, RuntimeError):
-        ids = torch.as_tensor(row).cpu()
-        is_whole = not (ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool)
-        if ids.ndim == 1 and (is_whole or not len(ids)):
-            return list(map(int, ids.tolist()))
-    raise DataError(f"Row {number}: {row!r:.60} is no list of token ids. Give one for each row.")
+    listed = value.tolist() if hasattr(value, "tolist") else value
+    if isinstance(value, str):
+        text = value if value.strip().startswith("[") else f"[{','.join(value.split())}]"
+        with suppress(ValueError, RecursionError):
+            listed = json.loads(text)
+    listed = listed if isinstance(listed, list | tuple) else [listed]
+    numbers: list[Any] = [
+        one.item() if isinstance(one, np.generic | Tensor) else one for one in listed
+    ]
+    if {*map(type, numbers)} != {int} or n not in (None, len(numbers)):
+        raise DataError(
+            f"{where}: {str(value)[:60]!r} {'is no index' if n else 'are not integers'}. Give "
+            "token ids as a list, or separated by spaces, and one integer as the index of a token."
+        )
+    return numbers
 
 
 def _with_bos(reading: _Reading, bos: int, change: str) -> _Reading:

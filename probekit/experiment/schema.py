@@ -79,9 +79,12 @@ class SplitSection(Section):
 
     @model_validator(mode="after")
     def _nested_folds_stand_alone(self) -> SplitSection:
+        key = "folds" if self.leave_out is None else "leave_out"
         if self.folds is not None and self.word_disjoint:
-            key = "folds" if self.leave_out is None else "leave_out"
             raise rule_error(f"`{key}` cannot be combined with `word_disjoint`", key)
+        # The default is allowed: a file written by probekit has every key.
+        if self.folds is not None and self.test != type(self).model_fields["test"].default:
+            raise rule_error(f"`test` is for one test set: remove it, or `{key}`", "test")
         return self
 
 

@@ -31,6 +31,7 @@ from scipy.special import log_softmax
 from probekit.data.positions import At, PositionRule
 from probekit.errors import ConfigError, DataError, MissingError, UnknownNameError, nearest, path_of
 from probekit.files import inside, write_atomic
+from probekit.lazy_rows import as_array, map_npy
 from probekit.model.sites.catalogue import describe
 from probekit.probes.aggregation import Aggregation
 from probekit.probes.arrays import Floats
@@ -458,7 +459,7 @@ class SavedProbe:
         Raises:
             DataError: see `scores`.
         """
-        rows = np.asarray(X, dtype=np.float64)
+        rows = as_array(X).astype(np.float64, copy=False)
         if rows.ndim != 2 or rows.shape[1] != self.n_features:
             raise DataError(
                 f"X has shape {rows.shape}, but this probe of {self.facts.site} needs shape "
@@ -667,12 +668,16 @@ class SavedProbe:
         for name, allowed in [*((key, keys) for key in rule), (rule["at"], get_args(At))]:
             if name not in allowed:
                 raise UnknownNameError(f"position has {name!r}. {nearest(str(name), allowed)}")
-        if rule["at"] in ("index", "share") and rule.get(rule["at"]) is None:
-            raise ConfigError(f"`at: {rule['at']}` needs its number as the key `{rule['at']}`.")
+        for key in ("index", "share"):
+            if (rule["at"] == key) != (rule.get(key) is not None):
+                raise ConfigError(f"`{key}` and `at: {key}` require each other.")
+        if isinstance(classes, set | frozenset):
+            raise ConfigError("classes is a set, without order. Give them in that of the scores.")
         try:
-            share = TypeAdapter(PositionRule).validate_python(rule).share
-            if not 0 <= (share or 0.0) <= 1:
-                raise ConfigError(f"`share` is {share:g}. Give a number from 0 to 1.")
+            checked = TypeAdapter(PositionRule).validate_python(rule)
+            rule = {key: getattr(checked, key) for key in rule}  # "3" and 3.0 are 3
+            if not 0 <= (checked.share or 0.0) <= 1:
+                raise ConfigError(f"`share` is {checked.share:g}. Give a number from 0 to 1.")
             facts = ProbeFacts(
                 kind=kind,
                 scores_are_logits=scores_are_logits,
@@ -745,7 +750,14 @@ class SavedProbe:
                 f"{_BY_ARRAYS}"
             )
         weight = np.atleast_2d(np.array(last.coef_, dtype=np.float64))
-        bias = np.broadcast_to(np.asarray(last.intercept_, dtype=np.float64), len(weight)).copy()
+        bias = np.atleast_1d(np.array(last.intercept_, dtype=np.float64))
+        bias = bias if np.ndim(last.intercept_) or bias[0] else np.zeros(len(weight))  # none is 0
+        is_classifier = hasattr(last, "classes_") and len(bias) == len(weight)
+        if is_classifier and np.ndim(last.predict(0 * weight[:1])) > 1:
+            raise DataError(
+                f"This {kind} predicts several labels of a row, each yes or no. Fit one for each "
+                "label, or give its arrays: SavedProbe.from_arrays(model.coef_[n], ...)."
+            )
         for scaler in reversed(scalers):
             weight = weight / (1.0 if scaler.scale_ is None else scaler.scale_)
             if scaler.with_mean:  # without it, `mean_` is computed but not subtracted
@@ -857,7 +869,7 @@ def _array(given: Any) -> Floats:
         given = given if given.is_complex() else given.double()
     is_file = isinstance(given, str | Path)
     try:
-        array = np.asarray(np.load(given, allow_pickle=False) if is_file else given)
+        array = as_array(map_npy(Path(given)) if is_file else given)
         if array.dtype.kind not in "biufO":
             raise TypeError(f"it contains {array.dtype}")
         return array.astype(np.float64)

@@ -8,7 +8,7 @@ import torch
 
 from benchmarks.identify import DTYPES, Texts, networks, outcome
 from probekit.analysis.identify import _is_rounding, identify
-from probekit.errors import ConfigError, DataError
+from probekit.errors import ConfigError, DataError, ProbekitError
 from probekit.model.families.gpt2 import GPT2, GPT2Config
 from probekit.model.families.opt import OPT, OPTConfig
 from probekit.model.families.table import in_dtype, load_model
@@ -311,14 +311,15 @@ def test_faults_are_explained(network, texts, rows):
     for values in (rows[SITE][:, 0], rows[SITE] * 1j, np.full((32, 256), None), [["a"] * 256] * 32):
         with pytest.raises(DataError, match="Give floating-point numbers, shape"):
             found({SITE: values}, texts, network)
-    for ids in ([1.5, 2], [None], [[1], [2, 3]], torch.ones(1, 3).long(), "a text"):
-        with pytest.raises(DataError, match=r"Row 31: .* is no list of token ids"):
+    for ids in ([1.5, 2], [None], [[1], [2, 3]], torch.ones(1, 3).long(), "1 2", [True]):
+        message = r"row 31: .* are not integers|token ids of each row"
+        with pytest.raises(ProbekitError, match=message):
             identify(
                 {SITE: rows[SITE]},
                 [*texts.ids.tolist()[:-1], ids],
-                network if ids != "a text" else "mini",
+                network if ids != "1 2" else "mini",
             )
-    with pytest.raises(DataError, match="Row 0 has no token"):
+    with pytest.raises(DataError, match=r"row 0: .* are not integers"):
         identify({SITE: rows[SITE]}, [[]] * 32, network)
 
 

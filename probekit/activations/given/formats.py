@@ -25,6 +25,7 @@ from probekit.amounts import counted, joined_names, size_in_words
 from probekit.data.positions import IntArray
 from probekit.errors import ConfigError, DataError, MissingError, ProbekitError
 from probekit.files import inside, state_of
+from probekit.lazy_rows import as_array, map_npy
 
 try:
     from lzma import LZMAError
@@ -153,9 +154,7 @@ def as_float32(values: Any) -> FloatArray:
     """
     if hasattr(values, "detach"):  # NumPy has no bfloat16
         values = values.detach().to("cpu").float().numpy()
-    if isinstance(values, np.ma.MaskedArray):
-        values = np.where(np.ma.getmaskarray(values), np.nan, values.data)
-    values = np.asarray(values)
+    values = as_array(values)
     if values.dtype == "V2":
         values = read_numbers(values.view(np.uint16))
     with np.errstate(over="ignore", invalid="ignore"):
@@ -234,20 +233,7 @@ class NpyArray(_MappedArray):
         self.dtype = dtype_name(self._open().dtype)
 
     def _map(self) -> Any:
-        with self._path.open("rb") as file:
-            if file.read(4) == b"PK\x03\x04":
-                raise DataError(
-                    f"{self._path} is an .npz archive. Save each of its arrays as a .npy file: "
-                    "np.save(path, array)."
-                )
-        mapped: Any = np.lib.format.open_memmap(self._path, mode="r")
-        n_more = self._path.stat().st_size - mapped.offset - mapped.nbytes
-        if n_more > 0 and mapped.size:  # an empty array is refused later, with its shape
-            raise DataError(
-                f"{self._path} has {counted(n_more, 'byte')} after its array of shape "
-                f"{mapped.shape}. Save one array in each file."
-            )
-        return mapped
+        return map_npy(self._path)
 
 
 class SafetensorsArray(_MappedArray):
@@ -518,10 +504,6 @@ def _arrays_of(path: Path, folder: Path) -> Iterator[tuple[str, SiteArray]]:
         yield from _READERS[kind](path if path == folder else inside(path, folder)).items()
 
 
-def _npy(path: Path) -> dict[str, SiteArray]:
-    return {path.stem: NpyArray(path)}
-
-
 def _parquet(path: Path) -> dict[str, SiteArray]:
     """Return the columns of a Parquet file, by site."""
     from pyarrow import parquet
@@ -566,7 +548,7 @@ def _zarr(path: Path) -> dict[str, SiteArray]:
 
 
 _READERS: Mapping[str, Callable[[Path], Mapping[str, SiteArray]]] = {
-    ".npy": _npy,
+    ".npy": lambda path: {path.stem: NpyArray(path)},
     ".safetensors": _safetensors,
     ".parquet": _parquet,
     ".zarr": _zarr,

@@ -22,10 +22,11 @@ from probekit.activations.capture import check_storable
 from probekit.activations.given.formats import NpyArray, SiteArray, dtype_name, find_arrays
 from probekit.activations.records import FloatArray
 from probekit.amounts import counted
+from probekit.data.labels import appearance
 from probekit.data.positions import IntArray
 from probekit.errors import ConfigError, DataError, UnknownNameError, nearest
 from probekit.files import as_store_error
-from probekit.lazy_rows import LOADED_BYTES, LazyRows
+from probekit.lazy_rows import LOADED_BYTES, LazyRows, as_array
 from probekit.model.config import MAX_LAYERS
 from probekit.model.sites.catalogue import CATALOGUE, describe, layer_of
 from probekit.model.sites.sites import JOINT, Sites, SiteSelection
@@ -105,12 +106,13 @@ def site_name(key: Any) -> str:
 
 
 def check_distinct(names: Sequence[str]) -> None:
-    """Raise ConfigError if two names are equal, or differ only in case.
+    """Raise ConfigError if two names are equal, or look the same.
 
-    Files of a run are named after sites, and some file systems ignore case.
+    Files of a run are named after sites, and some file systems ignore case, spaces at the end and
+    encodings of an accent.
 
     Raises:
-        ConfigError: two names are equal, or differ only in case.
+        ConfigError: two names are equal, or differ only in case, spaces or encoding.
 
     >>> check_distinct(["embed", "embed"])
     Traceback (most recent call last):
@@ -118,10 +120,10 @@ def check_distinct(names: Sequence[str]) -> None:
     """
     seen: dict[str, str] = {}
     for name in names:
-        if (other := seen.get(name.casefold())) is not None:
-            problem = "occurs twice" if other == name else f"differs from {other!r} only in case"
+        if (other := seen.get(appearance(name))) is not None:
+            problem = "occurs twice" if other == name else f"looks the same as {other!r}"
             raise ConfigError(f"The site name {name!r} {problem}. Rename one of the sites.")
-        seen[name.casefold()] = name
+        seen[appearance(name)] = name
 
 
 def chosen_names(names: Iterable[str], patterns: Iterable[str]) -> list[str]:
@@ -246,7 +248,7 @@ class MemoryArray(SiteArray):
 
     def __init__(self, values: Any, place: str) -> None:
         has_array = all(hasattr(values, name) for name in ("shape", "dtype", "__getitem__"))
-        self._values = values if has_array else np.asarray(values)
+        self._values = values if has_array else np.ma.asarray(values)  # with its mask
         self._file: NpyArray | None = None
         self.place = place
         self.dtype = dtype_name(self._values.dtype)
@@ -490,7 +492,7 @@ def _at_position(name: str, array: SiteArray, position: Position | None) -> Site
             "or one index for each row; or select the tokens first: array[:, -1]."
         )
     n_rows, n_positions = shape[:2]
-    positions = np.asarray(position)
+    positions = as_array(position)
     if positions.dtype.kind not in "iu" or positions.shape not in ((), (n_rows,)):
         raise ConfigError(
             f"`position` has shape {positions.shape} and dtype {positions.dtype}. Allowed: an "

@@ -16,6 +16,7 @@ from probekit.activations.replies import Replies
 from probekit.activations.requests import Requests, read_requests
 from probekit.amounts import counted
 from probekit.data.examples import Dataset, Example, Finding, Turns, rows_of
+from probekit.data.labels import appearance, folded, similar
 from probekit.data.positions import REPLY, TURNS, IntArray, RowPlan
 from probekit.data.words import cue_pattern, dropped_ranges, without
 from probekit.errors import CheckpointError, ConfigError, DataError, MissingError, UnknownNameError
@@ -279,7 +280,7 @@ def prepare(experiment: Experiment, generate: Generate | None = None) -> TextRow
         within=within,
         selections=selections,
         positions=positions,
-        findings=tuple(findings),
+        findings=(*findings, *similar("source", dataset, experiment.split.leave_out)),
         axis_sizes=config.axis_sizes,
         tokenizer=tokenizer,
         tokens=tokens,
@@ -399,7 +400,7 @@ def _negatives(
 ) -> TextRows:
     """Return the rows of the monitor's negatives, without texts and groups that are in the data.
 
-    Of equal texts the first one is used. The findings are those about the negatives alone.
+    Of texts that look the same the first one is used. The findings are about the negatives alone.
 
     Raises:
         MissingError: the file does not exist.
@@ -411,14 +412,15 @@ def _negatives(
     dataset = read_negatives(experiment.data, monitor.negatives, monitor.format)
     n_read, how = len(dataset), (encoder, rows.config.n_ctx, rows.requests)
     dataset, tokens, plans, findings = _plan(experiment, dataset, *how)
-    # Texts are compared as they are read. A repeated one is not new, nor is a known group.
-    known = {example.text for example in rows.dataset.examples}
+    # A text that looks like an earlier one is not new, nor is a known group.
+    known = {appearance(example.text) for example in rows.dataset.examples}
     has_groups = experiment.data.columns.group is not None
-    known_groups, new = set(rows.dataset.groups) if has_groups else set(), []
-    for index, (one, group) in enumerate(zip(dataset.examples, dataset.groups, strict=True)):
-        if one.text not in known and group not in known_groups:
+    known_groups, new = set(map(folded, rows.dataset.groups)) if has_groups else set(), []
+    for index, one in enumerate(dataset.examples):
+        text = appearance(one.text)
+        if text not in known and folded(one.group) not in known_groups:
             new.append(index)
-            known.add(one.text)
+            known.add(text)
     if not new:
         raise DataError(f"all texts or groups of {monitor.negatives} are among the data.")
     n_known = len(dataset) - len(new)

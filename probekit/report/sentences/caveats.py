@@ -31,8 +31,9 @@ from probekit.results.verdict import (
 # The score itself may be wrong.
 _WRONG = (
     "other-tensor missing-from-train crossing-groups duplicates-across no-groups similar-groups "
-    "missing-groups contradictions similar-labels misspelt-labels rounded-numbers "
-    "other-digits spans-inside-words nul-characters lost truncated unconverged"
+    "similar-sources missing-groups contradictions similar-labels similar-texts misspelt-labels "
+    "rounded-numbers other-digits spans-inside-words spans-of-units "
+    "nul-characters lost truncated unconverged"
 )
 # The score may be right, but have another reason.
 _OTHERWISE = (
