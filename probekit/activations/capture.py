@@ -486,7 +486,8 @@ def _derive(store: ActivationStore, root: Location, sites: Sequence[str]) -> Non
             continue
         # The other cache must have other rows of the same model, texts and types.
         differs_in_rows = source.identity.rows != identity.rows
-        if not differs_in_rows or replace(source.identity, rows=identity.rows) != identity:
+        own = {"rows": identity.rows, "pooling": identity.pooling}
+        if not differs_in_rows or replace(source.identity, **own) != identity:
             continue
         available = [site for site in unfilled if not source.missing(site)]
         source_rows = _source_rows(source.layout.plan, store.layout.plan) if available else None
@@ -535,7 +536,7 @@ def fill_site(
         site: full name.
         source_rows: number of such a row for each position of the store's rows.
     """
-    offsets = store.layout.plan.offsets
+    offsets, skip_massive = store.layout.plan.offsets, store.identity.pooling != "mean"
     for shard in store.missing(site):
         rows_of_shard = store.shards[shard]
         # Parts of about _POSITIONS_AT_ONCE positions bound the memory.
@@ -546,7 +547,8 @@ def fill_site(
                 position_indices = forward.ranges(offsets[rows], counts)
                 picked = torch.from_numpy(read(site, source_rows[position_indices]))
                 row_of_picked = torch.from_numpy(np.repeat(np.arange(len(rows)), counts))
-                means = forward.row_means(picked, row_of_picked, torch.from_numpy(counts))
+                count = torch.from_numpy(counts)
+                means = forward.row_means(picked, row_of_picked, count, skip_massive)
                 writers[site].append(means.to(picked.dtype).numpy())
 
 

@@ -332,7 +332,8 @@ class Requests:
                 request = self.chosen[batch.sequences[number].tobytes()]
                 states = request.states([self.layers[site] for site in sites], positions)
                 if has_means:
-                    states = [row_means(one, row, torch.from_numpy(n_of_row)) for one in states]
+                    count = torch.from_numpy(n_of_row)
+                    states = [row_means(one, row, count, plan.skip_massive) for one in states]
                 for site, picked in zip(sites, states, strict=True):
                     values[site].append(picked.to(getattr(torch, dtype)))
             yield BatchRows({site: (torch.cat(parts), None) for site, parts in values.items()})

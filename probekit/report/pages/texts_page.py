@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from probekit.amounts import counted, format_number
+from probekit.experiment.model import PositionSection
 from probekit.probes.saved_probe import ProbeFacts
 from probekit.report.pages.page import Page, Paragraph, View
 from probekit.report.texts import DENSEST, NUMBER, Palette, model_title, token_label
@@ -41,14 +42,10 @@ def texts_page(readings: Sequence[TextReading], classes: Sequence[str], facts: P
     # A sentence for each score on the probe's own data set; the page shows the first one.
     tested = [f"On its own data set: {name} {score}." for name, score in _tested(facts).items()]
     elsewhere = "; never tested at other tokens" if facts.at != "all" else ""
-    # The position at which the probe was trained, named as in results: `last`, `index:3`,
-    # `word:first-1`.
-    detail_key = {"index": "index", "word": "pieces"}.get(facts.at, "")
-    detail = facts.position.get(detail_key)
-    position = facts.at if detail is None else f"{facts.at}:{detail}"
-    offset = int(facts.position.get("offset") or 0)
-    position += f"{offset:+d}" if offset else ""
-    position += "" if facts.position.get("skip_first", True) else "+first"
+    # The position at which the probe was trained, named as in results: `last`, `word:first-1`.
+    share = facts.position.get("share")
+    rule = {**facts.position, "share": None if share is None else (share,)}
+    position = PositionSection.model_construct(**rule).text
     trained = f"Trained at position `{position}`{elsewhere}."
     return Page(
         eyebrow=["probekit", model_title(facts.model), facts.site, *view],
