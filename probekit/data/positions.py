@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -69,6 +69,23 @@ class PositionRule:
     skip_massive: bool = False
     offset: int = 0
     share: float | None = None
+
+
+def position_text(rule: Mapping[str, Any]) -> str:
+    """Return the name of a position in results, from its keys; `share` may be several.
+
+    `-massive` means that massive tokens are left out of means, `+first` that position 0 is not.
+
+    >>> position_text({"at": "word", "offset": -1}), position_text({"at": "share", "share": 0.5})
+    ('word:last-1', 'share:0.5')
+    """
+    share = ",".join(f"{one:g}" for one in np.atleast_1d(rule.get("share") or 0.0))
+    details = {"index": rule.get("index"), "word": rule.get("pieces", "last"), "share": share}
+    name, detail, offset = rule["at"], details.get(rule["at"]), rule.get("offset") or 0
+    name += f":{detail}" if detail is not None else ""
+    name += f"{offset:+d}" if offset else ""
+    name += "-massive" if rule.get("skip_massive") else ""
+    return str(name) if rule.get("skip_first", True) else f"{name}+first"
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic.config import JsonDict
 
-from probekit.data.positions import TURNS, At, Pick, pick_of
+from probekit.data.positions import TURNS, At, Pick, pick_of, position_text
 from probekit.errors import ConfigError
 from probekit.model.weights.sources import at_revision, name_in_memory
 from probekit.probes.settings import one_or_several
@@ -254,12 +254,7 @@ class PositionSection(Section):
         >>> PositionSection(at="mean", skip_first=False, skip_massive=True).text
         'mean-massive+first'
         """
-        share = ",".join(f"{share:g}" for share in self.share or ())
-        detail = {"index": self.index, "word": self.pieces, "share": share}.get(self.at)
-        name = self.at if detail is None else f"{self.at}:{detail}"
-        name += f"{self.offset:+d}" if self.offset else ""
-        name += "-massive" if self.skip_massive else ""
-        return name if self.skip_first else f"{name}+first"
+        return position_text(self.model_dump())
 
     @property
     def number(self) -> int:

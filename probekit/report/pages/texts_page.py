@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from probekit.amounts import counted, format_number
-from probekit.experiment.model import PositionSection
+from probekit.data.positions import position_text
 from probekit.probes.saved_probe import ProbeFacts
 from probekit.report.pages.page import Page, Paragraph, View
 from probekit.report.texts import DENSEST, NUMBER, Palette, model_title, token_label
@@ -43,10 +43,7 @@ def texts_page(readings: Sequence[TextReading], classes: Sequence[str], facts: P
     tested = [f"On its own data set: {name} {score}." for name, score in _tested(facts).items()]
     elsewhere = "; never tested at other tokens" if facts.at != "all" else ""
     # The position at which the probe was trained, named as in results: `last`, `word:first-1`.
-    share = facts.position.get("share")
-    rule = {**facts.position, "share": None if share is None else (share,)}
-    position = PositionSection.model_construct(**rule).text
-    trained = f"Trained at position `{position}`{elsewhere}."
+    trained = f"Trained at position `{position_text(facts.position)}`{elsewhere}."
     return Page(
         eyebrow=["probekit", model_title(facts.model), facts.site, *view],
         title=f"{which if classes else 'Which number?'} Predictions of a {facts.kind} probe",
