@@ -493,8 +493,8 @@ def _derive(store: ActivationStore, root: Location, sites: Sequence[str]) -> Non
             continue
         # The other cache must have other rows of the same model, texts and types.
         differs_in_rows = source.identity.rows != identity.rows
-        own = {"rows": identity.rows, "pooling": identity.pooling}
-        if not differs_in_rows or replace(source.identity, **own) != identity:
+        alike = replace(source.identity, rows=identity.rows, pooling=identity.pooling)
+        if not differs_in_rows or alike != identity:
             continue
         available = [site for site in unfilled if not source.missing(site)]
         source_rows = _source_rows(source.layout.plan, store.layout.plan) if available else None
