@@ -69,8 +69,8 @@ _REASONS: dict[str | int, str] = {
     "first token with hidden states, as `start`; or turn off the prefix cache if it lacks this.",
     "known": "has no hidden states of token {missing:,} of its {n_ids:,} tokens. Let the engine "
     "write those of all tokens of the text.",
-    "swapped": "has hidden states of {n:,} tokens and as many layers as ids, {n_ids:,}, like all "
-    "others: its axes are probably swapped. Write (n_tokens, n_layers, d_model).",
+    "swapped": "has hidden states of {n:,} tokens and about as many layers as ids, {n_ids:,}, like "
+    "all others: its axes are probably swapped. Write (n_tokens, n_layers, d_model).",
     1: "has the tokens of the text without the first one, {first}: the engine read no "
     "beginning-of-text token. Set `tokens.bos: false`, or let the engine add it.",
     -1: "has the tokens of the text after one more, {added}: the engine added a beginning-of-text "
@@ -243,7 +243,10 @@ class Requests:
             missing = [token for token in range(n_ids) if not request.has([token])]
             reason = "known" if 0 not in missing else "cache"
             if request.n_states == 0:
-                if all(len(one.layers) == len(one.ids) != one.n_states for one in others):
+                sizes = {(len(one.layers), len(one.ids)) for one in others}
+                n_states = {one.n_states for one in others}
+                # A network has one number of layers; tokens differ between requests.
+                if all(n == m for n, m in sizes) or len(dict(sizes)) > 1 == len(n_states):
                     reason = "swapped"
                 elif len(others) > 1 and all(one.n_states == len(one.ids) - 1 for one in others):
                     reason = "last"  # a cache seldom lacks one token of every request
@@ -332,7 +335,8 @@ class Requests:
                 request = self.chosen[batch.sequences[number].tobytes()]
                 states = request.states([self.layers[site] for site in sites], positions)
                 if has_means:
-                    states = [row_means(one, row, torch.from_numpy(n_of_row)) for one in states]
+                    count = torch.from_numpy(n_of_row)
+                    states = [row_means(one, row, count, plan.skip_massive) for one in states]
                 for site, picked in zip(sites, states, strict=True):
                     values[site].append(picked.to(getattr(torch, dtype)))
             yield BatchRows({site: (torch.cat(parts), None) for site, parts in values.items()})

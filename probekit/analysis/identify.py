@@ -66,6 +66,10 @@ _NORMS = ("ln1", "ln1_post", "ln2", "ln2_post")  # in the order of their modules
 _BEFORE_NORM = {"ln1_post": "hook_attn_out", "ln2_post": "hook_mlp_out"}
 _SCALES = [f"blocks.{{l}}.{norm}.hook_scale" for norm in _BEFORE_NORM]
 _STREAM, _PARTS = ("resid_pre", "resid_mid", "resid_post"), ("attn_out", "mlp_out")
+_PADDED = (
+    "only {} of {} rows, the longest, are those of {}, as in padded batches: with padding on the "
+    "right, index -1 is padding; on the left, a model needs mask and positions without padding"
+)
 _DEFECTS = {  # by the components of the name and of the tensor
     **dict.fromkeys(product(_STREAM, _PARTS), "one residual connection is missing"),
     ("resid_post", "resid_mid"): "the output of the MLP is not added",
@@ -262,8 +266,20 @@ def _drawn(name: str, values: Any, n: int, drawn: NDArray[np.int64]) -> Tensor:
         )
     rows = values[torch.from_numpy(drawn)] if isinstance(values, Tensor) else values[drawn]
     rows = torch.as_tensor(rows).detach().to("cpu", torch.float32).flatten(1)
-    if not bool(rows.isfinite().all()):
-        raise DataError(f"{name} contains numbers that are NaN or infinite. Compute it again.")
+    # Of all rows, and of those drawn also after the conversion.
+    is_finite, axes = (
+        (torch if isinstance(values, Tensor) else np).isfinite,
+        (1, 2)[: values.ndim - 1],
+    )
+    starts = range(0, n, step := max(1, _NUMBERS // max(1, rows.shape[1])))
+    flags = [is_finite(values[at : at + step]).all(axes).tolist() for at in starts]
+    finite = np.concatenate(flags)
+    finite[drawn] &= rows.isfinite().all(1).numpy()
+    if not finite.all():
+        raise DataError(
+            f"{name} contains numbers that are NaN or infinite, first in row {finite.argmin()} "
+            f"({counted(n - finite.sum(), 'such row')}). Compute it again."
+        )
     return rows
 
 
@@ -648,7 +664,9 @@ def _dtype_of(rows: Tensor) -> torch.dtype:
 def _claims(name: str, network: Network) -> list[str]:
     """Return the sites that a name may mean; none if it is the name of no site."""
     # Also a site that the network does not have, such as one of a block after the last.
-    if name.partition("[")[0] in network.sites or name.startswith(("blocks.", "hook_", "ln_final")):
+    if name.partition("[")[0] in network.sites or name.startswith(
+        ("blocks.", "hook_", "ln_final.")
+    ):
         return [name]
     layer = _NUMBERED.fullmatch(name)
     if layer is None:
@@ -751,15 +769,18 @@ def _explained(
         error, site, change = min(close, key=lambda one: _rank(one[1], claims))
         text = _contrast(name, site, claims) if claims and site not in claims else site
         return error, site, f"{text}; {change}"
-    share, text = 0.25, ""
+    share, text, at = 0.25, "", torch.tensor(tensors.reading.at)
     for index, (unit, squares) in enumerate(
         zip(("rows", "features"), _mean_squares(given, rows), strict=True), start=1
     ):
         fitting = squares.sqrt() <= FACTOR * precisions[0].expected[:, index : index + 1]
-        most, n = int(fitting.sum(1).max()), fitting.shape[1]
+        n, best = fitting.shape[1], int(fitting.sum(1).argmax())
+        fits, most = fitting[best], int(fitting[best].sum())
         if share < most / n < 1:
-            share, part = most / n, names[int(fitting.sum(1).argmax())]
-            text = f"only {most} of {n} {unit} are those of {part}"
+            share, text = most / n, f"only {most} of {n} {unit} are those of {names[best]}"
+        # Of a padded batch, only the longest texts have the numbers of a text alone.
+        if unit == "rows" and 0 < most < n and (at[fits, None] > at[~fits]).float().mean() > 0.8:
+            return inf, "", _PADDED.format(most, n, names[best])
     return inf, "", text
 
 
@@ -812,7 +833,7 @@ def _contrast(name: str, site: str, claims: Sequence[str]) -> str:
         shift = min(shifts, key=abs)
         number = "one layer" if abs(shift) == 1 else f"{abs(shift)} layers"
         defects = [f"{number} {'later' if shift > 0 else 'earlier'} than its name"]
-    if claims == [name] and layer == claimed[0]:
+    if claims == [name] and layer is not None and layer == claimed[0]:
         name = name.partition(".")[2].partition(".")[2]  # without the block
     return f"{site}, not {name}" + "".join(f": {defect}" for defect in defects if defect)
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic.config import JsonDict
 
-from probekit.data.positions import TURNS, At, Pick
+from probekit.data.positions import TURNS, At, Pick, pick_of, position_text
 from probekit.errors import ConfigError
 from probekit.model.weights.sources import at_revision, ignoring, name_in_memory
 from probekit.probes.settings import one_or_several
@@ -244,6 +244,10 @@ class PositionSection(Section):
     skip_first: bool = Field(
         True, description="whether means and scaling exclude position 0, whose norm is far larger"
     )
+    skip_massive: bool = Field(
+        False,
+        description="whether means exclude tokens with over 5 times the median norm at the site",
+    )
     offset: Offset = Field(
         0, description="offset in tokens from a span, word or turn; -1 is before it, 1 after it"
     )
@@ -252,16 +256,14 @@ class PositionSection(Section):
     def text(self) -> str:
         """The position as named in results: `last`, `index:3`, `word:last`, `word:last-1`.
 
-        `+first` at the end means that position 0 is not skipped.
+        `-massive` means that massive tokens are left out, `+first` that position 0 is not.
 
         >>> PositionSection(at="word", offset=-1).text
         'word:last-1'
+        >>> PositionSection(at="mean", skip_first=False, skip_massive=True).text
+        'mean-massive+first'
         """
-        share = ",".join(f"{share:g}" for share in self.share or ())
-        detail = {"index": self.index, "word": self.pieces, "share": share}.get(self.at)
-        name = self.at if detail is None else f"{self.at}:{detail}"
-        name += f"{self.offset:+d}" if self.offset else ""
-        return name if self.skip_first else f"{name}+first"
+        return position_text(self.model_dump())
 
     @property
     def number(self) -> int:
@@ -296,6 +298,11 @@ class PositionSection(Section):
             raise rule_error(
                 f"`pieces: {self.pieces}` requires `at: word`, not `at: {self.at}`", "pieces"
             )
+        if self.skip_massive and pick_of(self.at, self.pieces) != "mean":
+            text = (
+                "`skip_massive` requires a mean, such as `at: mean`, `at: span` or `pieces: mean`"
+            )
+            raise rule_error(text, "skip_massive")
         if self.offset:
             self.check_offsets("offset")
         return self

@@ -231,6 +231,18 @@ UNSERVED = {
         request(ids) | {"hidden_states": states_of(ids).swapaxes(0, 1).contiguous()}
         for ids in (LONG, [4, 5, 6])
     ],
+    "axes swapped, no state of the last token": [
+        request([*ids, 5]) | {"hidden_states": states_of(ids).swapaxes(0, 1).contiguous()}
+        for ids in (LONG, [4, 5, 6])
+    ],
+    "axes swapped, one with as many ids as layers": [
+        request(ids) | {"hidden_states": states_of(ids).swapaxes(0, 1).contiguous()}
+        for ids in (LONG, [4, 5])
+    ],
+    "prefix cache of requests of one length": [
+        request([*ids, 5]) | {"hidden_states": states_of(ids)[1:].contiguous()}
+        for ids in (LONG, LONG[::-1])
+    ],
     "prefix cache and later tokens": request([*LONG, *GENERATED])
     | {"hidden_states": states_of([*LONG, *GENERATED])[3:].contiguous()},
     "no BOS": request(LONG[1:]),

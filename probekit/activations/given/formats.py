@@ -99,6 +99,7 @@ class SiteArray:
         remedy: last sentence of messages, without its full stop.
         has_numbers: whether `at` reads any rows by their numbers.
         is_mapped: whether `at` reads a file.
+        floats: type of the rows that are read: float32, of float64 float64 unless it is changed.
     """
 
     place: str
@@ -119,10 +120,16 @@ class SiteArray:
         return slices(self._open(), self.shape[0], n_rows)
 
     def at(self, place: slice | IntArray) -> FloatArray:
-        """Return the rows of a slice, or of row numbers in any order, as float32."""
+        """Return the rows of a slice, or of row numbers in any order."""
         with reading(self.place, self.remedy):
             rows = self._open()[place]
-            return rows if type(rows) is np.ndarray and rows.dtype == "f4" else as_float32(rows)
+            is_read = type(rows) is np.ndarray and rows.dtype == self.floats
+            return rows if is_read else as_floats(rows).astype(self.floats, copy=False)
+
+    @cached_property
+    def floats(self) -> Any:
+        """The type of the rows that are read."""
+        return np.float64 if self.dtype == "float64" else np.float32
 
     @cached_property
     def shape(self) -> tuple[int, ...]:
@@ -134,31 +141,34 @@ class SiteArray:
             return shape
 
     def parts(self, n_rows: int) -> Iterator[FloatArray]:
-        """Yield all rows as float32, at most `n_rows` at once; too large numbers are infinite."""
+        """Yield all rows, at most `n_rows` at once; too large numbers are infinite."""
         shape, n_read = self.shape, 0
         with reading(self.place, self.remedy):
             for rows in self._parts(n_rows):
                 n_read += len(rows)
                 if rows.shape[1:] != shape[1:] or n_read > shape[0]:
                     raise ValueError(f"a part of shape {rows.shape} is not in an array of {shape}")
-                yield rows
+                with np.errstate(over="ignore"):
+                    yield rows.astype(self.floats, copy=False)
             if n_read < shape[0]:
                 raise ValueError(f"it ends after {counted(n_read, 'row')} of {shape[0]:,}")
 
 
-def as_float32(values: Any) -> FloatArray:
-    """Return a NumPy array or torch tensor, on any device, as float32; masked numbers are NaN.
+def as_floats(values: Any) -> FloatArray:
+    """Return an array or tensor, on any device, as float64 or float32; masked numbers are NaN.
 
-    >>> as_float32(np.ma.masked_array([1, 2], mask=[False, True]))
+    >>> as_floats(np.ma.masked_array([1, 2], mask=[False, True]))
     array([ 1., nan], dtype=float32)
     """
     if hasattr(values, "detach"):  # NumPy has no bfloat16
-        values = values.detach().to("cpu").float().numpy()
+        values = values.detach().to("cpu")
+        values = (values if values.itemsize == 8 else values.float()).numpy()
     values = as_array(values)
     if values.dtype == "V2":
         values = read_numbers(values.view(np.uint16))
     with np.errstate(over="ignore", invalid="ignore"):
-        return cast(FloatArray, values.astype(np.float32))
+        is_wide = values.dtype.kind == "f" and values.itemsize == 8
+        return cast(FloatArray, values.astype(np.float64 if is_wide else np.float32))
 
 
 def dtype_name(dtype: Any) -> str:
@@ -173,9 +183,9 @@ def dtype_name(dtype: Any) -> str:
 
 
 def slices(values: Any, stop: int, n_rows: int) -> Iterator[FloatArray]:
-    """Yield the first `stop` rows as float32, at most `n_rows` at once."""
+    """Yield the first `stop` rows, at most `n_rows` at once."""
     for start in range(0, stop, n_rows):
-        yield as_float32(values[start : min(start + n_rows, stop)])
+        yield as_floats(values[start : min(start + n_rows, stop)])
 
 
 class _MappedArray(SiteArray):
@@ -209,7 +219,7 @@ class _MappedArray(SiteArray):
         return self._mapped
 
     def at(self, place: slice | IntArray) -> FloatArray:
-        """Return the rows of a slice, or of row numbers in any order, as float32."""
+        """Return the rows of a slice, or of row numbers in any order."""
         rows = super().at(place)
         self._release()
         return rows
@@ -387,7 +397,7 @@ class ParquetArray(SiteArray):
                 if values.null_count:
                     row, index = divmod(int(np.argmax(values.is_null())), width)
                     raise self._error(start + row, f"has a null at index {index}")
-                yield as_float32(values.to_numpy().reshape(len(lengths), *self.shape[1:]))
+                yield as_floats(values.to_numpy().reshape(len(lengths), *self.shape[1:]))
                 start += len(lengths)
 
     def _lengths(self, column: Any, start: int) -> IntArray:

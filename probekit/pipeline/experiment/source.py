@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -18,10 +17,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from probekit.activations.forward import ranges
 from probekit.activations.given.given import GivenSite
 from probekit.activations.records import FloatArray, Location, described_errors, identity_of
 from probekit.activations.replies import Replies
-from probekit.data.positions import IntArray
+from probekit.data.positions import MASSIVE, IntArray
 from probekit.experiment.activations import AnyExperiment
 from probekit.experiment.schema import Experiment
 from probekit.lazy_rows import LOADED_BYTES, LazyRows
@@ -53,6 +53,7 @@ if TYPE_CHECKING:  # code that finds and fills caches does not affect the result
 TASK = "task"  # target of the probed model, as opposed to those of untrained networks
 N_SEEDS = 2**32  # number of seeds of a random generator
 SAMPLE = 64  # sequences for norms; few suffice, because the ratio is large (about 30 in GPT-2)
+MOST_TOKENS = 4  # of the massive ones at a site, in the record
 NORM_TOKENS = 1024  # of one pass for norms
 
 
@@ -412,43 +413,66 @@ def model_source(
 
 @torch.inference_mode()
 def residual_norms(model: Network, rows: TextRows) -> list[Norms]:
-    """Return the mean norm at position 0 and at all other positions, for each site along d_model.
+    """Return median norms and massive activations at each site along d_model; see `Norms`.
 
     They are those of at most `SAMPLE` distinct sequences of at least two tokens, evenly spaced over
     the data. Without such sites or sequences the list is empty.
 
-    Source: Xiao et al. 2023, "Efficient Streaming Language Models with Attention Sinks".
+    Source: Xiao et al. 2023, "Efficient Streaming Language Models with Attention Sinks"; Sun et al.
+    2024, "Massive Activations in Large Language Models".
     """
     sites = [site for site in rows.sites if describe(site).axes == ("batch", "pos", "d_model")]
     distinct = list({ids.tobytes(): ids for ids in rows.ids if len(ids) > 1}.values())
     if not sites or not distinct:
         return []
     chosen = np.linspace(0, len(distinct) - 1, min(SAMPLE, len(distinct))).astype(int)
-    sequences = [distinct[index] for index in chosen]
-    first: Counter[str] = Counter()
-    others: Counter[str] = Counter()
+    sequences = sorted((distinct[index] for index in chosen), key=len)
+    norms: dict[str, list[Tensor]] = {site: [] for site in sites}
 
     def measure(site: str, value: Tensor) -> Tensor:
-        """Add the norms of sequences of one length at a site, as a tap that changes nothing."""
-        norms = value.float().norm(dim=-1)  # [batch pos]
-        first[site] += norms[:, 0].sum().item()
-        others[site] += norms[:, 1:].sum().item()
+        """Keep the norms of sequences of one length at a site, as a tap that changes nothing."""
+        norms[site].append(value.float().norm(dim=-1).flatten().cpu())  # [batch pos]
         return value
 
     passes: list[tuple[Tensor, None, Tap, None]] = []
-    for length, of_length in groupby(sorted(sequences, key=len), key=len):
+    for length, of_length in groupby(sequences, key=len):
         tokens = torch.from_numpy(np.stack(list(of_length))).to(model.device)
         batches = torch.split(tokens, max(1, NORM_TOKENS // length))
         passes += [(batch, None, measure, None) for batch in batches]
     for _ in model.run_together(passes, sites):
         pass
-    n_others = sum(len(ids) - 1 for ids in sequences)
-    return [
-        Norms(
-            site=site,
-            layer=layer_of(site),
-            first_position_norm=first[site] / len(sequences),
-            other_norm=others[site] / n_others,
-        )
-        for site in sites
-    ]
+    return [_site_norms(site, torch.cat(norms[site]).numpy(), sequences, rows) for site in sites]
+
+
+def _site_norms(
+    site: str, norms: FloatArray, sequences: Sequence[IntArray], rows: TextRows
+) -> Norms:
+    """Return the facts of a site from the norms (n_tokens,) of all tokens of some sequences."""
+    plan, lengths = rows.plan, np.array([len(ids) for ids in sequences])
+    starts = np.cumsum(lengths) - lengths
+    text, position = np.repeat(np.arange(len(lengths)), lengths), ranges(0 * starts, lengths)
+    token = np.where(position > 0, np.concatenate(sequences), -1)
+    first, other = (float(np.median(norms[(position == 0) == is_first])) for is_first in (1, 0))
+    is_massive = np.append(norms > MASSIVE * other, False)  # the last one is of no sequence
+    found = []
+    for one in np.unique(token[is_massive[:-1]]).tolist():
+        at = np.flatnonzero(is_massive[:-1] & (token == one))
+        name = "" if one < 0 else rows.tokenizer.strings([one])[0]
+        found.append((name, len(set(text[at])), int(position[at].min()), int(position[at].max())))
+    # The place in `norms` of each position that rows read; -1 if their text is not sampled.
+    start_of = dict(zip((ids.tobytes() for ids in sequences), starts.tolist(), strict=True))
+    start = np.array([start_of.get(ids.tobytes(), -1) for ids in rows.ids])
+    start = np.repeat(start[plan.example], np.diff(plan.offsets))
+    place, n = np.where(start < 0, -1, start + plan.positions), len(rows.positions)
+    reads = np.logical_or.reduceat(is_massive[place], plan.offsets[:-1])
+    reads = np.where(place[plan.offsets[:-1]] < 0, np.nan, reads)  # by row
+    shares = {one.text: float(np.nanmean(reads[k::n])) for k, one in enumerate(rows.positions)}
+    return Norms(
+        site=site,
+        layer=layer_of(site),
+        first_position_norm=first,
+        other_norm=other,
+        n_texts=len(lengths),
+        massive=sorted(found, key=lambda one: -one[1])[:MOST_TOKENS],
+        read={} if plan.skip_massive else shares,
+    )

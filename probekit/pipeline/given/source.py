@@ -338,10 +338,10 @@ def given_source(
 def _warnings(
     given: GivenActivations, dataset: Dataset, splits: Sequence[Split], has_classes: bool
 ) -> Iterator[tuple[str, str]]:
-    """Yield code and message of warnings about rows and features.
+    """Yield code and message of warnings about rows.
 
-    The warnings are about rows whose activations are those of another row at all sites, about equal
-    rows with different labels, and about features that are the same in all rows.
+    The warnings are about rows whose activations are those of another row at all sites, and about
+    equal rows with different labels.
     """
     keys = given.row_keys  # equal rows have equal keys
     same = "have the same activations at all sites as"
@@ -374,17 +374,4 @@ def _warnings(
             f"{counted(len(np.unique(keys[differ])), 'set')} of rows with the same activations at "
             f"all sites and different labels, such as {first.where} ({first.label}) and "
             f"{other.where} ({other.label}).",
-        )
-    listed = [
-        f"{one.n_constant:,} of {one.n_features:,} at {site}"
-        for site, one in given.contents.items()
-        if one.n_constant
-    ]
-    if listed:
-        n_more = len(listed) - _MOST_SITES
-        more = f", and some at {counted(n_more, 'more site')}" if n_more > 0 else ""
-        yield (
-            "constant-features",
-            f"Features that are the same in all rows: {', '.join(listed[:_MOST_SITES])}{more}. "
-            "From a site without any difference between rows, nothing can be decoded.",
         )

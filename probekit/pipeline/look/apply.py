@@ -10,14 +10,14 @@ rows that the probe was fitted on, and k the dose. The prompt and each generated
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, cast
 
 import numpy as np
 import torch
 
 from probekit.activations.capture import stream_rows
-from probekit.data.positions import PositionRule, RowPlan, plan_rows
+from probekit.data.positions import PositionRule, plan_rows
 from probekit.errors import (
     ConfigError,
     DataError,
@@ -190,11 +190,12 @@ def predict_texts(
     n_token_rows, done = len(plan.example), 0
     if facts.at in OF_ANY_TEXT:
         # All settings of a position except `pieces`, which only words have.
-        known = facts.position.keys() & ("at", "index", "skip_first", "offset")
+        known = facts.position.keys() & ("at", "index", "skip_first", "skip_massive", "offset")
         rule: dict[str, Any] = {name: facts.position[name] for name in known}
         # Texts without the position have no row.
         whole, _ = plan_rows(offsets, turns, texts_read, PositionRule(**rule), bos=bos)
-        plan = RowPlan(
+        plan = replace(
+            whole,
             example=np.concatenate([plan.example, whole.example]),
             positions=np.concatenate([plan.positions, whole.positions]),
             offsets=np.concatenate([plan.offsets, whole.offsets[1:] + plan.offsets[-1]]),
