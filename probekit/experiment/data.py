@@ -249,6 +249,11 @@ class DataSection(HoldingSection):
     )
     card: Card = None
     columns: ColumnsSection = ColumnsSection()
+    special_tokens: Literal["text", "tokens"] = Field(
+        "text",
+        description="how special tokens that are written out in a text, such as <|im_start|>, are "
+        "read: as plain characters, or as the tokens",
+    )
     pairs: OptionalColumn = Field(
         None,
         description="column with the counterfactual of each text, for `interventions`: a text with "

@@ -16,6 +16,7 @@ from probekit.experiment.interventions import Interventions, Measures, check_int
 from probekit.experiment.locations import find_file, resolve_experiment
 from probekit.experiment.model import ModelSection, TokensSection, dtype_on
 from probekit.experiment.probe import ProbeSection
+from probekit.model.config import Bos
 from probekit.section import FolderName, Section, Seed, SettingsFile, rule_error, unique_items
 
 if TYPE_CHECKING:
@@ -398,6 +399,10 @@ class Experiment(SettingsFile):
             return self
         model = self.model.model_copy(update={"dtype": dtype_on(device)})
         return self.model_copy(update={"model": model})
+
+    def with_bos(self, bos: Bos) -> Experiment:
+        """Return a copy with what `tokens.bos: auto` means for the tokenizer of the model."""
+        return self.model_copy(update={"tokens": self.tokens.model_copy(update={"bos": bos})})
 
     def _holding(
         self, section: str, what: str, held: Any, facts: Mapping[str, Any], **values: str

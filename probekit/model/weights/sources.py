@@ -21,9 +21,14 @@ Files = Literal["config", "vocabulary", "all"]
 HPARAMS = "hparams.json"  # config of OpenAI's original checkpoints of GPT-2
 # Sets of files with GPT-2's vocabulary, in order of precedence.
 VOCABULARY_FILES = (
+    ("tokenizer.json",),
     ("vocab.json", "merges.txt"),
     ("encoder.json", "vocab.bpe"),
-    ("tokenizer.json",),
+)
+# Files next to the vocabulary that not every model has.
+OPTIONAL_FILES = (
+    *("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
+    *("chat_template.jinja", "generation_config.json"),
 )
 WEIGHT_FILES = (
     "model.safetensors",
@@ -88,7 +93,7 @@ def find_model(
             for shard in sorted(set(shards)):
                 fetch(shard)
         if files != "config":
-            _fetch_first(fetch, name, vocabulary, is_online)
+            _fetch_vocabulary(fetch, name, vocabulary, is_online)
     except errors.LocalEntryNotFoundError as error:
         raise MissingError(
             f"The model {source!r} is not in the hub's local cache ({constants.HF_HUB_CACHE}), and "
@@ -200,6 +205,15 @@ def local_folder(source: str | Path) -> Path | None:
 def _is_path(name: str) -> bool:
     """Return whether a name has the form of a path, and cannot be `org/name` on the hub."""
     return name.startswith((".", "~", "/")) or "\\" in name or name.count("/") > 1
+
+
+def _fetch_vocabulary(
+    fetch: Callable[[str], str], name: str, choices: Sequence[tuple[str, ...]], is_online: bool
+) -> None:
+    """Download the first complete set of files of a vocabulary, and those of `OPTIONAL_FILES`."""
+    optional = [((file,), ("config.json",)) for file in OPTIONAL_FILES]  # the last one is there
+    for files in (choices, *optional):
+        _fetch_first(fetch, name, files, is_online)
 
 
 def _fetch_first(

@@ -34,7 +34,13 @@ from probekit.model.sites.catalogue import VERIFIED, describe, layer_of
 from probekit.model.text.tokenizer import Tokenizer
 from probekit.model.weights.checkpoint import file_checks
 from probekit.model.weights.sources import find_model
-from probekit.pipeline.experiment.prepare import TextRows, network_config, prepare, width_of
+from probekit.pipeline.experiment.prepare import (
+    TextRows,
+    network_config,
+    prepare,
+    text_encoder,
+    width_of,
+)
 from probekit.pipeline.experiment.replies import experiment_replies
 from probekit.pipeline.experiment.rows import Probed, Rows, normalized, part_of
 from probekit.probes.saved_probe import SavedProbe
@@ -328,6 +334,7 @@ class ModelSource(Source):
             "position": of_position.model_dump(exclude={"share", "between"}) | of_reply,
             "bos": experiment.tokens.bos,
             "chat": experiment.tokens.chat,
+            "special_tokens": experiment.data.special_tokens,
             "model": experiment.model.name,
             "tokenizer_source": experiment.model.source if experiment.model.memory else None,
             "compute": experiment.model.dtype,
@@ -350,8 +357,9 @@ class ModelSource(Source):
 
         settings, texts = self.experiment.tokens, self.experiment.attention.texts
         model, tokenizer = self.models(TASK), self.rows.tokenizer
-        bos, chat = settings.bos, settings.chat
-        return [attention_prompt(model, tokenizer, text, bos=bos, chat=chat) for text in texts]
+        how: dict[str, Any] = {"bos": settings.bos, "chat": settings.chat}
+        how["special_tokens"] = self.experiment.data.special_tokens
+        return [attention_prompt(model, tokenizer, text, **how) for text in texts]
 
     def readings(
         self, probe: SavedProbe, site: Probed, texts: Sequence[str]
@@ -407,6 +415,8 @@ def model_source(
             watcher.tell(finding.message)
     check_device(device, several=not experiment.interventions)
     networks(TASK)  # a missing model is reported now
+    # What `auto` means is recorded with the results.
+    experiment = experiment.with_bos(text_encoder(experiment, rows.tokenizer).bos)
     return ModelSource(experiment=experiment, rows=rows, models=networks)
 
 

@@ -32,7 +32,8 @@ from probekit.results.verdict import (
 _WRONG = (
     "other-tensor missing-from-train crossing-groups duplicates-across no-groups similar-groups "
     "missing-groups contradictions similar-labels misspelt-labels rounded-numbers "
-    "other-digits spans-inside-words nul-characters lost truncated unconverged"
+    "other-digits spans-inside-words nul-characters lost truncated other-bos "
+    "special-tokens unconverged"
 )
 # The score may be right, but have another reason.
 _OTHERWISE = (
