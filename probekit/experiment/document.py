@@ -408,9 +408,8 @@ def _choices(annotation: Any) -> tuple[str, ...]:
     arguments = get_args(annotation)
     if get_origin(annotation) in (tuple, Annotated) or type(None) in arguments:
         return _choices(arguments[0])
-    if get_origin(annotation) is not Literal:
-        return ()
-    return tuple(str(one).lower() if isinstance(one, bool) else str(one) for one in arguments)
+    values = arguments if get_origin(annotation) is Literal else ()
+    return tuple(one if isinstance(one, str) else str(one).lower() for one in values)
 
 
 def dump_settings(settings: Section) -> str:

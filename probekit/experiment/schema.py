@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -400,8 +400,10 @@ class Experiment(SettingsFile):
         model = self.model.model_copy(update={"dtype": dtype_on(device)})
         return self.model_copy(update={"model": model})
 
-    def with_bos(self, bos: Bos) -> Experiment:
-        """Return a copy with what `tokens.bos: auto` means for the tokenizer of the model."""
+    def with_bos(self, has_bos: Callable[[Bos], bool]) -> Experiment:
+        """Return a copy with what `tokens.bos: auto` means for a tokenizer, by its `has_bos`."""
+        with self.at("tokens", "bos"):
+            bos = not self.tokens.chat and has_bos(self.tokens.bos)
         return self.model_copy(update={"tokens": self.tokens.model_copy(update={"bos": bos})})
 
     def _holding(

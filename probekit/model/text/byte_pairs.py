@@ -13,12 +13,11 @@ import numpy as np
 import tiktoken
 
 from probekit.amounts import counted
-from probekit.errors import CheckpointError, ConfigError, MissingError
-from probekit.files import write_atomic
+from probekit.errors import CheckpointError, MissingError
 from probekit.model.config import MAX_SIZE
-from probekit.model.text.settings import SETTINGS, TokenizerSettings
+from probekit.model.text.settings import TokenizerSettings
 from probekit.model.text.tokenizer import END_OF_TEXT, IntArray, TokenizedText, Tokenizer, utf8
-from probekit.model.weights.files import json_object, read_verified, write_digests
+from probekit.model.weights.files import json_object, read_verified
 from probekit.model.weights.sources import OPTIONAL_FILES, VOCABULARY_FILES, vocabulary_files
 from probekit.provenance import digest_json
 
@@ -30,7 +29,7 @@ class BytePairTokenizer(Tokenizer):
     """GPT-2's tokenizer with a vocabulary read from disk."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
-        self.vocabulary = vocabulary
+        self.vocabulary, self._files = vocabulary, vocabulary.files
         # tiktoken uses ids as merge priorities, but a vocabulary may number its tokens otherwise.
         # Special tokens follow the others.
         ids = [vocabulary.ids[token] for token in vocabulary.ranked]
@@ -53,27 +52,6 @@ class BytePairTokenizer(Tokenizer):
         """
         return cls(read_vocabulary(folder))
 
-    def save_pretrained(self, folder: str | Path) -> None:
-        """Write the vocabulary files, in the format they were read in, and their digests.
-
-        Raises:
-            ConfigError: the folder has a vocabulary of another format, which takes precedence.
-            CheckpointError: the folder has a damaged digests.json.
-            StoreError: the folder cannot be written.
-        """
-        folder, files = Path(folder), self.vocabulary.files
-        existing = {path.name for path in vocabulary_files(folder)}
-        after_writing = existing | files.keys()
-        # The set of files that `from_folder` would read after this call.
-        read_first = next(names for names in VOCABULARY_FILES if after_writing.issuperset(names))
-        if not files.keys() >= set(read_first):
-            raise ConfigError(
-                f"{folder} has another vocabulary, {' and '.join(sorted(existing))}, which takes "
-                f"precedence over {' and '.join(sorted(files))}. Delete it, or save to another "
-                "folder."
-            )
-        write_digests(folder, {name: write_atomic(folder / name, files[name]) for name in files})
-
     @cached_property
     def digest(self) -> str:
         """Digest of the split pattern, the tokens in order, their ids and the special tokens."""
@@ -87,21 +65,15 @@ class BytePairTokenizer(Tokenizer):
         return self.vocabulary.special
 
     @property
-    def bos_id(self) -> int:
-        """Id of the beginning-of-text token; without settings it is `<|endoftext|>`.
-
-        Raises:
-            ConfigError: the vocabulary has no such token.
-        """
+    def _bos(self) -> int | None:
         text = self.vocabulary.settings.text("bos_token", END_OF_TEXT)
-        if text is None or text not in self.vocabulary.special:
-            raise ConfigError(f"This vocabulary has no {text or END_OF_TEXT}. Set bos to false.")
-        return self.vocabulary.special[text]
+        return self.vocabulary.special.get(text or "")
 
     @property
     def own_bos(self) -> bool | None:
         """Whether the model's own tokenizer puts beginning-of-text before each text; else None."""
-        return self.vocabulary.settings.own_bos
+        adds = self.vocabulary.settings.entries.get
+        return None if adds("add_eos_token") else bool(adds("add_bos_token"))
 
     @property
     def ends_of_text(self) -> tuple[str, ...]:
@@ -179,13 +151,8 @@ def read_vocabulary(folder: Path) -> Vocabulary:
         raise CheckpointError(f"The vocabulary of {folder} cannot be read ({error}).") from error
     path, contents = paths[0], list(files.values())
     ids, merges = _read_pair(path, paths[1], ids=contents[0], lines=contents[1])
-    settings = TokenizerSettings.read(files, folder)
+    settings = TokenizerSettings.read(files, folder, refused="add_prefix_space")
     special = settings.named(ids)
-    if settings.entries.get("add_prefix_space"):
-        raise CheckpointError(
-            f"{folder / SETTINGS}: add_prefix_space is true, but texts of GPT-2 are read without a "
-            "space before them. Set it to false."
-        )
     missing = [byte for byte, character in enumerate(_BYTE_CHARACTER) if character not in ids]
     if missing:
         # tiktoken would abort the process at the first text with one of them.

@@ -13,14 +13,13 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer as Encoder
 
-from probekit.errors import CheckpointError, ConfigError, DataError, MissingError
-from probekit.files import write_atomic
+from probekit.errors import CheckpointError, DataError, MissingError
 from probekit.model.config import check_token_ids
 from probekit.model.text.byte_pairs import CHARACTER_BYTE
 from probekit.model.text.chat import ChatTemplate
 from probekit.model.text.settings import SETTINGS, TokenizerSettings
 from probekit.model.text.tokenizer import TokenizedText, Tokenizer, utf8
-from probekit.model.weights.files import json_object, read_verified, write_digests
+from probekit.model.weights.files import json_object, read_verified
 from probekit.model.weights.sources import OPTIONAL_FILES
 from probekit.provenance import digest_json
 
@@ -48,7 +47,8 @@ class HubTokenizer(Tokenizer):
     """
 
     def __init__(self, files: Mapping[str, bytes], where: Path | str = "") -> None:
-        self._files = dict(files)
+        # The network saves its config.json.
+        self._files = {name: text for name, text in files.items() if name != CONFIG}
         self._where = Path(where)
         path = self._where / TOKENIZER
         content = json_object(path, files[TOKENIZER])
@@ -64,7 +64,6 @@ class HubTokenizer(Tokenizer):
         unused = dict.fromkeys(("post_processor", "truncation", "padding"))
         self._content = self._with_named_tokens(path, content) | unused
         self._encoder = _encoder(path, self._content)
-        self._encoder.encode_special_tokens = True  # their text in a text is ordinary text
         # Whether tokens are written in GPT-2's characters of bytes.
         steps = [content.get(key) for key in ("decoder", "pre_tokenizer")]
         self._is_byte_level = '"ByteLevel"' in json.dumps(steps)
@@ -120,19 +119,6 @@ class HubTokenizer(Tokenizer):
                 f"add_prefix_space {stated}. Correct one of them."
             )
 
-    def save_pretrained(self, folder: str | Path) -> None:
-        """Write all files of the tokenizer but config.json, and their digests.
-
-        Raises:
-            CheckpointError: the folder has a damaged digests.json.
-            StoreError: the folder cannot be written.
-        """
-        digests = {}
-        for name, content in self._files.items():
-            if name != CONFIG:  # the network saves its config.json
-                digests[name] = write_atomic(Path(folder) / name, content)
-        write_digests(Path(folder), digests)
-
     @cached_property
     def digest(self) -> str:
         """Digest of the tokenizer, its beginning-of-text token and its chat template."""
@@ -156,17 +142,6 @@ class HubTokenizer(Tokenizer):
             return None if text is None else self._encoder.token_to_id(text)
         number = self._config.get("bos_token_id")
         return number if isinstance(number, int) else None
-
-    @property
-    def bos_id(self) -> int:
-        """Id of the beginning-of-text token.
-
-        Raises:
-            ConfigError: the model has no such token.
-        """
-        if self._bos is None:
-            raise ConfigError("This tokenizer has no beginning-of-text token. Set bos to false.")
-        return self._bos
 
     @cached_property
     def own_bos(self) -> bool | None:
@@ -209,8 +184,19 @@ class HubTokenizer(Tokenizer):
         return f"<unused {token}>".encode() if is_unused else super()._bytes(token)
 
     def _ordinary(self, text: str, *, special: bool = False) -> TokenizedText:
-        encoder = self._chat_encoder if special else self._encoder
-        return _encoded(self._where / TOKENIZER, encoder, text)
+        utf8(text)  # raises DataError at a lone surrogate
+        is_split = not special or self._settings.entries.get("split_special_tokens")
+        self._encoder.encode_special_tokens = bool(is_split)
+        with _library(lambda: f"{self._where / TOKENIZER} cannot tokenize the text {text[:60]!r}"):
+            encoding = self._encoder.encode(text, add_special_tokens=False)
+        offsets = np.array(encoding.offsets, dtype=np.int64).reshape(-1, 2)
+        # A normalizer may join an accent to its letter, but a token then has the offsets of the
+        # letter alone. It gets all characters after it, up to the next token or a removed space.
+        ends, following = offsets[:, 1].copy(), np.append(offsets[1:, 0], len(text))
+        for index in np.flatnonzero(following[: len(ends)] > ends):
+            joined = re.match(r"\S*", text[ends[index] : following[index]])
+            offsets[ends == ends[index], 1] += len(joined[0]) if joined else 0
+        return TokenizedText(np.array(encoding.ids, dtype=np.int64), offsets)
 
     def encode_chat(self, text: str, turns: Sequence[tuple[int, int, str]] = ()) -> TokenizedText:
         """Return the tokens of a conversation; see `Tokenizer.encode_chat`."""
@@ -225,7 +211,7 @@ class HubTokenizer(Tokenizer):
                     "read as a part of the chat template. Remove it from the text."
                 )
         written, places = self._template.render(turn_texts, [role for *_, role in spans])
-        tokens = _encoded(self._where / TOKENIZER, self._chat_encoder, written)
+        tokens = self._ordinary(written, special=True)
         # Convert offsets in `written` to offsets in `text`, turn by turn. Each turn sets its tokens
         # and all that follow; the next turn overwrites the latter from its first token on.
         offsets = np.zeros_like(tokens.offsets)
@@ -259,13 +245,6 @@ class HubTokenizer(Tokenizer):
         where = self._where / (TEMPLATE if TEMPLATE in self._files else SETTINGS)
         return ChatTemplate(self._template_text, special, where)
 
-    @cached_property
-    def _chat_encoder(self) -> Encoder:
-        """The encoder that reads special tokens in a text as such, unless the settings do not."""
-        encoder = _encoder(self._where / TOKENIZER, self._content)
-        encoder.encode_special_tokens = bool(self._settings.entries.get("split_special_tokens"))
-        return encoder
-
 
 def _encoder(path: Path, content: Mapping[str, Any]) -> Encoder:
     """Return the encoder of the contents of a tokenizer.json.
@@ -298,21 +277,6 @@ def _wrong_key(content: Mapping[str, Any]) -> str:
         except CheckpointError:
             return key
     return "model"
-
-
-def _encoded(path: Path, encoder: Encoder, text: str) -> TokenizedText:
-    """Return the tokens of a text; no special tokens are added to it."""
-    utf8(text)  # raises DataError at a lone surrogate
-    with _library(lambda: f"{path} cannot tokenize the text {text[:60]!r}"):
-        encoding = encoder.encode(text, add_special_tokens=False)
-    offsets = np.array(encoding.offsets, dtype=np.int64).reshape(-1, 2)
-    # A normalizer may join an accent to its letter, but a token then has the offsets of the letter
-    # alone. It gets all characters after it, up to the next token or a space that is removed.
-    ends, following = offsets[:, 1].copy(), np.append(offsets[1:, 0], len(text))
-    for index in np.flatnonzero(following[: len(ends)] > ends):
-        joined = re.match(r"\S*", text[ends[index] : following[index]])
-        offsets[ends == ends[index], 1] += len(joined[0]) if joined else 0
-    return TokenizedText(np.array(encoding.ids, dtype=np.int64), offsets)
 
 
 def _check_model(path: Path, model: Any) -> None:

@@ -44,11 +44,12 @@ class TokenizerSettings:
     folder: Path
 
     @classmethod
-    def read(cls, files: Mapping[str, bytes], folder: Path) -> TokenizerSettings:
+    def read(cls, files: Mapping[str, bytes], folder: Path, refused: str = "") -> TokenizerSettings:
         """Return the settings in files, given by name; those that are absent have no entries.
 
         Raises:
-            CheckpointError: a file is damaged, two of them disagree, or a key is unknown.
+            CheckpointError: a file is damaged, two of them disagree, or a key is unknown or is the
+                one that the tokenizer does not support, `refused`.
         """
         entries, named, added = (
             json_object(folder / name, files.get(name, b"{}")) for name in (SETTINGS, NAMED, ADDED)
@@ -62,12 +63,13 @@ class TokenizerSettings:
         unknown = [
             key
             for key, value in entries.items()
-            if value and key not in _KNOWN and not re.search("^_|_token$|_id$", key)
+            if value
+            and (key == refused or (key not in _KNOWN and not re.search("^_|_token$|_id$", key)))
         ]
         if unknown:
             raise CheckpointError(
-                f"{folder / SETTINGS}: unknown keys, which may change the tokens of a text: "
-                f"{', '.join(unknown)}. If they do not, remove them in a copy of the folder."
+                f"{folder / SETTINGS}: keys that are not supported, and may change the tokens of a "
+                f"text: {', '.join(unknown)}. If they do not, remove them in a copy of the folder."
             )
         decoder = entries.get("added_tokens_decoder")
         if isinstance(decoder, dict):
@@ -105,8 +107,7 @@ class TokenizerSettings:
         Raises:
             CheckpointError: the vocabulary lacks one of them, or numbers an added token otherwise.
         """
-        pattern = "(_token|special_tokens)$"  # values of add_bos_token are no texts
-        keys = [key for key in self.entries if re.search(pattern, key)]
+        keys = [key for key in self.entries if key.endswith(("_token", "special_tokens"))]
         texts: dict[str, Any] = {text: None for key in keys for text in _texts(self.entries[key])}
         for text, number in {**texts, **self.added}.items():
             if text not in ids or (number is not None and str(ids[text]) != str(number)):
@@ -116,13 +117,6 @@ class TokenizerSettings:
                     "next to it name. Save the tokenizer again by its method `save_pretrained`."
                 )
         return [*texts]
-
-    @property
-    def own_bos(self) -> bool | None:
-        """`Tokenizer.own_bos` of a tokenizer that is not a tokenizer.json."""
-        return (
-            None if self.entries.get("add_eos_token") else bool(self.entries.get("add_bos_token"))
-        )
 
 
 def _texts(value: Any) -> list[str]:

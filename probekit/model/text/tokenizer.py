@@ -15,9 +15,12 @@ import numpy.typing as npt
 import torch
 
 from probekit.errors import ConfigError, DataError, MissingError, nearest
+from probekit.files import write_atomic
 from probekit.model.config import Bos, SpecialTokens
 from probekit.model.families.table import read_tokenizer
 from probekit.model.passes.inputs import NO_TOKEN, PaddingSide, TokenBatch, pad
+from probekit.model.weights.files import write_digests
+from probekit.model.weights.sources import VOCABULARY_FILES, vocabulary_files
 
 IntArray = npt.NDArray[np.int64]
 
@@ -50,11 +53,15 @@ class TokenizedText:
 class Tokenizer(ABC):
     """Tokenizer of a model: token ids and the characters of each token.
 
+    `_files` has the contents of its files, by name.
+
     >>> tokenizer = Tokenizer.from_pretrained("mini")
     >>> tokens = tokenizer.encode("The keys to", bos=False)
     >>> tokenizer.strings(tokens.ids), tokens.offsets.tolist()
     (['The', ' keys', ' to'], [[0, 3], [3, 8], [8, 11]])
     """
+
+    _files: Mapping[str, bytes]
 
     @staticmethod
     def from_pretrained(source: str | Path) -> Tokenizer:
@@ -70,7 +77,6 @@ class Tokenizer(ABC):
         """
         return cast(Tokenizer, read_tokenizer(source))
 
-    @abstractmethod
     def save_pretrained(self, folder: str | Path) -> None:
         """Write the vocabulary files, in the format they were read in, and their digests.
 
@@ -79,6 +85,18 @@ class Tokenizer(ABC):
             CheckpointError: the folder has a damaged digests.json.
             StoreError: the folder cannot be written.
         """
+        folder, files = Path(folder), self._files
+        existing = {path.name for path in vocabulary_files(folder)}
+        after_writing = existing | files.keys()
+        # The set of files that `from_folder` would read after this call.
+        read_first = next(names for names in VOCABULARY_FILES if after_writing.issuperset(names))
+        if not files.keys() >= set(read_first):
+            raise ConfigError(
+                f"{folder} has another vocabulary, {' and '.join(sorted(existing))}, which takes "
+                f"precedence over {' and '.join(sorted(files))}. Delete it, or save to another "
+                "folder."
+            )
+        write_digests(folder, {name: write_atomic(folder / name, files[name]) for name in files})
 
     @property
     @abstractmethod
@@ -91,13 +109,20 @@ class Tokenizer(ABC):
         """Ids of the tokens that encoding never produces, by their text."""
 
     @property
-    @abstractmethod
     def bos_id(self) -> int:
         """Id of the beginning-of-text token.
 
         Raises:
-            ConfigError: the vocabulary has no such token.
+            ConfigError: the tokenizer has no such token.
         """
+        if self._bos is None:
+            raise ConfigError("This tokenizer has no beginning-of-text token. Set bos to false.")
+        return self._bos
+
+    @property
+    @abstractmethod
+    def _bos(self) -> int | None:
+        """Id of the beginning-of-text token; None if there is none."""
 
     @property
     @abstractmethod
@@ -146,9 +171,8 @@ class Tokenizer(ABC):
         choice = self.own_bos if bos == "auto" else bool(bos)
         if choice is None:
             raise ConfigError(
-                "The model's own tokenizer adds other tokens to each text than one "
-                "beginning-of-text token before it. Set bos to true or false: no other tokens are "
-                "added."
+                "The model's own tokenizer adds other tokens to each text than beginning-of-text, "
+                "which are not supported. Set bos to true or false to read texts without them."
             )
         return choice
 

@@ -46,7 +46,7 @@ _OFFLINE_ADVICE = (
 def find_model(
     source: str | Path,
     files: Files = "all",
-    check: Callable[[Path], object] | None = None,
+    check: Callable[[Path], object] = str,
     vocabulary: Sequence[tuple[str, ...]] = VOCABULARY_FILES,
 ) -> Path:
     """Return the folder with the files of a model; download them if necessary.
@@ -84,8 +84,7 @@ def find_model(
     )
     try:
         config = Path(fetch("config.json"))
-        if check is not None:
-            check(config.parent)
+        check(config.parent)
         if files == "all":
             weight_file = _fetch_first(fetch, name, [(file,) for file in WEIGHT_FILES], is_online)
             is_index = weight_file.suffix == ".json"
@@ -93,7 +92,9 @@ def find_model(
             for shard in sorted(set(shards)):
                 fetch(shard)
         if files != "config":
-            _fetch_vocabulary(fetch, name, vocabulary, is_online)
+            optional = [((file,), ("config.json",)) for file in OPTIONAL_FILES]  # one is there
+            for choices in (vocabulary, *optional):
+                _fetch_first(fetch, name, choices, is_online)
     except errors.LocalEntryNotFoundError as error:
         raise MissingError(
             f"The model {source!r} is not in the hub's local cache ({constants.HF_HUB_CACHE}), and "
@@ -205,15 +206,6 @@ def local_folder(source: str | Path) -> Path | None:
 def _is_path(name: str) -> bool:
     """Return whether a name has the form of a path, and cannot be `org/name` on the hub."""
     return name.startswith((".", "~", "/")) or "\\" in name or name.count("/") > 1
-
-
-def _fetch_vocabulary(
-    fetch: Callable[[str], str], name: str, choices: Sequence[tuple[str, ...]], is_online: bool
-) -> None:
-    """Download the first complete set of files of a vocabulary, and those of `OPTIONAL_FILES`."""
-    optional = [((file,), ("config.json",)) for file in OPTIONAL_FILES]  # the last one is there
-    for files in (choices, *optional):
-        _fetch_first(fetch, name, files, is_online)
 
 
 def _fetch_first(

@@ -104,10 +104,8 @@ class TextEncoder:
 
 def text_encoder(experiment: Experiment, tokenizer: Tokenizer) -> TextEncoder:
     """Return the encoder of the texts of an experiment, with what `tokens.bos: auto` means."""
-    settings = experiment.tokens
-    with experiment.at("tokens", "bos"):
-        bos = not settings.chat and tokenizer.has_bos(settings.bos)
-    return TextEncoder(tokenizer, bos, settings.chat, experiment.data.special_tokens)
+    tokens = experiment.with_bos(tokenizer.has_bos).tokens
+    return TextEncoder(tokenizer, tokens.bos, tokens.chat, experiment.data.special_tokens)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -605,12 +603,9 @@ def _special_tokens(dataset: Dataset, encoder: TextEncoder) -> list[Finding]:
 
     In a chat they are refused, see `Tokenizer.encode_chat`.
     """
-    names = sorted(encoder.tokenizer.special, key=len, reverse=True)
-    if encoder.chat or encoder.special_tokens == "tokens" or not names:
-        return []
-    pattern = re.compile("|".join(map(re.escape, names)))
+    pattern = re.compile("|".join(map(re.escape, encoder.tokenizer.special)) or "(?!)")
     having = [example for example in dataset.examples if pattern.search(example.text)]
-    if not having:
+    if encoder.chat or encoder.special_tokens == "tokens" or not having:
         return []
     message = (
         f"{len(having):,} of {counted(len(dataset), 'text')} contain special tokens of the model, "

@@ -34,13 +34,7 @@ from probekit.model.sites.catalogue import VERIFIED, describe, layer_of
 from probekit.model.text.tokenizer import Tokenizer
 from probekit.model.weights.checkpoint import file_checks
 from probekit.model.weights.sources import find_model
-from probekit.pipeline.experiment.prepare import (
-    TextRows,
-    network_config,
-    prepare,
-    text_encoder,
-    width_of,
-)
+from probekit.pipeline.experiment.prepare import TextRows, network_config, prepare, width_of
 from probekit.pipeline.experiment.replies import experiment_replies
 from probekit.pipeline.experiment.rows import Probed, Rows, normalized, part_of
 from probekit.probes.saved_probe import SavedProbe
@@ -415,8 +409,7 @@ def model_source(
             watcher.tell(finding.message)
     check_device(device, several=not experiment.interventions)
     networks(TASK)  # a missing model is reported now
-    # What `auto` means is recorded with the results.
-    experiment = experiment.with_bos(text_encoder(experiment, rows.tokenizer).bos)
+    experiment = experiment.with_bos(rows.tokenizer.has_bos)  # recorded with the results
     return ModelSource(experiment=experiment, rows=rows, models=networks)
 
 
