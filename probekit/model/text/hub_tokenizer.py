@@ -33,8 +33,8 @@ _MAX_GROWTH = 100  # of a text by the steps before the merges; those of publishe
 class HubTokenizer(Tokenizer):
     """Tokenizer of a tokenizer.json: byte-level BPE, or SentencePiece's BPE with single bytes.
 
-    Of the tokens that the file puts around a text, only beginning-of-text is added, and only if
-    `bos` says so. Padding and truncation of the file are not used.
+    Of the tokens that the file puts around a text, only beginning-of-text is added, depending on
+    `bos`. Padding and truncation of the file are not used.
 
     Args:
         files: contents of tokenizer.json and, if the model has them, of tokenizer_config.json,
