@@ -338,7 +338,7 @@ def explain(fault: ErrorDetails, kind: type[BaseModel]) -> tuple[KeyPath, str]:
     ...     Experiment(name="a", model={}, data={}, tokens={"bos": "no"})
     ... except ValidationError as error:
     ...     print(explain(find_faults(error)[-2], Experiment)[1])
-    tokens.bos is 'no'. It must be true or false.
+    tokens.bos is 'no'. Allowed: auto, false, true.
     """
     context = fault.get("ctx", {})
     # A rule belongs to a section, and its error names the key within it.
@@ -412,7 +412,8 @@ def _choices(annotation: Any) -> tuple[str, ...]:
     arguments = get_args(annotation)
     if get_origin(annotation) in (tuple, Annotated) or type(None) in arguments:
         return _choices(arguments[0])
-    return tuple(map(str, arguments)) if get_origin(annotation) is Literal else ()
+    values = arguments if get_origin(annotation) is Literal else ()
+    return tuple(one if isinstance(one, str) else str(one).lower() for one in values)
 
 
 def dump_settings(settings: Section) -> str:

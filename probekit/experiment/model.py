@@ -320,19 +320,14 @@ class PositionSection(Section):
             )
 
 
-def _bos_or_chat(schema: dict[str, Any]) -> None:
-    """Require `bos` only of plain texts."""
-    schema["required"].remove("bos")
-    schema["if"] = {"not": {"properties": {"chat": {"const": True}}, "required": ["chat"]}}
-    schema["then"] = {"required": ["bos"]}
-
-
 class TokensSection(Section):
     """Tokenization and probed positions."""
 
-    model_config = ConfigDict(json_schema_extra=_bos_or_chat)
-
-    bos: bool = Field(description="whether to prepend the beginning-of-text token; not with `chat`")
+    bos: Literal[True, False, "auto"] = Field(
+        "auto",
+        description="whether to prepend the beginning-of-text token; `auto`: if the model's own "
+        "tokenizer does; not with `chat`, whose template writes it",
+    )
     chat: bool = Field(
         False,
         description="whether each text is the user's turn, written by the model's chat template",
@@ -360,16 +355,9 @@ class TokensSection(Section):
         moved = (self.position.model_copy(update=change) for change in changes)
         return tuple(moved) or (self.position,)
 
-    @model_validator(mode="before")
-    @classmethod
-    def _a_chat_template_writes_bos(cls, given: Any) -> Any:
-        """Fill in `bos: false` for a chat, unless `bos` is given."""
-        is_chat = isinstance(given, Mapping) and given.get("chat") is True
-        return {"bos": False, **given} if is_chat else given
-
     @model_validator(mode="after")
     def _keys_fit_together(self) -> TokensSection:
-        if self.chat and self.bos:
+        if self.chat and self.bos is True:
             raise rule_error(
                 "`chat: true` excludes `bos: true`: the chat template writes that token", "bos"
             )

@@ -9,13 +9,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, ClassVar, Self, cast
+from typing import Any, ClassVar, Literal, Self, TypeAlias, cast
 
 from probekit.errors import CheckpointError, ConfigError, MissingError, nearest
 from probekit.model.sites.catalogue import Site
 from probekit.model.sites.sites import Sites
 from probekit.model.weights.files import read_json, refuse_unread
 from probekit.model.weights.sources import HPARAMS, IGNORE
+
+# Whether beginning-of-text precedes each text; `auto` is the choice of the model's own tokenizer.
+Bos: TypeAlias = bool | Literal["auto"]
+# How special tokens that are written out in a text are read.
+SpecialTokens: TypeAlias = Literal["text", "tokens"]
 
 # Upper limits that catch typing errors; no published model comes near them.
 MAX_SIZE = 10**7
@@ -211,13 +216,7 @@ class ModelConfig(ABC):
     TITLE: ClassVar[str]
     KINDS: ClassVar[Mapping[str, Kind]]
     WEIGHTS: ClassVar[WeightNames]
-    VOCABULARY: ClassVar[Sequence[tuple[str, ...]]] = (
-        (*_TOKENIZER, "chat_template.jinja", "generation_config.json"),
-        (*_TOKENIZER, "chat_template.jinja"),
-        (*_TOKENIZER, "generation_config.json"),
-        _TOKENIZER,
-        ("tokenizer.json",),
-    )
+    VOCABULARY: ClassVar[Sequence[tuple[str, ...]]] = (("tokenizer.json",),)
     REQUIRED: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
     REPEATS: ClassVar[Mapping[str, str]] = {}
     OTHER_NAMES: ClassVar[Mapping[str, str]] = {}

@@ -32,6 +32,7 @@ from probekit.data.positions import At, PositionRule
 from probekit.errors import ConfigError, DataError, MissingError, UnknownNameError, nearest, path_of
 from probekit.files import inside, write_atomic
 from probekit.lazy_rows import as_array, map_npy
+from probekit.model.config import Bos, SpecialTokens
 from probekit.model.sites.catalogue import describe
 from probekit.probes.aggregation import Aggregation
 from probekit.probes.arrays import Floats
@@ -99,9 +100,10 @@ class ProbeFacts(Facts):
             name of its site.
         view: `raw` rows, or rows `normalized` like a layer norm without the affine part.
         position: the section `tokens.position` of the experiment.
-        bos: whether beginning-of-text was prepended to each text; False for a chat, whose
-            template writes it.
+        bos: whether beginning-of-text was prepended to each text; `auto` if the model's own
+            tokenizer decides; False for a chat, whose template writes it.
         chat: whether the model's chat template wrote each text as the user's turn.
+        special_tokens: how special tokens that are written out in a text are read.
         model: the source of the model, or the name of a network that was passed in Python.
         tokenizer_source: the source of the tokenizer of a network that was passed in Python, which
             cannot be loaded again by its name; else None.
@@ -132,8 +134,9 @@ class ProbeFacts(Facts):
     sites: Annotated[tuple[str, ...], Field(strict=False, min_length=1)]
     view: Literal["raw", "normalized"] = "raw"
     position: dict[str, Scalar]
-    bos: bool
+    bos: Literal[True, False, "auto"]
     chat: bool = False
+    special_tokens: SpecialTokens = "text"
     model: str
     tokenizer_source: str | None = None
     compute: Literal["float32", "float16", "bfloat16", "float64"]
@@ -613,7 +616,7 @@ class SavedProbe:
         classes: Sequence[str] = ("0", "1"),
         threshold: float | None = None,
         position: str | Mapping[str, Scalar] = "last",
-        bos: bool = False,
+        bos: Bos = "auto",
         chat: bool = False,
         view: Literal["raw", "normalized"] = "raw",
         scores_are_logits: bool = False,
@@ -631,7 +634,7 @@ class SavedProbe:
             classes: labels in the order of the scores; empty for a number.
             threshold: instead of `bias`: projection above which the second class is predicted.
             position: text of `at`, or the keys of `tokens.position`.
-            bos: whether beginning-of-text precedes each text.
+            bos: whether beginning-of-text precedes each text; `auto` as in `Tokenizer.encode`.
             chat: whether the chat template wrote each text.
             view: `raw` activations, or rows `normalized` like a layer norm without affine part.
             scores_are_logits: whether the softmax of the scores gives class probabilities.
@@ -713,7 +716,7 @@ class SavedProbe:
         site: str,
         model: str,
         position: str | Mapping[str, Scalar] = "last",
-        bos: bool = False,
+        bos: Bos = "auto",
         chat: bool = False,
         view: Literal["raw", "normalized"] = "raw",
         rows: ArrayLike | Path | None = None,
@@ -728,7 +731,7 @@ class SavedProbe:
             site: name of the site.
             model: name or folder of the model whose activations it reads.
             position: see `from_arrays`, as for the arguments below.
-            bos: whether beginning-of-text precedes each text.
+            bos: whether beginning-of-text precedes each text; `auto` as in `Tokenizer.encode`.
             chat: whether the chat template wrote each text.
             view: `raw` activations, or `normalized` ones.
             rows: activations whose spread is the unit of steering.

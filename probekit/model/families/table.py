@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from probekit.model.network import Network
 
 
+_HUB = "probekit.model.text.hub_tokenizer:HubTokenizer"
+_BYTE_PAIRS = "probekit.model.text.byte_pairs:BytePairTokenizer"
+
+
 @dataclass(frozen=True)
 class NetworkFamily:
     """Networks that one module computes.
@@ -30,13 +34,13 @@ class NetworkFamily:
         title: names of the models, for messages.
         model_types: values of `model_type` in config.json.
         network: import path of the network.
-        tokenizer: import path of the tokenizer.
+        tokenizer: import path of the tokenizer of folders without tokenizer.json.
     """
 
     title: str
     model_types: tuple[str, ...]
     network: str
-    tokenizer: str = "probekit.model.text.hub_tokenizer:HubTokenizer"
+    tokenizer: str = _HUB
 
     @property
     def config(self) -> type[ModelConfig]:
@@ -46,21 +50,14 @@ class NetworkFamily:
 
 _FAMILIES = "probekit.model.families."
 FAMILIES = (
-    NetworkFamily(
-        "GPT-2",
-        ("gpt2",),
-        _FAMILIES + "gpt2:GPT2",
-        "probekit.model.text.byte_pairs:BytePairTokenizer",
-    ),
+    NetworkFamily("GPT-2", ("gpt2",), _FAMILIES + "gpt2:GPT2", _BYTE_PAIRS),
     NetworkFamily("Llama", ("llama", "mistral", "qwen2", "qwen3"), _FAMILIES + "llama:Llama"),
     NetworkFamily("Gemma", ("gemma2", "gemma3_text"), _FAMILIES + "gemma:Gemma"),
     NetworkFamily("Pythia", ("gpt_neox",), _FAMILIES + "neox:NeoX"),
     NetworkFamily("OLMo 2", ("olmo2",), _FAMILIES + "olmo2:OLMo2"),
     NetworkFamily("OLMoE", ("olmoe",), _FAMILIES + "olmoe:OLMoE"),
     NetworkFamily("Phi-3", ("phi3",), _FAMILIES + "phi3:Phi3"),
-    NetworkFamily(
-        "OPT", ("opt",), _FAMILIES + "opt:OPT", "probekit.model.text.hub_tokenizer:OPTTokenizer"
-    ),
+    NetworkFamily("OPT", ("opt",), _FAMILIES + "opt:OPT", _BYTE_PAIRS),
 )
 
 
@@ -144,7 +141,8 @@ def read_tokenizer(source: str | Path) -> Any:
     if (folder / "config.json").exists():
         family = family_of(read_entries(folder), folder / "config.json")
     files = sources.find_model(source, "vocabulary", vocabulary=family.config.VOCABULARY)
-    return resolve_name(family.tokenizer).from_folder(files)
+    is_hub = (files / "tokenizer.json").exists()
+    return resolve_name(_HUB if is_hub else family.tokenizer).from_folder(files)
 
 
 def network_class(config: ModelConfig) -> type[Network]:

@@ -21,9 +21,14 @@ Files = Literal["config", "vocabulary", "all"]
 HPARAMS = "hparams.json"  # config of OpenAI's original checkpoints of GPT-2
 # Sets of files with GPT-2's vocabulary, in order of precedence.
 VOCABULARY_FILES = (
+    ("tokenizer.json",),
     ("vocab.json", "merges.txt"),
     ("encoder.json", "vocab.bpe"),
-    ("tokenizer.json",),
+)
+# Files next to the vocabulary that not every model has.
+OPTIONAL_FILES = (
+    *("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
+    *("chat_template.jinja", "generation_config.json"),
 )
 WEIGHT_FILES = (
     "model.safetensors",
@@ -43,7 +48,7 @@ _OFFLINE_ADVICE = (
 def find_model(
     source: str | Path,
     files: Files = "all",
-    check: Callable[[Path], object] | None = None,
+    check: Callable[[Path], object] = str,
     vocabulary: Sequence[tuple[str, ...]] = VOCABULARY_FILES,
 ) -> Path:
     """Return the folder with the files of a model; download them if necessary.
@@ -83,8 +88,7 @@ def find_model(
         # An adapter is refused where the folder is read.
         configs = [("adapter_config.json", "config.json"), ("config.json",)]
         config = _fetch_first(fetch, name, configs, is_online)
-        if check is not None:
-            check(config.parent)
+        check(config.parent)
         if files == "all":
             weight_file = _fetch_first(fetch, name, [(file,) for file in WEIGHT_FILES], is_online)
             is_index = weight_file.suffix == ".json"
@@ -92,7 +96,9 @@ def find_model(
             for shard in sorted(set(shards)):
                 fetch(shard)
         if files != "config":
-            _fetch_first(fetch, name, vocabulary, is_online)
+            optional = [((file,), ("config.json",)) for file in OPTIONAL_FILES]  # one is there
+            for choices in (vocabulary, *optional):
+                _fetch_first(fetch, name, choices, is_online)
     except errors.LocalEntryNotFoundError as error:
         raise MissingError(
             f"The model {source!r} is not in the hub's local cache ({constants.HF_HUB_CACHE}), and "

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -23,7 +24,7 @@ from probekit.errors import CheckpointError, ConfigError, DataError, MissingErro
 from probekit.experiment.activations import AnyExperiment, RowsSection
 from probekit.experiment.data import DataSection, read_examples, read_negatives
 from probekit.experiment.schema import Experiment, LeakageSection, MonitorSection
-from probekit.model.config import ModelConfig
+from probekit.model.config import Bos, ModelConfig, SpecialTokens
 from probekit.model.families.table import find_config
 from probekit.model.passes.inputs import PaddingSide, TokenBatch
 from probekit.model.sites.sites import SiteConcatenation, SiteSelection
@@ -50,6 +51,7 @@ class TextEncoder:
         tokenizer: tokenizer of the model.
         bos: whether beginning-of-text precedes a text; not used for a chat, whose template decides.
         chat: whether texts are written by the model's chat template.
+        special_tokens: how special tokens that are written out in a text are read; see `encode`.
 
     >>> encoder = TextEncoder(Tokenizer.from_pretrained("mini"), bos=True)
     >>> encoder.encode("The keys").offsets.tolist()
@@ -57,8 +59,9 @@ class TextEncoder:
     """
 
     tokenizer: Tokenizer
-    bos: bool
+    bos: Bos
     chat: bool = False
+    special_tokens: SpecialTokens = "text"
 
     def encode_example(self, example: Example) -> TokenizedText:
         """Return the tokens of the text of an example; those of a generated reply as they are.
@@ -93,7 +96,7 @@ class TextEncoder:
         """
         if self.chat:
             return self.tokenizer.encode_chat(text, turns)
-        return self.tokenizer.encode(text, bos=self.bos)
+        return self.tokenizer.encode(text, bos=self.bos, special_tokens=self.special_tokens)
 
     def batch(self, texts: Iterable[tuple[str, Turns]], side: PaddingSide) -> TokenBatch:
         """Return the tokens of texts with their turns, padded on a side."""
@@ -101,8 +104,9 @@ class TextEncoder:
 
 
 def text_encoder(experiment: Experiment, tokenizer: Tokenizer) -> TextEncoder:
-    """Return the encoder of the texts of an experiment."""
-    return TextEncoder(tokenizer, experiment.tokens.bos, experiment.tokens.chat)
+    """Return the encoder of the texts of an experiment, with what `tokens.bos: auto` means."""
+    tokens = experiment.with_bos(tokenizer.has_bos).tokens
+    return TextEncoder(tokenizer, tokens.bos, tokens.chat, experiment.data.special_tokens)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -256,7 +260,7 @@ def prepare(experiment: Experiment, generate: Generate | None = None) -> TextRow
         with experiment.at("capture", "requests"):
             requests = read_requests(Path(experiment.capture.requests.folder), config.d_model)
     dataset, tokens, plans, findings = _plan(experiment, dataset, encoder, config.n_ctx, requests)
-    findings = [*of_replies, *findings]
+    findings = [*of_replies, *findings, *_doubts(experiment, tokenizer)]
     for number, text in enumerate(experiment.attention.texts):
         n_tokens = len(encoder.encode(text).ids)
         if not 0 < n_tokens <= config.n_ctx:
@@ -302,6 +306,13 @@ def prepare(experiment: Experiment, generate: Generate | None = None) -> TextRow
             dropped = _dropped(experiment, experiment.leakage, rows, encoder)
         rows = replace(rows, dropped=dropped, findings=(*rows.findings, *dropped.findings))
     return rows
+
+
+def _doubts(experiment: Experiment, tokenizer: Tokenizer) -> Iterator[Finding]:
+    """Yield a warning if the choice of beginning-of-text differs from the tokenizer's own."""
+    settings = experiment.tokens
+    if not settings.chat and (doubt := tokenizer.doubt_of_bos(settings.bos)):
+        yield Finding("warning", "other-bos", doubt)
 
 
 def _read(experiment: Experiment) -> Dataset:
@@ -570,21 +581,41 @@ def _plan(
     # The texts as the model reads them, so that the baselines read no more.
     examples_read, truncated = [], []
     for example, of_text in zip(dataset.examples, tokens, strict=True):
-        end = int(of_text.offsets[-1, 1]) if len(of_text.offsets) else 0
-        is_cut = end < len(example.text)
-        examples_read.append(replace(example, text=example.text[:end]) if is_cut else example)
-        if is_cut:
+        if of_text.is_cut:  # not where its tokens leave out a space or accent at its end
             truncated.append(example)
+            text = example.text[: int(of_text.offsets[-1, 1])]
+            examples_read.append(replace(example, text=text))
+        else:
+            examples_read.append(example)
     dataset = replace(dataset, examples=tuple(examples_read))
+    findings = _special_tokens(dataset, encoder)
     if not truncated:
-        return dataset, tokens, plans, []
+        return dataset, tokens, plans, findings
     n = len(truncated)
     message = (
         f"{n:,} of {counted(len(dataset), 'example')} {'was' if n == 1 else 'were'} truncated to "
         f"the context of {context:,} tokens ({rows_of(truncated)}): network and baselines read "
         "only the beginning of the text. Shorten the texts, or set tokens.too_long to `skip`."
     )
-    return dataset, tokens, plans, [Finding("warning", "truncated", message)]
+    return dataset, tokens, plans, [*findings, Finding("warning", "truncated", message)]
+
+
+def _special_tokens(dataset: Dataset, encoder: TextEncoder) -> list[Finding]:
+    """Return a warning if special tokens are written out in texts, and read as characters.
+
+    In a chat they are refused, see `Tokenizer.encode_chat`.
+    """
+    pattern = re.compile("|".join(map(re.escape, encoder.tokenizer.special)) or "(?!)")
+    having = [example for example in dataset.examples if pattern.search(example.text)]
+    if encoder.chat or encoder.special_tokens == "tokens" or not having:
+        return []
+    message = (
+        f"{len(having):,} of {counted(len(dataset), 'text')} contain special tokens of the model, "
+        f"such as {pattern.findall(having[0].text)[0]} ({rows_of(having)}), which are read as "
+        "plain characters. To read them as tokens, as transformers does, set data.special_tokens "
+        "to `tokens`."
+    )
+    return [Finding("warning", "special-tokens", message)]
 
 
 def _served(

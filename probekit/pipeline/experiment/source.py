@@ -329,6 +329,7 @@ class ModelSource(Source):
             "position": of_position.model_dump(exclude={"share", "between"}) | of_reply,
             "bos": experiment.tokens.bos,
             "chat": experiment.tokens.chat,
+            "special_tokens": experiment.data.special_tokens,
             "model": experiment.model.name,
             "tokenizer_source": experiment.model.source if experiment.model.memory else None,
             "compute": experiment.model.dtype,
@@ -351,8 +352,9 @@ class ModelSource(Source):
 
         settings, texts = self.experiment.tokens, self.experiment.attention.texts
         model, tokenizer = self.models(TASK), self.rows.tokenizer
-        bos, chat = settings.bos, settings.chat
-        return [attention_prompt(model, tokenizer, text, bos=bos, chat=chat) for text in texts]
+        how: dict[str, Any] = {"bos": settings.bos, "chat": settings.chat}
+        how["special_tokens"] = self.experiment.data.special_tokens
+        return [attention_prompt(model, tokenizer, text, **how) for text in texts]
 
     def readings(
         self, probe: SavedProbe, site: Probed, texts: Sequence[str]
@@ -408,6 +410,7 @@ def model_source(
             watcher.tell(finding.message)
     check_device(device, several=not experiment.interventions)
     networks(TASK)  # a missing model is reported now
+    experiment = experiment.with_bos(rows.tokenizer.has_bos)  # recorded with the results
     return ModelSource(experiment=experiment, rows=rows, models=networks)
 
 

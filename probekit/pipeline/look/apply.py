@@ -29,6 +29,7 @@ from probekit.errors import (
 from probekit.experiment.activations import GIVEN_POSITION
 from probekit.interventions import edits
 from probekit.interventions.edits import compose
+from probekit.model.config import Bos
 from probekit.model.families.table import find_config, load_model
 from probekit.model.generation import Continuation, Decoding, continue_texts
 from probekit.model.network import Network
@@ -158,7 +159,7 @@ def predict_texts(
         DataError: a text has no token, or one is too long, or all are skipped.
     """
     facts, config = probe.facts, network.model.config
-    encoder = TextEncoder(network.tokenizer, facts.bos, facts.chat)
+    encoder = TextEncoder(network.tokenizer, facts.bos, facts.chat, facts.special_tokens)
     encoded = [encoder.encode(text) for text in texts]
     covered = [(tokens.offsets[:, 0] < tokens.offsets[:, 1]).any() for tokens in encoded]
     empty = [number for number, has_text in enumerate(covered, start=1) if not has_text]
@@ -370,7 +371,7 @@ def steered_texts(
     vector: Floats,
     by: float,
     *,
-    bos: bool,
+    bos: Bos = "auto",
     chat: bool = False,
     stop: Sequence[str] = (),
     site: str | None = None,
