@@ -97,9 +97,9 @@ class Prober:
                 f"All test rows belong to the group {name!r}, but the intervals need at "
                 "least two groups. Give test at least two groups."
             )
-        self._splits = [SplitProber(split, self.settings) for split in splits]
+        self._splits = [SplitProber(split, self.settings, len(splits) > 1) for split in splits]
         plain = replace(self.settings, description=False, learning_steps=0)
-        self._within = [SplitProber(split, plain) for split in within]
+        self._within = [SplitProber(split, plain, is_joined=True) for split in within]
         self.why_no_control = ""
         if self._requests_control:
             fitted = [split.fitted.rows for split in self._splits]
@@ -453,7 +453,7 @@ def _reduced(predictions: Predictions, needs: str) -> Predictions:
         predictions = replace(predictions, alarms=None)
     if needs in ("scores", "probabilities"):
         return predictions
-    return replace(predictions, scores=None, scores_are_log_probabilities=False)
+    return replace(predictions, scores=None, scores_are_log_probabilities=False, scaled=None)
 
 
 def _callbacks(on_fit: OnFit | None, n_parts: int) -> list[OnFit]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -26,7 +26,7 @@ from probekit.probes.data import (
 from probekit.probes.kinds.trees import read_trees
 from probekit.probes.score import description_length as coding
 from probekit.probes.score.metric_table import METRICS
-from probekit.probes.score.metrics import ClassPredictions, fixed_thresholds, with_alarms
+from probekit.probes.score.metrics import ClassPredictions, fixed_thresholds, take, with_alarms
 from probekit.probes.score.scored import FitFacts, Predictions, Scored, uninformed
 from probekit.probes.settings import ProbeSettings, ProbeSpec
 from probekit.probes.solve.fits import TunedProbeFit, held_out_scores
@@ -65,6 +65,8 @@ class SplitProber:
             whatever its number of tokens.
         task: the label code or number (n_rows,) of each row.
         fitted: the training rows that probes are fitted on.
+        is_joined: whether the predictions of several splits are joined. They are then also on the
+            scale of the training rows.
 
     Raises:
         ConfigError: The main metric needs a threshold that cannot be fixed, or there are too few
@@ -73,9 +75,10 @@ class SplitProber:
             use the labels.
     """
 
-    def __init__(self, data: ProbeData, settings: ProbeSettings) -> None:
+    def __init__(self, data: ProbeData, settings: ProbeSettings, is_joined: bool = False) -> None:
         self.data = data
         self.settings = settings
+        self.is_joined = is_joined and settings.reads == "classes"
         is_class = settings.reads == "classes"
         if is_class:
             check_known(data)
@@ -141,8 +144,13 @@ class SplitProber:
         if self.settings.reads == "trees":
             return []
         scores, seed = [], self.settings.seed
-        predicted = predict_baselines(self.fitted, self.scored, self.task)
-        for target, predictions, n_train, penalty in predicted:
+        # To scale the scores, those of the training rows are predicted, too.
+        n_fitted = len(self.scored.train) if self.is_joined else 0
+        rows = np.concatenate([self.scored.train[:n_fitted], self.scored.test])
+        predicted = predict_baselines(self.fitted, self.scored, self.task, rows)
+        for target, both, n_train, penalty in predicted:
+            sides = [np.arange(n_fitted, len(rows)), *[np.arange(n_fitted)] * (n_fitted > 0)]
+            predictions = _scaled(take(both, side) for side in sides)
             facts = FitFacts(probe="none", target=target, n_train=n_train, C=penalty, seed=seed)
             scores.append(self._scored(predictions, self.task, facts))
         return scores
@@ -226,9 +234,14 @@ class SplitProber:
     ) -> fitters.RowPredictions:
         """Return the predictions for the test rows X, by a fit on the training rows `fitted`."""
         n_classes = None if self.settings.reads_numbers else self.fitted.n_classes
-        outputs, labels = fitters.outputs_of(solution, X, n_classes), column.labels
-        spec, truth = column.fitter.spec, labels[self.data.test]
-        return self.fitted.predictions(spec, truth, outputs, labels[fitted])
+        spec, labels, sides = column.fitter.spec, column.labels, [(X, self.data.test)]
+        if self.is_joined:
+            sides += [(column.X.select(np.isin(self.fitted.rows, fitted)), fitted)]
+        outputs = [fitters.outputs_of(solution, of_side, n_classes) for of_side, _ in sides]
+        return _scaled(
+            self.fitted.predictions(spec, labels[rows], output, labels[fitted])
+            for output, (_, rows) in zip(outputs, sides, strict=True)
+        )
 
     def _held_out(self, column: _Column) -> fitters.RowPredictions:
         """Return the cross-validated predictions of the training rows, with scores if needed."""
@@ -347,10 +360,15 @@ class SplitProber:
             of_trees = probe.score_sentences(outside[:], heads, test.example_of_row)
             chain = probe.score_chain(heads, test.example_of_row)
             return [Scored((of_trees,), (chain,), groups, facts)]
-        labels, truth = self.task[train.first], self.task[test.first]
-        rows = outside if spec.kind == "aggregated" else outside[:]
-        scores = probe.class_scores(rows, test.example_of_row, fitted.n_classes)
-        predictions: Any = fitted.predictions(spec, truth, scores, labels)
+        labels = self.task[train.first]
+
+        of_sides = []
+        for side in [test, train] if self.is_joined else [test]:
+            rows = LazyRows.of(X).select(side.rows)
+            read = rows if spec.kind == "aggregated" else rows[:]
+            scores = probe.class_scores(read, side.example_of_row, fitted.n_classes)
+            of_sides.append(fitted.predictions(spec, self.task[side.first], scores, labels))
+        predictions: Any = _scaled(of_sides)
         if spec.kind != "aggregated":
             return [Scored((predictions,), (uninformed(labels, predictions),), groups, facts)]
         folds = probe.fold_of_text_
@@ -366,3 +384,9 @@ class SplitProber:
             ),
             Scored((held_out,), chance, data.groups[train.first], of_folds, metric),
         ]
+
+
+def _scaled(of_sides: Iterable[Any]) -> Any:
+    """Return the first predictions, on the scale of those of the training rows if there are any."""
+    predictions, *of_fitted = of_sides
+    return predictions.scaled_by(*of_fitted) if of_fitted else predictions

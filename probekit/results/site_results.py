@@ -65,6 +65,8 @@ def pack(predictions: Mapping[Predictor, Predictions]) -> bytes:
             if answers.scores is not None:
                 kind = "logs" if answers.scores_are_log_probabilities else "scores"
                 parts[kind] = np.ascontiguousarray(answers.scores, dtype=np.float32)
+            if answers.scaled is not None:
+                parts["scaled"] = np.ascontiguousarray(answers.scaled, dtype=np.float32)
         for kind, array in parts.items():
             arrays[SEPARATOR.join((*predictor, kind))] = array
     return safetensors.numpy.save(arrays)
@@ -115,6 +117,7 @@ def _predictions(
         folds=folds,
         positive=int(arrays["positive"][0]) if "positive" in arrays else None,
         alarms=arrays["alarms"].astype(np.float64) if "alarms" in arrays else None,
+        scaled=arrays["scaled"].astype(np.float64) if "scaled" in arrays else None,
     )
 
 

@@ -9,7 +9,7 @@ from probekit import lazy_rows
 from probekit.probes.controls.control_task import control_labels
 from probekit.probes.data import ProbeData
 from probekit.probes.prober import Prober
-from probekit.probes.score.metrics import WIDER_OVER_FOLDS
+from probekit.probes.score.metrics import WIDER_OVER_FOLDS, class_scores, detected
 from probekit.probes.score.scored import Predictor
 from probekit.probes.settings import ProbeSettings, ProbeSpec
 from probekit.probes.solve import design
@@ -292,6 +292,22 @@ def test_each_outer_fold_has_the_validation_score_and_the_c_of_its_own_split():
         assert own.ci_low < same.ci_low < same.ci_high < own.ci_high
     assert Prober(DATA, SETTINGS).resamples_of("logistic").widening == 1
     assert nested().resamples_of("logistic").widening == WIDER_OVER_FOLDS
+
+
+@pytest.mark.parametrize("labels", [DATA.y, np.where(ROWS % 7 == 0, "odd", DATA.y)])
+def test_all_predictions_over_folds_are_on_the_scale_of_their_training_rows(labels):
+    texts = np.array([f"{label} {n}" for n, label in enumerate(DATA.y)], dtype=object)
+    data = replace(DATA, y=labels, texts=texts)
+    prober = nested(data, metric="auprc", baselines=("majority", "word_identity", "bag_of_words"))
+    results = [prober.site(signal(1, data=data)), prober.baselines()]
+    for predictor, given in [item for one in results for item in one.predictions.items()]:
+        assert given.scaled is not None, predictor
+        assert np.isfinite(given.scaled).all()
+        # Of rows of a single fit, their order is that of the scores.
+        own = np.flatnonzero(given.folds == 1)
+        for column, code in zip(given.scaled.T, detected(given), strict=True):
+            scores = class_scores(given, code)[own]
+            assert (np.diff(column[own][np.argsort(scores)]) >= -1e-9).all()
 
 
 def test_there_is_no_sample_in_which_folds_have_different_classes():

@@ -83,7 +83,10 @@ def test_many_labels_share_a_look_and_no_neuron_is_ranked_in_other_runs(table):
 
 
 def test_captions_state_the_null_of_cosines_or_that_there_is_none(tmp_path, table, snapshot):
-    for one in (WITH_NULL, COSINES.assign(null_high=np.nan)):
+    is_first = IS_ITSELF & (WITH_NULL["site_a"] == SITES[0])
+    some = WITH_NULL.assign(certainty=WITH_NULL["certainty"].mask(is_first))
+    none = WITH_NULL.assign(certainty=np.nan)
+    for one in (WITH_NULL, some, none, COSINES.assign(null_high=np.nan)):
         one.to_csv(tmp_path / "cosines.csv", index=False)
         assert [part.caption for part in chosen_parts(tmp_path, table, judged(table))] == snapshot
 

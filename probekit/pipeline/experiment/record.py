@@ -19,6 +19,7 @@ from probekit.pipeline.experiment.rows import Rows
 from probekit.pipeline.experiment.source import Source
 from probekit.probes.prober import Prober
 from probekit.probes.score.exchange import FEWEST_ARRANGEMENTS
+from probekit.probes.score.intervals import has_heavy_tails
 from probekit.probes.score.metric_table import METRICS
 from probekit.probes.training_rows import Scaling
 from probekit.products import library
@@ -38,6 +39,7 @@ MOST_LABELS = 20  # with more distinct numbers, rows are counted by range
 N_RANGES = 5  # of numbers, when rows are counted by range
 N_SAMPLED = 512  # rows that show which features are left out
 ROOT = "-1"  # head of a root, as written by the treebank reader
+FEWEST_POSITIVES = 20  # in each fold, for the AUPRC of all folds
 MOST_LOST = 0.05  # largest share of examples without a row before a warning
 
 _LIBRARIES = ("scikit-learn", "numpy", "scipy", "torch")  # their versions are part of the run key
@@ -153,13 +155,14 @@ def findings(rows: Rows, probers: Sequence[Prober]) -> tuple[Finding, ...]:
     )
     if settings.metric is not None:  # the finding `imbalance` proposes to set a metric
         results = [finding for finding in results if finding.code != "imbalance"]
-    if not METRICS[probers[0].main_metric].parts:  # the metric does not weight labels equally
+    metric = METRICS[probers[0].main_metric]
+    if metric.is_main or metric.lower_is_better:  # these do not weight labels equally
         results = [finding for finding in results if finding.code != "few-groups-of-label"]
     n_lost = rows.n_read - len(rows.dataset)
     if n_lost > MOST_LOST * rows.n_read:
         message = f"{n_lost:,} of {rows.n_read:,} examples have no row; see the notes for reasons."
         results.append(Finding("warning", "lost", message))
-    results += [*_few_arrangements(probers[0]), *rows.findings]
+    results += [*_few_arrangements(probers[0]), *_imprecise(probers[0]), *rows.findings]
     pairs = zip(rows.positions, probers, strict=True)
     reasons = {one.text: prober.why_no_control for one, prober in pairs if prober.why_no_control}
     if reasons:
@@ -211,6 +214,21 @@ def _few_arrangements(prober: Prober) -> list[Finding]:
         "of the rarest label; with `split.folds` all groups are test groups."
     )
     return [Finding("warning", "few-exchanges", message)]
+
+
+def _imprecise(prober: Prober) -> Iterator[Finding]:
+    """Yield warnings on few positive rows in a fold, for the AUPRC, and on heavy tails, for R2."""
+    probe, positive = prober.settings.kinds[0].text, prober.positive
+    if prober.settings.reads_numbers and has_heavy_tails(prober.truth_of(probe)):
+        message = "A few labels determine R² (heavy tails): read Spearman's ρ."
+        yield Finding("warning", "heavy-tails", message)
+    if prober.is_nested and positive is not None and prober.main_metric == "auprc":
+        is_positive = prober.data.y[prober.rows_of(probe)] == positive
+        fewest = int(np.bincount(prober.fold_of(probe), weights=is_positive).min())
+        message = f"A fold tests {counted(fewest, 'row')} of {positive!r}: use fewer folds. Below "
+        message += f"{FEWEST_POSITIVES} the AUPRC is approximate, and validation scores too high."
+        if fewest < FEWEST_POSITIVES:
+            yield Finding("warning", "few-positives", message)
 
 
 def _label_counts(rows: Rows, prober: Prober) -> dict[str, dict[str, int]]:

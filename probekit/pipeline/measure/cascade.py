@@ -49,7 +49,8 @@ def word_scores(prober: Prober) -> Floats | None:
     if np.isnan(thresholds(np.zeros(n_negative))).all():
         return None
     name = "n_grams" if data.neighbours is None else "neighbouring_words"
-    found = text_outputs(fitted, data, label_column(data, data.y, prober.settings), name)
+    task = label_column(data, data.y, prober.settings)
+    found = text_outputs(fitted, data, task, name, data.test)
     if found is None:
         return None
     rows, *_, folds = found

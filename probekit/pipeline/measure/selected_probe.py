@@ -19,7 +19,7 @@ leakage.csv     scores on test texts without cues, and without as many random ot
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
@@ -36,7 +36,7 @@ from sklearn.preprocessing import StandardScaler
 
 from probekit.activations.given.given import GivenSite
 from probekit.activations.records import Location
-from probekit.amounts import percent
+from probekit.amounts import LEVEL, percent
 from probekit.data.examples import Example
 from probekit.files import as_store_error, csv_text
 from probekit.lazy_rows import LazyRows
@@ -53,9 +53,12 @@ from probekit.probes.fitters import FittedRows, RowPredictions
 from probekit.probes.kinds.registry import kind_of
 from probekit.probes.prober import Prober
 from probekit.probes.saved_probe import AlarmThreshold, SavedProbe, probe_files
+from probekit.probes.score.differences import Difference
+from probekit.probes.score.exchange import ROUNDING
+from probekit.probes.score.metric_table import METRICS, MetricFunction
 from probekit.probes.score.metrics import ClassPredictions, Resamples, take
 from probekit.probes.score.monitor import monitor_rows
-from probekit.probes.score.scored import Predictor, SiteResult, differences_of, metrics_of
+from probekit.probes.score.scored import Predictor, SiteResult, joined, metrics_of
 from probekit.probes.settings import ProbeSpec
 from probekit.probes.solve.layers import (
     FittedLayers,
@@ -81,6 +84,7 @@ from probekit.results.table import PAGE_TABLES, only, placed
 from probekit.terminal import SILENT, Watcher
 from probekit.workers import parallel_map
 
+EXCHANGES = 1000  # of the variants of a text, for the p-value of the cues
 MOST_WRONG = 10  # errors of the selected probe
 MOST_OF_A_PROBE = 5  # errors of each other probe
 MOST_PROBES = 200  # whose errors are written
@@ -198,7 +202,9 @@ def write_selected_probe(
     else:
         with threads(1):  # last digits depend on their number, which can change under load
             tables["scatter.csv"] = scatter_rows(chosen)
-        tables["cosines.csv"] = cosine_rows(chosen, watcher, workers, seconds)
+        tested = only(table, metric="p_holm", target="task", probe=str(row["probe"]))
+        better = only(tested, position=row["position"]).query("value < @LEVEL")["site"]
+        tables["cosines.csv"] = cosine_rows(chosen, {*better}, watcher, workers, seconds)
     for name, content in tables.items():
         if not content.empty:
             folder.write(name, csv_text(content))
@@ -311,7 +317,8 @@ def leakage_rows(
 ) -> Iterator[tuple[Any, ...]]:
     """Yield the rows of leakage.csv, without counts: main metric, accuracy and AUROC.
 
-    The main metric is left out if it needs a threshold. Only its difference has a p-value.
+    The main metric is left out if it needs a threshold. Only its difference has a p-value. P-values
+    and limits come from exchanges of the variants of a text, group by group.
 
     Args:
         whole: predictions of the compared texts as they are.
@@ -320,14 +327,45 @@ def leakage_rows(
         groups: groups of the texts, shape (n_compared,).
         main_metric: name of the main metric.
     """
-    resamples = Resamples.leave_one_out(groups)
     for metric in dict.fromkeys((main_metric, "accuracy", "auroc")):
-        if metric not in metrics_of(whole):
+        function = metrics_of(whole).get(metric)
+        value = function(whole, Resamples.whole(len(groups)))[0] if function else np.nan
+        if np.isnan(value):
             continue
-        value = float(metrics_of(whole)[metric](whole, resamples)[0])
-        (found,) = differences_of(metric, [([without], random)], resamples)
+        found = _exchanged(function, [without, *random], groups).within(METRICS[metric].range)
         scores = value, found.a, found.b, found.value, found.ci_low, found.ci_high
         yield (metric, *scores, found.p if metric == main_metric else None)
+
+
+def _exchanged(
+    metric: MetricFunction, variants: Sequence[RowPredictions], groups: NDArray[np.generic]
+) -> Difference:
+    """Return the score of the first variant of each text, minus the mean score of the others.
+
+    If dropping cues changes a text as dropping other words does, any variant of the texts of a
+    group may be the one without cues. Each arrangement exchanges them group by group and has such a
+    difference; its limits are apart from the observed one by their 95 % quantile.
+    """
+    n_rows, n = len(groups), len(variants)
+    rows = replace(joined(variants), folds=None)  # the rows of all variants, one after the other
+    names, codes = np.unique(groups, return_inverse=True)
+    # All variants are moved on by 1 to n - 1, too, so that the others of each one are scored.
+    first = np.random.default_rng(0).integers(n, size=(EXCHANGES // n, len(names)))
+    first[0] = 0  # the variants as they are
+    chosen = (first[:, None] + np.arange(n)[:, None]) % n  # (n_draws, n, n_groups)
+
+    def score(variant: NDArray[np.int64]) -> float:
+        """Return the score of these variants (n_groups,) of the texts of each group."""
+        drawn = take(rows, variant[codes] * n_rows + np.arange(n_rows))
+        return float(metric(drawn, Resamples.whole(n_rows))[0])
+
+    scores = np.apply_along_axis(score, 2, chosen)  # (n_draws, n)
+    apart = np.abs(n * scores - scores.sum(axis=1, keepdims=True)).ravel() / (n - 1)
+    a, b = float(scores[0, 0]), float(scores[0, 1:].mean())
+    p = float((apart >= apart[0] - ROUNDING).mean())
+    # Fewer than 5 % of the arrangements are further apart, so that p < 0.05 if 0 is excluded.
+    margin = float(np.sort(apart)[-int(np.ceil(LEVEL * len(apart) - ROUNDING))])
+    return Difference(a, b, a - b, a - b - margin, a - b + margin, p, p)
 
 
 def _place(folder: RunFolder, source: Source, row: pd.Series) -> tuple[int, Probed, Path]:
@@ -428,6 +466,7 @@ def _sample(rows: NDArray[Any], most: int, generator: np.random.Generator) -> ND
 
 def cosine_rows(
     chosen: SelectedProbe,
+    better: Collection[str],
     watcher: Watcher = SILENT,
     workers: int | None = 1,
     seconds: float | None = None,
@@ -446,7 +485,9 @@ def cosine_rows(
 
     Rows of a site with itself have the mean cosine `half_cosine` of probes fitted on one half of
     the groups and on the other, over `n_halvings` random divisions, and `certainty`, the expected
-    cosine of the probe with that of unlimited groups. None if a half lacks a label.
+    cosine of the probe with that of unlimited groups. None if a half lacks a label; without a
+    signal certainty would be 0.15 to 0.35, so that it is None at sites that are not `better` than
+    chance.
 
     Sites whose probe is not saved, has several layers or a direction of length 0 have no rows; with
     fewer than two sites, or if the selected site is not along d_model, there are no rows at all.
@@ -495,8 +536,8 @@ def cosine_rows(
         row |= {"half_cosine": None, "certainty": None, "n_halvings": 0}
         if a == b and len(halves[a]):
             of_halves, of_all = certainty(halves[a])
-            row |= {"half_cosine": round(of_halves, 6), "certainty": round(of_all, 6)}
-            row |= {"n_halvings": HALVINGS}
+            row |= {"half_cosine": round(of_halves, 6), "n_halvings": HALVINGS}
+            row["certainty"] = round(of_all, 6) if a in better else None
         rows.append(row)
     return pd.DataFrame(rows)
 

@@ -50,43 +50,44 @@ LOGISTIC = ProbeSpec()  # kind of the baselines that are fitted
 
 
 def predict_baselines(
-    fitted: FittedRows, data: ProbeData, task: LabelColumn
+    fitted: FittedRows, data: ProbeData, task: LabelColumn, predicted: Codes
 ) -> Iterator[tuple[str, RowPredictions, int, float | None]]:
-    """Yield name, test predictions, number of fitted rows and penalty of each requested baseline.
+    """Yield name, predictions, number of fitted rows and penalty of each requested baseline.
 
     The penalty is C or alpha; None for a baseline without one. Baselines of the text are omitted if
     the data have no texts, and that of the neighbouring words if rows are not words of a text.
 
     Args:
         fitted: the rows that probes are fitted on.
-        data: the split whose test rows are scored.
+        data: the split.
         task: the label code or number (n_rows,) of each row.
+        predicted: the numbers of the rows to predict, such as its test rows.
 
     Raises:
         DataError: a sample of the rows for baselines of the text contains no group, or one class.
     """
     settings = fitted.settings
     by_counting = _mean_numbers if settings.reads_numbers else _frequencies
-    for name, predictions in by_counting(fitted, data, task):
+    for name, predictions in by_counting(fitted, data, task, predicted):
         yield name, predictions, len(data.train), None
     has_no_texts = data.texts is None and data.neighbours is None
     if has_no_texts or not TEXT_BASELINES.keys() & settings.baselines:
         return  # before a sample of large groups is refused
-    for name in TEXT_BASELINES:
-        found = text_outputs(fitted, data, task, name) if name in settings.baselines else None
+    for name in filter(settings.baselines.__contains__, TEXT_BASELINES):
+        found = text_outputs(fitted, data, task, name, predicted)
         if found is not None:
             rows, outputs, penalty, _ = found
-            predictions = fitted.predictions(LOGISTIC, task[data.test], outputs, task[rows])
+            predictions = fitted.predictions(LOGISTIC, task[predicted], outputs, task[rows])
             yield name, predictions, len(rows), penalty
 
 
 def text_outputs(
-    fitted: FittedRows, data: ProbeData, task: LabelColumn, name: str
+    fitted: FittedRows, data: ProbeData, task: LabelColumn, name: str, predicted: Codes
 ) -> tuple[Codes, Floats, float, list[FoldOutputs]] | None:
     """Return the fitted rows of a baseline of the text, and the values of its `text_model`.
 
-    The other inputs of the model are those of the test rows. None if the data lack the inputs. The
-    arguments are those of `predict_baselines`.
+    The other inputs of the model are those of the predicted rows. None if the data lack the inputs.
+    The arguments are those of `predict_baselines`.
 
     Raises:
         DataError: a sample of the rows contains no group, or one class.
@@ -96,7 +97,7 @@ def text_outputs(
     if len(rows) > MOST_TEXTS:
         sampled = sample_groups(data.groups[rows], MOST_TEXTS, settings.seed, data.group_names)
         rows, fold_of_row = rows[sampled], fold_of_row[sampled]
-    inputs = inputs_of(data, np.concatenate([rows, data.test]))
+    inputs = inputs_of(data, np.concatenate([rows, predicted]))
     if inputs is None:
         return None
     own, others = inputs[: len(rows)], inputs[len(rows) :]
@@ -108,22 +109,22 @@ def text_outputs(
 
 
 def _mean_numbers(
-    fitted: FittedRows, data: ProbeData, y: Floats
+    fitted: FittedRows, data: ProbeData, y: Floats, predicted: Codes
 ) -> Iterator[tuple[str, NumberPredictions]]:
     """Yield the predictions of the mean training label, overall and of each word type.
 
     Only the requested ones of these two baselines are computed.
     """
-    truth, train_y = y[data.test], y[data.train]
+    truth, train_y = y[predicted], y[data.train]
     if "majority" in fitted.settings.baselines:
         yield "majority", NumberPredictions(truth, np.full(len(truth), train_y.mean()))
     if "word_identity" in fitted.settings.baselines:
-        guess = word_mean_numbers(data.types[data.train], train_y, data.types[data.test])
+        guess = word_mean_numbers(data.types[data.train], train_y, data.types[predicted])
         yield "word_identity", NumberPredictions(truth, guess)
 
 
 def _frequencies(
-    fitted: FittedRows, data: ProbeData, codes: Codes
+    fitted: FittedRows, data: ProbeData, codes: Codes, predicted: Codes
 ) -> Iterator[tuple[str, RowPredictions]]:
     """Yield the predictions of the most frequent training label, overall and of each word type.
 
@@ -132,7 +133,7 @@ def _frequencies(
     word type does not count the frequencies of the labels, and always has scores.
     """
     settings, n_classes = fitted.settings, fitted.n_classes
-    truth, train_codes = codes[data.test], codes[data.train]
+    truth, train_codes = codes[predicted], codes[data.train]
 
     def with_scores(guess: Codes, logs: Floats) -> ClassPredictions:
         """Return the predictions, with scores if the main metric needs any."""
@@ -145,7 +146,7 @@ def _frequencies(
         logs = log_frequencies(train_codes, len(truth), n_classes)
         yield "majority", with_scores(majority_guess(train_codes, len(truth)), logs)
     if "word_identity" in settings.baselines:
-        train_types, types = data.types[data.train], data.types[data.test]
+        train_types, types = data.types[data.train], data.types[predicted]
         logs = word_identity_log_frequencies(train_types, train_codes, types, n_classes)
         if settings.class_weight is None:
             yield "word_identity", with_scores(logs.argmax(axis=1), logs)

@@ -9,14 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import gammaln, xlog1py, xlogy
 
 from probekit.errors import DataError
 from probekit.probes.arrays import Codes, Floats
 from probekit.probes.score.intervals import jackknife_interval
-from probekit.probes.score.metrics import ClassPredictions, Resamples, mean_of_rows
+from probekit.probes.score.metrics import ClassPredictions, Resamples, mean_of_rows, ratio
 
 BINS = 15
+ROUNDING = 1e-9  # smaller sums of differences have no sign
 
 
 def brier(predictions: ClassPredictions, resamples: Resamples) -> Floats:
@@ -43,47 +43,60 @@ def brier(predictions: ClassPredictions, resamples: Resamples) -> Floats:
 
 
 def ece(predictions: ClassPredictions, resamples: Resamples) -> Floats:
-    """Return the expected calibration error, minus its mean for calibrated predictions.
+    """Return the expected calibration error without the bias of chance differences.
 
-    Shape (1 + n_units,): the value over all groups, then with each unit left out; see `Resamples`.
+    Shape (1 + n_units,): the value over all groups, then NaN. The signs below change with a single
+    group, so that no jackknife holds: limits are those of `ece_limits`, differences have none.
 
     The error is the mean over rows of |accuracy - mean confidence| of the row's bin. The confidence
     is the probability of the predicted class; there are 15 bins of equal width, which include their
-    upper end. Chance differences in bins with few rows make the error positive even for perfectly
-    calibrated predictions. Its mean for labels drawn from the predicted probabilities is therefore
-    subtracted. As a result, calibrated predictions score 0 on average, and a score may be negative.
+    upper end. Chance differences in bins with few rows would make the error positive even for
+    perfectly calibrated predictions. The difference of each group therefore gets the sign of that
+    of the other groups in the bin, and none if there are no others. As a result, calibrated
+    predictions score 0 on average, and a score may be negative.
 
     Raises:
         DataError: The predictions have no log probabilities.
 
     >>> scores = np.log([[0.75, 0.25], [0.75, 0.25]])
     >>> predictions = ClassPredictions(np.array([0, 1]), np.array([0, 0]), 2, scores, True)
-    >>> ece(predictions, Resamples.whole(2)).round(4).tolist()  # |0.5 - 0.75| - 0.2812
-    [-0.0312]
+    >>> ece(predictions, Resamples.whole(2)).round(4).tolist()  # (-1 * 0.25 + 1 * -0.75) / 2
+    [-0.5]
 
     Source: Guo et al. (2017), On calibration of modern neural networks, equation 3; Roelofs et al.
     (2022), Mitigating bias in calibration error estimation, for the bias.
     """
+    value = _errors(predictions, resamples)[0]
+    return np.append(value, np.full(resamples.n_units, np.nan))
+
+
+def ece_limits(predictions: ClassPredictions, resamples: Resamples) -> tuple[float, float]:
+    """Return the limits of the 95 % confidence interval of the calibration error.
+
+    They are the limits of the error with its bias, which is subtracted from the lower one as it is
+    for calibrated predictions. In simulations they contain the true error in 96 % of draws or more.
+    """
+    value, plug_in, bias = _errors(predictions, resamples)
+    found = jackknife_interval(plug_in, resamples)
+    return min(found.low - bias, value), found.high
+
+
+def _errors(predictions: ClassPredictions, resamples: Resamples) -> tuple[float, Floats, float]:
+    """Return the calibration error without bias, with bias, and its bias if it is 0.
+
+    The second has shape (1 + n_units,), as `ece`.
+    """
     confidence = _confidence(predictions, "ece")
-    bin_of_row = _bin(confidence, BINS)
-    correct = (predictions.truth == predictions.guess).astype(np.float64)
-    n_rows, n_correct, n_expected = (
-        resamples.sums(values, bin_of_row, BINS) for values in (None, correct, confidence)
-    )
-    # The mean absolute deviation of a binomial count of n rows with probability p is
-    # 2 m (n over m) p^m (1 - p)^(n - m + 1), with m = floor(n p) + 1; it is 0 if m exceeds n.
-    # Source: De Moivre's formula; Diaconis and Zabell (1991), Closed form summation for classical
-    # distributions.
-    p = np.divide(n_expected, n_rows, out=np.zeros_like(n_expected), where=n_rows > 0).clip(0, 1)
-    m = np.floor(n_rows * p) + 1
-    rest = n_rows - m
-    possible = rest >= 0
-    log_binomial = gammaln(n_rows + 1) - gammaln(m + 1) - gammaln(np.where(possible, rest, 0) + 1)
-    logs = log_binomial + xlogy(m, p) + xlog1py(np.where(possible, rest + 1, 1), -p)
-    # Within a bin |accuracy - confidence| * n_rows is the size of the summed difference.
-    errors = np.abs(n_correct - n_expected) - np.where(possible, 2 * m * np.exp(logs), 0.0)
-    error: Floats = errors.sum(axis=0) / n_rows.sum(axis=0)
-    return error
+    bins, n_rows, n_groups = _bin(confidence, BINS), len(confidence), resamples.n_groups
+    excess = (predictions.truth == predictions.guess) - confidence
+    cells = bins * n_groups + resamples.group_of_row
+    by_group = np.bincount(cells, weights=excess, minlength=BINS * n_groups).reshape(BINS, -1)
+    others = by_group.sum(axis=1, keepdims=True) - by_group
+    signs = np.sign(others) * (np.abs(others) > ROUNDING)
+    plug_in = ratio(np.abs(resamples.sums(excess, bins, BINS)).sum(axis=0), resamples.sums()[0])
+    # The mean absolute deviation of a normal sum is sqrt(2 / pi) times its standard deviation.
+    bias = np.sqrt(2 / np.pi * np.square(by_group).sum(axis=1)).sum() / n_rows
+    return float((signs * by_group).sum() / n_rows), plug_in, float(bias)
 
 
 @dataclass(frozen=True)

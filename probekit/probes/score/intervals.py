@@ -33,9 +33,10 @@ import scipy
 from probekit.amounts import FEWEST_UNITS, LEVEL
 from probekit.probes.arrays import Floats
 from probekit.probes.score.contributions import ClassParts, class_spread, has_rare_class
-from probekit.probes.score.metric_table import UNBOUNDED, Range
-from probekit.probes.score.metrics import Resamples
+from probekit.probes.score.metric_table import METRICS, UNBOUNDED, Range
+from probekit.probes.score.metrics import NumberPredictions, Resamples, r2
 
+MOST_KURTOSIS = 4.5  # of labels, for an interval of R2
 FEWEST_SOURCES = 3  # for an interval over sources
 
 
@@ -137,6 +138,22 @@ def score_interval(
         below, above = distances.sum(axis=0)
     # All metrics with parts are shares, so the limits are between 0 and 1.
     return Interval(value, max(0.0, value - below), min(1.0, value + above))
+
+
+def has_heavy_tails(labels: Floats) -> bool:
+    """Return whether the kurtosis of labels (n_samples,) exceeds 4.5; it is 3 for a normal one.
+
+    A few labels then determine R2, and its interval covers too rarely: in simulations 62 to 92 %.
+    """
+    centred = labels - labels.mean()
+    return bool((centred**4).mean() > MOST_KURTOSIS * np.square(centred).mean() ** 2)
+
+
+def r2_limits(predictions: NumberPredictions, resamples: Resamples) -> tuple[float, float]:
+    """Return the limits of the 95 % confidence interval of R2, NaN if labels have heavy tails."""
+    found = jackknife_interval(r2(predictions, resamples), resamples, METRICS["r2"].range)
+    is_unknown = has_heavy_tails(predictions.truth)
+    return (np.nan, np.nan) if is_unknown else (found.low, found.high)
 
 
 def mean_interval(values: Floats, n_rows: int, limits: Range) -> Interval:

@@ -45,6 +45,8 @@ class Metric:
             "alarms", or the name of the hits of a tree; empty for nothing.
         lower_is_better: whether lower values are better.
         reference: the name of its reference level.
+        interval: the import path of the function that returns the limits of the confidence interval
+            if those of the jackknife do not always hold; "" for all others.
         range: its lowest and highest value, which determine its confidence interval; see
             `probekit.probes.score.intervals`.
         associations: for each family of predictions, the import path of the function that returns
@@ -56,8 +58,8 @@ class Metric:
             baseline, instead of the majority label.
         is_linear: whether the row scores of its association add up to the metric plus a constant.
         is_rank: whether it compares scores of different rows with each other. Scores of different
-            fits are not comparable, so it is computed for each fit and averaged; see
-            `probekit.probes.score.metrics`.
+            fits are not comparable, so it is computed for each fit and averaged, or from scores on
+            the scale of the training rows; see `within_folds` in `probekit.probes.score.metrics`.
         is_main: whether it is a default main metric, by which C and sites are selected; the first
             that fits the labels is used.
         selects: whether C and sites can be selected by it.
@@ -75,6 +77,7 @@ class Metric:
     needs: str = ""
     lower_is_better: bool = False
     reference: Reference = "chance"
+    interval: str = ""
     range: Range = SHARE
     associations: Mapping[Family, str] = field(default_factory=dict)
     parts: str = ""
@@ -192,6 +195,7 @@ _ROWS = (
         beats_the_mean=True,
         is_main=True,
         range=(-inf, 1.0),
+        interval=f"{_SCORE}.intervals:r2_limits",
         associations={"number": f"{_PARTS}:of_r2"},
     ),
     Metric(
@@ -246,11 +250,13 @@ _ROWS = (
         "calibration",
         needs="probabilities",
         lower_is_better=True,
+        selects=False,
         range=UNBOUNDED,
+        interval=f"{_SCORE}.calibration:ece_limits",
         explanation=(
             "Lower is better: mean absolute difference between confidence and accuracy over "
-            "confidence bins (Guo et al. 2017), minus its mean for calibrated predictions; 0 = "
-            "calibrated, and a value may be negative."
+            "confidence bins (Guo et al. 2017), without the part due to chance; 0 = calibrated, "
+            "and a value may be negative. Compare calibration by the Brier score."
         ),
     ),
     Metric("selectivity", "selectivity", kind="difference", range=UNBOUNDED),

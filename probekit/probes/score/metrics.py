@@ -46,6 +46,8 @@ class ClassPredictions:
         alarms: Alarm (n_samples, n_rates) of each row at each threshold: 1 if its score for
             `positive` exceeds the threshold, else 0. Chance level predictions have fractions. NaN
             for a threshold that could not be fixed; None without thresholds.
+        scaled: Scores (n_samples, n_detected) for the classes of `detected`, on one scale for all
+            fits; see `scaled_by`. None for a single fit, or if they are unknown.
     """
 
     truth: Codes
@@ -57,6 +59,7 @@ class ClassPredictions:
     folds: Codes | None = None
     positive: int | None = None
     alarms: Floats | None = None
+    scaled: Floats | None = None
 
     @classmethod
     def of_scores(
@@ -82,6 +85,28 @@ class ClassPredictions:
         if are_logits:
             scores = log_softmax(scores if log_prior is None else scores + log_prior, axis=1)
         return cls(truth, guess, n_classes, scores, are_logits, folds, positive)
+
+    def scaled_by(self, training: ClassPredictions) -> ClassPredictions:
+        """Return these predictions with `scaled` scores, which are comparable between fits.
+
+        Without scores nothing is changed.
+        The scores for a class are centred and divided by their standard deviation, both over the
+        `training` rows of the same fit. Those of the predicted rows would depend on their labels.
+
+        >>> scores = np.array([[0.0, 2.0], [0.0, 4.0]])
+        >>> own = ClassPredictions(np.array([0, 1]), np.array([1, 1]), 2, scores, positive=1)
+        >>> own.scaled_by(own).scaled.tolist()
+        [[-1.0], [1.0]]
+        """
+        columns = []
+        for code in detected(self) if self.scores is not None else ():
+            # A logarithm of 0 counts as less than that of any float.
+            own, fitted = (
+                np.nan_to_num(class_scores(one, code), posinf=1e3, neginf=-1e3)
+                for one in (self, training)
+            )
+            columns.append((own - fitted.mean()) / (fitted.std() or 1.0))
+        return replace(self, scaled=np.stack(columns, axis=1)) if columns else self
 
     @property
     def offers(self) -> frozenset[str]:
@@ -242,13 +267,15 @@ def macro_f1(predictions: ClassPredictions, resamples: Resamples) -> Floats:
     """Return the macro F1: the mean F1 over the classes that are true or predicted in a resample.
 
     Shape (1 + n_units,): the value over all groups, then with each unit left out; see `Resamples`.
+    NaN without a unit that has all true rows of a class: the value of a new group is unknown.
 
     >>> predictions = ClassPredictions(np.array([0, 0, 1, 1]), np.array([0, 0, 1, 0]), n_classes=3)
     >>> macro_f1(predictions, Resamples.whole(4)).round(3).tolist()
     [0.733]
     """
     hits, truths, guesses = _by_class(predictions, resamples)
-    return mean_of_defined(2 * hits, truths + guesses)
+    is_lost = ((truths == 0) & (truths[:, :1] > 0)).any(axis=0)
+    return np.where(is_lost, np.nan, mean_of_defined(2 * hits, truths + guesses))
 
 
 def auroc(predictions: ClassPredictions, resamples: Resamples) -> Floats:
@@ -419,6 +446,9 @@ def auprc(predictions: ClassPredictions, resamples: Resamples) -> Floats:
     against all others is averaged over the classes that occur in some, but not all, rows of a
     resample. NaN for resamples without positive or without negative rows, or without such a class.
 
+    Rows are ranked by `scaled` scores if there are any, so that those of several fits are ranked
+    together: the mean over fits of few positive rows each is too high.
+
     Raises:
         DataError: The predictions have no scores.
 
@@ -451,6 +481,8 @@ def _precisions(predictions: ClassPredictions, code: int, resamples: Resamples) 
     its score, so it is counted at the highest of them; below all levels it never counts.
     """
     scores, is_positive = class_scores(predictions, code), predictions.truth == code
+    if predictions.scaled is not None:
+        scores = predictions.scaled[:, detected(predictions).index(code)]
     units = resamples.unit_of_row
     levels, level_of_positive = np.unique(scores[is_positive], return_inverse=True)
     level_of_negative = np.searchsorted(levels, scores[~is_positive], side="right") - 1
@@ -697,7 +729,8 @@ def joined_folds(of_parts: Sequence[Codes | None], sizes: Sequence[int]) -> Code
 def within_folds(metric: Callable[..., Floats]) -> Callable[..., Floats]:
     """Return the metric averaged over the folds of the predictions, weighted by their rows.
 
-    Predictions without folds come from a single fit; their metric is unchanged. Folds in which the
+    Predictions without folds come from a single fit; their metric is unchanged, and so is the AUPRC
+    of `scaled` scores, which ranks the rows of all folds together. Folds in which the
     metric is undefined, such as those with a single class, are left out of the mean. In each
     resample, the weight of a fold is the number of its rows in that resample.
 
@@ -713,7 +746,7 @@ def within_folds(metric: Callable[..., Floats]) -> Callable[..., Floats]:
     @wraps(metric)
     def averaged(predictions: Any, resamples: Resamples) -> Floats:
         """Return the metric, averaged over folds."""
-        if predictions.folds is None:
+        if predictions.folds is None or (metric is auprc and predictions.scaled is not None):
             return metric(predictions, resamples)
         total = np.zeros(1 + resamples.n_units)
         n_rows = np.zeros_like(total)

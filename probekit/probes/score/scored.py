@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
+from pkgutil import resolve_name
 from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
@@ -220,6 +221,10 @@ def measure(scored: Scored, resamples: metrics.Resamples) -> list[Measurement]:
         if np.isnan(values[0]):
             continue
         interval = score_interval(values, resamples, METRICS[metric].range, parts)
+        if METRICS[metric].interval:
+            found = resolve_name(METRICS[metric].interval)
+            limits = [found(one, resamples) for one in scored.predictions]
+            interval = Interval(*np.mean([(values[0], *pair) for pair in limits], axis=0))
         measured = Measurement(
             **vars(scored.facts),
             metric=metric,
@@ -350,6 +355,8 @@ def uninformed(train_labels: NDArray[Any], predictions: Predictions) -> Predicti
         changed["alarms"] = np.where(np.isnan(predictions.alarms), np.nan, metrics.RATES)
     if predictions.scores is not None:
         changed["scores"] = log_frequencies(train_labels, n_rows, predictions.n_classes)
+    if predictions.scaled is not None:
+        changed["scaled"] = np.zeros_like(predictions.scaled)
     return replace(predictions, **changed)
 
 

@@ -649,11 +649,12 @@ def _unit(directions: Sequence[Direction], name: str) -> str:
 def _cell(row: pd.Series[Any] | None) -> Cell | str:
     """Return the answer to a question, with effect, interval, p and remarks; "–" without a row.
 
-    p is that adjusted for all questions, if there is one. A swap has an effect only.
+    p is that adjusted for questions and sites, if there is one; the interval alone decides about
+    "no". A swap has an effect only.
     """
     if row is None:
         return "–"
-    p = row["p"] if pd.isna(row["p_holm"]) else row["p_holm"]
+    p = math.nan if row["answer"] == "no" else row[["p", "p_holm", "p_best"]].max()
     effect = interval_in_words(row["effect"], row["low"], row["high"])
     remarks = [str(row["reason"])]
     if row["answer"] == "undecided" and row["low"] > 0 and not pd.isna(row["null_low"]):

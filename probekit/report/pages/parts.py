@@ -277,12 +277,12 @@ NULL_OF_COSINES = (
     "or rows within groups that have several labels; same penalty), 95 % have an absolute cosine "
     "with the probe of the other site of at most {most}."
 )
-_OF_HALVES = ("half_cosine", "certainty")  # columns
 HALVES_OF_GROUPS = (
-    " Certainty: two probes, each of one half of the groups, have a mean cosine of {low} to "
-    "{high}, depending on the site, over {n} random divisions. The expected cosine of the probe of "
-    "all groups with that of unlimited groups is then {least} to {most}."
+    " Two probes, each of one half of the groups, have a mean cosine of {low} to {high}, depending "
+    "on the site, over {n} random divisions. Certainty, the expected cosine of the probe of all "
+    "groups with that of unlimited groups: {certainty}."
 )
+NO_CERTAINTY = "none at {sites}, where the probe is not significantly better than chance"
 MOST_CONFUSED = 6  # pairs named in the description of a matrix
 
 
@@ -393,10 +393,12 @@ def _cosine_part(rows: pd.DataFrame, probe: str, caveat: str) -> FigurePart:
         null = NULL_OF_COSINES.format(most=most)
     of_halves = rows[rows["half_cosine"].notna()]
     if not of_halves.empty:
-        ends = (of_halves[name].agg(end) for name in _OF_HALVES for end in ("min", "max"))
-        low, high, least, most = (fixed(end, 2) for end in ends)
-        n = of_halves["n_halvings"].iloc[0]
-        null += HALVES_OF_GROUPS.format(n=n, low=low, high=high, least=least, most=most)
+        low, high = (fixed(of_halves["half_cosine"].agg(end), 2) for end in ("min", "max"))
+        certain, n = of_halves["certainty"].dropna(), of_halves["n_halvings"].iloc[0]
+        ranges = [f"{fixed(certain.min(), 2)} to {fixed(certain.max(), 2)}"] * (len(certain) > 0)
+        if len(certain) < len(of_halves):
+            ranges.append(NO_CERTAINTY.format(sites=counted(len(of_halves) - len(certain), "site")))
+        null += HALVES_OF_GROUPS.format(n=n, low=low, high=high, certainty="; ".join(ranges))
     mean = f", mean over {n_directions} labels" if n_directions > 1 else ""
     return FigurePart(
         "Cosine similarity between probe directions",

@@ -301,8 +301,8 @@ def reliability_caption(bins: pd.DataFrame, table: pd.DataFrame, v: Verdict) -> 
         "for new test groups (jackknife). Each kind of probe is shown at the site of its best "
         f"cross-validated {metric_name(v.metric)}. On the dashed line the probe is "
         f"calibrated; below it, overconfident. Lower is better: {'; '.join(filter(None, scores))}. "
-        "The calibration error is reduced by its mean for calibrated predictions, so that 0 is "
-        f"calibrated and a value may be negative.{pooled_ranking(v)}"
+        "Chance differences do not count in the calibration error, so that 0 is calibrated and a "
+        f"value may be negative; compare probes by the Brier score.{pooled_ranking(v)}"
     )
 
 

@@ -43,8 +43,8 @@ _OTHERWISE = (
 )
 # The score may be imprecise.
 _IMPRECISE = (
-    "few-exchanges few-groups few-groups-of-label missing-from-test rare-labels "
-    "duplicates-in-train duplicates-in-test imbalance edge-of-grid edge-of-baseline "
+    "few-exchanges few-groups few-groups-of-label few-positives heavy-tails missing-from-test "
+    "rare-labels duplicates-in-train duplicates-in-test imbalance edge-of-grid edge-of-baseline "
     "constant-features left-out"
 )
 KINDS = (*_WRONG.split(), *_OTHERWISE.split(), *_IMPRECISE.split())

@@ -8,6 +8,8 @@ import pytest
 from probekit.errors import DataError, MissingError, ProbekitError
 from probekit.pipeline.experiment.finished import inputs_digest
 from probekit.pipeline.experiment.prepare import prepare
+from probekit.pipeline.measure.selected_probe import leakage_rows
+from probekit.probes.score.metrics import ClassPredictions
 from probekit.results.table import PAGE_TABLES, only
 from tests.pipeline.planted import NOUNS, QUICK, QUICK_SITES, VERBS
 
@@ -19,6 +21,9 @@ OVERRIDES = (
     "data.columns.group=null",
     "leakage={drop: words.txt}",
 )
+
+
+TRUTH, GROUPS = np.tile([0, 1], 6), np.arange(12)
 
 
 def with_words(planted, words, rows=None):
@@ -62,6 +67,33 @@ def test_words_that_do_not_decide_the_label_matter_as_little_as_others(own):
     assert row["value"] == 1
     assert row["difference"] == pytest.approx(0, abs=0.05)
     assert row["p"] > 0.2
+
+
+def leakage_of(without, *random, truth=TRUTH, groups=GROUPS):
+    """Return difference, limits and p of the accuracy of guesses without cues and other words."""
+    variants = [ClassPredictions(truth, np.asarray(one), 2) for one in (without, *random)]
+    (row,) = leakage_rows(variants[0], variants[0], variants[1:], groups, "accuracy")
+    return row[4:]
+
+
+def test_the_p_value_of_cues_is_exact():
+    truth = TRUTH
+    # The mean of three equal accuracies differs from each of them by rounding.
+    one_wrong = np.where(np.arange(12) < 1, 1 - truth, truth)
+    assert leakage_of(one_wrong, one_wrong, one_wrong, one_wrong) == (0, 0, 0, 1)
+    # One of six variants is unlike the others in a single text: any of them may be the first.
+    difference, low, high, p = leakage_of(one_wrong, *[truth] * 5)
+    assert difference == pytest.approx(-1 / 12)
+    assert p == pytest.approx(1 / 6, abs=0.04)
+    assert low <= difference <= 0 <= high
+    difference, low, high, p = leakage_of(1 - truth, *[truth] * 5)
+    assert (difference, p) == (-1, pytest.approx(1 / 996))
+    assert low == difference < high < 0
+
+
+def test_the_texts_of_a_group_are_exchanged_together():
+    p = leakage_of(1 - TRUTH, *[TRUTH] * 5, groups=np.repeat([0, 1], 6))[-1]
+    assert p == pytest.approx(1 / 36, abs=0.02)
 
 
 def test_random_words_are_as_many_others_and_the_probed_word_stays(own):

@@ -35,13 +35,20 @@ def test_projections_are_omitted_if_labels_cannot_be_separated(planted, index, m
 
 def test_cosines_of_sites_have_a_null_distribution_of_permuted_labels(planted):
     sites, heard = "capture.sites=[blocks.2.hook_resid_post, blocks.3.hook_resid_post]", Heard()
-    folder = planted.run(sites, *FAST, watcher=heard, page=False).folder
+    folder = planted.run(sites, *FAST, "data.columns.group=null", watcher=heard, page=False).folder
     assert heard.steps[-2:] == [("probes of permuted labels", n, 2) for n in (1, 2)]
     cosines = pd.read_csv(folder / "cosines.csv")
     once = selected_probe.NULL_DRAWS
     assert cosines["n_null"].tolist() == [once, 2 * once, 2 * once, once]
     assert cosines["null_high"].between(0.02, 0.98).all()
     assert cosines["null_high"][1] == cosines["null_high"][2]
+    # A direction has a certainty where the probe is better than chance.
+    tested = only(load_table(folder / "results.csv"), metric="p_holm", target="task")
+    p = tested.set_index("site")["value"]
+    own = cosines[cosines["site_a"] == cosines["site_b"]].set_index("site_a")
+    assert own["half_cosine"].notna().all()
+    assert own["certainty"].notna().to_dict() == {site: p[site] < 0.05 for site in own.index}
+    assert 0 < own["certainty"].notna().sum() <= len(own)
 
 
 @pytest.fixture(

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from probekit.pipeline.experiment.record import _few_arrangements
+from probekit.pipeline.experiment.record import _few_arrangements, _imprecise
 from probekit.pipeline.measure import significance
 from probekit.pipeline.measure.significance import ScoredPredictions, difference_rows, p_value_rows
 from probekit.probes.data import ProbeData
@@ -15,9 +15,16 @@ from probekit.probes.prober import Prober
 from probekit.probes.score.differences import paired_differences
 from probekit.probes.score.intervals import jackknife_interval
 from probekit.probes.score.metric_table import metric_functions
-from probekit.probes.score.metrics import ClassPredictions, Resamples, accuracy
-from probekit.probes.score.scored import Measurement, Predictor, SiteResult
-from probekit.probes.settings import ProbeSettings
+from probekit.probes.score.metrics import ClassPredictions, NumberPredictions, Resamples, accuracy
+from probekit.probes.score.scored import (
+    FitFacts,
+    Measurement,
+    Predictor,
+    Scored,
+    SiteResult,
+    measure,
+)
+from probekit.probes.settings import ProbeSettings, ProbeSpec
 from probekit.results.selection import chosen_row
 from probekit.results.table import DIFFERENCES, RESULTS, make_table, only, placed
 
@@ -94,6 +101,35 @@ def test_p_values_of_all_sites_share_one_null():
     assert (single <= holm).all()
     assert best[2] < 0.05 < best[[0, 1, 3]].min()
     assert p_value_rows(tasks, prober, 0) == []
+
+
+@pytest.mark.parametrize(
+    ("metric", "folds", "n"), [("auprc", 3, 1), ("auprc", 1, 0), ("auroc", 3, 0)]
+)
+def test_few_positive_rows_in_a_fold_are_a_warning(metric, folds, n):
+    truth, groups = np.tile([0, 0, 0, 1], 60), np.repeat(np.arange(60), 4)  # 20 in each fold
+    assert not [*_imprecise(prober_of(truth, groups, folds, metric=metric))]
+    truth[3] = 0
+    found = _imprecise(prober_of(truth, groups, folds, metric=metric))
+    assert ["A fold tests 19 rows of 'yes'" in one.message for one in found] == [True] * n
+
+
+@pytest.mark.parametrize("power", [1, 3])
+def test_numbers_with_heavy_tails_have_no_interval_of_r2(power):
+    truth, groups = np.random.default_rng(0).normal(size=60) ** power, np.arange(60)
+    guess = truth + np.random.default_rng(1).normal(size=60)
+    data = ProbeData(np.char.mod("%.6f", np.tile(truth, 2)), *[np.arange(120).astype(str)] * 2,
+                     train=np.arange(60, 120), test=groups)  # fmt: skip
+    settings = ProbeSettings((ProbeSpec("ridge_regression"),), folds=2, control_draws=0)
+    prober = Prober(data, replace(settings, baselines=()))
+    assert [one.code for one in _imprecise(prober)] == ["heavy-tails"] * (power > 1)
+    predictions = NumberPredictions(truth, guess)
+    facts = FitFacts(probe="ridge_regression", target="task", n_train=60, seed=0)
+    scored = Scored((predictions,), (predictions,), groups, facts)
+    r2, spearman = measure(scored, Resamples.leave_one_out(groups))
+    assert np.isnan([r2.ci_low, r2.ci_high]).tolist() == [power > 1] * 2
+    assert r2.value > 0
+    assert spearman.ci_low < spearman.value
 
 
 def test_too_few_groups_give_no_p_values(snapshot):

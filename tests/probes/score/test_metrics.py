@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from scipy.stats import binom, norm, spearmanr
+from scipy.stats import norm, spearmanr
 from sklearn import metrics as sklearn_metrics
 from sklearn.metrics import average_precision_score, brier_score_loss, roc_auc_score
 
@@ -17,7 +17,16 @@ from probekit.probes.score.calibration import BINS, brier, ece, reliability_bins
 from probekit.probes.score.intervals import jackknife_interval, jackknife_variance
 from probekit.probes.score.metric_table import METRICS, metric_functions
 from probekit.probes.score.metrics import BLOCK, ClassPredictions, NumberPredictions, Resamples, r2
-from probekit.probes.score.scored import Predictor, joined, metrics_of
+from probekit.probes.score.scored import (
+    FitFacts,
+    Predictor,
+    Scored,
+    differences_of,
+    joined,
+    measure,
+    metrics_of,
+    uninformed,
+)
 from probekit.probes.settings import ProbeSettings
 from probekit.results.site_results import pack, unpack
 
@@ -62,6 +71,8 @@ def by_scikit_learn(name, given, rows):
         # It warns of guesses of a class that was not drawn, and then does what we do.
         warnings.simplefilter("ignore", UserWarning)
         if name == "macro_f1":
+            if len(np.unique(truth)) < len(np.unique(given.truth)):
+                return np.nan  # a class is in the group left out alone
             return sklearn_metrics.f1_score(truth, guess, average="macro")
         if name not in ("auroc", "auprc"):
             return getattr(sklearn_metrics, f"{name}_score")(truth, guess)
@@ -322,6 +333,40 @@ def test_a_fold_with_a_single_class_is_left_out():
     assert np.isnan(value(joined([single, single]), "auroc"))
 
 
+def test_precision_over_folds_ranks_all_rows_on_the_scale_of_the_training_rows():
+    given = of_fold(150, 0, seed=2)
+    first, score = np.arange(150) < 60, given.scores[:, 1]
+    # A second fit has the same scores on another scale.
+    moved = np.column_stack([np.zeros(150), np.where(first, score, 9 + 3 * score)])
+    folds = np.where(first, 0, 1)
+    parts = [
+        replace(metrics.take(replace(given, scores=moved), folds == fold), positive=1)
+        for fold in (0, 1)
+    ]
+    training = [replace(given, scores=np.column_stack([0 * score, 9 * k + (1 + 2 * k) * score]))
+                for k in (0, 1)]  # fmt: skip
+    both = joined([part.scaled_by(own) for part, own in zip(parts, training, strict=True)])
+    expected = average_precision_score(both.truth, np.r_[score[first], score[~first]])
+    assert value(both, "auprc") == pytest.approx(expected)
+    assert value(joined(parts), "auprc") != pytest.approx(expected, abs=1e-3)  # a mean over folds
+    name = Predictor("logistic", "task")
+    (stored,) = unpack(pack({name: both}), lambda _: both.truth, 2).values()
+    assert value(stored, "auprc") == pytest.approx(expected)
+    chance = uninformed(both.truth, both)
+    assert value(chance, "auprc") == pytest.approx(both.truth.mean())
+
+
+@pytest.mark.parametrize(("groups", "has_interval"), [([0, 0], False), ([0, 1], True)])
+def test_macro_f1_with_a_class_in_a_single_group_has_no_interval(groups, has_interval):
+    truth = np.r_[np.tile([0, 1], 20), 2, 2]
+    guess = np.where(np.arange(42) % 5, truth, 0)
+    resamples = Resamples.leave_one_out(np.r_[np.arange(40) // 2, groups])
+    found = jackknife_interval(metrics.macro_f1(ClassPredictions(truth, guess, 3), resamples),
+                               resamples, (0, 1))  # fmt: skip
+    assert np.isfinite(found.value)
+    assert np.isfinite([found.low, found.high]).tolist() == [has_interval] * 2
+
+
 def test_folds_of_folds_stay_apart():
     both = joined([POOLED, POOLED])
     assert np.unique(both.folds).tolist() == [0, 1, 2, 3]
@@ -342,43 +387,76 @@ def forecasts(n_classes, n_rows=150, seed=0, sharpness=1.0):
     return ClassPredictions(truth, p.argmax(axis=1), n_classes, np.log(p), True)
 
 
-def deviation(n, p):
-    """The mean absolute deviation of a binomial count from n p, from its definition."""
-    counts = np.arange(n + 1)
-    return float(np.sum(np.abs(counts - n * p) * binom.pmf(counts, n, p)))
-
-
-def by_hand(metric, given, rows):
-    p, truth = np.exp(given.scores[rows]), given.truth[rows]
-    if metric is brier:
-        return brier_score_loss(truth, p, labels=range(given.n_classes), scale_by_half=False)
-    confidence, right = p.max(axis=1), truth == given.guess[rows]
-    error = 0.0
+def differences_by_bin(given):
+    """Right minus confidence of the rows in each bin, and their row numbers."""
+    confidence, right = np.exp(given.scores).max(axis=1), given.truth == given.guess
     for low in range(BINS):
-        inside = (confidence > low / BINS) & (confidence <= (low + 1) / BINS)
-        if inside.any():
-            error += inside.mean() * abs(right[inside].mean() - confidence[inside].mean())
-            error -= deviation(int(inside.sum()), float(confidence[inside].mean())) / len(rows)
-    return error
+        rows = np.flatnonzero((confidence > low / BINS) & (confidence <= (low + 1) / BINS))
+        yield right[rows] - confidence[rows], rows
 
 
-@pytest.mark.parametrize("metric", [brier, ece])
 @pytest.mark.parametrize("n_classes", [2, 5])
-def test_each_resample_equals_a_plain_loop_over_the_rows_of_the_other_groups(metric, n_classes):
-    given = forecasts(n_classes)
+def test_each_resample_equals_a_plain_loop_over_the_rows_of_the_other_groups(n_classes):
+    given, labels = forecasts(n_classes), range(n_classes)
     groups = np.random.default_rng(1).integers(15, size=150)
     kept = [np.arange(150), *(np.flatnonzero(groups != left_out) for left_out in range(15))]
-    expected = [by_hand(metric, given, rows) for rows in kept]
-    values = metric(given, Resamples.leave_one_out(groups))
+    expected = [
+        brier_score_loss(given.truth[rows], np.exp(given.scores[rows]), labels=labels,
+                         scale_by_half=False)
+        for rows in kept
+    ]  # fmt: skip
+    values = brier(given, Resamples.leave_one_out(groups))
     np.testing.assert_allclose(values, expected, rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.parametrize("n_classes", [2, 5])
+def test_the_sign_of_a_calibration_error_is_that_of_the_other_groups(n_classes):
+    given, groups, expected = forecasts(n_classes), np.arange(150) % 15, 0.0
+    for apart, rows in differences_by_bin(given):
+        for group in range(15):
+            own = groups[rows] == group
+            expected += np.sign(apart[~own].sum()) * apart[own].sum() / 150
+    resamples = Resamples.leave_one_out(groups)
+    value, *others = ece(given, resamples)
+    assert value == pytest.approx(expected)
+    assert np.isnan(others).all()
+    assert ece(given, resamples.undrawn).tolist() == [value]
+
+
+def measured(predictions, groups):
+    facts = FitFacts(probe="logistic", target="task", n_train=9, seed=0)
+    scored = Scored((predictions,), (predictions,), groups, facts, metric="ece")
+    (found,) = measure(scored, Resamples.leave_one_out(groups))
+    return found
+
+
+def test_the_interval_of_a_calibration_error_contains_it_and_a_difference_has_none():
+    groups = np.arange(150) // 5
+    for seed in range(60):
+        one, other = (forecasts(2, seed=seed, sharpness=sharp) for sharp in (1.0, 1.5))
+        found = measured(one, groups)
+        assert found.ci_low <= found.value < found.ci_high
+        resamples = Resamples.leave_one_out(groups)
+        (apart,) = differences_of("ece", [([one], [other])], resamples)
+        assert apart.value == pytest.approx(found.value - measured(other, groups).value)
+        assert np.isnan([apart.ci_low, apart.ci_high, apart.p, apart.adjusted_low]).all()
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("sharpness", [1.0, 1.5, 2.5])
+def test_the_interval_of_a_calibration_error_covers(sharpness):
+    big = forecasts(2, n_rows=200_000, sharpness=sharpness)
+    true = ece(big, Resamples.whole(200_000))[0]
+    draws = [measured(forecasts(2, seed=1 + n, sharpness=sharpness), np.arange(150) // 5)
+             for n in range(200)]  # fmt: skip
+    assert np.mean([one.ci_low <= true <= one.ci_high for one in draws]) > 0.94
+
+
 def test_a_probability_of_nothing_and_a_class_never_seen_are_scored():
-    scores = np.tile([0.0, np.log(1e-300), -np.inf], (2, 1))
-    given = ClassPredictions(np.array([0, 2]), np.zeros(2, int), 3, scores, True)
-    assert brier(given, Resamples.whole(2))[0] == pytest.approx(1.0)  # 0 and 1 + 1
-    # A certain forecast has no bias.
-    assert ece(given, Resamples.whole(2))[0] == pytest.approx(0.5)
+    scores = np.tile([0.0, np.log(1e-300), -np.inf], (4, 1))
+    given = ClassPredictions(np.array([0, 2, 2, 0]), np.zeros(4, int), 3, scores, True)
+    assert brier(given, Resamples.whole(4))[0] == pytest.approx(1.0)  # 0 and 1 + 1
+    assert ece(given, Resamples.whole(4))[0] == pytest.approx(0.5)
 
 
 def test_overconfident_and_underconfident_predictions_are_detected():
@@ -389,7 +467,7 @@ def test_overconfident_and_underconfident_predictions_are_detected():
 
 
 def test_calibrated_predictions_have_an_error_of_0_on_average():
-    """Without the correction the mean would be 0.11: rows in a bin differ by chance."""
+    """With its own signs the mean would be 0.11: rows in a bin differ by chance."""
     errors = []
     for seed in range(400):
         generator = np.random.default_rng(seed)
@@ -400,7 +478,7 @@ def test_calibrated_predictions_have_an_error_of_0_on_average():
         given = ClassPredictions(truth, guess, 2, np.log(both), True)
         errors.append(ece(given, Resamples.whole(80))[0])
     standard_error = np.std(errors) / np.sqrt(len(errors))
-    assert standard_error < 0.003
+    assert standard_error < 0.005
     assert abs(np.mean(errors)) < 3 * standard_error
     assert min(errors) < 0 < max(errors)  # they are not clipped
 
@@ -434,12 +512,10 @@ def test_the_bins_hold_all_rows_and_give_the_error_again():
     given = forecasts(3, n_rows=400, sharpness=2.0)
     bins = reliability_bins(given, Resamples.leave_one_out(np.arange(400)))
     assert sum(part.n_rows for part in bins) == 400
-    error = 0.0
-    for part in bins:
-        error += part.n_rows * abs(part.accuracy - part.confidence)
-        error -= deviation(part.n_rows, part.confidence)
+    for part, (apart, _) in zip(bins, (one for one in differences_by_bin(given) if len(one[0])),
+                                strict=True):  # fmt: skip
+        assert part.n_rows * (part.accuracy - part.confidence) == pytest.approx(apart.sum())
         assert part.low < part.confidence <= part.high
         is_single = np.isnan([part.ci_low, part.ci_high]).all()
         assert is_single == (part.n_rows == 1)
         assert is_single or part.ci_low <= part.accuracy <= part.ci_high
-    assert error / 400 == pytest.approx(ece(given, Resamples.whole(400))[0], abs=1e-12)
