@@ -112,8 +112,8 @@ class HubTokenizer(Tokenizer):
         # transformers' classes of byte-level tokenizers put none unless the settings do.
         default = False if self._is_byte_level else None
         stated = self._settings.entries.get("add_prefix_space", default)
-        first = "".join(map(self._encoder.id_to_token, self._ordinary("a").ids[:1].tolist()))
-        has_space = first.startswith(("Ġ", "▁"))
+        firsts = map(self._encoder.id_to_token, self._ordinary("a").ids[:1].tolist())
+        has_space = any((first or "").startswith(("Ġ", "▁")) for first in firsts)
         if stated not in (None, has_space):
             raise CheckpointError(
                 f"{path} puts {'a' if has_space else 'no'} space before a text, but {SETTINGS} has "
