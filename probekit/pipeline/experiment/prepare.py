@@ -239,11 +239,11 @@ def prepare(experiment: Experiment, generate: Generate | None = None) -> TextRow
     config = network_config(experiment)
     with experiment.at("model", "source"):
         tokenizer = Tokenizer.from_pretrained(experiment.model.source)
-        if tokenizer.n_ids > config.d_vocab:
+        # A special token for images may have an id above the model's; a text has it by name only.
+        if (largest := tokenizer.ordinary_ids[-1]) >= config.d_vocab:
             raise CheckpointError(
-                f"The vocabulary of {experiment.model.source} has ids up to "
-                f"{tokenizer.n_ids - 1}, but the model has {config.d_vocab} tokens: vocabulary "
-                "and weights do not match."
+                f"The vocabulary of {experiment.model.source} has ids up to {largest}, but the "
+                f"model has {config.d_vocab} tokens: vocabulary and weights do not match."
             )
     selections = find_features(experiment, config)
     dataset = _read(experiment)
