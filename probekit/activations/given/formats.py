@@ -158,7 +158,7 @@ def as_floats(values: Any) -> FloatArray:
     """Return an array or tensor, on any device, as float64 or float32; masked numbers are NaN.
 
     >>> as_floats(np.ma.masked_array([1, 2], mask=[False, True]))
-    array([ 1., nan], dtype=float32)
+    array([ 1., nan])
     """
     if hasattr(values, "detach"):  # NumPy has no bfloat16
         values = values.detach().to("cpu")

@@ -187,7 +187,7 @@ def _features_left_out(source: Source) -> list[Finding]:
         n = np.count_nonzero(is_out & (is_out.all() or (X[:1] != X).any(axis=0)))
         left_out |= {f"{n:,} of {len(is_out):,} at {site.text}": None} if n else {}
     message = (
-        f"Features that vary by no more than rounding are left out: {first_names([*left_out], 3)}. "
+        f"Features that vary only by rounding are left out: {first_names([*left_out], 3)}. "
         "If their differences are no rounding, subtract their means in float64 first."
     )
     return [Finding("warning", "constant-features", message)] if left_out else []

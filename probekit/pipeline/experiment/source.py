@@ -444,38 +444,34 @@ def residual_norms(model: Network, rows: TextRows) -> list[Norms]:
         passes += [(batch, None, measure, None) for batch in batches]
     for _ in model.run_together(passes, sites):
         pass
-    return [_site_norms(site, torch.cat(norms[site]).numpy(), sequences, rows) for site in sites]
-
-
-def _site_norms(
-    site: str, norms: FloatArray, sequences: Sequence[IntArray], rows: TextRows
-) -> Norms:
-    """Return the facts of a site from the norms (n_tokens,) of all tokens of some sequences."""
-    plan, lengths = rows.plan, np.array([len(ids) for ids in sequences])
+    lengths, plan = np.array([len(ids) for ids in sequences]), rows.plan
     starts = np.cumsum(lengths) - lengths
-    text, position = np.repeat(np.arange(len(lengths)), lengths), ranges(0 * starts, lengths)
-    token = np.where(position > 0, np.concatenate(sequences), -1)
-    first, other = (float(np.median(norms[(position == 0) == is_first])) for is_first in (1, 0))
-    is_massive = np.append(norms > MASSIVE * other, False)  # the last one is of no sequence
-    found = []
-    for one in np.unique(token[is_massive[:-1]]).tolist():
-        at = np.flatnonzero(is_massive[:-1] & (token == one))
-        name = "" if one < 0 else rows.tokenizer.strings([one])[0]
-        found.append((name, len(set(text[at])), int(position[at].min()), int(position[at].max())))
-    # The place in `norms` of each position that rows read; -1 if their text is not sampled.
     start_of = dict(zip((ids.tobytes() for ids in sequences), starts.tolist(), strict=True))
+    # The sampled token of each position that rows read; -1 if their text is not sampled.
     start = np.array([start_of.get(ids.tobytes(), -1) for ids in rows.ids])
     start = np.repeat(start[plan.example], np.diff(plan.offsets))
-    place, n = np.where(start < 0, -1, start + plan.positions), len(rows.positions)
-    reads = np.logical_or.reduceat(is_massive[place], plan.offsets[:-1])
-    reads = np.where(place[plan.offsets[:-1]] < 0, np.nan, reads)  # by row
-    shares = {one.text: float(np.nanmean(reads[k::n])) for k, one in enumerate(rows.positions)}
-    return Norms(
-        site=site,
-        layer=layer_of(site),
-        first_position_norm=first,
-        other_norm=other,
-        n_texts=len(lengths),
-        massive=sorted(found, key=lambda one: -one[1])[:MOST_TOKENS],
-        read={} if plan.skip_massive else shares,
-    )
+    read = np.where(start < 0, -1, start + plan.positions)
+    text, position = np.repeat(np.arange(len(lengths)), lengths), ranges(0 * starts, lengths)
+    token = np.where(position > 0, np.concatenate(sequences), -1)
+    tokens_of = rows.tokenizer.strings
+
+    def of_site(site: str, norms: FloatArray) -> Norms:
+        """Return the facts of a site from the norms (n_tokens,) of the sampled tokens."""
+        first, other = (float(np.median(norms[(position == 0) == it])) for it in (True, False))
+        is_massive, found = norms > MASSIVE * other, []
+        for one in np.unique(token[is_massive]).tolist():
+            at, name = is_massive & (token == one), "" if one < 0 else tokens_of([one])[0]
+            ends = int(position[at].min()), int(position[at].max())
+            found.append((name, len(set(text[at])), *ends))
+        # Whether each row reads such a token; NaN if its text is not sampled.
+        reads = np.logical_or.reduceat(np.append(is_massive, False)[read], plan.offsets[:-1])
+        reads = np.where(read[plan.offsets[:-1]] < 0, np.nan, reads)
+        parts = {one.text: reads[k :: len(rows.positions)] for k, one in enumerate(rows.positions)}
+        shares = {name: float(np.nanmean(part)) for name, part in parts.items()}
+        return Norms(
+            site=site, layer=layer_of(site), first_position_norm=first, other_norm=other,
+            n_texts=len(lengths), massive=sorted(found, key=lambda one: -one[1])[:MOST_TOKENS],
+            read={} if plan.skip_massive else shares,
+        )  # fmt: skip
+
+    return [of_site(site, torch.cat(norms[site]).numpy()) for site in sites]

@@ -160,13 +160,13 @@ SMALL = {
     "torch float64": (torch.from_numpy(STEP[:, None]), 1.0, ""),
     "float64 at a position": (np.stack([STEP[:, None], STEP[:, None] * 0], 1), 1.0, ""),
     "float32": (NEAR, None, "1 of 2 at layer_0"),
-    "a constant beside others": (np.column_stack([NEAR[:, 1], np.ones(N)]), None, ""),
+    "a constant and others": (np.column_stack([NEAR[:, 1], np.ones(N)]), None, ""),
     "constants alone": (np.ones((N, 3)), None, "3 of 3 at layer_0"),
 }
 
 
 @pytest.mark.parametrize("name", SMALL)
-def test_small_differences_beside_a_large_mean_are_kept_or_warned_of(tmp_path, name):
+def test_small_differences_around_a_large_mean_are_kept_or_warned_of(tmp_path, name):
     rows, score, left_out = SMALL[name]
     options = {"position": 0, "sites": ["layer_0"]} if rows.ndim == 3 else {}
     run = call(tmp_path, LAYERS | {"layer_0": rows}, **options)
