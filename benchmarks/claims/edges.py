@@ -224,7 +224,7 @@ def _true_error(case: Edge) -> float:
 
 
 def _classes(case: Edge, n_groups: int, generator: np.random.Generator) -> tuple[Array, Array]:
-    """Return labels and guesses of groups, some of which have a third class, and differ in it."""
+    """Return labels and guesses; some groups have a third class, and all their own error rate."""
     truth = generator.integers(2, size=(n_groups, case.rows))
     n_third = round(case.share * n_groups / case.groups)
     truth[:n_third] = 2

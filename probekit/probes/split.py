@@ -238,10 +238,11 @@ class SplitProber:
         if self.is_joined:
             sides += [(column.X.select(np.isin(self.fitted.rows, fitted)), fitted)]
         outputs = [fitters.outputs_of(solution, of_side, n_classes) for of_side, _ in sides]
-        return _scaled(
+        found: fitters.RowPredictions = _scaled(
             self.fitted.predictions(spec, labels[rows], output, labels[fitted])
             for output, (_, rows) in zip(outputs, sides, strict=True)
         )
+        return found
 
     def _held_out(self, column: _Column) -> fitters.RowPredictions:
         """Return the cross-validated predictions of the training rows, with scores if needed."""

@@ -490,7 +490,7 @@ def _notes_on_rows(
             )
         else:
             yield f"{note} The data differ and their rows have no ids (`data.columns.id`)."
-    if not METRICS[counts["metric"]].selects and METRICS[counts["metric"]].interval:
+    if not METRICS[counts["metric"]].is_tested:
         yield "Calibration errors are not tested: compare calibration by the Brier score."
         return
     fewest = min(counts["n_groups_a"], counts["n_groups_b"])

@@ -329,8 +329,7 @@ def leakage_rows(
     """
     for metric in dict.fromkeys((main_metric, "accuracy", "auroc")):
         function = metrics_of(whole).get(metric)
-        value = function(whole, Resamples.whole(len(groups)))[0] if function else np.nan
-        if np.isnan(value):
+        if function is None or np.isnan(value := function(whole, Resamples.whole(len(groups)))[0]):
             continue
         found = _exchanged(function, [without, *random], groups).within(METRICS[metric].range)
         scores = value, found.a, found.b, found.value, found.ci_low, found.ci_high
@@ -347,7 +346,7 @@ def _exchanged(
     difference; its limits are apart from the observed one by their 95 % quantile.
     """
     n_rows, n = len(groups), len(variants)
-    rows = replace(joined(variants), folds=None)  # the rows of all variants, one after the other
+    rows: Any = joined(variants)  # the rows of all variants, one after the other
     names, codes = np.unique(groups, return_inverse=True)
     # All variants are moved on by 1 to n - 1, too, so that the others of each one are scored.
     first = np.random.default_rng(0).integers(n, size=(EXCHANGES // n, len(names)))
@@ -357,7 +356,7 @@ def _exchanged(
     def score(variant: NDArray[np.int64]) -> float:
         """Return the score of these variants (n_groups,) of the texts of each group."""
         drawn = take(rows, variant[codes] * n_rows + np.arange(n_rows))
-        return float(metric(drawn, Resamples.whole(n_rows))[0])
+        return float(metric(replace(drawn, folds=None), Resamples.whole(n_rows))[0])
 
     scores = np.apply_along_axis(score, 2, chosen)  # (n_draws, n)
     apart = np.abs(n * scores - scores.sum(axis=1, keepdims=True)).ravel() / (n - 1)

@@ -96,6 +96,11 @@ class Metric:
         """1 if higher values are better, else -1."""
         return -1 if self.lower_is_better else 1
 
+    @property
+    def is_tested(self) -> bool:
+        """Whether its differences have intervals and p-values."""
+        return self.selects or not self.interval
+
     def fits(self, family: Family, offers: Collection[str]) -> bool:
         """Return whether the metric is defined for predictions of a family that have `offers`."""
         return family in self.functions and (not self.needs or self.needs in offers)

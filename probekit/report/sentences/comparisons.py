@@ -108,9 +108,9 @@ def result_words(row: pd.Series) -> str:
     is_equal = all(row[name] == 0 for name in ("difference", "ci_low", "ci_high"))
     if is_equal:
         return "equal"
-    if pd.isna(row["p_adjusted"]):
-        return "not tested" if pd.isna(row["ci_low"]) else "too few groups"
-    return "not significant"
+    if not METRICS[row["metric"]].is_tested:
+        return "not tested"
+    return "too few groups" if pd.isna(row["p_adjusted"]) else "not significant"
 
 
 def settings_words(names: tuple[str, str], settings: Mapping[str, Sequence[str]]) -> str:
