@@ -94,8 +94,7 @@ class ModelSection(HoldingSection):
     ignore: Annotated[tuple[ConfigKey, ...], Field(strict=False)] = Field(
         (),
         examples=[["logit_scale"]],
-        description="unknown keys of the model's config.json that change nothing in this model; "
-        "any other unknown key is an error",
+        description="all unknown keys of the model's config.json, if they change nothing in it",
     )
     checkpoints: Steps = Field(
         None,

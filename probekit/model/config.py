@@ -7,6 +7,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from functools import reduce
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self, TypeAlias, cast
@@ -117,8 +118,7 @@ class WeightNames:
         bare = {name: _WRAPPERS.sub("", name) for name in names}
         if adapter := [name for name in bare if re.search(r"\blora_|\.base_layer\.", name)]:
             raise CheckpointError(
-                f"{adapter[0]} is of an adapter, which is not computed. Merge it with peft: "
-                "model = model.merge_and_unload()."
+                f"{adapter[0]} is of an adapter. Merge it with peft: model.merge_and_unload()."
             )
         ends = (name for name in bare.values() if name.endswith(self.embedding))
         start = next(ends, "").removesuffix(self.embedding).removesuffix(self.prefix)
@@ -409,9 +409,8 @@ class ModelConfig(ABC):
         """
         if entries.get("quantization_config"):
             raise ConfigError(
-                "the weights are quantised (quantization_config). probekit computes with float32, "
-                "float16, bfloat16 or float64 weights: use a folder or repository with unquantised "
-                "weights."
+                "the weights are quantised (quantization_config). Use a folder or repository with "
+                "unquantised weights: float32, float16, bfloat16 or float64."
             )
         unknown = {k: v for k, v in entries.items() if k not in known and not is_harmless(k, v)}
         if unknown.keys() != set(ignore):
@@ -536,17 +535,17 @@ def value_of(entries: Mapping[str, Any], *names: str) -> Any:
     Raises:
         ConfigError: there are two names with different values.
     """
-    found: dict[str, Any] = {}
-    for name in names:
-        value: Any = entries
-        for part in name.split("."):
-            value = value.get(part) if isinstance(value, Mapping) else None
-        found |= {} if value is None else {name: value}
+    paths: dict[str, Any] = {name: reduce(_inside, name.split("."), entries) for name in names}
+    found = {name: value for name, value in paths.items() if value is not None}
     values = list(found.values())
     if any(value != values[0] for value in values):
         shown = " and ".join(f"{name} is {value!r}" for name, value in found.items())
         raise ConfigError(f"{shown}: names of one key. Remove the one that is wrong.")
     return values[0] if values else None
+
+
+def _inside(section: Any, key: str) -> Any:
+    return section.get(key) if isinstance(section, Mapping) else None
 
 
 def check_token_ids(entries: Mapping[str, Any], path: Path | str) -> None:

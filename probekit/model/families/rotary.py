@@ -144,13 +144,11 @@ class RotaryPositions:
             return cls(rope_type=kind)  # raises
         known = (*_SHARED, *cls.KINDS[kind])
         # Types that do not read the length of the first training may have it all the same.
-        given = {
-            key: tuple(value)
-            if key in cls.KINDS.get("longrope", ()) and isinstance(value, list)
-            else value
-            for key, value in section.items()
-            if value is not None and (key in known or key not in ("type", FIRST_LENGTH))
-        }
+        not_read = {"type", FIRST_LENGTH}.difference(known)
+        entered = ((k, v) for k, v in section.items() if v is not None and k not in not_read)
+        given: dict[str, Any] = dict(entered)
+        for key in cls.KINDS.get("longrope", ()):
+            given |= {key: tuple(given[key])} if isinstance(given.get(key), list) else {}
         if unknown := [key for key in given if key not in known]:
             raise ConfigError(
                 f"Unknown key {unknown[0]!r} of the rotary positions ({kind}). "

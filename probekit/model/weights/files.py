@@ -150,9 +150,7 @@ def _compare(path: Path, chunks: Iterable[bytes], size: int) -> bool:
     """Raise if the content of a file does not match its digest; return whether it has one."""
     with path.open("rb") as file:
         if file.read(len(_POINTER)) == _POINTER:
-            raise CheckpointError(
-                f"{path} is a pointer of Git LFS, without the contents. Get them: `git lfs pull`."
-            )
+            raise CheckpointError(f"{path} is a pointer of Git LFS. Fetch it: `git lfs pull`.")
     # In the hub's cache a file is a link to a blob, whose name is the digest.
     digests, blob = read_digests(path.parent), path.resolve()
     if path.name in digests:
@@ -205,8 +203,8 @@ def refuse_unread(folder: Path) -> None:
     if found := sorted(path.name for path in folder.iterdir() if _NOT_READ.fullmatch(path.name)):
         raise CheckpointError(
             f"{folder} has {', '.join(found)}: an adapter, or quantised weights, are not read. "
-            "Merge an adapter with peft: PeftModel.from_pretrained(BASE, FOLDER).merge_and_unload()"
-            ".save_pretrained(NEW). Or move the files away, to read the network without."
+            "Merge an adapter with peft: PeftModel.from_pretrained(base, FOLDER).merge_and_unload()"
+            ".save_pretrained(NEW). Or move these files, to read the network without them."
         )
 
 
