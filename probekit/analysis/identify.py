@@ -345,10 +345,10 @@ def integers(value: Any, where: str, n: int | None = None) -> list[int]:
         one.item() if isinstance(one, np.generic | Tensor) else one for one in listed
     ]
     if {*map(type, numbers)} != {int} or n not in (None, len(numbers)):
-        raise DataError(
-            f"{where}: {str(value)[:60]!r} {'is no index' if n else 'are not integers'}. Give "
-            "token ids as a list, or separated by spaces, and one integer as the index of a token."
+        what = (
+            "is no index: give one integer" if n else "are not integers: give 464 8251, or a list"
         )
+        raise DataError(f"{where}: {str(value)[:60]!r} {what}.")
     return numbers
 
 

@@ -472,10 +472,9 @@ def _spans_of_units(dataset: Dataset) -> Iterator[Finding]:
             yield Finding(
                 "warning",
                 "spans-of-units",
-                f"{counted(len(rows), 'row')} with a span that fits as well, or better, if it "
-                f"counts {units} ({rows_of([row[2] for row in rows])}): the first is "
-                f"{rows[0][0]!r} in characters, and {rows[0][1]!r} in {units}. Spans count "
-                "characters from 0: convert these spans, or check them.",
+                f"{counted(len(rows), 'row')} with a span that fits as well or better if it counts "
+                f"{units} ({rows_of([row[2] for row in rows])}): {rows[0][0]!r} in characters "
+                f"is {rows[0][1]!r} in {units}. Spans count characters: check or convert these.",
             )
 
 

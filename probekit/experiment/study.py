@@ -190,21 +190,21 @@ def make_study(document: Document, over: Mapping[str, Any] | None = None) -> Stu
         DataError: the file of published scores is invalid.
     """
     source = document if over is None else Document({"over": over})
-    base, axes, cells = document.values(), dict[KeyPath, list[_Value]](), dict[str, StudyCell]()
+    base, axes, cells = document.values(), list[list[_Value]](), dict[str, StudyCell]()
     published, equals = base.pop("published", None), dict[str, Sequence[_Value]]()
     base.pop("over", None)
-    for place, listed in _lists(source):
-        key = ".".join(map(str, place[1:]))
+    lists = [*_lists(source)]
+    for key, place, listed in lists:
         if key == DATA:
-            axes[place] = list(_data_values(place, listed, base.get(DATA), document, source))
+            axes.append([*_data_values(place, listed, base.get(DATA), document, source)])
         else:
-            axes[place] = _values(key, place, listed)
-    for number, values in enumerate(product(*axes.values()), start=1):
+            axes.append(_values(key, place, listed))
+    for number, values in enumerate(product(*axes), start=1):
         name = "-".join(value.label for value in values).rstrip("._-")
         if len(name) > _LONGEST_NAME:
             name = f"{name[:_LONGEST_NAME]}-{number}"
         if name.casefold() in cells:
-            pairs = zip(values, axes.values(), strict=True)
+            pairs = zip(values, axes, strict=True)
             alike = [one for one, axis in pairs if sum(one.label == v.label for v in axis) > 1]
             text = f"two cells are named {name}. Values must differ, and data sets of one name "
             place = (alike or values)[0].place
@@ -221,8 +221,7 @@ def make_study(document: Document, over: Mapping[str, Any] | None = None) -> Stu
             if one is not other:
                 text = f"{one.text} and {other.text} give equal experiments. Remove one of them."
                 raise ConfigError(source.put(other.place, text))
-        varied = zip(axes, values, strict=True)
-        texts = {".".join(map(str, place[1:])): value.text for place, value in varied}
+        texts = {key: value.text for (key, *_), value in zip(lists, values, strict=True)}
         cells[name.casefold()] = StudyCell(texts, experiment)
     tasks = dict.fromkeys(cell.experiment.data.name for cell in cells.values())
     drawn, n_unused = dict[str, float](), 0
@@ -232,8 +231,8 @@ def make_study(document: Document, over: Mapping[str, Any] | None = None) -> Stu
     return Study(base["name"], base.get("question"), tuple(cells.values()), drawn, n_unused)
 
 
-def _lists(source: Document) -> Iterator[tuple[KeyPath, list[Any]]]:
-    """Yield the location and the values of each varied key.
+def _lists(source: Document) -> Iterator[tuple[str, KeyPath, list[Any]]]:
+    """Yield the dotted key, the location and the values of each varied key.
 
     Raises:
         ConfigError: there is no key, a key cannot vary, or it has no list of values.
@@ -261,7 +260,7 @@ def _lists(source: Document) -> Iterator[tuple[KeyPath, list[Any]]]:
         if not isinstance(listed, list) or not listed:
             text = f"over.{key} is {one_line(listed)}. Write a list of values, such as [a, b]; a "
             raise ConfigError(source.put(place, f"{text}single value belongs to `{key}` itself."))
-        yield place, listed
+        yield key, place, listed
 
 
 def _with_values(

@@ -758,8 +758,7 @@ class SavedProbe:
         is_classifier = hasattr(last, "classes_") and len(bias) == len(weight)
         if is_classifier and np.ndim(last.predict(0 * weight[:1])) > 1:
             raise DataError(
-                f"This {kind} predicts several labels of a row, each yes or no. Fit one for each "
-                "label, or give its arrays: SavedProbe.from_arrays(model.coef_[n], ...)."
+                f"This {kind} predicts several labels of a row. Fit a classifier for each label."
             )
         for scaler in reversed(scalers):
             weight = weight / (1.0 if scaler.scale_ is None else scaler.scale_)

@@ -285,6 +285,11 @@ FAULTS = {
     "ids under two names": [request(LONG, prompt_token_ids=LONG[:3])],
     "hidden states under two names": [request(LONG) | {"layers.0": states_of(LONG)[:, 0].clone()}],
     "fractions as ids": [request(LONG, token_ids=LONG + 0.7)],
+    "one layer twice": [
+        {"token_ids": torch.tensor(LONG)}
+        | {f"layers.{n}": states_of(LONG)[:, 0].clone() for n in ("7", "07")}
+    ],
+    "truth values as ids": [request(LONG, token_ids=LONG > 0)],
     "fewer names than layers": [request(LONG, layer_ids=[9])],
     "more names than layers": [request(LONG, layer_ids=[9, 24, 30])],
     "a name twice": [request(LONG, layer_ids=[9, 9])],

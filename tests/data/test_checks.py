@@ -177,5 +177,5 @@ def marked_in(rows, encoding):
 def test_spans_that_count_other_units_are_named_without_spaces_between_words(rows, encoding):
     (finding,) = _spans_of_units(marked_in(rows, encoding))
     units = {"utf-16-le": "code units of UTF-16", "utf-8": "bytes"}[encoding]
-    assert f"and {rows[-1 if rows is THAI else 0][1]!r} in {units}" in finding.message
+    assert f" is {rows[-1 if rows is THAI else 0][1]!r} in {units}." in finding.message
     assert not [*_spans_of_units(marked_in(rows, "utf-32-le"))] or len(rows) == 1

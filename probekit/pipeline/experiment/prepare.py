@@ -16,7 +16,7 @@ from probekit.activations.capture import check_storable
 from probekit.activations.replies import Replies
 from probekit.activations.requests import Requests, read_requests
 from probekit.amounts import counted
-from probekit.data.examples import Dataset, Example, Finding, Turns, rows_of
+from probekit.data.examples import Dataset, Example, Finding, RowExamples, Turns, rows_of
 from probekit.data.labels import appearance, folded, similar
 from probekit.data.positions import REPLY, TURNS, IntArray, RowPlan
 from probekit.data.words import cue_pattern, dropped_ranges, without
@@ -746,24 +746,23 @@ def check_examples(experiment: AnyExperiment, dataset: Dataset) -> None:
         DataError: all rows, or without folds all of a side that the file assigns, are in one group;
             or a label is not a number, which the kinds of probe need.
     """
-    if experiment.data.columns.group is not None:
-        everything = list(dataset.examples)
+    is_given = isinstance(dataset.examples, RowExamples) and dataset.has_groups
+    if is_given or experiment.data.columns.group is not None:
         # Rows that need several groups; for the message, their name and what one group prevents.
-        all_rows = f"all {len(dataset):,} rows"
-        parts = [(everything, all_rows, "cannot be split into train and test")]
-        # Other values than these two are reported when the data are split.
-        sides = dict.fromkeys(one.split for one in everything if one.split in ("train", "test"))
-        if experiment.split.folds is None:  # folds ignore the sides of the file
-            for side in sides:
-                of_side = [example for example in everything if example.split == side]
-                parts.append((of_side, f"all rows of {side}", "is too few for folds and intervals"))
-        for examples, rows, reason in parts:
-            if len({example.group for example in examples}) == 1:
+        all_rows, side_of_row = np.arange(len(dataset)), dataset.column("split")
+        parts = [(all_rows, f"all {len(dataset):,} rows", "cannot be split into train and test")]
+        # Folds ignore the sides of the file; other values are reported when the data are split.
+        for side in ("train", "test") if experiment.split.folds is None else ():
+            of_side = np.flatnonzero(side_of_row == side)
+            parts.append((of_side, f"all rows of {side}", "is too few for folds and intervals"))
+        for rows, name, reason in parts:
+            if len(rows) and np.ptp(dataset.group_codes[rows]) == 0:
+                examples = dataset.select(rows).examples
                 with experiment.at("data", "columns", "group"):
                     raise DataError(
-                        f"{rows} are in one group, {examples[0].group!r} ({rows_of(examples)}), "
-                        f"which {reason}. Name a column with several groups, or remove "
-                        "data.columns.group if rows are independent."
+                        f"{name} are in one group, {examples[0].group!r} ({rows_of(examples)}), "
+                        f"which {reason}. Give several groups, or leave out data.columns.group, in "
+                        "Python `groups`, if rows are independent."
                     )
     # An invalid mix of kinds raises an error later that names them.
     if all(kind.specs[0].reads == "numbers" for kind in experiment.probe.kinds):

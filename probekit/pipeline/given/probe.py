@@ -149,11 +149,6 @@ def probe(  # noqa: PLR0913  # one call, whose options have defaults
                 f"{key} has {len(entries):,} entries, but labels has {len(truth):,}. Give one "
                 "for each row."
             )
-    if names is not None and len(set(names)) == 1:
-        raise DataError(
-            f"all {len(names):,} rows are in one group, {names[0]!r}, which cannot be split into "
-            "train and test. Give several groups, or leave `groups` out if rows are independent."
-        )
     for field, column in (("text", words), ("label", truth), ("group", names)):
         cells = [] if column is None else column.tolist()
         for value in dict.fromkeys(cells):
