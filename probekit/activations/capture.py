@@ -44,7 +44,8 @@ from probekit.activations.store import ActivationStore, ShardWriter
 from probekit.activations.upkeep import SHARD_LOCK, caches_in, removed_after_failure
 from probekit.amounts import percent, size_in_words
 from probekit.data.positions import IntArray, RowPlan
-from probekit.errors import ConfigError, DataError, OutOfMemoryError, StoreError
+from probekit.errors import ConfigError, DataError, MissingError, OutOfMemoryError, StoreError
+from probekit.files import Waiting
 from probekit.memory import available_memory, is_out_of_memory
 from probekit.model.config import ModelConfig, count_components, count_parameters
 from probekit.model.families.table import config_of
@@ -574,7 +575,7 @@ class ShardDone(NamedTuple):
         return f"{self.cache}: shard {self.shard}, {rows}, {self.seconds:.1f} s"
 
 
-def compute_shards(work: Work, seed: int) -> Iterator[ShardDone]:
+def compute_shards(work: Work, seed: int, watcher: Watcher = SILENT) -> Iterator[ShardDone]:
     """Compute missing shards together with other workers; yield each shard computed here.
 
     Returns when no shard is missing any more, whichever worker computed it.
@@ -582,6 +583,7 @@ def compute_shards(work: Work, seed: int) -> Iterator[ShardDone]:
     Args:
         work: the capture; other workers may compute it at the same time.
         seed: random seed of the order of shards; a different one for each worker.
+        watcher: receives messages about other workers that are waited for.
 
     Raises:
         StoreError: the store cannot be written, or a value is not finite.
@@ -590,6 +592,7 @@ def compute_shards(work: Work, seed: int) -> Iterator[ShardDone]:
     order = np.random.default_rng(seed).permutation(len(work.shards)).tolist()
     first_seen_locked: dict[int, float] = {}  # time at which a shard was first seen locked
     slowest = 0.0  # seconds for a shard computed here
+    waiting = Waiting(store.folder, watcher.tell)
     while todo:
         for shard in [shard for shard in order if shard in todo]:
             # A shard that is seen for the first time has waited -inf, which is below any patience.
@@ -610,8 +613,17 @@ def compute_shards(work: Work, seed: int) -> Iterator[ShardDone]:
         todo = {shard: sites for shard, sites in todo.items() if store.missing_sites(sites, shard)}
         if todo:
             time.sleep(_PAUSE)
+            waiting.look(_signatures(store.files, todo))
         else:
             todo = dict(work.missing_sites())  # a committed shard may have been damaged since
+
+
+def _signatures(files: Files, shards: Iterable[int]) -> Iterator[str]:
+    """Yield the signatures in the lock files of shards."""
+    for shard in shards:
+        # Removed meanwhile, or not readable on Windows.
+        with contextlib.suppress(StoreError, MissingError):
+            yield files.read(f"{shard:05d}{SHARD_LOCK}").decode(errors="replace")
 
 
 @contextlib.contextmanager
