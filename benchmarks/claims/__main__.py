@@ -11,6 +11,7 @@ import pandas as pd
 from benchmarks.claims import (
     association,
     comparisons,
+    edges,
     false_alarms,
     folds,
     intervals,
@@ -30,6 +31,7 @@ PARTS = {
     "folds": (folds.cases, folds.rows, 1000),
     "false_alarms": (false_alarms.cases, false_alarms.rows, 80),
     "monitors": (monitors.cases, monitors.rows, 1000),
+    "edges": (edges.cases, edges.rows, 200),
 }
 
 

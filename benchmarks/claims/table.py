@@ -54,7 +54,6 @@ OTHERS = {
     "claims.studies": ("comparisons over data sets, counts of cells", "howto/studies"),
     "claims.aggregation": ("rules from token scores to text scores", "howto/probes_and_controls"),
     "claims.stacks": ("stacks, cascades, certainty of directions", "howto/probes_and_controls"),
-    "claims.cues": ("scores without cues", "howto/probes_and_controls"),
     "monitor_elsewhere": ("a monitor on texts of another generator", "howto/probes_and_controls"),
 }
 
@@ -182,6 +181,36 @@ def _monitors(table: pd.DataFrame) -> str:
     return "\n".join(lines)
 
 
+def _edges(table: pd.DataFrame) -> str:
+    lines = [
+        "",
+        "*p without cues*: texts of 100, 30 or 12 groups with cues in 3 to 100 % of them; the rate "
+        "is the size of p. *Over folds*: ridge probes in 5 or 30 folds of 300 rows, 10 or 20 % of "
+        "them positive; *probekit.probe* are whole runs on noise. *Calibration*: logits that are "
+        "calibrated or up to twice as large, 50 or 5 % positives, 12 to 100 groups. *Rare class*: "
+        "a third class in 1 to 8 of 20 groups. *Heavy tails*: normal labels (kurtosis 3), Laplace "
+        "(6), exponential (9) and lognormal ones (114). Rates of all but the first are coverage.",
+        "",
+        "| claim | design | least and most rate | mean error, least and most | without interval | "
+        "median width | power | draws |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    designs = {"over folds": "folds", "over folds, probekit.probe": "folds", "rare class": "share"}
+    for (claim, metric), found in table.groupby(["claim", "metric"], sort=False):
+        by = designs.get(claim, "share" if "cues" in claim else "level")
+        for value, rows in found.groupby(by):
+            ends = [f"{rows['rate'].min():.3f} to {rows['rate'].max():.3f}", ""]
+            if rows["bias"].notna().any():
+                ends[1] = f"{rows['bias'].min():+.3f} to {rows['bias'].max():+.3f}"
+            width = f"{rows['width'].median():.2g}" if rows["width"].notna().any() else ""
+            power = f"{rows['power'].min():.2f}" if rows["power"].notna().any() else ""
+            lines.append(
+                f"| {claim}, {metric} | {by} {value:g} | {ends[0]} | {ends[1]} | "
+                f"{rows['no_verdict'].mean():.2f} | {width} | {power} | {rows['draws'].min():,} |"
+            )
+    return "\n".join(lines)
+
+
 SECTIONS = {
     "association": ("p-values of association, one test set", _association),
     "differences": ("p-values of differences", _differences),
@@ -193,4 +222,5 @@ SECTIONS = {
     ),
     "false_alarms": ("False positive rates of thresholds", _false_alarms),
     "monitors": ("Thresholds of monitors", _monitors),
+    "edges": ("Cues, folds, calibration, rare classes and heavy tails", _edges),
 }

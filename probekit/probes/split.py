@@ -145,12 +145,12 @@ class SplitProber:
             return []
         scores, seed = [], self.settings.seed
         # To scale the scores, those of the training rows are predicted, too.
-        n_fitted = len(self.scored.train) if self.is_joined else 0
-        rows = np.concatenate([self.scored.train[:n_fitted], self.scored.test])
+        sides = [self.scored.test, *[self.scored.train] * self.is_joined]
+        rows = np.concatenate(sides)
+        places = np.split(np.arange(len(rows)), [len(self.scored.test)])[: len(sides)]
         predicted = predict_baselines(self.fitted, self.scored, self.task, rows)
         for target, both, n_train, penalty in predicted:
-            sides = [np.arange(n_fitted, len(rows)), *[np.arange(n_fitted)] * (n_fitted > 0)]
-            predictions = _scaled(take(both, side) for side in sides)
+            predictions = _scaled(take(both, side) for side in places)
             facts = FitFacts(probe="none", target=target, n_train=n_train, C=penalty, seed=seed)
             scores.append(self._scored(predictions, self.task, facts))
         return scores

@@ -60,13 +60,12 @@ def pack(predictions: Mapping[Predictor, Predictions]) -> bytes:
             parts["guess"] = answers.guess.astype(np.int32)
             if answers.positive is not None:
                 parts["positive"] = np.array([answers.positive], dtype=np.int32)
-            if answers.alarms is not None:
-                parts["alarms"] = np.ascontiguousarray(answers.alarms, dtype=np.float32)
+            for name in ("alarms", "scaled"):
+                if (numbers := getattr(answers, name)) is not None:
+                    parts[name] = np.ascontiguousarray(numbers, dtype=np.float32)
             if answers.scores is not None:
                 kind = "logs" if answers.scores_are_log_probabilities else "scores"
                 parts[kind] = np.ascontiguousarray(answers.scores, dtype=np.float32)
-            if answers.scaled is not None:
-                parts["scaled"] = np.ascontiguousarray(answers.scaled, dtype=np.float32)
         for kind, array in parts.items():
             arrays[SEPARATOR.join((*predictor, kind))] = array
     return safetensors.numpy.save(arrays)
@@ -116,8 +115,9 @@ def _predictions(
         scores_are_log_probabilities="logs" in arrays,
         folds=folds,
         positive=int(arrays["positive"][0]) if "positive" in arrays else None,
-        alarms=arrays["alarms"].astype(np.float64) if "alarms" in arrays else None,
-        scaled=arrays["scaled"].astype(np.float64) if "scaled" in arrays else None,
+        **{
+            name: arrays[name].astype(np.float64) for name in ("alarms", "scaled") if name in arrays
+        },
     )
 
 
