@@ -145,7 +145,7 @@ def _weight_file(folder: Path) -> Path:
             return folder / name
     problem = f"{folder} has neither {' nor '.join(CHECKPOINT_FILES)}."
     endings = (".safetensors", *_PYTORCH)
-    others = ", ".join(sorted(path.name for path in folder.iterdir() if path.suffix in endings))
+    others = ", ".join(sorted(path.name for path in folder.glob("*") if path.suffix in endings))
     if others:
         problem += f" It has {others}: rename it if it contains the whole model."
     raise MissingError(problem)

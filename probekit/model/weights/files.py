@@ -200,7 +200,7 @@ def refuse_unread(folder: Path) -> None:
     Raises:
         CheckpointError: there is such a file, for example that of an adapter.
     """
-    if found := sorted(path.name for path in folder.iterdir() if _NOT_READ.fullmatch(path.name)):
+    if found := sorted(path.name for path in folder.glob("*") if _NOT_READ.fullmatch(path.name)):
         raise CheckpointError(
             f"{folder} has {', '.join(found)}: an adapter, or quantised weights, are not read. "
             "Merge an adapter with peft: PeftModel.from_pretrained(base, FOLDER).merge_and_unload()"
