@@ -11,7 +11,7 @@ import pandas as pd
 from benchmarks.claims import (
     association,
     comparisons,
-    edges,
+    estimates,
     false_alarms,
     folds,
     intervals,
@@ -31,7 +31,7 @@ PARTS = {
     "folds": (folds.cases, folds.rows, 1000),
     "false_alarms": (false_alarms.cases, false_alarms.rows, 80),
     "monitors": (monitors.cases, monitors.rows, 1000),
-    "edges": (edges.cases, edges.rows, 200),
+    "estimates": (estimates.cases, estimates.rows, 200),
 }
 
 

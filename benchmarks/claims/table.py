@@ -181,7 +181,7 @@ def _monitors(table: pd.DataFrame) -> str:
     return "\n".join(lines)
 
 
-def _edges(table: pd.DataFrame) -> str:
+def _estimates(table: pd.DataFrame) -> str:
     lines = [
         "",
         "*p without cues*: texts of 100, 30 or 12 groups with cues in 3 to 100 % of them; the rate "
@@ -222,5 +222,5 @@ SECTIONS = {
     ),
     "false_alarms": ("False positive rates of thresholds", _false_alarms),
     "monitors": ("Thresholds of monitors", _monitors),
-    "edges": ("Cues, folds, calibration, rare classes and heavy tails", _edges),
+    "estimates": ("Cues, folds, calibration, rare classes and heavy tails", _estimates),
 }
