@@ -40,7 +40,7 @@ def is_harmless(key: str, value: Any) -> bool:
     >>> is_harmless("unk_token_id", 0), is_harmless("mlp_bias", True), is_harmless("logit_scale", 2)
     (True, False, False)
     """
-    if value is None or key.startswith("_") or key.endswith(("_token_id", "_token_index")):
+    if value is None or re.search(r"^_|_token_(ids?|index)$", key):
         return True
     return key in _HARMLESS or (value is False and f"{key}=false" in _HARMLESS)
 

@@ -273,10 +273,14 @@ def test_a_revision_and_ignored_keys_are_both_kept():
 
 # Of the fields of every config in transformers; a new one is read here before it is read over.
 REVIEWED = """_label_trainable_num_channels _out_features _out_indices _remove_final_layer_norm
-architectures attention_dropout begin_suppress_tokens chunk_size_feed_forward dtype early_stopping
-encoder_no_repeat_ngram_size id2label initializer_range is_decoder is_encoder_decoder label2id
-length_penalty max_length num_beams num_labels output_hidden_states prefix pretraining_tp
-problem_type return_dict suppress_tokens temperature transformers_version use_cache"""
+activation_dropout architectures attention_dropout attention_probs_dropout_prob
+begin_suppress_tokens chunk_size_feed_forward classifier_dropout dropout dtype early_stopping
+embd_pdrop encoder_no_repeat_ngram_size hidden_dropout hidden_dropout_prob id2label init_std
+initializer_range is_decoder is_encoder_decoder label2id layerdrop length_penalty max_length
+num_beams num_labels output_hidden_states output_router_logits prefix pretraining_tp
+problem_type reorder_and_upcast_attn resid_pdrop return_dict router_aux_loss_coef
+summary_activation summary_first_dropout summary_proj_to_labels summary_type summary_use_proj
+suppress_tokens temperature transformers_version use_cache"""
 SWITCHES = ["add_cross_attention", "attention_bias", "mlp_bias", "use_bidirectional_attention"]
 
 
