@@ -11,12 +11,14 @@ import csv
 import errno
 import mmap
 import os
+import platform
 import re
 import secrets
 import stat
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
+from datetime import datetime
 from functools import partial
 from io import BytesIO
 from itertools import chain
@@ -42,6 +44,9 @@ _BINARY = getattr(os, "O_BINARY", 0)
 _NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0)
 _NO_BLOCK = getattr(os, "O_NONBLOCK", 0)
 _FOLDER = getattr(os, "O_DIRECTORY", None)  # None: a folder cannot be opened
+WAITED = 10.0  # seconds after which the holder of a lock is reported
+_SIGNATURE, _SINCE = 160, " since "  # length of a signature; what its time follows
+_UNSIGNED = "process PID of another user or machine since an unknown time"
 _PAUSES = (0.02, 0.1, 0.5)  # seconds between attempts to replace a file that is open elsewhere
 # On network file systems each page fault of a memory map costs one round trip.
 _NETWORK = re.compile(r"nfs|cifs|smb|9p|fuse\.sshfs|ceph|lustre|glusterfs|beegfs|afs")
@@ -108,19 +113,15 @@ class Disk:
         """Close a file and release its lock."""
         os.close(descriptor)
 
-    def lock(self, descriptor: int, *, wait: bool) -> bool | None:
-        """Lock a file exclusively and return whether this succeeded; None if locks are unsupported.
+    def lock(self, descriptor: int) -> bool | None:
+        """Try to lock a file and return whether this succeeded; None if locks are unsupported.
 
         This is a lock of the operating system: `flock`, or `LockFileEx` on Windows. It is released
         when the descriptor is closed or the process dies. Other processes see it; other machines
         see it if the network file system supports shared locks (docs/howto/cluster.md).
-
-        Args:
-            descriptor: the open file.
-            wait: whether to block while another process holds the lock; otherwise return False.
         """
         try:
-            return lock_descriptor(descriptor, blocking=wait)
+            return lock_descriptor(descriptor, blocking=False)
         except OSError as error:
             is_unsupported = getattr(error, "winerror", None) in _NO_LOCKS_ON_WINDOWS
             if error.errno in _NO_LOCKS or is_unsupported:
@@ -308,28 +309,91 @@ def try_lock(path: Path, patience: float = 0.0) -> Iterator[bool | None]:
         descriptor = disk.open_lock(path)
     try:
         with as_store_error("lock", path):
-            is_locked = disk.lock(descriptor, wait=False)
+            is_locked = disk.lock(descriptor)
             if is_locked is False and patience:
                 time.sleep(patience)
-                is_locked = disk.lock(descriptor, wait=False)
+                is_locked = disk.lock(descriptor)
+            if is_locked:
+                sign(disk, descriptor)
         yield is_locked
     finally:
         disk.close(descriptor)
 
 
-def is_held(folder: Path, name: str = ".lock") -> bool:
-    """Return whether a process holds the lock of a folder; True on a file system without locks.
+def signature() -> str:
+    """Return this process, its machine and the time, as a line of text in a lock file."""
+    now = datetime.now().astimezone().isoformat(" ", "seconds")
+    return f"process {os.getpid()} on {platform.node()}{_SINCE}{now}"
 
-    A lock file that cannot be opened, such as a link, is held by nobody. `name` is its name.
+
+def sign(disk: Disk, descriptor: int) -> None:
+    """Write the signature of this process into a lock file that it has locked and just opened."""
+    with contextlib.suppress(OSError):  # such as a full disk, which must not prevent a cleanup
+        # Of one width, because it overwrites that of the last holder.
+        disk.write(descriptor, memoryview(f"{signature():<{_SIGNATURE}}\n".encode()))
+
+
+def holder_of(folder: Path, name: str = ".lock") -> str:
+    """Return the signature of the process that holds the lock of a folder; "" if nobody does.
+
+    A lock file that cannot be opened, such as a link, is held by nobody. On a file system without
+    locks, every lock file counts as held. `name` is its name.
     """
-    disk = Disk()
+    disk, text = Disk(), b""
     try:
         descriptor = disk.open(folder / name, for_lock=True)
     except OSError:
-        return False
-    is_free = disk.lock(descriptor, wait=False)
-    disk.close(descriptor)
-    return not is_free
+        return ""
+    try:
+        if disk.lock(descriptor):
+            return ""
+        with contextlib.suppress(OSError):  # Windows lets only the holder read it
+            text = disk.read(descriptor, _SIGNATURE)
+    finally:
+        disk.close(descriptor)
+    return text.decode(errors="replace").strip() or _UNSIGNED
+
+
+def is_held(folder: Path, name: str = ".lock") -> bool:
+    """Return whether a process holds the lock of a folder; see `holder_of`."""
+    return holder_of(folder, name) != ""
+
+
+class Waiting:
+    """Reports which processes this one waits for, and how to continue without them.
+
+    A process that is stopped (Ctrl-Z, SIGSTOP) keeps its locks.
+
+    Args:
+        place: what is locked, for the messages.
+        tell: receives a message about each process that has held a lock for `WAITED` seconds.
+    """
+
+    def __init__(self, place: object, tell: Callable[[str], None]) -> None:
+        self._place, self._tell = place, tell
+        self._seen: dict[str, float] = {}  # time at which a signature was first seen
+        self._told = {"", signature().partition(_SINCE)[0]}  # processes that are not reported
+        self._next = 0.0  # time of the next look, because each lock costs system calls
+
+    def look(self, holders: Iterable[str]) -> None:
+        """Report the processes that have held a lock for long; call it often while waiting.
+
+        `holders` yields the signatures of the processes that hold the locks now.
+        """
+        now = time.monotonic()
+        if now < self._next:
+            return
+        self._next = now + WAITED / 5
+        for signed in holders:
+            process, _, since = signed.partition(_SINCE)
+            if now - self._seen.setdefault(signed, now) >= WAITED and process not in self._told:
+                self._told.add(process)
+                number = process.split()[1]
+                self._tell(
+                    f"waiting for {process}, which has locked {self._place} since {since}. If it "
+                    f"is stopped, continue it on its machine with `kill -CONT {number}`, or end it "
+                    f"with `kill -KILL {number}`: other processes then do its work"
+                )
 
 
 @contextlib.contextmanager
@@ -406,9 +470,8 @@ class Draft:
             descriptor = self._disk.create(temporary)
             with contextlib.ExitStack() as undo:
                 undo.callback(self._drop, temporary, descriptor)
-                self._disk.lock(descriptor, wait=True)
-                # A cleanup may have removed it before this process held the lock.
-                if self._disk.is_named(descriptor):
+                # A cleanup may have locked and removed it before this process held the lock.
+                if self._disk.lock(descriptor) is not False and self._disk.is_named(descriptor):
                     undo.pop_all()  # keep the file
                     return temporary, descriptor
 
@@ -511,7 +574,7 @@ def remove_abandoned(path: Path, disk: Disk, is_in_use: Callable[[], bool] = boo
         descriptor = disk.open(path, for_lock=True)
         try:
             # Without locks, where `lock` returns None, every file counts as in use.
-            is_abandoned = disk.lock(descriptor, wait=False) and not is_in_use()
+            is_abandoned = disk.lock(descriptor) and not is_in_use()
             # Another writer of the same rows may have replaced this file.
             if not is_abandoned or not disk.is_named(descriptor):
                 return False

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from probekit.amounts import counted
+from probekit.errors import DataError
 from probekit.memory import is_accelerator
 
 if TYPE_CHECKING:  # saved probes are applied without torch
@@ -34,6 +37,38 @@ def rows_of_block(n_features: int, device: str = "cpu") -> int:
     """
     n_rows = min(BLOCK_ROWS, max(FEWEST_ROWS, BLOCK_NUMBERS // max(1, n_features)))
     return n_rows * ELSEWHERE if is_accelerator(device) else n_rows
+
+
+def as_array(values: Any) -> NDArray[Any]:
+    """Return values as a NumPy array; masked ones, also of arrays in a list, are NaN.
+
+    >>> as_array([np.ma.masked_array([1.0, 2.0], mask=[False, True])])
+    array([[ 1., nan]])
+    """
+    array = np.ma.asarray(values)
+    return np.where(array.mask, np.nan, array.data) if np.ma.is_masked(array) else array.data
+
+
+def map_npy(path: Path) -> Any:
+    """Return the array of a .npy file, memory-mapped.
+
+    Raises:
+        DataError: the file is an .npz archive, or has bytes after its array.
+    """
+    with path.open("rb") as file:
+        if file.read(4) == b"PK\x03\x04":
+            raise DataError(
+                f"{path} is an .npz archive. Save each of its arrays as a .npy file: "
+                "np.save(path, array)."
+            )
+    mapped: Any = np.lib.format.open_memmap(path, mode="r")
+    n_more = path.stat().st_size - mapped.offset - mapped.nbytes
+    if n_more > 0 and mapped.size:  # an empty array is refused later, with its shape
+        raise DataError(
+            f"{path} has {counted(n_more, 'byte')} after its array of shape {mapped.shape}. Save "
+            "one array in each file."
+        )
+    return mapped
 
 
 @dataclass(frozen=True, eq=False)

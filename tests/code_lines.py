@@ -1,7 +1,7 @@
 """Code lines of the package and their budget; `make check` prints the sums.
 
-A code line has a token that is no comment, blank or docstring. A budget is raised only by a commit
-that explains why.
+A code line has a token that is no comment, blank or docstring. A package may exceed its budget by
+1 %, and by at least 10 lines; a budget is raised only by a commit that explains why.
 """
 
 import ast
@@ -60,16 +60,17 @@ def lines_of_packages():
 
 
 def over_budget(lines):
-    """Return a line for each package that is over its budget."""
+    """Return a line for each package that exceeds its budget by more than is allowed."""
+    most = {name: budget + max(10, budget // 100) for name, budget in BUDGETS.items()}
     return [
-        f"probekit/{name}: {n:,} code lines, at most {BUDGETS[name]:,}"
+        f"probekit/{name}: {n:,} code lines, at most {most[name]:,}"
         for name, n in lines.items()
-        if n > BUDGETS[name]
+        if n > most[name]
     ]
 
 
 if __name__ == "__main__":
     found = lines_of_packages()
     budget = sum(BUDGETS.values())
-    sys.stdout.write(f"probekit: {sum(found.values()):,} code lines, at most {budget:,}\n")
+    sys.stdout.write(f"probekit: {sum(found.values()):,} code lines, budget {budget:,}\n")
     sys.exit("\n".join(over_budget(found)) or 0)

@@ -7,22 +7,27 @@ A test is slow if all of its parameters, fixtures and child processes together t
 seconds of processor time, which hardly depends on what else the machine does. Tests of real data
 and those in a browser are slow, too. A fixture that several tests share counts for the first of
 them, so `make slow` takes no test off the list: remove a line by hand, or empty the file before.
+
+The first test of a kind also pays for imports. In the quick loop, a test that takes far longer than
+LIMIT is therefore run once more after all others, and the second time counts.
 """
 
 import gc
 import os
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from _pytest.runner import runtestprotocol
 
 LIST = Path(__file__).with_name("slow.txt")
 AT_NIGHT = tuple(filter(None, Path(__file__).with_name("nightly.txt").read_text().split("\n")))
 LIMIT = 0.05
 # What these need is slow: real data, and a browser.
 FIXTURES = {"shared", "browser"}
-# In the quick loop the first test of a kind pays for imports: only far more than the limit fails.
-REFUSED = 1.5
+# Processor time differs between machines: the quick loop refuses only what takes far longer.
+REFUSED = 3.0
 
 
 def listed():
@@ -75,6 +80,22 @@ class Stopwatch:
         try:
             return (yield)
         finally:
+            self.seconds[name(item)] += processor_time() - before
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtestloop(self, session):
+        result = yield
+        self.measure_again([item for item in session.items if name(item) in self.refused()])
+        return result
+
+    def measure_again(self, items):
+        """Run tests once more, without reports, and keep the time of this run only."""
+        for item in items:
+            self.seconds[name(item)] = 0.0
+        for item, following in pairwise([*items, None]):
+            before = processor_time()
+            item._initrequest()  # else fixtures of the first run are used
+            runtestprotocol(item, log=False, nextitem=following)
             self.seconds[name(item)] += processor_time() - before
 
     def pytest_sessionfinish(self, session):

@@ -3,7 +3,12 @@
 import csv
 import json
 import os
+import platform
 import shutil
+import signal
+import subprocess
+import sys
+from functools import partial
 from io import StringIO
 from pathlib import Path
 
@@ -11,11 +16,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from probekit import files
+from probekit.activations.local import LocalFiles
 from probekit.errors import ProbekitError
-from probekit.files import csv_text, inside, parse_csv, read_csv
+from probekit.files import Waiting, csv_text, inside, parse_csv, read_csv
 from probekit.pipeline.compare.compare import FinishedRun, compare
+from probekit.pipeline.measure.run_folder import do_task, pause, until_done
 from probekit.probes.saved_probe import SavedProbe
-from probekit.provenance import digest
+from probekit.provenance import digest, digest_json
 from probekit.report.pages.index_page import index_page
 from probekit.report.pages.losses import write_losses
 from probekit.report.pages.run_page import report_page
@@ -217,3 +225,51 @@ def test_a_link_out_of_the_folder_is_not_read(tmp_path, refused):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "results.csv").symlink_to(tmp_path / "mine.csv")
     refused(read_csv, tmp_path / "run" / "results.csv")
+
+
+_HOLDER = """
+import sys, time
+from pathlib import Path
+from probekit.files import try_lock
+with try_lock(Path(sys.argv[1])):
+    print("locked", flush=True)
+    time.sleep(100)
+"""
+
+
+def wait_for_cache(folder, tell):
+    with LocalFiles(folder).lock(tell):
+        return
+
+
+def wait_for_task(folder, tell):
+    task = folder, Path("sites/a.json")
+    wait = partial(pause, Waiting(folder, tell), folder)
+    list(until_done([task], lambda tasks: [do_task(*tasks[0], lambda: None, str)], wait))
+
+
+@pytest.mark.parametrize(
+    ("name", "wait"),
+    [(".lock", wait_for_cache), (f"claims/{digest_json('sites/a.json')[:24]}.lock", wait_for_task)],
+)
+def test_a_stopped_holder_of_a_lock_is_named_with_the_way_to_continue(
+    tmp_path, monkeypatch, name, wait
+):
+    monkeypatch.setattr(files, "WAITED", 0.2)
+    messages = []
+    with subprocess.Popen(
+        [sys.executable, "-c", _HOLDER, tmp_path / name], stdout=subprocess.PIPE
+    ) as holder:
+        assert holder.stdout.readline() == b"locked\n"
+        holder.send_signal(signal.SIGSTOP)
+
+        def tell(message):
+            messages.append(message)
+            holder.kill()  # as the message says
+
+        wait(tmp_path, tell)
+    process = f"process {holder.pid} on {platform.node()}"
+    named = f"waiting for {process}, which has locked {tmp_path} since 20"
+    (message,) = messages
+    assert message.startswith(named)
+    assert f"`kill -CONT {holder.pid}`, or end it with `kill -KILL {holder.pid}`" in message

@@ -13,9 +13,10 @@ from probekit.data.examples import Dataset, Example
 from probekit.data.positions import PositionRule, plan_rows
 from probekit.data.readers import read_dataset
 from probekit.data.splits import Split, grouped_split, without_repeated, without_shared_words
-from probekit.errors import DataError
+from probekit.errors import CheckpointError, DataError
 from probekit.experiment.model import ModelSection
 from probekit.experiment.probe import ProbeSection
+from probekit.model.families.table import config_of, find_config
 from probekit.pipeline.selftest import KIND_SPECS, planted_direction
 from probekit.probes.controls import baselines
 from probekit.probes.controls.control_task import control_labels
@@ -288,3 +289,35 @@ def test_pitfall_30_every_site_has_controls_unless_disabled():
     for one in prober.site(X).measurements:
         assert np.isfinite([one.chance, one.ci_low, one.ci_high]).all()
         assert min(one.n_train, one.n_test, one.n_groups) > 0
+
+
+@pytest.mark.parametrize(
+    ("entries", "message"),
+    [
+        (
+            {"rope_scaling": {"rope_type": "linear", "factor": 2.0}},
+            "rope_scaling is .* and rope_par",
+        ),
+        ({"rope_theta": 9.0}, "rope_theta is 9.0 and rope_parameters.rope_theta is 5.0"),
+    ],
+)
+def test_pitfall_66_two_spellings_of_a_key_that_differ_are_refused(entries, message):
+    new = {"model_type": "llama", "rope_parameters": {"rope_theta": 5.0}}
+    with pytest.raises(CheckpointError, match=message):
+        config_of(new | entries)
+    assert config_of(new | {"rope_theta": 5.0}).rotary == config_of(new).rotary
+
+
+def test_pitfall_67_an_adapter_next_to_the_model_is_refused(tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": "gpt2"}')
+    find_config(tmp_path)
+    (tmp_path / "adapter_config.json").touch()
+    with pytest.raises(CheckpointError, match=r"has adapter_config\.json"):
+        find_config(tmp_path)
+
+
+def test_pitfall_89_names_and_ids_are_read_over_and_the_rest_is_named_at_once():
+    good = {"model_type": "gpt2", "_model_name_or_path": "A 3B", "unk_token_id": 3, "version": "2"}
+    assert config_of(good) == config_of({"model_type": "gpt2"})
+    with pytest.raises(CheckpointError, match=r"unknown keys: logit_scale \(2\), clip \(1\)"):
+        config_of(good | {"logit_scale": 2, "clip": 1})

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from probekit.activations.records import FloatArray
-from probekit.data.positions import IntArray, RowPlan
+from probekit.data.positions import MASSIVE, IntArray, RowPlan
 from probekit.model.network import Network
 from probekit.model.passes.inputs import pad
 from probekit.model.passes.taps import Tap
@@ -219,8 +219,9 @@ def _pass(
         """Keep the requested rows of a site, as a tap that changes nothing."""
         places, row, count = gathers(value.shape[1], value.device)
         picked = value.flatten(0, 1).index_select(0, places)  # a copy: a view keeps the batch alive
-        # Rows of one position each need no mean.
-        rows = picked.float() if len(places) == len(count) else row_means(picked, row, count)
+        rows = picked.float()
+        if len(places) > len(count):  # rows of one position each need no mean
+            rows = row_means(picked, row, count, plan.skip_massive)
         rows = rows.to(getattr(torch, dtype))  # before the copy, which it may halve
         values[site] = _to_host(rows) if value.device.type == "cuda" else (rows, None)
         return value
@@ -275,7 +276,7 @@ def ranges(starts: IntArray, counts: IntArray) -> IntArray:
     return indices
 
 
-def row_means(picked: Tensor, row: Tensor, count: Tensor) -> Tensor:
+def row_means(picked: Tensor, row: Tensor, count: Tensor, skip_massive: bool = False) -> Tensor:
     """Return the mean over the positions of each row in float32, shape [row ...].
 
     Always a copy, never a view.
@@ -283,8 +284,19 @@ def row_means(picked: Tensor, row: Tensor, count: Tensor) -> Tensor:
     Args:
         picked: values at the positions, shape [position ...].
         row: index of the row that each position belongs to, shape [position].
-        count: number of positions of each row, shape [row].
+        count: number of positions of each row, shape [row]; positions of a row are consecutive.
+        skip_massive: leave massive tokens out; see `RowPlan`.
     """
+    if skip_massive:
+        norms = picked.float().flatten(1).norm(dim=1)
+        order = norms.argsort(stable=True)
+        order = order[row[order].argsort(stable=True)]  # by row, then by norm
+        # The lower of two middle ones, so that one of two tokens can be massive.
+        medians = norms[order][count.cumsum(0) - count + (count - 1) // 2]
+        # A number that is not finite is kept, so that the row is refused.
+        kept = ~(norms > MASSIVE * medians[row]) | ~norms.isfinite()
+        picked, row = picked[kept], row[kept]
+        count = torch.bincount(row, minlength=len(count))
     sums = torch.zeros(len(count), *picked.shape[1:], dtype=torch.float32, device=picked.device)
     sums.index_add_(0, row, picked.float())
     # The counts get the shape [row 1 ...].

@@ -8,6 +8,7 @@ import mmap
 import os
 import re
 import stat
+import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, TypeAlias
@@ -17,7 +18,17 @@ from platformdirs import user_cache_path
 
 from probekit.activations.records import DTYPES, FloatArray, Location
 from probekit.errors import ConfigError, DamagedError, MissingError, StoreError
-from probekit.files import Disk, Draft, as_store_error, is_on_network, remove_abandoned
+from probekit.files import (
+    Disk,
+    Draft,
+    Waiting,
+    as_store_error,
+    holder_of,
+    is_on_network,
+    remove_abandoned,
+    sign,
+    signature,
+)
 from probekit.model.weights.files import ArrayHeader
 
 if TYPE_CHECKING:
@@ -26,6 +37,7 @@ if TYPE_CHECKING:
 
 LOCK = ".lock"  # name of the lock file of a cache
 CHUNK = 1 << 22  # bytes read at a time
+_PAUSE = 0.1  # seconds between attempts to lock a cache
 
 
 Files: TypeAlias = "LocalFiles | ObjectFiles"
@@ -195,6 +207,8 @@ class LocalFiles:
         killed process.
         """
         with self.draft(name) as draft:
+            if not self.disk.pins_open_files:  # Windows lets only the holder read it
+                draft.write(signature().encode())
             is_acquired = draft.link(self._path(name), keep_locked=True)
             try:
                 yield is_acquired
@@ -242,12 +256,12 @@ class LocalFiles:
 
     @contextlib.contextmanager
     def lock(self, tell: Callable[[str], None] | None, *, name: str = LOCK) -> Iterator[None]:
-        """Lock the cache for one writer; a second writer reports that it waits, or fails.
+        """Lock the cache for one writer; a second writer waits, and reports for whom, or fails.
 
         Has no effect if the file system does not support locks.
 
         Args:
-            tell: called with a message before waiting; None raises an error instead of waiting.
+            tell: called with messages while waiting; None raises an error instead of waiting.
             name: name of the lock file.
 
         Raises:
@@ -258,11 +272,13 @@ class LocalFiles:
         try:
             with as_store_error("write", self.place):
                 # None: the file system does not support locks.
-                if self.disk.lock(descriptor, wait=False) is False:
+                waiting = Waiting(self.place, tell or str)
+                while self.disk.lock(descriptor) is False:
                     if tell is None:
                         raise StoreError(f"Another run is writing {self.place}. Wait, or stop it.")
-                    tell(f"another run is writing {self.place}; waiting for it to reuse its rows")
-                    self.disk.lock(descriptor, wait=True)
+                    time.sleep(_PAUSE)
+                    waiting.look(holder_of(self.place, one) for one in (name,))
+                sign(self.disk, descriptor)
             yield
         finally:
             with as_store_error("unlock", self.place):

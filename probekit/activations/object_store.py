@@ -18,7 +18,7 @@ from fsspec.spec import AbstractFileSystem
 from probekit.activations.local import CHUNK, LOCK, checked, parse_array
 from probekit.activations.records import FloatArray
 from probekit.errors import MissingError, StoreError
-from probekit.files import Disk, Draft, as_store_error
+from probekit.files import Disk, Draft, as_store_error, signature
 from probekit.model.weights.files import ArrayHeader
 from probekit.provenance import install_command
 
@@ -215,7 +215,7 @@ class ObjectFiles:
 
         The lock object of a killed process remains.
         """
-        is_acquired = self.create(name, b"")
+        is_acquired = self.create(name, signature().encode())
         try:
             yield is_acquired
         finally:

@@ -160,6 +160,7 @@ def identity_of(
         capture=PART_VERSIONS["capture"],
         shard_rows=SHARD_ROWS,
         batch_tokens=batch_tokens(device),
+        pooling="mean without massive tokens" if plan.skip_massive else "mean",
         origin=origin,
     )
 

@@ -48,7 +48,7 @@ _ROLE_OF = {name: role for role, names in ROLES.items() for name in names}
 # The name of a request, if the file has several; the name of a tensor; the number of a layer.
 _KEY = re.compile(
     rf"(?:(?P<request>.+)[./:])??(?P<name>{'|'.join(map(re.escape, _ROLE_OF))})"
-    r"(?:[._](?P<layer>\d+))?"
+    r"(?:[._]0*(?P<layer>\d+))?"
 )
 _Layers = Mapping[str, tuple[str, int | None]]  # key and index along its axis, by layer
 _DTYPES = {"F64", "F32", "F16", "BF16"}  # of hidden states
@@ -69,8 +69,8 @@ _REASONS: dict[str | int, str] = {
     "first token with hidden states, as `start`; or turn off the prefix cache if it lacks this.",
     "known": "has no hidden states of token {missing:,} of its {n_ids:,} tokens. Let the engine "
     "write those of all tokens of the text.",
-    "swapped": "has hidden states of {n:,} tokens and as many layers as ids, {n_ids:,}, like all "
-    "others: its axes are probably swapped. Write (n_tokens, n_layers, d_model).",
+    "swapped": "has hidden states of {n:,} tokens and about as many layers as ids, {n_ids:,}, like "
+    "all others: its axes are probably swapped. Write (n_tokens, n_layers, d_model).",
     1: "has the tokens of the text without the first one, {first}: the engine read no "
     "beginning-of-text token. Set `tokens.bos: false`, or let the engine add it.",
     -1: "has the tokens of the text after one more, {added}: the engine added a beginning-of-text "
@@ -243,7 +243,10 @@ class Requests:
             missing = [token for token in range(n_ids) if not request.has([token])]
             reason = "known" if 0 not in missing else "cache"
             if request.n_states == 0:
-                if all(len(one.layers) == len(one.ids) != one.n_states for one in others):
+                sizes = {(len(one.layers), len(one.ids)) for one in others}
+                n_states = {one.n_states for one in others}
+                # A network has one number of layers; tokens differ between requests.
+                if all(n == m for n, m in sizes) or len(dict(sizes)) > 1 == len(n_states):
                     reason = "swapped"
                 elif len(others) > 1 and all(one.n_states == len(one.ids) - 1 for one in others):
                     reason = "last"  # a cache seldom lacks one token of every request
@@ -332,7 +335,8 @@ class Requests:
                 request = self.chosen[batch.sequences[number].tobytes()]
                 states = request.states([self.layers[site] for site in sites], positions)
                 if has_means:
-                    states = [row_means(one, row, torch.from_numpy(n_of_row)) for one in states]
+                    count = torch.from_numpy(n_of_row)
+                    states = [row_means(one, row, count, plan.skip_massive) for one in states]
                 for site, picked in zip(sites, states, strict=True):
                     values[site].append(picked.to(getattr(torch, dtype)))
             yield BatchRows({site: (torch.cat(parts), None) for site, parts in values.items()})
@@ -439,8 +443,8 @@ def _parts_of(
             label = f"{path}: {name}" if name else str(path)
             stated_start, n_prompt = (_count(label, one, numbers) for one in ("start", "prompt"))
             of_ids = file.get_tensor(found["ids"][None])
-            if of_ids.is_floating_point():
-                raise DataError(f"{label}: {found['ids'][None]} has fractions. Write integer ids.")
+            if of_ids.dtype not in (torch.int64, torch.int32, torch.int16, torch.uint8):
+                raise DataError(f"{label}: {found['ids'][None]} is {of_ids.dtype}. Write integers.")
             ids = of_ids.flatten().numpy().astype(np.int64)
             shape, listed = list(of_ids.shape), numbers.get("layers")
             layers, n_states = _layers_of(file, label, found["states"], shape, d_model, listed)

@@ -9,6 +9,7 @@ rounds the residual stream as other libraries do.
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,6 +28,7 @@ from torch import Tensor
 
 from probekit.amounts import counted
 from probekit.errors import ConfigError, DataError
+from probekit.lazy_rows import as_array
 from probekit.model.families.table import in_dtype, load_model
 from probekit.model.network import Network
 from probekit.model.passes.context import select_positions
@@ -64,6 +66,10 @@ _NORMS = ("ln1", "ln1_post", "ln2", "ln2_post")  # in the order of their modules
 _BEFORE_NORM = {"ln1_post": "hook_attn_out", "ln2_post": "hook_mlp_out"}
 _SCALES = [f"blocks.{{l}}.{norm}.hook_scale" for norm in _BEFORE_NORM]
 _STREAM, _PARTS = ("resid_pre", "resid_mid", "resid_post"), ("attn_out", "mlp_out")
+_PADDED = (
+    "only {} of {} rows, the longest, are those of {}, as in padded batches: with padding on the "
+    "right, index -1 is padding; on the left, a model needs mask and positions without padding"
+)
 _DEFECTS = {  # by the components of the name and of the tensor
     **dict.fromkeys(product(_STREAM, _PARTS), "one residual connection is missing"),
     ("resid_post", "resid_mid"): "the output of the MLP is not added",
@@ -199,7 +205,7 @@ def identify(
         raise ConfigError(f"n_rows is {n_rows}. Give the number of rows to compare, at least 1.")
     drawn = np.sort(np.random.default_rng(seed).permutation(n)[:n_rows])
     given = {str(name): _drawn(str(name), values, n, drawn) for name, values in arrays.items()}
-    places = np.asarray(positions)
+    places = as_array(positions)
     if places.dtype.kind not in "iu" or places.shape not in ((), (n,)):
         raise ConfigError(
             f"positions are {positions!r:.60}, for {counted(n, 'row')}. Give an integer, or one "
@@ -246,7 +252,7 @@ def _n_verified(found: Mapping[str, Identified]) -> int:
 
 def _drawn(name: str, values: Any, n: int, drawn: NDArray[np.int64]) -> Tensor:
     """Return the drawn rows of an array as float32, shape [n_rows n_features]."""
-    values = values if isinstance(values, Tensor) else np.asarray(values)
+    values = values if isinstance(values, Tensor) else as_array(values)
     is_real = values.is_floating_point() if isinstance(values, Tensor) else values.dtype.kind == "f"
     if not is_real or values.ndim not in (2, 3):
         raise DataError(
@@ -260,8 +266,20 @@ def _drawn(name: str, values: Any, n: int, drawn: NDArray[np.int64]) -> Tensor:
         )
     rows = values[torch.from_numpy(drawn)] if isinstance(values, Tensor) else values[drawn]
     rows = torch.as_tensor(rows).detach().to("cpu", torch.float32).flatten(1)
-    if not bool(rows.isfinite().all()):
-        raise DataError(f"{name} contains numbers that are NaN or infinite. Compute it again.")
+    # Of all rows, and of those drawn also after the conversion.
+    is_finite, axes = (
+        (torch if isinstance(values, Tensor) else np).isfinite,
+        (1, 2)[: values.ndim - 1],
+    )
+    starts = range(0, n, step := max(1, _NUMBERS // max(1, rows.shape[1])))
+    flags = [is_finite(values[at : at + step]).all(axes).tolist() for at in starts]
+    finite = np.concatenate(flags)
+    finite[drawn] &= rows.isfinite().all(1).numpy()
+    if not finite.all():
+        raise DataError(
+            f"{name} contains numbers that are NaN or infinite, first in row {finite.argmin()} "
+            f"({counted(n - finite.sum(), 'such row')}). Compute it again."
+        )
     return rows
 
 
@@ -278,7 +296,7 @@ def _readings(
         DataError: a position does not exist.
     """
     texts = [row for row in rows if isinstance(row, str)]
-    if texts and isinstance(model, Network):
+    if texts and (isinstance(model, Network) or len(texts) < len(rows)):
         raise ConfigError(
             "Texts need the tokenizer of a model. Give the name or folder of the model, or the "
             "token ids of each row."
@@ -287,7 +305,7 @@ def _readings(
         tokenizer = Tokenizer.from_pretrained(cast(str, model))
         ids = [tokenizer.encode(text, bos=False).ids.tolist() for text in texts]
     else:
-        ids = [_ids_of(row, number) for row, number in zip(rows, numbers, strict=True)]
+        ids = [integers(row, f"row {number}") for row, number in zip(rows, numbers, strict=True)]
     places = []
     for row, tokens, place in zip(numbers, ids, at, strict=True):
         index = place + (len(tokens) if place < 0 else 0)
@@ -303,18 +321,35 @@ def _readings(
             yield _with_bos(reading, tokenizer.bos_id, " with BOS")
 
 
-def _ids_of(row: Any, number: int) -> list[int]:
-    """Return the token ids of a row.
+def integers(value: Any, where: str, n: int | None = None) -> list[int]:
+    """Return integers that are given as numbers, or as text with spaces or as a JSON list.
+
+    Args:
+        value: the integers.
+        where: row, for the message.
+        n: the number of integers; None for at least one.
 
     Raises:
-        DataError: it is no list of integers.
+        DataError: there are other values, such as fractions, or another number of them.
+
+    >>> integers("464 8251", "row 0"), integers(np.int64(-1), "row 0", 1)
+    ([464, 8251], [-1])
     """
-    with suppress(TypeError, ValueError, RuntimeError):
-        ids = torch.as_tensor(row).cpu()
-        is_whole = not (ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool)
-        if ids.ndim == 1 and (is_whole or not len(ids)):
-            return list(map(int, ids.tolist()))
-    raise DataError(f"Row {number}: {row!r:.60} is no list of token ids. Give one for each row.")
+    listed = value.tolist() if hasattr(value, "tolist") else value
+    if isinstance(value, str):
+        text = value if value.strip().startswith("[") else f"[{','.join(value.split())}]"
+        with suppress(ValueError, RecursionError):
+            listed = json.loads(text)
+    listed = listed if isinstance(listed, list | tuple) else [listed]
+    numbers: list[Any] = [
+        one.item() if isinstance(one, np.generic | Tensor) else one for one in listed
+    ]
+    if {*map(type, numbers)} != {int} or n not in (None, len(numbers)):
+        what = (
+            "is no index: give one integer" if n else "are not integers: give 464 8251, or a list"
+        )
+        raise DataError(f"{where}: {str(value)[:60]!r} {what}.")
+    return numbers
 
 
 def _with_bos(reading: _Reading, bos: int, change: str) -> _Reading:
@@ -629,7 +664,9 @@ def _dtype_of(rows: Tensor) -> torch.dtype:
 def _claims(name: str, network: Network) -> list[str]:
     """Return the sites that a name may mean; none if it is the name of no site."""
     # Also a site that the network does not have, such as one of a block after the last.
-    if name.partition("[")[0] in network.sites or name.startswith(("blocks.", "hook_", "ln_final")):
+    if name.partition("[")[0] in network.sites or name.startswith(
+        ("blocks.", "hook_", "ln_final.")
+    ):
         return [name]
     layer = _NUMBERED.fullmatch(name)
     if layer is None:
@@ -732,15 +769,18 @@ def _explained(
         error, site, change = min(close, key=lambda one: _rank(one[1], claims))
         text = _contrast(name, site, claims) if claims and site not in claims else site
         return error, site, f"{text}; {change}"
-    share, text = 0.25, ""
+    share, text, at = 0.25, "", torch.tensor(tensors.reading.at)
     for index, (unit, squares) in enumerate(
         zip(("rows", "features"), _mean_squares(given, rows), strict=True), start=1
     ):
         fitting = squares.sqrt() <= FACTOR * precisions[0].expected[:, index : index + 1]
-        most, n = int(fitting.sum(1).max()), fitting.shape[1]
+        n, best = fitting.shape[1], int(fitting.sum(1).argmax())
+        fits, most = fitting[best], int(fitting[best].sum())
         if share < most / n < 1:
-            share, part = most / n, names[int(fitting.sum(1).argmax())]
-            text = f"only {most} of {n} {unit} are those of {part}"
+            share, text = most / n, f"only {most} of {n} {unit} are those of {names[best]}"
+        # Of a padded batch, only the longest texts have the numbers of a text alone.
+        if unit == "rows" and 0 < most < n and (at[fits, None] > at[~fits]).float().mean() > 0.8:
+            return inf, "", _PADDED.format(most, n, names[best])
     return inf, "", text
 
 
@@ -793,7 +833,7 @@ def _contrast(name: str, site: str, claims: Sequence[str]) -> str:
         shift = min(shifts, key=abs)
         number = "one layer" if abs(shift) == 1 else f"{abs(shift)} layers"
         defects = [f"{number} {'later' if shift > 0 else 'earlier'} than its name"]
-    if claims == [name] and layer == claimed[0]:
+    if claims == [name] and layer is not None and layer == claimed[0]:
         name = name.partition(".")[2].partition(".")[2]  # without the block
     return f"{site}, not {name}" + "".join(f": {defect}" for defect in defects if defect)
 

@@ -26,7 +26,7 @@ from torch.overrides import TorchFunctionMode
 
 from probekit.amounts import counted
 from probekit.errors import ConfigError, MissingError, ProbekitError, nearest
-from probekit.model.families.table import load_model, model_config
+from probekit.model.families.table import find_config, load_model
 from probekit.model.network import Network
 from probekit.model.passes.inputs import TokenBatch
 from probekit.model.text.tokenizer import Tokenizer
@@ -145,7 +145,7 @@ def _batch(source: str | Path, texts: Sequence[str]) -> tuple[Tokenizer | None, 
     try:
         tokenizer = Tokenizer.from_pretrained(source)
     except MissingError:
-        n_vocab = model_config(find_model(source, "config")).axis_sizes["d_vocab"]
+        n_vocab = find_config(source).axis_sizes["d_vocab"]
         ids = torch.randint(n_vocab, _RANDOM, generator=torch.Generator().manual_seed(0))
         n_texts, n_tokens = _RANDOM
         # The first text has all tokens, the last one 2 of them, the fewest with a loss, after

@@ -264,11 +264,13 @@ def worker(
     if parent is not None:
         exit_with_parent(parent)
     seed = int.from_bytes(os.urandom(4), "little") if seed is None else seed
-    found: Iterator[Any] = work_at(place, only=job, device=device, n_threads=threads, seed=seed)
+    of_all: Any = partial(work_at, place, only=job, device=device, n_threads=threads)
     if at_run:
-        of_run = partial(work_on, Path(place), device=device or "cpu", seed=seed)
         waiting = end - time.monotonic()
-        found = of_run(cache_root=copies, wait=waiting, watcher=ProgressLines())
+        of_all = partial(
+            work_on, Path(place), device=device or "cpu", cache_root=copies, wait=waiting
+        )
+    found: Iterator[Any] = of_all(seed=seed, watcher=ProgressLines())
     n_done, what = 0, "task" if at_run else "shard"
     for done in found:
         n_done += 1

@@ -217,9 +217,10 @@ def bos_option(texts: str = "each text") -> Decorator:
     """Return the option that adds a first token; `texts` names in its help what it is added to."""
     return click.option(
         "--bos/--no-bos",
-        default=False,
-        help=f"Whether to prepend the beginning-of-text token to {texts}. Without --bos the first "
-        "token is that of the text.",
+        default=None,
+        callback=lambda _context, _option, value: "auto" if value is None else value,
+        help=f"Whether to prepend the beginning-of-text token to {texts}.  [default: as the "
+        "model's own tokenizer does]",
     )
 
 

@@ -31,6 +31,7 @@ from probekit.pipeline.look.exports import (
 if TYPE_CHECKING:
     import pandas as pd
 
+    from probekit.model.config import Bos
     from probekit.pipeline.look.lenses import ModelAndTokenizer
 
 _SITES = click.option(
@@ -52,7 +53,7 @@ def _write(
     *,
     rows: pd.DataFrame,
     network: ModelAndTokenizer,
-    bos: bool,
+    bos: Bos,
     **more_facts: str,
 ) -> None:
     """Write the page of a result with the facts of its model, or the rows; without `out` nothing.
@@ -83,7 +84,7 @@ def lens(
     sites: Texts,
     position: int,
     device: str,
-    bos: bool,
+    bos: Bos,
     out: Path | None,
     **options: Any,
 ) -> None:
@@ -93,12 +94,13 @@ def lens(
     predictions at one position of each text; --out writes all positions.
     """
     from probekit.analysis.logits import SITES
-    from probekit.cli.show.looks import show_lens
+    from probekit.cli.show.looks import show_lens, warn_of_bos
     from probekit.cli.show.terminal import watching
     from probekit.pipeline.look.lenses import ModelAndTokenizer, read_lens
     from probekit.report.pages.lens_page import lens_page
 
     network = ModelAndTokenizer.load(model, device)
+    warn_of_bos(network.tokenizer, bos)
     with watching() as watcher:
         rows = read_lens(network, **options, bos=bos, sites=sites or SITES, watcher=watcher)
     show_lens(rows, position)
@@ -115,16 +117,17 @@ def lens(
 @bos_option()
 @device_option
 @page_or_rows_option
-def attribution(model: str, bos: bool, device: str, out: Path | None, **options: Any) -> None:
+def attribution(model: str, bos: Bos, device: str, out: Path | None, **options: Any) -> None:
     """Decompose a logit into contributions of heads and MLPs.
 
     With --minus, the difference of two logits is decomposed.
     """
-    from probekit.cli.show.looks import show_attribution
+    from probekit.cli.show.looks import show_attribution, warn_of_bos
     from probekit.pipeline.look.lenses import ModelAndTokenizer, attribute
     from probekit.report.pages.attribution_page import attribution_page
 
     network = ModelAndTokenizer.load(model, device)
+    warn_of_bos(network.tokenizer, bos)
     result = attribute(network, **options, bos=bos)
     show_attribution(result)
     _write(out, attribution_page, result, rows=result.rows, network=network, bos=bos)
@@ -155,7 +158,7 @@ def patch_command(
     sites: Texts,
     attribution: bool,
     top: int,
-    bos: bool,
+    bos: Bos,
     device: str,
     out: Path | None,
     **given: Any,
@@ -165,11 +168,12 @@ def patch_command(
     Prints the strongest effects on the logit difference; --out writes the maps of all patches.
     """
     from probekit.analysis.logits import SITES
-    from probekit.cli.show.looks import show_pair
+    from probekit.cli.show.looks import show_pair, warn_of_bos
     from probekit.pipeline.look.lenses import ModelAndTokenizer, patch_pair
     from probekit.report.pages.pair_page import pair_page
 
     network = ModelAndTokenizer.load(model, device)
+    warn_of_bos(network.tokenizer, bos)
     n_verified = top if attribution else None
     pair = patch_pair(network, **given, bos=bos, sites=sites or SITES, verify=n_verified)
     show_pair(pair, top)
@@ -212,7 +216,7 @@ def attention(
     layer: int | None,
     heads: Texts,
     scores: bool,
-    bos: bool,
+    bos: Bos,
     device: str,
     max_mb: float,
     out: Path | None,
@@ -247,7 +251,7 @@ def attention(
 
         check_engine()
 
-    from probekit.cli.show.looks import show_heads
+    from probekit.cli.show.looks import show_heads, warn_of_bos
     from probekit.cli.show.terminal import watching
     from probekit.pipeline.look.attention import attention_figure, explore_attention
     from probekit.pipeline.look.lenses import ModelAndTokenizer, scored_heads
@@ -255,6 +259,7 @@ def attention(
     from probekit.report.pages.heads_page import heads_page
 
     network = ModelAndTokenizer.load(model, device)
+    warn_of_bos(network.tokenizer, bos)
     if scores:
         with watching() as watcher:
             repeats |= {"n": n_random or 10, "bos": bos, "watcher": watcher}

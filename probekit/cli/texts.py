@@ -19,6 +19,7 @@ from probekit.cli.options import (
 from probekit.pipeline.look.exports import ANSWER_FILES
 
 if TYPE_CHECKING:
+    from probekit.model.config import Bos
     from probekit.model.generation import Continuation, Decoding
 
 
@@ -57,7 +58,7 @@ def generate_command(
     prompts: tuple[str, ...],
     stops: tuple[str, ...],
     stream: bool,
-    bos: bool,
+    bos: Bos,
     chat: bool,
     device: str,
     steer: Path | None,
@@ -67,6 +68,7 @@ def generate_command(
 
     The end-of-text token always ends a text.
     """
+    from probekit.cli.show.looks import warn_of_bos
     from probekit.model.families.table import load_model
     from probekit.model.generation import Decoding, continue_texts, stream_text
     from probekit.model.text.tokenizer import Tokenizer
@@ -101,6 +103,7 @@ def generate_command(
         vector = steering_vector(probe, towards)
         with watching() as watcher:
             steered = load_network(probe, model, device, allow_other=False, watcher=watcher)
+        warn_of_bos(steered.tokenizer, bos)
         # The direction of two classes has the name of the second one, to which it leads.
         label = towards or (probe.direction_names[0] if probe.classes else "higher numbers")
         where = f"sd towards {class_label(label)} at {at_site or probe.facts.site}"
@@ -118,6 +121,7 @@ def generate_command(
         )
         return
     network, tokenizer = load_model(model, device=device), Tokenizer.from_pretrained(model)
+    warn_of_bos(tokenizer, bos)
     stop = (*stops, *tokenizer.ends_of_text)
     if not stream:
         texts = continue_texts(network, tokenizer, prompts, decoding, bos=bos, chat=chat, stop=stop)

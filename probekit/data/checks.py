@@ -9,7 +9,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from statistics import fmean
 from typing import Any, TypeAlias
 
@@ -449,6 +449,35 @@ def _spans_inside_words(dataset: Dataset) -> Iterator[Finding]:
         )
 
 
+def _spans_of_units(dataset: Dataset) -> Iterator[Finding]:
+    """Yield a warning if spans fit the texts as well, or better, if they count other units.
+
+    A span fits if another one has the same characters, and if its first and last are letters. Spans
+    of letters with case are left out: `_spans_inside_words` reports them.
+    """
+    marked = [(one, *one.span) for one in dataset.examples if one.span]
+    for size, code, units in ((2, "utf-16-le", "code units of UTF-16"), (1, "utf-8", "bytes")):
+        read = []
+        for one, start, end in marked:
+            part = one.text.encode(code)[size * start : size * end]
+            read.append((one.text[start:end], part.decode(code, "replace"), one))
+        known = {own for own, other, _ in read if own == other}
+        rows = [row for row in read if row[0] != row[1] and row[0].lower() == row[0].upper()]
+        own, other = (
+            sum((form in known) + form[:1].isalnum() + form[-1:].isalnum() for form in forms)
+            for forms in ([own for own, _, _ in rows], [other for _, other, _ in rows])
+        )
+        # A character that a span cuts is replaced by U+FFFD.
+        if rows and own <= other and not any("\ufffd" in row[1] for row in rows):
+            yield Finding(
+                "warning",
+                "spans-of-units",
+                f"{counted(len(rows), 'row')} with a span that fits as well or better if it counts "
+                f"{units} ({rows_of([row[2] for row in rows])}): {rows[0][0]!r} in characters "
+                f"is {rows[0][1]!r} in {units}. Spans count characters: check or convert these.",
+            )
+
+
 # Checks, and what the data must have for each.
 _OF_SPLITS: tuple[tuple[Callable[[_Splits], Iterator[Finding]], tuple[str, ...]], ...] = (
     (_counts, ("classes",)),
@@ -465,11 +494,13 @@ _OF_SPLITS: tuple[tuple[Callable[[_Splits], Iterator[Finding]], tuple[str, ...]]
     (_contradicting_labels, ("texts",)),
 )
 _OF_EXAMPLES: tuple[tuple[Callable[[Dataset], Iterator[Finding]], str], ...] = (
-    (spelling.similar_labels, "classes"),
+    (partial(spelling.similar, "label"), "classes"),
     (spelling.misspelt_labels, "classes"),
     (spelling.rounded_numbers, "numbers"),
     (spelling.other_digits, "numbers"),
-    (spelling.similar_groups, "groups"),
+    (partial(spelling.similar, "group"), "groups"),
     (spelling.missing_groups, "groups"),
+    (partial(spelling.similar, "text"), "texts"),
     (_spans_inside_words, "spans"),
+    (_spans_of_units, "spans"),
 )

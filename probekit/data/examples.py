@@ -144,7 +144,7 @@ class Example:
         if self.span is not None and not 0 <= self.span[0] < self.span[1] <= len(self.text):
             raise DataError(
                 f"The span {self.span} is empty or not within the {len(self.text)} characters of "
-                f"{self.text!r}. A span counts characters from 0 and ends one past its last."
+                f"{self.text!r}. A span counts characters, not bytes, and ends one past its last."
             )
 
     @property

@@ -180,7 +180,7 @@ def frame_table(
     for column in dict.fromkeys(columns):
         if column in key_of_name:
             key = key_of_name[column]
-            cells = [_plain(value) for value in narrow.get_column(key).to_list()]
+            cells = [plain_cell(value) for value in narrow.get_column(key).to_list()]
             classes = (class_names or {}).get(column)
             if classes is not None:  # on the hub, a negative number means no label
                 cells = [None if cell is None or cell < 0 else classes[cell] for cell in cells]
@@ -189,7 +189,7 @@ def frame_table(
             cells_of[column] = cells
     row_keys = [str(position) for position in range(len(narrow))]
     if narrow.implementation.is_pandas_like():
-        row_keys = [repr(_plain(label)) for label in frame.index]
+        row_keys = [repr(plain_cell(label)) for label in frame.index]
         if not frame.index.is_unique:
             row_keys = [f"{key} (position {position})" for position, key in enumerate(row_keys)]
     rows = (
@@ -238,7 +238,7 @@ def _of_dicts(data: MemoryData, columns: Collection[str]) -> Table:
     cells: list[dict[str, Any]] = [dict.fromkeys(row) for row in rows]
     for column in dict.fromkeys(columns):
         having = [number for number, row in enumerate(rows) if column in row]
-        values = [_plain(rows[number][column]) for number in having]
+        values = [plain_cell(rows[number][column]) for number in having]
         # As in a data frame, integers among floats become floats.
         is_mixed = {type(value) for value in values if value is not None} == {int, float}
         for number, value in zip(having, values, strict=True):
@@ -258,7 +258,7 @@ def _is_dataset(rows: Any) -> bool:
     return kind.__module__.partition(".")[0] == "datasets" and kind.__name__ == "Dataset"
 
 
-def _plain(value: Any) -> Any:
+def plain_cell(value: Any) -> Any:
     """Return a NumPy scalar as a Python object, a missing value as None, all else unchanged."""
     if value is None or type(value) in (str, int, bool):
         return value

@@ -1,6 +1,6 @@
-"""Checks of labels and groups: different spellings, likely typos, and numbers read inexactly.
+"""Checks of labels, groups and sources: spellings, likely typos, and numbers read inexactly.
 
-The functions at the end compare labels by their appearance, and find boundaries inside words.
+The functions at the end compare texts by their appearance, and find boundaries inside words.
 """
 
 from __future__ import annotations
@@ -8,15 +8,16 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
+from functools import cache, lru_cache
 from typing import Literal, TypeAlias
 
 import numpy as np
 import pandas as pd
 
 from probekit.amounts import counted, joined_names
-from probekit.data.examples import Dataset, Finding, rows_of
+from probekit.data.examples import Dataset, Finding, StringArray, rows_of
 from probekit.data.positions import IntArray
 
 _MAX_TYPO_RATIO = 0.25  # rows of a misspelt label per row of the correct one
@@ -27,7 +28,14 @@ _SHOWN_CHARACTERS = 2
 # Names that look like missing values, in lower case.
 _MISSING = {"nan", "none", "null", "na", "n/a", "<na>", "nat"}
 
-_Field: TypeAlias = Literal["label", "group"]
+Field: TypeAlias = Literal["label", "group", "source", "text"]
+# What names that look the same count as.
+_COUNT_AS: Mapping[Field, str] = {
+    "label": "classes",
+    "group": "groups, so that related rows may be in both train and test",
+    "source": "sources, so that probes are tested on a source that they were fitted on",
+    "text": "texts, also for split.drop_repeated, so that a memorised one may be in train and test",
+}
 
 _DECIMAL = re.compile(r"\s*[-+]?[0-9]+(?:\.[0-9]*)?\s*")
 _INTEGER = re.compile(r"\s*[-+]?\d+(?:\.0*)?\s*")
@@ -59,63 +67,50 @@ _INVISIBLE = frozenset({0x034F, *range(0xFE00, 0xFE10)})  # joiner and variation
 _LAST_FORMAT = 0xFFFF  # later format characters are tags, which distinguish flags
 
 
-def similar_labels(dataset: Dataset) -> Iterator[Finding]:
-    r"""Return a warning for each set of labels that differ only in case, spaces or encoding.
+def similar(field: Field, dataset: Dataset, column: str | None = None) -> Iterator[Finding]:
+    r"""Yield a warning on labels, groups, sources or texts that look the same and are not equal.
 
-    Spellings of one number, such as 1 and 01, are similar, too. Above `_MAX_LABELS` labels, those
-    that differ only in case or spaces are not reported. After `_MAX_SETS` sets, one warning
-    gives the number of the others.
+    They differ only in case, spaces or encoding, or are spellings of one number, such as 1 and 01.
+    Above `_MAX_LABELS` labels, those that differ only in case or spaces are not reported, nor are
+    texts of one group. `_MAX_SETS` sets are named, and the number of the others.
+
+    Args:
+        field: what is compared.
+        dataset: the examples.
+        column: the column of the sources of `split.leave_out`; None for no sources.
 
     >>> from probekit.data.examples import RowExamples
     >>> labels = np.array(["past", "past", "p\u0430st"], dtype=object)
     >>> dataset = Dataset("tiny", RowExamples(np.arange(3), labels))
-    >>> print(next(similar_labels(dataset)).message)  # doctest: +ELLIPSIS
+    >>> print(next(similar("label", dataset)).message)  # doctest: +ELLIPSIS
     The labels 'past' (2 rows) and 'pаst' (1 row: row 2, with U+0430 CYRILLIC SMALL LETTER A) ...
     """
-    return _similar("label", "and count as different classes", dataset)
-
-
-def similar_groups(dataset: Dataset) -> Iterator[Finding]:
-    """Return a warning for each set of groups that differ only in case, spaces or encoding.
-
-    The exceptions are those of `similar_labels`.
-
-    >>> from probekit.data.examples import RowExamples
-    >>> labels, groups = (np.array(names, dtype=object) for names in (["x", "x"], ["7", "7.0"]))
-    >>> dataset = Dataset("tiny", RowExamples(np.arange(2), labels, groups))
-    >>> print(next(similar_groups(dataset)).message)  # doctest: +ELLIPSIS
-    The groups '7' (1 row) and '7.0' (1 row: row 1) are the same number, and count as different ...
-    """
-    effect = "and count as different groups, so that related rows may be in both train and test"
-    return _similar("group", effect, dataset)
-
-
-def _similar(field: _Field, effect: str, dataset: Dataset) -> Iterator[Finding]:
-    """Yield a warning for each set of similar names of a field; see `similar_labels`.
-
-    `effect` follows the names in the message.
-    """
-    rows = _rows_by(field, dataset)
-    # Numbers are compared by their value, other names by their appearance.
-    spellings: dict[str, list[str]] = defaultdict(list)
+    values = (dict(one.values).get(column or "", "") for one in dataset.examples)
+    rows = _rows_by(np.array([*values], object) if field == "source" else dataset.column(field))
+    fold, spellings = appearance if field == "text" else folded, defaultdict[str, list[str]](list)
     for name in rows:
-        spellings[_number(name) or appearance(name)].append(name)
-    case_matters = len(rows) > _MAX_LABELS
-    messages = []
-    for names in spellings.values():
-        if len(names) > 1 and not (case_matters and _differ_in_case(names)):
-            messages.append(f"The {field}s {_similar_message(names, rows, effect, dataset)}")
-    n_more = len(messages) - _MAX_SETS
-    if n_more > 0:
-        more = f"{n_more:,} more sets of {field}s differ only in case, spaces or encoding."
-        messages = [*messages[:_MAX_SETS], more]
-    for message in messages:
-        yield Finding("warning", f"similar-{field}s", message)
+        spellings[fold(name)].append(name)
+    case_matters = field == "label" and len(rows) > _MAX_LABELS
+    messages, groups = [], dataset.groups
+    for alike in (names for names in spellings.values() if len(names) > 1):
+        in_groups = set(groups[np.concatenate([rows[name] for name in alike])])
+        is_related = field == "text" and len(in_groups) == 1
+        if not (is_related or (case_matters and _differ_in_case(alike))):
+            messages.append(_in_words(alike, rows, dataset))
+    if messages:
+        n_more = len(messages) - _MAX_SETS
+        more = f"; so do {counted(n_more, 'more set')}" if n_more > 0 else ""
+        yield Finding(
+            "warning",
+            f"similar-{field}s",
+            f"The {field}s {'; '.join(messages[:_MAX_SETS])}{more}. They count as different "
+            f"{_COUNT_AS[field]}. Write those that mean the same alike, and rename the others.",
+        )
 
 
-def _rows_by(field: _Field, dataset: Dataset) -> dict[str, IntArray]:
-    """Return the indices of the examples with each value of a field."""
-    codes, names = pd.factorize(dataset.labels if field == "label" else dataset.groups)
+def _rows_by(column: StringArray) -> dict[str, IntArray]:
+    """Return the indices of the examples with each value of a column."""
+    codes, names = pd.factorize(column)
     by_name = np.split(np.argsort(codes, kind="stable"), np.cumsum(np.bincount(codes))[:-1])
     return dict(zip(names, by_name, strict=True))
 
@@ -129,7 +124,7 @@ def missing_groups(dataset: Dataset) -> Iterator[Finding]:
     >>> print(next(missing_groups(dataset)).message)  # doctest: +ELLIPSIS
     2 rows have the group 'nan' (row 1, row 2), which looks like a missing value: they count as ...
     """
-    for name, indices in _rows_by("group", dataset).items():
+    for name, indices in _rows_by(dataset.groups).items():
         if name.strip().casefold() in _MISSING and len(indices) > 1:
             rows = dataset.select(indices).examples
             yield Finding(
@@ -164,10 +159,8 @@ def _differ_in_case(names: Sequence[str]) -> bool:
     return len({name.strip().casefold() for name in names}) == 1
 
 
-def _similar_message(
-    names: Sequence[str], rows: dict[str, IntArray], effect: str, dataset: Dataset
-) -> str:
-    """Return the message on similar names, the most frequent one first."""
+def _in_words(names: Sequence[str], rows: dict[str, IntArray], dataset: Dataset) -> str:
+    """Return similar names with their rows, the most frequent one first, and what they share."""
     ordered = sorted(names, key=lambda name: (-len(rows[name]), name))
     everywhere = set(ordered[0]).intersection(*ordered[1:])  # characters that all names contain
     shown = []
@@ -175,14 +168,11 @@ def _similar_message(
         of_name = dataset.select(rows[name]).examples
         where = "" if name == ordered[0] else f": {rows_of(of_name)}"
         peculiar = _peculiar(name, everywhere)
-        shown.append(f"{name!r} ({counted(len(rows[name]), 'row')}{where}{peculiar})")
+        shown.append(f"{name!r:.60} ({counted(len(rows[name]), 'row')}{where}{peculiar})")
     how = "differ only in case or spaces" if _differ_in_case(names) else "look the same"
     if _number(ordered[0]) and len({appearance(name) for name in names}) > 1:
         how = "are the same number"
-    return (
-        f"{joined_names(shown)} {how}, {effect}. Write all as {ordered[0]!r}, or rename those that "
-        "are meant to differ."
-    )
+    return f"{joined_names(shown)} {how}"
 
 
 def _peculiar(label: str, everywhere: set[str]) -> str:
@@ -206,7 +196,7 @@ def misspelt_labels(dataset: Dataset) -> Iterator[Finding]:
 
     Yields nothing if there are more than `_MAX_LABELS` labels: they are words then.
     """
-    rows = _rows_by("label", dataset)
+    rows = _rows_by(dataset.labels)
     by_size = sorted(rows, key=lambda label: len(rows[label]), reverse=True)
     if len(rows) > _MAX_LABELS:
         return
@@ -279,8 +269,21 @@ def _is_other_digit(character: str) -> bool:
     return character.isdecimal() and not character.isascii()
 
 
+def folded(name: str) -> str:
+    r"""Return a form that is equal for names that look the same, or are the same number.
+
+    Names are labels, groups, sources and words; texts and names of files, in which 1.10 is not 1.1,
+    are compared by `appearance`.
+
+    >>> folded("1.0") == folded("01 "), folded(" Yes\u200b"), folded("1.5") == folded("15")
+    (True, 'yes', False)
+    """
+    return _number(name) or appearance(name)
+
+
+@lru_cache(maxsize=1024)  # adjacent rows often have one text
 def appearance(label: str) -> str:
-    r"""Return a form that is equal for labels that differ only in case, spaces or encoding.
+    r"""Return a form that is equal for texts that differ only in case, spaces or encoding.
 
     The form is NFC, case-folded, with single spaces between words and without invisible characters.
     Compatibility characters such as full-width letters (but not those of another shape, such as ²),
@@ -292,13 +295,15 @@ def appearance(label: str) -> str:
     >>> appearance("10\xb2") == appearance("102")
     False
     """
-    plain = "".join(map(_plain, unicodedata.normalize("NFC", label)))
-    folded = unicodedata.normalize("NFC", plain.translate(_LATIN).casefold())
-    return " ".join(folded.split())
+    if label.isascii():
+        return " ".join(label.casefold().split())
+    plain = "".join(map(_plain, unicodedata.normalize("NFC", label))).casefold()
+    return " ".join(unicodedata.normalize("NFC", plain).split())
 
 
+@cache  # there are about 150,000 characters
 def _plain(character: str) -> str:
-    """Return the plain form of a character, "" if it is invisible."""
+    """Return a character in the shape of its Latin or compatible form, "" if it is invisible."""
     code = ord(character)
     if code in _INVISIBLE or (code <= _LAST_FORMAT and unicodedata.category(character) == "Cf"):
         return ""
@@ -306,7 +311,7 @@ def _plain(character: str) -> str:
         return str(unicodedata.decimal(character))
     if unicodedata.decomposition(character).startswith(_OTHER_SHAPES):
         return character
-    return unicodedata.normalize("NFKC", character)
+    return unicodedata.normalize("NFKC", character).translate(_LATIN)
 
 
 def character_name(character: str) -> str:

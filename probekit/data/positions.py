@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,7 @@ At = Literal[
 ]  # fmt: skip
 Pick = Literal["first", "last", "mean", "all"]
 
+MASSIVE = 5.0  # norm of a massive token, in multiples of the median norm of other tokens
 TURNS = ("user_last", "assistant_last")  # values of `at` that refer to the turns of a conversation
 REPLY = ("reply", "reply_last", "share", "between")  # values of `at` that refer to the reply
 _OF_SPAN = ("span", "word", *TURNS, *REPLY)
@@ -54,6 +55,7 @@ class PositionRule:
         index: token index for `at="index"`: from 0 after BOS, or from the end if negative.
         skip_first: exclude position 0 of the model's input from a mean with other tokens. GPT-2
             uses it as an attention sink, and its norm would dominate the mean.
+        skip_massive: exclude massive tokens from a mean; see `RowPlan`.
         share: for `at="share"`: of n tokens of the span, the last one of the first `share * n`; 0
             is the last token that ends before the span, which no token of spaces in it does.
         offset: for a span, word or turn: 0 selects as above, -1 the token before its first one, 1
@@ -64,8 +66,26 @@ class PositionRule:
     pieces: Pick = "last"
     index: int | None = None
     skip_first: bool = True
+    skip_massive: bool = False
     offset: int = 0
     share: float | None = None
+
+
+def position_text(rule: Mapping[str, Any]) -> str:
+    """Return the name of a position in results, from its keys; `share` may be several.
+
+    `-massive` means that massive tokens are left out of means, `+first` that position 0 is not.
+
+    >>> position_text({"at": "word", "offset": -1}), position_text({"at": "share", "share": 0.5})
+    ('word:last-1', 'share:0.5')
+    """
+    share = ",".join(f"{one:g}" for one in np.atleast_1d(rule.get("share") or 0.0))
+    details = {"index": rule.get("index"), "word": rule.get("pieces", "last"), "share": share}
+    name, detail, offset = rule["at"], details.get(rule["at"]), rule.get("offset") or 0
+    name += f":{detail}" if detail is not None else ""
+    name += f"{offset:+d}" if offset else ""
+    name += "-massive" if rule.get("skip_massive") else ""
+    return str(name) if rule.get("skip_first", True) else f"{name}+first"
 
 
 @dataclass(frozen=True)
@@ -76,11 +96,14 @@ class RowPlan:
         example: index of the example of each row, ascending, shape (n_rows,).
         positions: token positions in the model's input of that example, shape (n_positions,).
         offsets: row r has `positions[offsets[r]:offsets[r + 1]]`, never empty, shape (n_rows + 1,).
+        skip_massive: leave out of a mean, at each site, the tokens whose norm exceeds `MASSIVE`
+            times the median norm of the tokens of the row.
     """
 
     example: IntArray
     positions: IntArray
     offsets: IntArray
+    skip_massive: bool = False
 
 
 class Unaligned(NamedTuple):
@@ -180,8 +203,18 @@ def plan_rows(
             f"No example has a token for at: {rule.at}{offset}. The first example: "
             f"{unaligned[0].reason}."
         )
-    pick = "all" if rule.pieces == "all" else _PICK.get(rule.at, rule.pieces)
-    return _rows(selected, np.flatnonzero(aligned), pick, rule.skip_first), unaligned
+    pick = pick_of(rule.at, rule.pieces)
+    plan = _rows(selected, np.flatnonzero(aligned), pick, rule.skip_first)
+    return replace(plan, skip_massive=rule.skip_massive), unaligned
+
+
+def pick_of(at: At, pieces: Pick) -> Pick:
+    """Return how the tokens that a rule selects become rows; see `PositionRule`.
+
+    >>> pick_of("reply", "last"), pick_of("reply", "all"), pick_of("word", "first")
+    ('mean', 'all', 'first')
+    """
+    return "all" if pieces == "all" else _PICK.get(at, pieces)
 
 
 def _join(offsets: list[IntArray], texts: Sequence[str], bos: bool) -> _Tokens:

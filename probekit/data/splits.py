@@ -16,6 +16,7 @@ from scipy.sparse.csgraph import connected_components
 
 from probekit.amounts import counted
 from probekit.data.examples import Dataset, StringArray, TextSpan, rows_of
+from probekit.data.labels import folded
 from probekit.errors import DataError, nearest
 
 IntArray = npt.NDArray[np.int64]
@@ -269,7 +270,7 @@ def in_one_group(dataset: Dataset) -> IntArray:
 
 
 def joined_groups(labels: Strings, groups: Strings, words: Strings) -> StringArray:
-    """Merge groups that share a word, whatever its case; return the group of each row, (n_rows,).
+    """Merge groups that share a word, as `folded`; return the group of each row, shape (n_rows,).
 
     The original groups are returned if the merged ones cannot be split: if the largest has more
     than half of the rows, or a label occurs in one of them only. In running text nearly all groups
@@ -282,7 +283,7 @@ def joined_groups(labels: Strings, groups: Strings, words: Strings) -> StringArr
     ['a', 'b', 'c', 'd']
     """
     names, group_of_row = np.unique(np.asarray(groups, dtype=object), return_inverse=True)
-    _, word_of_row = np.unique(_folded(words), return_inverse=True)
+    _, word_of_row = np.unique([*map(folded, words)], return_inverse=True)
     # A graph with a node for each group and for each word; each row links its group to its word.
     size = len(names) + word_of_row.max() + 1
     links = (np.ones(len(group_of_row)), (group_of_row, len(names) + word_of_row))
@@ -297,7 +298,7 @@ def joined_groups(labels: Strings, groups: Strings, words: Strings) -> StringArr
 def without_shared_words(
     split: Split, labels: Strings, words: Strings, *, test: float, seed: int
 ) -> Split:
-    """Drop rows so that no word occurs on both sides of the split; case is ignored.
+    """Drop rows so that no word, as `folded`, occurs on both sides of the split.
 
     Each word that is on both sides is assigned to one side, and its rows on the other side are
     dropped. For each label, about a share `test` of the rows of such words goes to test. Words that
@@ -320,19 +321,19 @@ def without_shared_words(
     >>> new.train.tolist(), new.test.tolist()
     ([1, 2, 3], [4, 7])
     """
-    folded = _folded(words)
-    shared = set(folded[split.train]) & set(folded[split.test])
+    forms = np.array([*map(folded, words)], dtype=object)
+    shared = set(forms[split.train]) & set(forms[split.test])
     rows = np.concatenate([split.train, split.test])
-    rows = rows[[word in shared for word in folded[rows]]]
+    rows = rows[[word in shared for word in forms[rows]]]
     for_test = set[str]()
     if len(rows):
-        counts = LabelCounts.of([labels[row] for row in rows], folded[rows])
+        counts = LabelCounts.of([labels[row] for row in rows], forms[rows])
         generator = np.random.default_rng(seed)
         chosen = _choose_groups(counts, _target_rows(counts, test), generator)
-        for_test = set(folded[rows[chosen[counts.group_of_row]]])
+        for_test = set(forms[rows[chosen[counts.group_of_row]]])
     for_train = shared - for_test
-    train = [index for index in split.train if folded[index] not in for_test]
-    tested = [index for index in split.test if folded[index] not in for_train]
+    train = [index for index in split.train if forms[index] not in for_test]
+    tested = [index for index in split.test if forms[index] not in for_train]
     new = Split(np.array(train, dtype=int), np.array(tested, dtype=int))
     in_train, in_test = ({labels[index] for index in side} for side in (new.train, new.test))
     for side, side_labels in zip(_SIDES, (in_train, in_test), strict=True):
@@ -348,11 +349,6 @@ def without_shared_words(
         "false.",
     )
     return new
-
-
-def _folded(words: Strings) -> StringArray:
-    """Return the words in case-folded form, without surrounding whitespace."""
-    return np.array([str(word).strip().casefold() for word in words], dtype=object)
 
 
 def _split(in_test: npt.NDArray[np.bool_]) -> Split:

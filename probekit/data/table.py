@@ -17,6 +17,7 @@ _MISSING_VALUES = frozenset(
     {"nan", "NaN", "NAN", "<NA>", "N/A", "n/a", "#N/A", "null", "NULL", "None"}
 )
 _SHOWN = 60  # characters of a cell in a message
+_EMPTY: tuple[Any, ...] = (None, "", [], {})  # of keys of a message
 _MAX_DIGITS = 10  # int() raises ValueError for thousands of digits
 _SEPARATORS = {"tab": "\t", "semicolon": ";", "comma": ","}
 
@@ -276,7 +277,7 @@ def read_messages(where: str, cell: object) -> tuple[str, Turns]:
             in turn, after at most one `system`.
 
     Raises:
-        DataError: the cell is not such a list, or a message is empty.
+        DataError: the cell is not such a list, or a message is empty or has other keys.
 
     >>> read_messages("", '[{"role": "user", "content": "Is it far?"}]')
     ('Is it far?', (Turn(start=0, end=10, role='user'),))
@@ -284,10 +285,17 @@ def read_messages(where: str, cell: object) -> tuple[str, Turns]:
     try:
         messages: Any = json.loads(cell) if isinstance(cell, str) else cell
         listed = [(one["role"], one["content"]) for one in messages]
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        others = {key for one in messages for key, value in one.items() if value not in _EMPTY}
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise DataError(
             f'{where} is not a list of {{"role": ..., "content": ...}}: {shown(cell)}.'
         ) from error
+    if unread := sorted(others - {"role", "content"}):
+        raise DataError(
+            f"{where} has the keys {', '.join(map(repr, unread))}. Only role and content are read, "
+            "as baselines read no more: write into content what the model should read, or remove "
+            "the keys."
+        )
     roles = [role for role, _ in listed]
     has_system = roles[:1] == ["system"]
     n_turns = len(roles) - has_system

@@ -76,7 +76,7 @@ OptionalColumn = Annotated[
 class ColumnsSection(Section):
     """Names of the columns of the data."""
 
-    text: ColumnName = Field(
+    text: OptionalColumn = Field(
         "text", description="column with the text; for the format `columns` its number, from 1"
     )
     label: ColumnName = Field(
@@ -108,8 +108,17 @@ class ColumnsSection(Section):
         "list of {role, content} or its JSON; user and assistant in turn, after at most one system",
     )
 
+    @model_validator(mode="before")
+    @classmethod
+    def _messages_replace_text(cls, given: Any) -> Any:
+        """Leave out the default of `text` if `messages` are given."""
+        has_messages = isinstance(given, Mapping) and given.get("messages") is not None
+        return {"text": None, **given} if has_messages else given
+
     @model_validator(mode="after")
     def _span_is_whole(self) -> ColumnsSection:
+        if (self.text is None) == (self.messages is None):
+            raise rule_error("give either `text` or `messages`", "text")
         if (self.start is None) != (self.end is None):
             key = "end" if self.start is None else "start"
             raise rule_error("`start` and `end` must be given together, or neither", key)
@@ -249,6 +258,11 @@ class DataSection(HoldingSection):
     )
     card: Card = None
     columns: ColumnsSection = ColumnsSection()
+    special_tokens: Literal["text", "tokens"] = Field(
+        "text",
+        description="how special tokens that are written out in a text, such as <|im_start|>, are "
+        "read: as plain characters, or as the tokens",
+    )
     pairs: OptionalColumn = Field(
         None,
         description="column with the counterfactual of each text, for `interventions`: a text with "
@@ -425,12 +439,13 @@ def _read(data: DataSection, sources: Mapping[str, Any], values: Sequence[str]) 
     elif data.format == "columns":
         # The default is a name, and the columns of this format have numbers: use the first one.
         is_default = named.text == type(named).model_fields["text"].default
-        columns = WordColumns(named.label, "1" if is_default else named.text, group_of_words)
+        text = "1" if is_default or named.text is None else named.text
+        columns = WordColumns(named.label, text, group_of_words)
     else:
         has_span = named.start is not None and named.end is not None
         span = cast(tuple[str, str], (named.start, named.end)) if has_span else None
         columns = TableColumns(
-            text=named.text,
+            text=named.text or "text",
             label=named.label if data.label_of_reply is None else None,  # a rule on replies sets it
             group=named.group,
             id=named.id,

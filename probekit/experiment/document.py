@@ -143,6 +143,8 @@ class Document(KeyLocation):
             return {str(key): self._plain(one, (*keys, str(key))) for key, one in node.items()}
         if isinstance(node, list | tuple | range):
             return [self._plain(one, (*keys, number)) for number, one in enumerate(node)]
+        if isinstance(node, set | frozenset):
+            raise ConfigError(self.put(keys, f"{keys[-1]} is a set, without order. Give a list."))
         if isinstance(node, PurePath):
             node = str(node)
         if hasattr(node, "tolist"):  # NumPy
@@ -223,14 +225,16 @@ def read_document(path: Path, overrides: Sequence[str] = ()) -> Document:
     given: list[KeyPath] = []  # keys that are overridden, and sections that are created for them
     for override in overrides:
         key, _, value = override.partition("=")
-        if not value.strip() or not all(key.split(".")):
-            text = "write it as section.key=value, or section.key=null."
-            raise ConfigError(f"--set {override}: {text}")
-        if item := _ITEM.search(key):
-            whole = f"--set '{key[: item.start()]}=[...]'"
-            raise ConfigError(f"--set {override}: a list can only be set as a whole: {whole}.")
         # Descend to the section of the key within `content`, and set the value there.
         keys, section = tuple(key.split(".")), content
+        start, *items = _ITEM.split(key, maxsplit=1)
+        problems = {
+            "write it as section.key=value, or section.key=null": not value.strip() or "" in keys,
+            f"a list can only be set as a whole: --set '{start}=[...]'": items,
+            f"{key} is set twice": any(one[: len(keys)] == keys for one in given),
+        }
+        for problem in (text for text, is_found in problems.items() if is_found):
+            raise ConfigError(f"--set {override}: {problem}.")
         given.append(keys)
         for depth, part in enumerate(keys[:-1], start=1):
             if section.get(part) is None:
@@ -334,7 +338,7 @@ def explain(fault: ErrorDetails, kind: type[BaseModel]) -> tuple[KeyPath, str]:
     ...     Experiment(name="a", model={}, data={}, tokens={"bos": "no"})
     ... except ValidationError as error:
     ...     print(explain(find_faults(error)[-2], Experiment)[1])
-    tokens.bos is 'no'. It must be true or false.
+    tokens.bos is 'no'. Allowed: auto, false, true.
     """
     context = fault.get("ctx", {})
     # A rule belongs to a section, and its error names the key within it.
@@ -408,7 +412,8 @@ def _choices(annotation: Any) -> tuple[str, ...]:
     arguments = get_args(annotation)
     if get_origin(annotation) in (tuple, Annotated) or type(None) in arguments:
         return _choices(arguments[0])
-    return tuple(map(str, arguments)) if get_origin(annotation) is Literal else ()
+    values = arguments if get_origin(annotation) is Literal else ()
+    return tuple(one if isinstance(one, str) else str(one).lower() for one in values)
 
 
 def dump_settings(settings: Section) -> str:

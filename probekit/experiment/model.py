@@ -8,9 +8,9 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic.config import JsonDict
 
-from probekit.data.positions import TURNS, At, Pick
+from probekit.data.positions import TURNS, At, Pick, pick_of, position_text
 from probekit.errors import ConfigError
-from probekit.model.weights.sources import at_revision, name_in_memory
+from probekit.model.weights.sources import at_revision, ignoring, name_in_memory
 from probekit.probes.settings import one_or_several
 from probekit.probes.targets import MOST_NETWORKS
 from probekit.section import HoldingSection, Section, Seed, rule_error, unique_items
@@ -27,6 +27,7 @@ def _all_or_listed(steps: Any) -> Any:
     return () if steps == "all" else steps
 
 
+ConfigKey = Annotated[str, Field(pattern=r"^[^,\s]+$")]
 Step = Annotated[int, Field(ge=0)]
 Steps = Annotated[tuple[Step, ...] | None, Field(strict=False), BeforeValidator(_all_or_listed)]
 
@@ -90,6 +91,11 @@ class ModelSection(HoldingSection):
         examples=["step1000"],
         description="commit, tag or branch of a `source` on the hub",
     )
+    ignore: Annotated[tuple[ConfigKey, ...], Field(strict=False)] = Field(
+        (),
+        examples=[["logit_scale"]],
+        description="all unknown keys of the model's config.json, if they change nothing in it",
+    )
     checkpoints: Steps = Field(
         None,
         description="steps of the checkpoints to probe, for a map of the scores by layer and step; "
@@ -122,7 +128,9 @@ class ModelSection(HoldingSection):
     def name(self) -> str:
         """The name of the network in results: its source, or what it is in memory."""
         memory = self.memory
-        return self.source if memory is None else name_in_memory(memory.kind, memory.digest)
+        if memory is not None:
+            return name_in_memory(memory.kind, memory.digest)
+        return str(ignoring(self.source, self.ignore))
 
     @model_validator(mode="before")
     @classmethod
@@ -235,6 +243,10 @@ class PositionSection(Section):
     skip_first: bool = Field(
         True, description="whether means and scaling exclude position 0, whose norm is far larger"
     )
+    skip_massive: bool = Field(
+        False,
+        description="whether means exclude tokens with over 5 times the median norm at the site",
+    )
     offset: Offset = Field(
         0, description="offset in tokens from a span, word or turn; -1 is before it, 1 after it"
     )
@@ -243,16 +255,14 @@ class PositionSection(Section):
     def text(self) -> str:
         """The position as named in results: `last`, `index:3`, `word:last`, `word:last-1`.
 
-        `+first` at the end means that position 0 is not skipped.
+        `-massive` means that massive tokens are left out, `+first` that position 0 is not.
 
         >>> PositionSection(at="word", offset=-1).text
         'word:last-1'
+        >>> PositionSection(at="mean", skip_first=False, skip_massive=True).text
+        'mean-massive+first'
         """
-        share = ",".join(f"{share:g}" for share in self.share or ())
-        detail = {"index": self.index, "word": self.pieces, "share": share}.get(self.at)
-        name = self.at if detail is None else f"{self.at}:{detail}"
-        name += f"{self.offset:+d}" if self.offset else ""
-        return name if self.skip_first else f"{name}+first"
+        return position_text(self.model_dump())
 
     @property
     def number(self) -> int:
@@ -287,6 +297,11 @@ class PositionSection(Section):
             raise rule_error(
                 f"`pieces: {self.pieces}` requires `at: word`, not `at: {self.at}`", "pieces"
             )
+        if self.skip_massive and pick_of(self.at, self.pieces) != "mean":
+            text = (
+                "`skip_massive` requires a mean, such as `at: mean`, `at: span` or `pieces: mean`"
+            )
+            raise rule_error(text, "skip_massive")
         if self.offset:
             self.check_offsets("offset")
         return self
@@ -304,19 +319,14 @@ class PositionSection(Section):
             )
 
 
-def _bos_or_chat(schema: dict[str, Any]) -> None:
-    """Require `bos` only of plain texts."""
-    schema["required"].remove("bos")
-    schema["if"] = {"not": {"properties": {"chat": {"const": True}}, "required": ["chat"]}}
-    schema["then"] = {"required": ["bos"]}
-
-
 class TokensSection(Section):
     """Tokenization and probed positions."""
 
-    model_config = ConfigDict(json_schema_extra=_bos_or_chat)
-
-    bos: bool = Field(description="whether to prepend the beginning-of-text token; not with `chat`")
+    bos: Literal[True, False, "auto"] = Field(
+        "auto",
+        description="whether to prepend the beginning-of-text token; `auto`: if the model's own "
+        "tokenizer does; not with `chat`, whose template writes it",
+    )
     chat: bool = Field(
         False,
         description="whether each text is the user's turn, written by the model's chat template",
@@ -344,16 +354,9 @@ class TokensSection(Section):
         moved = (self.position.model_copy(update=change) for change in changes)
         return tuple(moved) or (self.position,)
 
-    @model_validator(mode="before")
-    @classmethod
-    def _a_chat_template_writes_bos(cls, given: Any) -> Any:
-        """Fill in `bos: false` for a chat, unless `bos` is given."""
-        is_chat = isinstance(given, Mapping) and given.get("chat") is True
-        return {"bos": False, **given} if is_chat else given
-
     @model_validator(mode="after")
     def _keys_fit_together(self) -> TokensSection:
-        if self.chat and self.bos:
+        if self.chat and self.bos is True:
             raise rule_error(
                 "`chat: true` excludes `bos: true`: the chat template writes that token", "bos"
             )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -16,6 +16,7 @@ from probekit.experiment.interventions import Interventions, Measures, check_int
 from probekit.experiment.locations import find_file, resolve_experiment
 from probekit.experiment.model import ModelSection, TokensSection, dtype_on
 from probekit.experiment.probe import ProbeSection
+from probekit.model.config import Bos
 from probekit.section import FolderName, Section, Seed, SettingsFile, rule_error, unique_items
 
 if TYPE_CHECKING:
@@ -79,9 +80,12 @@ class SplitSection(Section):
 
     @model_validator(mode="after")
     def _nested_folds_stand_alone(self) -> SplitSection:
+        key = "folds" if self.leave_out is None else "leave_out"
         if self.folds is not None and self.word_disjoint:
-            key = "folds" if self.leave_out is None else "leave_out"
             raise rule_error(f"`{key}` cannot be combined with `word_disjoint`", key)
+        # The default is allowed: a file written by probekit has every key.
+        if self.folds is not None and self.test != type(self).model_fields["test"].default:
+            raise rule_error(f"`test` is for one test set: remove it, or `{key}`", "test")
         return self
 
 
@@ -398,6 +402,12 @@ class Experiment(SettingsFile):
             return self
         model = self.model.model_copy(update={"dtype": dtype_on(device)})
         return self.model_copy(update={"model": model})
+
+    def with_bos(self, has_bos: Callable[[Bos], bool]) -> Experiment:
+        """Return a copy with what `tokens.bos: auto` means for a tokenizer, by its `has_bos`."""
+        with self.at("tokens", "bos"):
+            bos = not self.tokens.chat and has_bos(self.tokens.bos)
+        return self.model_copy(update={"tokens": self.tokens.model_copy(update={"bos": bos})})
 
     def _holding(
         self, section: str, what: str, held: Any, facts: Mapping[str, Any], **values: str

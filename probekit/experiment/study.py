@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from glob import glob
-from itertools import combinations, product
+from itertools import product
 from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
@@ -183,48 +183,45 @@ def make_study(document: Document, over: Mapping[str, Any] | None = None) -> Stu
             start from the current folder.
 
     Raises:
-        ConfigError: a key of `over` has no list of values or has equal ones, no file matches
-            a pattern, two cells have the same name, or a cell is invalid; the message names the
-            line and the cell.
+        ConfigError: a key of `over` has no list of values, is set twice or by an override, no file
+            matches a pattern, two cells have the same name or are equal, or a cell is invalid; the
+            message names the line and the cell.
         MissingError: the file of published scores, or a checkpoint, does not exist.
         DataError: the file of published scores is invalid.
     """
     source = document if over is None else Document({"over": over})
-    base, axes, cells = document.values(), dict[str, list[_Value]](), dict[str, StudyCell]()
-    published = base.pop("published", None)
+    base, axes, cells = document.values(), list[list[_Value]](), dict[str, StudyCell]()
+    published, equals = base.pop("published", None), dict[str, Sequence[_Value]]()
     base.pop("over", None)
-    for place, listed in _lists(source):
-        key = ".".join(map(str, place[1:]))
+    lists = [*_lists(source)]
+    for key, place, listed in lists:
         if key == DATA:
-            axes[key] = list(_data_values(place, listed, base.get(DATA), document, source))
+            axes.append([*_data_values(place, listed, base.get(DATA), document, source)])
         else:
-            axes[key] = _values(key, place, listed, source)
-    for number, values in enumerate(product(*axes.values()), start=1):
+            axes.append(_values(key, place, listed))
+    for number, values in enumerate(product(*axes), start=1):
         name = "-".join(value.label for value in values).rstrip("._-")
         if len(name) > _LONGEST_NAME:
             name = f"{name[:_LONGEST_NAME]}-{number}"
         if name.casefold() in cells:
-            pairs = zip(values, axes.values(), strict=True)
+            pairs = zip(values, axes, strict=True)
             alike = [one for one, axis in pairs if sum(one.label == v.label for v in axis) > 1]
             text = f"two cells are named {name}. Values must differ, and data sets of one name "
             place = (alike or values)[0].place
             raise ConfigError(source.put(place, f"{text}need another: {{name: ...}}."))
-        settings = deepcopy(base)
-        for value in values:
-            for keys, content in value.changes.items():
-                section = settings
-                for part in keys[:-1]:
-                    section = section.setdefault(str(part), {})
-                    if not isinstance(section, dict):
-                        text = f"{part} is a value, not a section."
-                        raise ConfigError(source.put(value.place, text))
-                section[str(keys[-1])] = content
+        settings = _with_values(base, values, document, source)
         experiment = experiment_in(
             _CellDocument(settings | {"name": name}, document, source, values, name)
         )
         if not cells:  # raises if the name of the study itself is missing or invalid
             experiment_in(_CellDocument(settings, document, source, values))
-        texts = {key: value.text for key, value in zip(axes, values, strict=True)}
+        # Names are no settings: two names of one data set would count it twice.
+        dumped = str(experiment.model_dump(exclude={"name": True, "data": {"name"}}))
+        for one, other in zip(equals.setdefault(dumped, values), values, strict=True):
+            if one is not other:
+                text = f"{one.text} and {other.text} give equal experiments. Remove one of them."
+                raise ConfigError(source.put(other.place, text))
+        texts = {key: value.text for (key, *_), value in zip(lists, values, strict=True)}
         cells[name.casefold()] = StudyCell(texts, experiment)
     tasks = dict.fromkeys(cell.experiment.data.name for cell in cells.values())
     drawn, n_unused = dict[str, float](), 0
@@ -234,8 +231,8 @@ def make_study(document: Document, over: Mapping[str, Any] | None = None) -> Stu
     return Study(base["name"], base.get("question"), tuple(cells.values()), drawn, n_unused)
 
 
-def _lists(source: Document) -> Iterator[tuple[KeyPath, list[Any]]]:
-    """Yield the location and the values of each varied key.
+def _lists(source: Document) -> Iterator[tuple[str, KeyPath, list[Any]]]:
+    """Yield the dotted key, the location and the values of each varied key.
 
     Raises:
         ConfigError: there is no key, a key cannot vary, or it has no list of values.
@@ -254,7 +251,7 @@ def _lists(source: Document) -> Iterator[tuple[KeyPath, list[Any]]]:
         raise ConfigError(source.put(("over",), text))
     for place, listed in found.items():
         key = ".".join(map(str, place[1:]))
-        if key in _FIXED:
+        if any(f"{key}.".startswith(f"{fixed}.") for fixed in _FIXED):
             text = f"{key} cannot vary. A cell is named by its values; a data set by {{name: ...}}."
             raise ConfigError(source.put(place, text))
         if key == "probe":  # a column of study.csv
@@ -263,20 +260,39 @@ def _lists(source: Document) -> Iterator[tuple[KeyPath, list[Any]]]:
         if not isinstance(listed, list) or not listed:
             text = f"over.{key} is {one_line(listed)}. Write a list of values, such as [a, b]; a "
             raise ConfigError(source.put(place, f"{text}single value belongs to `{key}` itself."))
-        yield place, listed
+        yield key, place, listed
 
 
-def _values(key: str, place: KeyPath, listed: Sequence[Any], source: Document) -> list[_Value]:
-    """Return the values of a key other than `data`; those with one label are numbered.
+def _with_values(
+    base: Mapping[str, Any], values: Sequence[_Value], document: Document, source: Document
+) -> dict[str, Any]:
+    """Return the settings that all cells share with the values of a cell put in.
 
     Raises:
-        ConfigError: two values are equal, such as 1 and 1.0, or have the same text.
+        ConfigError: a key is in a value, or is set by two values, or by a value and an override.
     """
+    settings, taken = deepcopy(dict(base)), dict.fromkeys(document.overridden, "--set")
+    for value in values:
+        for keys, content in value.changes.items():
+            section = settings
+            for part in keys[:-1]:
+                section = section.setdefault(str(part), {})
+                if not isinstance(section, dict):
+                    raise ConfigError(source.put(value.place, f"{part} is a value, no section."))
+            for other, by in taken.items():
+                # An override may have created the section for another of its keys.
+                is_inside = keys[: len(other)] == other and (by == "over" or keys[-1] in section)
+                if is_inside or other[: len(keys)] == keys:
+                    text = f"{'.'.join(map(str, other))} is set by {by}, too. Remove one of them."
+                    raise ConfigError(source.put(value.place, text))
+            section[str(keys[-1])] = content
+        taken |= dict.fromkeys(value.changes, "over")
+    return settings
+
+
+def _values(key: str, place: KeyPath, listed: Sequence[Any]) -> list[_Value]:
+    """Return the values of a key other than `data`; those with one label are numbered."""
     values = [_value(key, (*place, n), one) for n, one in enumerate(listed)]
-    for one, other in combinations(values, 2):
-        if one.text == other.text or one.changes == other.changes:
-            text = f"over.{key} has two equal values, {one.text} and {other.text}. Remove one."
-            raise ConfigError(source.put(place, text))
     labels = Counter(value.label.casefold() for value in values)
     return [
         value._replace(label=f"{key.rpartition('.')[2]}-{n}") if labels[label] > 1 else value
@@ -365,7 +381,7 @@ def _published_scores(
     Raises:
         ConfigError: `published` is no path, a column is missing, or no task is a data set.
         MissingError: the file does not exist.
-        DataError: a score is not a number.
+        DataError: a score is not a number from 0 to 1.
     """
     if not isinstance(published, str):
         raise ConfigError(f"published is {one_line(published)}. Give the path of a CSV file.")
@@ -377,8 +393,9 @@ def _published_scores(
             score = float(text)
         except ValueError:
             score = math.nan
-        if not math.isfinite(score):
-            raise DataError(f"{path}: the score of {task} is {text!r}, not a number.")
+        if not 0 <= score <= 1:
+            problem = f"the score of {task} is {text!r}. It must be a number from 0 to 1"
+            raise DataError(f"{path}: {problem}; of percentages, a hundredth.")
         if scores.setdefault(task, score) != score:
             raise DataError(f"{path}: {task} has two scores, {scores[task]:g} and {score:g}.")
     drawn = {task: scores[task] for task in data_sets if task in scores}

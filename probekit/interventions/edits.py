@@ -262,7 +262,8 @@ def swap(directions: NDArray[np.floating], values: Tensor, at: Tensor | None = N
     distributed neural representations (interchange interventions in a subspace).
     """
     basis = torch.from_numpy(orthonormal_basis(directions))
-    return Edit(lambda x, given: x + _along(basis, given - x), values, at)
+    given = _numbers(values, "the values of `swap`")
+    return Edit(lambda x, given: x + _along(basis, given - x), given, at)
 
 
 def _numbers(values: object, name: str) -> Tensor:

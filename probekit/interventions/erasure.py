@@ -153,12 +153,12 @@ def probe_projection(directions: Features, mean: Features) -> Eraser:
     [[1.0, 8.0]]
     """
     basis = orthonormal_basis(directions)
-    return Eraser(basis, basis.T, np.asarray(mean, np.float64))
+    return Eraser(basis, basis.T, _finite("mean", mean))
 
 
 def _centred(X: Features, codes: Codes) -> tuple[Floats, Floats]:
     """Return the centred rows and their mean, both in float64."""
-    rows = np.asarray(X, np.float64)
+    rows = _finite("X", X)
     if rows.ndim != 2 or len(rows) != len(codes):
         raise DataError(
             f"X has shape {rows.shape}, but there are {len(codes)} labels. Give one row of "
@@ -168,6 +168,14 @@ def _centred(X: Features, codes: Codes) -> tuple[Floats, Floats]:
         raise DataError("All rows have the same label, so there is nothing to erase.")
     mean: Floats = rows.mean(axis=0)
     return rows - mean, mean
+
+
+def _finite(name: str, values: Features) -> Floats:
+    """Return an array in float64; raises DataError if it has NaN, with which nothing is erased."""
+    found: Floats = np.asarray(values, np.float64)
+    if not np.isfinite(found).all():
+        raise DataError(f"{name} contains NaN or infinity. Compute its rows again.")
+    return found
 
 
 TEXTS_AT_ONCE = 64  # texts in one pass

@@ -3,39 +3,50 @@
 from __future__ import annotations
 
 import math
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from functools import reduce
+from operator import attrgetter
 from pathlib import Path
-from typing import Any, ClassVar, Self, cast
+from typing import Any, ClassVar, Literal, Self, TypeAlias, cast
 
 from probekit.errors import CheckpointError, ConfigError, MissingError, nearest
 from probekit.model.sites.catalogue import Site
 from probekit.model.sites.sites import Sites
-from probekit.model.weights.files import read_json
+from probekit.model.weights.files import read_json, refuse_unread
+from probekit.model.weights.sources import HPARAMS, IGNORE
+
+# Whether beginning-of-text precedes each text; `auto` is the choice of the model's own tokenizer.
+Bos: TypeAlias = bool | Literal["auto"]
+# How special tokens that are written out in a text are read.
+SpecialTokens: TypeAlias = Literal["text", "tokens"]
 
 # Upper limits that catch typing errors; no published model comes near them.
 MAX_SIZE = 10**7
 MAX_LAYERS = 1000
 
-# Keys of a config.json that do not change what the network computes from tokens.
-_HARMLESS = (
-    # names, versions, special tokens, and labels of classifiers
-    "architectures model_type _name_or_path name_or_path transformers_version auto_map dtype "
-    "torch_dtype bos_token_id eos_token_id pad_token_id sep_token_id decoder_start_token_id "
-    "id2label label2id problem_type finetuning_task task_specific_params "
-    # what a library returns, and how it computes, trains and generates
-    "use_cache return_dict output_attentions output_hidden_states return_dict_in_generate "
-    "torchscript use_bfloat16 gradient_checkpointing chunk_size_feed_forward pretraining_tp "
-    "_attn_implementation attn_implementation _attn_implementation_autoset is_decoder "
-    "is_encoder_decoder tie_encoder_decoder initializer_range attention_dropout "
-    "do_sample max_length min_length temperature top_k top_p typical_p num_beams "
-    "num_beam_groups num_return_sequences repetition_penalty length_penalty early_stopping "
-    "diversity_penalty no_repeat_ngram_size encoder_no_repeat_ngram_size remove_invalid_values "
-    "output_scores bad_words_ids forced_bos_token_id forced_eos_token_id begin_suppress_tokens "
-    "suppress_tokens exponential_decay_length_penalty prefix tokenizer_class"
-)
-HARMLESS = frozenset(_HARMLESS.split())
+_LINES = Path(__file__).with_name("harmless_keys.txt").read_text("utf-8").splitlines()
+_HARMLESS = {entry for line in _LINES if not line.startswith("#") for entry in line.split()}
+
+
+def is_harmless(key: str, value: Any) -> bool:
+    """Return whether an entry of a config.json changes nothing in a family that does not read it.
+
+    Such are entries in harmless_keys.txt, null, ids of special tokens, and notes of the program
+    that wrote the file, whose keys begin with `_`.
+
+    >>> is_harmless("unk_token_id", 0), is_harmless("mlp_bias", True), is_harmless("logit_scale", 2)
+    (True, False, False)
+    """
+    if value is None or re.search(r"^_|_token_(ids?|index)$", key):
+        return True
+    return key in _HARMLESS or (value is False and f"{key}=false" in _HARMLESS)
+
+
+# Modules that torch.compile, FSDP and activation checkpointing put around others.
+_WRAPPERS = re.compile(r"(_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.")
 
 
 @dataclass(frozen=True)
@@ -91,6 +102,28 @@ class WeightNames:
     neurons: str = "mlp.down_proj"
     after_heads: str = ""
     stacked: tuple[tuple[str, tuple[str, ...]], ...] = ()
+
+    def unwrapped(self, names: Iterable[str]) -> dict[str, str]:
+        """Return names of tensors without what wrappers add, by the names with it.
+
+        torch.compile, FSDP and DataParallel add modules, and trainers hold the network as `model`.
+
+        >>> from probekit.model.families.gpt2 import WEIGHTS
+        >>> list(WEIGHTS.unwrapped(["module._orig_mod.wte.weight"]).values())
+        ['wte.weight']
+
+        Raises:
+            CheckpointError: the tensors include those of an adapter.
+        """
+        bare = {name: _WRAPPERS.sub("", name) for name in names}
+        if adapter := [name for name in bare if re.search(r"\blora_|\.base_layer\.", name)]:
+            raise CheckpointError(
+                f"{adapter[0]} is of an adapter. Merge it with peft: model.merge_and_unload()."
+            )
+        ends = (name for name in bare.values() if name.endswith(self.embedding))
+        start = next(ends, "").removesuffix(self.embedding).removesuffix(self.prefix)
+        start = start if re.fullmatch(r"((module|model)\.)+", start) else ""
+        return {name: one.removeprefix(start) for name, one in bare.items()}
 
     def in_network(self, name: str) -> str:
         """Return the name that a tensor of a checkpoint has in the network.
@@ -166,9 +199,9 @@ class ModelConfig(ABC):
         VOCABULARY: sets of files of the vocabulary, in order of precedence.
         REQUIRED: keys of config.json with the values that the family's code computes. The first of
             each is the hub's default for an absent key.
-        REPEATS: keys of config.json that repeat a field or are absent, each with that field.
-        OTHER_KEYS: keys that `computed` reads or that do not change the computation, in addition to
-            the fields, `REQUIRED`, `REPEATS` and `HARMLESS`.
+        REPEATS: keys of config.json that repeat a member of the config or are absent, each with it.
+        OTHER_NAMES: keys that have a second name in config.json, each with that name.
+        OTHER_KEYS: keys that `computed` reads, in addition to the fields.
         COMPUTED: fields that are no keys of config.json, but computed from several keys.
         norm_is_centred: whether the norms subtract the mean (layer norm) or not (RMS norm).
         bos_token_id: id of the beginning-of-text token, if the checkpoint has any.
@@ -183,15 +216,10 @@ class ModelConfig(ABC):
     TITLE: ClassVar[str]
     KINDS: ClassVar[Mapping[str, Kind]]
     WEIGHTS: ClassVar[WeightNames]
-    VOCABULARY: ClassVar[Sequence[tuple[str, ...]]] = (
-        (*_TOKENIZER, "chat_template.jinja", "generation_config.json"),
-        (*_TOKENIZER, "chat_template.jinja"),
-        (*_TOKENIZER, "generation_config.json"),
-        _TOKENIZER,
-        ("tokenizer.json",),
-    )
+    VOCABULARY: ClassVar[Sequence[tuple[str, ...]]] = (("tokenizer.json",),)
     REQUIRED: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
     REPEATS: ClassVar[Mapping[str, str]] = {}
+    OTHER_NAMES: ClassVar[Mapping[str, str]] = {}
     OTHER_KEYS: ClassVar[frozenset[str]] = frozenset()
     COMPUTED: ClassVar[frozenset[str]] = frozenset()
     norm_is_centred: ClassVar[bool]
@@ -318,23 +346,26 @@ class ModelConfig(ABC):
         return self.axis_sizes["n_ctx"]
 
     @classmethod
-    def from_folder(cls, folder: Path) -> Self:
-        """Return the config of a model folder.
+    def from_folder(cls, folder: Path, ignore: Sequence[str] = ()) -> Self:
+        """Return the config of a model folder; `ignore` is that of `from_hub`.
 
         Raises:
             MissingError: there is no config.json.
             CheckpointError: the file is damaged, or describes a network that the family's code does
                 not compute.
         """
-        return cls.from_hub(read_entries(folder), folder / "config.json")
+        return cls.from_hub(read_entries(folder), config_file(folder), ignore)
 
     @classmethod
-    def from_hub(cls, entries: Mapping[str, Any], path: Path | str) -> Self:
+    def from_hub(
+        cls, entries: Mapping[str, Any], path: Path | str, ignore: Sequence[str] = ()
+    ) -> Self:
         """Return the config described by the entries of a config.json.
 
         Args:
             entries: contents of the file.
             path: the file, for messages.
+            ignore: all unknown keys, if they change nothing in this model.
 
         Raises:
             CheckpointError: an entry is invalid or unknown, or describes a network that the
@@ -343,14 +374,18 @@ class ModelConfig(ABC):
         check_required(entries, {"model_type": tuple(cls.KINDS), **cls.REQUIRED}, path)
         kind = cls.KINDS[entries.get("model_type", next(iter(cls.KINDS)))]
         names = cls._keys(kind)
-        known = names | kind.reads | cls.REQUIRED.keys() | cls.REPEATS.keys() | cls.OTHER_KEYS
-        check_keys(entries, known, path, cls.TITLE)
-        given = {**kind.defaults, **{key: entries[key] for key in names if key in entries}}
+        others = {"dtype": "torch_dtype", **cls.OTHER_NAMES}
+        known = names.union(kind.reads, cls.REQUIRED, cls.REPEATS, cls.OTHER_KEYS, others.values())
+        check_token_ids(entries, path)
         try:
+            cls._check_keys(entries, known, ignore)
+            named = {key: value_of(entries, key, other) for key, other in others.items()}
+            values = {**entries, **{key: one for key, one in named.items() if one is not None}}
+            given = {**kind.defaults, **{key: values[key] for key in names if key in values}}
             config = cls(**(given | cls.computed(entries)))
         except ConfigError as error:
             raise CheckpointError(f"{path}: {error}") from error
-        repeated = {key: (getattr(config, name), None) for key, name in cls.REPEATS.items()}
+        repeated = {key: (attrgetter(name)(config), None) for key, name in cls.REPEATS.items()}
         check_required(entries, repeated, path)
         return config
 
@@ -362,6 +397,31 @@ class ModelConfig(ABC):
             ConfigError: an entry is invalid.
         """
         return {}
+
+    @classmethod
+    def _check_keys(
+        cls, entries: Mapping[str, Any], known: set[str], ignore: Sequence[str]
+    ) -> None:
+        """Raise ConfigError if a key may change the computation and is not known.
+
+        Raises:
+            ConfigError: the unknown keys are not those in `ignore`, or the weights are quantised.
+        """
+        if entries.get("quantization_config"):
+            raise ConfigError(
+                "the weights are quantised (quantization_config). Use a folder or repository with "
+                "unquantised weights: float32, float16, bfloat16 or float64."
+            )
+        unknown = {k: v for k, v in entries.items() if k not in known and not is_harmless(k, v)}
+        if unknown.keys() != set(ignore):
+            shown = ", ".join(f"{key} ({value!r:.60})" for key, value in unknown.items()) or "none"
+            shown += f"; in `ignore`: {', '.join(ignore)}" if ignore else ""
+            raise ConfigError(
+                f"unknown keys: {shown}. They may change the numbers of a {cls.TITLE}. "
+                f"{nearest(next(iter(unknown), ''), known)} If they change nothing in this model: "
+                f"`model.ignore: [{', '.join(unknown)}]`, load_model(..., ignore={[*unknown]}), or "
+                f"`--model NAME{IGNORE}{','.join(unknown)}`."
+            )
 
     @classmethod
     def _keys(cls, kind: Kind) -> set[str]:
@@ -462,34 +522,30 @@ def _size(axis: str, config: ModelConfig) -> int:
     return math.prod(int(part) if part.isdecimal() else sizes[part] for part in axis.split())
 
 
-def check_keys(
-    entries: Mapping[str, Any], known: Iterable[str], path: Path | str, title: str
-) -> None:
-    """Raise CheckpointError if a key may change the computation and is not known.
+def value_of(entries: Mapping[str, Any], *names: str) -> Any:
+    """Return the value of a key that has several names in a config.json; None if it has none.
 
-    A key without a value (null) changes nothing.
+    >>> value_of({"rope_parameters": {"factor": 8.0}}, "factor", "rope_parameters.factor")
+    8.0
 
-    >>> check_keys({"n_head": 3, "use_cache": True}, ["n_head"], "config.json", "GPT-2")
+    Args:
+        entries: contents of the file.
+        names: the names of the key, with a dot between that of a section and that of its key.
 
     Raises:
-        CheckpointError: there is an unknown key, the weights are quantised, or the id of a special
-            token is invalid.
+        ConfigError: there are two names with different values.
     """
-    if entries.get("quantization_config"):
-        raise CheckpointError(
-            f"{path}: the weights are quantised (quantization_config). probekit computes with "
-            "float32, float16, bfloat16 or float64 weights: use a folder or repository with "
-            "unquantised weights."
-        )
-    check_token_ids(entries, path)
-    known = {*known, *HARMLESS}
-    unknown = [key for key, value in entries.items() if key not in known and value is not None]
-    if unknown:
-        raise CheckpointError(
-            f"{path}: unknown key {unknown[0]!r} with the value {entries[unknown[0]]!r}. It may "
-            f"change what the network computes, so it is not ignored. {nearest(unknown[0], known)} "
-            f"If it changes nothing in a {title}, remove it from the file."
-        )
+    paths: dict[str, Any] = {name: reduce(_inside, name.split("."), entries) for name in names}
+    found = {name: value for name, value in paths.items() if value is not None}
+    values = list(found.values())
+    if any(value != values[0] for value in values):
+        shown = " and ".join(f"{name} is {value!r}" for name, value in found.items())
+        raise ConfigError(f"{shown}: names of one key. Remove the one that is wrong.")
+    return values[0] if values else None
+
+
+def _inside(section: Any, key: str) -> Any:
+    return section.get(key) if isinstance(section, Mapping) else None
 
 
 def check_token_ids(entries: Mapping[str, Any], path: Path | str) -> None:
@@ -539,20 +595,40 @@ def check_required(
             )
 
 
+# OpenAI's names of the sizes of GPT-2, with those of the hub.
+_SIZES = {"n_vocab": "vocab_size", "n_ctx": "n_positions"}
+_SIZES |= {name: name for name in ("n_embd", "n_head", "n_layer")}
+
+
+def config_file(folder: Path) -> Path:
+    """Return the path of config.json, or of OpenAI's hparams.json in a folder without it."""
+    path, original = folder / "config.json", folder / HPARAMS
+    return original if original.is_file() and not path.exists() else path
+
+
 def read_entries(folder: Path) -> dict[str, Any]:
-    """Return the entries of `folder`/config.json.
+    """Return the entries of `folder`/config.json, or those of OpenAI's hparams.json in its place.
 
     Raises:
         MissingError: there is no config.json.
-        CheckpointError: the file is damaged or not a JSON object.
+        CheckpointError: the file is damaged or not a JSON object, or the folder has a file that
+            changes the network and is not read, such as an adapter.
     """
-    path = folder / "config.json"
+    path = config_file(folder)
+    refuse_unread(folder)
     if not path.exists():
         raise MissingError(
             f"{folder} has no config.json. A model folder contains config.json and "
             "model.safetensors or pytorch_model.bin."
         )
-    return read_json(path)
+    entries = read_json(path)
+    if path.name != HPARAMS:
+        return entries
+    if entries.keys() != _SIZES.keys():
+        raise CheckpointError(
+            f"{path} must have exactly the keys {', '.join(_SIZES)}; it has {', '.join(entries)}."
+        )
+    return {_SIZES[key]: size for key, size in entries.items()}
 
 
 def check_between_0_and_1(config: ModelConfig, names: Iterable[str]) -> None:

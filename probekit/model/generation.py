@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from probekit.errors import ConfigError, DataError
-from probekit.model.config import ModelConfig, is_number
+from probekit.model.config import Bos, ModelConfig, is_number
 from probekit.model.network import Network
 from probekit.model.passes.cache import Recording
 from probekit.model.passes.context import KeyValueCache
@@ -394,7 +394,7 @@ def continue_texts(
     prompts: Sequence[str],
     decoding: Decoding,
     *,
-    bos: bool,
+    bos: Bos = "auto",
     chat: bool = False,
     stop: Sequence[str] | None = None,
     tap: Tap | None = None,
@@ -450,7 +450,7 @@ def stream_text(
     prompt: str,
     decoding: Decoding,
     *,
-    bos: bool,
+    bos: Bos = "auto",
     chat: bool = False,
     stop: Sequence[str] | None = None,
 ) -> Iterator[str]:
@@ -483,17 +483,17 @@ def stream_text(
 
 
 def _encode(
-    model: Network, tokenizer: Tokenizer, prompts: Sequence[str], *, bos: bool, chat: bool
+    model: Network, tokenizer: Tokenizer, prompts: Sequence[str], *, bos: Bos, chat: bool
 ) -> TokenBatch:
     """Return the tokens of the prompts, padded on the left, on the device of the model."""
     for number, prompt in enumerate(prompts, start=1):
-        if not prompt and not bos:
+        if not prompt and (chat or not tokenizer.has_bos(bos)):
             which = f"Prompt {number}" if len(prompts) > 1 else "The prompt"
             raise DataError(
                 f"{which} is empty. Give a text, or set bos to start from beginning-of-text."
             )
     if not chat:
         return tokenizer.batch(prompts, bos=bos, side="left").to(model.device)
-    if bos:
+    if bos is True:
         raise ConfigError("The chat template writes beginning-of-text. Leave out bos.")
     return batch_of([tokenizer.encode_chat(text) for text in prompts], "left").to(model.device)

@@ -31,7 +31,7 @@ from probekit.model.passes.context import Context, KeysValues, KeyValueCache, se
 from probekit.model.passes.taps import ForwardStoppedError, Tap, Taps, tap_parts
 from probekit.model.sites.sites import SitePattern, Sites
 from probekit.model.transformer_lens import lacks
-from probekit.model.weights.sources import at_revision, find_model
+from probekit.model.weights.sources import at_revision, find_model, ignored_keys
 from probekit.model.weights.state_dict import as_dtype, weight_readers, write_checkpoint
 from probekit.products import check_device, linear, to_device
 
@@ -378,8 +378,9 @@ class Network(nn.Module):
         """
         weights_dtype = None if dtype is None else as_dtype(dtype)
         source = at_revision(source, revision)
-        folder = find_model(source, check=cls.CONFIG.from_folder, vocabulary=cls.CONFIG.VOCABULARY)
-        model = cls(cls.CONFIG.from_folder(folder), seed=None).requires_grad_(False)
+        read = partial(cls.CONFIG.from_folder, ignore=ignored_keys(source))
+        folder = find_model(source, check=read, vocabulary=cls.CONFIG.VOCABULARY)
+        model = cls(read(folder), seed=None).requires_grad_(False)
         readers = weight_readers(folder, model.config, model.state_dict(), weights_dtype)
         if not in_memory:
             return model.read_when_needed(readers, device)

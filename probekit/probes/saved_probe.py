@@ -31,6 +31,8 @@ from scipy.special import log_softmax
 from probekit.data.positions import At, PositionRule
 from probekit.errors import ConfigError, DataError, MissingError, UnknownNameError, nearest, path_of
 from probekit.files import inside, write_atomic
+from probekit.lazy_rows import as_array, map_npy
+from probekit.model.config import Bos, SpecialTokens
 from probekit.model.sites.catalogue import describe
 from probekit.probes.aggregation import Aggregation
 from probekit.probes.arrays import Floats
@@ -98,9 +100,10 @@ class ProbeFacts(Facts):
             name of its site.
         view: `raw` rows, or rows `normalized` like a layer norm without the affine part.
         position: the section `tokens.position` of the experiment.
-        bos: whether beginning-of-text was prepended to each text; False for a chat, whose
-            template writes it.
+        bos: whether beginning-of-text was prepended to each text; `auto` if the model's own
+            tokenizer decides; False for a chat, whose template writes it.
         chat: whether the model's chat template wrote each text as the user's turn.
+        special_tokens: how special tokens that are written out in a text are read.
         model: the source of the model, or the name of a network that was passed in Python.
         tokenizer_source: the source of the tokenizer of a network that was passed in Python, which
             cannot be loaded again by its name; else None.
@@ -131,8 +134,9 @@ class ProbeFacts(Facts):
     sites: Annotated[tuple[str, ...], Field(strict=False, min_length=1)]
     view: Literal["raw", "normalized"] = "raw"
     position: dict[str, Scalar]
-    bos: bool
+    bos: Literal[True, False, "auto"]
     chat: bool = False
+    special_tokens: SpecialTokens = "text"
     model: str
     tokenizer_source: str | None = None
     compute: Literal["float32", "float16", "bfloat16", "float64"]
@@ -458,7 +462,7 @@ class SavedProbe:
         Raises:
             DataError: see `scores`.
         """
-        rows = np.asarray(X, dtype=np.float64)
+        rows = as_array(X).astype(np.float64, copy=False)
         if rows.ndim != 2 or rows.shape[1] != self.n_features:
             raise DataError(
                 f"X has shape {rows.shape}, but this probe of {self.facts.site} needs shape "
@@ -612,7 +616,7 @@ class SavedProbe:
         classes: Sequence[str] = ("0", "1"),
         threshold: float | None = None,
         position: str | Mapping[str, Scalar] = "last",
-        bos: bool = False,
+        bos: Bos = "auto",
         chat: bool = False,
         view: Literal["raw", "normalized"] = "raw",
         scores_are_logits: bool = False,
@@ -630,7 +634,7 @@ class SavedProbe:
             classes: labels in the order of the scores; empty for a number.
             threshold: instead of `bias`: projection above which the second class is predicted.
             position: text of `at`, or the keys of `tokens.position`.
-            bos: whether beginning-of-text precedes each text.
+            bos: whether beginning-of-text precedes each text; `auto` as in `Tokenizer.encode`.
             chat: whether the chat template wrote each text.
             view: `raw` activations, or rows `normalized` like a layer norm without affine part.
             scores_are_logits: whether the softmax of the scores gives class probabilities.
@@ -667,12 +671,16 @@ class SavedProbe:
         for name, allowed in [*((key, keys) for key in rule), (rule["at"], get_args(At))]:
             if name not in allowed:
                 raise UnknownNameError(f"position has {name!r}. {nearest(str(name), allowed)}")
-        if rule["at"] in ("index", "share") and rule.get(rule["at"]) is None:
-            raise ConfigError(f"`at: {rule['at']}` needs its number as the key `{rule['at']}`.")
+        for key in ("index", "share"):
+            if (rule["at"] == key) != (rule.get(key) is not None):
+                raise ConfigError(f"`{key}` and `at: {key}` require each other.")
+        if isinstance(classes, set | frozenset):
+            raise ConfigError("classes is a set, without order. Give them in that of the scores.")
         try:
-            share = TypeAdapter(PositionRule).validate_python(rule).share
-            if not 0 <= (share or 0.0) <= 1:
-                raise ConfigError(f"`share` is {share:g}. Give a number from 0 to 1.")
+            checked = TypeAdapter(PositionRule).validate_python(rule)
+            rule = {key: getattr(checked, key) for key in rule}  # "3" and 3.0 are 3
+            if not 0 <= (checked.share or 0.0) <= 1:
+                raise ConfigError(f"`share` is {checked.share:g}. Give a number from 0 to 1.")
             facts = ProbeFacts(
                 kind=kind,
                 scores_are_logits=scores_are_logits,
@@ -708,7 +716,7 @@ class SavedProbe:
         site: str,
         model: str,
         position: str | Mapping[str, Scalar] = "last",
-        bos: bool = False,
+        bos: Bos = "auto",
         chat: bool = False,
         view: Literal["raw", "normalized"] = "raw",
         rows: ArrayLike | Path | None = None,
@@ -723,7 +731,7 @@ class SavedProbe:
             site: name of the site.
             model: name or folder of the model whose activations it reads.
             position: see `from_arrays`, as for the arguments below.
-            bos: whether beginning-of-text precedes each text.
+            bos: whether beginning-of-text precedes each text; `auto` as in `Tokenizer.encode`.
             chat: whether the chat template wrote each text.
             view: `raw` activations, or `normalized` ones.
             rows: activations whose spread is the unit of steering.
@@ -745,7 +753,13 @@ class SavedProbe:
                 f"{_BY_ARRAYS}"
             )
         weight = np.atleast_2d(np.array(last.coef_, dtype=np.float64))
-        bias = np.broadcast_to(np.asarray(last.intercept_, dtype=np.float64), len(weight)).copy()
+        bias = np.atleast_1d(np.array(last.intercept_, dtype=np.float64))
+        bias = bias if np.ndim(last.intercept_) or bias[0] else np.zeros(len(weight))  # none is 0
+        is_classifier = hasattr(last, "classes_") and len(bias) == len(weight)
+        if is_classifier and np.ndim(last.predict(0 * weight[:1])) > 1:
+            raise DataError(
+                f"This {kind} predicts several labels of a row. Fit a classifier for each label."
+            )
         for scaler in reversed(scalers):
             weight = weight / (1.0 if scaler.scale_ is None else scaler.scale_)
             if scaler.with_mean:  # without it, `mean_` is computed but not subtracted
@@ -857,7 +871,7 @@ def _array(given: Any) -> Floats:
         given = given if given.is_complex() else given.double()
     is_file = isinstance(given, str | Path)
     try:
-        array = np.asarray(np.load(given, allow_pickle=False) if is_file else given)
+        array = as_array(map_npy(Path(given)) if is_file else given)
         if array.dtype.kind not in "biufO":
             raise TypeError(f"it contains {array.dtype}")
         return array.astype(np.float64)

@@ -169,7 +169,7 @@ class ProbeSettings:
             strengths = tuple(map(float, one_or_several(self.C)))
         except (TypeError, ValueError):
             strengths = ()
-        if not strengths or not all(C > 0 for C in strengths):
+        if not strengths or not all(0 < C < float("inf") for C in strengths):
             raise ConfigError(f"C is {self.C!r}. Give a positive number, or a list of them.")
         object.__setattr__(self, "C", strengths)
         texts = [spec.text for spec in self.kinds]

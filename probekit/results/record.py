@@ -152,12 +152,21 @@ class AttentionText(RecordPart):
 
 
 class Norms(RecordPart):
-    """Mean norms of the residual stream at one site."""
+    """Median norms of the residual stream at one site, and its massive activations.
+
+    A token is massive if its norm exceeds `MASSIVE` times `other_norm`, the median after position
+    0. `massive` has the most frequent ones of `n_texts` sampled texts: token ("" for any one at
+    position 0), number of texts, lowest and highest position. `read` has the share of the rows of
+    each probed position that read a massive token.
+    """
 
     site: str
     layer: int | None
     first_position_norm: float = Field(ge=0)
     other_norm: float = Field(ge=0)
+    n_texts: int = 0
+    massive: list[tuple[str, int, int, int]] = []
+    read: dict[str, float] = {}
 
 
 ControlBy = Literal["word", "group"]

@@ -8,7 +8,7 @@ import torch
 
 from probekit.activations import records
 from probekit.activations.capture import stream_rows
-from probekit.activations.forward import make_batches, make_shards, run_batches
+from probekit.activations.forward import make_batches, make_shards, row_means, run_batches
 from probekit.data.positions import RowPlan
 from probekit.model.families.gpt2 import GPT2
 from tests.activations.captures import SITES as STORED_SITES
@@ -246,3 +246,27 @@ class TestOnAGPU:
         for site, values in expected.items():
             scale = np.abs(values).max()
             np.testing.assert_allclose(found[site], values, rtol=0, atol=0.05 * scale)
+
+
+@pytest.mark.parametrize("sizes", [(1,), (2, 3), (5, 1, 9)], ids=str)
+def test_a_mean_leaves_massive_tokens_out(sizes):
+    generator = torch.Generator().manual_seed(0)
+    picked = torch.randn(sum(sizes), 3, 7, generator=generator)
+    picked[sizes[0] - 1] *= 40  # of a row of one token it is kept
+    expected = []
+    for part in picked.split(sizes):
+        norms = [token.norm().item() for token in part]
+        median = sorted(norms)[(len(norms) - 1) // 2]
+        expected.append(part[[norm <= 5 * median for norm in norms]].mean(0))
+    row = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
+    torch.testing.assert_close(
+        row_means(picked, row, torch.tensor(sizes), skip_massive=True), torch.stack(expected)
+    )
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_a_token_that_is_not_finite_is_not_left_out_as_massive(value):
+    picked = torch.ones(4, 3)
+    picked[1, 2] = value
+    means = row_means(picked, torch.zeros(4, dtype=int), torch.tensor([4]), skip_massive=True)
+    assert not means.isfinite().all()

@@ -38,6 +38,7 @@ def other_weight(model):
         {"tokens": [*TOKENS[:5], (TOKENS[5] + 1) % 97, *TOKENS[6:]]},
         {"tokens": TOKENS[::-1]},
         {"plan": replace(PLAN, positions=np.maximum(PLAN.positions - 1, 0))},
+        {"plan": replace(PLAN, skip_massive=True)},
         {"dtype": "float16"},
         {"dtype": "bfloat16"},
     ],

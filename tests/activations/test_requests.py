@@ -231,6 +231,18 @@ UNSERVED = {
         request(ids) | {"hidden_states": states_of(ids).swapaxes(0, 1).contiguous()}
         for ids in (LONG, [4, 5, 6])
     ],
+    "axes swapped, no state of the last token": [
+        request([*ids, 5]) | {"hidden_states": states_of(ids).swapaxes(0, 1).contiguous()}
+        for ids in (LONG, [4, 5, 6])
+    ],
+    "axes swapped, one with as many ids as layers": [
+        request(ids) | {"hidden_states": states_of(ids).swapaxes(0, 1).contiguous()}
+        for ids in (LONG, [4, 5])
+    ],
+    "prefix cache of requests of one length": [
+        request([*ids, 5]) | {"hidden_states": states_of(ids)[1:].contiguous()}
+        for ids in (LONG, LONG[::-1])
+    ],
     "prefix cache and later tokens": request([*LONG, *GENERATED])
     | {"hidden_states": states_of([*LONG, *GENERATED])[3:].contiguous()},
     "no BOS": request(LONG[1:]),
@@ -273,6 +285,11 @@ FAULTS = {
     "ids under two names": [request(LONG, prompt_token_ids=LONG[:3])],
     "hidden states under two names": [request(LONG) | {"layers.0": states_of(LONG)[:, 0].clone()}],
     "fractions as ids": [request(LONG, token_ids=LONG + 0.7)],
+    "one layer twice": [
+        {"token_ids": torch.tensor(LONG)}
+        | {f"layers.{n}": states_of(LONG)[:, 0].clone() for n in ("7", "07")}
+    ],
+    "truth values as ids": [request(LONG, token_ids=LONG > 0)],
     "fewer names than layers": [request(LONG, layer_ids=[9])],
     "more names than layers": [request(LONG, layer_ids=[9, 24, 30])],
     "a name twice": [request(LONG, layer_ids=[9, 9])],

@@ -72,9 +72,9 @@ class SlowDisk(Disk):
     def __init__(self, meanwhile):
         self.meanwhile = meanwhile
 
-    def lock(self, descriptor, *, wait):
+    def lock(self, descriptor):
         self.meanwhile()
-        return super().lock(descriptor, wait=wait)
+        return super().lock(descriptor)
 
 
 def test_rows_that_are_written_again_just_now_are_no_garbage(folder):
@@ -93,7 +93,7 @@ def test_rows_that_are_written_again_just_now_are_no_garbage(folder):
 class LocklessDisk(Disk):
     """A disk of a file system without locks, such as Lustre mounted without them."""
 
-    def lock(self, descriptor, *, wait):
+    def lock(self, descriptor):
         return None
 
 

@@ -169,10 +169,10 @@ def test_links_folders_and_pipes_are_refused_without_flags(tmp_path, monkeypatch
 class NFS(Disk):
     """A disk whose exclusive locks need a descriptor for writing, as those of NFS do."""
 
-    def lock(self, descriptor, *, wait):
+    def lock(self, descriptor):
         if fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY:
             raise OSError(errno.EBADF, "Bad file descriptor")
-        return super().lock(descriptor, wait=wait)
+        return super().lock(descriptor)
 
 
 def test_abandoned_files_are_removed_on_nfs(tmp_path):
@@ -185,7 +185,7 @@ import sys
 from pathlib import Path
 from probekit.files import Disk, is_on_network
 disk = Disk()
-print(disk.lock(disk.open_lock(Path(sys.argv[1])), wait=False), flush=True)
+print(disk.lock(disk.open_lock(Path(sys.argv[1]))), flush=True)
 sys.stdin.read()
 """
 
@@ -197,10 +197,10 @@ def test_a_lock_is_seen_by_other_processes_and_dies_with_its_holder(tmp_path):
     ) as holder:
         assert holder.stdout.readline() == b"True\n"
         descriptor = disk.open_lock(path)
-        assert disk.lock(descriptor, wait=False) is False
+        assert disk.lock(descriptor) is False
         holder.kill()
         holder.wait()
-        assert disk.lock(descriptor, wait=False) is True
+        assert disk.lock(descriptor) is True
         disk.close(descriptor)
 
 
@@ -216,14 +216,14 @@ def test_a_file_system_without_locks_is_known_by_its_error(tmp_path, monkeypatch
 
     for code in (errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP):
         fails(OSError(code, "no locks"))
-        assert disk.lock(descriptor, wait=False) is None
+        assert disk.lock(descriptor) is None
     network_drive = OSError(errno.EINVAL, "Incorrect function")
     network_drive.winerror = 1
     fails(network_drive)
-    assert disk.lock(descriptor, wait=False) is None
+    assert disk.lock(descriptor) is None
     fails(OSError(errno.EIO, "broken"))
     with pytest.raises(OSError, match="broken"):
-        disk.lock(descriptor, wait=False)
+        disk.lock(descriptor)
     disk.close(descriptor)
 
 

@@ -6,11 +6,13 @@ import signal
 import threading
 import time
 from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
+from probekit import files as disk
 from probekit.activations import capture as locks
 from probekit.activations.capture import Work, compute_shards, in_background, stream_rows
 from probekit.activations.upkeep import collect_garbage, remove_cache, shard_locks
@@ -103,12 +105,14 @@ def test_the_shard_of_a_killed_worker_is_computed_by_another(tmp_path, model, an
     assert files(store.folder) == files(expected.folder)
 
 
-def test_the_shard_of_a_living_worker_is_waited_for(tmp_path, model, answers):
+def test_the_shard_of_a_living_worker_is_waited_for(tmp_path, model, answers, monkeypatch):
+    monkeypatch.setattr(disk, "WAITED", 0.1)
     slow = start(tmp_path, 0, partial(time.sleep, 1.0), answers)
     _, _, shard = answers.get()
-    quick = begin(tmp_path, model)
-    mine = [done.shard for done in compute_shards(quick, 1)]
+    quick, messages = begin(tmp_path, model), []
+    mine = [done.shard for done in compute_shards(quick, 1, SimpleNamespace(tell=messages.append))]
     slow.join(100)
+    assert messages[0].startswith(f"waiting for process {slow.pid} on ")
     assert shard not in mine
     assert quick.missing_sites() == {}
 
@@ -116,7 +120,7 @@ def test_the_shard_of_a_living_worker_is_waited_for(tmp_path, model, answers):
 def test_without_file_locks_a_timeout_detects_dead_workers(tmp_path, model, monkeypatch):
     work = begin(tmp_path, model)
     (work.store.folder / "00001.claim").touch()
-    monkeypatch.setattr(Disk, "lock", lambda *_, **__: False)
+    monkeypatch.setattr(Disk, "lock", lambda *_: None)
     monkeypatch.setattr(locks, "PATIENCE", 0.3)
     start = time.monotonic()
     *_, last = compute_shards(work, 0)

@@ -8,7 +8,7 @@ import torch
 
 from benchmarks.identify import DTYPES, Texts, networks, outcome
 from probekit.analysis.identify import _is_rounding, identify
-from probekit.errors import ConfigError, DataError
+from probekit.errors import ConfigError, DataError, ProbekitError
 from probekit.model.families.gpt2 import GPT2, GPT2Config
 from probekit.model.families.opt import OPT, OPTConfig
 from probekit.model.families.table import in_dtype, load_model
@@ -298,6 +298,8 @@ def test_faults_are_explained(network, texts, rows):
         found({SITE: rows[SITE][:, 1:]}, texts, network)
     with pytest.raises(DataError, match="NaN or infinite"):
         found({SITE: rows[SITE] / 0}, texts, network)
+    with pytest.raises(DataError, match=r"infinite, first in row 0 \(32 such rows\)"):
+        found({SITE: rows[SITE].double() * 1e60}, texts, network)
     with pytest.raises(DataError, match="has no token at position 8: it has 8 tokens"):
         found({SITE: rows[SITE]}, texts, network, positions=8)
     at = [*texts.at.tolist()[:-1], 8]
@@ -311,15 +313,72 @@ def test_faults_are_explained(network, texts, rows):
     for values in (rows[SITE][:, 0], rows[SITE] * 1j, np.full((32, 256), None), [["a"] * 256] * 32):
         with pytest.raises(DataError, match="Give floating-point numbers, shape"):
             found({SITE: values}, texts, network)
-    for ids in ([1.5, 2], [None], [[1], [2, 3]], torch.ones(1, 3).long(), "a text"):
-        with pytest.raises(DataError, match=r"Row 31: .* is no list of token ids"):
+    for ids in ([1.5, 2], [None], [[1], [2, 3]], torch.ones(1, 3).long(), "1 2", [True]):
+        message = r"row 31: .* are not integers|token ids of each row"
+        with pytest.raises(ProbekitError, match=message):
             identify(
                 {SITE: rows[SITE]},
                 [*texts.ids.tolist()[:-1], ids],
-                network if ids != "a text" else "mini",
+                network if ids != "1 2" else "mini",
             )
-    with pytest.raises(DataError, match="Row 0 has no token"):
+    with pytest.raises(DataError, match=r"row 0: .* are not integers"):
         identify({SITE: rows[SITE]}, [[]] * 32, network)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize(
+    "kind", [np.asarray, torch.as_tensor, lambda x: torch.tensor(x).bfloat16()]
+)
+def test_rows_that_were_not_drawn_must_be_finite_too(network, texts, rows, kind, value):
+    values = rows["blocks.3.attn.hook_v"].unflatten(1, (4, 64)).numpy().copy()
+    for row in range(32):
+        wrong = values.copy()
+        wrong[row, 1, 5] = value
+        with pytest.raises(DataError, match=rf"infinite, first in row {row} \(1 such row\)"):
+            found({"v": kind(wrong)}, texts, network, n_rows=4)
+
+
+@pytest.mark.parametrize("name", ["ln_final", "ln_final_out", "ln_finals.0"])
+def test_a_name_that_begins_like_the_final_norm_is_none_of_its_sites(network, texts, rows, name):
+    (one,) = found({name: rows[SITE]}, texts, network).values()
+    assert one.label == f"{VERIFIED} {SITE}"
+
+
+@pytest.mark.parametrize("name", ["ln_final.hook_normalized", "ln_final.hook_scale"])
+def test_another_tensor_than_a_site_of_the_final_norm_is_named(network, texts, rows, name):
+    normed = network.final_norm(rows["blocks.5.hook_resid_post"])
+    (one,) = found({name: normed}, texts, network).values()
+    assert (one.label, one.sentence.partition(";")[0]) == (
+        DIFFERS,
+        f"after the final norm, not {name}",
+    )
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("n_together", [4, 8, 32])
+def test_padding_that_was_read_is_named(network, side, n_together):
+    generator = np.random.default_rng(0)
+    ids = [generator.integers(1, network.config.d_vocab, size=n) for n in range(3, 35)]
+    order = generator.permutation(32)
+    rows = np.empty((32, network.config.d_model), np.float32)
+    for numbers in np.split(order, 32 // n_together):
+        width = max(len(ids[n]) for n in numbers)
+        for n in numbers:
+            more = np.full(width - len(ids[n]), 7)
+            parts = [ids[n], more] if side == "right" else [more, ids[n]]
+            tokens = torch.tensor(np.concatenate(parts)[None])
+            _, cache = network.run_with_cache(tokens, [("resid_post", 1)], logits=False)
+            rows[n] = cache["resid_post", 1][0, -1]
+    (one,) = identify({SITE: rows}, [one.tolist() for one in ids], network).values()
+    assert one.label == DIFFERS
+    assert f"only {32 // n_together} of 32 rows, the longest, are those of {SITE}" in one.sentence
+    assert "with padding on the right, index -1 is padding; on the left, a model" in one.sentence
+
+
+def test_half_of_the_rows_of_another_tensor_are_no_padding(network, texts, rows):
+    mixed = torch.cat([rows[SITE][:16], rows["blocks.4.hook_resid_post"][16:]])
+    (one,) = found({SITE: mixed}, texts, network).values()
+    assert one.sentence.startswith("only 16 of 32 rows are those of")
 
 
 def test_tensors_that_the_precision_does_not_distinguish_are_unverified():

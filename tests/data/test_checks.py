@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from probekit.data.checks import check_dataset
+from probekit.data.checks import _spans_of_units, check_dataset
 from probekit.data.examples import Dataset, Example
 from probekit.data.readers import read_dataset
 from probekit.data.splits import Split, without_repeated
@@ -149,3 +149,33 @@ def test_a_missing_group_column_is_reported_once_with_a_remedy(tmp_path, snapsho
         dataset = read_dataset(path, format="csv", columns=TableColumns(group=group))
         texts.append(text_of(check_dataset(dataset.select(range(8)), [split])))
     assert changed(*texts) == snapshot
+
+
+CHINESE = [
+    ("我喜欢北京烤鸭", "北京"),
+    ("\U0001f600我喜欢北京烤鸭", "北京"),
+    ("今天天气很好", "天气"),
+]
+THAI = [("ฉันรักแมวมาก", "แมว"), ("\U0001f408ฉันรักแมวมาก ๆ", "แมว")]
+LONG = [(3 * "我喜欢北京烤鸭很多年了", "北京"), (4 * "今天天气很好呀", "天气")]
+
+
+def marked_in(rows, encoding):
+    """Rows whose span counts the units of an encoding; characters are those of UTF-32."""
+    size, examples = len("a".encode(encoding)), []
+    for number, (text, word) in enumerate(rows):
+        ends = text.index(word), text.index(word) + len(word)
+        start, end = (len(text[:at].encode(encoding)) // size for at in ends)
+        examples.append(Example(text, "x", f"g{number}", f"row {number}", (start, end)))
+    return Dataset("rows", tuple(examples))
+
+
+@pytest.mark.parametrize(
+    ("rows", "encoding"),
+    [(CHINESE, "utf-16-le"), (THAI, "utf-16-le"), (CHINESE[1:2], "utf-16-le"), (LONG, "utf-8")],
+)
+def test_spans_that_count_other_units_are_named_without_spaces_between_words(rows, encoding):
+    (finding,) = _spans_of_units(marked_in(rows, encoding))
+    units = {"utf-16-le": "code units of UTF-16", "utf-8": "bytes"}[encoding]
+    assert f" is {rows[-1 if rows is THAI else 0][1]!r} in {units}." in finding.message
+    assert not [*_spans_of_units(marked_in(rows, "utf-32-le"))] or len(rows) == 1

@@ -28,8 +28,22 @@ def groups(*names):
     return replace(dataset, examples=tuple(replace(row, group=name) for row, name in pairs))
 
 
+def sources(*names):
+    """What is found of these values of the column `source`."""
+    examples = zip(rows(*"x" * len(names)).examples, names, strict=True)
+    marked = [replace(row, values=(("source", name),)) for row, name in examples]
+    return labels.similar("source", Dataset("rows", tuple(marked)), "source")
+
+
+def texts(*texts, group=None):
+    """What is found of these texts, each in a group of its own or all in one."""
+    examples = zip(rows(*"x" * len(texts)).examples, texts, strict=True)
+    marked = [replace(row, text=text, group=group or row.group) for row, text in examples]
+    return labels.similar("text", Dataset("rows", tuple(marked)))
+
+
 def alike(*names):
-    return labels.similar_labels(rows(*names))
+    return labels.similar("label", rows(*names))
 
 
 def typos(label, other, every=10):
@@ -61,7 +75,18 @@ BEYOND = "9007199254740993"  # the first integer that float64 rounds
         "labels.rounded_numbers(rows('1', f'{BEYOND}.0', f'{BEYOND}.0'))",
         "labels.rounded_numbers(rows('1', '0' * 5000 + BEYOND))",
         r"labels.other_digits(rows('12', '\u0661\u0662'))",
-        "labels.similar_groups(groups('A', 'A', 'a ', '7', '07', '7', 'B'))",
+        "labels.similar('group', groups('A', 'A', 'a ', '7', '07', '7', 'B'))",
+        "labels.similar('group', groups(*WORDS, 'g', 'G '))",  # however many there are
+        *(
+            f"{what}('1', '1', '2', {name})"
+            for what, names in {
+                "sources": (r"'1\u200b'", "'1.0'", "' 1'"),
+                "texts": (r"'1\u200b'", "'1 '", r"'\uff11'"),
+            }.items()
+            for name in names
+        ),
+        r"sources('caf\xe9', 'cafe\u0301', 'A', 'a', 'B')",
+        r"texts('the caf\xe9 ' + 60 * 'x', 'the  Cafe\u0301 ' + 60 * 'x')",
         *(
             f"labels.missing_groups(groups('a', {g!r}, {g!r}))"
             for g in ("nan", "NaN", "None", " NA ")
@@ -95,8 +120,11 @@ def test_what_is_alike_or_inexact_is_reported_with_rows_and_characters(call, sna
         "labels.rounded_numbers(rows('9007199254740992', '9007199254740994'))",  # even, so exact
         "labels.rounded_numbers(rows('1e23', '0.1', '123456789012345.678'))",  # few on purpose
         "labels.other_digits(rows('12', '-1.5', '1e3'))",
-        "labels.similar_groups(groups('g1', 'g2', 'g10'))",
+        "labels.similar('group', groups('g1', 'g2', 'g10'))",
         "labels.missing_groups(groups('a', 'nancy'))",
+        "sources('v1', 'v10', '')",
+        "texts('1', '1.0', 'one')",
+        "texts('No', 'no', group='of one group')",
         "typos('pats', 'past', every=3)",  # not rare enough
         "typos('csubj', 'nsubj')",  # another first letter
         "typos('ADJ', 'ADV')",  # tags are short
@@ -113,10 +141,10 @@ def test_what_is_different_and_exact_is_not_reported(call):
 def test_tags_of_the_english_treebank_raise_no_alarm(shared, label):
     path = shared / "datasets" / "ud_english_ewt" / "test.conllu"
     dataset = read_dataset(path, format="conllu", columns=ConlluColumns(label))
-    assert not [*labels.similar_labels(dataset), *labels.misspelt_labels(dataset)]
+    assert not [*labels.similar("label", dataset), *labels.misspelt_labels(dataset)]
 
 
 @pytest.mark.parametrize("path", sorted(BUNDLED.glob("*.csv")), ids=lambda path: path.stem)
 def test_labels_of_the_bundled_data_raise_no_alarm(path):
     dataset = read_dataset(path, format="csv")
-    assert not [*labels.similar_labels(dataset), *labels.misspelt_labels(dataset)]
+    assert not [*labels.similar("label", dataset), *labels.misspelt_labels(dataset)]

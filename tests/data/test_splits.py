@@ -127,6 +127,15 @@ def test_no_word_is_left_on_both_sides_and_none_of_one_side_is_lost(seed, test, 
         assert len(side) == np.isin(numbers[before], list(words_there)).sum()
 
 
+@pytest.mark.parametrize("other", ["Caf\xe9 ", "cafe\u0301", "caf\xe9\u200b"])
+def test_words_that_look_the_same_are_one_word(other):
+    words, labels = ["caf\xe9", "b", "c", other, "d", "e"], list("xyxxyx")
+    assert len(set(joined_groups(labels, list("abcdef"), words))) == 5
+    split = Split(np.arange(3), np.arange(3, 6))
+    new = without_shared_words(split, labels, words, test=0.5, seed=0)
+    assert len(new.train) + len(new.test) == 5
+
+
 def test_shared_words_go_to_test_by_the_share_and_the_seed():
     words = np.array([f"w{n}" for n in range(400)] * 2)
     labels = np.array(["x", "y"] * 400, dtype=object)

@@ -74,7 +74,7 @@ def test_messages_of_python_are_preceded_by_the_place(write):
 
 
 def test_independent_mistakes_are_all_reported_and_their_consequences_are_not(write, refused):
-    text = GOOD.replace("source", "sauce").replace("bos: false", "bos: 1")
+    text = GOOD.replace("source", "sauce").replace("bos: false", "bos: 3")
     refused(load_experiment, write(text))  # unknown key, missing key, wrong type
 
 

@@ -88,6 +88,7 @@ def test_given_activations_vary_too(write):
     assert [one.experiment.split.seed for one in loaded.cells] == [0, 1]
 
 
+VARIED = "probe.C: [[0.01], [1]]"
 MISTAKES = {
     "key": ("probe.C: [", "probe.D: ["),
     "key of a data set": ("columns: {label", "columns: {lable"),
@@ -99,13 +100,23 @@ MISTAKES = {
     "one name": ("name: nouns", "name: ROWS"),
     "one value": ("[[0.01], [1]]", "[[1], [1]]"),
     "equal numbers": ("[[0.01], [1]]", "[[1], [1.0]]"),
-    "equal to true": ("probe.C: [[0.01], [1]]", "model.random_weights: [true, 1]"),
+    "equal to true": ("probe.C: [[0.01], [1]]", "model.random_weights: [true, 3]"),
     "whole section": ("probe.C: [[0.01], [1]]", "probe: [{C: [1]}, {C: [2]}]"),
     "fixed": ("probe.C: [", "data.name: ["),
     "no section": ("probe.C: [", "name.x: ["),
     "invalid cell": ("[[0.01], [1]]", "[[0.01], [-1]]"),
     "invalid everywhere": ("bos: false", "bos: no"),
     "invalid name": ("name: small", "name: sm all"),
+    "one key twice": (VARIED, f"{VARIED}\n  probe: {{C: [[3], [4]]}}"),
+    "section and key": (VARIED, "tokens.position: [{at: last}]\n  tokens.position.at: [first]"),
+    "columns and key": (VARIED, "data.columns.label: [label, text]"),
+    "over of over": (VARIED, "over.probe.C: [[1], [2]]"),
+    "key of a fixed key": (VARIED, "question.x: [a, b]"),
+    "number and list": ("[[0.01], [1]]", "[1, [1]]"),
+    "one file, two names": ('- "[rm]*.csv"', "- rows.csv\n    - {name: again, file: rows.csv}"),
+    "two rules in one": (VARIED, "probe.aggregate: [[{softmax: 1, rolling: 10}]]"),
+    "test and folds": ("tokens: {", "split: {test: 0.3, folds: 3}\ntokens: {"),
+    "test and sources": ("tokens: {", "split: {test: 0.3, leave_out: x}\ntokens: {"),
     "no task": ("published.csv", "mixed.csv"),
     "no file": ("published.csv", "scores.csv"),
     "no path": ("published: published.csv", "published: 3"),
@@ -117,9 +128,40 @@ def test_a_mistake_is_reported_with_its_line(study, refused, mistake):
     refused(load_any, study(*MISTAKES[mistake]))
 
 
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["probe.C=[3]"],
+        ["probe={C: [3], folds: 3}"],
+        ["data.file=rows.csv"],
+        ["probe.folds=3", "probe.folds=4"],
+        ["over.probe.C=[1, 2]", "over.probe={C: [1]}"],
+    ],
+)
+def test_an_override_that_another_value_replaces_is_refused(study, refused, overrides):
+    refused(load_any, study(), overrides)
+
+
+def test_an_override_of_another_key_is_kept(study):
+    path = study(
+        "\nprobe: {folds: 3, control_draws: 0, C: [0.01], description: false, permutations: 50}", ""
+    )
+    (first, *_) = load_any(path, ["probe.folds=4", "split.test=0.25", "split.folds=3"]).cells
+    assert (first.experiment.probe.folds, first.experiment.probe.C) == (4, (0.01,))
+
+
 def test_published_scores_must_be_numbers_of_tasks_of_the_study(study, refused, tmp_path):
     path = study()
-    for row in ("rows,good", "rows,nan", "rows,0.9\nrows,0.8", "raws,0.9"):
+    for row in (
+        "rows,93.5",
+        "rows,-0.01",
+        "rows,1.001",
+        "rows,inf",
+        "rows,good",
+        "rows,nan",
+        "rows,0.9\nrows,0.8",
+        "raws,0.9",
+    ):
         (tmp_path / "published.csv").write_text(f"task,score\n{row}\n")
         refused(load_any, path)
 

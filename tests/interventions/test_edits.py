@@ -174,6 +174,8 @@ def unreached(model):
         "add('x')",
         "add(torch.tensor([1.0, float('nan')]))",
         "edits.mean(torch.zeros(0, 3))",
+        "edits.swap(np.ones((1, 7)), torch.full((7,), torch.nan))",
+        "edits.swap(np.ones((1, 7)), torch.full((7,), torch.inf))",
         "replace(None)",
         "run_edited(model, TOKENS, [(f'{Z}[head=1]', project_out(np.ones((1, 5))))])",
         "unreached(model)",

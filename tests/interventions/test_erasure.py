@@ -182,6 +182,9 @@ def test_information_that_is_nowhere_else_stays_erased():
     [
         "leace(np.ones((3, 2)), np.zeros(3, dtype=int))",
         "mean_projection(np.ones((3, 2)), np.array([0, 1]))",
+        "leace(np.array([[np.nan, 1], [2, 0], [0, 1]]), np.array([0, 1, 1]))",
+        "leace(np.array([[1, 2], [2, 0], [0, np.inf]]), np.array([0, 1, 1]))",
+        "erasure.probe_projection(np.ones((1, 2)), np.array([0, np.nan]))",
         "scores(2, (2,), SiteSelection('blocks.1.hook_resid_post'))",
     ],
 )

@@ -123,7 +123,7 @@ def conversation(n, *, has_system, ends_with_user):
     said = [("user", QUESTIONS[n]), ("assistant", ANSWERS[n]), ("user", question(n, 3))]
     said = said[: 3 if ends_with_user else 2]
     return [
-        {"role": role, "content": content}
+        {"role": role, "content": content, "name": None}  # empty keys are not read
         for role, content in [*[("system", f"Be brief {n}.")][:has_system], *said]
     ]
 
@@ -173,6 +173,12 @@ def test_conversations_that_cannot_be_read_are_refused(model, tmp_path, refused)
         ('"role": "system"', '"role": "tool"'),
         ('"content": "Be brief 0."', '"content": " "'),
         ('"content": "Be brief 0."', '"text": "Be brief 0."'),
+        (
+            '"content": "Be brief 0."',
+            '"content": "Be brief 0.", "reasoning_content": "so", "weight": 1',
+        ),
+        ('"content": "Be brief 0."', '"content": [{"type": "text", "text": "Be brief."}]'),
+        ('"content": "Be brief 0."', '"content": "Be brief 0.", "tool_calls": [{"id": 1}]'),
     ):
         table.write_text(text.replace(old, new, 1))
         refused(lambda: prepare(load_experiment(path)))

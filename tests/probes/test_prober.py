@@ -251,7 +251,10 @@ OF_LABELS = np.where(ROWS < N_TRAIN, DATA.y, DATA.groups)
         *(f"probed(np.zeros({shape}, np.float32))" for shape in ((449, 8), (450,), (450, 2, 4))),
         *(f"probed(np.zeros((450, 8), {dtype}))" for dtype in ("int", "complex", "object")),
         "probed(signal(5), kinds=K_OF_9)",
-        *(f"ProbeSettings(C={given})" for given in ("()", "None", "(1, 0)", "'low'")),
+        *(
+            f"ProbeSettings(C={given})"
+            for given in ("()", "None", "(1, 0)", "'low'", "(1, float('inf'))")
+        ),
         "Prober(make_data(groups=OF_ONE_GROUP), SETTINGS)",
         "Prober(make_data(groups=OF_LABELS), replace(SETTINGS, folds=2))",
     ],

@@ -22,7 +22,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
 
-from probekit.errors import DataError, MissingError, StoreError
+from probekit.errors import DataError, MissingError, ProbekitError, StoreError
 from probekit.probes.aggregation import Aggregation
 from probekit.probes.kinds.logistic import LinearProbe
 from probekit.probes.saved_probe import HeldOutScore, ProbeFacts, SavedProbe
@@ -407,6 +407,88 @@ def test_a_number_is_read_from_a_regression():
     model = Ridge().fit(X, X @ np.arange(4.0) + 2)
     probe = SavedProbe.from_sklearn(model, **PLACE)
     np.testing.assert_allclose(probe.predict(X), model.predict(X))
+
+
+def fitted_ridge(n_labels, **options):
+    """A ridge classifier, of one label with three classes or of several labels, and its rows."""
+    X = np.random.default_rng(3).normal(size=(60, 5))
+    y = np.digitize(X[:, 0], [-0.5, 0.5]) if n_labels == 1 else (X[:, :n_labels] > 0).astype(int)
+    return RidgeClassifier(**options).fit(X, y), X
+
+
+@pytest.mark.parametrize("fit_intercept", [True, False])
+def test_a_ridge_classifier_of_several_classes_predicts_the_same(fit_intercept):
+    model, X = fitted_ridge(1, fit_intercept=fit_intercept)
+    probe = SavedProbe.from_sklearn(model, **PLACE)
+    assert probe.predict(X).tolist() == model.predict(X).astype(str).tolist()
+    np.testing.assert_allclose(probe.scores(X), model.decision_function(X), rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("n_labels", [2, 3])
+def test_a_ridge_classifier_of_several_labels_is_refused(n_labels):
+    with pytest.raises(DataError, match="RidgeClassifier predicts several labels of a row"):
+        SavedProbe.from_sklearn(fitted_ridge(n_labels)[0], **PLACE)
+
+
+@pytest.mark.parametrize("intercept", [[0.5], 0.5, [1.0, 2.0], [0.0], np.ones((3, 1))])
+def test_an_intercept_of_another_length_is_not_repeated(intercept):
+    model, _ = fitted_ridge(1)
+    model.intercept_ = np.array(intercept)
+    with pytest.raises(DataError, match="do not form a probe"):
+        SavedProbe.from_sklearn(model, **PLACE)
+
+
+def two_arrays(path):
+    """A file with two arrays, which `np.load` reads as the first one."""
+    with path.open("wb") as file:
+        np.save(file, np.ones(2))
+        np.save(file, np.zeros(2))
+    return path
+
+
+MASKED = np.ma.masked_array([1.0, 2.0], mask=[False, True])
+
+
+@pytest.mark.parametrize(
+    ("direction", "options", "message"),
+    [
+        (two_arrays, {}, "bytes after its array"),
+        (lambda path: path.write_bytes(two_arrays(path).read_bytes()[:145]) and path, {}, "1 byte"),
+        (MASKED, {}, "NaN"),
+        ([MASKED], {}, "NaN"),
+        ([1.0, 2.0], {"rows": [MASKED, MASKED]}, "NaN"),
+        ([1.0, 2.0], {"bias": [1.0, 2.0]}, "do not form a probe"),
+        ([1.0, 2.0], {"threshold": [1.0, 2.0]}, "do not form a probe"),
+        ([1.0, 2.0], {"threshold": 1.0, "bias": -1.0}, "`threshold` replaces the `bias`"),
+        (np.eye(3), {"bias": 1.0, "classes": "abc"}, "do not form a probe"),
+        ([1.0, 2.0], {"classes": {"no", "yes"}}, "classes is a set"),
+        *(
+            ([1.0, 2.0], {"position": {"at": at, key: value}}, f"`{key}` and `at: {key}` require")
+            for at, key, value in (
+                ("last", "index", 0),
+                ("last", "share", 0.5),
+                ("word", "index", -1),
+            )
+        ),
+        ([1.0, 2.0], {"position": {"at": "index", "index": 3.7}}, "fractional part"),
+    ],
+)
+def test_what_would_be_read_in_part_is_refused(direction, options, message, tmp_path):
+    direction = direction(tmp_path / "direction.npy") if callable(direction) else direction
+    with pytest.raises(ProbekitError, match=message):
+        SavedProbe.from_arrays(direction, **PLACE | options)
+
+
+def test_the_default_of_a_detail_fits_every_position():
+    position = {"at": "last", "index": None, "share": None, "pieces": "last", "offset": 0}
+    assert SavedProbe.from_arrays([1.0], **PLACE | {"position": position}).facts.at == "last"
+
+
+@pytest.mark.parametrize("index", [3, 3.0, "3"])
+def test_an_index_is_stored_as_an_integer(index):
+    how = PLACE | {"position": {"at": "index", "index": index}}
+    facts = SavedProbe.from_arrays([1.0, 2.0], **how).facts
+    assert str(facts.position["index"]) == "3"
 
 
 def test_a_direction_and_a_threshold_are_read_from_npy_files(tmp_path):

@@ -194,7 +194,11 @@ def make_record() -> dict:
             {"text": "Hi you", "tokens": ["Hi", " you"]},
         ],
         "norms": [
-            {"site": site, "layer": None, "first_position_norm": 60.0 + 900 * i, "other_norm": 50.0}
+            {
+                "site": site, "layer": None, "first_position_norm": 60.0 + 900 * i,
+                "other_norm": 50.0, "n_texts": 64,
+                "massive": [["", 64, 0, 0], [" the", 12 * i, 2, 9], ["\n", i, 5, 5]][: 3 * i],
+            }
             for i, site in enumerate(SITES[:-1])
         ],
         "versions": {"python": "3.11.2", "torch": "2.13.0"},

@@ -25,6 +25,7 @@ from probekit.amounts import counted, joined_names, size_in_words
 from probekit.data.positions import IntArray
 from probekit.errors import ConfigError, DataError, MissingError, ProbekitError
 from probekit.files import inside, state_of
+from probekit.lazy_rows import as_array, map_npy
 
 try:
     from lzma import LZMAError
@@ -98,6 +99,7 @@ class SiteArray:
         remedy: last sentence of messages, without its full stop.
         has_numbers: whether `at` reads any rows by their numbers.
         is_mapped: whether `at` reads a file.
+        floats: type of the rows that are read: float32, of float64 float64 unless it is changed.
     """
 
     place: str
@@ -118,10 +120,16 @@ class SiteArray:
         return slices(self._open(), self.shape[0], n_rows)
 
     def at(self, place: slice | IntArray) -> FloatArray:
-        """Return the rows of a slice, or of row numbers in any order, as float32."""
+        """Return the rows of a slice, or of row numbers in any order."""
         with reading(self.place, self.remedy):
             rows = self._open()[place]
-            return rows if type(rows) is np.ndarray and rows.dtype == "f4" else as_float32(rows)
+            is_read = type(rows) is np.ndarray and rows.dtype == self.floats
+            return rows if is_read else as_floats(rows).astype(self.floats, copy=False)
+
+    @cached_property
+    def floats(self) -> Any:
+        """The type of the rows that are read."""
+        return np.float64 if self.dtype == "float64" else np.float32
 
     @cached_property
     def shape(self) -> tuple[int, ...]:
@@ -133,33 +141,34 @@ class SiteArray:
             return shape
 
     def parts(self, n_rows: int) -> Iterator[FloatArray]:
-        """Yield all rows as float32, at most `n_rows` at once; too large numbers are infinite."""
+        """Yield all rows, at most `n_rows` at once; too large numbers are infinite."""
         shape, n_read = self.shape, 0
         with reading(self.place, self.remedy):
             for rows in self._parts(n_rows):
                 n_read += len(rows)
                 if rows.shape[1:] != shape[1:] or n_read > shape[0]:
                     raise ValueError(f"a part of shape {rows.shape} is not in an array of {shape}")
-                yield rows
+                with np.errstate(over="ignore"):
+                    yield rows.astype(self.floats, copy=False)
             if n_read < shape[0]:
                 raise ValueError(f"it ends after {counted(n_read, 'row')} of {shape[0]:,}")
 
 
-def as_float32(values: Any) -> FloatArray:
-    """Return a NumPy array or torch tensor, on any device, as float32; masked numbers are NaN.
+def as_floats(values: Any) -> FloatArray:
+    """Return an array or tensor, on any device, as float64 or float32; masked numbers are NaN.
 
-    >>> as_float32(np.ma.masked_array([1, 2], mask=[False, True]))
-    array([ 1., nan], dtype=float32)
+    >>> as_floats(np.ma.masked_array([1, 2], mask=[False, True]))
+    array([ 1., nan])
     """
     if hasattr(values, "detach"):  # NumPy has no bfloat16
-        values = values.detach().to("cpu").float().numpy()
-    if isinstance(values, np.ma.MaskedArray):
-        values = np.where(np.ma.getmaskarray(values), np.nan, values.data)
-    values = np.asarray(values)
+        values = values.detach().to("cpu")
+        values = (values if values.itemsize == 8 else values.float()).numpy()
+    values = as_array(values)
     if values.dtype == "V2":
         values = read_numbers(values.view(np.uint16))
     with np.errstate(over="ignore", invalid="ignore"):
-        return cast(FloatArray, values.astype(np.float32))
+        is_wide = values.dtype.kind == "f" and values.itemsize == 8
+        return cast(FloatArray, values.astype(np.float64 if is_wide else np.float32))
 
 
 def dtype_name(dtype: Any) -> str:
@@ -174,9 +183,9 @@ def dtype_name(dtype: Any) -> str:
 
 
 def slices(values: Any, stop: int, n_rows: int) -> Iterator[FloatArray]:
-    """Yield the first `stop` rows as float32, at most `n_rows` at once."""
+    """Yield the first `stop` rows, at most `n_rows` at once."""
     for start in range(0, stop, n_rows):
-        yield as_float32(values[start : min(start + n_rows, stop)])
+        yield as_floats(values[start : min(start + n_rows, stop)])
 
 
 class _MappedArray(SiteArray):
@@ -210,7 +219,7 @@ class _MappedArray(SiteArray):
         return self._mapped
 
     def at(self, place: slice | IntArray) -> FloatArray:
-        """Return the rows of a slice, or of row numbers in any order, as float32."""
+        """Return the rows of a slice, or of row numbers in any order."""
         rows = super().at(place)
         self._release()
         return rows
@@ -234,20 +243,7 @@ class NpyArray(_MappedArray):
         self.dtype = dtype_name(self._open().dtype)
 
     def _map(self) -> Any:
-        with self._path.open("rb") as file:
-            if file.read(4) == b"PK\x03\x04":
-                raise DataError(
-                    f"{self._path} is an .npz archive. Save each of its arrays as a .npy file: "
-                    "np.save(path, array)."
-                )
-        mapped: Any = np.lib.format.open_memmap(self._path, mode="r")
-        n_more = self._path.stat().st_size - mapped.offset - mapped.nbytes
-        if n_more > 0 and mapped.size:  # an empty array is refused later, with its shape
-            raise DataError(
-                f"{self._path} has {counted(n_more, 'byte')} after its array of shape "
-                f"{mapped.shape}. Save one array in each file."
-            )
-        return mapped
+        return map_npy(self._path)
 
 
 class SafetensorsArray(_MappedArray):
@@ -401,7 +397,7 @@ class ParquetArray(SiteArray):
                 if values.null_count:
                     row, index = divmod(int(np.argmax(values.is_null())), width)
                     raise self._error(start + row, f"has a null at index {index}")
-                yield as_float32(values.to_numpy().reshape(len(lengths), *self.shape[1:]))
+                yield as_floats(values.to_numpy().reshape(len(lengths), *self.shape[1:]))
                 start += len(lengths)
 
     def _lengths(self, column: Any, start: int) -> IntArray:
@@ -518,10 +514,6 @@ def _arrays_of(path: Path, folder: Path) -> Iterator[tuple[str, SiteArray]]:
         yield from _READERS[kind](path if path == folder else inside(path, folder)).items()
 
 
-def _npy(path: Path) -> dict[str, SiteArray]:
-    return {path.stem: NpyArray(path)}
-
-
 def _parquet(path: Path) -> dict[str, SiteArray]:
     """Return the columns of a Parquet file, by site."""
     from pyarrow import parquet
@@ -566,7 +558,7 @@ def _zarr(path: Path) -> dict[str, SiteArray]:
 
 
 _READERS: Mapping[str, Callable[[Path], Mapping[str, SiteArray]]] = {
-    ".npy": _npy,
+    ".npy": lambda path: {path.stem: NpyArray(path)},
     ".safetensors": _safetensors,
     ".parquet": _parquet,
     ".zarr": _zarr,

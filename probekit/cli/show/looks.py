@@ -15,8 +15,9 @@ from probekit.analysis.logits import position_from_start
 from probekit.cli.show.terminal import echo, show_table, words
 from probekit.experiment.bundled import bundled_folder
 from probekit.experiment.loader import BundledExperiment
-from probekit.model.config import ModelConfig, count_parameters
+from probekit.model.config import Bos, ModelConfig, count_parameters
 from probekit.model.families.table import find_config
+from probekit.model.text.tokenizer import Tokenizer
 from probekit.model.weights.sources import KNOWN_MODELS
 from probekit.model.weights.state_dict import digest_weights
 from probekit.pipeline.look.lenses import ModelAndTokenizer
@@ -55,13 +56,19 @@ _COLUMNS = ("number", "position", "label", "score", "alarm", "token", "text")
 _WITH_SHADES = ("256", "truecolor")  # with 16 colours, pale shades cannot be distinguished
 
 
-def facts_for_page(network: ModelAndTokenizer, bos: bool) -> dict[str, str]:
+def warn_of_bos(tokenizer: Tokenizer, bos: Bos) -> None:
+    """Print a warning if a choice of beginning-of-text differs from the tokenizer's own."""
+    if doubt := tokenizer.doubt_of_bos(bos):
+        click.echo(f"warning: {doubt}", err=True)
+
+
+def facts_for_page(network: ModelAndTokenizer, bos: Bos) -> dict[str, str]:
     """Return model, digests, data type and versions for the footer of a page."""
     return {
         "model": model_title(network.source),
         "weights": digest_weights(network.model)[:16],
         "tokenizer": network.tokenizer.digest[:16],
-        "beginning-of-text token": "yes" if bos else "no",
+        "beginning-of-text token": "yes" if network.tokenizer.has_bos(bos) else "no",
         "dtype": str(network.model.dtype).removeprefix("torch."),
     } | {name: version for name, version in versions().items() if name in ("probekit", "torch")}
 

@@ -110,10 +110,9 @@ class GemmaConfig(shared.GatedConfig):
         "hidden_act": ("gelu_pytorch_tanh", None),
         "use_bidirectional_attention": (False, None),
     }
-    REPEATS: ClassVar[Mapping[str, str]] = {"sliding_window_size": "sliding_window"}
-    OTHER_KEYS: ClassVar[frozenset[str]] = shared.GatedConfig.OTHER_KEYS | {
-        "cache_implementation",
-        "_sliding_window_pattern",  # repeats sliding_window_pattern in files that list layer_types
+    REPEATS: ClassVar[Mapping[str, str]] = {
+        **shared.GatedConfig.REPEATS,
+        "sliding_window_size": "sliding_window",
     }
     COMPUTED: ClassVar[frozenset[str]] = frozenset({"rotary", "rotary_in_windows"})
 
@@ -146,12 +145,6 @@ class GemmaConfig(shared.GatedConfig):
                 f"attn_logit_softcapping is {self.attn_logit_softcapping!r}. Allowed for "
                 "gemma3_text: null, because the published code of Gemma 3 has no such cap."
             )
-        for rotary in (self.rotary, self.rotary_in_windows):
-            if rotary.partial_rotary_factor != 1:
-                raise ConfigError(
-                    f"partial_rotary_factor is {rotary.partial_rotary_factor!r}. Allowed: 1, "
-                    "because Gemma rotates all features of a head."
-                )
         base.check_layer_types(self.types_of_layers, (_FULL, _SLIDING), self.num_hidden_layers)
 
     @classmethod
@@ -223,17 +216,17 @@ def _types_of_layers(entries: Mapping[str, Any]) -> tuple[str, ...] | None:
         ConfigError: the period is not a positive integer.
     """
     types, period = entries.get("layer_types"), entries.get("sliding_window_pattern")
-    if types is not None:
-        # Anything but a list is reported when the config is made.
-        return tuple(types) if isinstance(types, list) else types
+    listed = tuple(types) if isinstance(types, list) else types
     if period is None:
-        return None
+        return listed  # anything but a list is reported when the config is made
     if not isinstance(period, int) or isinstance(period, bool) or period < 1:
         raise ConfigError(f"sliding_window_pattern must be a positive integer, not {period!r}.")
     n_layers = entries.get("num_hidden_layers", GemmaConfig.num_hidden_layers)
     # An impossible number is reported when the config is made.
     is_possible = isinstance(n_layers, int) and n_layers <= base.MAX_LAYERS
-    return _pattern(n_layers, period) if is_possible else None
+    pattern = _pattern(n_layers, period) if is_possible else None
+    both = {"layer_types": listed, "sliding_window_pattern": pattern}
+    return cast("tuple[str, ...] | None", base.value_of(both, *both))
 
 
 def _rotary(entries: Mapping[str, Any]) -> tuple[shared.RotaryPositions, shared.RotaryPositions]:
@@ -243,22 +236,19 @@ def _rotary(entries: Mapping[str, Any]) -> tuple[shared.RotaryPositions, shared.
     `rope_scaling` and `rope_local_base_freq`, later ones a section for each type.
 
     Raises:
-        ConfigError: a key is unknown, or a number is invalid.
+        ConfigError: a key is unknown, a number is invalid, or two names of a key differ.
     """
+    read = shared.RotaryPositions.from_hub
     if entries.get("model_type") != "gemma3_text":
-        both = shared.RotaryPositions.from_hub(entries)
-        return both, both
+        return read(entries), read(entries)
     sections = entries.get("rope_parameters") or {}
     if not isinstance(sections, Mapping) or not sections.keys() <= {_FULL, _SLIDING}:
         raise ConfigError(
             f"rope_parameters must have the sections {_FULL} and {_SLIDING}, not {sections!r}."
         )
-    full = sections.get(_FULL) or entries.get("rope_scaling")
-    given = {"rope_parameters": full, "rope_theta": entries.get("rope_theta")}
-    sliding = sections.get(_SLIDING)
-    local = {"rope_parameters": sliding, "rope_theta": entries.get("rope_local_base_freq")}
-    # The hub's default bases for Gemma 3 are 1e6 and, in a window, 1e4, that of `from_hub`.
-    return shared.RotaryPositions.from_hub(given, theta=1e6), shared.RotaryPositions.from_hub(local)
+    full, sliding = (f"rope_parameters.{kind}" for kind in (_FULL, _SLIDING))
+    bases = {"rope_theta": ("rope_theta", 1e6)}, {"rope_theta": ("rope_local_base_freq", 1e4)}
+    return read(entries, bases[0], ("rope_scaling", full)), read(entries, bases[1], (sliding,))
 
 
 class GemmaNorm(RMSNorm):

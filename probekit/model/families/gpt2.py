@@ -15,14 +15,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar, cast
 
 import torch
 from einops import rearrange
 from torch import Tensor, nn
 
-from probekit.errors import CheckpointError, ConfigError
+from probekit.errors import ConfigError
 from probekit.model.config import (
     Component,
     Kind,
@@ -36,8 +35,7 @@ from probekit.model.network import Network, embedding, stream_of
 from probekit.model.passes.context import BlockContext, Context
 from probekit.model.passes.taps import Taps
 from probekit.model.sites.catalogue import Site, table
-from probekit.model.weights.files import read_json
-from probekit.model.weights.sources import HPARAMS, VOCABULARY_FILES
+from probekit.model.weights.sources import VOCABULARY_FILES
 from probekit.products import GELU_TANH, to_device
 
 SITES = table(
@@ -103,13 +101,6 @@ WEIGHTS = WeightNames(
 )
 
 
-# n_ctx repeats n_positions; the others are about dropout of a classifier, and rounding.
-_OTHER_KEYS = (
-    "n_ctx reorder_and_upcast_attn summary_activation summary_first_dropout "
-    "summary_proj_to_labels summary_type summary_use_proj"
-)
-
-
 @dataclass(frozen=True)
 class GPT2Config(ModelConfig):
     """Sizes and switches of one GPT-2; the defaults are those of GPT-2 small.
@@ -139,7 +130,13 @@ class GPT2Config(ModelConfig):
         "scale_attn_by_inverse_layer_idx": (False,),
         "add_cross_attention": (False,),
     }
-    OTHER_KEYS: ClassVar[frozenset[str]] = frozenset(_OTHER_KEYS.split())
+    OTHER_NAMES: ClassVar[Mapping[str, str]] = {
+        "n_embd": "hidden_size",
+        "n_positions": "max_position_embeddings",
+        "n_head": "num_attention_heads",
+        "n_layer": "num_hidden_layers",
+    }
+    OTHER_KEYS: ClassVar[frozenset[str]] = frozenset({"n_ctx"})  # of old files, with n_positions
     site_rows: ClassVar[tuple[Site, ...]] = SITES
     components: ClassVar[tuple[Component, ...]] = COMPONENTS
     norm_is_centred: ClassVar[bool] = True
@@ -198,12 +195,6 @@ class GPT2Config(ModelConfig):
         """Number that the layer norms add to the variance."""
         return self.layer_norm_epsilon
 
-    @classmethod
-    def from_folder(cls, folder: Path) -> GPT2Config:
-        """Return the config of a folder, from config.json or else OpenAI's hparams.json."""
-        is_original = (folder / HPARAMS).is_file() and not (folder / "config.json").is_file()
-        return read_hparams(folder) if is_original else super().from_folder(folder)
-
     def to_hub(self) -> dict[str, Any]:
         """Return the contents of config.json, with special tokens.
 
@@ -230,29 +221,6 @@ PUBLISHED = {
     "gpt2-large": GPT2Config(n_layer=36, n_head=20, n_embd=1280),
     "gpt2-xl": GPT2Config(n_layer=48, n_head=25, n_embd=1600),
 }
-# OpenAI's names of sizes -> ours.
-_SIZES = {"n_vocab": "vocab_size", "n_ctx": "n_positions"}
-_SIZES |= {name: name for name in ("n_embd", "n_head", "n_layer")}
-
-
-def read_hparams(folder: Path) -> GPT2Config:
-    """Return the config in `folder`/hparams.json.
-
-    Raises:
-        MissingError: there is no hparams.json.
-        CheckpointError: the file is damaged, a size is missing or invalid, or there is an unknown
-            key.
-    """
-    path = folder / HPARAMS
-    sizes = read_json(path)
-    if sizes.keys() != _SIZES.keys():
-        raise CheckpointError(
-            f"{path} must have exactly the keys {', '.join(_SIZES)}; it has {', '.join(sizes)}."
-        )
-    try:
-        return GPT2Config(**{_SIZES[key]: size for key, size in sizes.items()})
-    except ConfigError as error:
-        raise CheckpointError(f"{path}: {error}") from error
 
 
 class Attention(nn.Module):

@@ -100,9 +100,8 @@ WEIGHTS = WeightNames(
 )
 
 ACTIVATIONS = ("gelu", "gelu_fast", "gelu_new", "gelu_pytorch_tanh")
-_SHARE = 0.25  # default share of the features of a head that is rotated
-# Old key of config.json -> its name in `rope_parameters`.
-_RENAMED = {"rotary_pct": "partial_rotary_factor", "rotary_emb_base": "rope_theta"}
+# Names of `shared.OUTSIDE`, and defaults: the base, and the share of rotated features.
+_OLD_NAMES = {"rotary_emb_base": 1e4, "rotary_pct": 0.25}
 
 
 @dataclass(frozen=True)
@@ -121,13 +120,8 @@ class NeoXConfig(shared.RotaryConfig):
     TITLE: ClassVar[str] = "GPT-NeoX"
     KINDS: ClassVar[Mapping[str, Kind]] = {"gpt_neox": Kind()}
     WEIGHTS: ClassVar[WeightNames] = WEIGHTS
-    OTHER_KEYS: ClassVar[frozenset[str]] = (
-        shared.RotaryConfig.OTHER_KEYS
-        | {"partial_rotary_factor", *_RENAMED}
-        # dropout rates, which act in training only
-        | {"hidden_dropout", "attention_dropout", "classifier_dropout"}
-        | {"hidden_dropout_prob", "attention_probs_dropout_prob"}
-    )
+    OTHER_KEYS: ClassVar[frozenset[str]] = shared.RotaryConfig.OTHER_KEYS | {*_OLD_NAMES}
+    ROTATES_PART: ClassVar[bool] = True
     components: ClassVar[tuple[Component, ...]] = COMPONENTS
     norm_is_centred: ClassVar[bool] = True
     has_bias: ClassVar[bool] = True  # norms and MLPs have biases
@@ -141,7 +135,7 @@ class NeoXConfig(shared.RotaryConfig):
     layer_norm_eps: float = 1e-5
     hidden_act: str = "gelu"  # the others are its approximation by tanh
     rotary: shared.RotaryPositions = field(
-        default_factory=lambda: shared.RotaryPositions(partial_rotary_factor=_SHARE)
+        default_factory=lambda: shared.RotaryPositions(partial_rotary_factor=0.25)
     )
     use_parallel_residual: bool = True  # attention and MLP read the same residual stream
     attention_bias: bool = True
@@ -153,17 +147,12 @@ class NeoXConfig(shared.RotaryConfig):
             raise ConfigError(
                 f"hidden_act is {self.hidden_act!r}. Allowed: {', '.join(ACTIVATIONS)}."
             )
-        if self.rotary.partial_rotary_factor > 1:
-            raise ConfigError(
-                f"partial_rotary_factor is {self.rotary.partial_rotary_factor!r}. Allowed: a share "
-                "of the features of a head, at most 1."
-            )
 
     @classmethod
     def computed(cls, entries: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the rotary positions; old names of keys are read if there are no new ones."""
-        renamed = {new: entries[old] for old, new in _RENAMED.items() if old in entries}
-        return {"rotary": shared.RotaryPositions.from_hub({**renamed, **entries}, share=_SHARE)}
+        """Return the rotary positions."""
+        names = dict(zip(shared.OUTSIDE, _OLD_NAMES.items(), strict=True))
+        return {"rotary": shared.RotaryPositions.from_hub(entries, names)}
 
     @property
     def site_rows(self) -> tuple[Site, ...]:

@@ -94,11 +94,7 @@ class OLMoEConfig(shared.GatedConfig):
         **shared.GatedConfig.REQUIRED,
         "clip_qkv": (None,),
     }
-    # About the loss of a training.
-    OTHER_KEYS: ClassVar[frozenset[str]] = shared.GatedConfig.OTHER_KEYS | {
-        "output_router_logits",
-        "router_aux_loss_coef",
-    }
+    OTHER_NAMES: ClassVar[Mapping[str, str]] = {"num_experts": "num_local_experts"}
     site_rows: ClassVar[tuple[Site, ...]] = SITES
 
     model_type: str = "olmoe"

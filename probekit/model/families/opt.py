@@ -110,10 +110,6 @@ class OPTConfig(base.ModelConfig):
     }
     # Other widths of the embeddings need maps to and from the residual stream.
     REPEATS: ClassVar[Mapping[str, str]] = {"word_embed_proj_dim": "hidden_size"}
-    # Rates of dropout, and the initialisation.
-    OTHER_KEYS: ClassVar[frozenset[str]] = frozenset(
-        {"dropout", "activation_dropout", "layerdrop", "init_std"}
-    )
     site_rows: ClassVar[tuple[Site, ...]] = SITES
     components: ClassVar[tuple[base.Component, ...]] = COMPONENTS
     norm_is_centred: ClassVar[bool] = True

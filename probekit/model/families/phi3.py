@@ -24,7 +24,7 @@ from typing import Any, ClassVar, cast
 from torch import Tensor, nn
 
 from probekit.errors import ConfigError
-from probekit.model.config import Component, Kind
+from probekit.model.config import Component, Kind, value_of
 from probekit.model.families import rotary as shared
 from probekit.model.layers.modules import Linear, attend_heads
 from probekit.model.passes.context import BlockContext, Context
@@ -95,9 +95,7 @@ class Phi3Config(shared.GatedConfig):
 
     TITLE: ClassVar[str] = "Phi-3"
     KINDS: ClassVar[Mapping[str, Kind]] = {"phi3": Kind()}
-    OTHER_KEYS: ClassVar[frozenset[str]] = shared.GatedConfig.OTHER_KEYS | frozenset(
-        ("partial_rotary_factor", "resid_pdrop", "embd_pdrop")
-    )
+    ROTATES_PART: ClassVar[bool] = True
     site_rows: ClassVar[tuple[Site, ...]] = SITES
     components: ClassVar[tuple[Component, ...]] = COMPONENTS
 
@@ -119,8 +117,6 @@ class Phi3Config(shared.GatedConfig):
             raise ConfigError("attention_bias must be false: Phi-3 has no biases.")
         if not isinstance(self.rotary, Phi3Positions):  # those of Llama have other kinds
             raise ConfigError(f"rotary must be Phi3Positions, not {type(self.rotary).__name__}.")
-        if self.rotary.partial_rotary_factor > 1:
-            raise ConfigError("partial_rotary_factor must be at most 1.")
         n_pairs = int(self.d_head * self.rotary.partial_rotary_factor) // 2
         factors = (self.rotary.short_factor, self.rotary.long_factor)
         are_lists = all(isinstance(one, tuple) and len(one) == n_pairs for one in factors)
@@ -133,17 +129,10 @@ class Phi3Config(shared.GatedConfig):
     @classmethod
     def computed(cls, entries: Mapping[str, Any]) -> dict[str, Any]:
         """Return the rotary positions."""
-        section = entries.get("rope_parameters") or entries.get("rope_scaling")
-        if isinstance(section, Mapping):
-            # In old files longrope is `su`. Lengths are read outside this section, as by the hub.
-            section = {
-                key: "longrope" if value == "su" else value
-                for key, value in section.items()
-                if key != "original_max_position_embeddings"
-            }
-            for key in section.keys() & Phi3Positions.KINDS["longrope"]:
-                section[key] = tuple(section[key]) if isinstance(section[key], list) else ()
-        return {"rotary": Phi3Positions.from_hub({**entries, "rope_parameters": section})}
+        # Lengths are read outside of the section, as by the hub.
+        inside = (f"{one}.{shared.FIRST_LENGTH}" for one in ("rope_scaling", "rope_parameters"))
+        value_of({shared.FIRST_LENGTH: 4096, **entries}, shared.FIRST_LENGTH, *inside)
+        return {"rotary": Phi3Positions.from_hub(entries)}
 
     def to_hub(self) -> dict[str, Any]:
         """Return the contents of config.json, with special tokens."""

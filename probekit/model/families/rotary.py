@@ -7,7 +7,7 @@ Embedding". The features of a head are paired as in the published checkpoints: i
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar, Self, cast
 
@@ -23,6 +23,7 @@ from probekit.model.config import (
     WeightNames,
     check_between_0_and_1,
     is_number,
+    value_of,
 )
 from probekit.model.layers.modules import LayerNorm, Linear, ResidualBlock, RMSNorm, attend_heads
 from probekit.model.network import Network, embedding, stream_of
@@ -32,7 +33,12 @@ from probekit.products import to_device
 
 # Keys of `rope_parameters` that every kind of scaling reads.
 _SHARED = ("rope_theta", "partial_rotary_factor", "rope_type")
-_LLAMA3 = "factor low_freq_factor high_freq_factor original_max_position_embeddings"
+# Key of `rope_parameters` -> its name outside of this section, and its default.
+Names = Mapping[str, tuple[str, float]]
+OUTSIDE = {"rope_theta": ("rope_theta", 1e4), _SHARED[1]: (_SHARED[1], 1.0)}
+_BOTH = ("rope_scaling", "rope_parameters")
+FIRST_LENGTH = "original_max_position_embeddings"
+_LLAMA3 = f"factor low_freq_factor high_freq_factor {FIRST_LENGTH}"
 
 
 @dataclass(frozen=True)
@@ -101,7 +107,7 @@ class RotaryPositions:
 
     @classmethod
     def from_hub(
-        cls, entries: Mapping[str, Any], theta: float = 10000.0, share: float = 1.0
+        cls, entries: Mapping[str, Any], outside: Names = OUTSIDE, sections: Sequence[str] = _BOTH
     ) -> Self:
         """Return the rotary positions that the entries of a config.json describe.
 
@@ -109,36 +115,49 @@ class RotaryPositions:
         `rope_parameters`.
 
         Args:
-            entries: contents of the file, or of its section for one kind of layer.
-            theta: base if none is given.
-            share: share of the features of a head that is rotated if none is given.
+            entries: contents of the file.
+            outside: keys that may be outside of the section: their name there, and their default.
+            sections: old and new name of the section.
 
         >>> RotaryPositions.from_hub({"rope_theta": 5e5, "rope_scaling": None}).rope_theta
         500000.0
 
         Raises:
-            ConfigError: the section is not an object, the type of scaling or one of its keys is
-                unknown, or a number is invalid.
+            ConfigError: a section is not an object, the type of scaling or one of its keys is
+                unknown, a number is invalid, or two names of a key have different values.
         """
-        scaling = entries.get("rope_parameters") or entries.get("rope_scaling") or {}
-        if not isinstance(scaling, Mapping):
-            raise ConfigError(f"rope_parameters must be an object, not {scaling!r}.")
-        given = {key: value for key, value in scaling.items() if value is not None}
-        # Old files have the key `type`, some of them both keys.
-        old_kind, new_kind = given.pop("type", "default"), given.pop("rope_type", "default")
-        kind = old_kind if new_kind == "default" else new_kind
+        given = [name for name in sections if value_of(entries, name)] or sections[-1:]
+        found = [cls._of_section(entries, name, outside) for name in given]
+        both = {"rope_scaling": found[0].to_json(), "rope_parameters": found[-1].to_json()}
+        value_of(both, *both)
+        return found[0]
+
+    @classmethod
+    def _of_section(cls, entries: Mapping[str, Any], name: str, outside: Names) -> Self:
+        """Return the rotary positions of one section, with keys from outside where it has none."""
+        section = value_of(entries, name) or {}
+        if not isinstance(section, Mapping):
+            raise ConfigError(f"{name} must be an object, not {section!r}.")
+        kind = value_of(section, "rope_type", "type")
+        kind = "default" if kind is None else "longrope" if kind == "su" else kind  # an old name
         if not isinstance(kind, str) or kind not in cls.KINDS:
             return cls(rope_type=kind)  # raises
         known = (*_SHARED, *cls.KINDS[kind])
+        # Types that do not read the length of the first training may have it all the same.
+        not_read = {"type", FIRST_LENGTH}.difference(known)
+        entered = ((k, v) for k, v in section.items() if v is not None and k not in not_read)
+        given: dict[str, Any] = dict(entered)
+        for key in cls.KINDS.get("longrope", ()):
+            given |= {key: tuple(given[key])} if isinstance(given.get(key), list) else {}
         if unknown := [key for key in given if key not in known]:
             raise ConfigError(
                 f"Unknown key {unknown[0]!r} of the rotary positions ({kind}). "
                 f"{nearest(unknown[0], known)}"
             )
-        # Keys that may be outside the section, and their defaults.
-        outside = {"rope_theta": theta, "partial_rotary_factor": share}
-        outside |= {key: entries[key] for key in outside if entries.get(key) is not None}
-        return cls(**(outside | given | {"rope_type": kind}))
+        for key, (other, default) in outside.items():
+            value = value_of(entries, other, f"{name}.{key}")
+            given[key] = default if value is None else value
+        return cls(**(given | {"rope_type": kind}))
 
 
 def frequencies(rotary: RotaryPositions, d_head: int) -> Tensor:
@@ -305,14 +324,20 @@ def components(
 class RotaryConfig(ModelConfig):
     """Sizes and switches that the families with rotary positions share.
 
+    Attributes:
+        ROTATES_PART: whether the family can rotate a part of the features of a head.
+
     Raises:
         ConfigError: a size is not a positive integer, the number of heads does not divide the
-            width, or a switch or the `model_type` is invalid.
+            width, or a switch, the `model_type` or the share of rotated features is invalid.
     """
 
-    OTHER_KEYS: ClassVar[frozenset[str]] = frozenset(
-        {"rope_parameters", "rope_theta", "rope_scaling"}
-    )
+    REPEATS: ClassVar[Mapping[str, str]] = {
+        "head_dim": "d_head",
+        **{key: f"rotary.{key}" for key in OUTSIDE},
+    }
+    OTHER_KEYS: ClassVar[frozenset[str]] = frozenset(_BOTH)
+    ROTATES_PART: ClassVar[bool] = False
     COMPUTED: ClassVar[frozenset[str]] = frozenset({"rotary"})
 
     model_type: str
@@ -330,6 +355,10 @@ class RotaryConfig(ModelConfig):
         super().__post_init__()
         if getattr(self, "head_dim", None) is None:  # d_head is d_model / n_heads
             self.check_divides("num_attention_heads", "hidden_size")
+        share = self.rotary.partial_rotary_factor
+        if share != 1 and not (self.ROTATES_PART and share < 1):
+            allowed = "at most 1" if self.ROTATES_PART else "1"
+            raise ConfigError(f"partial_rotary_factor is {share!r}. Allowed: {allowed}.")
 
     @classmethod
     def computed(cls, entries: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,13 +13,17 @@ from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, cast
 
 from probekit.errors import CheckpointError
-from probekit.model.config import OTHER_MODELS, ModelConfig, read_entries
-from probekit.model.weights.sources import HPARAMS, PUBLISHED_NAMES, at_revision, find_model
+from probekit.model.config import OTHER_MODELS, ModelConfig, config_file, read_entries
+from probekit.model.weights import sources
 
 if TYPE_CHECKING:
     import torch
 
     from probekit.model.network import Network
+
+
+_HUB = "probekit.model.text.hub_tokenizer:HubTokenizer"
+_BYTE_PAIRS = "probekit.model.text.byte_pairs:BytePairTokenizer"
 
 
 @dataclass(frozen=True)
@@ -30,13 +34,13 @@ class NetworkFamily:
         title: names of the models, for messages.
         model_types: values of `model_type` in config.json.
         network: import path of the network.
-        tokenizer: import path of the tokenizer.
+        tokenizer: import path of the tokenizer of folders without tokenizer.json.
     """
 
     title: str
     model_types: tuple[str, ...]
     network: str
-    tokenizer: str = "probekit.model.text.hub_tokenizer:HubTokenizer"
+    tokenizer: str = _HUB
 
     @property
     def config(self) -> type[ModelConfig]:
@@ -46,21 +50,14 @@ class NetworkFamily:
 
 _FAMILIES = "probekit.model.families."
 FAMILIES = (
-    NetworkFamily(
-        "GPT-2",
-        ("gpt2",),
-        _FAMILIES + "gpt2:GPT2",
-        "probekit.model.text.byte_pairs:BytePairTokenizer",
-    ),
+    NetworkFamily("GPT-2", ("gpt2",), _FAMILIES + "gpt2:GPT2", _BYTE_PAIRS),
     NetworkFamily("Llama", ("llama", "mistral", "qwen2", "qwen3"), _FAMILIES + "llama:Llama"),
     NetworkFamily("Gemma", ("gemma2", "gemma3_text"), _FAMILIES + "gemma:Gemma"),
     NetworkFamily("Pythia", ("gpt_neox",), _FAMILIES + "neox:NeoX"),
     NetworkFamily("OLMo 2", ("olmo2",), _FAMILIES + "olmo2:OLMo2"),
     NetworkFamily("OLMoE", ("olmoe",), _FAMILIES + "olmoe:OLMoE"),
     NetworkFamily("Phi-3", ("phi3",), _FAMILIES + "phi3:Phi3"),
-    NetworkFamily(
-        "OPT", ("opt",), _FAMILIES + "opt:OPT", "probekit.model.text.hub_tokenizer:OPTTokenizer"
-    ),
+    NetworkFamily("OPT", ("opt",), _FAMILIES + "opt:OPT", _BYTE_PAIRS),
 )
 
 
@@ -88,8 +85,10 @@ def family_of(entries: Mapping[str, Any], path: Path | str) -> NetworkFamily:
     )
 
 
-def config_of(entries: Mapping[str, Any], path: Path | str = "config.json") -> ModelConfig:
-    """Return the config that the entries of a config.json describe.
+def config_of(
+    entries: Mapping[str, Any], path: Path | str = "config.json", ignore: Sequence[str] = ()
+) -> ModelConfig:
+    """Return the config that the entries of a config.json describe, without unknown keys.
 
     >>> config_of({"model_type": "gpt2", "n_layer": 4}).n_layers
     4
@@ -97,19 +96,21 @@ def config_of(entries: Mapping[str, Any], path: Path | str = "config.json") -> M
     Raises:
         CheckpointError: no family has its architecture, or an entry is invalid or unknown.
     """
-    return family_of(entries, path).config.from_hub(entries, path)
+    return family_of(entries, path).config.from_hub(entries, path, ignore)
 
 
-def model_config(folder: Path) -> ModelConfig:
+def model_config(folder: Path, ignore: Sequence[str] = ()) -> ModelConfig:
     """Return the config of the model in a folder, from config.json or else OpenAI's hparams.json.
+
+    Args:
+        folder: the folder.
+        ignore: unknown keys of config.json that change nothing in this model.
 
     Raises:
         MissingError: it has neither.
         CheckpointError: the folder contains a model that no family computes.
     """
-    if (folder / HPARAMS).is_file() and not (folder / "config.json").is_file():
-        return FAMILIES[0].config.from_folder(folder)  # GPT-2's
-    return config_of(read_entries(folder), folder / "config.json")
+    return config_of(read_entries(folder), config_file(folder), ignore)
 
 
 def find_config(source: str | Path) -> ModelConfig:
@@ -123,9 +124,9 @@ def find_config(source: str | Path) -> ModelConfig:
         MissingError: no local folder or model of the hub has this name.
         CheckpointError: the config describes a network that no family computes.
     """
-    if source in PUBLISHED_NAMES:
+    if source in sources.PUBLISHED_NAMES:
         return cast(ModelConfig, resolve_name(_FAMILIES + "gpt2:PUBLISHED")[source])
-    return model_config(find_model(source, "config"))
+    return model_config(sources.find_model(source, "config"), sources.ignored_keys(source))
 
 
 def read_tokenizer(source: str | Path) -> Any:
@@ -136,11 +137,12 @@ def read_tokenizer(source: str | Path) -> Any:
         MissingError: no model has this name, or it has no vocabulary.
         CheckpointError: the vocabulary is damaged, or no family has the architecture.
     """
-    folder, family = find_model(source, "config"), FAMILIES[0]
+    folder, family = sources.find_model(source, "config"), FAMILIES[0]
     if (folder / "config.json").exists():
         family = family_of(read_entries(folder), folder / "config.json")
-    files = find_model(source, "vocabulary", vocabulary=family.config.VOCABULARY)
-    return resolve_name(family.tokenizer).from_folder(files)
+    files = sources.find_model(source, "vocabulary", vocabulary=family.config.VOCABULARY)
+    is_hub = (files / "tokenizer.json").exists()
+    return resolve_name(_HUB if is_hub else family.tokenizer).from_folder(files)
 
 
 def network_class(config: ModelConfig) -> type[Network]:
@@ -161,6 +163,7 @@ def load_model(
     device: str | Sequence[str] = "cpu",
     *,
     revision: str | None = None,
+    ignore: Sequence[str] = (),
     in_memory: bool = True,
 ) -> Network:
     """Return a pretrained network of the family that its config.json names, parameters frozen.
@@ -173,6 +176,8 @@ def load_model(
             some of the blocks.
         revision: commit, tag or branch of a model on the hub, such as `step1000` of Pythia; the
             same as `org/name@revision`.
+        ignore: unknown keys of config.json that change nothing in this model; the same as
+            `NAME?ignore=KEY,KEY`.
         in_memory: False reads the weights of each block when a pass reaches it, and drops them
             afterwards: for a network larger than memory.
 
@@ -188,16 +193,21 @@ def load_model(
             those that the config describes.
         OutOfMemoryError: a tensor needs more memory than there is.
     """
-    source = at_revision(source, revision)
-    config = model_config(find_model(source, "config"))
-    return network_class(config).from_pretrained(source, dtype, device, in_memory=in_memory)
+    source = sources.ignoring(sources.at_revision(source, revision), ignore)
+    return network_class(find_config(source)).from_pretrained(
+        source, dtype, device, in_memory=in_memory
+    )
 
 
-def from_transformers(model: Any) -> Network:
+def from_transformers(model: Any, *, ignore: Sequence[str] = ()) -> Network:
     """Return the network of a loaded model of transformers, such as a LlamaForCausalLM.
 
     The network uses the model's own tensors: nothing is copied, and a change of a tensor changes
     both.
+
+    Args:
+        model: the model of transformers.
+        ignore: unknown keys of its config that change nothing in this model.
 
     Raises:
         CheckpointError: no family has the architecture, or the tensors are not those that the
@@ -205,8 +215,16 @@ def from_transformers(model: Any) -> Network:
     """
     from probekit.model.weights.state_dict import shared_tensors
 
-    title = type(model).__name__
-    config = config_of(model.config.to_dict(), f"The config of {title}")
+    for inside in ("module", "_orig_mod") * 2:  # of DataParallel, and of torch.compile
+        model = getattr(model, inside, model)
+    title, is_model = type(model).__name__, hasattr(getattr(model, "config", None), "to_dict")
+    if not is_model or any(parameter.is_meta for parameter in model.parameters()):
+        fault = "weights on the meta device: not loaded, or offloaded" if is_model else "no config"
+        raise CheckpointError(
+            f"The {title} has {fault}. Pass a model of transformers that is in memory, such as "
+            "LlamaForCausalLM.from_pretrained(FOLDER)."
+        )
+    config = config_of(model.config.to_dict(), f"The config of {title}", ignore)
     network = network_class(config)(config, seed=None)
     tensors = shared_tensors(model.state_dict(), config.WEIGHTS, network.state_dict(), title)
     network.load_state_dict(tensors, assign=True)

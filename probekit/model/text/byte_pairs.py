@@ -13,12 +13,12 @@ import numpy as np
 import tiktoken
 
 from probekit.amounts import counted
-from probekit.errors import CheckpointError, ConfigError, MissingError
-from probekit.files import write_atomic
+from probekit.errors import CheckpointError, MissingError
 from probekit.model.config import MAX_SIZE
+from probekit.model.text.settings import TokenizerSettings
 from probekit.model.text.tokenizer import END_OF_TEXT, IntArray, TokenizedText, Tokenizer, utf8
-from probekit.model.weights.files import json_object, read_verified, write_digests
-from probekit.model.weights.sources import VOCABULARY_FILES, vocabulary_files
+from probekit.model.weights.files import json_object, read_verified
+from probekit.model.weights.sources import OPTIONAL_FILES, VOCABULARY_FILES, vocabulary_files
 from probekit.provenance import digest_json
 
 # GPT-2's pre-tokenization. Source: encoder.py, published with GPT-2.
@@ -29,14 +29,17 @@ class BytePairTokenizer(Tokenizer):
     """GPT-2's tokenizer with a vocabulary read from disk."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
-        self.vocabulary = vocabulary
+        self.vocabulary, self._files = vocabulary, vocabulary.files
         # tiktoken uses ids as merge priorities, but a vocabulary may number its tokens otherwise.
-        self._ids = np.array([vocabulary.ids[token] for token in vocabulary.ranked], dtype=np.int64)
+        # Special tokens follow the others.
+        ids = [vocabulary.ids[token] for token in vocabulary.ranked]
+        self._ids = np.array([*ids, *vocabulary.special.values()], dtype=np.int64)
+        n_ranked = len(ids)
         self._encoding = tiktoken.Encoding(
             "probekit",
             pat_str=_WORDS,
             mergeable_ranks={token: rank for rank, token in enumerate(vocabulary.ranked)},
-            special_tokens={},
+            special_tokens={text: n_ranked + n for n, text in enumerate(vocabulary.special)},
         )
 
     @classmethod
@@ -48,27 +51,6 @@ class BytePairTokenizer(Tokenizer):
             CheckpointError: the vocabulary is damaged or not a byte-level BPE.
         """
         return cls(read_vocabulary(folder))
-
-    def save_pretrained(self, folder: str | Path) -> None:
-        """Write the vocabulary files, in the format they were read in, and their digests.
-
-        Raises:
-            ConfigError: the folder has a vocabulary of another format, which takes precedence.
-            CheckpointError: the folder has a damaged digests.json.
-            StoreError: the folder cannot be written.
-        """
-        folder, files = Path(folder), self.vocabulary.files
-        existing = {path.name for path in vocabulary_files(folder)}
-        after_writing = existing | files.keys()
-        # The set of files that `from_folder` would read after this call.
-        read_first = next(names for names in VOCABULARY_FILES if after_writing.issuperset(names))
-        if files.keys() != set(read_first):
-            raise ConfigError(
-                f"{folder} has another vocabulary, {' and '.join(sorted(existing))}, which takes "
-                f"precedence over {' and '.join(sorted(files))}. Delete it, or save to another "
-                "folder."
-            )
-        write_digests(folder, {name: write_atomic(folder / name, files[name]) for name in files})
 
     @cached_property
     def digest(self) -> str:
@@ -83,24 +65,27 @@ class BytePairTokenizer(Tokenizer):
         return self.vocabulary.special
 
     @property
-    def bos_id(self) -> int:
-        """Id of `<|endoftext|>`, which is also GPT-2's beginning-of-text token.
+    def _bos(self) -> int | None:
+        text = self.vocabulary.settings.text("bos_token", END_OF_TEXT)
+        return self.vocabulary.special.get(text or "")
 
-        Raises:
-            ConfigError: the vocabulary has no such token.
-        """
-        if END_OF_TEXT not in self.vocabulary.special:
-            raise ConfigError(f"This vocabulary has no {END_OF_TEXT}. Set bos to false.")
-        return self.vocabulary.special[END_OF_TEXT]
+    @property
+    def own_bos(self) -> bool | None:
+        """Whether the model's own tokenizer puts beginning-of-text before each text; else None."""
+        adds = self.vocabulary.settings.entries.get
+        return None if adds("add_eos_token") else bool(adds("add_bos_token"))
 
     @property
     def ends_of_text(self) -> tuple[str, ...]:
-        """The text of the token that ends a text: `<|endoftext|>`."""
-        return (END_OF_TEXT,)
+        """The text of the token that ends a text; without settings it is `<|endoftext|>`."""
+        return (self.vocabulary.settings.text("eos_token") or END_OF_TEXT,)
 
-    def _ordinary(self, text: str) -> TokenizedText:
+    def _ordinary(self, text: str, *, special: bool = False) -> TokenizedText:
         encoded = np.frombuffer(utf8(text), dtype=np.uint8)
-        ranks = np.array(self._encoding.encode_ordinary(text), dtype=np.int64)
+        allowed = self._encoding.special_tokens_set if special else set[str]()
+        ranks = np.array(
+            self._encoding.encode(text, allowed_special=allowed, disallowed_special=()), np.int64
+        )
         ends = np.cumsum(self._lengths[ranks])  # in bytes; the tokens have no gaps between them
         # In UTF-8, bytes 0b10xxxxxx continue a character; all others begin one.
         character_of_byte = np.cumsum((encoded & 0xC0) != 0x80) - 1
@@ -117,7 +102,8 @@ class BytePairTokenizer(Tokenizer):
     @cached_property
     def _lengths(self) -> IntArray:
         """Number of bytes of each token, by rank."""
-        return np.array([len(token) for token in self.vocabulary.ranked], dtype=np.int64)
+        special = map(str.encode, self.vocabulary.special)
+        return np.array([len(token) for token in (*self.vocabulary.ranked, *special)], np.int64)
 
 
 @dataclass(frozen=True)
@@ -128,13 +114,15 @@ class Vocabulary:
         ranked: the 256 single bytes, then the merged tokens in order of priority.
         ids: id of each token in `ranked`.
         special: ids of tokens that encoding never produces, such as `<|endoftext|>`.
-        files: contents of the vocabulary files, by name.
+        files: contents of the vocabulary files, and of the settings next to them, by name.
+        settings: these settings.
     """
 
     ranked: tuple[bytes, ...]
     ids: Mapping[bytes, int]
     special: Mapping[str, int]
     files: Mapping[str, bytes]
+    settings: TokenizerSettings
 
 
 def read_vocabulary(folder: Path) -> Vocabulary:
@@ -157,14 +145,14 @@ def read_vocabulary(folder: Path) -> Vocabulary:
             "together with the weights."
         )
     try:
+        paths += [folder / name for name in OPTIONAL_FILES if (folder / name).is_file()]
         files = {path.name: read_verified(path) for path in paths}
     except OSError as error:
         raise CheckpointError(f"The vocabulary of {folder} cannot be read ({error}).") from error
     path, contents = paths[0], list(files.values())
-    if len(paths) == 2:
-        ids, merges, special = _read_pair(path, paths[1], ids=contents[0], lines=contents[1])
-    else:
-        ids, merges, special = _read_tokenizer_json(path, contents[0])
+    ids, merges = _read_pair(path, paths[1], ids=contents[0], lines=contents[1])
+    settings = TokenizerSettings.read(files, folder, refused="add_prefix_space")
+    special = settings.named(ids)
     missing = [byte for byte, character in enumerate(_BYTE_CHARACTER) if character not in ids]
     if missing:
         # tiktoken would abort the process at the first text with one of them.
@@ -203,17 +191,15 @@ def read_vocabulary(folder: Path) -> Vocabulary:
         ids={_to_bytes(path, token): ids[token] for token in ranked},
         special={token: number for token, number in ids.items() if token not in ranked},
         files=files,
+        settings=settings,
     )
 
 
 Merge = tuple[str, str]
-_Parts = tuple[dict[str, int], list[Merge], set[str]]  # ids, merges, special tokens
+_Parts = tuple[dict[str, int], list[Merge]]  # ids, merges
 
-# Form of a special token, such as <|endoftext|> or [PAD].
-_SPECIAL = re.compile(r"<.+>|\[.+\]", re.DOTALL)
-
-# BPE settings that change how a text is tokenized.
-_OTHER_SETTINGS = "byte_fallback continuing_subword_prefix end_of_word_suffix ignore_merges dropout"
+# Form of a token that no merge produces, such as <|endoftext|>, [PAD], or madeupword0000 of OPT.
+_SPECIAL = re.compile(r"<.+>|\[.+\]|madeupword\d+", re.DOTALL)
 
 
 def _read_pair(vocabulary: Path, merges: Path, ids: bytes, lines: bytes) -> _Parts:
@@ -235,53 +221,7 @@ def _read_pair(vocabulary: Path, merges: Path, ids: bytes, lines: bytes) -> _Par
                 f"{merges}, line {number}: expected a merge of two tokens, not {line!r}."
             )
         pairs.append((parts[0], parts[1]))
-    return _token_ids(vocabulary, json_object(vocabulary, ids)), pairs, set()
-
-
-def _read_tokenizer_json(path: Path, text: bytes) -> _Parts:
-    """Return the parts of a tokenizer.json.
-
-    Raises:
-        CheckpointError: the file is damaged, or its settings are not those of GPT-2.
-    """
-    content = json_object(path, text)
-    model, splitter = content.get("model"), content.get("pre_tokenizer")
-    if not (
-        isinstance(model, dict)
-        and model.get("type") == "BPE"
-        and isinstance(splitter, dict)
-        and splitter.get("type") == "ByteLevel"
-        and not splitter.get("add_prefix_space")
-        and splitter.get("use_regex", True)
-        and not any(model.get(setting) for setting in _OTHER_SETTINGS.split())
-        and content.get("normalizer") is None
-    ):
-        raise CheckpointError(f"{path} does not describe a byte-level BPE with GPT-2's settings.")
-    try:
-        merges: list[Merge] = []
-        for merge in content["model"]["merges"]:
-            parts = merge.split(" ") if isinstance(merge, str) else merge
-            if len(parts) != 2 or not all(isinstance(part, str) for part in parts):
-                raise CheckpointError(f"{path}: expected a merge of two tokens, not {merge!r}.")
-            merges.append((parts[0], parts[1]))
-        ids = _token_ids(path, content["model"].get("vocab"))
-        added = content.get("added_tokens") or []
-        for token in added:
-            name, number = token["content"], token["id"]
-            if not token.get("special"):
-                raise CheckpointError(
-                    f"{path}: the added token {name!r} is not special, so it would be matched "
-                    "before the merges. Such vocabularies are not supported."
-                )
-            # The vocabulary may already contain the token.
-            if ids.setdefault(name, number) != number:
-                raise CheckpointError(f"{path} assigns two ids to the token {name!r}.")
-        # The ids are checked again, now with those of the added tokens.
-        return _token_ids(path, ids), merges, {token["content"] for token in added}
-    except (TypeError, KeyError, AttributeError) as error:
-        raise CheckpointError(
-            f"{path} does not have the structure of a tokenizer.json: {error!r}."
-        ) from error
+    return _token_ids(vocabulary, json_object(vocabulary, ids)), pairs
 
 
 def _to_bytes(path: Path, token: str) -> bytes:

@@ -13,31 +13,33 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer as Encoder
 
-from probekit.errors import CheckpointError, ConfigError, DataError, MissingError
-from probekit.files import write_atomic
+from probekit.errors import CheckpointError, DataError, MissingError
 from probekit.model.config import check_token_ids
 from probekit.model.text.byte_pairs import CHARACTER_BYTE
 from probekit.model.text.chat import ChatTemplate
+from probekit.model.text.settings import SETTINGS, TokenizerSettings
 from probekit.model.text.tokenizer import TokenizedText, Tokenizer, utf8
-from probekit.model.weights.files import json_object, read_verified, write_digests
+from probekit.model.weights.files import json_object, read_verified
+from probekit.model.weights.sources import OPTIONAL_FILES
 from probekit.provenance import digest_json
 
-TOKENIZER, SETTINGS, CONFIG = "tokenizer.json", "tokenizer_config.json", "config.json"
+TOKENIZER, CONFIG = "tokenizer.json", "config.json"
 TEMPLATE = "chat_template.jinja"
 GENERATION = "generation_config.json"  # chat models list their ends of a turn there
+_PLAIN_MODEL = {"type": "BPE", "vocab": {"a": 0}, "merges": []}
 _MAX_GROWTH = 100  # of a text by the steps before the merges; those of published files double it
 
 
 class HubTokenizer(Tokenizer):
     """Tokenizer of a tokenizer.json: byte-level BPE, or SentencePiece's BPE with single bytes.
 
-    Special tokens are put before and after a text by the caller alone: `bos` puts the
-    beginning-of-text token before it, whatever the file describes. Padding and truncation of the
-    file are not used.
+    Of the tokens that the file puts around a text, only beginning-of-text is added, depending on
+    `bos`. Padding and truncation of the file are not used.
 
     Args:
         files: contents of tokenizer.json and, if the model has them, of tokenizer_config.json,
-            config.json, chat_template.jinja and generation_config.json, by name.
+            special_tokens_map.json, added_tokens.json, config.json, chat_template.jinja and
+            generation_config.json, by name.
         where: the folder, for messages.
 
     Raises:
@@ -45,11 +47,12 @@ class HubTokenizer(Tokenizer):
     """
 
     def __init__(self, files: Mapping[str, bytes], where: Path | str = "") -> None:
-        self._files = dict(files)
+        # The network saves its config.json.
+        self._files = {name: text for name, text in files.items() if name != CONFIG}
         self._where = Path(where)
         path = self._where / TOKENIZER
         content = json_object(path, files[TOKENIZER])
-        self._settings = json_object(self._where / SETTINGS, files.get(SETTINGS, b"{}"))
+        self._settings = TokenizerSettings.read(files, self._where)
         self._config = json_object(self._where / CONFIG, files.get(CONFIG, b"{}"))
         _check_model(path, content.get("model"))
         _check_growth(path, content)
@@ -58,14 +61,14 @@ class HubTokenizer(Tokenizer):
         check_token_ids(self._generation, self._where / GENERATION)
         # Null in place of the unused steps: the post-processor would shorten offsets and add
         # special tokens, and the length of a text is up to the caller.
-        self._content = content | dict.fromkeys(("post_processor", "truncation", "padding"))
+        unused = dict.fromkeys(("post_processor", "truncation", "padding"))
+        self._content = self._with_named_tokens(path, content) | unused
         self._encoder = _encoder(path, self._content)
-        self._encoder.encode_special_tokens = True  # their text in a text is ordinary text
         # Whether tokens are written in GPT-2's characters of bytes.
-        decoder = content.get("decoder")
-        steps = decoder.get("decoders", [decoder]) if isinstance(decoder, dict) else []
-        kinds = [step.get("type") for step in steps if isinstance(step, dict)]
-        self._is_byte_level = "ByteLevel" in kinds
+        steps = [content.get(key) for key in ("decoder", "pre_tokenizer")]
+        self._is_byte_level = '"ByteLevel"' in json.dumps(steps)
+        self._processor = content.get("post_processor")
+        self._check_first_space(path)
 
     @classmethod
     def from_folder(cls, folder: Path) -> HubTokenizer:
@@ -80,25 +83,42 @@ class HubTokenizer(Tokenizer):
                 f"{folder} has no {TOKENIZER}. Save the tokenizer there too, by its method "
                 "`save_pretrained`, or download that file from the model's repository."
             )
-        known = (TOKENIZER, SETTINGS, CONFIG, TEMPLATE, GENERATION)
+        known = (TOKENIZER, CONFIG, *OPTIONAL_FILES)
         names = [name for name in known if (folder / name).exists()]
         try:
             return cls({name: read_verified(folder / name) for name in names}, folder)
         except OSError as error:
             raise CheckpointError(f"A file in {folder} cannot be read ({error}).") from error
 
-    def save_pretrained(self, folder: str | Path) -> None:
-        """Write all files of the tokenizer but config.json, and their digests.
+    def _with_named_tokens(self, path: Path, content: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the content in which all tokens that the settings name are special tokens."""
+        flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+        try:
+            added = {token["content"]: token for token in content.get("added_tokens") or ()}
+            ids = content["model"]["vocab"] | {text: token["id"] for text, token in added.items()}
+            for text in self._settings.named(ids):
+                token = added.get(text, {"id": ids[text], "content": text, **flags})
+                added[text] = token | {"special": True}
+        except (TypeError, KeyError) as error:
+            raise CheckpointError(f"{path}: vocab or added_tokens cannot be read.") from error
+        return {**content, "added_tokens": [*added.values()]}
+
+    def _check_first_space(self, path: Path) -> None:
+        """Check that the file puts a space before a text if the settings do.
 
         Raises:
-            CheckpointError: the folder has a damaged digests.json.
-            StoreError: the folder cannot be written.
+            CheckpointError: only one of them does.
         """
-        digests = {}
-        for name, content in self._files.items():
-            if name != CONFIG:  # the network saves its config.json
-                digests[name] = write_atomic(Path(folder) / name, content)
-        write_digests(Path(folder), digests)
+        # transformers' classes of byte-level tokenizers put none unless the settings do.
+        default = False if self._is_byte_level else None
+        stated = self._settings.entries.get("add_prefix_space", default)
+        firsts = map(self._encoder.id_to_token, self._ordinary("a").ids[:1].tolist())
+        has_space = any((first or "").startswith(("Ġ", "▁")) for first in firsts)
+        if stated not in (None, has_space):
+            raise CheckpointError(
+                f"{path} puts {'a' if has_space else 'no'} space before a text, but {SETTINGS} has "
+                f"add_prefix_space {stated}. Correct one of them."
+            )
 
     @cached_property
     def digest(self) -> str:
@@ -118,46 +138,31 @@ class HubTokenizer(Tokenizer):
         Qwen's config.json has a bos_token_id, but its tokenizer has no such token, and its models
         were trained without: tokenizer_config.json takes precedence.
         """
-        if SETTINGS in self._files and "bos_token" in self._settings:
-            text = self._setting("bos_token")
+        if "bos_token" in self._settings.entries:
+            text = self._settings.text("bos_token")
             return None if text is None else self._encoder.token_to_id(text)
         number = self._config.get("bos_token_id")
         return number if isinstance(number, int) else None
 
-    def _setting(self, key: str) -> str | None:
-        """Return a text of tokenizer_config.json, or None; a token may be an object with `content`.
+    @cached_property
+    def own_bos(self) -> bool | None:
+        """Whether the model's own tokenizer puts beginning-of-text before each text; else None.
 
-        Raises:
-            CheckpointError: it is something else.
+        In transformers the post_processor of a tokenizer.json takes precedence over add_bos_token.
         """
-        value: Any = self._settings.get(key)
-        is_list = isinstance(value, list) and all(isinstance(entry, dict) for entry in value)
-        if is_list and key == "chat_template":  # several by name; without a default there is none
-            defaults = [entry for entry in value if entry.get("name") == "default"]
-            value = defaults[0].get("template") if defaults else None
-        text = _content(value)
-        if text is not None and not isinstance(text, str):
-            raise CheckpointError(
-                f"{self._where / SETTINGS}: {key} is {value!r}. Allowed: null, a text, or an "
-                "object with a text as its `content`."
-            )
-        return text
-
-    @property
-    def bos_id(self) -> int:
-        """Id of the beginning-of-text token.
-
-        Raises:
-            ConfigError: the model has no such token.
-        """
-        if self._bos is None:
-            raise ConfigError("This tokenizer has no beginning-of-text token. Set bos to false.")
-        return self._bos
+        encoder = _encoder(
+            self._where / TOKENIZER, {"model": _PLAIN_MODEL, "post_processor": self._processor}
+        )
+        tokens = encoder.encode("a")
+        if not any(tokens.special_tokens_mask):
+            return False
+        is_bos = tokens.special_tokens_mask == [1, 0] and tokens.ids[0] == self._bos
+        return True if is_bos else None
 
     @cached_property
     def ends_of_text(self) -> tuple[str, ...]:
         """The text of each token that ends a text, or a turn of a chat."""
-        texts = [self._setting("eos_token")]
+        texts = [self._settings.text("eos_token")]
         for entries in (self._config, self._generation):
             ids = entries.get("eos_token_id")
             listed = ids if isinstance(ids, list) else [ids]
@@ -179,8 +184,20 @@ class HubTokenizer(Tokenizer):
         is_unused = token >= 0 and token not in self.bytes_by_id
         return f"<unused {token}>".encode() if is_unused else super()._bytes(token)
 
-    def _ordinary(self, text: str) -> TokenizedText:
-        return _encoded(self._where / TOKENIZER, self._encoder, text)
+    def _ordinary(self, text: str, *, special: bool = False) -> TokenizedText:
+        utf8(text)  # raises DataError at a lone surrogate
+        is_split = not special or self._settings.entries.get("split_special_tokens")
+        self._encoder.encode_special_tokens = bool(is_split)
+        with _library(lambda: f"{self._where / TOKENIZER} cannot tokenize the text {text[:60]!r}"):
+            encoding = self._encoder.encode(text, add_special_tokens=False)
+        offsets = np.array(encoding.offsets, dtype=np.int64).reshape(-1, 2)
+        # A normalizer may join an accent to its letter, but a token then has the offsets of the
+        # letter alone. It gets all characters after it, up to the next token or a removed space.
+        ends, following = offsets[:, 1].copy(), np.append(offsets[1:, 0], len(text))
+        for index in np.flatnonzero(following[: len(ends)] > ends):
+            joined = re.match(r"\S*", text[ends[index] : following[index]])
+            offsets[ends == ends[index], 1] += len(joined[0]) if joined else 0
+        return TokenizedText(np.array(encoding.ids, dtype=np.int64), offsets)
 
     def encode_chat(self, text: str, turns: Sequence[tuple[int, int, str]] = ()) -> TokenizedText:
         """Return the tokens of a conversation; see `Tokenizer.encode_chat`."""
@@ -195,7 +212,7 @@ class HubTokenizer(Tokenizer):
                     "read as a part of the chat template. Remove it from the text."
                 )
         written, places = self._template.render(turn_texts, [role for *_, role in spans])
-        tokens = _encoded(self._where / TOKENIZER, self._chat_encoder, written)
+        tokens = self._ordinary(written, special=True)
         # Convert offsets in `written` to offsets in `text`, turn by turn. Each turn sets its tokens
         # and all that follow; the next turn overwrites the latter from its first token on.
         offsets = np.zeros_like(tokens.offsets)
@@ -214,7 +231,7 @@ class HubTokenizer(Tokenizer):
     def _template_text(self) -> str | None:
         """Text of the chat template; a file of its own takes precedence, as in transformers."""
         if TEMPLATE not in self._files:
-            return self._setting("chat_template")
+            return self._settings.text("chat_template")
         try:
             return self._files[TEMPLATE].decode()
         except UnicodeDecodeError as error:
@@ -225,58 +242,9 @@ class HubTokenizer(Tokenizer):
         """The chat template with the special tokens that it may write; None without one."""
         if self._template_text is None:
             return None
-        named = {key: _content(token) for key, token in self._settings.items() if "_token" in key}
-        special = {key: text for key, text in named.items() if isinstance(text, str)}
+        special = self._settings.tokens
         where = self._where / (TEMPLATE if TEMPLATE in self._files else SETTINGS)
         return ChatTemplate(self._template_text, special, where)
-
-    @cached_property
-    def _chat_encoder(self) -> Encoder:
-        """The encoder that reads the special tokens of a template as such."""
-        return _encoder(self._where / TOKENIZER, self._content)
-
-
-class OPTTokenizer(HubTokenizer):
-    """Tokenizer of a tokenizer.json or, as published, of a vocab.json with GPT-2's merges.txt."""
-
-    @classmethod
-    def from_folder(cls, folder: Path) -> HubTokenizer:
-        """Return the tokenizer of a folder.
-
-        Raises:
-            MissingError: the folder has neither tokenizer.json nor all four other files.
-            CheckpointError: a file is damaged, or the tokenizer is of another kind.
-        """
-        names = ("vocab.json", "merges.txt", SETTINGS, CONFIG)
-        if (folder / TOKENIZER).exists() or not all((folder / name).exists() for name in names):
-            return super().from_folder(folder)
-        try:
-            vocabulary, merges, settings, config = (read_verified(folder / name) for name in names)
-            lines = merges.decode().splitlines()
-        except (OSError, UnicodeDecodeError) as error:
-            raise CheckpointError(f"A file in {folder} cannot be read ({error}).") from error
-        ids = json_object(folder / "vocab.json", vocabulary)
-        # The special tokens are those that the settings name, such as `eos_token`.
-        entries = json_object(folder / SETTINGS, settings).items()
-        named = [_content(value) for key, value in entries if key.endswith("_token")]
-        texts = dict.fromkeys(text for text in named if isinstance(text, str))
-        special = [text for text in texts if text in ids]
-        flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
-        bytes_step = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False}
-        content = {
-            "added_tokens": [
-                {"id": ids[text], "content": text, "special": True, **flags} for text in special
-            ],
-            "pre_tokenizer": bytes_step,
-            "decoder": bytes_step,
-            "model": {
-                "type": "BPE",
-                "vocab": ids,
-                "merges": [line for line in lines if not line.startswith("#version")],
-            },
-        }
-        files = {TOKENIZER: json.dumps(content).encode(), SETTINGS: settings, CONFIG: config}
-        return cls(files, folder)
 
 
 def _encoder(path: Path, content: Mapping[str, Any]) -> Encoder:
@@ -303,28 +271,13 @@ def _library(failure: Callable[[], str]) -> Iterator[None]:
 
 def _wrong_key(content: Mapping[str, Any]) -> str:
     """Return the first key that the library refuses in a tokenizer.json; `model` if no other is."""
-    plain_model = {"type": "BPE", "vocab": {}, "merges": []}
     for key in [key for key in content if key != "model"]:
         try:
             with _library(lambda: ""):
-                Encoder.from_str(json.dumps({"model": plain_model, key: content[key]}))
+                Encoder.from_str(json.dumps({"model": _PLAIN_MODEL, key: content[key]}))
         except CheckpointError:
             return key
     return "model"
-
-
-def _encoded(path: Path, encoder: Encoder, text: str) -> TokenizedText:
-    """Return the tokens of a text; no special tokens are added to it."""
-    utf8(text)  # raises DataError at a lone surrogate
-    with _library(lambda: f"{path} cannot tokenize the text {text[:60]!r}"):
-        encoding = encoder.encode(text, add_special_tokens=False)
-    offsets = np.array(encoding.offsets, dtype=np.int64).reshape(-1, 2)
-    return TokenizedText(np.array(encoding.ids, dtype=np.int64), offsets)
-
-
-def _content(token: Any) -> Any:
-    """Return the text of a token of tokenizer_config.json, which may be an object."""
-    return token.get("content", token) if isinstance(token, dict) else token
 
 
 def _check_model(path: Path, model: Any) -> None:

@@ -15,8 +15,12 @@ import numpy.typing as npt
 import torch
 
 from probekit.errors import ConfigError, DataError, MissingError, nearest
+from probekit.files import write_atomic
+from probekit.model.config import Bos, SpecialTokens
 from probekit.model.families.table import read_tokenizer
 from probekit.model.passes.inputs import NO_TOKEN, PaddingSide, TokenBatch, pad
+from probekit.model.weights.files import write_digests
+from probekit.model.weights.sources import VOCABULARY_FILES, vocabulary_files
 
 IntArray = npt.NDArray[np.int64]
 
@@ -33,19 +37,23 @@ class TokenizedText:
             with part of a character covers that character; a token of a chat template covers none,
             and so does BOS, which has (0, 0).
         has_bos: whether the first token is BOS.
+        is_cut: whether the text has more tokens.
     """
 
     ids: IntArray
     offsets: IntArray
     has_bos: bool = False
+    is_cut: bool = False
 
     def first(self, n: int) -> TokenizedText:
         """Return the first `n` tokens."""
-        return replace(self, ids=self.ids[:n], offsets=self.offsets[:n])
+        return replace(self, ids=self.ids[:n], offsets=self.offsets[:n], is_cut=len(self.ids) > n)
 
 
 class Tokenizer(ABC):
     """Tokenizer of a model: token ids and the characters of each token.
+
+    `_files` has the contents of its files, by name.
 
     >>> tokenizer = Tokenizer.from_pretrained("mini")
     >>> tokens = tokenizer.encode("The keys to", bos=False)
@@ -53,12 +61,14 @@ class Tokenizer(ABC):
     (['The', ' keys', ' to'], [[0, 3], [3, 8], [8, 11]])
     """
 
+    _files: Mapping[str, bytes]
+
     @staticmethod
     def from_pretrained(source: str | Path) -> Tokenizer:
         """Return the tokenizer of a model: `mini`, a hub name or a folder.
 
-        GPT-2's texts are tokenized by tiktoken, those of all other families by the library
-        `tokenizers` and their tokenizer.json. A folder without config.json has GPT-2's tokenizer.
+        Texts are tokenized by the library `tokenizers` and the tokenizer.json or, without one, by
+        tiktoken and the vocab.json and merges.txt of GPT-2 and OPT.
 
         Raises:
             ConfigError: the name is not valid.
@@ -67,7 +77,6 @@ class Tokenizer(ABC):
         """
         return cast(Tokenizer, read_tokenizer(source))
 
-    @abstractmethod
     def save_pretrained(self, folder: str | Path) -> None:
         """Write the vocabulary files, in the format they were read in, and their digests.
 
@@ -76,6 +85,18 @@ class Tokenizer(ABC):
             CheckpointError: the folder has a damaged digests.json.
             StoreError: the folder cannot be written.
         """
+        folder, files = Path(folder), self._files
+        existing = {path.name for path in vocabulary_files(folder)}
+        after_writing = existing | files.keys()
+        # The set of files that `from_folder` would read after this call.
+        read_first = next(names for names in VOCABULARY_FILES if after_writing.issuperset(names))
+        if not files.keys() >= set(read_first):
+            raise ConfigError(
+                f"{folder} has another vocabulary, {' and '.join(sorted(existing))}, which takes "
+                f"precedence over {' and '.join(sorted(files))}. Delete it, or save to another "
+                "folder."
+            )
+        write_digests(folder, {name: write_atomic(folder / name, files[name]) for name in files})
 
     @property
     @abstractmethod
@@ -88,12 +109,27 @@ class Tokenizer(ABC):
         """Ids of the tokens that encoding never produces, by their text."""
 
     @property
-    @abstractmethod
     def bos_id(self) -> int:
         """Id of the beginning-of-text token.
 
         Raises:
-            ConfigError: the vocabulary has no such token.
+            ConfigError: the tokenizer has no such token.
+        """
+        if self._bos is None:
+            raise ConfigError("This tokenizer has no beginning-of-text token. Set bos to false.")
+        return self._bos
+
+    @property
+    @abstractmethod
+    def _bos(self) -> int | None:
+        """Id of the beginning-of-text token; None if there is none."""
+
+    @property
+    @abstractmethod
+    def own_bos(self) -> bool | None:
+        """Whether the model's own tokenizer puts beginning-of-text before each text.
+
+        None if it adds other tokens to a text, or tokens after it.
         """
 
     @property
@@ -107,8 +143,8 @@ class Tokenizer(ABC):
         """The bytes of each token."""
 
     @abstractmethod
-    def _ordinary(self, text: str) -> TokenizedText:
-        """Return the tokens of a text without beginning-of-text."""
+    def _ordinary(self, text: str, *, special: bool = False) -> TokenizedText:
+        """Return the tokens of a text without beginning-of-text; special ones if it is true."""
 
     @property
     def n_ids(self) -> int:
@@ -120,13 +156,55 @@ class Tokenizer(ABC):
         """Ids of all tokens that are not special, in ascending order."""
         return sorted(self.bytes_by_id.keys() - set(self.special.values()))
 
-    def encode(self, text: str, *, bos: bool) -> TokenizedText:
-        """Return the tokens of a text. Special tokens in the text are read as ordinary text.
+    def has_bos(self, bos: Bos) -> bool:
+        """Return whether beginning-of-text precedes each text; `auto` means as in `own_bos`.
+
+        >>> tokenizer = Tokenizer.from_pretrained("mini")
+        >>> tokenizer.has_bos("auto"), tokenizer.has_bos(True)
+        (False, True)
+
+        Raises:
+            ConfigError: it is another value, or `auto` and the tokenizer adds other tokens.
+        """
+        if bos not in (True, False, "auto"):
+            raise ConfigError(f"bos is {bos!r}. Allowed: true, false, auto.")
+        choice = self.own_bos if bos == "auto" else bool(bos)
+        if choice is None:
+            raise ConfigError(
+                "The model's own tokenizer adds other tokens to each text than beginning-of-text, "
+                "which are not supported. Set bos to true or false to read texts without them."
+            )
+        return choice
+
+    def doubt_of_bos(self, bos: Bos) -> str:
+        """Return a warning if a choice differs from the tokenizer's own; "" if it does not.
+
+        There is none for a beginning-of-text that also ends texts, as in GPT-2, whose networks
+        were trained on texts after it.
+        """
+        if bos == "auto" or self.own_bos in (None, bos):
+            return ""
+        (token,) = self.strings([self.bos_id])
+        if bos and token in self.ends_of_text:
+            return ""
+        given, own = ("after", "adds no token") if bos else ("without", "puts it before each text")
+        advice = "" if bos else ", and a network that was trained with it can fail without it"
+        return (
+            f"Texts are read {given} {token} (beginning-of-text), but the model's own tokenizer "
+            f"{own}{advice}. Set bos to auto to read them as it does."
+        )
+
+    def encode(
+        self, text: str, *, bos: Bos = "auto", special_tokens: SpecialTokens = "text"
+    ) -> TokenizedText:
+        """Return the tokens of a text.
 
         Args:
             text: any text.
-            bos: whether to put the beginning-of-text token before it. There is no default: GPT-2
-                was trained without, but some libraries prepend it; Llama was trained with it.
+            special_tokens: how special tokens that are written out in it are read: as ordinary
+                `text`, or as the `tokens`, as transformers reads them.
+            bos: whether to put the beginning-of-text token before it; `auto` does as the model's
+                own tokenizer: Gemma and Llama are read with that token, GPT-2 and Qwen without.
 
         Raises:
             DataError: the text is not a str, or contains a lone surrogate, which cannot be encoded.
@@ -135,8 +213,8 @@ class Tokenizer(ABC):
         """
         if not isinstance(text, str):
             raise DataError(f"A text must be a str, not {type(text).__name__}.")
-        tokens = self._ordinary(text)
-        if not bos:
+        tokens = self._ordinary(text, special=special_tokens == "tokens")
+        if not self.has_bos(bos):
             return tokens
         ids = np.insert(tokens.ids, 0, self.bos_id)
         return TokenizedText(ids, np.insert(tokens.offsets, 0, 0, axis=0), has_bos=True)
@@ -169,7 +247,7 @@ class Tokenizer(ABC):
         )
 
     def batch(
-        self, texts: Sequence[str], *, bos: bool, side: PaddingSide | None = None
+        self, texts: Sequence[str], *, bos: Bos = "auto", side: PaddingSide | None = None
     ) -> TokenBatch:
         """Return the tokens of several texts, padded on the given side to the longest.
 
@@ -228,7 +306,7 @@ class Tokenizer(ABC):
         texts = [self._bytes(int(token)).decode(errors="surrogateescape") for token in ids]
         return [re.sub("[\udc80-\udcff]", _hexadecimal, text) for text in texts]
 
-    def str_tokens(self, text: str, *, bos: bool = False) -> list[str]:
+    def str_tokens(self, text: str, *, bos: Bos = "auto") -> list[str]:
         """Return the tokens of a text as strings, for reading and for labels of axes.
 
         >>> Tokenizer.from_pretrained("mini").str_tokens("The keys to the")
@@ -237,7 +315,12 @@ class Tokenizer(ABC):
         return self.strings(self.encode(text, bos=bos).ids)
 
     def position_of(
-        self, text: str, part: str, *, bos: bool, piece: Literal["first", "last"] = "last"
+        self,
+        text: str,
+        part: str,
+        *,
+        bos: Bos = "auto",
+        piece: Literal["first", "last"] = "last",
     ) -> int:
         """Return the position in a text of a token, or of one token of a longer part.
 

@@ -19,6 +19,7 @@ import os
 import pickle
 import re
 import struct
+import warnings
 import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -48,7 +49,8 @@ CODES = {
     "F64": torch.float64,
 }
 # In order of precedence: the first that exists is read.
-CHECKPOINT_FILES = (*WEIGHT_FILES, HPARAMS)
+CHECKPOINT_FILES = (*WEIGHT_FILES, HPARAMS, "ckpt.pt")
+_PYTORCH = (".bin", ".pt", ".pth", ".ckpt")
 
 
 @dataclass(frozen=True)
@@ -95,10 +97,14 @@ def open_checkpoint(source: Path, names: WeightNames) -> Checkpoint:
         CheckpointError: the file is damaged or has an unknown format.
     """
     path = source if source.is_file() else _weight_file(source)
-    stored = open_openai(path) if path.name == HPARAMS else open_weights(path)
+    wrapped = open_openai(path) if path.name == HPARAMS else open_weights(path)
+    bare = names.unwrapped(wrapped)
+    stored = {bare[name]: tensor for name, tensor in wrapped.items()}
+    if renamed := [name for name in wrapped if bare[name] != name]:
+        warnings.warn(f"{path}: {renamed[0]} is read as {bare[renamed[0]]}.", stacklevel=2)
     by_network_name = {names.in_network(name): tensor for name, tensor in stored.items()}
-    if len(by_network_name) < len(stored):
-        count = Counter(map(names.in_network, stored))
+    if len(by_network_name) < len(wrapped):
+        count = Counter(names.in_network(bare[name]) for name in wrapped)
         twice = sorted(name for name, times in count.items() if times > 1)
         raise CheckpointError(
             f"{path} contains these tensors twice, for example with and without the prefix "
@@ -138,7 +144,8 @@ def _weight_file(folder: Path) -> Path:
         if (folder / name).is_file():
             return folder / name
     problem = f"{folder} has neither {' nor '.join(CHECKPOINT_FILES)}."
-    others = ", ".join(sorted(path.name for path in folder.glob("*.safetensors")))
+    endings = (".safetensors", *_PYTORCH)
+    others = ", ".join(sorted(path.name for path in folder.glob("*") if path.suffix in endings))
     if others:
         problem += f" It has {others}: rename it if it contains the whole model."
     raise MissingError(problem)
@@ -195,13 +202,13 @@ def open_safetensors(path: Path) -> dict[str, StoredTensor]:
         CheckpointError: the file is damaged.
     """
     with reading_tensor(path):
-        opened = state_of(path)
+        opened, is_verified = state_of(path), verify(path)
         # numpy, because for torch the library maps the whole file as writable memory, which the
         # system refuses for a file that is larger than memory.
         with safe_open(path, "np") as file:  # checks the header
             metadata = file.metadata() or {}
         # The digest in the header is used if the file has none elsewhere.
-        if not verify(path) and DIGEST in metadata and digest(_chunks(path)) != metadata[DIGEST]:
+        if not is_verified and DIGEST in metadata and digest(_chunks(path)) != metadata[DIGEST]:
             raise CheckpointError(
                 f"{path} is damaged: its tensors do not match the digest in its header. Copy or "
                 "download it again."
@@ -248,9 +255,12 @@ def has_own_checksum(path: Path) -> bool:
     """
     if path.suffix != ".safetensors":
         # A zip archive has a checksum of each member.
-        return path.suffix == ".bin" and zipfile.is_zipfile(path)
+        return zipfile.is_zipfile(path)
     with reading_tensor(path), safe_open(path, "pt") as file:
         return DIGEST in (file.metadata() or {})
+
+
+_OF_TRAINERS = ("model", "state_dict", "model_state_dict", "module")
 
 
 def open_pytorch(path: Path) -> dict[str, StoredTensor]:
@@ -275,6 +285,8 @@ def open_pytorch(path: Path) -> dict[str, StoredTensor]:
         with reading_tensor(path):
             # weights_only rejects pickles that would run code.
             found = torch.load(path, map_location="cpu", weights_only=True, mmap=is_mapped)
+        for key in _OF_TRAINERS if isinstance(found, Mapping) else ():
+            found = found[key] if isinstance(found.get(key), Mapping) else found
         if not isinstance(found, Mapping) or not all(
             isinstance(name, str)
             and isinstance(tensor, Tensor)
@@ -312,7 +324,12 @@ def open_shards(index: Path) -> dict[str, StoredTensor]:
         tensors = open_weights(index.parent / shard)
         actual += [(tensor, shard) for tensor in tensors]
         stored |= tensors
-    if differing := sorted({tensor for tensor, _ in set(actual) ^ set(shards.items())}):
+    # A tied unembedding may be listed and in no shard.
+    unembeddings = ("lm_head.weight", "embed_out.weight")
+    listed = {
+        one for one in shards.items() if one[0] in stored or not one[0].endswith(unembeddings)
+    }
+    if differing := sorted({tensor for tensor, _ in set(actual) ^ listed}):
         raise CheckpointError(
             f"{index} and its shards disagree on which shard contains: {', '.join(differing)}."
         )
@@ -326,7 +343,8 @@ def open_weights(path: Path) -> dict[str, StoredTensor]:
         MissingError: a shard is missing.
         CheckpointError: a file is damaged, or its extension is unknown.
     """
-    openers = {".safetensors": open_safetensors, ".bin": open_pytorch, ".json": open_shards}
+    openers = {".safetensors": open_safetensors, ".json": open_shards}
+    openers |= dict.fromkeys(_PYTORCH, open_pytorch)
     if path.suffix not in openers:
         raise CheckpointError(
             f"{path} is not a weight file. Allowed extensions: {', '.join(openers)}."

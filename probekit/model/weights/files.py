@@ -22,6 +22,7 @@ from probekit.provenance import digest, digest_json, pretty_json
 
 DIGESTS = "digests.json"  # name of the file with digests
 CHUNK = 1 << 22  # bytes hashed at a time
+_POINTER = b"version https://git-lfs"
 # The hub's cache names large files by their SHA-256, all others by their git blob hash.
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _GIT = re.compile(r"[0-9a-f]{40}")
@@ -147,6 +148,9 @@ def _chunks(path: Path) -> Iterator[bytes]:
 
 def _compare(path: Path, chunks: Iterable[bytes], size: int) -> bool:
     """Raise if the content of a file does not match its digest; return whether it has one."""
+    with path.open("rb") as file:
+        if file.read(len(_POINTER)) == _POINTER:
+            raise CheckpointError(f"{path} is a pointer of Git LFS. Fetch it: `git lfs pull`.")
     # In the hub's cache a file is a link to a blob, whose name is the digest.
     digests, blob = read_digests(path.parent), path.resolve()
     if path.name in digests:
@@ -181,6 +185,27 @@ def _remedy(folder: Path) -> str:
 
 
 _MAX_DEPTH = 100  # of lists and objects in each other; published files have at most 10
+
+
+# Names of files that change the network and are not read: adapters, settings of quantised weights.
+_NOT_READ = re.compile(
+    r"(?i)(.*[._-])?(adapters?|lora)[._-].*(json|safetensors|bin|npz|pth?|gguf)|.*\.lora"
+    r"|(hf_)?quant(ize)?_config\.json"
+)
+
+
+def refuse_unread(folder: Path) -> None:
+    """Raise CheckpointError if a folder has a file that changes the network and is not read.
+
+    Raises:
+        CheckpointError: there is such a file, for example that of an adapter.
+    """
+    if found := sorted(path.name for path in folder.glob("*") if _NOT_READ.fullmatch(path.name)):
+        raise CheckpointError(
+            f"{folder} has {', '.join(found)}: an adapter, or quantised weights, are not read. "
+            "Merge an adapter with peft: PeftModel.from_pretrained(base, FOLDER).merge_and_unload()"
+            ".save_pretrained(NEW). Or move these files, to read the network without them."
+        )
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -21,9 +21,14 @@ Files = Literal["config", "vocabulary", "all"]
 HPARAMS = "hparams.json"  # config of OpenAI's original checkpoints of GPT-2
 # Sets of files with GPT-2's vocabulary, in order of precedence.
 VOCABULARY_FILES = (
+    ("tokenizer.json",),
     ("vocab.json", "merges.txt"),
     ("encoder.json", "vocab.bpe"),
-    ("tokenizer.json",),
+)
+# Files next to the vocabulary that not every model has.
+OPTIONAL_FILES = (
+    *("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
+    *("chat_template.jinja", "generation_config.json"),
 )
 WEIGHT_FILES = (
     "model.safetensors",
@@ -31,6 +36,8 @@ WEIGHT_FILES = (
     "pytorch_model.bin",
     "pytorch_model.bin.index.json",
 )
+# After the name of a model: keys of its config.json that are read over, as in `gpt2?ignore=note`.
+IGNORE = "?ignore="
 _OFFLINE_ADVICE = (
     "To work offline, put config.json, model.safetensors (or pytorch_model.bin), vocab.json and "
     "merges.txt into one folder and give its path as the model, or use the model `mini`, which "
@@ -41,7 +48,7 @@ _OFFLINE_ADVICE = (
 def find_model(
     source: str | Path,
     files: Files = "all",
-    check: Callable[[Path], object] | None = None,
+    check: Callable[[Path], object] = str,
     vocabulary: Sequence[tuple[str, ...]] = VOCABULARY_FILES,
 ) -> Path:
     """Return the folder with the files of a model; download them if necessary.
@@ -68,7 +75,7 @@ def find_model(
     folder = local_folder(source)
     if folder is not None:
         return folder
-    name, _, revision = str(source).partition("@")
+    name, _, revision = _without_ignored(source).partition("@")
     # Importing the hub's client takes a quarter of a second.
     from probekit.hub import constants, errors, hf_hub_download, how_to_access, is_hub_reachable
 
@@ -78,9 +85,10 @@ def find_model(
         hf_hub_download, name, revision=revision or None, local_files_only=not is_online
     )
     try:
-        config = Path(fetch("config.json"))
-        if check is not None:
-            check(config.parent)
+        # An adapter is refused where the folder is read.
+        configs = [("adapter_config.json", "config.json"), ("config.json",)]
+        config = _fetch_first(fetch, name, configs, is_online)
+        check(config.parent)
         if files == "all":
             weight_file = _fetch_first(fetch, name, [(file,) for file in WEIGHT_FILES], is_online)
             is_index = weight_file.suffix == ".json"
@@ -88,7 +96,9 @@ def find_model(
             for shard in sorted(set(shards)):
                 fetch(shard)
         if files != "config":
-            _fetch_first(fetch, name, vocabulary, is_online)
+            optional = [((file,), ("config.json",)) for file in OPTIONAL_FILES]  # one is there
+            for choices in (vocabulary, *optional):
+                _fetch_first(fetch, name, choices, is_online)
     except errors.LocalEntryNotFoundError as error:
         raise MissingError(
             f"The model {source!r} is not in the hub's local cache ({constants.HF_HUB_CACHE}), and "
@@ -128,7 +138,7 @@ def at_revision(source: str | Path, revision: str | None) -> str | Path:
     """
     if revision is None:
         return source
-    name, _, given = str(source).partition("@")
+    name, _, given = _without_ignored(source).partition("@")
     is_path = isinstance(source, Path) or _is_path(name) or Path(name).is_dir()
     if is_path or name == "mini":
         raise ConfigError(
@@ -140,7 +150,26 @@ def at_revision(source: str | Path, revision: str | None) -> str | Path:
             f"The model {source!r} contains the revision {given!r}, but the revision {revision!r} "
             "is given too. Give one of them."
         )
-    return f"{name}@{revision}"
+    return ignoring(f"{name}@{revision}", ignored_keys(source))
+
+
+def ignoring(source: str | Path, keys: Iterable[str]) -> str | Path:
+    """Return the name of a model with keys of its config.json that are read over.
+
+    >>> ignoring("org/name@main", ["note"]), ignoring("mini", [])
+    ('org/name@main?ignore=note', 'mini')
+    """
+    keys = list(dict.fromkeys((*ignored_keys(source), *keys)))
+    return f"{_without_ignored(source)}{IGNORE}{','.join(keys)}" if keys else source
+
+
+def ignored_keys(source: str | Path) -> tuple[str, ...]:
+    """Return the keys of config.json that are read over according to the name of a model."""
+    return tuple(filter(None, str(source).partition(IGNORE)[2].split(",")))
+
+
+def _without_ignored(source: str | Path) -> str:
+    return str(source).partition(IGNORE)[0]
 
 
 def name_in_memory(kind: str, digest: str) -> str:
@@ -169,7 +198,7 @@ def local_folder(source: str | Path) -> Path | None:
         MissingError: there is no such folder, or no model of that name.
         ConfigError: the name is empty, that of a file, or not a valid path.
     """
-    text = str(source)
+    text = _without_ignored(source)
     if isinstance(source, str) and text in PUBLISHED_NAMES:
         return None
     if not text.strip():

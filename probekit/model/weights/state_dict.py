@@ -68,6 +68,12 @@ def weight_readers(
     expected = {name: tuple(transposed(names, name, one).shape) for name, one in like.items()}
     shapes = {name: tensor.shape for name, tensor in tensors.items()}
     if faults := _faults(shapes, expected, names):
+        maps = [name for name in shapes if re.search(names.transposed, name) and name in expected]
+        if maps and all(shapes[name] == expected[name][::-1] for name in maps):
+            raise CheckpointError(
+                f"{path} stores linear maps as [out, in], such as {maps[0]}. nanoGPT does, but its "
+                f"exact GELU is another network than {config.TITLE}: transpose only with tanh GELU."
+            )
         raise CheckpointError(
             f"{path} does not contain the {config.TITLE} that its config describes; its tensors "
             f"have {_described(shapes, names)}:\n  " + "\n  ".join(faults)
@@ -96,8 +102,8 @@ def shared_tensors(
     Raises:
         CheckpointError: names or shapes differ from those of `like`.
     """
-    found = {}
-    for hub_name, tensor in unstacked(tensors, names):
+    found, bare = {}, names.unwrapped(tensors)
+    for hub_name, tensor in unstacked({bare[name]: one for name, one in tensors.items()}, names):
         name = names.in_network(hub_name)
         # Buffers, and an unembedding that the config ties to the embedding, are left out.
         is_redundant = name == names.unembedding or re.search(names.buffers, name)

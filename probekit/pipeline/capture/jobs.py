@@ -57,7 +57,7 @@ from probekit.pipeline.experiment.source import TASK, target_network
 from probekit.probes.targets import NETWORKS
 from probekit.products import check_device, threads
 from probekit.provenance import digest_json, seal, unseal
-from probekit.terminal import Watcher
+from probekit.terminal import SILENT, Watcher
 
 FORMAT = 1  # of the job file
 IDENTIFIED_ROWS = 32  # rows of requests that are computed again
@@ -238,6 +238,7 @@ def work_at(
     device: str | None = None,
     n_threads: int | None = None,
     seed: int = 0,
+    watcher: Watcher = SILENT,
 ) -> Iterator[ShardDone]:
     """Compute shards until none is missing for any job; yield each after it is saved.
 
@@ -250,6 +251,7 @@ def work_at(
         device: compute device; None for the device type of each cache.
         n_threads: number of CPU threads; None for one per core.
         seed: random seed for the order of shards; should differ between workers.
+        watcher: receives messages about other workers that are waited for.
 
     Raises:
         MissingError: there is no cache, or no cache has a job and one is incomplete.
@@ -270,7 +272,7 @@ def work_at(
                 continue
             with threads(n_threads or cpu_count()):
                 work = job.open(cache, device)
-                yield from compute_shards(work, seed)
+                yield from compute_shards(work, seed, watcher)
             finish(work.store, job)
 
 

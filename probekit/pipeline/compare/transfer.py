@@ -15,6 +15,7 @@ import pandas as pd
 from probekit.activations.capture import fill
 from probekit.activations.local import default_root
 from probekit.activations.records import Location
+from probekit.data.labels import appearance, folded
 from probekit.errors import ConfigError, DataError
 from probekit.experiment.document import dump_settings
 from probekit.experiment.loader import make_text_experiment
@@ -372,15 +373,15 @@ def _sides(sets: Sequence[TransferSet]) -> list[_Side]:
 def _shared_rows(trains: Sequence[TransferSet], test: TransferSet) -> dict[str, int | None]:
     """Return the number of test rows of one set that also occur in the training rows of others.
 
-    `known_texts` have an identical text, `known_groups` the same group; the latter is None if group
-    names of two sets are not comparable.
+    `known_texts` have a text that looks the same, `known_groups` such a group; the latter is None
+    if group names of two sets are not comparable.
     """
     data, tested = test.prober.data, test.prober.test_rows
     texts, names, is_comparable = set[str](), set[str](), True
     for one in trains:
         known = one.prober.data
-        texts |= set(one.source.rows.texts[known.train])
-        names |= set(names_of(known.groups[known.train], known.group_names))
+        texts |= set(map(appearance, one.source.rows.texts[known.train]))
+        names |= set(map(folded, names_of(known.groups[known.train], known.group_names)))
         a, b = one.experiment.data, test.experiment.data
         sources = ("root", "file", "train", "test", "hub", "memory")
         is_same = all(getattr(a, key) == getattr(b, key) for key in sources)
@@ -390,8 +391,8 @@ def _shared_rows(trains: Sequence[TransferSet], test: TransferSet) -> dict[str, 
         is_comparable &= is_same or are_columns
     groups = names_of(data.groups[tested], data.group_names)
     return {
-        "known_texts": sum(text in texts for text in test.source.rows.texts[tested]),
-        "known_groups": sum(name in names for name in groups) if is_comparable else None,
+        "known_texts": sum(appearance(text) in texts for text in test.source.rows.texts[tested]),
+        "known_groups": sum(folded(name) in names for name in groups) if is_comparable else None,
     }
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -15,14 +16,15 @@ from probekit.activations.capture import check_storable
 from probekit.activations.replies import Replies
 from probekit.activations.requests import Requests, read_requests
 from probekit.amounts import counted
-from probekit.data.examples import Dataset, Example, Finding, Turns, rows_of
+from probekit.data.examples import Dataset, Example, Finding, RowExamples, Turns, rows_of
+from probekit.data.labels import appearance, folded, similar
 from probekit.data.positions import REPLY, TURNS, IntArray, RowPlan
 from probekit.data.words import cue_pattern, dropped_ranges, without
 from probekit.errors import CheckpointError, ConfigError, DataError, MissingError, UnknownNameError
 from probekit.experiment.activations import AnyExperiment, RowsSection
 from probekit.experiment.data import DataSection, read_examples, read_negatives
 from probekit.experiment.schema import Experiment, LeakageSection, MonitorSection
-from probekit.model.config import ModelConfig
+from probekit.model.config import Bos, ModelConfig, SpecialTokens
 from probekit.model.families.table import find_config
 from probekit.model.passes.inputs import PaddingSide, TokenBatch
 from probekit.model.sites.sites import SiteConcatenation, SiteSelection
@@ -49,6 +51,7 @@ class TextEncoder:
         tokenizer: tokenizer of the model.
         bos: whether beginning-of-text precedes a text; not used for a chat, whose template decides.
         chat: whether texts are written by the model's chat template.
+        special_tokens: how special tokens that are written out in a text are read; see `encode`.
 
     >>> encoder = TextEncoder(Tokenizer.from_pretrained("mini"), bos=True)
     >>> encoder.encode("The keys").offsets.tolist()
@@ -56,8 +59,9 @@ class TextEncoder:
     """
 
     tokenizer: Tokenizer
-    bos: bool
+    bos: Bos
     chat: bool = False
+    special_tokens: SpecialTokens = "text"
 
     def encode_example(self, example: Example) -> TokenizedText:
         """Return the tokens of the text of an example; those of a generated reply as they are.
@@ -92,7 +96,7 @@ class TextEncoder:
         """
         if self.chat:
             return self.tokenizer.encode_chat(text, turns)
-        return self.tokenizer.encode(text, bos=self.bos)
+        return self.tokenizer.encode(text, bos=self.bos, special_tokens=self.special_tokens)
 
     def batch(self, texts: Iterable[tuple[str, Turns]], side: PaddingSide) -> TokenBatch:
         """Return the tokens of texts with their turns, padded on a side."""
@@ -100,8 +104,9 @@ class TextEncoder:
 
 
 def text_encoder(experiment: Experiment, tokenizer: Tokenizer) -> TextEncoder:
-    """Return the encoder of the texts of an experiment."""
-    return TextEncoder(tokenizer, experiment.tokens.bos, experiment.tokens.chat)
+    """Return the encoder of the texts of an experiment, with what `tokens.bos: auto` means."""
+    tokens = experiment.with_bos(tokenizer.has_bos).tokens
+    return TextEncoder(tokenizer, tokens.bos, tokens.chat, experiment.data.special_tokens)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -209,7 +214,7 @@ def network_config(experiment: Experiment) -> ModelConfig:
                 f"of {model.source}, remove `memory`."
             )
     with experiment.at("model", "source"):
-        return find_config(model.source)
+        return find_config(model.name)
 
 
 Generate = Callable[[Tokenizer, Sequence[IntArray], Sequence[str]], Replies]
@@ -234,11 +239,11 @@ def prepare(experiment: Experiment, generate: Generate | None = None) -> TextRow
     config = network_config(experiment)
     with experiment.at("model", "source"):
         tokenizer = Tokenizer.from_pretrained(experiment.model.source)
-        if tokenizer.n_ids > config.d_vocab:
+        # A special token for images may have an id above the model's; a text has it by name only.
+        if (largest := tokenizer.ordinary_ids[-1]) >= config.d_vocab:
             raise CheckpointError(
-                f"The vocabulary of {experiment.model.source} has ids up to "
-                f"{tokenizer.n_ids - 1}, but the model has {config.d_vocab} tokens: vocabulary "
-                "and weights do not match."
+                f"The vocabulary of {experiment.model.source} has ids up to {largest}, but the "
+                f"model has {config.d_vocab} tokens: vocabulary and weights do not match."
             )
     selections = find_features(experiment, config)
     dataset = _read(experiment)
@@ -255,7 +260,7 @@ def prepare(experiment: Experiment, generate: Generate | None = None) -> TextRow
         with experiment.at("capture", "requests"):
             requests = read_requests(Path(experiment.capture.requests.folder), config.d_model)
     dataset, tokens, plans, findings = _plan(experiment, dataset, encoder, config.n_ctx, requests)
-    findings = [*of_replies, *findings]
+    findings = [*of_replies, *findings, *_doubts(experiment, tokenizer)]
     for number, text in enumerate(experiment.attention.texts):
         n_tokens = len(encoder.encode(text).ids)
         if not 0 < n_tokens <= config.n_ctx:
@@ -279,7 +284,7 @@ def prepare(experiment: Experiment, generate: Generate | None = None) -> TextRow
         within=within,
         selections=selections,
         positions=positions,
-        findings=tuple(findings),
+        findings=(*findings, *similar("source", dataset, experiment.split.leave_out)),
         axis_sizes=config.axis_sizes,
         tokenizer=tokenizer,
         tokens=tokens,
@@ -301,6 +306,13 @@ def prepare(experiment: Experiment, generate: Generate | None = None) -> TextRow
             dropped = _dropped(experiment, experiment.leakage, rows, encoder)
         rows = replace(rows, dropped=dropped, findings=(*rows.findings, *dropped.findings))
     return rows
+
+
+def _doubts(experiment: Experiment, tokenizer: Tokenizer) -> Iterator[Finding]:
+    """Yield a warning if the choice of beginning-of-text differs from the tokenizer's own."""
+    settings = experiment.tokens
+    if not settings.chat and (doubt := tokenizer.doubt_of_bos(settings.bos)):
+        yield Finding("warning", "other-bos", doubt)
 
 
 def _read(experiment: Experiment) -> Dataset:
@@ -399,7 +411,7 @@ def _negatives(
 ) -> TextRows:
     """Return the rows of the monitor's negatives, without texts and groups that are in the data.
 
-    Of equal texts the first one is used. The findings are those about the negatives alone.
+    Of texts that look the same the first one is used. The findings are about the negatives alone.
 
     Raises:
         MissingError: the file does not exist.
@@ -411,14 +423,15 @@ def _negatives(
     dataset = read_negatives(experiment.data, monitor.negatives, monitor.format)
     n_read, how = len(dataset), (encoder, rows.config.n_ctx, rows.requests)
     dataset, tokens, plans, findings = _plan(experiment, dataset, *how)
-    # Texts are compared as they are read. A repeated one is not new, nor is a known group.
-    known = {example.text for example in rows.dataset.examples}
+    # A text that looks like an earlier one is not new, nor is a known group.
+    known = {appearance(example.text) for example in rows.dataset.examples}
     has_groups = experiment.data.columns.group is not None
-    known_groups, new = set(rows.dataset.groups) if has_groups else set(), []
-    for index, (one, group) in enumerate(zip(dataset.examples, dataset.groups, strict=True)):
-        if one.text not in known and group not in known_groups:
+    known_groups, new = set(map(folded, rows.dataset.groups)) if has_groups else set(), []
+    for index, one in enumerate(dataset.examples):
+        text = appearance(one.text)
+        if text not in known and folded(one.group) not in known_groups:
             new.append(index)
-            known.add(one.text)
+            known.add(text)
     if not new:
         raise DataError(f"all texts or groups of {monitor.negatives} are among the data.")
     n_known = len(dataset) - len(new)
@@ -568,21 +581,41 @@ def _plan(
     # The texts as the model reads them, so that the baselines read no more.
     examples_read, truncated = [], []
     for example, of_text in zip(dataset.examples, tokens, strict=True):
-        end = int(of_text.offsets[-1, 1]) if len(of_text.offsets) else 0
-        is_cut = end < len(example.text)
-        examples_read.append(replace(example, text=example.text[:end]) if is_cut else example)
-        if is_cut:
+        if of_text.is_cut:  # not where its tokens leave out a space or accent at its end
             truncated.append(example)
+            text = example.text[: int(of_text.offsets[-1, 1])]
+            examples_read.append(replace(example, text=text))
+        else:
+            examples_read.append(example)
     dataset = replace(dataset, examples=tuple(examples_read))
+    findings = _special_tokens(dataset, encoder)
     if not truncated:
-        return dataset, tokens, plans, []
+        return dataset, tokens, plans, findings
     n = len(truncated)
     message = (
         f"{n:,} of {counted(len(dataset), 'example')} {'was' if n == 1 else 'were'} truncated to "
         f"the context of {context:,} tokens ({rows_of(truncated)}): network and baselines read "
         "only the beginning of the text. Shorten the texts, or set tokens.too_long to `skip`."
     )
-    return dataset, tokens, plans, [Finding("warning", "truncated", message)]
+    return dataset, tokens, plans, [*findings, Finding("warning", "truncated", message)]
+
+
+def _special_tokens(dataset: Dataset, encoder: TextEncoder) -> list[Finding]:
+    """Return a warning if special tokens are written out in texts, and read as characters.
+
+    In a chat they are refused, see `Tokenizer.encode_chat`.
+    """
+    pattern = re.compile("|".join(map(re.escape, encoder.tokenizer.special)) or "(?!)")
+    having = [example for example in dataset.examples if pattern.search(example.text)]
+    if encoder.chat or encoder.special_tokens == "tokens" or not having:
+        return []
+    message = (
+        f"{len(having):,} of {counted(len(dataset), 'text')} contain special tokens of the model, "
+        f"such as {pattern.findall(having[0].text)[0]} ({rows_of(having)}), which are read as "
+        "plain characters. To read them as tokens, as transformers does, set data.special_tokens "
+        "to `tokens`."
+    )
+    return [Finding("warning", "special-tokens", message)]
 
 
 def _served(
@@ -713,24 +746,23 @@ def check_examples(experiment: AnyExperiment, dataset: Dataset) -> None:
         DataError: all rows, or without folds all of a side that the file assigns, are in one group;
             or a label is not a number, which the kinds of probe need.
     """
-    if experiment.data.columns.group is not None:
-        everything = list(dataset.examples)
+    is_given = isinstance(dataset.examples, RowExamples) and dataset.has_groups
+    if is_given or experiment.data.columns.group is not None:
         # Rows that need several groups; for the message, their name and what one group prevents.
-        all_rows = f"all {len(dataset):,} rows"
-        parts = [(everything, all_rows, "cannot be split into train and test")]
-        # Other values than these two are reported when the data are split.
-        sides = dict.fromkeys(one.split for one in everything if one.split in ("train", "test"))
-        if experiment.split.folds is None:  # folds ignore the sides of the file
-            for side in sides:
-                of_side = [example for example in everything if example.split == side]
-                parts.append((of_side, f"all rows of {side}", "is too few for folds and intervals"))
-        for examples, rows, reason in parts:
-            if len({example.group for example in examples}) == 1:
+        all_rows, side_of_row = np.arange(len(dataset)), dataset.column("split")
+        parts = [(all_rows, f"all {len(dataset):,} rows", "cannot be split into train and test")]
+        # Folds ignore the sides of the file; other values are reported when the data are split.
+        for side in ("train", "test") if experiment.split.folds is None else ():
+            of_side = np.flatnonzero(side_of_row == side)
+            parts.append((of_side, f"all rows of {side}", "is too few for folds and intervals"))
+        for rows, name, reason in parts:
+            if len(rows) and np.ptp(dataset.group_codes[rows]) == 0:
+                examples = dataset.select(rows).examples
                 with experiment.at("data", "columns", "group"):
                     raise DataError(
-                        f"{rows} are in one group, {examples[0].group!r} ({rows_of(examples)}), "
-                        f"which {reason}. Name a column with several groups, or remove "
-                        "data.columns.group if rows are independent."
+                        f"{name} are in one group, {examples[0].group!r} ({rows_of(examples)}), "
+                        f"which {reason}. Give several groups, or leave out data.columns.group, in "
+                        "Python `groups`, if rows are independent."
                     )
     # An invalid mix of kinds raises an error later that names them.
     if all(kind.specs[0].reads == "numbers" for kind in experiment.probe.kinds):

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Any
 
 import numpy as np
 
-from probekit.amounts import counted
+from probekit.amounts import counted, first_names
 from probekit.data.checks import check_dataset, repeated_share
 from probekit.data.examples import Dataset, Example, Finding, by_level
 from probekit.data.positions import IntArray
@@ -21,6 +21,7 @@ from probekit.probes.prober import Prober
 from probekit.probes.score.exchange import FEWEST_ARRANGEMENTS
 from probekit.probes.score.metric_table import METRICS
 from probekit.probes.score.metrics import has_heavy_tails
+from probekit.probes.training_rows import Scaling
 from probekit.products import library
 from probekit.provenance import PART_VERSIONS, digest_json, digest_sources, versions
 from probekit.results.network import AttentionPrompt
@@ -36,6 +37,7 @@ from probekit.results.record import (
 SHOWN_PER_LABEL = 2  # examples of each label on the page
 MOST_LABELS = 20  # with more distinct numbers, rows are counted by range
 N_RANGES = 5  # of numbers, when rows are counted by range
+N_SAMPLED = 512  # rows that show which features are left out
 ROOT = "-1"  # head of a root, as written by the treebank reader
 FEWEST_POSITIVES = 20  # in each fold, for the AUPRC of all folds
 MOST_LOST = 0.05  # largest share of examples without a row before a warning
@@ -87,7 +89,7 @@ def described_run(
         "run": experiment.name,
         "question": experiment.question,
         "model": described["model"],
-        "data": data_facts(source.rows, probers, card),
+        "data": data_facts(source.rows, probers, card, _features_left_out(source)),
         "attention": [AttentionText(text=p.text, tokens=list(p.tokens)) for p in prompts],
         "versions": versions() | {"products on CPU": library()},
         "digests": {
@@ -104,7 +106,9 @@ def described_run(
     }
 
 
-def data_facts(rows: Rows, probers: Sequence[Prober], card: str | None) -> DataFacts:
+def data_facts(
+    rows: Rows, probers: Sequence[Prober], card: str | None, more: Sequence[Finding]
+) -> DataFacts:
     """Return counts by split and label, a few examples, and the findings of the data checks."""
     dataset = rows.dataset
     repeated = None if rows.texts is None else repeated_share(dataset, rows.examples)
@@ -129,7 +133,7 @@ def data_facts(rows: Rows, probers: Sequence[Prober], card: str | None) -> DataF
         notes=list(dataset.notes),
         findings=[
             FindingRecord(level=one.level, code=one.code, message=one.message)
-            for one in findings(rows, probers)
+            for one in by_level((*findings(rows, probers), *more))
         ],
         card=card,
     )
@@ -168,6 +172,25 @@ def findings(rows: Rows, probers: Sequence[Prober]) -> tuple[Finding, ...]:
             reason += f" These are the numbers at {position}; {n} have no control task."
         results.append(Finding("info", NO_CONTROL, reason))
     return by_level(results)
+
+
+def _features_left_out(source: Source) -> list[Finding]:
+    """Return a warning of features that fits leave out, although they are not constant.
+
+    Some rows are read, evenly spaced. Constant features are counted where a site has no others.
+    """
+    left_out = dict[str, None]()
+    for site, position in product(source.rows.selections, range(len(source.rows.positions))):
+        rows = source.block(site, position)
+        X = rows[np.linspace(0, len(rows) - 1, min(len(rows), N_SAMPLED)).astype(int)]
+        is_out = np.isinf(Scaling.standard(X).scale)
+        n = np.count_nonzero(is_out & (is_out.all() or (X[:1] != X).any(axis=0)))
+        left_out |= {f"{n:,} of {len(is_out):,} at {site.text}": None} if n else {}
+    message = (
+        f"Features that vary only by rounding are left out: {first_names([*left_out], 3)}. "
+        "If their differences are no rounding, subtract their means in float64 first."
+    )
+    return [Finding("warning", "constant-features", message)] if left_out else []
 
 
 def _few_arrangements(prober: Prober) -> list[Finding]:

@@ -428,7 +428,8 @@ def plan_positions(
     for plan in plans:
         # For each row, whether its example is kept, and how many tokens it reads.
         is_kept, lengths = new_index[plan.example] >= 0, np.diff(plan.offsets)
-        kept_plan = RowPlan(
+        kept_plan = replace(
+            plan,
             example=new_index[plan.example][is_kept],
             positions=plan.positions[np.repeat(is_kept, lengths)],
             offsets=np.concatenate([[0], np.cumsum(lengths[is_kept])]),
@@ -473,7 +474,8 @@ def interleave(plans: Sequence[RowPlan]) -> RowPlan:
     # Positions of each row, by plan; then of all rows, one plan after the other for each row.
     by_plan = [np.split(plan.positions, plan.offsets[1:-1]) for plan in plans]
     by_row = [positions for row in zip(*by_plan, strict=True) for positions in row]
-    return RowPlan(
+    return replace(
+        plans[0],
         example=np.repeat(plans[0].example, len(plans)),
         positions=np.concatenate(by_row),
         offsets=np.concatenate([[0], np.cumsum([len(positions) for positions in by_row])]),

@@ -38,7 +38,7 @@ from probekit.errors import (
 )
 from probekit.experiment.activations import ActivationExperiment, AnyExperiment
 from probekit.experiment.schema import Experiment
-from probekit.files import as_store_error, is_held, state_of, write_atomic
+from probekit.files import Waiting, as_store_error, is_held, state_of, write_atomic
 from probekit.pipeline.experiment.prepare import prepare
 from probekit.pipeline.experiment.source import ModelSource, Networks, Source
 from probekit.pipeline.given.source import GivenSource, read_given
@@ -206,11 +206,11 @@ def by_workers(folder: Path, watcher: Watcher) -> Iterator[Callable[[], None]]:
     """
     how = f"start any number with:  probekit worker {folder}"
     watcher.tell(f"waiting for workers; {how}")
-    told, failed = set[str](), ""
+    told, failed, waiting = set[str](), "", Waiting(folder, watcher.tell)
 
     def wait() -> None:
         nonlocal failed
-        pause()
+        pause(waiting, folder)
         errors, is_left = ended_workers(folder)
         for name in errors.keys() - told:
             told.add(name)
@@ -260,6 +260,7 @@ def work_on(
             f"{root} does not exist on {platform.node()}. Give an --out that all machines share."
         )
     random, works = np.random.default_rng(seed), dict[Path, Iterator[TaskDone | None]]()
+    waiting = Waiting(root, watcher.tell)
     end, passed_over = time.monotonic() + wait, dict[Path, tuple[int, ...]]()
     while True:
         runs = runs_in_progress(root)
@@ -295,7 +296,7 @@ def work_on(
                 how = "the command that started it resumes it."
                 watcher.tell(f"{folder} has not finished, and no process runs it: {how}")
             return
-        pause()
+        pause(waiting, *runs)
 
 
 def _work_on_run(

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -18,10 +17,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from probekit.activations.forward import ranges
 from probekit.activations.given.given import GivenSite
 from probekit.activations.records import FloatArray, Location, described_errors, identity_of
 from probekit.activations.replies import Replies
-from probekit.data.positions import IntArray
+from probekit.data.positions import MASSIVE, IntArray
 from probekit.experiment.activations import AnyExperiment
 from probekit.experiment.schema import Experiment
 from probekit.lazy_rows import LOADED_BYTES, LazyRows
@@ -53,6 +53,7 @@ if TYPE_CHECKING:  # code that finds and fills caches does not affect the result
 TASK = "task"  # target of the probed model, as opposed to those of untrained networks
 N_SEEDS = 2**32  # number of seeds of a random generator
 SAMPLE = 64  # sequences for norms; few suffice, because the ratio is large (about 30 in GPT-2)
+MOST_TOKENS = 4  # of the massive ones at a site, in the record
 NORM_TOKENS = 1024  # of one pass for norms
 
 
@@ -83,7 +84,7 @@ def target_network(
     fits = to_compute and fits_in_memory(n_bytes, device)
     if target == TASK:
         with experiment.at("model", "source"):
-            return load_model(experiment.model.source, dtype, device, in_memory=fits)
+            return load_model(experiment.model.name, dtype, device, in_memory=fits)
     number = TARGETS[target].network
     assert number is not None
     seed = (experiment.model.random_seed + number) % N_SEEDS
@@ -328,6 +329,7 @@ class ModelSource(Source):
             "position": of_position.model_dump(exclude={"share", "between"}) | of_reply,
             "bos": experiment.tokens.bos,
             "chat": experiment.tokens.chat,
+            "special_tokens": experiment.data.special_tokens,
             "model": experiment.model.name,
             "tokenizer_source": experiment.model.source if experiment.model.memory else None,
             "compute": experiment.model.dtype,
@@ -350,8 +352,9 @@ class ModelSource(Source):
 
         settings, texts = self.experiment.tokens, self.experiment.attention.texts
         model, tokenizer = self.models(TASK), self.rows.tokenizer
-        bos, chat = settings.bos, settings.chat
-        return [attention_prompt(model, tokenizer, text, bos=bos, chat=chat) for text in texts]
+        how: dict[str, Any] = {"bos": settings.bos, "chat": settings.chat}
+        how["special_tokens"] = self.experiment.data.special_tokens
+        return [attention_prompt(model, tokenizer, text, **how) for text in texts]
 
     def readings(
         self, probe: SavedProbe, site: Probed, texts: Sequence[str]
@@ -407,48 +410,68 @@ def model_source(
             watcher.tell(finding.message)
     check_device(device, several=not experiment.interventions)
     networks(TASK)  # a missing model is reported now
+    experiment = experiment.with_bos(rows.tokenizer.has_bos)  # recorded with the results
     return ModelSource(experiment=experiment, rows=rows, models=networks)
 
 
 @torch.inference_mode()
 def residual_norms(model: Network, rows: TextRows) -> list[Norms]:
-    """Return the mean norm at position 0 and at all other positions, for each site along d_model.
+    """Return median norms and massive activations at each site along d_model; see `Norms`.
 
     They are those of at most `SAMPLE` distinct sequences of at least two tokens, evenly spaced over
     the data. Without such sites or sequences the list is empty.
 
-    Source: Xiao et al. 2023, "Efficient Streaming Language Models with Attention Sinks".
+    Source: Xiao et al. 2023, "Efficient Streaming Language Models with Attention Sinks"; Sun et al.
+    2024, "Massive Activations in Large Language Models".
     """
     sites = [site for site in rows.sites if describe(site).axes == ("batch", "pos", "d_model")]
     distinct = list({ids.tobytes(): ids for ids in rows.ids if len(ids) > 1}.values())
     if not sites or not distinct:
         return []
     chosen = np.linspace(0, len(distinct) - 1, min(SAMPLE, len(distinct))).astype(int)
-    sequences = [distinct[index] for index in chosen]
-    first: Counter[str] = Counter()
-    others: Counter[str] = Counter()
+    sequences = sorted((distinct[index] for index in chosen), key=len)
+    norms: dict[str, list[Tensor]] = {site: [] for site in sites}
 
     def measure(site: str, value: Tensor) -> Tensor:
-        """Add the norms of sequences of one length at a site, as a tap that changes nothing."""
-        norms = value.float().norm(dim=-1)  # [batch pos]
-        first[site] += norms[:, 0].sum().item()
-        others[site] += norms[:, 1:].sum().item()
+        """Keep the norms of sequences of one length at a site, as a tap that changes nothing."""
+        norms[site].append(value.float().norm(dim=-1).flatten().cpu())  # [batch pos]
         return value
 
     passes: list[tuple[Tensor, None, Tap, None]] = []
-    for length, of_length in groupby(sorted(sequences, key=len), key=len):
+    for length, of_length in groupby(sequences, key=len):
         tokens = torch.from_numpy(np.stack(list(of_length))).to(model.device)
         batches = torch.split(tokens, max(1, NORM_TOKENS // length))
         passes += [(batch, None, measure, None) for batch in batches]
     for _ in model.run_together(passes, sites):
         pass
-    n_others = sum(len(ids) - 1 for ids in sequences)
-    return [
-        Norms(
-            site=site,
-            layer=layer_of(site),
-            first_position_norm=first[site] / len(sequences),
-            other_norm=others[site] / n_others,
-        )
-        for site in sites
-    ]
+    lengths, plan = np.array([len(ids) for ids in sequences]), rows.plan
+    starts = np.cumsum(lengths) - lengths
+    start_of = dict(zip((ids.tobytes() for ids in sequences), starts.tolist(), strict=True))
+    # The sampled token of each position that rows read; -1 if their text is not sampled.
+    start = np.array([start_of.get(ids.tobytes(), -1) for ids in rows.ids])
+    start = np.repeat(start[plan.example], np.diff(plan.offsets))
+    read = np.where(start < 0, -1, start + plan.positions)
+    text, position = np.repeat(np.arange(len(lengths)), lengths), ranges(0 * starts, lengths)
+    token = np.where(position > 0, np.concatenate(sequences), -1)
+    tokens_of = rows.tokenizer.strings
+
+    def of_site(site: str, norms: FloatArray) -> Norms:
+        """Return the facts of a site from the norms (n_tokens,) of the sampled tokens."""
+        first, other = (float(np.median(norms[(position == 0) == it])) for it in (True, False))
+        is_massive, found = norms > MASSIVE * other, []
+        for one in np.unique(token[is_massive]).tolist():
+            at, name = is_massive & (token == one), "" if one < 0 else tokens_of([one])[0]
+            ends = int(position[at].min()), int(position[at].max())
+            found.append((name, len(set(text[at])), *ends))
+        # Whether each row reads such a token; NaN if its text is not sampled.
+        reads = np.logical_or.reduceat(np.append(is_massive, False)[read], plan.offsets[:-1])
+        reads = np.where(read[plan.offsets[:-1]] < 0, np.nan, reads)
+        parts = {one.text: reads[k :: len(rows.positions)] for k, one in enumerate(rows.positions)}
+        shares = {name: float(np.nanmean(part)) for name, part in parts.items()}
+        return Norms(
+            site=site, layer=layer_of(site), first_position_norm=first, other_norm=other,
+            n_texts=len(lengths), massive=sorted(found, key=lambda one: -one[1])[:MOST_TOKENS],
+            read={} if plan.skip_massive else shares,
+        )  # fmt: skip
+
+    return [of_site(site, torch.cat(norms[site]).numpy()) for site in sites]

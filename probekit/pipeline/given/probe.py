@@ -5,8 +5,8 @@ Labels, groups and tokens are texts, numbers, arrays, tensors or columns of tabl
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import numpy as np
 
 from probekit.activations.given.given import Position, open_activations
 from probekit.data.examples import Dataset, RowExamples, StringArray, check_field
+from probekit.data.frames import plain_cell
 from probekit.errors import ConfigError, DataError, path_of
 from probekit.experiment.activations import ActivationExperiment
 from probekit.experiment.document import Document
@@ -148,11 +149,6 @@ def probe(  # noqa: PLR0913  # one call, whose options have defaults
                 f"{key} has {len(entries):,} entries, but labels has {len(truth):,}. Give one "
                 "for each row."
             )
-    if names is not None and len(set(names)) == 1:
-        raise DataError(
-            f"all {len(names):,} rows are in one group, {names[0]!r}, which cannot be split into "
-            "train and test. Give several groups, or leave `groups` out if rows are independent."
-        )
     for field, column in (("text", words), ("label", truth), ("group", names)):
         cells = [] if column is None else column.tolist()
         for value in dict.fromkeys(cells):
@@ -193,15 +189,18 @@ def _read_tokens(
             "`bos` and `texts` require each other: it states whether the model read a "
             "beginning-of-text token before each text. Token ids show it."
         )
-    places = [at] * n_rows if isinstance(at, int) else at
-    for name, column in (("texts", texts), ("ids", ids), ("at", places)):
-        if column is not None and len(column) != n_rows:
+    columns: dict[str, Any] = {"texts": texts, "ids": ids}
+    columns["at"] = [at] * n_rows if isinstance(at, Real) else at
+    given = {name: column for name, column in columns.items() if column is not None}
+    for name, column in given.items():
+        _check_ordered(name, column)
+        if len(column) != n_rows:
             raise DataError(
                 f"{name} has {len(column):,} entries, but labels has {n_rows:,}. Give one for each "
                 "row."
             )
-    listed = None if texts is None else list(texts)
-    return ReadTokens.drawn(model, bos, listed, [] if ids is None else ids, places)
+    lists = {name: list(column) for name, column in given.items()}  # without the index of a table
+    return ReadTokens.drawn(model, bos, lists.get("texts"), lists.get("ids", []), lists["at"])
 
 
 def label_texts(labels: Iterable[Any], *, reads_classes: bool) -> StringArray:
@@ -278,12 +277,7 @@ def _cells(name: str, values: Iterable[Any]) -> list[Any]:
         ConfigError: the values have no order, are one text, or cannot be iterated.
         DataError: an array does not have one axis.
     """
-    has_no_order = isinstance(values, Mapping | set | frozenset)
-    if has_no_order or isinstance(values, str | bytes) or not hasattr(values, "__iter__"):
-        raise ConfigError(
-            f"{name} is of type {type(values).__name__}. Give a list or an array with one value "
-            f"for each row, in the order of the rows; of a dict, such as list({name}.values())."
-        )
+    _check_ordered(name, values)
     if hasattr(values, "detach"):  # a tensor, on any device
         values = values.detach().cpu()
     shape = getattr(values, "shape", None)
@@ -294,11 +288,14 @@ def _cells(name: str, values: Iterable[Any]) -> list[Any]:
     cells = values.tolist() if hasattr(values, "tolist") else list(values)
     if set(map(type, cells)) <= {str, int, bool}:  # none is missing
         return cells
-    cells = [cell.item() if isinstance(cell, np.generic) else cell for cell in cells]
-    return [None if _is_missing(cell) else cell for cell in cells]
+    return [*map(plain_cell, cells)]
 
 
-def _is_missing(cell: Any) -> bool:
-    # By the name of the type, because missing values of pandas cannot be compared.
-    is_of_pandas = type(cell).__name__ in ("NAType", "NaTType")
-    return is_of_pandas or (isinstance(cell, float) and math.isnan(cell))
+def _check_ordered(name: str, values: Any) -> None:
+    """Raise ConfigError if values have no order, are one text, or cannot be iterated."""
+    has_no_order = isinstance(values, Mapping | set | frozenset)
+    if has_no_order or isinstance(values, str | bytes) or not hasattr(values, "__iter__"):
+        raise ConfigError(
+            f"{name} is of type {type(values).__name__}. Give a list or an array with one value "
+            f"for each row, in the order of the rows; of a dict, such as list({name}.values())."
+        )

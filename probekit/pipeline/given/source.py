@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,8 +14,9 @@ import pandas as pd
 from probekit.activations.given.formats import ROWS, row_ids
 from probekit.activations.given.given import GivenActivations, open_activations
 from probekit.amounts import counted
-from probekit.analysis.identify import identify
+from probekit.analysis.identify import identify, integers
 from probekit.data.examples import Dataset, Finding, StringArray
+from probekit.data.labels import similar
 from probekit.data.positions import IntArray
 from probekit.data.readers import read_dataset
 from probekit.data.splits import Split
@@ -86,26 +87,9 @@ class ReadTokens(NamedTuple):
             tokenizer = Tokenizer.from_pretrained(model)
             chosen = [tokenizer.encode(texts[row], bos=bool(bos)).ids.tolist() for row in rows]
         else:
-            chosen = [_integers(ids[row], row) for row in rows]
-        places = [_integers(at[row], row)[0] if len(at) else -1 for row in rows]
+            chosen = [integers(ids[row], f"row {row}") for row in rows]
+        places = [integers(at[row], f"row {row}", 1)[0] if len(at) else -1 for row in rows]
         return cls(rows, chosen, places)
-
-
-def _integers(value: Any, row: int) -> list[int]:
-    """Return integers that are given as numbers, or as text with spaces or as a JSON list."""
-    listed = value
-    try:
-        if isinstance(value, str):
-            listed = json.loads(value) if value.strip().startswith("[") else value.split()
-        numbers = [int(one) for one in np.ravel(listed)]
-    except (ValueError, TypeError):
-        numbers = []
-    if not numbers:
-        raise DataError(
-            f"row {row}: {str(value)[:60]!r} are not integers. Write token ids separated by "
-            "spaces, such as `464 8251`, and one index of the token."
-        )
-    return numbers
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -314,12 +298,9 @@ def given_source(
     has_ids = experiment.data.columns.id is not None
     exported = row_ids(Path(folder)) if folder is not None and has_ids else None
     if exported is not None and exported != (ids := dataset.column("id").tolist()):
-        # The first row whose ids differ, or which only one of the two has: a slice may be empty.
-        row = 0
-        while ids[row : row + 1] == exported[row : row + 1]:
-            row += 1
-        own_id = repr(ids[row]) if row < len(ids) else "nothing"
-        exported_id = repr(exported[row]) if row < len(exported) else "nothing"
+        # The first row whose ids differ, or which only one of the two has.
+        pairs = enumerate(zip_longest(map(repr, ids), map(repr, exported), fillvalue="nothing"))
+        row, (own_id, exported_id) = next((row, pair) for row, pair in pairs if len({*pair}) > 1)
         raise DataError(
             f"{dataset.examples[min(row, len(ids) - 1)].where}: the id of row {row} is {own_id}, "
             f"but {exported_id} in {ROWS} of the activations. Bring the rows into the same order."
@@ -333,7 +314,7 @@ def given_source(
     example = np.arange(n_rows)
     types = np.zeros(n_rows, np.str_) if tokens is None else tokens.astype(np.str_)
     dataset, examples, splits, within = hold_out(experiment, dataset, example, types)
-    findings = []
+    findings = [*similar("source", dataset, experiment.split.leave_out)]
     for code, message in _warnings(given, dataset, splits, experiment.probe.reads == "classes"):
         findings.append(Finding("warning", code, message))
     left_out = f"{_LEFT_OUT}{_LACKS_TOKENS if tokens is None else ''}."
@@ -357,10 +338,10 @@ def given_source(
 def _warnings(
     given: GivenActivations, dataset: Dataset, splits: Sequence[Split], has_classes: bool
 ) -> Iterator[tuple[str, str]]:
-    """Yield code and message of warnings about rows and features.
+    """Yield code and message of warnings about rows.
 
-    The warnings are about rows whose activations are those of another row at all sites, about equal
-    rows with different labels, and about features that are the same in all rows.
+    The warnings are about rows whose activations are those of another row at all sites, and about
+    equal rows with different labels.
     """
     keys = given.row_keys  # equal rows have equal keys
     same = "have the same activations at all sites as"
@@ -393,17 +374,4 @@ def _warnings(
             f"{counted(len(np.unique(keys[differ])), 'set')} of rows with the same activations at "
             f"all sites and different labels, such as {first.where} ({first.label}) and "
             f"{other.where} ({other.label}).",
-        )
-    listed = [
-        f"{one.n_constant:,} of {one.n_features:,} at {site}"
-        for site, one in given.contents.items()
-        if one.n_constant
-    ]
-    if listed:
-        n_more = len(listed) - _MOST_SITES
-        more = f", and some at {counted(n_more, 'more site')}" if n_more > 0 else ""
-        yield (
-            "constant-features",
-            f"Features that are the same in all rows: {', '.join(listed[:_MOST_SITES])}{more}. "
-            "From a site without any difference between rows, nothing can be decoded.",
         )

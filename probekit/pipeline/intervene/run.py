@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from itertools import chain, product
 from pathlib import Path
 from typing import Any, cast
@@ -18,7 +19,7 @@ from probekit.errors import ConfigError
 from probekit.experiment.interventions import CHOSEN
 from probekit.experiment.loader import make_text_experiment
 from probekit.experiment.schema import Experiment
-from probekit.files import csv_text, exclusive
+from probekit.files import Waiting, csv_text, exclusive
 from probekit.interventions.base_pass import BasePass, stream_entry
 from probekit.interventions.causes import CauseSettings
 from probekit.interventions.directions import TEXTS_AT_ONCE
@@ -125,7 +126,8 @@ def write_causes(
             yield found
 
     numbers: dict[Path, dict[str, Any]] = {}
-    for part, found in until_done(parts, attempt, wait or pause):
+    pausing = partial(pause, Waiting(folder.path, watcher.tell), folder.path)
+    for part, found in until_done(parts, attempt, wait or pausing):
         numbers[part.file] = found
         watcher.progress("interventions", len(numbers), len(parts))
     preferred = None

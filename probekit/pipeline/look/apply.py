@@ -10,14 +10,14 @@ rows that the probe was fitted on, and k the dose. The prompt and each generated
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, cast
 
 import numpy as np
 import torch
 
 from probekit.activations.capture import stream_rows
-from probekit.data.positions import PositionRule, RowPlan, plan_rows
+from probekit.data.positions import PositionRule, plan_rows
 from probekit.errors import (
     ConfigError,
     DataError,
@@ -29,6 +29,7 @@ from probekit.errors import (
 from probekit.experiment.activations import GIVEN_POSITION
 from probekit.interventions import edits
 from probekit.interventions.edits import compose
+from probekit.model.config import Bos
 from probekit.model.families.table import find_config, load_model
 from probekit.model.generation import Continuation, Decoding, continue_texts
 from probekit.model.network import Network
@@ -158,7 +159,7 @@ def predict_texts(
         DataError: a text has no token, or one is too long, or all are skipped.
     """
     facts, config = probe.facts, network.model.config
-    encoder = TextEncoder(network.tokenizer, facts.bos, facts.chat)
+    encoder = TextEncoder(network.tokenizer, facts.bos, facts.chat, facts.special_tokens)
     encoded = [encoder.encode(text) for text in texts]
     covered = [(tokens.offsets[:, 0] < tokens.offsets[:, 1]).any() for tokens in encoded]
     empty = [number for number, has_text in enumerate(covered, start=1) if not has_text]
@@ -190,11 +191,12 @@ def predict_texts(
     n_token_rows, done = len(plan.example), 0
     if facts.at in OF_ANY_TEXT:
         # All settings of a position except `pieces`, which only words have.
-        known = facts.position.keys() & ("at", "index", "skip_first", "offset")
+        known = facts.position.keys() & ("at", "index", "skip_first", "skip_massive", "offset")
         rule: dict[str, Any] = {name: facts.position[name] for name in known}
         # Texts without the position have no row.
         whole, _ = plan_rows(offsets, turns, texts_read, PositionRule(**rule), bos=bos)
-        plan = RowPlan(
+        plan = replace(
+            whole,
             example=np.concatenate([plan.example, whole.example]),
             positions=np.concatenate([plan.positions, whole.positions]),
             offsets=np.concatenate([plan.offsets, whole.offsets[1:] + plan.offsets[-1]]),
@@ -369,7 +371,7 @@ def steered_texts(
     vector: Floats,
     by: float,
     *,
-    bos: bool,
+    bos: Bos = "auto",
     chat: bool = False,
     stop: Sequence[str] = (),
     site: str | None = None,

@@ -11,6 +11,7 @@ import torch
 
 from probekit.analysis.heads import head_scores
 from probekit.errors import ConfigError, DataError, check_has
+from probekit.model.config import Bos, SpecialTokens
 from probekit.model.network import Network
 from probekit.model.text.tokenizer import Tokenizer
 from probekit.pipeline.experiment.prepare import TextEncoder
@@ -24,8 +25,9 @@ def attention_prompt(
     tokenizer: Tokenizer,
     text: str,
     *,
-    bos: bool,
+    bos: Bos = "auto",
     chat: bool = False,
+    special_tokens: SpecialTokens = "text",
     layer: int | None = None,
     head: int | None = None,
 ) -> AttentionPrompt:
@@ -45,7 +47,8 @@ def attention_prompt(
     check_has("tokenizer", tokenizer, "strings", advice.format("Tokenizer"))
     layers = _numbers("layer", layer, model.config.n_layers)
     heads = _numbers("head", head, model.config.n_heads)
-    ids = torch.tensor(TextEncoder(tokenizer, bos, chat).encode(text).ids)
+    encoder = TextEncoder(tokenizer, bos, chat, special_tokens)
+    ids = torch.tensor(encoder.encode(text).ids)
     if not len(ids):
         raise DataError("The text is empty: there is no attention to show.")
     with torch.inference_mode():
@@ -90,7 +93,7 @@ def attention_figure(
     tokenizer: Tokenizer,
     text: str,
     *,
-    bos: bool,
+    bos: Bos = "auto",
     layer: int | None = None,
     head: str | Sequence[str] | None = None,
 ) -> go.Figure:
@@ -132,7 +135,7 @@ def explore_attention(
     tokenizer: Tokenizer,
     texts: str | Sequence[str],
     *,
-    bos: bool,
+    bos: Bos = "auto",
     layer: int | None = None,
     head: str | Sequence[str] | None = None,
     name: str = "GPT-2",

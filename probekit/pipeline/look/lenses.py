@@ -24,6 +24,7 @@ from probekit.errors import ConfigError, DataError
 from probekit.interventions.attribution_patching import estimated_effects, patch_top
 from probekit.interventions.measures import AnswerMeasure, lacks_space
 from probekit.interventions.patching import patch
+from probekit.model.config import Bos
 from probekit.model.families.table import load_model
 from probekit.model.network import Network
 from probekit.model.passes.inputs import check_context, check_tokens
@@ -65,7 +66,7 @@ class ModelAndTokenizer:
         model = load_model(source, device=device)
         return cls(source, model, Tokenizer.from_pretrained(source))
 
-    def ids(self, text: str, *, bos: bool, chat: bool = False) -> Tensor:
+    def ids(self, text: str, *, bos: Bos = "auto", chat: bool = False) -> Tensor:
         """Return the token ids of a text, shape (n_tokens,); of the user's turn for a chat.
 
         Raises:
@@ -73,7 +74,7 @@ class ModelAndTokenizer:
             MissingError: the model has no chat template.
             DataError: the text has no token, or is longer than the context.
         """
-        if bos and chat:
+        if bos is True and chat:
             raise ConfigError("The chat template writes beginning-of-text. Leave out bos.")
         encoded = self.tokenizer.encode_chat(text) if chat else self.tokenizer.encode(text, bos=bos)
         ids = encoded.ids
@@ -89,7 +90,7 @@ def read_lens(
     network: ModelAndTokenizer,
     texts: Sequence[str],
     *,
-    bos: bool,
+    bos: Bos = "auto",
     chat: bool = False,
     sites: Sequence[SitePattern] = SITES,
     top_k: int = TOP_K,
@@ -124,7 +125,7 @@ def attribute(
     text: str,
     token: str | None = None,
     *,
-    bos: bool,
+    bos: Bos = "auto",
     minus: str | None = None,
     minus_mean: bool = False,
     position: int = -1,
@@ -206,7 +207,7 @@ def scored_heads(
     n: int = 10,
     length: int = 50,
     seed: int = 0,
-    bos: bool,
+    bos: Bos = "auto",
     watcher: Watcher = SILENT,
 ) -> ScoredHeads:
     """Return the scores of every head on texts or, without texts, on repeated random tokens.
@@ -231,19 +232,20 @@ def scored_heads(
             tokens, or twice the length, with beginning-of-text, exceeds the context.
         DataError: a text is empty or longer than the context.
     """
-    context, n_bos = network.model.config.n_ctx, 1 if bos else 0
+    has_bos = network.tokenizer.has_bos(bos)
+    context, n_bos = network.model.config.n_ctx, int(has_bos)
     if texts:
         sequences = [network.ids(text, bos=bos) for text in texts]
         noun, n_tokens = "text" if len(texts) == 1 else "texts", sum(map(len, sequences))
         read = f"{len(texts)} {noun} of {n_tokens:,} tokens"
     elif n_bos + 2 * length > context:
-        after = " after beginning-of-text" if bos else ""
+        after = " after beginning-of-text" if has_bos else ""
         raise ConfigError(
             f"{length} tokens, repeated once{after}, exceed the context of {context}. Allowed: a "
             f"length of at most {(context - n_bos) // 2}."
         )
     else:
-        bos_id = network.tokenizer.bos_id if bos else None
+        bos_id = network.tokenizer.bos_id if has_bos else None
         sequences = random_repeats(network.tokenizer.ordinary_ids, n, length, seed=seed, bos=bos_id)
         noun = "sequence" if n == 1 else "sequences"
         read = f"{n} {noun} of {length} random tokens, each repeated once, seed {seed}"
@@ -259,7 +261,7 @@ def patch_pair(
     answer: str,
     wrong: str,
     *,
-    bos: bool,
+    bos: Bos = "auto",
     sites: Sequence[SitePattern] = SITES,
     heads: bool = False,
     verify: int | None = None,

@@ -17,7 +17,7 @@ from probekit.model.config import WeightNames
 from probekit.model.families.gpt2 import PUBLISHED, WEIGHTS
 from probekit.model.families.table import model_config
 from probekit.model.weights.checkpoint import CHECKPOINT_FILES, Checkpoint, open_checkpoint
-from probekit.model.weights.sources import HPARAMS, find_model
+from probekit.model.weights.sources import HPARAMS, find_model, ignored_keys
 from probekit.report.pages.weights_page import MOST_CELLS, overview_page, weight_page
 from probekit.results.network import HeadWeights, WeightTensor
 
@@ -93,7 +93,7 @@ def write_weights_page(
         numbers=values,
         columns=tuple(columns),
         corner=None if is_complete else corner or CORNER,
-        heads=_heads(checkpoint, attention[1], attention[2], n_head) if attention else None,
+        heads=_heads(source, checkpoint, attention[1], attention[2], n_head) if attention else None,
     )
     write_atomic(out, weight_page(weight, source))
     return out
@@ -110,7 +110,8 @@ def _open(source: str) -> tuple[Checkpoint, WeightNames]:
         return open_checkpoint(path, WEIGHTS), WEIGHTS
     folder, names = find_model(source), WEIGHTS
     if (folder / "config.json").is_file():
-        names = model_config(folder).WEIGHTS  # raises for architectures that are not carried
+        # Raises for architectures that are not carried.
+        names = model_config(folder, ignored_keys(source)).WEIGHTS
     is_known = any((folder / name).is_file() for name in CHECKPOINT_FILES)
     files = [] if is_known else list(folder.glob("*.safetensors"))
     return open_checkpoint(files[0] if len(files) == 1 else folder, names), names
@@ -135,7 +136,9 @@ def _read(checkpoint: Checkpoint, name: str) -> Tensor:
     return checkpoint.tensors[name].read()
 
 
-def _heads(checkpoint: Checkpoint, block: str, drawn: str, n_head: int | None) -> HeadWeights:
+def _heads(
+    source: str, checkpoint: Checkpoint, block: str, drawn: str, n_head: int | None
+) -> HeadWeights:
     """Return the head weights of a block, as far as the checkpoint has its attention tensors.
 
     `drawn` is the map that the page plots, `c_attn` or `c_proj`.
@@ -148,7 +151,7 @@ def _heads(checkpoint: Checkpoint, block: str, drawn: str, n_head: int | None) -
     # The number of heads cannot be inferred from the shapes of tensors.
     folder = checkpoint.path.parent
     if any((folder / name).is_file() for name in ("config.json", HPARAMS)):
-        configured = model_config(folder).n_heads
+        configured = model_config(folder, ignored_keys(source)).n_heads
         if n_head not in (None, configured):
             raise ConfigError(
                 f"--n-head {n_head} contradicts the config in {folder}, which has {configured} "

@@ -15,7 +15,7 @@ from joblib import cpu_count
 from probekit.activations.given.given import GivenSite
 from probekit.amounts import size_in_words
 from probekit.errors import OutOfMemoryError
-from probekit.files import as_store_error
+from probekit.files import Waiting, as_store_error
 from probekit.lazy_rows import LazyRows
 from probekit.memory import available_memory, is_out_of_memory
 from probekit.model.sites.catalogue import component_of, layer_of
@@ -110,7 +110,8 @@ def probe_sites(
             return map(job.read, to_do)
         return parallel_map(job, to_do, workers, n_threads, seconds)
 
-    for (selection, stem, _), site in until_done(missing, attempt, wait or pause):
+    pausing = partial(pause, Waiting(folder.path, watcher.tell), folder.path)
+    for (selection, stem, _), site in until_done(missing, attempt, wait or pausing):
         saved[stem] = site
         folder.note(site.files)
         job.progress.done += selection is not None

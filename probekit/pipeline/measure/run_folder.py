@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from probekit.errors import ProbekitError, StoreError
-from probekit.files import is_held, sweep_drafts, try_lock, write_atomic
+from probekit.files import Waiting, holder_of, is_held, sweep_drafts, try_lock, write_atomic
 from probekit.provenance import digest, digest_json
 from probekit.results.record import STARTED, changed_files
 from probekit.results.site_results import site_stem
@@ -119,9 +119,11 @@ def until_done(
         tasks = left
 
 
-def pause() -> None:
-    """Wait before results of other processes are read again."""
+def pause(waiting: Waiting, *run_dirs: Path) -> None:
+    """Wait before results of other processes are read again; report those that do runs or tasks."""
     time.sleep(_PAUSE)
+    locks = (lock for one in run_dirs for lock in (one / ".lock", *one.glob(f"{CLAIMS}/*.lock")))
+    waiting.look(holder_of(lock.parent, lock.name) for lock in locks)
 
 
 class RunFolder:

@@ -171,7 +171,7 @@ def spaced(sizes: Sequence[float]) -> list[float]:
 
 
 def norm_curve(norms: pd.DataFrame) -> go.Figure:
-    """Return the figure of mean norms by layer, at position 0 and at all other positions.
+    """Return the figure of median norms by layer, at position 0 and at all other positions.
 
     Each component (residual stream, attn_out, ...) has its own two lines.
 
@@ -192,7 +192,7 @@ def norm_curve(norms: pd.DataFrame) -> go.Figure:
         figure.add_trace(scatter(points["depth"], points[column], style, number, label, hover))
     layer_axis(figure, ticks(rows))
     figure.update_yaxes(
-        title_text="mean norm", **log_axis(rows.melt(value_vars=list(NORMS))["value"])
+        title_text="median norm", **log_axis(rows.melt(value_vars=list(NORMS))["value"])
     )
     name_lines(figure, end_labels(figure.data))
     return figure

@@ -28,7 +28,7 @@ _POSITIONS = {
     "share:1": "last token of the reply",
 }
 # Position in or next to a span, with its offset in tokens if it has one.
-OFFSET = r"(?:span|word:[a-z]+)(?P<offset>[+-]\d+)?(?:\+first)?"
+OFFSET = r"(?:span|word:[a-z]+)(?P<offset>[+-]\d+)?(?:-massive)?(?:\+first)?"
 
 
 SHARE = r"share:(?P<share>[\d.]+)(?:\+first)?"  # position at a share of the reply

@@ -214,11 +214,25 @@ def norms_part(norms: list[Norms]) -> FigurePart:
     return FigurePart(
         "Norm of position 0",
         figure_json(curves.norm_curve(rows)),
-        "Mean norm of the activations at position 0 and at all other positions. Models may use the "
-        "first position as an attention sink: if its norm is much larger, means and scalers that "
-        "include it do not represent the other positions.",
+        "Median norm of the activations at position 0 and at all other positions. Models may use "
+        "the first position as an attention sink, and later tokens too: if their norms are much "
+        "larger, means and scalers that include them do not represent the other tokens.",
         "Ratio of the norm at position 0 to that at other positions. "
         + ", ".join(f"{site} {r:.1f}" for site, r in zip(rows["site"], ratios, strict=True)),
+    )
+
+
+def massive_words(norms: Norms) -> str:
+    """Return where the massive activations of a site are; "" if there are none.
+
+    >>> facts = {"n_texts": 64, "massive": [("", 64, 0, 0), (" the", 45, 2, 12)]}
+    >>> massive_words(Norms(site="x", layer=2, first_position_norm=9, other_norm=1, **facts))
+    "any token at position 0 in 64 of 64 texts; ' the' at positions 2 to 12 in 45 of 64 texts"
+    """
+    return "; ".join(
+        f"{repr(token) if token else 'any token'} at position{'s' * (low < high)} {low}"
+        f"{f' to {high}' * (low < high)} in {n:,} of {norms.n_texts:,} texts"
+        for token, n, low, high in norms.massive
     )
 
 

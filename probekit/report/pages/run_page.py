@@ -11,6 +11,7 @@ import pandas as pd
 from safetensors.numpy import load_file
 
 from probekit.amounts import percent
+from probekit.data.positions import MASSIVE
 from probekit.errors import DataError
 from probekit.files import inside, write_atomic
 from probekit.probes.score.metric_table import METRICS
@@ -308,7 +309,9 @@ def _measured(record: RunRecord, config: str) -> page.PageSection:
             items.insert(1, page.Fold("Tensors of the activations", page.pairs_of({"": sentences})))
     if record.norms:
         norms = parts.norms_part(record.norms)
-        items.append(page.Fold(norms.title, [norms], css="norms"))
+        massive = {one.site: text for one in record.norms if (text := parts.massive_words(one))}
+        title = f"Massive activations: tokens above {MASSIVE:g} times the median norm"
+        items.append(page.Fold(norms.title, [norms, *page.pairs_of({title: massive})], css="norms"))
     items.append(page.Fold("Full configuration", [page.Paragraph(config, kind="source")]))
     errors = record.model.relative_errors or {}
     facts = {

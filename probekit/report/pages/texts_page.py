@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from probekit.amounts import counted, format_number
+from probekit.data.positions import position_text
 from probekit.probes.saved_probe import ProbeFacts
 from probekit.report.pages.page import Page, Paragraph, View
 from probekit.report.texts import DENSEST, NUMBER, Palette, model_title, token_label
@@ -41,15 +42,8 @@ def texts_page(readings: Sequence[TextReading], classes: Sequence[str], facts: P
     # A sentence for each score on the probe's own data set; the page shows the first one.
     tested = [f"On its own data set: {name} {score}." for name, score in _tested(facts).items()]
     elsewhere = "; never tested at other tokens" if facts.at != "all" else ""
-    # The position at which the probe was trained, named as in results: `last`, `index:3`,
-    # `word:first-1`.
-    detail_key = {"index": "index", "word": "pieces"}.get(facts.at, "")
-    detail = facts.position.get(detail_key)
-    position = facts.at if detail is None else f"{facts.at}:{detail}"
-    offset = int(facts.position.get("offset") or 0)
-    position += f"{offset:+d}" if offset else ""
-    position += "" if facts.position.get("skip_first", True) else "+first"
-    trained = f"Trained at position `{position}`{elsewhere}."
+    # The position at which the probe was trained, named as in results: `last`, `word:first-1`.
+    trained = f"Trained at position `{position_text(facts.position)}`{elsewhere}."
     return Page(
         eyebrow=["probekit", model_title(facts.model), facts.site, *view],
         title=f"{which if classes else 'Which number?'} Predictions of a {facts.kind} probe",

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from probekit.amounts import LEVEL, fixed, format_number, joined_names
+from probekit.amounts import LEVEL, fixed, format_number, joined_names, percent
+from probekit.data.positions import MASSIVE
 from probekit.probes.score.metric_table import METRICS
 from probekit.probes.targets import TARGETS
 from probekit.report.sentences.answer import rival_name
@@ -31,8 +32,9 @@ from probekit.results.verdict import (
 # The score itself may be wrong.
 _WRONG = (
     "other-tensor missing-from-train crossing-groups duplicates-across no-groups similar-groups "
-    "missing-groups contradictions similar-labels misspelt-labels rounded-numbers "
-    "other-digits spans-inside-words nul-characters lost truncated unconverged"
+    "similar-sources missing-groups contradictions similar-labels similar-texts misspelt-labels "
+    "rounded-numbers other-digits spans-inside-words spans-of-units nul-characters lost truncated "
+    "other-bos special-tokens massive unconverged"
 )
 # The score may be right, but have another reason.
 _OTHERWISE = (
@@ -115,6 +117,11 @@ UNCONVERGED = (
     "{n:,} of {n_fits:,} scores come from fits that did not converge{by}, at {sites}: they may be "
     "inaccurate. Raise probe.max_iter or lower the largest probe.C."
 )
+MASSIVE_ROWS = (
+    "{} of the sampled rows at {} read a token with a massive activation, whose norm exceeds {:g} "
+    "times the median: scaling and probe may depend on such tokens. Leave them out of means with "
+    "tokens.position.skip_massive, or compare the scores with those at another position."
+)
 CURVES = {"learning": "in the learning curve", "online": "in the description length"}
 
 
@@ -186,6 +193,11 @@ def _found(v: Verdict, record: RunRecord) -> Iterator[Caveat]:
         numbers = (format_number(*one) for one in estimates)
         yield Caveat("length-of-rule", LENGTH_OF_RULE.format(rule, *numbers))
     yield from (_edge(edge, v) for edge in v.edges)
+    read = {(one.site, "raw"): one.read for one in record.norms}
+    of_best = {} if v.best is None else read.get((v.best.site, v.best.view), {})
+    if v.best is not None and (share := of_best.get(v.best.position, 0.0)):
+        text = MASSIVE_ROWS.format(percent(share, 1), v.best.site, MASSIVE)
+        yield Caveat("massive", text)
     if v.unconverged is not None:
         yield Caveat("unconverged", _unconverged(v.unconverged))
     for doubt in doubts:

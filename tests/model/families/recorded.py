@@ -1,4 +1,4 @@
-"""Every site of OPT, Phi-3 and OLMoE as transformers computes it, recorded by hooks."""
+"""Every site of a network as transformers computes it, recorded by hooks."""
 
 import math
 
@@ -6,12 +6,12 @@ import torch
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import eager_mask
 
-from probekit.model.families.table import from_transformers
-
 NORMS = {
     "opt": ("self_attn_layer_norm", "final_layer_norm", "final_layer_norm"),
     "phi3": ("input_layernorm", "post_attention_layernorm", "norm"),
     "olmoe": ("input_layernorm", "post_attention_layernorm", "norm"),
+    "llama": ("input_layernorm", "post_attention_layernorm", "norm"),
+    "gemma3_text": ("input_layernorm", "pre_feedforward_layernorm", "norm"),
 }
 _seen = {}  # of the attention of each block: q, k and v as attention gets them, scores, pattern, z
 
@@ -63,6 +63,10 @@ def recorded(reference, tokens):
         )
         found |= _norm("ln1", block.get_submodule(first), *inside[first])
         found |= _norm("ln2", block.get_submodule(second), *inside[second])
+        if kind == "gemma3_text":
+            for site, name in (("ln1_post", "attention"), ("ln2_post", "feedforward")):
+                norm = f"post_{name}_layernorm"
+                found |= _norm(site, block.get_submodule(norm), *inside[norm])
         found |= _of_attention(kind, block.self_attn, inside, _seen[layer])
         found |= _of_mlp(kind, inside, tokens.shape)
         values |= {f"blocks.{layer}.{name}": value for name, value in found.items()}
@@ -74,7 +78,9 @@ def _norm(site, module, before, after, shape=None):
     bias = getattr(module, "bias", None)
     centred = before if bias is None else before - before.mean(-1, keepdim=True)
     scale = (centred.square().mean(-1, keepdim=True) + eps).sqrt()
-    normalized = (after if bias is None else after - bias) / module.weight
+    gain = module.weight + ("Gemma" in type(module).__name__)
+    normalized = (after if bias is None else after - bias) / gain
+    normalized = torch.where(gain == 0, centred / scale, normalized)  # nothing is left to divide
     normalized = normalized if shape is None else normalized.unflatten(-1, shape)
     return {f"{site}.hook_scale": scale, f"{site}.hook_normalized": normalized}
 
@@ -95,15 +101,18 @@ def _of_attention(kind, module, inside, of_attention):
         for name in "qk":
             flat = inside[f"self_attn.{name}_proj"][1]
             found[f"attn.hook_{name}"] = flat.unflatten(-1, (-1, d_head))
-    if kind == "olmoe":
+    if kind in ("olmoe", "gemma3_text"):
         for name in "qk":
             norm = f"{name}_norm"
-            pair = inside[f"self_attn.{norm}"]
-            found |= _norm(f"attn.{norm}", module.get_submodule(norm), *pair, (-1, d_head))
+            pair, shape = inside[f"self_attn.{norm}"], (-1, d_head)
+            if kind == "gemma3_text":  # it gets the heads apart, before the positions
+                pair, shape = (x.transpose(1, 2) for x in pair), None
+            found |= _norm(f"attn.{norm}", module.get_submodule(norm), *pair, shape)
     output = "out_proj" if kind == "opt" else "o_proj"
     weight = module.get_submodule(output).weight.unflatten(1, (n_heads, d_head))
     found["attn.hook_result"] = torch.einsum("bphd, mhd -> bphm", z, weight)
-    return found | {"hook_attn_out": inside[f"self_attn.{output}"][1]}
+    last = "post_attention_layernorm" if kind == "gemma3_text" else f"self_attn.{output}"
+    return found | {"hook_attn_out": inside[last][1]}
 
 
 def _of_mlp(kind, inside, shape):
@@ -115,21 +124,24 @@ def _of_mlp(kind, inside, shape):
         pre, pre_linear = inside["mlp.gate_up_proj"][1].chunk(2, -1)
         found = {"mlp.hook_pre": pre, "mlp.hook_pre_linear": pre_linear}
         found["mlp.hook_post"] = inside["mlp.down_proj"][0]
+    elif kind in ("llama", "gemma3_text"):
+        found = {"mlp.hook_pre": inside["mlp.gate_proj"][1]}
+        found["mlp.hook_pre_linear"] = inside["mlp.up_proj"][1]
+        found["mlp.hook_post"] = inside["mlp.down_proj"][0]
     else:
         router, weights, experts = inside["mlp.gate"][1]
         dense = torch.zeros_like(router).scatter(-1, experts, weights)
         given = {"router": router, "chosen_weights": dense, "chosen": (dense > 0).to(router)}
         found = {f"mlp.hook_{name}": value.unflatten(0, shape) for name, value in given.items()}
-    return found | {"hook_mlp_out": inside["mlp"][1]}
+    last = "post_feedforward_layernorm" if kind == "gemma3_text" else "mlp"
+    return found | {"hook_mlp_out": inside[last][1]}
 
 
-def site_differences(row, dtype, tokens):
+def site_differences(reference, ours, tokens):
     """Largest absolute and relative difference at each site, in the order of the forward pass.
 
     Relative means relative to the largest value of the site in that text.
     """
-    reference = row.reference(dtype)
-    ours = from_transformers(reference)
     theirs = recorded(reference, tokens)
     logits, cache = ours.run_with_cache(tokens, ["*", "blocks.*.attn.hook_result"])
     found = {}

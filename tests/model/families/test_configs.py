@@ -137,9 +137,10 @@ FACTORS = {"short_factor": [1.5, 2.0], "long_factor": [2.0, 3.0]}
 def test_longrope_is_read_from_old_and_new_files_and_ends_at_the_length_of_short_texts():
     sizes = {"hidden_size": 24, "num_attention_heads": 6, "num_key_value_heads": 6}
     sizes |= {"max_position_embeddings": 64, "original_max_position_embeddings": 16}
+    sizes["rope_theta"] = 9
     new = read(PHI3, **sizes, rope_parameters=FACTORS | {"rope_type": "longrope", "rope_theta": 9})
     for name in ("su", "longrope"):
-        old = read(PHI3, **sizes, rope_theta=9, rope_scaling=FACTORS | {"type": name})
+        old = read(PHI3, **sizes, rope_scaling=FACTORS | {"type": name})
         assert old == new
     assert read(json.loads(json.dumps(new.to_hub()))) == new
     assert (new.n_ctx, new.rotary.rope_theta) == (16, 9)

@@ -117,10 +117,7 @@ def test_the_vocabulary_is_read_as_published(tmp_path):
             assert theirs(text)["input_ids"] == found.ids.tolist()
     assert own.special == gpt2.special
     own.save_pretrained(tmp_path / "copy")
-    again = (tmp_path / "copy" / "tokenizer.json").read_bytes()
-    assert b'"merges"' in again
+    assert Tokenizer.from_pretrained(tmp_path / "copy").encode("The").ids[0] == own.bos_id
     (tmp_path / "merges.txt").write_bytes((tmp_path / "merges.txt").read_bytes() + b"\xff a")
-    with pytest.raises(CheckpointError, match="cannot be read"):
+    with pytest.raises(CheckpointError, match="not UTF-8"):
         Tokenizer.from_pretrained(tmp_path)
-    (tmp_path / "tokenizer.json").write_bytes(again)  # takes precedence
-    assert Tokenizer.from_pretrained(tmp_path).digest == own.digest

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer as Reference
 from tokenizers import decoders, models, pre_tokenizers
 
-from probekit.errors import CheckpointError
 from probekit.model.text.byte_pairs import read_vocabulary
 from probekit.model.text.tokenizer import Tokenizer
 from probekit.model.weights.sources import MINI
@@ -108,14 +107,14 @@ def test_gpt2_vocabulary_gives_the_published_ids(gpt2):
     assert gpt2.encode("Hello world!", bos=True).ids.tolist() == [50256, 15496, 995, 0]
 
 
-def test_all_three_layouts_give_the_same_tokenizer(mini, mini_reference, tmp_path):
+def test_all_three_layouts_give_the_same_tokens(mini, mini_reference, tmp_path):
     for name in ("openai", "single"):
         (tmp_path / name).mkdir()
     shutil.copy(MINI / "vocab.json", tmp_path / "openai/encoder.json")
     shutil.copy(MINI / "merges.txt", tmp_path / "openai/vocab.bpe")
+    assert Tokenizer.from_pretrained(tmp_path / "openai").digest == mini.digest
     mini_reference.save(str(tmp_path / "single/tokenizer.json"))
-    for name in ("openai", "single"):
-        assert Tokenizer.from_pretrained(tmp_path / name).digest == mini.digest
+    check_equal(Tokenizer.from_pretrained(tmp_path / "single"), mini_reference, "".join(HOSTILE))
 
 
 def test_a_changed_vocabulary_in_the_same_folder_is_read_again(tmp_path, mini):
@@ -144,8 +143,7 @@ def test_bos_is_the_first_token_and_covers_nothing(mini):
     plain, begun = mini.encode("A key", bos=False), mini.encode("A key", bos=True)
     assert begun.ids.tolist() == [mini.bos_id, *plain.ids]
     assert begun.offsets.tolist() == [[0, 0], *plain.offsets.tolist()]
-    with pytest.raises(TypeError):
-        mini.encode("A key")
+    assert mini.encode("A key").ids.tolist() == plain.ids.tolist()  # GPT-2's tokenizer adds none
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
@@ -185,21 +183,6 @@ BROKEN = ["#version: 0.2", "t h", "broken"]
 def test_damaged_vocabularies_are_refused(tmp_path, refused, change, merges):
     edit_vocabulary(tmp_path, change, merges)
     refused(read_vocabulary, tmp_path)
-
-
-@pytest.mark.parametrize("special", [True, False])
-def test_added_tokens_must_be_special(tmp_path, mini_reference, special):
-    path = tmp_path / "tokenizer.json"
-    mini_reference.save(str(path))
-    content = json.loads(path.read_text())
-    number = len(content["model"]["vocab"])
-    content["added_tokens"].append({"id": number, "content": "PAD", "special": special})
-    path.write_text(json.dumps(content))
-    if special:
-        assert read_vocabulary(tmp_path).special["PAD"] == number
-    else:
-        with pytest.raises(CheckpointError, match="matched before the merges"):
-            read_vocabulary(tmp_path)
 
 
 def test_the_padding_side_is_needed_only_where_texts_differ_in_length(mini):

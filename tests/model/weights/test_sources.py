@@ -43,13 +43,14 @@ def model(hub):
 
 def test_a_model_in_shards_is_fetched_whole_and_once(hub, model):
     _, asked = hub
+    (model / "README.md").write_text("")
     expected = GPT2.from_pretrained(model).state_dict()
     loaded = GPT2.from_pretrained("org/name").state_dict()
     assert all(torch.equal(loaded[name], expected[name]) for name in expected)
     shards = {path.name for path in model.glob("*.safetensors")}
     assert len(shards) > 2
     assert shards <= set(asked)
-    assert "generation_config.json" not in asked
+    assert "README.md" not in asked
     fetched = len(asked)
     GPT2.from_pretrained(f"org/name@{COMMIT}")
     assert len(asked) == fetched
@@ -180,3 +181,10 @@ def test_with_a_proxy_the_proxy_must_be_reachable(hub, monkeypatch, closed_port,
     assert is_hub_reachable()
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     assert not is_hub_reachable()
+
+
+def test_an_adapter_on_the_hub_is_refused(model):
+    load_model("org/name")
+    (model / "adapter_config.json").write_text("{}")
+    with pytest.raises(CheckpointError, match=r"has adapter_config.json: an adapter"):
+        load_model("org/name")

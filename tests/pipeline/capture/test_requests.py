@@ -306,10 +306,11 @@ def test_a_site_that_the_files_lack_is_refused(planted, served, tmp_path):
     assert "layer 1: blocks.0.hook_resid_post" in message
 
 
-def test_wrong_tokens_before_the_last_of_a_mean_are_refused(planted, served, tmp_path):
+@pytest.mark.parametrize("size", [0.03, 30])  # of the noise: a small one shows in the median alone
+def test_wrong_tokens_before_the_last_of_a_mean_are_refused(planted, served, tmp_path, size):
     noisy = [(ids, states.clone()) for ids, states in served]
     for _, states in noisy:  # the last token of a row is what the layers are identified by
-        states[:-1] += 30 * torch.randn(states[:-1].shape, generator=torch.manual_seed(0))
+        states[:-1] += size * torch.randn(states[:-1].shape, generator=torch.manual_seed(0))
     folder = write_requests(tmp_path / "noisy", noisy)
     message = refusal(planted, tmp_path, folder, "tokens.position={at: mean}")
     assert "differs from the network's by" in message

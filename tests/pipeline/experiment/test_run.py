@@ -143,18 +143,33 @@ def test_long_texts_follow_the_policy_and_are_counted(own, policy, n_rows, refus
 def test_norms_are_reported_per_site(planted, monkeypatch):
     norms = planted.run().record["norms"]
     assert [entry["layer"] for entry in norms] == [0, 0, 3]
+    assert not any(one["massive"] or one["read"]["last"] for one in norms)
+
+
+@pytest.mark.parametrize("at", ["last", "mean", "all"])
+def test_massive_tokens_are_found_where_they_are(own, monkeypatch, at):
     monkeypatch.setattr(source, "SAMPLE", 1000)
-    prepared, model = prepare(planted.load()), GPT2.from_pretrained("mini")
-    sums, rest = np.zeros(2), 0.0
-    distinct = sorted({tuple(tokens.ids) for tokens in prepared.tokens})
-    for ids in distinct:
-        _, cache = model.run_with_cache(torch.tensor([ids]), [("resid_post", 3)], logits=False)
-        each = cache["resid_post", 3][0].norm(dim=-1)
-        sums += (each[0].item(), 1)
-        rest += np.array([each[1:].sum().item(), len(each) - 1])
-    found = residual_norms(model, prepared)[2]
-    assert found.first_position_norm == pytest.approx(sums[0] / sums[1], rel=1e-4)
-    assert found.other_norm == pytest.approx(rest[0] / rest[1], rel=1e-4)
+    prepared, model = prepare(own.load(f"tokens.position.at={at}")), GPT2.from_pretrained("mini")
+    is_red = own.rows["label"].eq("red").to_numpy()
+    red = prepared.ids[int(is_red.argmax())][1]
+    assert prepared.tokenizer.strings([red]) == [" red"]
+    model.wte.weight.data[red] *= 60
+    of_rows = {}
+    for ids in {tuple(ids.tolist()) for ids in prepared.ids}:
+        _, cache = model.run_with_cache(torch.tensor([ids]), [("resid_pre", 0)], logits=False)
+        of_rows[ids] = cache["resid_pre", 0][0].norm(dim=-1)
+    found = residual_norms(model, prepared)[0]
+    assert found.site == "blocks.0.hook_resid_pre"
+    first, others = ([n[part] for n in of_rows.values()] for part in (slice(1), slice(1, None)))
+    assert found.first_position_norm == pytest.approx(np.median(torch.cat(first)), rel=1e-5)
+    assert found.other_norm == pytest.approx(np.median(torch.cat(others)), rel=1e-5)
+    assert found.n_texts == len(is_red)
+    assert found.massive == [(" red", is_red.sum(), 1, 1)]
+    n_tokens = sum(len(ids) - 0 for ids in prepared.ids)
+    share = {"last": 0, "mean": is_red.mean(), "all": is_red.sum() / n_tokens}[at]
+    assert found.read == {at: pytest.approx(share)}
+    without = "tokens.position={at: mean, skip_massive: true}"
+    assert residual_norms(model, prepare(own.load(without)))[0].read == {}
 
 
 def test_confusions_and_directions_belong_to_the_selected_probe(planted):

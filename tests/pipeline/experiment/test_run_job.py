@@ -64,7 +64,7 @@ def test_workers_measure_every_site_once_and_the_tables_are_those_of_one_process
 def test_workers_go_on_when_the_run_process_died_and_it_resumes_with_their_results(
     planted, own, monkeypatch
 ):
-    def die():
+    def die(*_):
         raise KeyboardInterrupt  # as if it were killed while it waits
 
     with monkeypatch.context() as patch:
@@ -198,7 +198,7 @@ def test_a_worker_ends_if_the_folder_of_the_run_is_deleted(interrupted):
 
 
 def test_a_run_ends_if_its_folder_is_deleted_while_it_waits(own, monkeypatch):
-    monkeypatch.setattr(run_job, "pause", lambda: shutil.rmtree(own.folder / "runs"))
+    monkeypatch.setattr(run_job, "pause", lambda *_: shutil.rmtree(own.folder / "runs"))
     with pytest.raises(StoreError, match="was deleted or changed during the run"):
         own.run(*QUICK, workers=0, page=False)
 

@@ -152,6 +152,44 @@ def test_repeated_rows_and_missing_groups_are_warned_about(tmp_path, snapshot):
     assert codes(call(tmp_path, constant, groups=None)) == snapshot
 
 
+STEP = 1e6 + 0.1 * LABELS  # float32 numbers around 1e6 are 0.06 apart
+NEAR = np.column_stack([STEP, RNG.normal(size=N)]).astype(np.float32)
+SMALL = {
+    "float64": (STEP[:, None], 1.0, ""),
+    "float64, equal in float32": (1e9 + 0.1 * LABELS[:, None], 1.0, ""),
+    "torch float64": (torch.from_numpy(STEP[:, None]), 1.0, ""),
+    "float64 at a position": (np.stack([STEP[:, None], STEP[:, None] * 0], 1), 1.0, ""),
+    "float32": (NEAR, None, "1 of 2 at layer_0"),
+    "a constant and others": (np.column_stack([NEAR[:, 1], np.ones(N)]), None, ""),
+    "constants alone": (np.ones((N, 3)), None, "3 of 3 at layer_0"),
+}
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_small_differences_around_a_large_mean_are_kept_or_warned_of(tmp_path, name):
+    rows, score, left_out = SMALL[name]
+    options = {"position": 0, "sites": ["layer_0"]} if rows.ndim == 3 else {}
+    run = call(tmp_path, LAYERS | {"layer_0": rows}, **options)
+    own = only(run.table[run.table["site"] == "layer_0"], target="task", split="test")
+    values = own.loc[own["metric"] == "accuracy", "value"]
+    assert score is None or values.tolist() == [score]
+    messages = codes(run).get("constant-features", "")
+    assert left_out in messages
+    assert bool(messages) == bool(left_out)
+    saved = SavedProbe.load(run.folder / "probes/layer_0/logistic")
+    given = rows[:, 0] if rows.ndim == 3 else rows
+    assert score is None or (saved.predict(given) == LABELS.astype(str)).all()
+
+
+def test_float64_that_float32_holds_gives_the_numbers_of_float32(tmp_path):
+    one, other = (
+        call(tmp_path / kind, {"layer_2": LAYERS["layer_2"].astype(kind)})
+        for kind in ("float32", "float64")
+    )
+    assert one.record["digests"] == other.record["digests"]
+    pd.testing.assert_frame_equal(one.table, other.table)
+
+
 def test_odd_names_are_safe_on_the_page_and_in_files(tmp_path):
     names = ["<b>x</b>", "model/layers/../1", "=1+1", "émile", "con", "a:b*?", "%{x}"]
     layers = dict(zip(names, [LAYERS["layer_2"]] * len(names), strict=True))

@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 import torch
 
+from probekit.analysis.identify import integers
 from probekit.errors import ConfigError, DataError, MissingError
 from probekit.experiment.loader import load_any_experiment
 from probekit.model.families.table import load_model
@@ -15,7 +16,7 @@ from probekit.model.text.tokenizer import Tokenizer
 from probekit.pipeline.compare.compare import compare
 from probekit.pipeline.experiment.run import run
 from probekit.pipeline.experiment.validate import validate
-from probekit.pipeline.given.probe import probe
+from probekit.pipeline.given.probe import _read_tokens, probe
 from probekit.report.sentences.caveats import caveats
 from probekit.results.record import load_record
 
@@ -201,3 +202,58 @@ def test_faults_are_explained(place):
     experiment = written(folder, one, columns="label: label, ids: nowhere")
     with pytest.raises(ConfigError, match="No column 'nowhere'"):
         validate(experiment)
+
+
+ROWS_IDS = {
+    "fractions": [3.7, 4],
+    "fractions as text": "3.7 4",
+    "fractions as JSON": "[3.7, 4]",
+    "truth values": [True, 1],
+    "an array of floats": np.array([1.0, 2.0]),
+    "masked": np.ma.masked_array([1, 2], mask=[False, True]),
+    "two axes": [[1, 2], [3, 4]],
+    "other digits": "\u0663",
+    "underscores": "1_0",
+}
+
+
+@pytest.mark.parametrize("ids", ROWS_IDS.values(), ids=ROWS_IDS)
+def test_ids_that_would_be_cut_are_refused(ids):
+    with pytest.raises(DataError, match=r"row 0: .* are not integers"):
+        integers(ids, "row 0")
+
+
+@pytest.mark.parametrize("ids", ["5 -1", " [5, -1]", [5, -1], (np.int64(5), -1), np.array([5, -1])])
+def test_integers_are_read_from_numbers_and_text(ids):
+    assert integers(ids, "row 0") == integers(torch.tensor([5, -1]), "row 0") == [5, -1]
+
+
+@pytest.mark.parametrize("at", [0.5, [0.5] * 48, [[0, 1]] * 48, ["3 4"] * 48, True])
+def test_an_index_is_one_integer(place, at, tmp_path):
+    _, rows, ids, _, arrays = place
+    with pytest.raises(DataError, match=r"row .* is no index"):
+        probe(arrays, rows["label"], verify="mini", ids=ids, at=at, out=tmp_path)
+
+
+def test_the_order_of_a_set_is_not_used(place, tmp_path):
+    _, rows, ids, at, arrays = place
+    how = {"verify": "mini", "out": tmp_path}
+    for name, options in {
+        "texts": {"texts": set(rows["text"]), "bos": True},
+        "ids": {"ids": {tuple(one) for one in ids}},
+        "at": {"ids": ids, "at": set(at)},
+        "sites": {"sites": {"*", POST}, "verify": None},
+        "C": {"probe": {"C": {0.1, 1.0}}, "verify": None},
+        "baselines": {"probe": {"baselines": frozenset({"majority"})}, "verify": None},
+    }.items():
+        with pytest.raises(ConfigError, match=f"{name} is (of type|a) set"):
+            probe(arrays, rows["label"], **how | options)
+
+
+def test_rows_of_a_table_are_read_in_their_order(place):
+    _, _, ids, at, _ = place
+    turned = pd.Series(ids, index=range(len(ids) - 1, -1, -1))
+    places = pd.Series(at, index=turned.index)
+    read = _read_tokens("mini", len(ids), None, None, turned, places)
+    assert read.ids == [ids[row] for row in read.rows]
+    assert read.at == [at[row] for row in read.rows]

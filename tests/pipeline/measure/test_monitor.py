@@ -137,6 +137,22 @@ def test_negatives_that_are_among_the_data_are_left_out_and_reported(own):
     assert prepare(own.load(*monitor("black"))).negatives.dataset.digest == key_of(own)
 
 
+def in_accents(texts):
+    """Texts with their last letter in another encoding: full width."""
+    return texts.str[:-1] + texts.str[-1].map(lambda one: chr(ord(one) + 0xFEE0))
+
+
+@pytest.mark.parametrize(
+    "changed", [lambda one: one + " ", lambda one: one.str.upper(), in_accents]
+)
+def test_negatives_that_look_like_earlier_ones_or_like_data_are_left_out(own, changed):
+    known = own.rows[own.rows["label"] == "black"].assign(group=lambda one: "new" + one["group"])
+    for repeated in (negatives("black"), known):
+        copied = repeated.assign(text=changed(repeated["text"]))
+        pd.concat([negatives("black"), copied]).to_csv(own.folder / "black.csv", index=False)
+        assert prepare(own.load(*monitor("black"))).negatives.dataset.digest == key_of(own)
+
+
 def key_of(own):
     """The digest of the negatives alone."""
     negatives("black").to_csv(own.folder / "black.csv", index=False)

@@ -26,6 +26,26 @@ def test_answer_and_warnings_are_those_that_are_stored(snapshot, name):
 
 
 @pytest.mark.parametrize(
+    ("site", "position", "view", "is_warned"),
+    [
+        ("blocks.2.hook_resid_post", "last", "raw", True),
+        ("blocks.2.hook_resid_post", "mean", "raw", False),
+        ("blocks.1.hook_resid_post", "last", "raw", False),
+        ("blocks.2.hook_resid_post", "last", "normalized", False),
+    ],
+)
+def test_rows_of_massive_tokens_at_the_selected_site_are_a_warning(site, position, view, is_warned):
+    table = CASES["better"].table.assign(view=view)
+    content = make_record() | {"verdict": judged(table)}
+    for norms in content["norms"]:
+        norms["read"] = {position: 0.0625 * (norms["site"] == site)}
+    record = RunRecord.model_validate(content)
+    lines = [one for one in caveats(record.verdict, record) if "massive" in one]
+    expected = f"6.3 % of the sampled rows at {site} read a token with a massive activation, "
+    assert [line.startswith(expected) for line in lines] == [True] * is_warned
+
+
+@pytest.mark.parametrize(
     "question",
     [
         YES_NO,

@@ -1,0 +1,210 @@
+"""Files next to a vocabulary: ids equal those of transformers, or the key is refused by name."""
+
+import json
+import shutil
+
+import pytest
+from tokenizers import AddedToken, models, normalizers, pre_tokenizers, processors
+from tokenizers import Tokenizer as Encoder
+from transformers import GPT2Tokenizer, PreTrainedTokenizerFast
+
+from probekit.model.text.tokenizer import Tokenizer
+from probekit.model.weights.sources import MINI
+
+TEXTS = ["The keys", " a  b\n", "Größe <new> <|endoftext|> <extra>x", "", "e\u0301 日本 👍🏽"]
+MERGES = [tuple(line.split(" ")) for line in (MINI / "merges.txt").read_text().splitlines()[1:]]
+IDS = json.loads((MINI / "vocab.json").read_text())
+N_IDS = max(IDS.values()) + 1
+FLAGS = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+
+
+def of_merges(merges=MERGES, *added, space=False, processor=None):
+    """A byte-level tokenizer with the vocabulary of mini."""
+    made = Encoder(models.BPE(IDS, merges))
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=space)
+    made.add_special_tokens(["<|endoftext|>"])
+    made.add_tokens([*added])
+    if processor is not None:
+        made.post_processor = processor
+    return made
+
+
+def write(folder, encoder=None, **files):
+    """Write a folder of GPT-2: mini's pair, a tokenizer.json, and other files by their stem."""
+    for name in ("vocab.json", "merges.txt"):
+        shutil.copy(MINI / name, folder)
+    if encoder is not None:
+        encoder.save(str(folder / "tokenizer.json"))
+    for name, content in files.items():
+        (folder / f"{name}.json").write_text(json.dumps(content))
+    return folder
+
+
+def template(before="", after=""):
+    """The post-processor that puts tokens before and after a text."""
+    tokens = [("<|endoftext|>", 0), ("<new>", N_IDS)]
+    return processors.TemplateProcessing(
+        single=f"{before} $A {after}".strip(), special_tokens=tokens
+    )
+
+
+@pytest.mark.parametrize(
+    ("encoder", "settings"),
+    [
+        (of_merges(MERGES[:3000]), {}),
+        (of_merges(MERGES, AddedToken("<new>", special=True)), {"do_lower_case": False}),
+        (of_merges(MERGES, AddedToken("<new>", special=False)), {"bos_token": "<new>"}),
+        (of_merges(MERGES, AddedToken("Ke", lstrip=True)), {"additional_special_tokens": ["x"]}),
+        (of_merges(space=True), {"add_prefix_space": True}),
+        (of_merges(processor=template("<|endoftext|>")), {"bos_token": "<|endoftext|>"}),
+    ],
+    ids=["retrained", "special", "not special", "in words", "space", "bos"],
+)
+def test_a_tokenizer_json_of_gpt2_is_read_as_by_transformers(tmp_path, encoder, settings):
+    folder = write(tmp_path, encoder, tokenizer_config=settings)
+    tokenizer = Tokenizer.from_pretrained(folder)
+    reference = PreTrainedTokenizerFast.from_pretrained(folder)
+    for text in TEXTS:
+        expected = reference(text, split_special_tokens=True)["input_ids"]
+        assert tokenizer.encode(text).ids.tolist() == expected
+    tokenizer.save_pretrained(tmp_path / "saved")
+    assert Tokenizer.from_pretrained(tmp_path / "saved").digest == tokenizer.digest
+
+
+@pytest.mark.parametrize("adds", [True, False, None])
+def test_a_pair_of_gpt2_has_the_tokens_that_settings_name(tmp_path, adds):
+    """GPT-2 without tokenizer.json, with another token at the beginning."""
+    settings = {
+        "bos_token": {"__type": "AddedToken", "content": "<s>", **FLAGS},
+        "eos_token": "</s>",
+        "add_bos_token": adds,
+    }
+    folder = write(tmp_path, tokenizer_config=settings)
+    ids = IDS | {"<s>": N_IDS, "</s>": N_IDS + 1}
+    (folder / "vocab.json").write_text(json.dumps(ids))
+    tokenizer = Tokenizer.from_pretrained(folder)
+    reference = GPT2Tokenizer.from_pretrained(folder)
+    assert (tokenizer.bos_id, tokenizer.own_bos) == (N_IDS, bool(adds))
+    assert tokenizer.ends_of_text == ("</s>",)
+    assert (
+        tokenizer.encode("The <s> keys").ids.tolist()
+        == (reference("The <s> keys", split_special_tokens=True)["input_ids"])
+    )
+    tokenizer.save_pretrained(tmp_path / "saved")
+    assert Tokenizer.from_pretrained(tmp_path / "saved").bos_id == N_IDS
+
+
+@pytest.mark.parametrize(
+    ("encoder", "files"),
+    [
+        (None, {"tokenizer_config": {"add_prefix_space": True}}),
+        (of_merges(), {"tokenizer_config": {"add_prefix_space": True}}),
+        (of_merges(space=True), {}),
+        (None, {"added_tokens": {"<new>": N_IDS}}),
+        (of_merges(), {"added_tokens": {"<|endoftext|>": 5}}),
+        (of_merges(), {"tokenizer_config": {"added_tokens_decoder": {"9": {"content": "<new>"}}}}),
+        (None, {"tokenizer_config": {"bos_token": "<s>"}}),
+        (
+            of_merges(),
+            {"special_tokens_map": {"additional_special_tokens": ["x", {"content": "<s>"}]}},
+        ),
+        (
+            None,
+            {
+                "tokenizer_config": {"bos_token": "<|endoftext|>"},
+                "special_tokens_map": {"bos_token": "x"},
+            },
+        ),
+        (of_merges(), {"tokenizer_config": {"do_lower_case": True, "fix_mistral_regex": True}}),
+    ],
+)
+def test_what_would_change_ids_is_refused_by_name(tmp_path, refused, encoder, files):
+    refused(Tokenizer.from_pretrained, write(tmp_path, encoder, **files))
+
+
+@pytest.mark.parametrize(
+    ("processor", "own"),
+    [
+        (None, False),
+        (processors.ByteLevel(), False),
+        (template(), False),
+        (template("<|endoftext|>"), True),
+        (processors.Sequence([processors.ByteLevel(), template("<|endoftext|>")]), True),
+        (template("<|endoftext|>", "<new>"), None),
+        (template("<|endoftext|> <|endoftext|>"), None),
+        (template("<new>"), None),
+        (template("", "<|endoftext|>"), None),
+        (processors.RobertaProcessing(("<new>", N_IDS), ("<|endoftext|>", 0)), None),
+    ],
+)
+def test_beginning_of_text_by_default_as_the_tokenizer_does(tmp_path, processor, own, refused):
+    named = {"bos_token": "<|endoftext|>"}
+    encoder = of_merges(MERGES, AddedToken("<new>", special=True), processor=processor)
+    tokenizer = Tokenizer.from_pretrained(write(tmp_path, encoder, tokenizer_config=named))
+    assert tokenizer.own_bos is own
+    plain, begun = (tokenizer.encode("The keys", bos=bos).ids.tolist() for bos in (False, True))
+    if own is None:
+        refused(tokenizer.encode, "The keys")
+        assert tokenizer.doubt_of_bos(True) == ""
+    else:
+        assert tokenizer.encode("The keys").ids.tolist() == (begun if own else plain)
+        assert tokenizer.doubt_of_bos(own) == tokenizer.doubt_of_bos("auto") == ""
+        assert tokenizer.doubt_of_bos(not own)
+
+
+@pytest.mark.parametrize("bos", ["Auto", None, 2])
+def test_another_choice_is_refused(refused, bos):
+    refused(Tokenizer.from_pretrained("mini").encode, "The keys", bos=bos)
+
+
+SPECIAL = ["<|endoftext|>x", "a<new> <new>", "<|endof", "Größe<new>"]
+
+
+@pytest.mark.parametrize("source", ["pair", "tokenizer.json", "split"])
+@pytest.mark.parametrize("text", [*TEXTS, *SPECIAL])
+def test_special_tokens_that_are_written_out_are_characters_or_tokens(tmp_path, source, text):
+    encoder = of_merges(MERGES, AddedToken("<new>", special=True))
+    settings = {"bos_token": "<new>", "split_special_tokens": source == "split"}
+    folder = write(tmp_path, encoder, tokenizer_config=settings)
+    reference = PreTrainedTokenizerFast.from_pretrained(folder)
+    if source == "pair":
+        (folder / "tokenizer.json").unlink()
+        (folder / "vocab.json").write_text(json.dumps(IDS | {"<new>": N_IDS}))
+    tokenizer = Tokenizer.from_pretrained(folder)
+    read = tokenizer.encode(text, bos=False, special_tokens="tokens")
+    assert read.ids.tolist() == reference(text)["input_ids"]
+    plain = tokenizer.encode(text, bos=False)
+    assert plain.ids.tolist() == reference(text, split_special_tokens=True)["input_ids"]
+    for tokens in (read, plain):
+        covered = {place for first, end in tokens.offsets.tolist() for place in range(first, end)}
+        assert covered == set(range(len(text)))
+        names = zip(tokenizer.strings(tokens.ids), tokens.offsets.tolist(), strict=True)
+        assert all(text[first:end] == name for name, (first, end) in names if "<0x" not in name)
+
+
+@pytest.mark.parametrize(
+    ("normalizer", "text", "covered"),
+    [
+        (normalizers.NFC(), "cafe\u0301 e\u0301", ["c", "af", "e\u0301", " ", "e\u0301"]),
+        (normalizers.NFC(), "e\u0301 \U0001f468\u0301", None),
+        (normalizers.NFKC(), "ﬁ ½ e\u0301", None),
+        (normalizers.NFD(), "café", None),
+        (normalizers.Lowercase(), "The KEY \u0130", None),
+        (normalizers.Strip(), "  The key  ", ["The", " key"]),
+        (
+            normalizers.Sequence([normalizers.NFD(), normalizers.StripAccents()]),
+            "e\u0301a\u0301",
+            None,
+        ),
+    ],
+)
+def test_characters_that_a_normalizer_joins_belong_to_their_token(
+    tmp_path, normalizer, text, covered
+):
+    encoder = of_merges()
+    encoder.normalizer = normalizer
+    tokens = Tokenizer.from_pretrained(write(tmp_path, encoder)).encode(text)
+    parts = [text[first:end] for first, end in tokens.offsets.tolist()]
+    assert set("".join(parts)) >= set(text) - {" "}
+    assert tokens.offsets[-1, 1] == len(text.rstrip())
+    assert covered is None or list(dict.fromkeys(parts)) == list(dict.fromkeys(covered))
