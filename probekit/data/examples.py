@@ -26,29 +26,33 @@ class Turn(NamedTuple):
     """A turn of a conversation: first and one past the last character in the text, and role.
 
     Roles are those of chat templates: user and assistant in turn, after at most one system.
+    `others` is JSON of the other keys of the message, which only the template reads; "" for none.
     """
 
     start: int
     end: int
     role: str
+    others: str = ""
 
 
 Turns: TypeAlias = tuple[Turn, ...]
 
 
 def join_turns(
-    parts: Sequence[str], roles: Sequence[str] = ("user", "assistant")
+    parts: Sequence[str],
+    roles: Sequence[str] = ("user", "assistant"),
+    others: Sequence[str] = ("",),
 ) -> tuple[str, Turns]:
-    r"""Return a text of all turns, and their places in it; `roles` are repeated.
+    r"""Return a text of all turns, and their places in it; `roles` and `others` are repeated.
 
     >>> text, turns = join_turns(["Is it far?", "No."])
     >>> text, turns[1]
-    ('Is it far?\n\nNo.', Turn(start=12, end=15, role='assistant'))
+    ('Is it far?\n\nNo.', Turn(start=12, end=15, role='assistant', others=''))
     """
     starts = accumulate((len(part) + len(_BETWEEN) for part in parts[:-1]), initial=0)
     turns = (
-        Turn(start, start + len(part), role)
-        for start, part, role in zip(starts, parts, cycle(roles), strict=False)
+        Turn(start, start + len(part), *about)
+        for start, part, *about in zip(starts, parts, cycle(roles), cycle(others), strict=False)
     )
     return _BETWEEN.join(parts), tuple(turns)
 
@@ -161,14 +165,17 @@ class Example:
         """The turns of the counterfactual, which must exist and differs in the first turn only."""
         shift = len(self.counterfactual or "") - len(self.text)
         return tuple(  # the first turn begins at the same character
-            Turn(start + shift if number else start, end + shift, role)
-            for number, (start, end, role) in enumerate(self.turns)
+            Turn(start + shift if number else start, end + shift, *about)
+            for number, (start, end, *about) in enumerate(self.turns)
         )
 
     @property
     def places_of_turns(self) -> tuple[tuple[Any, ...], ...]:
         """The turns as they are digested: without the roles, which follow from a system's turn."""
-        return tuple(turn if turn.role == "system" else turn[:2] for turn in self.turns)
+        return tuple(
+            turn if turn.others else turn[: 3 if turn.role == "system" else 2]
+            for turn in self.turns
+        )
 
     @property
     def place(self) -> TextSpan:

@@ -8,6 +8,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from probekit.data.examples import Dataset, Example, RowSource, Turns, join_turns
 from probekit.errors import DataError, UnknownNameError, nearest
 
@@ -16,8 +18,8 @@ from probekit.errors import DataError, UnknownNameError, nearest
 _MISSING_VALUES = frozenset(
     {"nan", "NaN", "NAN", "<NA>", "N/A", "n/a", "#N/A", "null", "NULL", "None"}
 )
+_READ = ("role", "content")  # keys of a message
 _SHOWN = 60  # characters of a cell in a message
-_EMPTY: tuple[Any, ...] = (None, "", [], {})  # of keys of a message
 _MAX_DIGITS = 10  # int() raises ValueError for thousands of digits
 _SEPARATORS = {"tab": "\t", "semicolon": ";", "comma": ","}
 
@@ -274,28 +276,27 @@ def read_messages(where: str, cell: object) -> tuple[str, Turns]:
     Args:
         where: location of the cell, for messages.
         cell: a list of {"role": ..., "content": ...}, or its JSON. Roles are `user` and `assistant`
-            in turn, after at most one `system`.
+            in turn, after at most one `system`. The turns keep other keys, except those of null,
+            which Parquet files write in place of an absent key.
 
     Raises:
-        DataError: the cell is not such a list, or a message is empty or has other keys.
+        DataError: the cell is not such a list, or a message is empty.
 
-    >>> read_messages("", '[{"role": "user", "content": "Is it far?"}]')
-    ('Is it far?', (Turn(start=0, end=10, role='user'),))
+    >>> read_messages("", '[{"role": "user", "content": "Is it far?", "name": "Ann"}]')
+    ('Is it far?', (Turn(start=0, end=10, role='user', others='{"name": "Ann"}'),))
     """
     try:
         messages: Any = json.loads(cell) if isinstance(cell, str) else cell
         listed = [(one["role"], one["content"]) for one in messages]
-        others = {key for one in messages for key, value in one.items() if value not in _EMPTY}
+        others = [
+            {key: value for key, value in one.items() if value is not None and key not in _READ}
+            for one in messages
+        ]
+        written = [json.dumps(one, default=np.ndarray.tolist) if one else "" for one in others]
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise DataError(
             f'{where} is not a list of {{"role": ..., "content": ...}}: {shown(cell)}.'
         ) from error
-    if unread := sorted(others - {"role", "content"}):
-        raise DataError(
-            f"{where} has the keys {', '.join(map(repr, unread))}. Only role and content are read, "
-            "as baselines read no more: write into content what the model should read, or remove "
-            "the keys."
-        )
     roles = [role for role, _ in listed]
     has_system = roles[:1] == ["system"]
     n_turns = len(roles) - has_system
@@ -308,7 +309,7 @@ def read_messages(where: str, cell: object) -> tuple[str, Turns]:
     for number, (_, content) in enumerate(listed, start=1):
         if not isinstance(content, str) or not content.strip():
             raise DataError(f"{where}: message {number} has no text: {shown(content)}.")
-    return join_turns([content for _, content in listed], roles)
+    return join_turns([content for _, content in listed], roles, written)
 
 
 def _position(row: TableRow, column: str, cell: str) -> int:

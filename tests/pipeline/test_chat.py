@@ -11,6 +11,7 @@ from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
 from probekit import SavedProbe, run
 from probekit.activations.store import ActivationStore
+from probekit.errors import DataError
 from probekit.experiment.loader import load_experiment
 from probekit.pipeline.experiment.prepare import prepare
 from probekit.pipeline.experiment.source import model_source
@@ -159,7 +160,7 @@ def test_conversations_are_written_as_by_transformers(model, tmp_path, at, has_s
     for n in range(N_ROWS):
         whole = reference.apply_chat_template(chats[n], add_generation_prompt=is_user)
         assert prepared.ids[n].tolist() == whole["input_ids"]
-        start, end, _ = prepared.dataset.examples[n].turns[-1]
+        start, end, *_ = prepared.dataset.examples[n].turns[-1]
         assert prepared.dataset.examples[n].text[start:end] == chats[n][-1]["content"]
 
 
@@ -173,15 +174,19 @@ def test_conversations_that_cannot_be_read_are_refused(model, tmp_path, refused)
         ('"role": "system"', '"role": "tool"'),
         ('"content": "Be brief 0."', '"content": " "'),
         ('"content": "Be brief 0."', '"text": "Be brief 0."'),
-        (
-            '"content": "Be brief 0."',
-            '"content": "Be brief 0.", "reasoning_content": "so", "weight": 1',
-        ),
         ('"content": "Be brief 0."', '"content": [{"type": "text", "text": "Be brief."}]'),
-        ('"content": "Be brief 0."', '"content": "Be brief 0.", "tool_calls": [{"id": 1}]'),
     ):
         table.write_text(text.replace(old, new, 1))
         refused(lambda: prepare(load_experiment(path)))
+
+
+def test_the_row_of_a_key_that_the_template_does_not_read_is_named(model, tmp_path):
+    path, _ = write_conversations(tmp_path, model, "user_last")
+    table = tmp_path / "questions.jsonl"
+    keys = ', "reasoning_content": "so", "weight": 1, "tool_calls": [{"id": 1}]'
+    table.write_text(table.read_text().replace('"Be brief 3."', '"Be brief 3."' + keys))
+    with pytest.raises(DataError, match=r"jsonl:4: .* reasoning_content, tool_calls, weight of me"):
+        prepare(load_experiment(path))
 
 
 def test_a_template_that_takes_no_message_of_the_system_is_named(tmp_path, refused):

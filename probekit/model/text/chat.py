@@ -25,6 +25,23 @@ from probekit.errors import CheckpointError, DataError
 ROLES = ("user", "assistant")  # in turn
 
 
+class _Message(dict[str, Any]):
+    """A message for a template; `_unread` are its keys that the template has not read yet."""
+
+    def __init__(self, entries: Mapping[str, Any]) -> None:
+        super().__init__(entries)
+        self._unread = {key for key, value in entries.items() if value not in ("", [], {})}
+
+    def __getitem__(self, key: str) -> Any:
+        self._unread.discard(key)
+        return super().__getitem__(key)
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """Return the value of a key, or the default without it."""
+        self._unread.discard(key)
+        return super().get(key, default)
+
+
 class ChatTemplate:
     """A chat template of the hub: a Jinja template of messages.
 
@@ -57,7 +74,7 @@ class ChatTemplate:
             raise CheckpointError(f"{where}: the chat template is not valid: {error}.") from error
 
     def render(
-        self, turns: Sequence[str], roles: Sequence[str] = ROLES
+        self, turns: Sequence[str], roles: Sequence[str] = ROLES, others: Sequence[str] = ("",)
     ) -> tuple[str, list[tuple[int, int]]]:
         """Return the text of a conversation, with the place of each turn.
 
@@ -68,16 +85,17 @@ class ChatTemplate:
             turns: the texts of the turns, at least one. After a turn of the user the text ends
                 where the assistant's begins.
             roles: the role of each turn, repeated.
+            others: JSON of the other keys of each message, "" for none; repeated.
 
         Raises:
             CheckpointError: the template cannot be computed, or not within the limits.
-            DataError: the template refuses the turns or changes their text.
+            DataError: the template refuses the turns, changes their text, or does not read a key.
         """
-        text = self._text(turns, roles)
+        text = self._text(turns, roles, others)
         # A render of marks in place of the turns shows what the template writes around each turn.
         # `parts[n]` is the text after turn n, up to the next turn or the end.
         marks = [f"\ue000{number}\ue001" for number in range(len(turns))]
-        before, *parts = re.split("|".join(marks), self._text(marks, roles))
+        before, *parts = re.split("|".join(marks), self._text(marks, roles, others))
         if len(parts) != len(turns):
             raise DataError(
                 f"{self._where}: the chat template does not write each of {len(turns)} turns once. "
@@ -95,17 +113,18 @@ class ChatTemplate:
             start += len(written[0] + after)
         return text, places
 
-    def _text(self, turns: Sequence[str], roles: Sequence[str]) -> str:
+    def _text(self, turns: Sequence[str], roles: Sequence[str], others: Sequence[str]) -> str:
         """Return the text that the template writes for turns."""
         messages = [
-            {"role": role, "content": turn} for role, turn in zip(cycle(roles), turns, strict=False)
+            _Message({"role": role, "content": turn, **json.loads(other or "{}")})
+            for role, turn, other in zip(cycle(roles), turns, cycle(others), strict=False)
         ]
-        self._sandbox.begin(turns)
+        self._sandbox.begin([*turns, *others])
         try:
             # After a turn of the user, the template also writes the beginning of the assistant's.
             ends_with_user = messages[-1]["role"] == "user"
             options = {"tools": None, "documents": None, "add_generation_prompt": ends_with_user}
-            return self._template.render(messages=messages, **options, **self._special)
+            text = self._template.render(messages=messages, **options, **self._special)
         except _RefusedError as error:
             raise DataError(
                 f"{self._where}: the chat template refuses {turns[0][:60]!r}: {error}."
@@ -114,6 +133,14 @@ class ChatTemplate:
             raise CheckpointError(
                 f"{self._where}: the chat template failed at {turns[0][:60]!r}: {error}."
             ) from error
+        for number, message in enumerate(messages, start=1):
+            if unread := sorted(message._unread - {"role", "content"}):
+                raise DataError(
+                    f"{self._where}: the chat template does not read {', '.join(unread)} of "
+                    f"message {number}. Write into content what the model should read, or remove "
+                    "the keys."
+                )
+        return text
 
 
 class _RefusedError(Exception):

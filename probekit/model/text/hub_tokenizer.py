@@ -199,24 +199,27 @@ class HubTokenizer(Tokenizer):
             offsets[ends == ends[index], 1] += len(joined[0]) if joined else 0
         return TokenizedText(np.array(encoding.ids, dtype=np.int64), offsets)
 
-    def encode_chat(self, text: str, turns: Sequence[tuple[int, int, str]] = ()) -> TokenizedText:
+    def encode_chat(
+        self, text: str, turns: Sequence[tuple[int, int, str, str]] = ()
+    ) -> TokenizedText:
         """Return the tokens of a conversation; see `Tokenizer.encode_chat`."""
         if self._template is None:
             return super().encode_chat(text, turns)
-        spans = turns or ((0, len(text), "user"),)
-        turn_texts = [text[start:end] for start, end, _ in spans]
+        spans = turns or ((0, len(text), "user", ""),)
+        turn_texts = [text[start:end] for start, end, *_ in spans]
+        others = [one for *_, one in spans]
         for special in self.special:
-            if any(special in turn for turn in turn_texts):
+            if any(special in turn for turn in (*turn_texts, *others)):
                 raise DataError(
                     f"The text {text[:60]!r} contains {special}, a special token, which would be "
                     "read as a part of the chat template. Remove it from the text."
                 )
-        written, places = self._template.render(turn_texts, [role for *_, role in spans])
+        written, places = self._template.render(turn_texts, [one[2] for one in spans], others)
         tokens = self._ordinary(written, special=True)
         # Convert offsets in `written` to offsets in `text`, turn by turn. Each turn sets its tokens
         # and all that follow; the next turn overwrites the latter from its first token on.
         offsets = np.zeros_like(tokens.offsets)
-        for (start, end, _), (first, stop), turn in zip(spans, places, turn_texts, strict=True):
+        for (start, end, *_), (first, stop), turn in zip(spans, places, turn_texts, strict=True):
             from_turn = tokens.offsets[:, 1] > first
             moved = tokens.offsets[from_turn].clip(first, stop) - first + start
             # A template may strip a turn, which then begins at its first visible character.

@@ -222,7 +222,7 @@ class Tokenizer(ABC):
     def encode_chat(
         self,
         text: str,  # noqa: ARG002
-        turns: Sequence[tuple[int, int, str]] = (),  # noqa: ARG002
+        turns: Sequence[tuple[int, int, str, str]] = (),  # noqa: ARG002
     ) -> TokenizedText:
         """Return the tokens of a conversation, as the model's chat template writes it.
 
@@ -231,13 +231,14 @@ class Tokenizer(ABC):
 
         Args:
             text: text of all turns.
-            turns: first and one past the last character of each turn in `text`, and its role.
-                Empty means that all of it is the user's.
+            turns: first and one past the last character of each turn in `text`, its role, and
+                JSON of the other keys of its message, or "". Empty means that all of it is the
+                user's.
 
         Raises:
             MissingError: the model has no chat template.
-            DataError: a turn contains a special token, or the template refuses the turns or changes
-                their text.
+            DataError: a turn contains a special token, or the template refuses the turns, changes
+                their text or does not read a key.
             CheckpointError: the template is damaged, or cannot be computed within its limits.
         """
         raise MissingError(

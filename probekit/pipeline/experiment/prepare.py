@@ -70,7 +70,7 @@ class TextEncoder:
         """
         if not example.reply_ids:
             return self.encode(example.text, example.turns)
-        *turns, (start, end, _) = example.turns
+        *turns, (start, end, *_) = example.turns
         prompt = self.encode(example.text[: turns[-1].end], tuple(turns))
         reply = self.tokenizer.decode_tokens(example.reply_ids)
         # The last token may have characters of a stop string, which the text does not have.

@@ -7,6 +7,7 @@ import pytest
 from transformers import PreTrainedTokenizerFast
 
 from probekit.data.examples import join_turns
+from probekit.data.table import read_messages
 from probekit.errors import CheckpointError, DataError
 from probekit.model.text.chat import ChatTemplate
 from probekit.model.text.tokenizer import Tokenizer
@@ -70,7 +71,7 @@ def test_each_turn_is_covered_by_its_tokens(folder, turns):
     text, spans = join_turns(turns)
     tokens = tokenizer.encode_chat(text, spans)
     assert (np.diff(tokens.offsets[:, 0]) >= 0).all()
-    for start, end, _ in spans:
+    for start, end, *_ in spans:
         first, last = tokens.offsets[:, 0], tokens.offsets[:, 1]
         own = (first >= start) & (last <= end) & (first < last)
         said = tokenizer.decode(tokens.ids[own])
@@ -84,9 +85,71 @@ def test_without_turns_all_is_said_by_the_user(folder):
     text = "The keys\n\nto the cabinet"
     tokens = tokenizer.encode_chat(text)
     assert (
-        tokens.ids.tolist() == tokenizer.encode_chat(text, ((0, len(text), "user"),)).ids.tolist()
+        tokens.ids.tolist()
+        == tokenizer.encode_chat(text, ((0, len(text), "user", ""),)).ids.tolist()
     )
     assert tokens.ids.tolist() == their_ids(folder, [text])
+
+
+# Before the text of the assistant, as Qwen 3 and gpt-oss write thoughts; after it, as calls of
+# tools; in every message, as names. The last two read a message by its methods and by a filter.
+KEYS = {
+    "reasoning_content": "{% if m.reasoning_content is string %}<think>{{ m.reasoning_content }}"
+    "</think>{% endif %}{{ m.content }}",
+    "tool_calls": "{{ m.content }}{% for c in m['tool_calls'] %}{{ c | tojson }}{% endfor %}",
+    "name": "{% if 'name' in m %}{{ m.get('name') }}: {% endif %}{{ m.content }}",
+    "weight": "{{ [m] | map(attribute='weight') | first }}{{ m.content }}",
+}
+VALUES = {
+    "reasoning_content": "The doors are open, so the keys",
+    "tool_calls": [{"function": {"name": "open", "arguments": {"door": "ö"}}}],
+    "name": "Ann",
+    "weight": 0,
+}
+
+
+def with_keys(template, **keys):
+    said = [{"role": "user", "content": "The doors"}, {"role": "assistant", "content": "The keys"}]
+    body = (
+        f"{{% for m in messages %}}<|im_start|>{{{{ m.role }}}}\n{template}<|im_end|>{{% endfor %}}"
+    )
+    return body, [said[0], said[1] | keys, said[0]]
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_further_keys_of_a_message_are_read_by_the_template(tmp_path, key):
+    template, chat = with_keys(KEYS[key], **{key: VALUES[key]})
+    folder = write(tmp_path, template)
+    text, turns = read_messages("", chat)
+    tokenizer = Tokenizer.from_pretrained(folder)
+    tokens = tokenizer.encode_chat(text, turns)
+    reference = PreTrainedTokenizerFast.from_pretrained(folder)
+    theirs = reference.apply_chat_template(chat, tokenize=True, return_dict=True)["input_ids"]
+    assert tokens.ids.tolist() == theirs
+    assert (
+        tokens.ids.tolist()
+        != tokenizer.encode_chat(text, [(*t[:3], "") for t in turns]).ids.tolist()
+    )
+    for start, end, *_ in turns:
+        own = (tokens.offsets >= start).all(1) & (tokens.offsets <= end).all(1)
+        own &= tokens.offsets[:, 0] < tokens.offsets[:, 1]
+        assert tokenizer.decode(tokens.ids[own]) == text[start:end]
+
+
+def test_keys_that_the_template_does_not_read_are_named(tmp_path):
+    thought = {"reasoning_content": "Open <|end|>."}
+    for content, keys, message in (
+        ("{{ m.content }}", {"name": "Ann", "weight": 0}, "read name, weight of message 2"),
+        ("{{ m.content }}{% if m.tool_calls is defined %}{% endif %}", thought, "special token"),
+        ("{{ m.content }}{{ m.names }}", {"name": "Ann"}, "does not read name of message 2"),
+        ("{{ dict(m).content }}", {"name": "Ann"}, "does not read name of message 2"),
+    ):
+        template, chat = with_keys(content, **keys)
+        tokenizer = Tokenizer.from_pretrained(write(tmp_path, template))
+        with pytest.raises(DataError, match=message):
+            tokenizer.encode_chat(*read_messages("", chat))
+        empty = [one | {"name": "", "tool_calls": [], "weight": None} for one in with_keys("")[1]]
+        tokenizer.encode_chat(*read_messages("", empty))
 
 
 def test_bos_is_that_of_the_template(folder):
