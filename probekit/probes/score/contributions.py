@@ -51,10 +51,14 @@ class RowScores:
         scores: the score (n_samples, n_labels) of each row for each label.
         labels: the label (n_samples, n_labels) of each row: one-hot for classes, a single column
             with the number or its rank for numbers.
+        guess: the predicted class (n_samples,) of each row, if the metric counts hits.
+        stricter: another metric of the same rows whose p-value is a lower limit of this one's.
     """
 
     scores: Floats
     labels: Floats
+    guess: Codes | None = None
+    stricter: RowScores | None = None
 
 
 def rows_by_fold(predictions: metrics.ClassPredictions | metrics.NumberPredictions) -> list[Codes]:
@@ -156,7 +160,7 @@ def of_auprc(predictions: metrics.ClassPredictions) -> RowScores:
             by_row = by_rank[scipy.stats.rankdata(descending, method="ordinal") - 1]
             means: Floats = np.bincount(tie, weights=by_row) / n_tied
             scores[rows, code] = means[tie] * weight
-    return RowScores(scores, labels)
+    return RowScores(scores, labels, stricter=of_auroc(predictions))
 
 
 def _of_alarms(predictions: metrics.ClassPredictions, rate: float) -> RowScores:
@@ -217,7 +221,8 @@ def _unit_ranks(numbers: Floats) -> Floats:
 def _weighted_hits(predictions: metrics.ClassPredictions, weights: Floats) -> RowScores:
     """Return row scores whose sum counts each correct row with the weight of its class."""
     one_hot = np.eye(predictions.n_classes)
-    return RowScores(one_hot[predictions.guess] * weights, one_hot[predictions.truth])
+    scores, labels = one_hot[predictions.guess] * weights, one_hot[predictions.truth]
+    return RowScores(scores, labels, predictions.guess)
 
 
 def _counted(codes: Codes, n_classes: int) -> Floats:
@@ -392,11 +397,13 @@ def class_spread(parts: ClassParts, resamples: metrics.Resamples) -> ClassSpread
         counts[part] = np.bincount(groups[rows], minlength=n_groups)
         by_group[part] = np.bincount(groups[rows], weights=parts.rows[rows], minlength=n_groups)
     n_rows, n_with_class = counts.sum(axis=1), (counts > 0).sum(axis=1)
-    # The contribution of a group is 0 if its rows have the mean contribution of their class.
+    # The contribution of a group is 0 if its rows have the mean contribution of their class. A
+    # large group pulls the mean towards itself; for equal groups the factors cancel.
     by_group -= counts * (by_group.sum(axis=1) / n_rows)[:, None]
-    correction = np.full(len(parts.classes), np.nan)  # a single group has no variance
-    np.divide(n_with_class, n_with_class - 1, out=correction, where=n_with_class > 1)
-    variances = np.square(by_group).sum(axis=1) * correction * resamples.widening**2
+    n_units = n_with_class[:, None]
+    others = np.where(n_units > 1, 1 - counts / n_rows[:, None], np.nan)  # one has no variance
+    by_group *= (1 - 1 / n_units) / others
+    variances = np.square(by_group).sum(axis=1) / (1 - 1 / n_with_class) * resamples.widening**2
     # Parts covary in groups with several classes only; elsewhere the variances simply add up.
     products = np.square(by_group.sum(axis=0)).sum() - np.square(by_group).sum()
     # With a single group all variances are NaN, so that the scale is 1, whatever the divisor.
