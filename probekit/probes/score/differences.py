@@ -4,7 +4,7 @@ Predictions on the same rows are compared group by group (paired), so that commo
 this is used for layers, seeds and runs on one test set. Predictions on different rows are compared
 by the intervals of both scores (unpaired).
 
-    paired                            contributions of groups get random signs
+    paired                            contributions of groups get random signs, and are resampled
     paired, and a class is rare       Welch's t by class, with Satterthwaite's degrees of freedom
     unpaired                          both intervals, their distances added in quadrature
     of scores, over data sets         signed ranks of the differences
@@ -36,12 +36,14 @@ from probekit.probes.score.contributions import (
     class_spread,
     has_rare_class,
 )
-from probekit.probes.score.exchange import ROUNDING, holm, sign_patterns
+from probekit.probes.score.exchange import BLOCK, ROUNDING, holm, sign_patterns
 from probekit.probes.score.intervals import Interval, jackknife_interval, score_interval
 from probekit.probes.score.metric_table import UNBOUNDED, Range
 from probekit.probes.score.metrics import Resamples
 
-DRAWS = 10_000  # number of random sign patterns, if there are too many to use all
+DRAWS = 10_000  # number of random sign patterns, if there are too many to use all, and bootstraps
+HEAVY = 0.75  # scales of tests below this quantile over all tests are raised to it
+SMALL_SKEWNESS = 1e-6  # below which Hall's transformation is a shift
 DRAWS_OF_GROUPS = 4000  # number of simulated data sets, if a class is rare
 MOST_SIMULATED = 50  # groups of a class that are simulated; more estimate a variance well
 
@@ -112,20 +114,27 @@ def paired_differences(
     pairs: Sequence[tuple[Floats, Floats]],
     resamples: Resamples,
     parts: Sequence[ClassParts | None] = (),
+    *,
+    is_skewed: bool = False,
 ) -> list[Difference]:
     """Return the differences a - b of pairs of metric values (1 + n_units,) on the same rows.
 
-    The p-values come from random signs of the units' contributions, with the same sign patterns for
-    all pairs. Up to 14 units, all patterns are used; with more, 10,000 random ones. The p-values
-    are adjusted by the step-down maximum of the standardised differences. If a class is rare, the
-    p-value comes from Welch's t by class instead; its adjusted value is the larger of Bonferroni's
-    p-value and that of the largest |t| of simulated groups. With fewer than 6 units there are only
-    unadjusted intervals.
+    A p-value is the larger one of two tests over units, with the same draws for all pairs, and an
+    interval contains those of both. Random signs of the units' contributions assume that these are
+    symmetric; up to 14 units, all patterns are used, with more, 10,000 random ones. A bootstrap of
+    units with Hall's statistic allows for skewed contributions, such as those of a probe that fails
+    in a few groups. The p-values of random signs are adjusted by the step-down maximum of the
+    standardised differences; with `is_skewed`, so are those of the bootstrap.
+
+    If a class is rare, the p-value comes from Welch's t by class instead; its adjusted value is the
+    larger of Bonferroni's p-value and that of the largest |t| of simulated groups. With fewer than
+    6 units there are only unadjusted intervals.
 
     Args:
         pairs: the values of a and of b.
         resamples: the resamples that they were computed for.
         parts: the differences of their parts by class; empty, or None, for metrics without.
+        is_skewed: whether the contributions of units are very skewed.
 
     >>> from probekit.probes.score.metrics import ClassPredictions, accuracy
     >>> truth, resamples = np.tile([0, 1], 5), Resamples.leave_one_out(np.arange(10))
@@ -135,7 +144,8 @@ def paired_differences(
     >>> [(one.value, round(one.p, 4)) for one in paired_differences([(good, bad)], resamples)]
     [(1.0, 0.002)]
 
-    Source: Welch (1947), The generalization of Student's problem when several different population
+    Source: Hall (1992), On the removal of skewness by transformation; Welch (1947), The
+    generalization of Student's problem when several different population
     variances are involved; Satterthwaite (1946), An approximate distribution of estimates of
     variance components.
     """
@@ -165,7 +175,13 @@ def paired_differences(
         contributions = whole * weights + (1 - weights) * (whole - without)
         others &= ~np.isnan(contributions).any(axis=1)
         if others.any():
-            tests[:, others] = _sign_tests(contributions[others], resamples)
+            own = contributions[others]
+            signs = sign_tests(own, resamples)
+            bootstrap = bootstrap_tests(own, resamples, is_skewed)
+            # The larger p-values, and the hull of the limits.
+            is_low = np.array([name.endswith("low") for name in _TESTED])[:, None]
+            least, most = np.minimum(signs, bootstrap), np.maximum(signs, bootstrap)
+            tests[:, others] = np.where(is_low, least, most)
     tested = [dict(zip(_TESTED, column, strict=True)) for column in tests.T.tolist()]
     scores = [(float(a[0]), float(b[0]), float(a[0] - b[0])) for a, b in pairs]
     return [Difference(*score, **test) for score, test in zip(scores, tested, strict=True)]
@@ -248,8 +264,11 @@ def signed_rank(differences: Floats) -> tuple[Interval, float]:
 
 def _unpaired_limits(a: Side, b: Side, limits: Range, alpha: float) -> tuple[float, float]:
     """Return the limits of the interval of a - b, which misses the truth at a rate of alpha."""
-    score_a = score_interval(a.values, a.resamples, limits, a.parts, alpha)
-    score_b = score_interval(b.values, b.resamples, limits, b.parts, alpha)
+    # A perfect side counts with its groups: limits that no mistake can narrow would cost power.
+    score_a, score_b = (
+        score_interval(one.values, one.resamples, limits, one.parts, alpha, rows_alike=None)
+        for one in (a, b)
+    )
     value = score_a.value - score_b.value
     below = np.hypot(score_a.value - score_a.low, score_b.high - score_b.value)
     above = np.hypot(score_a.high - score_a.value, score_b.value - score_b.low)
@@ -276,55 +295,135 @@ def _alpha_at_0(a: Side, b: Side, limits: Range) -> float:
     return float(np.exp(scipy.optimize.brentq(end_nearest_0, smallest, largest, xtol=1e-6)))
 
 
-def _sign_tests(contributions: Floats, resamples: Resamples) -> _Tests:
+def sign_tests(contributions: Floats, resamples: Resamples) -> _Tests:
     """Return the tests of contributions (n_tests, n_units) by random signs of the units.
 
     To test a hypothetical difference, each unit's share of it is subtracted from the contribution
     of the unit. A pattern of signs is then at least as extreme as the observed signs for all
     hypothetical differences between two ends; see `_ends`. The interval ends where fewer than 5 %
-    of the patterns are as extreme. Over outer folds, the interval is widened around the difference,
-    and p is that of the difference divided by the same factor.
+    of the patterns are as extreme, the adjusted one where only those patterns are that exceed the
+    critical value of the step-down maximum. Over outer folds, the interval is widened around the
+    difference, and p is that of the difference divided by the same factor.
     """
     weights, widening = resamples.weights, resamples.widening
     value = contributions.sum(axis=1)
     shrunk = contributions - weights * (value * (1 - 1 / widening))[:, None]
     spread = np.sqrt(np.square(shrunk).sum(axis=1, keepdims=True))
     standardised = np.divide(shrunk, spread, out=np.zeros_like(shrunk), where=spread > 0)
-    observed = np.abs(standardised.sum(axis=1))
-    order = np.argsort(-observed, kind="stable")  # the largest first, for the step-down maximum
-    least = observed[order] - ROUNDING
     drawn, ends = [], []
     for signs in sign_patterns(len(weights), DRAWS, seed=0):
-        drawn.append(np.abs(signs @ standardised[order].T))
+        drawn.append(np.abs(signs @ standardised.T))
         ends.append(_ends(signs @ contributions.T, (signs @ weights)[:, None], value))
-    # The |statistic| of each pattern, (n_patterns, n_tests), the largest observed one first.
-    absolute = np.concatenate(drawn)
-    single = (absolute >= least).mean(axis=0)
-    # The step-down maximum is over this test and all with smaller observed differences.
-    largest = np.maximum.accumulate(absolute[:, ::-1], axis=1)[:, ::-1]
+    absolute = np.concatenate(drawn)  # of each pattern, (n_patterns, n_tests)
+    p, critical = _step_down(absolute)
+    # The number of sorted patterns before each limit.
+    before = np.full((2, len(value)), _at_level(absolute))
+    before[1] = np.minimum(before[1], (absolute > critical[1] + ROUNDING).sum(axis=0))
+    low, high = np.sort(np.concatenate(ends, axis=1) * [[[1]], [[-1]]], axis=1)
+    tests = np.arange(len(value))
+    limits = np.stack([low[before, tests], -high[before, tests]], axis=1).reshape(4, -1)
+    widened = value + widening * (limits - value)
+    widened[np.abs(widened) < ROUNDING * spread[:, 0]] = 0.0  # only rounding errors
+    return np.concatenate([p, widened])
+
+
+def bootstrap_tests(contributions: Floats, resamples: Resamples, is_skewed: bool) -> _Tests:
+    """Return the tests of contributions (n_tests, n_units) by a bootstrap of whole units.
+
+    The statistic is Hall's transformation of t; see `_hall`. Each draw resamples whole units, the
+    same for all tests. A draw of units that agree has no standard deviation of its own, and gets
+    the observed one. Over outer folds, see `sign_tests`.
+
+    Without `is_skewed` nothing is adjusted. With it, the adjusted values are those of a step-down
+    maximum, in which each statistic is divided by its own 95 % quantile, so that a test with a few
+    large units does not govern all others. The quantile is at least the upper quartile over tests:
+    a small one may be due to a long tail that was not sampled.
+    """
+    value, widening = contributions.sum(axis=1), resamples.widening
+    deviations = contributions - resamples.weights * value[:, None]
+    n, generator = deviations.shape[1], np.random.default_rng(0)
+    powers = [deviations**k for k in (1, 2, 3)]
+    _, squares, cubes = (power.sum(axis=1) for power in powers)
+    statistics = [_hall(value / widening, squares, cubes)[None]]
+    for start in range(0, DRAWS, BLOCK):
+        size = min(BLOCK, DRAWS - start)
+        # How often each draw contains each unit; draw d is counted in the bins from d * n on.
+        drawn = generator.integers(n, size=(size, n)) + n * np.arange(size)[:, None]
+        counts = np.bincount(drawn.ravel(), minlength=size * n).reshape(size, n).astype(np.float64)
+        first, second, third = (counts @ power.T for power in powers)
+        mean = first / n
+        # Sums of (x - mean)^2 and (x - mean)^3 over the drawn units; the sum of x is n mean.
+        central_squares = second - n * mean**2
+        central_cubes = third - 3 * mean * second + 2 * n * mean**3
+        agree = central_squares <= ROUNDING * squares
+        central_squares = np.where(agree, squares, central_squares)
+        central_cubes = np.where(agree, 0.0, central_cubes)
+        statistics.append(_hall(first, central_squares, central_cubes))
+    absolute = np.abs(np.concatenate(statistics))
+    scale = np.quantile(absolute[1:], 1 - LEVEL, axis=0)
+    scale = np.maximum(scale, np.quantile(scale, HEAVY))
+    scale[scale == 0] = 1.0  # nearly all draws of these tests are 0; avoids 0 / 0
+    p, critical = _step_down(absolute / scale)
+    if not is_skewed:
+        p[1], critical[1] = p[0], critical[0]
+    root = np.sqrt(squares)
+    skewness = np.divide(cubes, squares * root, out=np.zeros_like(root), where=root > 0)
+    # The limits are the differences whose statistic is critical.
+    ends = [_hall_inverse(sign * scale * critical, skewness) for sign in (1, -1)]
+    limits = np.stack([value - widening * root * end for end in ends], axis=1)
+    return np.concatenate([p, limits.reshape(4, -1)])
+
+
+def _hall(totals: Floats, squares: Floats, cubes: Floats) -> Floats:
+    """Return Hall's transformed t from sums; infinite if there is no spread but a total.
+
+    It removes the first-order effect of skewness: t + a t^2 / 3 + a^2 t^3 / 27 + a / 6 with t =
+    sum(x) / sqrt(sum(r^2)) and a = sum(r^3) / sum(r^2)^1.5, for contributions x of the units and
+    their deviations r.
+
+    Source: Hall (1992), On the removal of skewness by transformation.
+    """
+    root = np.sqrt(squares)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        t = np.where(totals == 0, 0.0, totals / root)
+        a = np.where(squares > 0, cubes / (squares * root), 0.0)
+        found: Floats = t * (1 + a * t * (1 / 3 + a * t / 27)) + a / 6
+    return np.where(np.isinf(t), t, found)
+
+
+def _hall_inverse(found: Floats, a: Floats) -> Floats:
+    """Return the t whose transformation with skewness a is found; see `_hall`."""
+    shifted = found - a / 6
+    with np.errstate(divide="ignore", invalid="ignore"):
+        t = 3 / a * (np.cbrt(1 + a * shifted) - 1)
+    return np.where(np.abs(a) < SMALL_SKEWNESS, shifted, t)
+
+
+def _at_level(statistics: Floats) -> int:
+    """Return how many of the statistics (n_draws, n_tests) of a test are fewer than 5 %."""
+    return int(np.ceil(LEVEL * len(statistics) - ROUNDING)) - 1
+
+
+def _step_down(statistics: Floats) -> tuple[Floats, Floats]:
+    """Return p-values (2, n_tests), single and of the step-down maximum, and critical values.
+
+    The critical values (2, n_tests) are those that a significant statistic exceeds.
+
+    Args:
+        statistics: the absolute statistic (n_draws, n_tests) of each draw, the observed one first.
+    """
+    order = np.argsort(-statistics[0], kind="stable")  # the largest first
+    ordered, p, critical = statistics[:, order], *np.empty((2, 2, len(order)))
+    # The step-down maximum is over this test and all with smaller observed statistics.
+    largest = np.maximum.accumulate(ordered[:, ::-1], axis=1)[:, ::-1]
+    least, at_level = ordered[0] - ROUNDING, _at_level(statistics)
     stepped = np.maximum.accumulate((largest >= least).mean(axis=0))
-    p = np.empty((2, len(value)))
-    p[:, order] = single, stepped
-    # Fewer than 5 % of the sorted patterns come before this one.
-    at_level = int(np.ceil(LEVEL * len(absolute) - ROUNDING)) - 1
-    low, high = np.concatenate(ends, axis=1)
-    # The critical value of each step: the upper 5 % quantile of the step-down maximum.
-    critical_in_order = -np.partition(-largest, at_level, axis=0)[at_level]
+    p[:, order] = (ordered >= least).mean(axis=0), stepped
+    ends = [-np.partition(-one, at_level, axis=0)[at_level] for one in (ordered, largest)]
     # The procedure stops at the first test that is not rejected: all after it have its value.
     first_accepted = int(np.argmax(np.append(stepped, 1.0) >= LEVEL))
-    critical = np.empty_like(value)
-    critical[order] = critical_in_order[np.minimum(np.arange(len(value)), first_accepted)]
-    # Limits of the interval, then those of the adjusted interval.
-    limits = [
-        np.partition(low, at_level, axis=0)[at_level],
-        -np.partition(-high, at_level, axis=0)[at_level],
-        *_quadratic_limits(contributions, weights, critical),
-    ]
-    widened = value + widening * (np.array(limits) - value)
-    # The adjusted interval contains the other one; limits that are only rounding errors are 0.
-    widened[2:] = np.minimum(widened[0], widened[2]), np.maximum(widened[1], widened[3])
-    widened[np.abs(widened) < ROUNDING * spread[:, 0]] = 0.0
-    return np.concatenate([p, widened])
+    critical[:, order] = ends[0], ends[1][np.minimum(np.arange(len(order)), first_accepted)]
+    return p, critical
 
 
 def _ends(sums: Floats, weights: Floats, value: Floats) -> Floats:
@@ -345,27 +444,6 @@ def _ends(sums: Floats, weights: Floats, value: Floats) -> Floats:
     same = np.abs(np.abs(weights) - 1)[:, 0] < ROUNDING
     low[same], high[same] = -np.inf, np.inf
     return np.stack([low, high])
-
-
-def _quadratic_limits(contributions: Floats, weights: Floats, critical: Floats) -> Floats:
-    """Return the two hypothetical differences (2, n_tests) whose statistic is critical.
-
-    They are the solutions d of (value - d)^2 = critical^2 sum((contributions - weights d)^2), the
-    quadratic equation `second` d^2 - 2 `first` d + `constant` = 0. The value is the sum of the
-    contributions, of shape (n_tests, n_units); `weights` has one for each unit.
-    """
-    value, square = contributions.sum(axis=1), np.square(critical)
-    second = 1 - square * np.square(weights).sum()
-    first = value - square * (contributions @ weights)
-    constant = np.square(value) - square * np.square(contributions).sum(axis=1)
-    # If second > 0 there are real solutions, because second d^2 - 2 first d + constant is at most 0
-    # at d = value.
-    root = np.sqrt(np.maximum(np.square(first) - second * constant, 0.0))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        limits = np.where(second > ROUNDING, np.stack([first - root, first + root]) / second, 0.0)
-    # Without a positive coefficient of d^2, even the largest differences are not rejected.
-    limits[:, second <= ROUNDING] = [[-np.inf], [np.inf]]
-    return limits
 
 
 def _class_tests(value: Floats, parts: Sequence[ClassParts], resamples: Resamples) -> _Tests:
