@@ -22,6 +22,7 @@ degrees of freedom can be computed class by class:
 
     balanced accuracy  recall of each class
     AUROC              share of the rows of other classes that a row outranks
+    AUPRC              derivative of the average precision by the weight of a row
     TPR at an FPR      alarms of the positive rows
     achieved FPR       alarms of the other rows
 
@@ -32,14 +33,14 @@ effect measures (limits of sums from limits of parts).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
 import scipy
 
-from probekit.probes.arrays import Codes, Floats
+from probekit.probes.arrays import Codes, Floats, Mask
 from probekit.probes.score import metrics
 
 
@@ -249,6 +250,8 @@ class ClassParts:
         classes: the class code (n_parts,) of each part.
         are_shares: whether a part is a share of the rows of its class, so that its sample size is
             at most their number. Placements vary less than shares.
+        is_linear: whether the score does not depend on the shares of the classes, so that the
+            contributions describe it exactly.
     """
 
     truth: Codes
@@ -257,6 +260,7 @@ class ClassParts:
     weights: Floats
     classes: Codes
     are_shares: bool = True
+    is_linear: bool = True
 
 
 def mean_parts(parts: Sequence[ClassParts]) -> ClassParts | None:
@@ -294,11 +298,40 @@ def parts_of_auroc(predictions: metrics.ClassPredictions) -> ClassParts:
     of another row is the share of the positive rows that outrank it. With more than two classes,
     each row has a placement in the area of every class.
     """
-    truth, ranking = predictions.truth, metrics.ranking_scores(predictions)
+    return _parts_of_ranks(predictions, metrics.ranking_scores(predictions), _placements)
+
+
+def parts_of_auprc(predictions: metrics.ClassPredictions) -> ClassParts:
+    """Return the average precision of each class, with its derivative by the weight of each row."""
+    codes = metrics.detected(predictions)
+    ranking = {code: metrics.class_scores(predictions, code) for code in codes}
+    return _parts_of_ranks(predictions, ranking, _precisions, is_linear=False)
+
+
+def _parts_of_ranks(
+    predictions: metrics.ClassPredictions,
+    ranking: Mapping[int, Floats],
+    contributions: Callable[[Mask, Floats], tuple[float, Floats]],
+    is_linear: bool = True,
+) -> ClassParts:
+    """Return the parts of a metric that compares the rows of each class with all others.
+
+    Args:
+        predictions: the predictions.
+        ranking: the scores (n_samples,) for each class that is ranked.
+        contributions: returns the value for a class, given which rows have it and their scores, and
+            the contribution of each row; those of the class, and those of all others, add up to
+            the value.
+        is_linear: see `ClassParts`.
+    """
+    truth = predictions.truth
+    if len(ranking) == 1:
+        (code,) = ranking
+        truth, ranking = (truth == code).astype(np.int64), {1: ranking[code]}
     rows = np.zeros(len(truth))
-    # The weighted sum of the areas of each class over folds, and the sum of these weights.
-    areas, weights = np.zeros(predictions.n_classes), np.zeros(predictions.n_classes)
-    # The row numbers of each fold, with the classes that have an area in it.
+    # The weighted sum of the values of each class over folds, and the sum of these weights.
+    values, weights = np.zeros((2, max(2, predictions.n_classes)))
+    # The row numbers of each fold, with the classes that have a value in it.
     defined = [
         (fold, [code for code in ranking if 0 < (truth[fold] == code).sum() < len(fold)])
         for fold in rows_by_fold(predictions)
@@ -307,27 +340,52 @@ def parts_of_auroc(predictions: metrics.ClassPredictions) -> ClassParts:
     for fold, codes in defined:
         for code in codes:
             weight = len(fold) / n_defined / len(codes)
-            positive = truth[fold] == code
-            scores, n_positive = ranking[code][fold], int(positive.sum())
-            # The rank among all rows minus the rank among rows of the same sort is the number of
-            # rows of the other sort that a row outranks.
-            overall, placements = scipy.stats.rankdata(scores), np.empty(len(scores))
-            wins_of_positive = overall[positive] - scipy.stats.rankdata(scores[positive])
-            wins_of_negative = overall[~positive] - scipy.stats.rankdata(scores[~positive])
-            placements[positive] = wins_of_positive / (len(scores) - n_positive)
-            placements[~positive] = 1 - wins_of_negative / n_positive
-            n_alike = np.where(positive, n_positive, len(scores) - n_positive)
-            rows[fold] += weight * placements / n_alike
-            areas[code] += weight * placements[positive].mean()
+            value, of_row = contributions(truth[fold] == code, ranking[code][fold])
+            rows[fold] += weight * of_row
+            values[code] += weight * value
             weights[code] += weight
     scored = np.flatnonzero(weights)
-    shares = areas[scored] / weights[scored]
+    shares = values[scored] / weights[scored]
     if len(ranking) == 1:
-        # Two classes share one area, computed for the second. Rows of both contribute to it by
-        # their placements, so that each class is a part with this area and the weight 1. The fold
-        # weights of a single area sum to 1, so it is not divided by their sum.
-        scored, shares, weights = np.arange(2), np.full(2, areas[1]), np.ones(2)
-    return ClassParts(truth, rows, shares, weights[scored], scored, are_shares=False)
+        # Rows of both sorts contribute to a single value, so that each sort is a part with this
+        # value and the weight 1. The fold weights of a single value sum to 1.
+        scored, shares, weights = np.arange(2), np.full(2, values[1]), np.ones(2)
+    return ClassParts(truth, rows, shares, weights[scored], scored, False, is_linear)
+
+
+def _placements(positive: Mask, scores: Floats) -> tuple[float, Floats]:
+    """Return the area, and the placement of each row divided by the number of rows of its sort."""
+    n_positive, placements = int(positive.sum()), np.empty(len(scores))
+    # The rank among all rows minus the rank among rows of the same sort is the number of rows of
+    # the other sort that a row outranks.
+    overall = scipy.stats.rankdata(scores)
+    wins_of_positive = overall[positive] - scipy.stats.rankdata(scores[positive])
+    wins_of_negative = overall[~positive] - scipy.stats.rankdata(scores[~positive])
+    placements[positive] = wins_of_positive / (len(scores) - n_positive)
+    placements[~positive] = 1 - wins_of_negative / n_positive
+    n_alike = np.where(positive, n_positive, len(scores) - n_positive)
+    return float(placements[positive].mean()), placements / n_alike
+
+
+def _precisions(positive: Mask, scores: Floats) -> tuple[float, Floats]:
+    """Return the average precision, and its derivative by the weight of each row.
+
+    A constant for each sort of row makes the derivatives of its rows add up to the value.
+    """
+    _, level = np.unique(-scores, return_inverse=True)  # from the highest score
+    accepted, at_level = np.cumsum(np.bincount(level)), np.bincount(level, weights=positive)
+    precision = np.cumsum(at_level) / accepted
+    n_positive = positive.sum()
+    value = (precision * at_level).sum() / n_positive
+    # A row changes the precision at its own level and at all lower ones.
+    gain, loss = (
+        np.cumsum((at_level * change / accepted)[::-1])[::-1]
+        for change in (1 - precision, precision)
+    )
+    rows = np.where(positive, precision[level] + gain[level], -loss[level]) / n_positive
+    for own in (positive, ~positive):
+        rows[own] += (value - rows[own].sum()) / own.sum()
+    return float(value), rows
 
 
 def _alarms(predictions: metrics.ClassPredictions, rate: float, of_positives: bool) -> ClassParts:

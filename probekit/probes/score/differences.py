@@ -37,7 +37,7 @@ from probekit.probes.score.contributions import (
     has_rare_class,
 )
 from probekit.probes.score.exchange import BLOCK, ROUNDING, holm, sign_patterns
-from probekit.probes.score.intervals import Interval, jackknife_interval, score_interval
+from probekit.probes.score.intervals import Interval, jackknife_interval, score_interval, spread_of
 from probekit.probes.score.metric_table import UNBOUNDED, Range
 from probekit.probes.score.metrics import Resamples
 
@@ -160,7 +160,7 @@ def paired_differences(
         if part is not None and np.isfinite(values[number, 0]) and has_rare_class(part, resamples)
     }
     if rare:
-        tests[:, list(rare)] = _class_tests(values[list(rare), 0], [*rare.values()], resamples)
+        tests[:, list(rare)] = _class_tests(values[list(rare)], [*rare.values()], resamples)
     others = np.array([number not in rare for number in range(len(pairs))], dtype=bool)
     if len(resamples.weights) < FEWEST_UNITS:  # too few for p-values: only the interval
         intervals = [jackknife_interval(one, resamples) for one in values[others]]
@@ -177,6 +177,7 @@ def paired_differences(
         if others.any():
             own = contributions[others]
             signs = sign_tests(own, resamples)
+            is_skewed |= any(part is not None and not part.is_linear for part in parts)
             bootstrap = bootstrap_tests(own, resamples, is_skewed)
             # The larger p-values, and the hull of the limits.
             is_low = np.array([name.endswith("low") for name in _TESTED])[:, None]
@@ -446,8 +447,8 @@ def _ends(sums: Floats, weights: Floats, value: Floats) -> Floats:
     return np.stack([low, high])
 
 
-def _class_tests(value: Floats, parts: Sequence[ClassParts], resamples: Resamples) -> _Tests:
-    """Return the tests of differences (n_tests,) by Welch's t over the groups of each class.
+def _class_tests(values: Floats, parts: Sequence[ClassParts], resamples: Resamples) -> _Tests:
+    """Return the tests of differences (n_tests, 1 + n_units) by Welch's t over groups of a class.
 
     All are NaN if a class is in a single group.
 
@@ -455,7 +456,8 @@ def _class_tests(value: Floats, parts: Sequence[ClassParts], resamples: Resample
     the observed covariances, and their variances are estimated from as many simulated groups as
     there are, up to 50.
     """
-    spreads = [class_spread(one, resamples) for one in parts]
+    value, of_tests = values[:, 0], zip(parts, values, strict=True)
+    spreads = [spread_of(part, own, resamples) for part, own in of_tests]
     pairs = zip(parts, spreads, strict=True)
     variances = np.stack([_class_variances(part, spread) for part, spread in pairs])
     if np.isnan(variances).any():

@@ -152,6 +152,7 @@ _ROWS = (
         "auprc",
         "AUPRC",
         has_p=True,
+        has_parts=True,
         needs="scores",
         is_rank=True,
         is_linear=False,
