@@ -213,10 +213,10 @@ def effects_of(
     p_values = [(np.nan, np.nan)] * len(values.patched)
     if resamples.n_groups > 1:
         # A pair without the position has no effect there.
-        changes = [np.nan_to_num(patched - values.base) for patched in values.patched.values()]
-        means = [mean_of_rows(change, resamples) for change in changes]
+        changes = (np.nan_to_num(patched - values.base) for patched in values.patched.values())
         zeros = np.zeros(1 + resamples.n_units)  # the effects are compared with 0
-        tests = paired_differences([(one, zeros) for one in means], resamples, is_skewed=True)
+        pairs = [(mean_of_rows(change, resamples), zeros) for change in changes]
+        tests = paired_differences(pairs, resamples, is_skewed=True)
         p_values = [(test.p, test.p_adjusted) for test in tests]
     rows = []
     of_patches = zip(values.patched.items(), p_values, strict=True)

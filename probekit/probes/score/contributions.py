@@ -434,7 +434,6 @@ class ClassSpread:
         is_shared: whether a group has rows of several parts.
         scale: the variance of the score, to which parts in the same group contribute together,
             divided by the sum of the variances; 1 if that is 0 or NaN.
-        by_group: the contribution (n_parts, n_groups) of each group to each part, around 0.
     """
 
     variances: Floats
@@ -443,11 +442,17 @@ class ClassSpread:
     n_rows: Floats
     is_shared: bool
     scale: float
-    by_group: Floats
 
 
-def class_spread(parts: ClassParts, resamples: metrics.Resamples) -> ClassSpread:
-    """Return the variance of each part of a score, estimated from the groups of its class."""
+def class_spread(
+    parts: ClassParts, resamples: metrics.Resamples, values: Floats | None = None
+) -> ClassSpread:
+    """Return the variance of each part of a score, estimated from the groups of its class.
+
+    If groups have rows of several parts, a new sample of groups has other shares of the classes. A
+    score that depends on these shares has at least the jackknife variance of its `values`
+    (1 + n_units,).
+    """
     groups, n_groups = resamples.group_of_row, resamples.n_groups
     counts, by_group = np.empty((2, len(parts.classes), n_groups))
     for part, code in enumerate(parts.classes):
@@ -466,16 +471,18 @@ def class_spread(parts: ClassParts, resamples: metrics.Resamples) -> ClassSpread
     products = np.square(by_group.sum(axis=0)).sum() - np.square(by_group).sum()
     # With a single group all variances are NaN, so that the scale is 1, whatever the divisor.
     covariances = products * n_groups / max(1, n_groups - 1) * resamples.widening**2
-    total = variances.sum()
+    total, is_shared = variances.sum(), bool(((counts > 0).sum(axis=0) > 1).any())
+    least = 0.0  # of the variance of the score
+    if values is not None and is_shared and not parts.is_linear:
+        least = float(values[1:].var()) * (len(values) - 2) * resamples.widening**2
     return ClassSpread(
         variances=variances,
         n_groups=n_with_class,
         n_effective=np.square(n_rows) / np.square(counts).sum(axis=1),
         n_rows=n_rows if parts.are_shares else np.full(len(n_rows), len(groups)),
-        is_shared=bool(((counts > 0).sum(axis=0) > 1).any()),
+        is_shared=is_shared,
         # Parts that cancel have a scale of 0, which rounding can make negative.
-        scale=max(0.0, float(1 + covariances / total)) if total > 0 else 1.0,
-        by_group=by_group,
+        scale=max(0.0, 1 + covariances / total, least / total) if total > 0 else 1.0,
     )
 
 

@@ -37,15 +37,12 @@ from probekit.probes.score.contributions import (
     has_rare_class,
 )
 from probekit.probes.score.exchange import BLOCK, ROUNDING, holm, sign_patterns
-from probekit.probes.score.intervals import Interval, jackknife_interval, score_interval, spread_of
+from probekit.probes.score.intervals import Interval, jackknife_interval, score_interval
 from probekit.probes.score.metric_table import UNBOUNDED, Range
 from probekit.probes.score.metrics import Resamples
 
 DRAWS = 10_000  # number of random sign patterns, if there are too many to use all, and bootstraps
 HEAVY = 0.75  # scales of tests below this quantile over all tests are raised to it
-SMALL_SKEWNESS = 1e-6  # below which Hall's transformation is a shift
-DRAWS_OF_GROUPS = 4000  # number of simulated data sets, if a class is rare
-MOST_SIMULATED = 50  # groups of a class that are simulated; more estimate a variance well
 
 
 @dataclass(frozen=True)
@@ -126,9 +123,8 @@ def paired_differences(
     in a few groups. The p-values of random signs are adjusted by the step-down maximum of the
     standardised differences; with `is_skewed`, so are those of the bootstrap.
 
-    If a class is rare, the p-value comes from Welch's t by class instead; its adjusted value is the
-    larger of Bonferroni's p-value and that of the largest |t| of simulated groups. With fewer than
-    6 units there are only unadjusted intervals.
+    If a class is rare, the p-value comes from Welch's t by class instead, and its adjustment is
+    Bonferroni's. With fewer than 6 units there are only unadjusted intervals.
 
     Args:
         pairs: the values of a and of b.
@@ -179,10 +175,9 @@ def paired_differences(
             signs = sign_tests(own, resamples)
             is_skewed |= any(part is not None and not part.is_linear for part in parts)
             bootstrap = bootstrap_tests(own, resamples, is_skewed)
-            # The larger p-values, and the hull of the limits.
-            is_low = np.array([name.endswith("low") for name in _TESTED])[:, None]
-            least, most = np.minimum(signs, bootstrap), np.maximum(signs, bootstrap)
-            tests[:, others] = np.where(is_low, least, most)
+            # The larger p-values and upper limits, and the smaller lower limits: see `_TESTED`.
+            flip = np.array([1, 1, -1, 1, -1, 1])[:, None]
+            tests[:, others] = flip * np.maximum(flip * signs, flip * bootstrap)
     tested = [dict(zip(_TESTED, column, strict=True)) for column in tests.T.tolist()]
     scores = [(float(a[0]), float(b[0]), float(a[0] - b[0])) for a, b in pairs]
     return [Difference(*score, **test) for score, test in zip(scores, tested, strict=True)]
@@ -266,10 +261,8 @@ def signed_rank(differences: Floats) -> tuple[Interval, float]:
 def _unpaired_limits(a: Side, b: Side, limits: Range, alpha: float) -> tuple[float, float]:
     """Return the limits of the interval of a - b, which misses the truth at a rate of alpha."""
     # A perfect side counts with its groups: limits that no mistake can narrow would cost power.
-    score_a, score_b = (
-        score_interval(one.values, one.resamples, limits, one.parts, alpha, rows_alike=None)
-        for one in (a, b)
-    )
+    sides = [score_interval(s.values, s.resamples, limits, s.parts, alpha, None) for s in (a, b)]
+    score_a, score_b = sides
     value = score_a.value - score_b.value
     below = np.hypot(score_a.value - score_a.low, score_b.high - score_b.value)
     above = np.hypot(score_a.high - score_a.value, score_b.value - score_b.low)
@@ -357,16 +350,13 @@ def bootstrap_tests(contributions: Floats, resamples: Resamples, is_skewed: bool
         central_squares = second - n * mean**2
         central_cubes = third - 3 * mean * second + 2 * n * mean**3
         agree = central_squares <= ROUNDING * squares
-        central_squares = np.where(agree, squares, central_squares)
-        central_cubes = np.where(agree, 0.0, central_cubes)
-        statistics.append(_hall(first, central_squares, central_cubes))
+        moments = np.where(agree, [squares + 0 * mean, 0 * mean], [central_squares, central_cubes])
+        statistics.append(_hall(first, *moments))
     absolute = np.abs(np.concatenate(statistics))
     scale = np.quantile(absolute[1:], 1 - LEVEL, axis=0)
     scale = np.maximum(scale, np.quantile(scale, HEAVY))
     scale[scale == 0] = 1.0  # nearly all draws of these tests are 0; avoids 0 / 0
-    p, critical = _step_down(absolute / scale)
-    if not is_skewed:
-        p[1], critical[1] = p[0], critical[0]
+    p, critical = (one[[0, int(is_skewed)]] for one in _step_down(absolute / scale))
     root = np.sqrt(squares)
     skewness = np.divide(cubes, squares * root, out=np.zeros_like(root), where=root > 0)
     # The limits are the differences whose statistic is critical.
@@ -386,18 +376,16 @@ def _hall(totals: Floats, squares: Floats, cubes: Floats) -> Floats:
     """
     root = np.sqrt(squares)
     with np.errstate(divide="ignore", invalid="ignore"):
-        t = np.where(totals == 0, 0.0, totals / root)
-        a = np.where(squares > 0, cubes / (squares * root), 0.0)
+        t, a = totals / root, cubes / root**3
         found: Floats = t * (1 + a * t * (1 / 3 + a * t / 27)) + a / 6
-    return np.where(np.isinf(t), t, found)
+    return np.where(squares > 0, found, np.where(totals == 0, 0.0, np.inf))
 
 
 def _hall_inverse(found: Floats, a: Floats) -> Floats:
     """Return the t whose transformation with skewness a is found; see `_hall`."""
-    shifted = found - a / 6
-    with np.errstate(divide="ignore", invalid="ignore"):
-        t = 3 / a * (np.cbrt(1 + a * shifted) - 1)
-    return np.where(np.abs(a) < SMALL_SKEWNESS, shifted, t)
+    a = np.where(np.abs(a) < 1e-6, 1e-6, a)  # 0 would give 0 / 0, and so little changes no limit
+    t: Floats = 3 / a * (np.cbrt(1 + a * (found - a / 6)) - 1)
+    return t
 
 
 def _at_level(statistics: Floats) -> int:
@@ -451,13 +439,9 @@ def _class_tests(values: Floats, parts: Sequence[ClassParts], resamples: Resampl
     """Return the tests of differences (n_tests, 1 + n_units) by Welch's t over groups of a class.
 
     All are NaN if a class is in a single group.
-
-    The null distribution of the largest |t| is simulated: groups have normal contributions with
-    the observed covariances, and their variances are estimated from as many simulated groups as
-    there are, up to 50.
     """
     value, of_tests = values[:, 0], zip(parts, values, strict=True)
-    spreads = [spread_of(part, own, resamples) for part, own in of_tests]
+    spreads = [class_spread(part, resamples, own) for part, own in of_tests]
     pairs = zip(parts, spreads, strict=True)
     variances = np.stack([_class_variances(part, spread) for part, spread in pairs])
     if np.isnan(variances).any():
@@ -466,14 +450,10 @@ def _class_tests(values: Floats, parts: Sequence[ClassParts], resamples: Resampl
     n_groups, df_of_class = spreads[0].n_groups, spreads[0].n_effective - 1
     error, df = np.sqrt(variances.sum(axis=1)), satterthwaite(variances, df_of_class)
     p = _two_sided(value, error, df)
-    smallest = _smallest_p(spreads)
-    joint = (smallest[:, None] <= p + ROUNDING).mean(axis=0)
-    adjusted = np.maximum(np.minimum(1.0, len(parts) * p), joint)
-    at_level = int(np.ceil(LEVEL * len(smallest) - ROUNDING)) - 1
-    adjusted_alpha = min(LEVEL / len(parts), float(np.partition(smallest, at_level)[at_level]))
+    adjusted = np.minimum(1.0, len(parts) * p)
     limits = [
         value + sign * error * scipy.stats.t.ppf(1 - alpha / 2, df)
-        for alpha in (LEVEL, adjusted_alpha)
+        for alpha in (LEVEL, LEVEL / len(parts))
         for sign in (-1, 1)
     ]
     if n_groups.min() < FEWEST_UNITS:  # too few for p-values: only the unadjusted interval
@@ -494,27 +474,6 @@ def _class_variances(parts: ClassParts, spread: ClassSpread) -> Floats:
     df = np.maximum(spread.n_effective[agree] - 1, 1)  # the quantile is huge or undefined below 1
     variances[agree] = np.square(sums[agree] / scipy.stats.t.isf(0.5 ** spread.n_groups[agree], df))
     return variances
-
-
-def _smallest_p(spreads: Sequence[ClassSpread]) -> Floats:
-    """Return the smallest p-value of all differences in each simulated data set, (n_draws,)."""
-    generator, n_tests = np.random.default_rng(0), len(spreads)
-    sums, estimated = np.zeros((DRAWS_OF_GROUPS, n_tests)), []
-    for part in range(len(spreads[0].variances)):
-        by_group = np.stack([one.by_group[part] for one in spreads])
-        _, singular, vectors = np.linalg.svd(by_group.T, full_matrices=False)
-        factor = singular[:, None] * vectors  # the covariance of the tests is factor.T @ factor
-        sums += generator.normal(size=(DRAWS_OF_GROUPS, len(factor))) @ factor
-        # At least 1, because the squares are divided by it.
-        df_of_class = max(1, min(MOST_SIMULATED, int(np.count_nonzero(by_group.any(axis=0))) - 1))
-        squares = np.zeros_like(sums)
-        for _ in range(df_of_class):
-            squares += np.square(generator.normal(size=(DRAWS_OF_GROUPS, len(factor))) @ factor)
-        estimated.append(squares / df_of_class)
-    variances = np.stack(estimated, axis=-1)
-    df = satterthwaite(variances, spreads[0].n_effective - 1)
-    smallest: Floats = _two_sided(sums, np.sqrt(variances.sum(axis=-1)), df).min(axis=1)
-    return smallest
 
 
 def _two_sided(value: Floats, error: Floats, df: Floats) -> Floats:

@@ -91,9 +91,7 @@ class Null:
     def p(self) -> PValues:
         """The p-values of the sites; none is below its floor."""
         found = p_values(self.t[:, 0], self.t[:, 1:])
-        return PValues(
-            np.maximum(found.single, self.floors), np.maximum(found.maximum, self.floors)
-        )
+        return PValues(*np.maximum([found.single, found.maximum], self.floors))
 
 
 @dataclass(frozen=True, eq=False)
@@ -175,6 +173,11 @@ class LabelExchange:
         """The number of outer folds."""
         return len(np.unique(self.fold_of_row))
 
+    @property
+    def _widening(self) -> float:
+        """The factor on the statistics of exchanges: larger over dependent folds."""
+        return WIDER_OVER_FOLDS if self._n_folds > 1 else 1.0
+
     @cached_property
     def _folds(self) -> list[slice]:
         """For each fold, its part of `_whole`."""
@@ -227,37 +230,20 @@ class LabelExchange:
             n_draws = min(block, self.draws - start)
             sums.append(_by_sort([part.sums(part.exchanged(n_draws, rng)) for part in parts]))
         total, variance, scores = np.concatenate(sums, axis=2).transpose(1, 0, 3, 2)
-        t, scores = self._t(total.sum(axis=0), variance.sum(axis=0)), scores.sum(axis=0)
-        if self._n_folds > 1:
-            centre = scores[:, 1:].mean(axis=1, keepdims=True)
-            scores[:, 1:] = centre + WIDER_OVER_FOLDS * (scores[:, 1:] - centre)
-        return Null(t, scores, self._floors(rows, total, variance))
-
-    def _floors(self, rows: Sequence[RowScores], total: Floats, variance: Floats) -> Floats:
-        """Return the smallest credible p-value (n_sites,) of each site; 0 for most.
-
-        Where all groups of a sort agree, p is at least the product of the p-values of both sorts.
-
-        Args:
-            rows: the row scores of each site.
-            total: the sums (2, n_sites, 1 + n_exchanges) of groups with one label, and of others.
-            variance: their variances.
-        """
+        wider = np.append(1.0, np.full(self.draws, self._widening))  # of exchanges only
+        t = _ratio(total.sum(axis=0), np.sqrt(variance.sum(axis=0))) * wider
+        scores = scores.sum(axis=0)
+        centre = scores[:, 1:].mean(axis=1, keepdims=True)
+        scores = np.where(wider == 1, scores, centre + wider * (scores - centre))
+        # Where all groups of a sort agree, p is at least the product of the p-values of both sorts.
         agreement = np.transpose([self._agreement(one.guess) for one in rows])
-        t = [self._t(*of_sort) for of_sort in zip(total, variance, strict=True)]
-        p = np.maximum([p_values(one[:, 0], one[:, 1:]).single for one in t], agreement)
-        floors = np.where(agreement.any(axis=0), p.prod(axis=0), 0.0)
+        of_sorts = _ratio(total, np.sqrt(variance)) * wider
+        p = [p_values(one[:, 0], one[:, 1:]).single for one in of_sorts]
+        floors = np.where(agreement.any(axis=0), np.maximum(p, agreement).prod(axis=0), 0.0)
         if any(one.stricter for one in rows):
             others = self.null([one.stricter or one for one in rows])
             floors = np.maximum(floors, others.p.single)
-        return floors
-
-    def _t(self, total: Floats, variance: Floats) -> Floats:
-        """Return t statistics (n_sites, 1 + n_exchanges), wider over dependent folds."""
-        t = _ratio(total, np.sqrt(variance))
-        if self._n_folds > 1:
-            t[:, 1:] *= WIDER_OVER_FOLDS
-        return t
+        return Null(t, scores, floors)
 
     def _agreement(self, guess: Codes | None) -> tuple[float, float]:
         """Return the probability that all groups agree by chance: of one label, and of several.
@@ -289,8 +275,7 @@ class LabelExchange:
             own, elsewhere = shares[labels == code, code], shares[labels != code, code]
             if own.min() == 1 and len(elsewhere):
                 of_whole.append(elsewhere.mean() ** len(own))
-        # Dependent folds count as half of the groups.
-        power = 1 / WIDER_OVER_FOLDS**2 if self._n_folds > 1 else 1.0
+        power = 1 / self._widening**2  # dependent folds count as half of the groups
         return float(max(of_whole) ** power), float(of_mixed**power)
 
     def _groups(self, scores: Floats) -> _Groups:

@@ -27,19 +27,14 @@ bootstrap, chapter 11 (jackknife); Kish (1965), Survey sampling (effective sampl
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import scipy
 
 from probekit.amounts import FEWEST_UNITS, LEVEL
 from probekit.probes.arrays import Floats
-from probekit.probes.score.contributions import (
-    ClassParts,
-    ClassSpread,
-    class_spread,
-    has_rare_class,
-)
+from probekit.probes.score.contributions import ClassParts, class_spread, has_rare_class
 from probekit.probes.score.metric_table import SHARE, UNBOUNDED, Range
 from probekit.probes.score.metrics import Resamples
 
@@ -90,10 +85,8 @@ def jackknife_interval(
     if np.isfinite(limits).all():
         share, width = (value - bottom) / (top - bottom), top - bottom
         variance = jackknife_variance(values) * resamples.widening**2 / width**2
-        n_units, n_rows = resamples.n_effective, len(resamples.group_of_row)
-        low, high = _korn_graubard(
-            share, variance, n_units, n_rows, resamples.widening, level, rows_alike
-        )
+        size = resamples.n_effective, len(resamples.group_of_row), resamples.widening
+        low, high = _korn_graubard(share, variance, *size, level, rows_alike)
         return Interval(value, bottom + width * low, bottom + width * high)
     if np.isfinite(bottom) and (values > bottom).all():
         distance = _log_t(values - bottom, resamples, level)
@@ -144,7 +137,7 @@ def score_interval(
     alike = rows_alike if counts_hits or rows_alike is None else np.inf
     if parts is None or not (parts.are_shares or has_rare_class(parts, resamples)):
         return jackknife_interval(values, resamples, limits, level, alike)
-    value, spread = float(values[0]), spread_of(parts, values, resamples)
+    value, spread = float(values[0]), class_spread(parts, resamples, values)
     if spread.scale < 1e-9:  # parts cancel in each group: a constant guess within minimal pairs
         return jackknife_interval(values, resamples, limits, level, alike)
     if np.isnan(spread.variances).any():
@@ -161,21 +154,6 @@ def score_interval(
         below, above = distances.sum(axis=0)
     # All metrics with parts are shares, so the limits are between 0 and 1.
     return Interval(value, max(0.0, value - below), min(1.0, value + above))
-
-
-def spread_of(parts: ClassParts, values: Floats, resamples: Resamples) -> ClassSpread:
-    """Return the variances of the parts of a score, given its `values` (1 + n_units,).
-
-    If groups have rows of several parts, a new sample of groups has other shares of the classes. A
-    score that depends on these shares, and so is not linear in the rows of a class, then has at
-    least the jackknife variance.
-    """
-    spread = class_spread(parts, resamples)
-    total = spread.variances.sum()
-    if parts.is_linear or not (spread.is_shared and total > 0):
-        return spread
-    variance = jackknife_variance(values) * resamples.widening**2
-    return replace(spread, scale=max(spread.scale, variance / total))
 
 
 def mean_interval(values: Floats, n_rows: int, limits: Range) -> Interval:

@@ -158,7 +158,8 @@ _ROWS = (
         is_linear=False,
         explanation=(
             "Average precision of the positive class, by default the rarer of two labels; "
-            "uninformed scores reach its share of the rows."
+            "uninformed scores reach its share of the rows. Data with other shares of positives "
+            "are not comparable."
         ),
     ),
     *(
