@@ -261,7 +261,7 @@ def _agree(case: Edge, generator: np.random.Generator, _: int) -> Drawn:
         truth = np.where(groups < 60, 0, 1 + (groups - 60) % (n_labels - 1))
         likely = generator.random(len(groups)) < 0.93  # of the last label
         guess = np.where(likely, n_labels - 1, 0)
-    else:  # 10 clusters of 6 rows, of which one has the rare label
+    else:  # 10 clusters of 6 rows; one has the rare label
         n_labels, clusters = 2, np.repeat(np.arange(10 * int(case.n)), 6)
         groups, truth = clusters // 10, (clusters % 10 == 0).astype(np.int64)
         guess = (generator.random(10 * int(case.n)) < 0.9)[clusters].astype(np.int64)

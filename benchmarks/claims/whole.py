@@ -41,13 +41,13 @@ def _layers(shared: Array, generator: np.random.Generator, within: float = 0.3) 
 
 
 def agree(generator: np.random.Generator) -> Drawn:
-    """Return clusters of 6 rows, of which one in each group has the rare label."""
+    """Return clusters of 6 rows; one in each group has the rare label."""
     cluster = np.repeat(np.arange(12 * 6), 6)
     return _layers(cluster, generator), (cluster % 6 == 0).astype(int), cluster // 6
 
 
 def giant_label(generator: np.random.Generator) -> Drawn:
-    """Return groups with one label each, of which one is large."""
+    """Return groups with one label each; one is large."""
     groups = np.repeat(np.arange(48), [60, *[4] * 7, *[10] * 40])
     return _layers(groups, generator), (groups < 8).astype(int), groups
 

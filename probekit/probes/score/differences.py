@@ -261,11 +261,10 @@ def signed_rank(differences: Floats) -> tuple[Interval, float]:
 def _unpaired_limits(a: Side, b: Side, limits: Range, alpha: float) -> tuple[float, float]:
     """Return the limits of the interval of a - b, which misses the truth at a rate of alpha."""
     # A perfect side counts with its groups: limits that no mistake can narrow would cost power.
-    sides = [score_interval(s.values, s.resamples, limits, s.parts, alpha, None) for s in (a, b)]
-    score_a, score_b = sides
-    value = score_a.value - score_b.value
-    below = np.hypot(score_a.value - score_a.low, score_b.high - score_b.value)
-    above = np.hypot(score_a.high - score_a.value, score_b.value - score_b.low)
+    x, y = (score_interval(s.values, s.resamples, limits, s.parts, alpha, None) for s in (a, b))
+    value = x.value - y.value
+    below = np.hypot(x.value - x.low, y.high - y.value)
+    above = np.hypot(x.high - x.value, y.value - y.low)
     return float(value - below), float(value + above)
 
 

@@ -133,8 +133,7 @@ def score_interval(
 
     Source: Zou and Donner (2008), Construction of confidence limits about effect measures.
     """
-    counts_hits = limits == SHARE and (parts is None or parts.are_shares)
-    alike = rows_alike if counts_hits or rows_alike is None else np.inf
+    alike = rows_alike if limits == SHARE and (parts is None or parts.are_shares) else np.inf
     if parts is None or not (parts.are_shares or has_rare_class(parts, resamples)):
         return jackknife_interval(values, resamples, limits, level, alike)
     value, spread = float(values[0]), class_spread(parts, resamples, values)

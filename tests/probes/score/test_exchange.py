@@ -535,7 +535,7 @@ def test_a_true_null_over_folds_is_rejected_at_most_at_the_level(monkeypatch):
 
 
 def agreeing(n_groups, clusters=10, size=6):
-    """One cluster of each group has label 1; all guesses are 1, but for another cluster."""
+    """One cluster of each group has label 1; all guesses are 1, except in another cluster."""
     cluster = np.repeat(np.arange(clusters * n_groups), size)
     truth, guess = (cluster % clusters == 0).astype(int), (cluster % clusters != 1).astype(int)
     return ClassPredictions(truth, guess, 2), cluster // clusters
