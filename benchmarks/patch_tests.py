@@ -29,12 +29,11 @@ from scipy.stats import beta, norm, t, ttest_1samp
 from probekit.amounts import LEVEL
 from probekit.interventions.effects import (
     interval_of,
-    patch_p_values,
     resamples_of,
     skewed_interval,
 )
 from probekit.probes.arrays import Floats
-from probekit.probes.score.differences import paired_differences
+from probekit.probes.score.differences import paired_differences, sign_tests
 from probekit.probes.score.exchange import PValues
 from probekit.probes.score.intervals import Interval
 from probekit.probes.score.metrics import Resamples
@@ -130,9 +129,9 @@ def _small_p_values(design: Design, draws: int) -> Iterator[Floats]:
 def _tests(effects: Floats, design: Design) -> tuple[PValues, PValues]:
     """Return the p-values of effects (n_tests, n_groups): random signs, and with the bootstrap."""
     values, resamples = _jackknife(effects, design), _resamples(design)
-    signs = paired_differences([(one, np.zeros_like(one)) for one in values], resamples)
-    alone = PValues(*np.array([(one.p, one.p_adjusted) for one in signs]).T)
-    return alone, patch_p_values(signs, (effects - values[:, :1]) * resamples.weights)
+    both = paired_differences([(one, 0 * one) for one in values], resamples, is_skewed=True)
+    alone = PValues(*sign_tests(effects * resamples.weights, resamples)[:2])
+    return alone, PValues(*np.array([(one.p, one.p_adjusted) for one in both]).T)
 
 
 def _generator(design: Design) -> np.random.Generator:

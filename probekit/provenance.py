@@ -34,7 +34,7 @@ PART_VERSIONS = {
     "initialisation": 1,  # random weights
     "capture": 1,  # from the values at a site to the rows on disk
     "probes": 1,
-    "statistics": 1,
+    "statistics": 2,
     "interventions": 1,
 }
 

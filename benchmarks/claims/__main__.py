@@ -11,6 +11,7 @@ import pandas as pd
 from benchmarks.claims import (
     association,
     comparisons,
+    edges,
     estimates,
     false_alarms,
     folds,
@@ -28,6 +29,7 @@ PARTS = {
     "differences": (comparisons.cases, comparisons.rows, 2000),
     "intervals": (intervals.cases, intervals.rows, 1000),
     "unlike": (unlike.cases, unlike.rows, 1000),
+    "edges": (edges.cases, edges.rows, 400),
     "folds": (folds.cases, folds.rows, 1000),
     "false_alarms": (false_alarms.cases, false_alarms.rows, 80),
     "monitors": (monitors.cases, monitors.rows, 1000),

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from benchmarks.claims.designs import Design
 from benchmarks.claims.rates import DOUBTFUL, MORE_DRAWS, Rate
 from probekit.amounts import LEVEL
-from probekit.probes.score.exchange import LabelExchange, p_values
+from probekit.probes.score.exchange import LabelExchange
 from probekit.probes.score.metric_table import association
 from probekit.probes.score.metrics import ClassPredictions
 
@@ -70,6 +70,5 @@ def verdicts(predictions: ClassPredictions, groups: NDArray[Any], seed: int) -> 
     exchange = LabelExchange.of(scores[0].labels, groups, folds, EXCHANGES, seed)
     if not exchange.is_enough:
         return dict.fromkeys(METRICS)
-    t = exchange.null(scores).t
-    rejected = p_values(t[:, 0], t[:, 1:]).single <= LEVEL
+    rejected = exchange.null(scores).p.single <= LEVEL
     return dict(zip(METRICS, rejected.tolist(), strict=True))

@@ -54,6 +54,7 @@ OTHERS = {
     "claims.studies": ("comparisons over data sets, counts of cells", "howto/studies"),
     "claims.aggregation": ("rules from token scores to text scores", "howto/probes_and_controls"),
     "claims.stacks": ("stacks, cascades, certainty of directions", "howto/probes_and_controls"),
+    "claims.whole": ("sizes through `probekit.probe`", "claims"),
     "monitor_elsewhere": ("a monitor on texts of another generator", "howto/probes_and_controls"),
 }
 
@@ -130,6 +131,42 @@ def _unlike(table: pd.DataFrame) -> str:
             f"{' | '.join(several) if claim == 'differences' else ' | '} | "
             f"{'' if claim == 'coverage' else power} |"
         )
+    return "\n".join([*lines, "", f"{len(table)} designs."])
+
+
+def _edges(table: pd.DataFrame) -> str:
+    lines = [
+        "",
+        "*giant label*: 8 of 48 groups have the label, one of them most of its rows, so that their "
+        "effective number is 1.2 to 6. *agree*: a cluster of each group has the rare label, or 8 "
+        "groups of 2 rows have another label than 60 groups of 30, and most guesses are equal. "
+        "*few*: 8 of 24 or 60 groups have the positive label. *bursts*: half of the rows of a "
+        "tenth of the groups are positive, and 2 % of the others. *skew*: rivals fail in a tenth "
+        "of the groups and are better in the others; *where it is* counts rivals whose failures "
+        "are in the data. *giant*: a group has three quarters of the rows. *perfect*: accuracies "
+        "of 0.9 to 0.99 with this correlation of the rows of a group (1: all right or all wrong). "
+        "*absent*: the probe fails in a tenth of the groups. With a gain, the rate of a test is "
+        "its power.",
+        "",
+        "| claim | design | metric | gain | folds | rate, least and most | any of 7 | where it is "
+        "| width | draws |",
+        "|" + "---|" * 10,
+    ]
+    name = table["design"].where(
+        table["design"] != "perfect", "perfect, " + table["correlation"].astype(str)
+    )
+    is_power = (table["claim"] == "association") & ~table["design"].isin(["agree"])
+    gain = table["gain"].where(~is_power, table["level"])
+    by = ["claim", "design", "metric", "gain", "folds"]
+    for names, rows in table.assign(design=name, gain=gain).groupby(by, sort=False):
+        several = [
+            f"{rows[column].max():.3f}" if rows[column].notna().any() else ""
+            for column in ("family", "there")
+        ]
+        width = f"{rows['width'].median():.2g}" if rows["width"].notna().any() else ""
+        rates = f"{rows['rate'].min():.3f} to {rows['rate'].max():.3f}"
+        cells = [*map(str, names), rates, *several, width, f"{rows['draws'].min():,}"]
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join([*lines, "", f"{len(table)} designs."])
 
 
@@ -216,6 +253,7 @@ SECTIONS = {
     "differences": ("p-values of differences", _differences),
     "intervals": ("Coverage of 95 % intervals", _intervals),
     "unlike": ("Groups that are few, unlike or skewed", _unlike),
+    "edges": ("Few unlike groups, agreement, skew, perfect scores", _edges),
     "folds": (
         "p-values of association, probes fitted in each draw (folds = 1: a single split)",
         _folds,

@@ -24,6 +24,7 @@ _SHOWN = 20  # labels listed in a message, and characters around a span
 _SHOWN_TEXTS = 3  # texts with contradicting labels that a message shows
 _LONGEST_TEXT = 60  # characters
 FEW_GROUPS = 20  # with fewer test groups, intervals are approximate
+FEWEST_EFFECTIVE = 4  # groups of a label, if they are unlike
 _FEW_EXAMPLES = 5  # with fewer training examples of a label, some inner folds lack it
 _MAJORITY = 0.8  # share of the most frequent label from which accuracy is a poor metric
 _STRONG_IMBALANCE = 10  # ratio of the most frequent to the rarest label
@@ -258,18 +259,20 @@ def _few_groups_of_label(splits: _Splits) -> Iterator[Finding]:
     """Yield a warning on the labels that only few of many test groups have."""
     groups = splits.dataset.group_codes[splits.tested]
     counts = LabelCounts.of(splits.labels(splits.tested), groups)
-    n_groups = zip(counts.n_groups_of_label.tolist(), counts.labels, strict=True)
-    few = sorted((n, label) for n, label in n_groups if n < FEWEST_UNITS)
+    n_rows, squares = (np.bincount(counts.label, weights=counts.n_rows**k) for k in (1, 2))
+    effective = n_rows**2 / squares  # of equal groups their number
+    entries = zip(counts.n_groups_of_label.tolist(), counts.labels, effective, strict=True)
+    few = sorted(one for one in entries if one[0] < FEWEST_UNITS or one[2] < FEWEST_EFFECTIVE)
     if few and len(np.unique(counts.group)) >= 2 * FEWEST_UNITS:
-        shown = [f"{label!r} ({n})" for n, label in few[:_SHOWN]]
+        shown = [f"{label!r} ({n})" for n, label, _ in few[:_SHOWN]]
         yield Finding(
             "warning",
             "few-groups-of-label",
-            f"{counted(len(few), 'label')} in fewer than {FEWEST_UNITS} test groups: "
-            f"{', '.join(shown)}. Scores that weight labels equally, such as balanced accuracy and "
-            "AUROC, depend on these groups: their intervals are approximate, and differences "
-            "between probes may have no p-value. With a label in a single group they have no "
-            "interval.",
+            f"{counted(len(few), 'label')} in fewer than {FEWEST_UNITS} test groups, or mostly in "
+            f"fewer than {FEWEST_EFFECTIVE}: {', '.join(shown)}. Scores that weight labels "
+            "equally, such as balanced accuracy and AUROC, depend on these groups: their "
+            "intervals are approximate, and differences between probes may have no p-value. With a "
+            "label in a single group they have no interval.",
         )
 
 

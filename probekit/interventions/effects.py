@@ -5,37 +5,26 @@
 The ratio of sums is used, not the mean of ratios, because the denominator of a single text may be
 close to 0. Intervals are those of a jackknife over groups.
 
-The p-value of a patch is the larger one of random signs and of a bootstrap of whole groups. Random
-signs assume symmetric contributions of the groups; the bootstrap does not. Its statistic is Hall's
-transformation of the t statistic, which removes the first-order effect of skewness,
-
-    t + a t^2 / 3 + a^2 t^3 / 27 + a / 6
-
-with t = sum(x) / sqrt(sum(r^2)) and a = sum(r^3) / sum(r^2)^1.5 for contributions x of the groups
-and their deviations r from the mean. Sizes and power are simulated by
+The p-value of a patch is the larger one of random signs and of a bootstrap of whole groups; see
+`probekit.probes.score.differences`. Sizes and power are simulated by
 `python -m benchmarks.patch_tests`.
 
-Source: Cochran (1977), Sampling techniques, section 6 (ratio of means); Hall (1992), On the removal
-of skewness by transformation; Westfall and Young (1993), Resampling-based multiple testing
-(bootstrap of the maximum over tests).
+Source: Cochran (1977), Sampling techniques, section 6 (ratio of means).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from probekit.amounts import LEVEL
 from probekit.interventions.measures import AnswerMeasure
 from probekit.model.sites.catalogue import layer_of
 from probekit.model.sites.sites import SiteSelection
 from probekit.probes.arrays import Floats
 from probekit.probes.score.contributions import ClassParts
-from probekit.probes.score.differences import Difference, paired_differences
-from probekit.probes.score.exchange import ROUNDING, PValues, p_values
+from probekit.probes.score.differences import paired_differences
 from probekit.probes.score.intervals import (
     Interval,
     degrees_of_freedom,
@@ -140,85 +129,6 @@ def ratio_of_sums(numerators: Floats, denominators: Floats, resamples: Resamples
     return skewed_interval(numerator / denominator, resamples)
 
 
-DRAWS = 9999
-_BLOCK = 1000  # draws at a time
-_HEAVY = 0.75  # scales of tests below this quantile over all tests are raised to it
-
-
-def patch_p_values(tests: Sequence[Difference], deviations: Floats) -> PValues:
-    """Return the larger p-values (n_tests,) of tests by random signs and of the bootstrap.
-
-    Args:
-        tests: the tests by random signs (n_tests,); those without a p-value keep none.
-        deviations: the deviations (n_tests, n_units) of their units; see `bootstrap_p_values`.
-    """
-    single, maximum = np.array([(test.p, test.p_adjusted) for test in tests]).T
-    tested = np.isfinite(single)
-    if tested.any():
-        values = np.array([test.value for test in tests])[tested]
-        bootstrap = bootstrap_p_values(values, deviations[tested])
-        single[tested] = np.maximum(single[tested], bootstrap.single)
-        maximum[tested] = np.maximum(maximum[tested], bootstrap.maximum)
-    return PValues(single, maximum)
-
-
-def bootstrap_p_values(values: Floats, deviations: Floats) -> PValues:
-    """Return two-sided p-values (n_tests,) of means that are 0 under the null hypothesis.
-
-    Each draw resamples whole units, the same for all tests. A draw in which all units of a test
-    agree has no standard deviation of its own, and gets the observed one.
-
-    For the maximum over tests, each statistic is divided by its own 95 % quantile, so that a test
-    with a few large units does not govern the p-values of all others. The quantile is at least the
-    upper quartile over tests: a small one may be due to a long tail that was not sampled.
-
-    Args:
-        values: the observed means (n_tests,).
-        deviations: the sum of each unit's rows minus the mean, divided by the number of all rows,
-            (n_tests, n_units); 0 for units without rows.
-
-    >>> deviations = np.random.default_rng(0).normal(size=(2, 30)) / 30
-    >>> deviations -= deviations.mean(axis=1, keepdims=True)
-    >>> bootstrap_p_values(np.array([0.0, 1.0]), deviations).single.round(2).tolist()
-    [0.99, 0.0]
-    """
-    n = deviations.shape[1]
-    powers = [deviations**k for k in (1, 2, 3)]
-    _, squares, cubes = (power.sum(axis=1) for power in powers)
-    generator, blocks = np.random.default_rng(0), []
-    for start in range(0, DRAWS, _BLOCK):
-        size = min(_BLOCK, DRAWS - start)
-        # How often each draw contains each unit; draw d is counted in the bins from d * n on.
-        drawn = generator.integers(n, size=(size, n)) + n * np.arange(size)[:, None]
-        counts = np.bincount(drawn.ravel(), minlength=size * n).reshape(size, n).astype(np.float64)
-        first, second, third = (counts @ power.T for power in powers)
-        mean = first / n
-        # Sums of (x - mean)^2 and (x - mean)^3 over the drawn units; the sum of x is n mean.
-        central_squares = second - n * mean**2
-        central_cubes = third - 3 * mean * second + 2 * n * mean**3
-        agree = central_squares <= ROUNDING * squares
-        central_squares = np.where(agree, squares, central_squares)
-        central_cubes = np.where(agree, 0.0, central_cubes)
-        blocks.append(np.abs(_transformed(first, central_squares, central_cubes)))
-    observed, null = np.abs(_transformed(values, squares, cubes)), np.concatenate(blocks).T
-    single = p_values(observed, null).single
-    scale = np.quantile(null, 1 - LEVEL, axis=1)
-    scale = np.maximum(scale, np.quantile(scale, _HEAVY))
-    scale[scale == 0] = 1.0  # nearly all draws of these tests are 0; avoids 0 / 0
-    maximum = p_values(observed / scale, null / scale[:, None]).maximum
-    return PValues(single, np.maximum(single, maximum))  # an adjusted one is never smaller
-
-
-def _transformed(totals: Floats, squares: Floats, cubes: Floats) -> Floats:
-    """Return Hall's transformed t from sums; infinite if there is no spread but a total."""
-    root = np.sqrt(squares)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        t = np.where(totals == 0, 0.0, totals / root)
-        a = np.where(squares > 0, cubes / (squares * root), 0.0)
-        found: Floats = t * (1 + a * t * (1 / 3 + a * t / 27)) + a / 6
-    return np.where(np.isinf(t), t, found)
-
-
 @dataclass(frozen=True)
 class PatchEffect:
     """Effect of patching one site, head or neuron, over all pairs that have the position.
@@ -300,21 +210,17 @@ def effects_of(
 ) -> list[PatchEffect]:
     """Return the rows of `patch` from the measures of all pairs; `groups` (n_pairs,)."""
     resamples = resamples_of(groups)
-    p, p_best = np.full((2, len(values.patched)), np.nan)
+    p_values = [(np.nan, np.nan)] * len(values.patched)
     if resamples.n_groups > 1:
-        pairs, deviations = [], []
-        for patched in values.patched.values():
-            change = patched - values.base
-            # A pair without the position has no effect there.
-            mean = mean_of_rows(np.where(np.isnan(change), 0.0, change), resamples)
-            pairs.append((mean, np.zeros_like(mean)))  # the effect is compared with 0
-            shares = np.where(np.isnan(change), 0.0, (change - np.nanmean(change)) / len(change))
-            deviations.append(resamples.by_unit(shares)[0])
-        tested = patch_p_values(paired_differences(pairs, resamples), np.stack(deviations))
-        p, p_best = tested.single, tested.maximum
+        # A pair without the position has no effect there.
+        changes = (np.nan_to_num(patched - values.base) for patched in values.patched.values())
+        zeros = np.zeros(1 + resamples.n_units)  # the effects are compared with 0
+        pairs = [(mean_of_rows(change, resamples), zeros) for change in changes]
+        tests = paired_differences(pairs, resamples, is_skewed=True)
+        p_values = [(test.p, test.p_adjusted) for test in tests]
     rows = []
-    of_patches = zip(values.patched.items(), p.tolist(), p_best.tolist(), strict=True)
-    for (patch, of_pairs), patch_p, patch_p_best in of_patches:
+    of_patches = zip(values.patched.items(), p_values, strict=True)
+    for (patch, of_pairs), (patch_p, patch_p_best) in of_patches:
         known = ~np.isnan(of_pairs)
         patched, base, source = of_pairs[known], values.base[known], values.source[known]
         of_known = resamples_of(groups[known])

@@ -186,8 +186,7 @@ def detection(
     exchange = LabelExchange.of(row_scores.labels, groups, fold_of_row, draws, seed)
     p, reason = np.nan, "too few groups for a test"
     if exchange.is_enough:
-        t = exchange.null([row_scores]).t
-        p, reason = float(p_values(t[:, 0], t[:, 1:]).single[0]), ""
+        p, reason = float(exchange.null([row_scores]).p.single[0]), ""
     effect, low, high = area.value - 0.5, area.low - 0.5, area.high - 0.5
     return CausalVerdict(effect, low, high, p, whole=0.5, unit="AUROC - 0.5", reason=reason)
 

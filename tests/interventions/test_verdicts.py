@@ -3,8 +3,13 @@
 import numpy as np
 import pytest
 
-from probekit.interventions import effects
-from probekit.interventions.effects import interval_of, ratio_of_sums, resamples_of, skewed_interval
+from probekit.interventions.effects import (
+    holds_zero,
+    interval_of,
+    ratio_of_sums,
+    resamples_of,
+    skewed_interval,
+)
 from probekit.interventions.verdicts import (
     CausalVerdict,
     best_p_values,
@@ -16,7 +21,7 @@ from probekit.interventions.verdicts import (
     verdicts,
     why_undecided,
 )
-from probekit.probes.score.differences import paired_differences
+from probekit.probes.score.differences import bootstrap_tests, paired_differences, sign_tests
 from probekit.probes.score.exchange import PValues
 from probekit.probes.score.metrics import WIDER_OVER_FOLDS, mean_of_rows
 
@@ -164,7 +169,7 @@ def test_recovery_is_the_ratio_of_sums_not_the_mean_of_ratios():
 )
 def test_no_ratio_where_the_interval_of_the_denominator_holds_zero(denominators):
     resamples = resamples_of(np.arange(30))
-    assert effects.holds_zero(interval_of(mean_of_rows(denominators, resamples), resamples))
+    assert holds_zero(interval_of(mean_of_rows(denominators, resamples), resamples))
     found = ratio_of_sums(np.ones(30), denominators, resamples)
     assert np.isnan([found.value, found.low, found.high]).all()
 
@@ -218,10 +223,9 @@ def both_tests(samples):
     """P-values of effects (n_tests, n_groups), by random signs alone and with the bootstrap."""
     resamples = resamples_of(np.arange(samples.shape[1]))
     means = [mean_of_rows(one, resamples) for one in samples]
-    signs = paired_differences([(one, np.zeros_like(one)) for one in means], resamples)
-    deviations = (samples - samples.mean(axis=1, keepdims=True)) / samples.shape[1]
-    alone = PValues(*np.array([(one.p, one.p_adjusted) for one in signs]).T)
-    return alone, effects.patch_p_values(signs, deviations)
+    both = paired_differences([(one, 0 * one) for one in means], resamples, is_skewed=True)
+    alone = PValues(*sign_tests(samples / samples.shape[1], resamples)[:2])
+    return alone, PValues(*np.array([(one.p, one.p_adjusted) for one in both]).T)
 
 
 def test_left_exponential_effects_are_rejected_in_about_5_percent():
@@ -282,8 +286,8 @@ def test_a_mean_in_the_direction_of_the_long_tail_is_stronger_evidence():
     """Without the long tail in a sample, its mean is too low and its spread too small."""
     deviations = np.random.default_rng(0).exponential(size=20)
     deviations = (deviations - deviations.mean()) / 20
-    samples = np.array([0.5, -0.5])
-    with_tail, against = effects.bootstrap_p_values(samples, np.stack([deviations] * 2)).single
+    samples = np.stack([deviations + 0.5 / 20, deviations - 0.5 / 20])
+    with_tail, against = bootstrap_tests(samples, resamples_of(np.arange(20)), True)[0]
     assert 3 * with_tail < against < 0.5
 
 
@@ -298,10 +302,9 @@ def test_p_values_do_not_depend_on_the_unit():
 
 def test_the_adjusted_p_value_is_never_smaller():
     samples = np.random.default_rng(0).normal(0.3, 1, size=(10, 16))
-    values = samples.mean(axis=1)
-    found = effects.bootstrap_p_values(values, (samples - values[:, None]) / 16)
-    assert (found.maximum >= found.single).all()
-    assert (found.single >= 1e-4).all()
+    single, maximum, *_ = bootstrap_tests(samples / 16, resamples_of(np.arange(16)), True)
+    assert (maximum >= single).all()
+    assert (single >= 1 / 10_001).all()
 
 
 def test_fewer_than_6_groups_have_no_p_value():

@@ -191,3 +191,15 @@ def test_unconverged_fits_are_counted_by_kind_and_target():
     table.loc[of_mlp & table["split"].isin(["learning", "online"]), "converged"] = False
     fits = judged(table).unconverged
     assert (fits.probes, fits.splits) == ({"mlp:64": 24}, {"learning": 18, "online": 6})
+
+
+@pytest.mark.parametrize(
+    ("n", "share", "lead"), [(12, 22, 28), (20, 14, 16), (40, 7, 8), (99, 3, 3), (100, None, None)]
+)
+def test_below_100_groups_the_method_names_the_sorts_that_may_be_absent(n, share, lead):
+    text = " ".join(method(judged(TABLE.assign(n_groups=n))))
+    if share is None:
+        assert "absent" not in text
+    else:
+        assert f"below {share} % is absent from {n} groups" in text
+        assert f"a lead of less than {lead} % of a rival's score" in text

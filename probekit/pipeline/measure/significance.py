@@ -24,7 +24,7 @@ from probekit.probes.prober import Prober
 from probekit.probes.score.calibration import ReliabilityBin, reliability_bins
 from probekit.probes.score.contributions import RowScores, difference_of_parts
 from probekit.probes.score.differences import Difference, paired_differences
-from probekit.probes.score.exchange import ROUNDING, holm, p_values
+from probekit.probes.score.exchange import ROUNDING, holm
 from probekit.probes.score.intervals import Interval, jackknife_interval, score_interval
 from probekit.probes.score.metric_table import METRICS, association
 from probekit.probes.score.metrics import (
@@ -142,7 +142,7 @@ def p_value_rows(
             continue
         # The first column is that of the true labels, the others are those of exchanged labels.
         null = exchange.null([found for _, found in entries])
-        p = p_values(null.t[:, 0], null.t[:, 1:])
+        p = null.p
         facts = {"ci_low": None, "ci_high": None, "chance": None, "null": exchange.name}
         null_rows = []
         for (row, _), scores in zip(entries, null.scores, strict=True):

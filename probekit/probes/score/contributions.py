@@ -22,6 +22,7 @@ degrees of freedom can be computed class by class:
 
     balanced accuracy  recall of each class
     AUROC              share of the rows of other classes that a row outranks
+    AUPRC              derivative of the average precision by the weight of a row
     TPR at an FPR      alarms of the positive rows
     achieved FPR       alarms of the other rows
 
@@ -32,14 +33,14 @@ effect measures (limits of sums from limits of parts).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
 import scipy
 
-from probekit.probes.arrays import Codes, Floats
+from probekit.probes.arrays import Codes, Floats, Mask
 from probekit.probes.score import metrics
 
 
@@ -51,10 +52,14 @@ class RowScores:
         scores: the score (n_samples, n_labels) of each row for each label.
         labels: the label (n_samples, n_labels) of each row: one-hot for classes, a single column
             with the number or its rank for numbers.
+        guess: the predicted class (n_samples,) of each row, if the metric counts hits.
+        stricter: another metric of the same rows whose p-value is a lower limit of this one's.
     """
 
     scores: Floats
     labels: Floats
+    guess: Codes | None = None
+    stricter: RowScores | None = None
 
 
 def rows_by_fold(predictions: metrics.ClassPredictions | metrics.NumberPredictions) -> list[Codes]:
@@ -156,7 +161,7 @@ def of_auprc(predictions: metrics.ClassPredictions) -> RowScores:
             by_row = by_rank[scipy.stats.rankdata(descending, method="ordinal") - 1]
             means: Floats = np.bincount(tie, weights=by_row) / n_tied
             scores[rows, code] = means[tie] * weight
-    return RowScores(scores, labels)
+    return RowScores(scores, labels, stricter=of_auroc(predictions))
 
 
 def _of_alarms(predictions: metrics.ClassPredictions, rate: float) -> RowScores:
@@ -217,7 +222,8 @@ def _unit_ranks(numbers: Floats) -> Floats:
 def _weighted_hits(predictions: metrics.ClassPredictions, weights: Floats) -> RowScores:
     """Return row scores whose sum counts each correct row with the weight of its class."""
     one_hot = np.eye(predictions.n_classes)
-    return RowScores(one_hot[predictions.guess] * weights, one_hot[predictions.truth])
+    scores, labels = one_hot[predictions.guess] * weights, one_hot[predictions.truth]
+    return RowScores(scores, labels, predictions.guess)
 
 
 def _counted(codes: Codes, n_classes: int) -> Floats:
@@ -244,6 +250,8 @@ class ClassParts:
         classes: the class code (n_parts,) of each part.
         are_shares: whether a part is a share of the rows of its class, so that its sample size is
             at most their number. Placements vary less than shares.
+        is_linear: whether the score does not depend on the shares of the classes, so that the
+            contributions describe it exactly.
     """
 
     truth: Codes
@@ -252,6 +260,7 @@ class ClassParts:
     weights: Floats
     classes: Codes
     are_shares: bool = True
+    is_linear: bool = True
 
 
 def mean_parts(parts: Sequence[ClassParts]) -> ClassParts | None:
@@ -289,11 +298,40 @@ def parts_of_auroc(predictions: metrics.ClassPredictions) -> ClassParts:
     of another row is the share of the positive rows that outrank it. With more than two classes,
     each row has a placement in the area of every class.
     """
-    truth, ranking = predictions.truth, metrics.ranking_scores(predictions)
+    return _parts_of_ranks(predictions, metrics.ranking_scores(predictions), _placements)
+
+
+def parts_of_auprc(predictions: metrics.ClassPredictions) -> ClassParts:
+    """Return the average precision of each class, with its derivative by the weight of each row."""
+    codes = metrics.detected(predictions)
+    ranking = {code: metrics.class_scores(predictions, code) for code in codes}
+    return _parts_of_ranks(predictions, ranking, _precisions, is_linear=False)
+
+
+def _parts_of_ranks(
+    predictions: metrics.ClassPredictions,
+    ranking: Mapping[int, Floats],
+    contributions: Callable[[Mask, Floats], tuple[float, Floats]],
+    is_linear: bool = True,
+) -> ClassParts:
+    """Return the parts of a metric that compares the rows of each class with all others.
+
+    Args:
+        predictions: the predictions.
+        ranking: the scores (n_samples,) for each class that is ranked.
+        contributions: returns the value for a class, given which rows have it and their scores, and
+            the contribution of each row; those of the class, and those of all others, add up to
+            the value.
+        is_linear: see `ClassParts`.
+    """
+    truth = predictions.truth
+    if len(ranking) == 1:
+        (code,) = ranking
+        truth, ranking = (truth == code).astype(np.int64), {1: ranking[code]}
     rows = np.zeros(len(truth))
-    # The weighted sum of the areas of each class over folds, and the sum of these weights.
-    areas, weights = np.zeros(predictions.n_classes), np.zeros(predictions.n_classes)
-    # The row numbers of each fold, with the classes that have an area in it.
+    # The weighted sum of the values of each class over folds, and the sum of these weights.
+    values, weights = np.zeros((2, max(2, predictions.n_classes)))
+    # The row numbers of each fold, with the classes that have a value in it.
     defined = [
         (fold, [code for code in ranking if 0 < (truth[fold] == code).sum() < len(fold)])
         for fold in rows_by_fold(predictions)
@@ -302,27 +340,52 @@ def parts_of_auroc(predictions: metrics.ClassPredictions) -> ClassParts:
     for fold, codes in defined:
         for code in codes:
             weight = len(fold) / n_defined / len(codes)
-            positive = truth[fold] == code
-            scores, n_positive = ranking[code][fold], int(positive.sum())
-            # The rank among all rows minus the rank among rows of the same sort is the number of
-            # rows of the other sort that a row outranks.
-            overall, placements = scipy.stats.rankdata(scores), np.empty(len(scores))
-            wins_of_positive = overall[positive] - scipy.stats.rankdata(scores[positive])
-            wins_of_negative = overall[~positive] - scipy.stats.rankdata(scores[~positive])
-            placements[positive] = wins_of_positive / (len(scores) - n_positive)
-            placements[~positive] = 1 - wins_of_negative / n_positive
-            n_alike = np.where(positive, n_positive, len(scores) - n_positive)
-            rows[fold] += weight * placements / n_alike
-            areas[code] += weight * placements[positive].mean()
+            value, of_row = contributions(truth[fold] == code, ranking[code][fold])
+            rows[fold] += weight * of_row
+            values[code] += weight * value
             weights[code] += weight
     scored = np.flatnonzero(weights)
-    shares = areas[scored] / weights[scored]
+    shares = values[scored] / weights[scored]
     if len(ranking) == 1:
-        # Two classes share one area, computed for the second. Rows of both contribute to it by
-        # their placements, so that each class is a part with this area and the weight 1. The fold
-        # weights of a single area sum to 1, so it is not divided by their sum.
-        scored, shares, weights = np.arange(2), np.full(2, areas[1]), np.ones(2)
-    return ClassParts(truth, rows, shares, weights[scored], scored, are_shares=False)
+        # Rows of both sorts contribute to a single value, so that each sort is a part with this
+        # value and the weight 1. The fold weights of a single value sum to 1.
+        scored, shares, weights = np.arange(2), np.full(2, values[1]), np.ones(2)
+    return ClassParts(truth, rows, shares, weights[scored], scored, False, is_linear)
+
+
+def _placements(positive: Mask, scores: Floats) -> tuple[float, Floats]:
+    """Return the area, and the placement of each row divided by the number of rows of its sort."""
+    n_positive, placements = int(positive.sum()), np.empty(len(scores))
+    # The rank among all rows minus the rank among rows of the same sort is the number of rows of
+    # the other sort that a row outranks.
+    overall = scipy.stats.rankdata(scores)
+    wins_of_positive = overall[positive] - scipy.stats.rankdata(scores[positive])
+    wins_of_negative = overall[~positive] - scipy.stats.rankdata(scores[~positive])
+    placements[positive] = wins_of_positive / (len(scores) - n_positive)
+    placements[~positive] = 1 - wins_of_negative / n_positive
+    n_alike = np.where(positive, n_positive, len(scores) - n_positive)
+    return float(placements[positive].mean()), placements / n_alike
+
+
+def _precisions(positive: Mask, scores: Floats) -> tuple[float, Floats]:
+    """Return the average precision, and its derivative by the weight of each row.
+
+    A constant for each sort of row makes the derivatives of its rows add up to the value.
+    """
+    _, level = np.unique(-scores, return_inverse=True)  # from the highest score
+    accepted, at_level = np.cumsum(np.bincount(level)), np.bincount(level, weights=positive)
+    precision = np.cumsum(at_level) / accepted
+    n_positive = positive.sum()
+    value = (precision * at_level).sum() / n_positive
+    # A row changes the precision at its own level and at all lower ones.
+    gain, loss = (
+        np.cumsum((at_level * change / accepted)[::-1])[::-1]
+        for change in (1 - precision, precision)
+    )
+    rows = np.where(positive, precision[level] + gain[level], -loss[level]) / n_positive
+    for own in (positive, ~positive):
+        rows[own] += (value - rows[own].sum()) / own.sum()
+    return float(value), rows
 
 
 def _alarms(predictions: metrics.ClassPredictions, rate: float, of_positives: bool) -> ClassParts:
@@ -371,7 +434,6 @@ class ClassSpread:
         is_shared: whether a group has rows of several parts.
         scale: the variance of the score, to which parts in the same group contribute together,
             divided by the sum of the variances; 1 if that is 0 or NaN.
-        by_group: the contribution (n_parts, n_groups) of each group to each part, around 0.
     """
 
     variances: Floats
@@ -380,11 +442,17 @@ class ClassSpread:
     n_rows: Floats
     is_shared: bool
     scale: float
-    by_group: Floats
 
 
-def class_spread(parts: ClassParts, resamples: metrics.Resamples) -> ClassSpread:
-    """Return the variance of each part of a score, estimated from the groups of its class."""
+def class_spread(
+    parts: ClassParts, resamples: metrics.Resamples, values: Floats | None = None
+) -> ClassSpread:
+    """Return the variance of each part of a score, estimated from the groups of its class.
+
+    If groups have rows of several parts, a new sample of groups has other shares of the classes. A
+    score that depends on these shares has at least the jackknife variance of its `values`
+    (1 + n_units,).
+    """
     groups, n_groups = resamples.group_of_row, resamples.n_groups
     counts, by_group = np.empty((2, len(parts.classes), n_groups))
     for part, code in enumerate(parts.classes):
@@ -392,25 +460,29 @@ def class_spread(parts: ClassParts, resamples: metrics.Resamples) -> ClassSpread
         counts[part] = np.bincount(groups[rows], minlength=n_groups)
         by_group[part] = np.bincount(groups[rows], weights=parts.rows[rows], minlength=n_groups)
     n_rows, n_with_class = counts.sum(axis=1), (counts > 0).sum(axis=1)
-    # The contribution of a group is 0 if its rows have the mean contribution of their class.
+    # The contribution of a group is 0 if its rows have the mean contribution of their class. A
+    # large group pulls the mean towards itself; for equal groups the factors cancel.
     by_group -= counts * (by_group.sum(axis=1) / n_rows)[:, None]
-    correction = np.full(len(parts.classes), np.nan)  # a single group has no variance
-    np.divide(n_with_class, n_with_class - 1, out=correction, where=n_with_class > 1)
-    variances = np.square(by_group).sum(axis=1) * correction * resamples.widening**2
+    n_units = n_with_class[:, None]
+    others = np.where(n_units > 1, 1 - counts / n_rows[:, None], np.nan)  # one has no variance
+    by_group *= (1 - 1 / n_units) / others
+    variances = np.square(by_group).sum(axis=1) / (1 - 1 / n_with_class) * resamples.widening**2
     # Parts covary in groups with several classes only; elsewhere the variances simply add up.
     products = np.square(by_group.sum(axis=0)).sum() - np.square(by_group).sum()
     # With a single group all variances are NaN, so that the scale is 1, whatever the divisor.
     covariances = products * n_groups / max(1, n_groups - 1) * resamples.widening**2
-    total = variances.sum()
+    total, is_shared = variances.sum(), bool(((counts > 0).sum(axis=0) > 1).any())
+    least = 0.0  # of the variance of the score
+    if values is not None and is_shared and not parts.is_linear:
+        least = float(values[1:].var()) * (len(values) - 2) * resamples.widening**2
     return ClassSpread(
         variances=variances,
         n_groups=n_with_class,
         n_effective=np.square(n_rows) / np.square(counts).sum(axis=1),
         n_rows=n_rows if parts.are_shares else np.full(len(n_rows), len(groups)),
-        is_shared=bool(((counts > 0).sum(axis=0) > 1).any()),
+        is_shared=is_shared,
         # Parts that cancel have a scale of 0, which rounding can make negative.
-        scale=max(0.0, float(1 + covariances / total)) if total > 0 else 1.0,
-        by_group=by_group,
+        scale=max(0.0, 1 + covariances / total, least / total) if total > 0 else 1.0,
     )
 
 

@@ -4,7 +4,7 @@ Predictions on the same rows are compared group by group (paired), so that commo
 this is used for layers, seeds and runs on one test set. Predictions on different rows are compared
 by the intervals of both scores (unpaired).
 
-    paired                            contributions of groups get random signs
+    paired                            contributions of groups get random signs, and are resampled
     paired, and a class is rare       Welch's t by class, with Satterthwaite's degrees of freedom
     unpaired                          both intervals, their distances added in quadrature
     of scores, over data sets         signed ranks of the differences
@@ -36,14 +36,13 @@ from probekit.probes.score.contributions import (
     class_spread,
     has_rare_class,
 )
-from probekit.probes.score.exchange import ROUNDING, holm, sign_patterns
+from probekit.probes.score.exchange import BLOCK, ROUNDING, holm, sign_patterns
 from probekit.probes.score.intervals import Interval, jackknife_interval, score_interval
 from probekit.probes.score.metric_table import UNBOUNDED, Range
 from probekit.probes.score.metrics import Resamples
 
-DRAWS = 10_000  # number of random sign patterns, if there are too many to use all
-DRAWS_OF_GROUPS = 4000  # number of simulated data sets, if a class is rare
-MOST_SIMULATED = 50  # groups of a class that are simulated; more estimate a variance well
+DRAWS = 10_000  # number of random sign patterns, if there are too many to use all, and bootstraps
+HEAVY = 0.75  # scales of tests below this quantile over all tests are raised to it
 
 
 @dataclass(frozen=True)
@@ -112,20 +111,26 @@ def paired_differences(
     pairs: Sequence[tuple[Floats, Floats]],
     resamples: Resamples,
     parts: Sequence[ClassParts | None] = (),
+    *,
+    is_skewed: bool = False,
 ) -> list[Difference]:
     """Return the differences a - b of pairs of metric values (1 + n_units,) on the same rows.
 
-    The p-values come from random signs of the units' contributions, with the same sign patterns for
-    all pairs. Up to 14 units, all patterns are used; with more, 10,000 random ones. The p-values
-    are adjusted by the step-down maximum of the standardised differences. If a class is rare, the
-    p-value comes from Welch's t by class instead; its adjusted value is the larger of Bonferroni's
-    p-value and that of the largest |t| of simulated groups. With fewer than 6 units there are only
-    unadjusted intervals.
+    A p-value is the larger one of two tests over units, with the same draws for all pairs, and an
+    interval contains those of both. Random signs of the units' contributions assume that these are
+    symmetric; up to 14 units, all patterns are used, with more, 10,000 random ones. A bootstrap of
+    units with Hall's statistic allows for skewed contributions, such as those of a probe that fails
+    in a few groups. The p-values of random signs are adjusted by the step-down maximum of the
+    standardised differences; with `is_skewed`, so are those of the bootstrap.
+
+    If a class is rare, the p-value comes from Welch's t by class instead, and its adjustment is
+    Bonferroni's. With fewer than 6 units there are only unadjusted intervals.
 
     Args:
         pairs: the values of a and of b.
         resamples: the resamples that they were computed for.
         parts: the differences of their parts by class; empty, or None, for metrics without.
+        is_skewed: whether the contributions of units are very skewed.
 
     >>> from probekit.probes.score.metrics import ClassPredictions, accuracy
     >>> truth, resamples = np.tile([0, 1], 5), Resamples.leave_one_out(np.arange(10))
@@ -135,7 +140,8 @@ def paired_differences(
     >>> [(one.value, round(one.p, 4)) for one in paired_differences([(good, bad)], resamples)]
     [(1.0, 0.002)]
 
-    Source: Welch (1947), The generalization of Student's problem when several different population
+    Source: Hall (1992), On the removal of skewness by transformation; Welch (1947), The
+    generalization of Student's problem when several different population
     variances are involved; Satterthwaite (1946), An approximate distribution of estimates of
     variance components.
     """
@@ -150,7 +156,7 @@ def paired_differences(
         if part is not None and np.isfinite(values[number, 0]) and has_rare_class(part, resamples)
     }
     if rare:
-        tests[:, list(rare)] = _class_tests(values[list(rare), 0], [*rare.values()], resamples)
+        tests[:, list(rare)] = _class_tests(values[list(rare)], [*rare.values()], resamples)
     others = np.array([number not in rare for number in range(len(pairs))], dtype=bool)
     if len(resamples.weights) < FEWEST_UNITS:  # too few for p-values: only the interval
         intervals = [jackknife_interval(one, resamples) for one in values[others]]
@@ -165,7 +171,13 @@ def paired_differences(
         contributions = whole * weights + (1 - weights) * (whole - without)
         others &= ~np.isnan(contributions).any(axis=1)
         if others.any():
-            tests[:, others] = _sign_tests(contributions[others], resamples)
+            own = contributions[others]
+            signs = sign_tests(own, resamples)
+            is_skewed |= any(part is not None and not part.is_linear for part in parts)
+            bootstrap = bootstrap_tests(own, resamples, is_skewed)
+            # The larger p-values and upper limits, and the smaller lower limits: see `_TESTED`.
+            flip = np.array([1, 1, -1, 1, -1, 1])[:, None]
+            tests[:, others] = flip * np.maximum(flip * signs, flip * bootstrap)
     tested = [dict(zip(_TESTED, column, strict=True)) for column in tests.T.tolist()]
     scores = [(float(a[0]), float(b[0]), float(a[0] - b[0])) for a, b in pairs]
     return [Difference(*score, **test) for score, test in zip(scores, tested, strict=True)]
@@ -248,11 +260,11 @@ def signed_rank(differences: Floats) -> tuple[Interval, float]:
 
 def _unpaired_limits(a: Side, b: Side, limits: Range, alpha: float) -> tuple[float, float]:
     """Return the limits of the interval of a - b, which misses the truth at a rate of alpha."""
-    score_a = score_interval(a.values, a.resamples, limits, a.parts, alpha)
-    score_b = score_interval(b.values, b.resamples, limits, b.parts, alpha)
-    value = score_a.value - score_b.value
-    below = np.hypot(score_a.value - score_a.low, score_b.high - score_b.value)
-    above = np.hypot(score_a.high - score_a.value, score_b.value - score_b.low)
+    # A perfect side counts with its groups: limits that no mistake can narrow would cost power.
+    x, y = (score_interval(s.values, s.resamples, limits, s.parts, alpha, None) for s in (a, b))
+    value = x.value - y.value
+    below = np.hypot(x.value - x.low, y.high - y.value)
+    above = np.hypot(x.high - x.value, y.value - y.low)
     return float(value - below), float(value + above)
 
 
@@ -276,55 +288,130 @@ def _alpha_at_0(a: Side, b: Side, limits: Range) -> float:
     return float(np.exp(scipy.optimize.brentq(end_nearest_0, smallest, largest, xtol=1e-6)))
 
 
-def _sign_tests(contributions: Floats, resamples: Resamples) -> _Tests:
+def sign_tests(contributions: Floats, resamples: Resamples) -> _Tests:
     """Return the tests of contributions (n_tests, n_units) by random signs of the units.
 
     To test a hypothetical difference, each unit's share of it is subtracted from the contribution
     of the unit. A pattern of signs is then at least as extreme as the observed signs for all
     hypothetical differences between two ends; see `_ends`. The interval ends where fewer than 5 %
-    of the patterns are as extreme. Over outer folds, the interval is widened around the difference,
-    and p is that of the difference divided by the same factor.
+    of the patterns are as extreme, the adjusted one where only those patterns are that exceed the
+    critical value of the step-down maximum. Over outer folds, the interval is widened around the
+    difference, and p is that of the difference divided by the same factor.
     """
     weights, widening = resamples.weights, resamples.widening
     value = contributions.sum(axis=1)
     shrunk = contributions - weights * (value * (1 - 1 / widening))[:, None]
     spread = np.sqrt(np.square(shrunk).sum(axis=1, keepdims=True))
     standardised = np.divide(shrunk, spread, out=np.zeros_like(shrunk), where=spread > 0)
-    observed = np.abs(standardised.sum(axis=1))
-    order = np.argsort(-observed, kind="stable")  # the largest first, for the step-down maximum
-    least = observed[order] - ROUNDING
     drawn, ends = [], []
     for signs in sign_patterns(len(weights), DRAWS, seed=0):
-        drawn.append(np.abs(signs @ standardised[order].T))
+        drawn.append(np.abs(signs @ standardised.T))
         ends.append(_ends(signs @ contributions.T, (signs @ weights)[:, None], value))
-    # The |statistic| of each pattern, (n_patterns, n_tests), the largest observed one first.
-    absolute = np.concatenate(drawn)
-    single = (absolute >= least).mean(axis=0)
-    # The step-down maximum is over this test and all with smaller observed differences.
-    largest = np.maximum.accumulate(absolute[:, ::-1], axis=1)[:, ::-1]
+    absolute = np.concatenate(drawn)  # of each pattern, (n_patterns, n_tests)
+    p, critical = _step_down(absolute)
+    # The number of sorted patterns before each limit.
+    before = np.full((2, len(value)), _at_level(absolute))
+    before[1] = np.minimum(before[1], (absolute > critical[1] + ROUNDING).sum(axis=0))
+    low, high = np.sort(np.concatenate(ends, axis=1) * [[[1]], [[-1]]], axis=1)
+    tests = np.arange(len(value))
+    limits = np.stack([low[before, tests], -high[before, tests]], axis=1).reshape(4, -1)
+    widened = value + widening * (limits - value)
+    widened[np.abs(widened) < ROUNDING * spread[:, 0]] = 0.0  # only rounding errors
+    return np.concatenate([p, widened])
+
+
+def bootstrap_tests(contributions: Floats, resamples: Resamples, is_skewed: bool) -> _Tests:
+    """Return the tests of contributions (n_tests, n_units) by a bootstrap of whole units.
+
+    The statistic is Hall's transformation of t; see `_hall`. Each draw resamples whole units, the
+    same for all tests. A draw of units that agree has no standard deviation of its own, and gets
+    the observed one. Over outer folds, see `sign_tests`.
+
+    Without `is_skewed` nothing is adjusted. With it, the adjusted values are those of a step-down
+    maximum, in which each statistic is divided by its own 95 % quantile, so that a test with a few
+    large units does not govern all others. The quantile is at least the upper quartile over tests:
+    a small one may be due to a long tail that was not sampled.
+    """
+    value, widening = contributions.sum(axis=1), resamples.widening
+    deviations = contributions - resamples.weights * value[:, None]
+    n, generator = deviations.shape[1], np.random.default_rng(0)
+    powers = [deviations**k for k in (1, 2, 3)]
+    _, squares, cubes = (power.sum(axis=1) for power in powers)
+    statistics = [_hall(value / widening, squares, cubes)[None]]
+    for start in range(0, DRAWS, BLOCK):
+        size = min(BLOCK, DRAWS - start)
+        # How often each draw contains each unit; draw d is counted in the bins from d * n on.
+        drawn = generator.integers(n, size=(size, n)) + n * np.arange(size)[:, None]
+        counts = np.bincount(drawn.ravel(), minlength=size * n).reshape(size, n).astype(np.float64)
+        first, second, third = (counts @ power.T for power in powers)
+        mean = first / n
+        # Sums of (x - mean)^2 and (x - mean)^3 over the drawn units; the sum of x is n mean.
+        central_squares = second - n * mean**2
+        central_cubes = third - 3 * mean * second + 2 * n * mean**3
+        agree = central_squares <= ROUNDING * squares
+        moments = np.where(agree, [squares + 0 * mean, 0 * mean], [central_squares, central_cubes])
+        statistics.append(_hall(first, *moments))
+    absolute = np.abs(np.concatenate(statistics))
+    scale = np.quantile(absolute[1:], 1 - LEVEL, axis=0)
+    scale = np.maximum(scale, np.quantile(scale, HEAVY))
+    scale[scale == 0] = 1.0  # nearly all draws of these tests are 0; avoids 0 / 0
+    p, critical = (one[[0, int(is_skewed)]] for one in _step_down(absolute / scale))
+    root = np.sqrt(squares)
+    skewness = np.divide(cubes, squares * root, out=np.zeros_like(root), where=root > 0)
+    # The limits are the differences whose statistic is critical.
+    ends = [_hall_inverse(sign * scale * critical, skewness) for sign in (1, -1)]
+    limits = np.stack([value - widening * root * end for end in ends], axis=1)
+    return np.concatenate([p, limits.reshape(4, -1)])
+
+
+def _hall(totals: Floats, squares: Floats, cubes: Floats) -> Floats:
+    """Return Hall's transformed t from sums; infinite if there is no spread but a total.
+
+    It removes the first-order effect of skewness: t + a t^2 / 3 + a^2 t^3 / 27 + a / 6 with t =
+    sum(x) / sqrt(sum(r^2)) and a = sum(r^3) / sum(r^2)^1.5, for contributions x of the units and
+    their deviations r.
+
+    Source: Hall (1992), On the removal of skewness by transformation.
+    """
+    root = np.sqrt(squares)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        t, a = totals / root, cubes / root**3
+        found: Floats = t * (1 + a * t * (1 / 3 + a * t / 27)) + a / 6
+    return np.where(squares > 0, found, np.where(totals == 0, 0.0, np.inf))
+
+
+def _hall_inverse(found: Floats, a: Floats) -> Floats:
+    """Return the t whose transformation with skewness a is found; see `_hall`."""
+    a = np.where(np.abs(a) < 1e-6, 1e-6, a)  # 0 would give 0 / 0, and so little changes no limit
+    t: Floats = 3 / a * (np.cbrt(1 + a * (found - a / 6)) - 1)
+    return t
+
+
+def _at_level(statistics: Floats) -> int:
+    """Return how many of the statistics (n_draws, n_tests) of a test are fewer than 5 %."""
+    return int(np.ceil(LEVEL * len(statistics) - ROUNDING)) - 1
+
+
+def _step_down(statistics: Floats) -> tuple[Floats, Floats]:
+    """Return p-values (2, n_tests), single and of the step-down maximum, and critical values.
+
+    The critical values (2, n_tests) are those that a significant statistic exceeds.
+
+    Args:
+        statistics: the absolute statistic (n_draws, n_tests) of each draw, the observed one first.
+    """
+    order = np.argsort(-statistics[0], kind="stable")  # the largest first
+    ordered, p, critical = statistics[:, order], *np.empty((2, 2, len(order)))
+    # The step-down maximum is over this test and all with smaller observed statistics.
+    largest = np.maximum.accumulate(ordered[:, ::-1], axis=1)[:, ::-1]
+    least, at_level = ordered[0] - ROUNDING, _at_level(statistics)
     stepped = np.maximum.accumulate((largest >= least).mean(axis=0))
-    p = np.empty((2, len(value)))
-    p[:, order] = single, stepped
-    # Fewer than 5 % of the sorted patterns come before this one.
-    at_level = int(np.ceil(LEVEL * len(absolute) - ROUNDING)) - 1
-    low, high = np.concatenate(ends, axis=1)
-    # The critical value of each step: the upper 5 % quantile of the step-down maximum.
-    critical_in_order = -np.partition(-largest, at_level, axis=0)[at_level]
+    p[:, order] = (ordered >= least).mean(axis=0), stepped
+    ends = [-np.partition(-one, at_level, axis=0)[at_level] for one in (ordered, largest)]
     # The procedure stops at the first test that is not rejected: all after it have its value.
     first_accepted = int(np.argmax(np.append(stepped, 1.0) >= LEVEL))
-    critical = np.empty_like(value)
-    critical[order] = critical_in_order[np.minimum(np.arange(len(value)), first_accepted)]
-    # Limits of the interval, then those of the adjusted interval.
-    limits = [
-        np.partition(low, at_level, axis=0)[at_level],
-        -np.partition(-high, at_level, axis=0)[at_level],
-        *_quadratic_limits(contributions, weights, critical),
-    ]
-    widened = value + widening * (np.array(limits) - value)
-    # The adjusted interval contains the other one; limits that are only rounding errors are 0.
-    widened[2:] = np.minimum(widened[0], widened[2]), np.maximum(widened[1], widened[3])
-    widened[np.abs(widened) < ROUNDING * spread[:, 0]] = 0.0
-    return np.concatenate([p, widened])
+    critical[:, order] = ends[0], ends[1][np.minimum(np.arange(len(order)), first_accepted)]
+    return p, critical
 
 
 def _ends(sums: Floats, weights: Floats, value: Floats) -> Floats:
@@ -347,37 +434,13 @@ def _ends(sums: Floats, weights: Floats, value: Floats) -> Floats:
     return np.stack([low, high])
 
 
-def _quadratic_limits(contributions: Floats, weights: Floats, critical: Floats) -> Floats:
-    """Return the two hypothetical differences (2, n_tests) whose statistic is critical.
-
-    They are the solutions d of (value - d)^2 = critical^2 sum((contributions - weights d)^2), the
-    quadratic equation `second` d^2 - 2 `first` d + `constant` = 0. The value is the sum of the
-    contributions, of shape (n_tests, n_units); `weights` has one for each unit.
-    """
-    value, square = contributions.sum(axis=1), np.square(critical)
-    second = 1 - square * np.square(weights).sum()
-    first = value - square * (contributions @ weights)
-    constant = np.square(value) - square * np.square(contributions).sum(axis=1)
-    # If second > 0 there are real solutions, because second d^2 - 2 first d + constant is at most 0
-    # at d = value.
-    root = np.sqrt(np.maximum(np.square(first) - second * constant, 0.0))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        limits = np.where(second > ROUNDING, np.stack([first - root, first + root]) / second, 0.0)
-    # Without a positive coefficient of d^2, even the largest differences are not rejected.
-    limits[:, second <= ROUNDING] = [[-np.inf], [np.inf]]
-    return limits
-
-
-def _class_tests(value: Floats, parts: Sequence[ClassParts], resamples: Resamples) -> _Tests:
-    """Return the tests of differences (n_tests,) by Welch's t over the groups of each class.
+def _class_tests(values: Floats, parts: Sequence[ClassParts], resamples: Resamples) -> _Tests:
+    """Return the tests of differences (n_tests, 1 + n_units) by Welch's t over groups of a class.
 
     All are NaN if a class is in a single group.
-
-    The null distribution of the largest |t| is simulated: groups have normal contributions with
-    the observed covariances, and their variances are estimated from as many simulated groups as
-    there are, up to 50.
     """
-    spreads = [class_spread(one, resamples) for one in parts]
+    value, of_tests = values[:, 0], zip(parts, values, strict=True)
+    spreads = [class_spread(part, resamples, own) for part, own in of_tests]
     pairs = zip(parts, spreads, strict=True)
     variances = np.stack([_class_variances(part, spread) for part, spread in pairs])
     if np.isnan(variances).any():
@@ -386,14 +449,10 @@ def _class_tests(value: Floats, parts: Sequence[ClassParts], resamples: Resample
     n_groups, df_of_class = spreads[0].n_groups, spreads[0].n_effective - 1
     error, df = np.sqrt(variances.sum(axis=1)), satterthwaite(variances, df_of_class)
     p = _two_sided(value, error, df)
-    smallest = _smallest_p(spreads)
-    joint = (smallest[:, None] <= p + ROUNDING).mean(axis=0)
-    adjusted = np.maximum(np.minimum(1.0, len(parts) * p), joint)
-    at_level = int(np.ceil(LEVEL * len(smallest) - ROUNDING)) - 1
-    adjusted_alpha = min(LEVEL / len(parts), float(np.partition(smallest, at_level)[at_level]))
+    adjusted = np.minimum(1.0, len(parts) * p)
     limits = [
         value + sign * error * scipy.stats.t.ppf(1 - alpha / 2, df)
-        for alpha in (LEVEL, adjusted_alpha)
+        for alpha in (LEVEL, LEVEL / len(parts))
         for sign in (-1, 1)
     ]
     if n_groups.min() < FEWEST_UNITS:  # too few for p-values: only the unadjusted interval
@@ -414,27 +473,6 @@ def _class_variances(parts: ClassParts, spread: ClassSpread) -> Floats:
     df = np.maximum(spread.n_effective[agree] - 1, 1)  # the quantile is huge or undefined below 1
     variances[agree] = np.square(sums[agree] / scipy.stats.t.isf(0.5 ** spread.n_groups[agree], df))
     return variances
-
-
-def _smallest_p(spreads: Sequence[ClassSpread]) -> Floats:
-    """Return the smallest p-value of all differences in each simulated data set, (n_draws,)."""
-    generator, n_tests = np.random.default_rng(0), len(spreads)
-    sums, estimated = np.zeros((DRAWS_OF_GROUPS, n_tests)), []
-    for part in range(len(spreads[0].variances)):
-        by_group = np.stack([one.by_group[part] for one in spreads])
-        _, singular, vectors = np.linalg.svd(by_group.T, full_matrices=False)
-        factor = singular[:, None] * vectors  # the covariance of the tests is factor.T @ factor
-        sums += generator.normal(size=(DRAWS_OF_GROUPS, len(factor))) @ factor
-        # At least 1, because the squares are divided by it.
-        df_of_class = max(1, min(MOST_SIMULATED, int(np.count_nonzero(by_group.any(axis=0))) - 1))
-        squares = np.zeros_like(sums)
-        for _ in range(df_of_class):
-            squares += np.square(generator.normal(size=(DRAWS_OF_GROUPS, len(factor))) @ factor)
-        estimated.append(squares / df_of_class)
-    variances = np.stack(estimated, axis=-1)
-    df = satterthwaite(variances, spreads[0].n_effective - 1)
-    smallest: Floats = _two_sided(sums, np.sqrt(variances.sum(axis=-1)), df).min(axis=1)
-    return smallest
 
 
 def _two_sided(value: Floats, error: Floats, df: Floats) -> Floats:

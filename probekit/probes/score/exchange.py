@@ -80,10 +80,18 @@ class Null:
     Attributes:
         t: the t statistic (n_sites, 1 + n_exchanges), first that of the true labels.
         scores: the score (n_sites, 1 + n_exchanges) over rows, up to a constant of each site.
+        floors: the smallest credible p-value (n_sites,): that of agreement by chance.
     """
 
     t: Floats
     scores: Floats
+    floors: Floats
+
+    @property
+    def p(self) -> PValues:
+        """The p-values of the sites; none is below its floor."""
+        found = p_values(self.t[:, 0], self.t[:, 1:])
+        return PValues(*np.maximum([found.single, found.maximum], self.floors))
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,6 +173,11 @@ class LabelExchange:
         """The number of outer folds."""
         return len(np.unique(self.fold_of_row))
 
+    @property
+    def _widening(self) -> float:
+        """The factor on the statistics of exchanges: larger over dependent folds."""
+        return WIDER_OVER_FOLDS if self._n_folds > 1 else 1.0
+
     @cached_property
     def _folds(self) -> list[slice]:
         """For each fold, its part of `_whole`."""
@@ -208,21 +221,62 @@ class LabelExchange:
         """
         scores_of_rows = np.stack([one.scores for one in rows], axis=-1)
         parts: list[_Groups | _Rows] = [self._groups(scores_of_rows), *self._rows(scores_of_rows)]
-        # Arrays (3, n_draws, n_sites), the first one with the true labels as its only draw.
-        sums = [np.sum([part.sums(part.labels[None]) for part in parts], axis=0)]
+        # Arrays (2, 3, n_draws, n_sites): of groups with one label, and of those with several. The
+        # first array has the true labels as its only draw.
+        sums = [_by_sort([part.sums(part.labels[None]) for part in parts])]
         rng = np.random.default_rng(self.seed)
         block = max(1, MOST_ENTRIES // max(1, len(self.labels)))  # independent of the sites
         for start in range(0, self.draws, block):
             n_draws = min(block, self.draws - start)
-            drawn = [part.sums(part.exchanged(n_draws, rng)) for part in parts]
-            sums.append(np.sum(drawn, axis=0))
-        total, variance, scores = np.concatenate(sums, axis=1).transpose(0, 2, 1)
-        t = _ratio(total, np.sqrt(variance))
-        if self._n_folds > 1:
-            t[:, 1:] *= WIDER_OVER_FOLDS
-            centre = scores[:, 1:].mean(axis=1, keepdims=True)
-            scores[:, 1:] = centre + WIDER_OVER_FOLDS * (scores[:, 1:] - centre)
-        return Null(t, scores)
+            sums.append(_by_sort([part.sums(part.exchanged(n_draws, rng)) for part in parts]))
+        total, variance, scores = np.concatenate(sums, axis=2).transpose(1, 0, 3, 2)
+        wider = np.append(1.0, np.full(self.draws, self._widening))  # of exchanges only
+        t = _ratio(total.sum(axis=0), np.sqrt(variance.sum(axis=0))) * wider
+        scores = scores.sum(axis=0)
+        centre = scores[:, 1:].mean(axis=1, keepdims=True)
+        scores = np.where(wider == 1, scores, centre + wider * (scores - centre))
+        # Where all groups of a sort agree, p is at least the product of the p-values of both sorts.
+        agreement = np.transpose([self._agreement(one.guess) for one in rows])
+        of_sorts = _ratio(total, np.sqrt(variance)) * wider
+        p = [p_values(one[:, 0], one[:, 1:]).single for one in of_sorts]
+        floors = np.where(agreement.any(axis=0), np.maximum(p, agreement).prod(axis=0), 0.0)
+        if any(one.stricter for one in rows):
+            others = self.null([one.stricter or one for one in rows])
+            floors = np.maximum(floors, others.p.single)
+        return Null(t, scores, floors)
+
+    def _agreement(self, guess: Codes | None) -> tuple[float, float]:
+        """Return the probability that all groups agree by chance: of one label, and of several.
+
+        It is 0 if not all of them agree.
+
+        Args:
+            guess: the predicted class (n_samples,) of a metric that counts hits; None for others.
+        """
+        if guess is None:
+            return 0.0, 0.0
+        n_rows = np.bincount(self.group_of_row)
+        cells, shape = self.group_of_row * self._n_classes, (self.n_groups, self._n_classes)
+        true, guessed = (
+            np.bincount(cells + codes, minlength=np.prod(shape)).reshape(shape)
+            for codes in (self._values, guess)
+        )
+        hits = np.bincount(self.group_of_row, weights=self._values == guess)
+        expected = (true * guessed).sum(axis=1) / n_rows
+        least = np.maximum(0, (true + guessed).max(axis=1) - n_rows)
+        above, below = (hits - expected)[self._mixed], (expected - least)[self._mixed]
+        varies = above**2 + below**2 > ROUNDING  # not if all rows have the same guess
+        above, below = above[varies], below[varies]
+        of_mixed = (below / (above + below)).prod() if (above > 0).all() and len(above) else 0.0
+        # A group is all right with at most the probability of its label's mean share of guesses.
+        labels = self._values[self._first[self._whole]]
+        shares, of_whole = (guessed / n_rows[:, None])[self._whole], [0.0]
+        for code in np.unique(labels):
+            own, elsewhere = shares[labels == code, code], shares[labels != code, code]
+            if own.min() == 1 and len(elsewhere):
+                of_whole.append(elsewhere.mean() ** len(own))
+        power = 1 / self._widening**2  # dependent folds count as half of the groups
+        return float(max(of_whole) ** power), float(of_mixed**power)
 
     def _groups(self, scores: Floats) -> _Groups:
         """Return the groups with a single label, each with the mean score of its rows.
@@ -336,6 +390,12 @@ class _Rows:
             score += np.sum(by_group, axis=0)
             variance += np.square(by_group).sum(axis=0)
         return np.stack([score, variance, score])
+
+
+def _by_sort(sums: Sequence[Floats]) -> Floats:
+    """Return the sums (2, 3, n_draws, n_sites) of groups with one label, and of all others."""
+    first, *others = sums
+    return np.stack([first, np.sum([np.zeros_like(first), *others], axis=0)])
 
 
 def _weights(labels: NDArray[Any], classes: Sequence[int]) -> Iterator[Floats]:

@@ -7,7 +7,9 @@ contain most of the rows.
 
     range of the metric         interval
     both ends finite            Korn and Graubard (1998): Clopper-Pearson at the effective sample
-                                size, which also holds at the ends, such as an accuracy of 1
+                                size. It also holds at the ends, such as an accuracy of 1, where
+                                the rows of a group count as two; other scores have no closer
+                                limits, so that limits increase with the score
     the same, mean of classes   their limits for each class, from its own groups, added in
                                 quadrature (balanced accuracy; AUROC if a class is rare)
     one end finite              jackknife t on the logarithm of the distance from that end
@@ -33,10 +35,11 @@ import scipy
 from probekit.amounts import FEWEST_UNITS, LEVEL
 from probekit.probes.arrays import Floats
 from probekit.probes.score.contributions import ClassParts, class_spread, has_rare_class
-from probekit.probes.score.metric_table import UNBOUNDED, Range
+from probekit.probes.score.metric_table import SHARE, UNBOUNDED, Range
 from probekit.probes.score.metrics import Resamples
 
 FEWEST_SOURCES = 3  # for an interval over sources
+ROWS_ALIKE = 2.0  # rows that a group counts for if all groups agree; simulated in benchmarks.claims
 
 
 @dataclass(frozen=True)
@@ -49,7 +52,11 @@ class Interval:
 
 
 def jackknife_interval(
-    values: Floats, resamples: Resamples, limits: Range = UNBOUNDED, level: float = LEVEL
+    values: Floats,
+    resamples: Resamples,
+    limits: Range = UNBOUNDED,
+    level: float = LEVEL,
+    rows_alike: float | None = None,
 ) -> Interval:
     """Return the value of a metric with its confidence interval, of 95 % unless `level` differs.
 
@@ -63,6 +70,8 @@ def jackknife_interval(
         resamples: the resamples that the values were computed for.
         limits: the range of the metric.
         level: the rate at which the interval may miss the true value.
+        rows_alike: the number of rows that a group counts for if all groups agree, at most all of
+            them; no limit is closer to an end of the range. None for one, and all limits.
 
     >>> resamples = Resamples.leave_one_out(np.arange(4))
     >>> found = jackknife_interval(np.array([0.5, 0.33, 0.67, 0.33, 0.67]), resamples, (0, 1))
@@ -76,8 +85,8 @@ def jackknife_interval(
     if np.isfinite(limits).all():
         share, width = (value - bottom) / (top - bottom), top - bottom
         variance = jackknife_variance(values) * resamples.widening**2 / width**2
-        n_units, n_rows = resamples.n_effective, len(resamples.group_of_row)
-        low, high = _korn_graubard(share, variance, n_units, n_rows, resamples.widening, level)
+        size = resamples.n_effective, len(resamples.group_of_row), resamples.widening
+        low, high = _korn_graubard(share, variance, *size, level, rows_alike)
         return Interval(value, bottom + width * low, bottom + width * high)
     if np.isfinite(bottom) and (values > bottom).all():
         distance = _log_t(values - bottom, resamples, level)
@@ -97,6 +106,7 @@ def score_interval(
     limits: Range,
     parts: ClassParts | None,
     level: float = LEVEL,
+    rows_alike: float | None = ROWS_ALIKE,
 ) -> Interval:
     """Return the value of a metric with its confidence interval, of 95 % unless `level` differs.
 
@@ -104,6 +114,10 @@ def score_interval(
     sample size of its class. Their distances from the part are added in quadrature, and scaled for
     parts in the same groups; without an estimate of that scale they are simply added. The limits
     are NaN if the rows of a class are in a single group.
+
+    If all groups agree, nothing shows how alike the rows of a group are. A group then counts as
+    `rows_alike` rows of a score that counts hits, and as all of its rows for metrics of ranks, for
+    which agreement takes the order of all rows.
 
     Scores without parts, and scores whose parts cancel in each group, have the interval of the
     jackknife. So do metrics of ranks without a rare class, because its coverage is correct there
@@ -115,14 +129,16 @@ def score_interval(
         limits: the range of the metric.
         parts: the parts of the score by class; None for metrics without.
         level: the rate at which the interval may miss the true value.
+        rows_alike: see `jackknife_interval`.
 
     Source: Zou and Donner (2008), Construction of confidence limits about effect measures.
     """
+    alike = rows_alike if limits == SHARE and (parts is None or parts.are_shares) else np.inf
     if parts is None or not (parts.are_shares or has_rare_class(parts, resamples)):
-        return jackknife_interval(values, resamples, limits, level)
-    value, spread = float(values[0]), class_spread(parts, resamples)
+        return jackknife_interval(values, resamples, limits, level, alike)
+    value, spread = float(values[0]), class_spread(parts, resamples, values)
     if spread.scale < 1e-9:  # parts cancel in each group: a constant guess within minimal pairs
-        return jackknife_interval(values, resamples, limits, level)
+        return jackknife_interval(values, resamples, limits, level, alike)
     if np.isnan(spread.variances).any():
         return Interval(value, np.nan, np.nan)
     distances = np.empty((len(parts.weights), 2))
@@ -130,7 +146,7 @@ def score_interval(
         # The variance is that of the weighted part.
         share, variance = float(parts.shares[part]), float(spread.variances[part]) / weight**2
         n_units, n_rows = float(spread.n_effective[part]), int(spread.n_rows[part])
-        ends = _korn_graubard(share, variance, n_units, n_rows, resamples.widening, level)
+        ends = _korn_graubard(share, variance, n_units, n_rows, resamples.widening, level, alike)
         distances[part] = weight * np.abs(np.array(ends) - share)
     below, above = np.sqrt(spread.scale * np.square(distances).sum(axis=0))
     if spread.is_shared and not spread.variances.any():  # no estimate of how parts vary together
@@ -209,12 +225,19 @@ def _log_t(distances: Floats, resamples: Resamples, level: float) -> Interval:
 
 
 def _korn_graubard(
-    share: float, variance: float, n_units: float, n_rows: int, widening: float, level: float
+    share: float,
+    variance: float,
+    n_units: float,
+    n_rows: int,
+    widening: float,
+    level: float,
+    rows_alike: float | None,
 ) -> tuple[float, float]:
     """Return the limits of the confidence interval of a share between 0 and 1.
 
     They are those of Clopper and Pearson at the effective sample size. If all groups have the same
-    share, this size is the effective number of groups, divided by the squared widening.
+    share, this size is the effective number of groups times `rows_alike`, divided by the squared
+    widening.
 
     Args:
         share: the share.
@@ -223,10 +246,12 @@ def _korn_graubard(
         n_rows: the number of rows, the largest possible sample size.
         widening: the factor that the variance contains; see `Resamples`.
         level: the rate at which the interval may miss the true share.
+        rows_alike: see `jackknife_interval`.
     """
+    n_agreeing = min(n_rows, n_units * (rows_alike or 1)) / widening**2
     # All groups have the same share, up to rounding. At 0 or 1, only weights of folds differ.
     if min(variance * n_rows, share, 1 - share) < 1e-12:
-        n_effective = n_units / widening**2
+        n_effective = n_agreeing
     else:
         # Fewer degrees of freedom: the t quantile of the units is wider than that of the rows.
         t_ratio = t_quantile(n_rows - 1, level) / t_quantile(n_units - 1, level)
@@ -235,4 +260,6 @@ def _korn_graubard(
     # A beta distribution needs positive parameters; a share of 0 or 1 has 0 hits or misses.
     low = 0.0 if hits < 1e-9 else float(scipy.stats.beta.ppf(level / 2, hits, misses + 1))
     high = 1.0 if misses < 1e-9 else float(scipy.stats.beta.isf(level / 2, hits + 1, misses))
-    return low, high
+    # One wrong row more never makes the limits closer to the end than those of a perfect score.
+    nearest = (level / 2) ** (1 / n_agreeing) if rows_alike else 1.0
+    return min(low, nearest), max(high, 1 - nearest)

@@ -160,12 +160,14 @@ _ROWS = (
         "auprc",
         "AUPRC",
         has_p=True,
+        has_parts=True,
         needs="scores",
         is_rank=True,
         is_linear=False,
         explanation=(
             "Average precision of the positive class, by default the rarer of two labels; "
-            "uninformed scores reach its share of the rows."
+            "uninformed scores reach its share of the rows. Data with other shares of positives "
+            "are not comparable."
         ),
     ),
     *(

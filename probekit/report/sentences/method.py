@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from probekit.amounts import format_number, joined_names
+from probekit.amounts import LEVEL, format_number, joined_names
 from probekit.probes.kinds.registry import kind_of
 from probekit.report.sentences.answer import folds_of, unit_of
 from probekit.results.record import RunRecord
@@ -15,6 +15,12 @@ INTERVALS = (
     "Scores are those on held-out rows. Intervals are 95 % intervals over groups: they apply to "
     "these fitted probes on new groups of rows, not to retraining."
 )
+UNSEEN = (
+    "A sort of group whose share is below {share:.0f} % is absent from {n} groups in at least 5 % "
+    "of samples, which no interval or test can show. If a probe failed there entirely, a lead of "
+    "less than {lead:.0f} % of a rival's score could vanish."
+)
+ENOUGH_GROUPS = 100  # from which an absent sort of group is rarer than 3 %
 P_VALUE = (
     "The p-value of a probe is that of a one-sided test of association between predictions and "
     "labels, by a t statistic over groups{null}. The p-values of single sites are "
@@ -92,9 +98,14 @@ def identity_sentence(record: RunRecord) -> str:
 
 def method(v: Verdict) -> list[str]:
     """Return the paragraphs on choice, intervals and tests, for the end of the page."""
+    n = v.score.n_groups if v.score else ENOUGH_GROUPS
+    # The share that is absent from n groups in 5 % of samples, and what it can take from a score.
+    ratio = LEVEL ** (1 / n)
+    unseen = UNSEEN.format(n=n, share=100 * (1 - ratio), lead=100 * (1 / ratio - 1))
     paragraphs = (
         (_choice(v), True),
         (INTERVALS, True),
+        (unseen, n < ENOUGH_GROUPS),
         (LEFT_OUT, v.sources is not None),
         (P_VALUE.format(null=f" ({v.null})" if v.null else ""), v.has_p),
         (DIFFERENCES.format(majority=OF_MAJORITY if v.has_p else ""), bool(v.named)),

@@ -162,19 +162,24 @@ def test_the_parts_add_up_to_the_metric_and_to_the_change_of_one_class(metric, n
     if parts.are_shares:
         assert parts.rows.sum() == pytest.approx(value)
         assert parts.weights @ parts.shares == pytest.approx(value)
-    # One row drawn twice changes the score by its contribution minus the mean of its class.
-    row = 7
-    more = metrics.take(predictions, np.append(np.arange(240), row))
-    change = float(function(more, Resamples.whole(241))[0]) - value
-    own = predictions.truth == predictions.truth[row]
+    # A row drawn in place of another one of its class changes the score by their contributions. It
+    # is one of many copies, because a metric that is not linear has a slope only.
+    copies = 1 if parts.is_linear else 100
+    other, row, *_ = np.flatnonzero(predictions.truth == predictions.truth[7])
+    rows = np.tile(np.arange(240), copies)
+    rows[other] = row
+    change = copies * (
+        float(function(metrics.take(predictions, rows), Resamples.whole(len(rows)))[0]) - value
+    )
     in_parts = np.isin(parts.truth[row], parts.classes)
-    expected = parts.rows[row] - parts.rows[own].mean() if in_parts else 0.0
+    expected = parts.rows[row] - parts.rows[other] if in_parts else 0.0
     assert change == pytest.approx(expected, abs=2e-4)
 
 
-def test_areas_of_folds_are_averaged():
-    given = classes(2, folds=FOLDS)
-    parts, plain = contributions.parts_of_auroc(given), metrics_of(given)["auroc"].__wrapped__
+@pytest.mark.parametrize("metric", ["auroc", "auprc"])
+def test_areas_of_folds_are_averaged(metric):
+    given = replace(classes(2, folds=FOLDS), positive=1)
+    parts, plain = class_parts(metric)(given), metrics_of(given)[metric].__wrapped__
     value = metrics.within_folds(plain)(given, Resamples.whole(N_ROWS))
     assert parts.shares == pytest.approx([value[0]] * 2)
     assert parts.rows.sum() == pytest.approx(2 * value[0])

@@ -11,13 +11,22 @@ from probekit.probes.score import metrics
 from probekit.probes.score.differences import (
     DRAWS,
     Side,
+    bootstrap_tests,
     paired_differences,
+    sign_tests,
     signed_rank,
     unpaired_differences,
 )
 from probekit.probes.score.exchange import holm
 from probekit.probes.score.intervals import jackknife_interval
-from probekit.probes.score.metrics import NumberPredictions, Resamples, accuracy, mean_of_rows, r2
+from probekit.probes.score.metrics import (
+    WIDER_OVER_FOLDS,
+    NumberPredictions,
+    Resamples,
+    accuracy,
+    mean_of_rows,
+    r2,
+)
 
 
 def probes_of(generator, n_groups, rates, each=4):
@@ -111,6 +120,7 @@ def test_p_values_are_shares_of_sign_patterns_and_their_adjustment_the_step_down
     correct = generator.random((4, len(groups))) < [[0.5], [0.75], [0.65], [0.5]]
     values = [accuracy(of_correct(one), resamples) for one in correct]
     found = paired_differences([(one, values[0]) for one in values[1:]], resamples)
+    assert any(one.p_adjusted > one.p for one in found)
     leads = [np.bincount(groups, weights=one.astype(int) - correct[0]) for one in correct[1:]]
     contributions = np.array(leads) / len(groups)
     scaled = contributions / np.sqrt(np.square(contributions).sum(axis=1, keepdims=True))
@@ -123,9 +133,57 @@ def test_p_values_are_shares_of_sign_patterns_and_their_adjustment_the_step_down
         least = max(least, (drawn[remaining].max(axis=0) >= observed[n] - 1e-12).mean())
         expected[n] = least
     assert [one.value for one in found] == pytest.approx(contributions.sum(axis=1))
-    assert [one.p for one in found] == pytest.approx(single)
-    assert [one.p_adjusted for one in found] == pytest.approx(expected.tolist())
-    assert any(one.p_adjusted > one.p for one in found)
+    signs, bootstrap = (test(contributions, resamples)[:2] for test in (sign_tests, _bootstrap))
+    np.testing.assert_allclose(signs, [single, expected])
+    both = np.maximum(signs, bootstrap)
+    np.testing.assert_allclose([(one.p, one.p_adjusted) for one in found], both.T)
+
+
+def _bootstrap(contributions, resamples):
+    return bootstrap_tests(contributions, resamples, is_skewed=False)
+
+
+@pytest.mark.parametrize("widening", [1.0, WIDER_OVER_FOLDS])
+@pytest.mark.parametrize("is_skewed", [True, False])
+def test_the_bootstrap_interval_ends_where_hall_s_statistic_is_critical(is_skewed, widening):
+    """A difference at a limit has a p-value of the level, and so do all adjusted ones."""
+    generator = np.random.default_rng(0)
+    own = (generator.exponential(size=(3, 30)) - [[0.6], [0.8], [1.0]]) / 30
+    resamples = Resamples.leave_one_out(np.arange(30), widening=widening)
+    found = bootstrap_tests(own, resamples, is_skewed)
+    for low, high, p in (found[[2, 3, 0]], found[[4, 5, 1]]):
+        np.testing.assert_array_equal((low > 0) | (high < 0), p < LEVEL)
+    for end in (found[2], found[3]):
+        p = bootstrap_tests(own - end[:, None] / 30, resamples, is_skewed)[0]
+        assert p == pytest.approx(LEVEL, abs=0.002)
+
+
+def test_a_giant_group_has_finite_adjusted_limits_if_the_adjusted_p_is_small():
+    groups = np.repeat(np.arange(12), [300] + [10] * 11)
+    resamples, found = Resamples.leave_one_out(groups), []
+    for seed in range(30):
+        hits = np.random.default_rng(seed).random((4, len(groups))) < [[0.9], [0.7], [0.7], [0.7]]
+        first, *others = (accuracy(of_correct(one), resamples) for one in hits)
+        found += paired_differences([(first, one) for one in others], resamples)
+    significant = [one for one in found if one.p_adjusted < LEVEL]
+    assert len(significant) > 10
+    assert all(np.isfinite([one.adjusted_low, one.adjusted_high]).all() for one in significant)
+    for one in found:
+        assert (one.adjusted_low > 0 or one.adjusted_high < 0) == (one.p_adjusted < LEVEL)
+
+
+def test_a_group_in_which_a_rival_fails_shows_that_signs_are_not_symmetric():
+    """It is a little worse in 39 of 40 groups, and much better in one: others may be like that."""
+    leads = 0.1 + 0.08 * np.random.default_rng(0).normal(size=40)
+    leads[0] = -0.85
+    resamples = Resamples.leave_one_out(np.arange(40))
+    (signs,), (found,) = (
+        sign_tests(leads[None] / 40, resamples).T,
+        paired_differences([(mean_of_rows(leads, resamples), np.zeros(41))], resamples),
+    )
+    assert signs[0] < 0.003 < 0.3 < found.p < 0.6
+    assert found.ci_low < -0.1 < 0 < signs[2]
+    assert found.ci_high == pytest.approx(0.126, abs=0.002)
 
 
 def test_the_best_of_many_equal_probes_is_rarely_significant():

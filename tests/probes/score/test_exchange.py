@@ -1,5 +1,6 @@
 """Exchanges of labels: all arrangements, folds, shared draws, and size and power in simulations."""
 
+from dataclasses import replace
 from functools import partial
 from itertools import permutations
 
@@ -9,8 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binomtest
 
+from probekit.amounts import LEVEL
 from probekit.probes.score import contributions, exchange, metrics
-from probekit.probes.score.contributions import RowScores, of_accuracy, of_auprc, of_auroc
+from probekit.probes.score.contributions import (
+    RowScores,
+    of_accuracy,
+    of_auprc,
+    of_auroc,
+    of_balanced_accuracy,
+    of_macro_f1,
+)
 from probekit.probes.score.exchange import MOST_EXACT, holm, p_values, permuted_labels
 from probekit.probes.score.metrics import WIDER_OVER_FOLDS, ClassPredictions, NumberPredictions
 
@@ -523,3 +532,60 @@ def test_a_true_null_over_folds_is_rejected_at_most_at_the_level(monkeypatch):
     plain, _ = simulated(refitted_over_folds, 200)
     assert within(widened <= 0.05)
     assert np.mean(plain <= 0.05) > 0.08
+
+
+def agreeing(n_groups, clusters=10, size=6):
+    """One cluster of each group has label 1; all guesses are 1, except in another cluster."""
+    cluster = np.repeat(np.arange(clusters * n_groups), size)
+    truth, guess = (cluster % clusters == 0).astype(int), (cluster % clusters != 1).astype(int)
+    return ClassPredictions(truth, guess, 2), cluster // clusters
+
+
+def p_of(function, predictions, groups):
+    scores = function(predictions)
+    return exchange_of(scores, groups).null([scores]).p.single[0]
+
+
+@pytest.mark.parametrize("function", [of_accuracy, of_balanced_accuracy, of_macro_f1])
+def test_mixed_groups_that_all_agree_have_the_p_of_their_agreement(function):
+    # Of 60 rows, 6 have label 1 and 54 the guess 1: at least 0 and at most 6 hits of label 1, and
+    # 5.4 by chance. The share of .9 that all 6 are hits is that of each group.
+    predictions, groups = agreeing(12)
+    assert p_of(function, predictions, groups) == pytest.approx(0.9**12)
+    # A group below its expectation ends the agreement.
+    guess = np.where(groups == 0, 1 - predictions.truth, predictions.guess)
+    assert p_of(function, replace(predictions, guess=guess), groups) != pytest.approx(0.9**12)
+
+
+@pytest.mark.parametrize("n_labels", [2, 3])
+def test_small_groups_that_are_all_right_have_the_p_of_guesses_elsewhere(n_labels):
+    small = 8 * (n_labels - 1)
+    groups = np.repeat(np.arange(60 + small), [30] * 60 + [2] * small)
+    truth = np.where(groups < 60, 0, 1 + groups % (n_labels - 1))
+    guess = np.where(np.arange(len(groups)) % 10, n_labels - 1, 0)  # .9 in large groups
+    guess[groups >= 60] = np.where(truth[groups >= 60] == n_labels - 1, n_labels - 1, 0)
+    elsewhere = 0.9 if n_labels == 2 else 0.9 * 60 / 68  # groups of label 1 are never guessed so
+    found = p_of(of_accuracy, ClassPredictions(truth, guess, n_labels), groups)
+    assert found >= elsewhere**8 - 1e-9
+
+
+def test_groups_of_both_sorts_are_as_significant_as_their_product():
+    """Three mixed groups that agree do not hide what 40 groups of one label show."""
+    predictions, groups = agreeing(3)
+    whole = np.repeat(np.arange(3, 43), 10)
+    truth = np.concatenate([predictions.truth, whole % 2])
+    guess = np.concatenate([predictions.guess, np.where(np.arange(400) % 9, whole % 2, 0)])
+    both = ClassPredictions(truth, guess, 2)
+    assert p_of(of_accuracy, predictions, groups) >= 0.9**3
+    assert p_of(of_accuracy, both, np.concatenate([groups, whole])) < LEVEL
+
+
+def test_the_p_of_auprc_is_at_least_that_of_auroc():
+    generator = np.random.default_rng(0)
+    scores = np.column_stack([np.zeros(240), generator.normal(size=240)])
+    one = ClassPredictions(generator.integers(2, size=240), np.zeros(240, int), 2, scores)
+    groups, one = np.arange(240) // 10, replace(one, positive=1)
+    least = p_of(of_auroc, one, groups)
+    assert p_of(of_auprc, one, groups) >= least
+    alone = replace(of_auprc(one), stricter=None)
+    assert p_of(lambda _: alone, one, groups) < least  # otherwise this test shows nothing

@@ -15,7 +15,7 @@ from probekit.probes.score.intervals import (
 )
 from probekit.probes.score.metric_table import METRICS, SHARE, UNBOUNDED, metric_functions
 from probekit.probes.score.metrics import ClassPredictions, NumberPredictions, Resamples, r2
-from probekit.probes.score.scored import parts_of
+from probekit.probes.score.scored import parts_of, with_interval
 
 
 def of_correct(correct, groups):
@@ -203,3 +203,45 @@ def test_r2_with_errors_in_one_group_has_an_interval():
     values = r2(NumberPredictions(truth, guess), resamples)
     found = jackknife_interval(values, resamples, METRICS["r2"].range)
     assert found.low < found.value < found.high <= 1
+
+
+@pytest.mark.parametrize("widening", [1.0, metrics.WIDER_OVER_FOLDS])
+@pytest.mark.parametrize(("n_groups", "size"), [(30, 10), (12, 2), (8, 1)])
+def test_a_perfect_score_has_no_lower_limits_than_a_score_with_mistakes(n_groups, size, widening):
+    """The mistakes are in one group, or in several."""
+    groups = np.repeat(np.arange(n_groups), size)
+    resamples = Resamples.leave_one_out(groups, widening=widening)
+    for order in (np.arange(len(groups)), np.argsort(np.arange(len(groups)) % size)):
+        lows, highs = [], []
+        for n_wrong in range(min(4, size * n_groups // 4), -1, -1):
+            hits = np.ones(len(groups), int)
+            hits[order[:n_wrong]] = 0
+            for given, found in ((hits, lows), (1 - hits, highs)):
+                one = ClassPredictions(np.ones_like(given), given, 2)
+                limits = with_interval("accuracy", one, resamples)
+                found.append(limits.low if found is lows else limits.high)
+        assert max(lows) == pytest.approx(lows[-1])
+        assert min(highs) == pytest.approx(highs[-1])
+        assert lows[-1] == pytest.approx(0.025 ** (widening**2 / min(2, size) / n_groups))
+
+
+def test_perfect_ranks_have_the_limits_of_their_rows():
+    truth, groups = np.tile([0, 1], 60), np.repeat(np.arange(12), 10)
+    one = ClassPredictions(truth, truth, 2, np.column_stack([-truth, truth + 0.0]))
+    assert with_interval("auroc", one, Resamples.leave_one_out(groups)).low > 0.96
+
+
+@pytest.mark.parametrize("correlation", [0.0, 0.3, 0.6])
+def test_intervals_of_nearly_perfect_scores_cover(correlation):
+    generator, covered = np.random.default_rng(0), []
+    groups = np.repeat(np.arange(30), 20)
+    resamples = Resamples.leave_one_out(groups)
+    for _ in range(200):
+        rates = np.full(30, 0.97)
+        if correlation:
+            total = (1 - correlation) / correlation
+            rates = generator.beta(0.97 * total, 0.03 * total, 30)
+        hits = (generator.random(600) < rates[groups]).astype(int)
+        found = with_interval("accuracy", ClassPredictions(np.ones_like(hits), hits, 2), resamples)
+        covered.append(found.low <= 0.97 <= found.high)
+    assert np.mean(covered) > 0.93

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from probekit.amounts import LEVEL
-from probekit.probes.score.contributions import difference_of_parts
+from probekit.probes.score.contributions import class_spread, difference_of_parts
 from probekit.probes.score.differences import Side, paired_differences, unpaired_differences
 from probekit.probes.score.intervals import jackknife_interval, score_interval
 from probekit.probes.score.metrics import ClassPredictions, Resamples
@@ -144,7 +144,7 @@ def test_one_more_wrong_row_of_another_class_changes_little():
 
 
 def test_a_perfect_score_of_classes_in_the_same_groups_has_the_limits_of_accuracy():
-    truth, groups = np.tile(np.arange(5), 8), np.repeat(np.arange(8), 5)
+    truth, groups = np.tile(np.arange(5), 16), np.repeat(np.arange(8), 10)
     one, resamples = ClassPredictions(truth, truth, 5), Resamples.leave_one_out(groups)
     found = [interval(metric, one, resamples).low for metric in ("balanced_accuracy", "accuracy")]
     assert found[0] == pytest.approx(found[1])
@@ -183,3 +183,21 @@ def test_runs_on_other_rows_have_no_verdict_on_a_class_in_few_groups():
         (found,) = unpaired_differences([sides], UNIT)
         assert np.isnan(found.p) == (n_positive < 6)
         assert np.isfinite(found.ci_low)
+
+
+@pytest.mark.parametrize(("sizes", "factor"), [((4, 4, 4, 4), 1.0), ((30, 2, 2, 2), 3.3)])
+def test_the_variance_of_a_class_is_that_of_leaving_out_each_of_its_groups(sizes, factor):
+    """A giant group pulls the mean towards itself, and its own residual towards 0."""
+    n = len(sizes)
+    groups = np.repeat(np.arange(n + 40), [*sizes, *[5] * 40])
+    truth = (groups < n).astype(int)
+    hit = np.random.default_rng(1).random(len(groups)) < np.where(groups < n - 1, 0.8, 0.3)
+    guess = np.where(truth & ~hit, 0, truth)  # the other class is always right
+    one, resamples = ClassPredictions(truth, guess, 2), Resamples.leave_one_out(groups)
+    found = class_spread(parts_of("balanced_accuracy", [one]), resamples).variances[1] * 4
+    own, hits = groups[truth == 1], (guess == truth)[truth == 1]
+    without = np.array([hits[own != group].mean() for group in range(n)])
+    residuals = np.array([(hits[own == group] - hits.mean()).sum() for group in range(n)])
+    assert found == pytest.approx((n - 1) / n * np.square(without - hits.mean()).sum())
+    naive = n / (n - 1) * np.square(residuals / len(own)).sum()
+    assert found / naive > factor - 1e-9
