@@ -98,7 +98,7 @@ def _integers(value: Any, row: int) -> list[int]:
         if isinstance(value, str):
             listed = json.loads(value) if value.strip().startswith("[") else value.split()
         numbers = [int(one) for one in np.ravel(listed)]
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, OverflowError, RecursionError):
         numbers = []
     if not numbers:
         raise DataError(
