@@ -220,7 +220,7 @@ def is_on_network(folder: Path) -> bool:
     >>> is_on_network(Path("/"))
     False
     """
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, RuntimeError):  # RuntimeError: a loop of links
         if folder.resolve().drive.startswith("\\\\"):  # Windows: \\server\share
             return True
         mounts = Path("/proc/self/mounts").read_text(encoding="utf-8", errors="replace")
@@ -419,21 +419,38 @@ def as_store_error(action: str, path: Path | str, advice: str = "") -> Iterator[
         raise StoreError(f"Cannot {action} {path}: {error.strerror or error}.{advice}") from error
 
 
+def regular(path: Path) -> Path:
+    """Return the path of a regular file unchanged; opening a named pipe could block for ever.
+
+    Raises:
+        OSError: it is a folder, a named pipe, a socket or a device, or cannot be opened; with a
+            reason in plain words.
+    """
+    try:
+        mode = path.stat().st_mode
+    except ValueError as error:  # NUL, or a lone surrogate
+        raise OSError(errno.EINVAL, f"its name is not valid ({error})", path) from error
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, "it is a folder, not a file", path)
+    if not stat.S_ISREG(mode):
+        raise OSError(errno.EINVAL, "it is a named pipe, a socket or a device, not a file", path)
+    return path
+
+
 def state_of(path: Path) -> tuple[int, int, int]:
-    """Return values of a file that differ after it has changed or was replaced."""
-    found = path.stat()
+    """Return values of a regular file that differ after it has changed or was replaced."""
+    found = regular(path).stat()
     return found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def why_unreadable(error: Exception) -> str:
     """Return the reason of an error of reading a file, in plain words and without a path."""
-    if isinstance(error, IsADirectoryError):
-        return "it is a folder, not a file"
     if isinstance(error, UnicodeDecodeError):
         return f"byte {error.start} is not UTF-8 text"
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
-    return str(error).strip().rstrip(".")
+    # Only the first line: NumPy's second one recommends to allow pickle.
+    return (str(error).strip() or type(error).__name__).split("\n", 1)[0][:300].rstrip(". ")
 
 
 class Draft:

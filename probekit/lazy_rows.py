@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from probekit.amounts import counted
 from probekit.errors import DataError
+from probekit.files import regular
 from probekit.memory import is_accelerator
 
 if TYPE_CHECKING:  # saved probes are applied without torch
@@ -55,7 +56,7 @@ def map_npy(path: Path) -> Any:
     Raises:
         DataError: the file is an .npz archive, or has bytes after its array.
     """
-    with path.open("rb") as file:
+    with regular(path).open("rb") as file:
         if file.read(4) == b"PK\x03\x04":
             raise DataError(
                 f"{path} is an .npz archive. Save each of its arrays as a .npy file: "

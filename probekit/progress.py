@@ -305,7 +305,7 @@ def read_stage(folder: Path) -> tuple[str, str, str]:
 
     The time is "" if it is unknown.
     """
-    with suppress(OSError, ValueError, RecursionError):
+    with suppress(OSError, ValueError, TypeError, RecursionError):
         text = inside(folder / STAGE).read_text("utf-8")
         stage, left, resume = map(str, json.loads(text[:_LONGEST_STAGE]))
         f"{stage}{left}{resume}".encode()  # raises for half a surrogate pair

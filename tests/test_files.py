@@ -17,9 +17,14 @@ import pandas as pd
 import pytest
 
 from probekit import files
+from probekit.activations.given.formats import find_arrays
 from probekit.activations.local import LocalFiles
-from probekit.errors import ProbekitError
-from probekit.files import Waiting, csv_text, inside, parse_csv, read_csv
+from probekit.activations.upkeep import caches_in
+from probekit.data.readers import read_dataset, read_texts
+from probekit.errors import ProbekitError, StoreError
+from probekit.experiment.loader import load_any_experiment
+from probekit.files import Waiting, csv_text, inside, is_on_network, parse_csv, read_csv
+from probekit.model.weights.checkpoint import open_weights
 from probekit.pipeline.compare.compare import FinishedRun, compare
 from probekit.pipeline.measure.run_folder import do_task, pause, until_done
 from probekit.probes.saved_probe import SavedProbe
@@ -29,6 +34,8 @@ from probekit.report.pages.losses import write_losses
 from probekit.report.pages.run_page import report_page
 from probekit.report.pages.runs_page import load_runs
 from probekit.results.record import pack_record
+from probekit.training.corpus import read_corpus
+from probekit.training.run_files import read_log
 from tests.pipeline.finished import SITES, guesses, made_rows, write_run
 from tests.report.conftest import HOSTILE, seal_run, write_shown
 from tests.report.pages.test_losses import write_pretraining
@@ -273,3 +280,36 @@ def test_a_stopped_holder_of_a_lock_is_named_with_the_way_to_continue(
     (message,) = messages
     assert message.startswith(named)
     assert f"`kill -CONT {holder.pid}`, or end it with `kill -KILL {holder.pid}`" in message
+
+
+READERS = {
+    "csv": lambda path: read_dataset(path, format="csv"),
+    "jsonl": lambda path: read_dataset(path, format="jsonl"),
+    "parquet": lambda path: read_dataset(path, format="parquet"),
+    "conllu": lambda path: read_dataset(path, format="conllu"),
+    "txt": read_texts,
+    "yaml": load_any_experiment,
+    "npy": lambda path: find_arrays(path.parent),
+    "safetensors": lambda path: find_arrays(path.parent),
+    "corpus": partial(read_corpus, files=(), unwrap=False, held_out=0.1, max_megabytes=1),
+    "weights.safetensors": open_weights,
+    "weights.bin": open_weights,
+    "json": SavedProbe.load,
+    "log.csv": read_log,
+}
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("name", READERS)
+def test_pipes_are_refused_by_every_reader(tmp_path, name):
+    path = tmp_path / f"x.{name}"
+    os.mkfifo(path)
+    with pytest.raises(ProbekitError, match=r"is a (named )?pipe"):
+        READERS[name](path)
+
+
+def test_a_loop_of_links_is_on_no_network(tmp_path):
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    assert not is_on_network(tmp_path / "loop")
+    with pytest.raises(StoreError, match="Too many levels of symbolic links"):
+        caches_in(tmp_path / "loop")

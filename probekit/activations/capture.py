@@ -44,13 +44,13 @@ from probekit.activations.store import ActivationStore, ShardWriter
 from probekit.activations.upkeep import SHARD_LOCK, caches_in, removed_after_failure
 from probekit.amounts import percent, size_in_words
 from probekit.data.positions import IntArray, RowPlan
-from probekit.errors import ConfigError, DataError, MissingError, OutOfMemoryError, StoreError
+from probekit.errors import DataError, MissingError, OutOfMemoryError, StoreError
 from probekit.files import Waiting
 from probekit.memory import available_memory, is_out_of_memory
 from probekit.model.config import ModelConfig, count_components, count_parameters
 from probekit.model.families.table import config_of
 from probekit.model.network import Network
-from probekit.model.sites.catalogue import describe, layer_of
+from probekit.model.sites.catalogue import check_storable, describe, layer_of
 from probekit.products import naming_lost_device
 from probekit.terminal import SILENT, Watcher
 
@@ -347,21 +347,6 @@ def shards_of(
     """
     batches = forward.make_batches(tokens, plan, identity.batch_tokens)
     return forward.make_shards(batches, identity.shard_rows)
-
-
-def check_storable(sites: Iterable[str]) -> None:
-    """Check that a capture can store these sites: each value belongs to one position.
-
-    Raises:
-        ConfigError: a site has no pos axis.
-    """
-    for site in sites:
-        axes = describe(site).axes
-        if "pos" not in axes:
-            raise ConfigError(
-                f"{site} has the axes {' '.join(axes)}. Its values belong to pairs of positions; "
-                "they can be drawn (`probekit attention`) but not stored and probed row by row."
-            )
 
 
 @contextlib.contextmanager

@@ -546,7 +546,7 @@ def _layers_of(
         if not has_layers:
             layers[layer or "0"] = (key, None)
             continue
-        with suppress(ValueError):
+        with suppress(ValueError, RecursionError):
             listed = json.loads(listed) if isinstance(listed, str) else listed
         listed = list(range(shape[1])) if listed is None else listed
         names = list(map(str, listed)) if isinstance(listed, list) else []

@@ -287,12 +287,15 @@ def _repeated_texts(splits: _Splits) -> Iterator[Finding]:
         n_repeated = n_examples - sum(len({example.place for example in part}) for part in parts)
         if n_repeated:
             of_fold = " of the same fold" if splits.is_nested else ""
+            is_reply = any(example.reply_ids for part in parts for example in part)
+            advice = "Remove the repeated rows, unless their frequency matters."
+            if is_reply:
+                advice = "For fewer equal replies, raise `temperature` or lower `samples`."
             yield Finding(
                 "warning",
                 f"duplicates-in-{side}",
                 f"{n_repeated:,} of {n_examples:,} examples in {side} have the same text and "
-                f"span as an earlier one{of_fold}, and so count more than other texts. Remove the "
-                "repeated rows, unless their frequency matters.",
+                f"span as an earlier one{of_fold}, and so count more than other texts. {advice}",
             )
 
 

@@ -161,8 +161,8 @@ def shown(value: object) -> str:
     """
     try:
         text = json.dumps(value)
-    except (TypeError, ValueError):
-        text = repr(value)
+    except (TypeError, ValueError, RecursionError):
+        text = object.__repr__(value) if isinstance(value, list | dict) else repr(value)
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]} ..."
 
 

@@ -17,6 +17,7 @@ from probekit.amounts import counted
 from probekit.data.examples import RowSource
 from probekit.data.table import Table, TableRow
 from probekit.errors import DataError, MissingError
+from probekit.files import regular
 
 
 def read_text(path: Path) -> str:
@@ -49,13 +50,14 @@ def read_text(path: Path) -> str:
 
 
 def require_file(path: Path) -> None:
-    """Raise MissingError if a path is not that of an existing file."""
+    """Raise MissingError if a path is not that of an existing regular file."""
     try:
-        is_file = path.is_file()
+        regular(path)
+    except FileNotFoundError as error:
+        text = f"The data file {path.absolute()} does not exist. Check the path."
+        raise MissingError(text) from error
     except OSError as error:
         raise MissingError(f"{path.absolute()} cannot be read: {error.strerror}.") from error
-    if not is_file:
-        raise MissingError(f"The data file {path.absolute()} does not exist. Check the path.")
 
 
 def _table(path: Path, _columns: Collection[str], *, delimiter: str | None) -> Table:
@@ -97,10 +99,13 @@ def _delimited_rows(path: Path, text: str, delimiter: str) -> Iterator[TableRow]
                 yield TableRow(RowSource(str(path), line), dict(zip(header, cells, strict=True)))
             line = reader.line_num + 1
     except csv.Error as error:
+        advice = 'Put a cell with a quote in quotes, and double its own quotes: "".'
+        if "field limit" in str(error):
+            advice = (
+                "Is a quote at the end of a cell missing? Longer texts can be read from .jsonl."
+            )
         raise DataError(
-            f"{path}:{line}: the row that begins here is not valid CSV: {error}. "
-            'Put a cell with a quote in quotes, and double its own quotes: "". '
-            f"A cell has at most {csv.field_size_limit():,} characters."
+            f"{path}:{line}: the row that begins here is not valid CSV: {error}. {advice}"
         ) from error
 
 

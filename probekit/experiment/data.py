@@ -196,7 +196,7 @@ class ReplyLabelSection(Section):
     def _is_a_pattern(cls, pattern: str | None, info: ValidationInfo) -> str | None:
         try:
             n_groups = re.compile(pattern or "").groups
-        except re.error as error:
+        except (re.error, RecursionError, OverflowError) as error:
             raise rule_error(
                 f"`{info.field_name}` is not a valid regular expression ({error}): {pattern}"
             ) from error

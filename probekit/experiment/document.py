@@ -18,6 +18,7 @@ from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.events import AliasEvent
 
 from probekit.errors import ConfigError, nearest
+from probekit.files import regular
 from probekit.section import KeyLocation, KeyPath, Section
 
 Settings = TypeVar("Settings", bound=Section)
@@ -123,6 +124,7 @@ class Document(KeyLocation):
         try:
             path = (folder / Path(text).expanduser()).resolve()
             path.is_dir()  # raises for a path that is invalid on this file system
+            str(path).encode()  # raises for a name that is not UTF-8, which no record can hold
         except (OSError, RuntimeError, ValueError) as error:
             dotted = ".".join(map(str, keys))
             message = f"{dotted} is {text[:_LONGEST_VALUE]!r}, which is not a valid path ({error})."
@@ -205,9 +207,7 @@ def read_document(path: Path, overrides: Sequence[str] = ()) -> Document:
             an override is invalid; the message names the line or the override, if it is due to one.
     """
     try:
-        if path.exists() and not path.is_file():
-            raise ConfigError(f"{path} is not a file.")
-        if path.stat().st_size > MAX_BYTES:
+        if regular(path).stat().st_size > MAX_BYTES:
             size = f"{path.stat().st_size:,} bytes; an experiment file has at most {MAX_BYTES:,}"
             raise ConfigError(f"{path} has {size}. Is it a data file?")
         text = path.read_text(encoding="utf-8-sig")

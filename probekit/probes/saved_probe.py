@@ -19,6 +19,7 @@ from importlib.util import find_spec
 from io import BytesIO
 from itertools import pairwise
 from pathlib import Path
+from tokenize import TokenError
 from typing import Annotated, Any, Literal, get_args
 
 import numpy as np
@@ -28,12 +29,13 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from safetensors import SafetensorError
 from scipy.special import log_softmax
 
+from probekit.data.examples import check_field
 from probekit.data.positions import At, PositionRule
 from probekit.errors import ConfigError, DataError, MissingError, UnknownNameError, nearest, path_of
-from probekit.files import inside, write_atomic
+from probekit.files import inside, regular, why_unreadable, write_atomic
 from probekit.lazy_rows import as_array, map_npy
 from probekit.model.config import Bos, SpecialTokens
-from probekit.model.sites.catalogue import describe
+from probekit.model.sites.catalogue import check_storable
 from probekit.probes.aggregation import Aggregation
 from probekit.probes.arrays import Floats
 from probekit.probes.solve.layers import AffineLayer, apply_layers, unit_rows
@@ -56,7 +58,10 @@ class Facts(BaseModel):
     Types are not converted, except integers to floats and some lists to tuples.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+    # The minimum, which all texts have, makes pydantic refuse lone surrogates.
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, strict=True, allow_inf_nan=False, str_min_length=0
+    )
 
 
 class HeldOutScore(Facts):
@@ -183,7 +188,6 @@ _MOST_NAMED = 10  # probes listed in a message
 # Advice by the contents of a folder that is no probe, with the glob patterns of these contents; a
 # sweep adds a folder level.
 _IN_FOLDERS = (
-    ("Give one of its probes", ("*.safetensors", "*/*.safetensors")),
     (
         "It is the folder of a run. Give one of its probes",
         ("probes/*.safetensors", "probes/*/*.safetensors", "probes/*/*/*.safetensors"),
@@ -193,6 +197,7 @@ _IN_FOLDERS = (
         "RUN/probes/final",
         ("*/probes", "*/*/probes"),
     ),
+    ("Give one of its probes", ("*.safetensors", "*/*.safetensors")),  # last: runs have others
 )
 
 
@@ -315,8 +320,7 @@ def _read_bytes(path: Path) -> bytes:
     run = next((folder for folder in folders if (folder / "run.json").exists()), None)
     try:
         # Links are checked only inside a run; elsewhere the user chose the path.
-        checked = path if run is None else inside(path.absolute(), run)
-        return checked.read_bytes()
+        return regular(path if run is None else inside(path.absolute(), run)).read_bytes()
     except FileNotFoundError as error:
         raise MissingError(
             f"There is no probe file {path}. A probe consists of NAME.json and NAME.safetensors; "
@@ -376,6 +380,8 @@ class SavedProbe:
         wrong = [label for label in self.classes if not isinstance(label, str)]
         if wrong or len(set(self.classes)) < len(self.classes):
             raise DataError(f"Classes must be distinct strings, but are {list(self.classes)}.")
+        for label in self.classes:
+            check_field("class", label)
         expected = len(self.classes) if len(self.classes) > 2 else 1
         if len(self.classes) == 1 or n_scores != expected:
             raise DataError(
@@ -462,7 +468,7 @@ class SavedProbe:
         Raises:
             DataError: see `scores`.
         """
-        rows = as_array(X).astype(np.float64, copy=False)
+        rows = _array(X)
         if rows.ndim != 2 or rows.shape[1] != self.n_features:
             raise DataError(
                 f"X has shape {rows.shape}, but this probe of {self.facts.site} needs shape "
@@ -654,6 +660,8 @@ class SavedProbe:
         >>> probe.predict([[1.0, 0.0], [0.0, 0.0]]).tolist()
         ['1', '0']
         """
+        if isinstance(classes, str) or not hasattr(classes, "__len__") or None in list(classes):
+            raise ConfigError(f"classes is {classes!r}. Give a list of labels.")
         weight = np.atleast_2d(_array(direction))
         if threshold is not None and (bias is not None or len(weight) > 1 or len(classes) == 0):
             raise DataError(
@@ -662,7 +670,7 @@ class SavedProbe:
             )
         given = bias if threshold is None else -_array(threshold)
         offset = np.zeros(len(weight)) if given is None else np.atleast_1d(_array(given))
-        describe(str(site).partition("[")[0])  # raises if there is no such site
+        check_storable([str(site).partition("[")[0]])
         if not isinstance(position, str | Mapping):
             raise ConfigError(f"position is {position!r}. Give text such as 'last', or keys.")
         rule: dict[str, Any] = {"at": position} if isinstance(position, str) else dict(position)
@@ -705,7 +713,10 @@ class SavedProbe:
         probe = cls((AffineLayer(weight, offset),), tuple(map(str, classes)), facts)
         if rows is None:
             return probe
-        spread = tuple((probe._raw(_array(rows)) @ probe.unit_directions.T).std(axis=0).tolist())
+        rows = _array(rows)
+        if len(rows) < 2:
+            raise DataError("`rows` needs at least 2 rows, because their spread is measured.")
+        spread = tuple((probe._raw(rows) @ probe.unit_directions.T).std(axis=0).tolist())
         return replace(probe, facts=facts.model_copy(update={"projection_sd": spread}))
 
     @classmethod
@@ -743,16 +754,25 @@ class SavedProbe:
         """
         if isinstance(classifier, str | Path):
             classifier = _read_skops(Path(classifier))
-        *scalers, last = (step for _, step in getattr(classifier, "steps", [("", classifier)]))
-        kind = type(last).__name__
-        others = [type(one).__name__ for one in scalers if type(one).__name__ != "StandardScaler"]
-        if others or kind not in LINEAR_MODELS or not hasattr(last, "coef_"):
+        steps = [step for _, step in getattr(classifier, "steps", [("", classifier)])]
+        kinds = [type(step).__name__ for step in steps] or ["An empty Pipeline"]
+        kind = kinds[-1]
+        if kind not in LINEAR_MODELS or set(kinds[:-1]) - {"StandardScaler"}:
             raise DataError(
-                f"{' and '.join([*others, kind])} cannot be read as a probe. Allowed: a fitted "
+                f"{' and '.join(kinds)} cannot be read as a probe. Allowed: a fitted "
                 f"{', '.join(LINEAR_MODELS)}, after any number of StandardScaler in a Pipeline. "
                 f"{_BY_ARRAYS}"
             )
-        weight = np.atleast_2d(np.array(last.coef_, dtype=np.float64))
+        widths = [getattr(step, "n_features_in_", None) for step in steps]
+        if None in widths or len(set(widths)) > 1:
+            of_steps = zip(kinds, widths, strict=True)
+            parts = [f"{one} {'is not fitted' if n is None else f'has {n}'}" for one, n in of_steps]
+            raise DataError(
+                f"All steps must be fitted, on the same features, but {', '.join(parts)}. "
+                "Fit the whole Pipeline."
+            )
+        *scalers, last = steps
+        weight = np.atleast_2d(_array(last.coef_))
         bias = np.atleast_1d(np.array(last.intercept_, dtype=np.float64))
         bias = bias if np.ndim(last.intercept_) or bias[0] else np.zeros(len(weight))  # none is 0
         is_classifier = hasattr(last, "classes_") and len(bias) == len(weight)
@@ -818,11 +838,11 @@ _BY_ARRAYS = (
     "classes=model.classes_, site=..., model=...)."
 )
 _MOST_BYTES = 2**28  # of the parts of a .skops file, which may be compressed
-# Errors that skops raises at damaged files; a RuntimeError at those that are encrypted or nested
-# too deeply.
+# Errors that skops and NumPy raise at damaged files and at values that are no numbers; a
+# RuntimeError at files that are encrypted or nested too deeply.
 _OF_DAMAGED_FILES = (
     *(OSError, LookupError, TypeError, ValueError, AttributeError, RuntimeError, ImportError),
-    *(zipfile.BadZipFile, zlib.error, EOFError),
+    *(zipfile.BadZipFile, zlib.error, EOFError, OverflowError, TokenError),
 )
 
 
@@ -846,7 +866,7 @@ def _read_skops(path: Path) -> Any:
     from skops import io
 
     try:
-        data = path.read_bytes()
+        data = regular(path).read_bytes()
         with zipfile.ZipFile(BytesIO(data)) as archive:
             n_bytes = sum(part.file_size for part in archive.infolist())
         if n_bytes > _MOST_BYTES:
@@ -857,7 +877,7 @@ def _read_skops(path: Path) -> Any:
     except DataError:
         raise
     except _OF_DAMAGED_FILES as error:
-        raise DataError(f"{path} cannot be read: {error}. {_BY_ARRAYS}") from error
+        raise DataError(f"{path} cannot be read: {why_unreadable(error)}. {_BY_ARRAYS}") from error
 
 
 def _array(given: Any) -> Floats:
@@ -866,19 +886,23 @@ def _array(given: Any) -> Floats:
     Raises:
         DataError: the file cannot be read, or there are other values than real numbers.
     """
-    if hasattr(given, "detach"):  # NumPy has no bfloat16
-        given = given.detach().cpu()
-        given = given if given.is_complex() else given.double()
     is_file = isinstance(given, str | Path)
     try:
+        if hasattr(given, "detach"):  # NumPy has no bfloat16
+            given = given.detach().cpu()
+            given = given if given.is_complex() else given.double()
+        if hasattr(given, "toarray"):  # a sparse matrix, such as that of `sparsify`
+            given = given.toarray()
         array = as_array(map_npy(Path(given)) if is_file else given)
         if array.dtype.kind not in "biufO":
             raise TypeError(f"it contains {array.dtype}")
-        return array.astype(np.float64)
-    except (OSError, ValueError, EOFError, TypeError, OverflowError) as error:
+        if array.dtype.kind == "O" and None in array.ravel().tolist():
+            raise TypeError("it contains None")
+        return array.astype(np.float64, copy=False)
+    except _OF_DAMAGED_FILES as error:
         raise DataError(
             f"{given if is_file else f'A {type(given).__name__}'} cannot be read as an array: "
-            f"{str(error).rstrip('.')}. Give real numbers, or the path of a file that np.save "
+            f"{why_unreadable(error)}. Give real numbers, or the path of a file that np.save "
             "wrote; files of pickle and joblib are not read."
         ) from error
 

@@ -308,6 +308,8 @@ def check_finished(folder: Path) -> None:
         records = (*folder.glob("*/run.json"), *folder.glob("*/*/run.json"))
         runs = sorted(str(path.parent.relative_to(folder)) for path in records)[:MOST_RUNS]
         remedy = "`probekit run` writes runs to OUT/NAME/KEY; `probekit intervene` runs no probes."
+        if (folder / "study.json").exists():
+            remedy = "It is that of a study: open its report.html, or use `probekit view`."
         if runs:
             remedy = f"It contains runs; give one of them: {', '.join(runs)}."
         raise MissingError(f"{folder} is not the folder of a run: it has no run.json. {remedy}")

@@ -121,7 +121,14 @@ class StudyResult:
         ]
         if damages:
             raise DataError(f"{self.folder} is damaged: {', '.join(damages)}. Run the study again.")
-        return read_columns(self.folder / STUDY, STUDY_COLUMNS)
+        table = read_columns(self.folder / STUDY, STUDY_COLUMNS)
+        varied = {"data", *table} - {column.name for column in STUDY_COLUMNS}
+        if wrong := sorted(set(self.record.keys) - varied):
+            raise DataError(
+                f"{self.folder} is damaged: {STUDY_RECORD} has the varied key {wrong[0]!r}, which "
+                f"{STUDY} lacks. Run the study again."
+            )
+        return table
 
     @property
     def failed(self) -> pd.DataFrame:

@@ -28,7 +28,7 @@ from tokenizers.trainers import BpeTrainer
 
 from probekit.amounts import percent
 from probekit.errors import DataError, MissingError, nearest
-from probekit.files import write_atomic
+from probekit.files import regular, write_atomic
 from probekit.model.text.tokenizer import END_OF_TEXT, Tokenizer
 from probekit.provenance import digest, digest_json, pretty_json
 from probekit.terminal import Watcher
@@ -101,10 +101,8 @@ def read_corpus(
             near = nearest(missing[0], paths)
             raise MissingError(f"{path} does not contain {missing[0]!r}. {near}")
         wanted = {name: paths[name] for name in files or sorted(filter(_TEXT.fullmatch, paths))}
-    elif path.is_file():
-        wanted = {path.name: path}
     else:
-        raise MissingError(f"{path.absolute()} does not exist. Check `corpus.source`.")
+        wanted = {path.name: path}
     if not wanted:
         raise DataError(f"{path} contains no .txt file. Name other files in `corpus.files`.")
     contents = ((name, _content(file, max_megabytes)) for name, file in wanted.items())
@@ -124,9 +122,11 @@ def _content(path: Path, max_megabytes: int) -> bytes:
     check.
     """
     try:
-        data = path.read_bytes()
+        data = regular(path).read_bytes()
     except OSError as error:
-        raise MissingError(f"{path} cannot be read: {error.strerror or error}.") from error
+        raise MissingError(
+            f"{path.absolute()} cannot be read: {error.strerror}. Check `corpus.source`."
+        ) from error
     new_stream = _DECOMPRESSORS.get(path.suffix.lower())
     if new_stream is not None:
         limit = max_megabytes * _MEGABYTE

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from probekit.errors import CheckpointError, ConfigError, DataError, MissingError
-from probekit.files import write_atomic
+from probekit.files import regular, write_atomic
 from probekit.provenance import canonical_json, digest
 from probekit.training.recipe import Recipe, fixed_settings, learning_rate
 
@@ -107,7 +107,7 @@ def read_log(path: Path, progress: Progress | None = None) -> Sequence[LogRow]:
         CheckpointError: the rows up to the step do not match the digest.
     """
     try:
-        content = path.read_bytes()
+        content = regular(path).read_bytes()
     except FileNotFoundError as error:
         raise MissingError(f"{path} does not exist. A pretraining run writes it.") from error
     except OSError as error:

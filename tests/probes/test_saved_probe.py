@@ -1,12 +1,16 @@
 """Files of a saved probe: reproducible bytes, and detection of all damage."""
 
 import json
+import os
+import socket
+from pathlib import Path
 from zipfile import ZIP_DEFLATED, ZipFile
 
 import numpy as np
 import pytest
 import safetensors.numpy
 import torch
+from scipy.sparse import csr_array
 from scipy.special import log_softmax
 from sklearn.decomposition import PCA
 from sklearn.linear_model import (
@@ -18,8 +22,8 @@ from sklearn.linear_model import (
     SGDClassifier,
 )
 from sklearn.neural_network import MLPClassifier
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
+from sklearn.pipeline import Pipeline, make_pipeline
+from sklearn.preprocessing import MinMaxScaler, StandardScaler
 from sklearn.svm import SVC
 
 from probekit.errors import DataError, MissingError, ProbekitError, StoreError
@@ -534,6 +538,111 @@ NO_NUMBERS = {
 @pytest.mark.parametrize("name", NO_NUMBERS)
 def test_only_real_numbers_are_weights(name, refused):
     refused(SavedProbe.from_arrays, NO_NUMBERS[name], **PLACE)
+
+
+def npy(header):
+    """A .npy file with this text as its header."""
+    return b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header.encode()
+
+
+SHAPE = "{'descr': '<f8', 'fortran_order': False, 'shape': %s}\n"
+NO_PROBES = {
+    "nothing": (None, {}, "it contains None"),
+    "a hole": ([1.0, None], {}, "it contains None"),
+    "huge header": (npy("{" * 60_000), {}, r"Header info length \(60000\) is large"),
+    "huge array": (npy(SHAPE % "(10_000_000_000_000,)"), {}, "greater than file size"),
+    "deep header": (npy(SHAPE % ("(" * 4000 + ")" * 4000)), {}, "Cannot parse header"),
+    "open header": (npy(SHAPE % ("[" * 100)), {}, "EOF in multi-line statement"),
+    "no rows": (np.ones(2), {"rows": np.ones((0, 2))}, "at least 2 rows"),
+    "one row": (np.ones(2), {"rows": np.ones((1, 2))}, "at least 2 rows"),
+    "no classes": (np.ones(2), {"classes": None}, "classes is None"),
+    "class None": (np.ones(2), {"classes": ["a", None]}, r"classes is \['a', None\]"),
+    "surrogate in a class": (np.ones(2), {"classes": ["a", "\ud800"]}, "lone surrogate"),
+    "surrogate in the model": (np.ones(2), {"model": "\ud800"}, "model: .* unicode string"),
+    "surrogate in the site": (np.ones(2), {"site": "hook_embed[neuron=\ud800]"}, "unicode string"),
+    "NUL in a class": (np.ones(2), {"classes": ["a", "a\0"]}, "NUL"),
+    "pairs of positions": (
+        np.ones(2),
+        {"site": "blocks.0.attn.hook_pattern"},
+        "pairs of positions",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NO_PROBES)
+def test_what_is_no_probe_is_refused_in_words(name, tmp_path):
+    given, others, message = NO_PROBES[name]
+    if isinstance(given, bytes):
+        (tmp_path / "x.npy").write_bytes(given)
+        given = tmp_path / "x.npy"
+    with pytest.raises(ProbekitError, match=message) as caught:
+        SavedProbe.from_arrays(given, **PLACE | others)
+    assert "allow_pickle" not in str(caught.value)
+
+
+def make_socket(path):
+    with socket.socket(socket.AF_UNIX) as made:
+        made.bind(str(path))  # its file remains
+
+
+@pytest.mark.parametrize("ending", ["npy", "skops"])
+@pytest.mark.parametrize(
+    ("make", "problem"),
+    [
+        (os.mkfifo, "named pipe"),
+        (make_socket, "a socket"),
+        (os.mkdir, "a folder, not a file"),
+        (lambda path: path.symlink_to(path), "Too many levels of symbolic links"),
+        (lambda path: path.symlink_to("/dev/zero"), "a device"),
+    ],
+)
+def test_only_regular_files_are_read(tmp_path, monkeypatch, ending, make, problem):
+    monkeypatch.chdir(tmp_path)  # the path of a socket must be short
+    make(path := Path(f"x.{ending}"))
+    read = SavedProbe.from_sklearn if ending == "skops" else SavedProbe.from_arrays
+    with pytest.raises(DataError, match=problem):
+        read(path, **PLACE)
+
+
+ROWS_OF_SKLEARN = np.random.default_rng(0).normal(size=(20, 3)), np.arange(20) % 2
+FITTED = LogisticRegression().fit(*ROWS_OF_SKLEARN)
+
+
+@pytest.mark.parametrize(
+    ("steps", "message"),
+    [
+        ([], "An empty Pipeline cannot be read"),
+        ([StandardScaler(), FITTED], "StandardScaler is not fitted, LogisticRegression has 3"),
+        (
+            [StandardScaler().fit(np.eye(2)), FITTED],
+            "StandardScaler has 2, LogisticRegression has 3",
+        ),
+        ([MinMaxScaler(), FITTED], "MinMaxScaler and LogisticRegression cannot be read"),
+        (["passthrough", FITTED], "str and LogisticRegression cannot be read"),
+        ([StandardScaler()], "StandardScaler cannot be read"),
+    ],
+)
+def test_pipelines_that_are_no_probe_are_refused(steps, message):
+    named = Pipeline([(str(number), step) for number, step in enumerate(steps)])
+    with pytest.raises(DataError, match=message):
+        SavedProbe.from_sklearn(named, **PLACE)
+
+
+@pytest.mark.parametrize("model", [LogisticRegression(), SGDClassifier(), Perceptron()])
+def test_sparse_weights_are_those_of_the_dense_model(model):
+    dense = SavedProbe.from_sklearn(model.fit(*ROWS_OF_SKLEARN), **PLACE)
+    sparse = SavedProbe.from_sklearn(model.sparsify(), **PLACE)
+    np.testing.assert_array_equal(sparse.directions, dense.directions)
+
+
+def test_scores_of_tensors_and_sparse_rows_are_those_of_arrays():
+    probe = SavedProbe.from_arrays([1.0, 2.0], **PLACE)
+    rows = torch.tensor([[1.0, 2.0]], dtype=torch.bfloat16, requires_grad=True)
+    for given in (rows, rows.float(), csr_array([[1.0, 2.0]])):
+        assert probe.scores(given).tolist() == [5.0]
+    for wrong in (None, [[1.0], [1.0, 2.0]], np.ones((1, 2), complex)):
+        with pytest.raises(DataError, match="cannot be read as an array"):
+            probe.scores(wrong)
 
 
 def test_lists_of_different_lengths_are_no_array():

@@ -8,10 +8,15 @@ import pytest
 import scipy
 
 from probekit.amounts import LEVEL
+from probekit.errors import DataError
+from probekit.provenance import seal, unseal
+from probekit.results.record import FORMAT
 from probekit.results.study import (
     ABOVE_CHANCE,
     BETTER,
+    STUDY_RECORD,
     WORSE,
+    StudyResult,
     compared_cells,
     compared_settings,
 )
@@ -135,3 +140,12 @@ def test_cells_without_baselines_are_compared_with_the_embedding(tmp_path):
     for rival in set(RIVALS) - {"embedding"}:
         cells[[f"{rival}_difference", f"{rival}_p"]] = np.nan
     assert "to embedding +" in repr(write_study(tmp_path, cells))
+
+
+@pytest.mark.parametrize("keys", [["nope"], ["data", "score"], ["data", "cell"]])
+def test_varied_keys_that_the_table_lacks_are_damage(tmp_path, keys):
+    write_study(tmp_path, made_cells(8))
+    record = unseal((tmp_path / STUDY_RECORD).read_bytes(), "", FORMAT)
+    (tmp_path / STUDY_RECORD).write_bytes(seal(record | {"keys": keys}, FORMAT))
+    with pytest.raises(DataError, match=f"study.json has the varied key '{keys[-1]}'"):
+        _ = StudyResult(tmp_path).table

@@ -24,7 +24,7 @@ from probekit.activations.records import FloatArray, read_numbers
 from probekit.amounts import counted, joined_names, size_in_words
 from probekit.data.positions import IntArray
 from probekit.errors import ConfigError, DataError, MissingError, ProbekitError
-from probekit.files import inside, state_of
+from probekit.files import inside, state_of, why_unreadable
 from probekit.lazy_rows import as_array, map_npy
 
 try:
@@ -81,8 +81,8 @@ def reading(place: str, remedy: str = _TRUNCATED) -> Iterator[None]:
     except ProbekitError:  # already has a message for the user
         raise
     except _UNREADABLE as error:
-        reason = (str(error).strip() or type(error).__name__).split("\n", 1)[0][:300].rstrip(". ")
-        is_pickled = "pickle" in str(error) or "Python objects" in str(error)
+        reason = why_unreadable(error)
+        is_pickled = "pickle" in reason or "Python objects" in reason
         problem = _PICKLED if is_pickled else f"{reason}. {remedy}"
         raise DataError(f"{place} cannot be read: {problem}.") from error
 

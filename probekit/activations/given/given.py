@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from probekit.activations.capture import check_storable
 from probekit.activations.given.formats import NpyArray, SiteArray, dtype_name, find_arrays
 from probekit.activations.records import FloatArray
 from probekit.amounts import counted
@@ -28,7 +27,7 @@ from probekit.errors import ConfigError, DataError, UnknownNameError, nearest
 from probekit.files import as_store_error
 from probekit.lazy_rows import LOADED_BYTES, LazyRows, as_array
 from probekit.model.config import MAX_LAYERS
-from probekit.model.sites.catalogue import CATALOGUE, describe, layer_of
+from probekit.model.sites.catalogue import CATALOGUE, check_storable, describe, layer_of
 from probekit.model.sites.sites import JOINT, Sites, SiteSelection
 from probekit.provenance import digest, digest_json
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from probekit.errors import UnknownNameError, nearest
+from probekit.errors import ConfigError, UnknownNameError, nearest
 
 Stage = Literal["embedding", "block", "output"]
 # Labels of activations of another library: the tensor of their name, another one, or unknown.
@@ -165,6 +165,22 @@ def describe(name: str) -> Site:
     if general not in _BY_NAME:
         raise UnknownNameError(f"No site has the full name {name!r}. {nearest(general, _BY_NAME)}")
     return _BY_NAME[general]
+
+
+def check_storable(sites: Iterable[str]) -> None:
+    """Check that sites can be stored and probed: each value belongs to one position.
+
+    Raises:
+        UnknownNameError: there is no such site.
+        ConfigError: a site has no pos axis.
+    """
+    for site in sites:
+        axes = describe(site).axes
+        if "pos" not in axes:
+            raise ConfigError(
+                f"{site} has the axes {' '.join(axes)}. Its values belong to pairs of positions; "
+                "they can be drawn (`probekit attention`) but not stored and probed row by row."
+            )
 
 
 def layer_of(name: str) -> int | None:

@@ -34,7 +34,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from probekit.errors import CheckpointError, MissingError
-from probekit.files import state_of
+from probekit.files import regular, state_of
 from probekit.memory import is_out_of_memory, out_of_memory
 from probekit.model.config import WeightNames
 from probekit.model.weights.files import CHUNK, origin_of_digest, shard_of_tensors, verify
@@ -256,7 +256,7 @@ def has_own_checksum(path: Path) -> bool:
     if path.suffix != ".safetensors":
         # A zip archive has a checksum of each member.
         return zipfile.is_zipfile(path)
-    with reading_tensor(path), safe_open(path, "pt") as file:
+    with reading_tensor(path), safe_open(regular(path), "pt") as file:
         return DIGEST in (file.metadata() or {})
 
 

@@ -11,13 +11,12 @@ import hashlib
 import json
 import math
 import re
-import stat
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from probekit.errors import CheckpointError, MissingError
-from probekit.files import write_atomic
+from probekit.files import regular, write_atomic
 from probekit.provenance import digest, digest_json, pretty_json
 
 DIGESTS = "digests.json"  # name of the file with digests
@@ -83,7 +82,7 @@ def read_digests(folder: Path) -> dict[str, str]:
     """
     path = folder / DIGESTS
     try:
-        content = read_regular(path)
+        content = regular(path).read_bytes()
         files = json.loads(content)["files"]
         if not isinstance(files, dict) or _pack(files) != content:
             raise ValueError("its digest does not match its contents")
@@ -98,26 +97,14 @@ def read_digests(folder: Path) -> dict[str, str]:
     return files
 
 
-def read_regular(path: Path) -> bytes:
-    """Return the contents of a regular file; reading a named pipe or a device might never end.
-
-    Raises:
-        CheckpointError: it is a folder, a named pipe or a device.
-        OSError: the file cannot be read.
-    """
-    if not stat.S_ISREG(path.stat().st_mode):
-        raise CheckpointError(f"{path} is not a regular file, but a folder, named pipe or device.")
-    return path.read_bytes()
-
-
 def read_verified(path: Path) -> bytes:
     """Return the contents of a regular file after verifying its digest, if it has one.
 
     Raises:
-        CheckpointError: it is not a regular file, or the contents do not match the digest.
-        OSError: the file cannot be read.
+        CheckpointError: the contents do not match the digest.
+        OSError: it is not a regular file, or cannot be read.
     """
-    content = read_regular(path)
+    content = regular(path).read_bytes()
     _compare(path, [content], len(content))
     return content
 
@@ -129,7 +116,7 @@ def verify(path: Path) -> bool:
         CheckpointError: the contents do not match the digest.
         OSError: the file cannot be read.
     """
-    return _compare(path, _chunks(path), path.stat().st_size)
+    return _compare(path, _chunks(path), regular(path).stat().st_size)
 
 
 def origin_of_digest(path: Path) -> str | None:
@@ -216,9 +203,8 @@ def read_json(path: Path) -> dict[str, Any]:
     6
 
     Raises:
-        MissingError: the file does not exist or cannot be read.
-        CheckpointError: the file is not a regular one, does not match its digest, or is not a JSON
-            object.
+        MissingError: the file does not exist, is not a regular one, or cannot be read.
+        CheckpointError: the file does not match its digest, or is not a JSON object.
     """
     try:
         return json_object(path, read_verified(path))

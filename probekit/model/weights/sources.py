@@ -207,13 +207,13 @@ def local_folder(source: str | Path) -> Path | None:
         return MINI
     try:
         folder = Path(text).expanduser()
-        is_folder, is_file = folder.is_dir(), folder.is_file()
+        is_folder, is_other = folder.is_dir(), folder.exists()
     except (OSError, RuntimeError) as error:
         raise ConfigError(f"The model {text[:80]!r} is not a valid path ({error}).") from error
     if is_folder:
         return folder
-    if is_file:
-        raise ConfigError(f"The model {text!r} is a file. Give its folder.")
+    if is_other:
+        raise ConfigError(f"The model {text!r} is a file, not a folder. Give its folder.")
     if isinstance(source, Path) or _is_path(text) or folder.is_absolute():
         raise MissingError(f"There is no model folder {folder.absolute()}.")
     if "/" not in text and text.partition("@")[0] not in PUBLISHED_NAMES:

@@ -16,7 +16,6 @@ from probekit.activations.capture import (
     Captured,
     Engine,
     Work,
-    check_storable,
     described_reading,
     fill,
     shards_of,
@@ -40,6 +39,7 @@ from probekit.experiment.model import dtype_on
 from probekit.experiment.schema import Experiment
 from probekit.memory import device_text
 from probekit.model.families.table import find_config, network_class
+from probekit.model.sites.catalogue import check_storable
 from probekit.pipeline.capture.jobs import Job, Workers, begin_work, put_job
 from probekit.pipeline.experiment.prepare import TextRows, prepare, row_shape
 from probekit.pipeline.experiment.rows import Probed

@@ -12,7 +12,6 @@ from typing import Any, cast
 
 import numpy as np
 
-from probekit.activations.capture import check_storable
 from probekit.activations.replies import Replies
 from probekit.activations.requests import Requests, read_requests
 from probekit.amounts import counted
@@ -24,9 +23,11 @@ from probekit.errors import CheckpointError, ConfigError, DataError, MissingErro
 from probekit.experiment.activations import AnyExperiment, RowsSection
 from probekit.experiment.data import DataSection, read_examples, read_negatives
 from probekit.experiment.schema import Experiment, LeakageSection, MonitorSection
+from probekit.files import regular
 from probekit.model.config import Bos, ModelConfig, SpecialTokens
 from probekit.model.families.table import find_config
 from probekit.model.passes.inputs import PaddingSide, TokenBatch
+from probekit.model.sites.catalogue import check_storable
 from probekit.model.sites.sites import SiteConcatenation, SiteSelection
 from probekit.model.text.tokenizer import TokenizedText, Tokenizer, batch_of
 from probekit.pipeline.experiment.replies import replied
@@ -781,7 +782,7 @@ def read_card(data: DataSection | RowsSection) -> str | None:
         return None
     path = Path(data.root) / data.card
     try:
-        return path.read_text(encoding="utf-8")
+        return regular(path).read_text(encoding="utf-8")
     except FileNotFoundError as error:
         raise MissingError(f"data.card: file {path.absolute()} does not exist.") from error
     except (OSError, UnicodeDecodeError) as error:

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+import signal
+import sys
+import threading
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 
 from probekit.activations.local import default_root
@@ -23,6 +27,7 @@ from probekit.model.text.tokenizer import Tokenizer
 from probekit.terminal import SILENT, Watcher
 
 REPLIES = "replies.jsonl"  # of a run: all replies, also those without a label
+SECONDS_TO_MATCH = 10.0  # of a reply; ordinary expressions need less than a millisecond
 _BETWEEN = "\n\n"  # prompt and reply of a conversation, as other turns
 
 
@@ -150,6 +155,33 @@ def replied(
     return dataset, "".join(lines), tuple(found)
 
 
+@contextmanager
+def _time_limit(rule: ReplyLabelSection, reply: str) -> Iterator[None]:
+    """Raise DataError if the block, which matches expressions, takes `SECONDS_TO_MATCH` seconds.
+
+    Only where Python allows it: on Unix, in the main thread. Elsewhere Ctrl-C ends a search.
+    """
+
+    def stop(*_: object) -> None:
+        expressions = " or ".join(filter(None, (rule.match, rule.other)))
+        raise DataError(
+            f"`data.label_of_reply`: {expressions} was not matched in {SECONDS_TO_MATCH:g} s with "
+            f"the reply {reply[:60]!r}. A repetition within a repetition, such as (a+)+, can take "
+            "for ever; write a simpler expression."
+        )
+
+    if sys.platform == "win32" or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    handler = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, SECONDS_TO_MATCH)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, handler)
+
+
 def label_of(rule: ReplyLabelSection, reply: str, cells: Mapping[str, str]) -> str | None:
     r"""Return the label of a reply by a rule; None if the reply has neither label.
 
@@ -158,12 +190,17 @@ def label_of(rule: ReplyLabelSection, reply: str, cells: Mapping[str, str]) -> s
         reply: text of the reply.
         cells: cells of the data by column, among them the one that the rule names.
 
+    Raises:
+        DataError: a regular expression takes too long.
+
     >>> rule = ReplyLabelSection(match=r"Answer: (\w+)", equals="answer")
     >>> [label_of(rule, text, {"answer": "7"}) for text in ("Answer: 7", "Answer: 8", "Hm.")]
     ['yes', 'no', None]
     """
     first, second = rule.labels
-    matches = [] if rule.match is None else list(re.finditer(rule.match, reply))
+    with _time_limit(rule, reply):
+        matches = [] if rule.match is None else list(re.finditer(rule.match, reply))
+        is_other = rule.other is not None and re.search(rule.other, reply) is not None
     if rule.equals is not None:
         if rule.match is not None:
             if not matches:
@@ -172,7 +209,6 @@ def label_of(rule: ReplyLabelSection, reply: str, cells: Mapping[str, str]) -> s
         return first if reply.strip() == cells[rule.equals].strip() else second
     if rule.other is None:
         return first if matches else second
-    is_other = re.search(rule.other, reply) is not None
     if bool(matches) == is_other:
         return None
     return first if matches else second

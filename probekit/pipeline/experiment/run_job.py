@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import platform
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -38,7 +39,7 @@ from probekit.errors import (
 )
 from probekit.experiment.activations import ActivationExperiment, AnyExperiment
 from probekit.experiment.schema import Experiment
-from probekit.files import Waiting, as_store_error, is_held, state_of, write_atomic
+from probekit.files import Waiting, as_store_error, is_held, regular, state_of, write_atomic
 from probekit.pipeline.experiment.prepare import prepare
 from probekit.pipeline.experiment.source import ModelSource, Networks, Source
 from probekit.pipeline.given.source import GivenSource, read_given
@@ -119,7 +120,8 @@ class RunJob:
             }
         else:
             is_in_memory = source.experiment.data.file is None
-        if is_in_memory:
+        # Nor can a record hold the name of a cache that is not UTF-8.
+        if is_in_memory or re.search("[\ud800-\udfff]", "".join(caches.values())):
             return None
         return cls(
             experiment=source.experiment,
@@ -150,7 +152,7 @@ class RunJob:
         path = folder / JOB
         try:
             with as_store_error("read", path):
-                content = unseal(path.read_bytes(), str(path), FORMAT)
+                content = unseal(regular(path).read_bytes(), str(path), FORMAT)
             is_given = "activations" in content["experiment"]
             settings = ActivationExperiment if is_given else Experiment
             text = json.dumps(content.pop("experiment"))

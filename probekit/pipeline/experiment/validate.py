@@ -200,7 +200,7 @@ def _stored_replies(
 def _of_study(study: Study, watcher: Watcher) -> ValidationReport:
     """Return the report on a study; see `ValidationReport`."""
     found, errors = list[Finding](), dict[str, tuple[Finding, list[str]]]()
-    cells_of = defaultdict[str, list[str]](list)
+    cells_of, first_message = defaultdict[str, list[str]](list), dict[str, str]()
     reports, seen = list[ValidationReport](), set[str]()
     n_bytes, seconds = 0, defaultdict[str, float](float)
     for number, cell in enumerate(study.cells, start=1):
@@ -214,8 +214,10 @@ def _of_study(study: Study, watcher: Watcher) -> ValidationReport:
                 text, kind = cell.plain_error(one.message)
                 first = replace(one, message=f"{cell.name}: {text}")
                 errors.setdefault(kind, (first, []))[1].append(cell.name)
-        for code in dict.fromkeys(one.code for one in report.findings if one.level == "warning"):
+        warnings = {one.code: one.message for one in report.findings if one.level == "warning"}
+        for code, message in warnings.items():
             cells_of[code].append(cell.name)
+            first_message.setdefault(code, message)
         if report.n_rows:
             key = capture_key(cell.experiment)
             for step, time in report.seconds.items():
@@ -230,7 +232,7 @@ def _of_study(study: Study, watcher: Watcher) -> ValidationReport:
         found.append(replace(one, message=f"{one.message}{also * bool(others)}"))
     for code, names in cells_of.items():
         listed = f"{counted(len(names), 'cell')}: {first_names(names)}"
-        text = f"{code} in {listed}. For the message, validate a cell: set `over` to its values."
+        text = f"{code} in {listed}. In {names[0]}: {first_message[code]}"
         found.append(Finding("warning", code, text))
     return ValidationReport(
         tuple(found),

@@ -122,6 +122,8 @@ def probe(  # noqa: PLR0913  # one call, whose options have defaults
                 f"the order in which they stand. Sort one like the other: x.loc[y.index]."
             )
     folder = str(Path(activations).absolute()) if isinstance(activations, str | Path) else None
+    if verify is not None:
+        path_of("verify", verify, "Save the network with `save_pretrained`, and give its folder.")
     values = {
         "name": name,
         "question": question,

@@ -24,7 +24,7 @@ import torch
 from probekit.amounts import counted
 from probekit.errors import DamagedError, DataError, StoreError
 from probekit.experiment.interventions import At, InterventionSection
-from probekit.files import write_atomic
+from probekit.files import regular, write_atomic
 from probekit.interventions.base_pass import linear_entry
 from probekit.interventions.causes import CauseData, CauseSettings, causal_test
 from probekit.interventions.directions import Responder, directions_of
@@ -86,7 +86,7 @@ def read_part(part: Part, folder: Path) -> dict[str, Any] | None:
     """
     path = folder / part.file
     try:
-        found = unseal(path.read_bytes(), str(path), FORMAT)
+        found = unseal(regular(path).read_bytes(), str(path), FORMAT)
         return dict(found["numbers"]) if found["identity"] == dict(part.identity) else None
     except (FileNotFoundError, DamagedError, KeyError):
         return None

@@ -33,6 +33,7 @@ from probekit.model.config import Bos
 from probekit.model.families.table import find_config, load_model
 from probekit.model.generation import Continuation, Decoding, continue_texts
 from probekit.model.network import Network
+from probekit.model.sites.catalogue import check_storable
 from probekit.model.sites.sites import SiteSelection
 from probekit.model.text.tokenizer import Tokenizer
 from probekit.model.weights.state_dict import digest_weights
@@ -296,6 +297,7 @@ def load_network(
             f"{error} The probe was fitted on {facts.model!r}; give its current location with "
             "--model."
         ) from error
+    check_storable(site.partition("[")[0] for site in facts.sites)
     selections = tuple(chosen for site in facts.sites for chosen in config.sites.select([site]))
     # Before the weights are read, because most other models differ in their sizes.
     probe.check_fits(width=sum(n_features(part.text, config) for part in selections))

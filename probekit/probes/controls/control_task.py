@@ -148,7 +148,7 @@ def why_no_control(
     if n_rows == len(test):
         return f"{NO_CONTROL_TASK}the {n_rows:,} test rows are in {groups}; {needed}"
     return (
-        f"{NO_CONTROL_TASK}test {by}s are new. A probe can learn random labels only of {by}s that "
-        f"occur in the training rows. That is the case in {n_rows:,} of {len(test):,} test rows, "
-        f"in {groups}; {needed}"
+        f"{NO_CONTROL_TASK}too few test rows have a probed {by}, and words that the task depends "
+        f"on, that all occur in the training rows: {n_rows:,} of {len(test):,}, in {groups}; "
+        f"{needed}"
     )

@@ -8,10 +8,11 @@ import pytest
 import torch
 
 from probekit.data.examples import Dataset, Example
-from probekit.errors import DataError
+from probekit.errors import ConfigError, DataError
 from probekit.experiment.loader import load_experiment
 from probekit.model.generation import Continuation
 from probekit.pipeline.capture.captures import capture_only, lay_out
+from probekit.pipeline.experiment import replies
 from probekit.pipeline.experiment.prepare import prepare
 from probekit.pipeline.experiment.record import findings
 from probekit.pipeline.experiment.replies import REPLIES, label_of, replied
@@ -252,6 +253,23 @@ def test_rules_label_replies(folder, rule, labels):
     settings = load(folder, f"data.label_of_reply={json.dumps(rule)}").data.label_of_reply
     texts = [" yes", " no", " yes, no", " he "]
     assert [label_of(settings, text, {"answer": "he"}) for text in texts] == labels
+
+
+@pytest.mark.parametrize(
+    "rule", [{"match": "(a+)+$"}, {"match": "(a|a)*$"}, {"match": "b", "other": "(a|aa)+$"}]
+)
+def test_an_expression_that_takes_for_ever_is_ended(folder, monkeypatch, rule):
+    monkeypatch.setattr(replies, "SECONDS_TO_MATCH", 0.2)
+    settings = load(folder, f"data.label_of_reply={json.dumps(rule)}").data.label_of_reply
+    with pytest.raises(DataError, match=r"was not matched in 0\.2 s with the reply 'aaaaa"):
+        label_of(settings, "a" * 50 + "!", {})
+    assert label_of(settings, "aaa", {}) is not None  # and the limit is removed
+
+
+@pytest.mark.parametrize("pattern", ["(" * 5000 + ")" * 5000, "(", "a{99999999999999999999}"])
+def test_an_expression_that_cannot_be_parsed_is_refused(folder, pattern):
+    with pytest.raises(ConfigError, match="`match` is not a valid regular expression"):
+        load(folder, f"data.label_of_reply.match={json.dumps(pattern)}")
 
 
 def test_replies_without_text_or_label_are_left_out_and_counted(folder):

@@ -191,8 +191,9 @@ def test_a_stage_has_the_time_left(tmp_path, monkeypatch):
         "at least 40 seconds left",
     ]
     assert stage[:2] == ("probe: 5 of 8", "at least 100 seconds left")
-    (tmp_path / STAGE).write_text("[")
-    assert read_stage(tmp_path)[0] == "preparation"
+    for damaged in ("[", "null", "5", "[" * 5000):
+        (tmp_path / STAGE).write_text(damaged)
+        assert read_stage(tmp_path)[0] == "preparation"
 
 
 def test_the_index_has_title_state_and_answer_of_each_run(two, begin, tmp_path, snapshot):
