@@ -49,8 +49,7 @@ class ProbeData:
             number if each row is a group; None if `groups` are names.
 
     Raises:
-        DataError: `y`, `groups` and `types` differ in length, `train` or `test` is empty or out of
-            range, a row or a group is in both or a row is repeated, or there are too few labels.
+        DataError: `train` or `test` is empty, a group is in both, or there are too few labels.
 
     >>> words = np.array(["a", "b", "c", "d"])
     >>> labels = np.array(["x", "y", "x", "y"])
@@ -74,24 +73,9 @@ class ProbeData:
     group_names: NDArray[Any] | None = None
 
     def __post_init__(self) -> None:
-        lengths = {name: len(getattr(self, name)) for name in ("y", "groups", "types")}
-        if len(set(lengths.values())) > 1:
-            found = ", ".join(f"{name} has {length}" for name, length in lengths.items())
-            raise DataError(f"y, groups and types need one entry per row, but {found}.")
         for name, rows in (("train", self.train), ("test", self.test)):
             if not len(rows):
                 raise DataError(f"{name} is empty. Give it at least one row.")
-            if rows.min() < 0 or rows.max() >= len(self.y):
-                raise DataError(
-                    f"{name} has row numbers from {rows.min()} to {rows.max()}, but with "
-                    f"{len(self.y)} rows they must be from 0 to {len(self.y) - 1}."
-                )
-        split_rows, counts = np.unique(np.concatenate([self.train, self.test]), return_counts=True)
-        if counts.max() > 1:
-            raise DataError(
-                f"The split contains {counted((counts > 1).sum(), 'row')} more than once, first "
-                f"row {split_rows[counts > 1][0]}. Put each row once in train or once in test."
-            )
         crossing = np.intersect1d(self.groups[self.train], self.groups[self.test])
         if len(crossing):
             first = names_of(crossing, self.group_names)[0]

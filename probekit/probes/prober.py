@@ -40,8 +40,6 @@ from probekit.probes.targets import NETWORKS, TARGETS, WITHIN
 from probekit.products import without_tf32
 from probekit.provenance import digest
 
-FLOATS = (np.float16, np.float32, np.float64)
-
 
 class Prober:
     """Probes any number of sites with the same rows, folds, control labels and resamples.
@@ -295,7 +293,7 @@ class Prober:
             on_fit: called as `on_fit(done, total)` to report progress; see `SplitProber.read`.
 
         Raises:
-            DataError: X has the wrong number of rows or the wrong dtype, or is not finite.
+            DataError: X is not finite.
         """
         X = self._checked(X)
         # A nested cross-validation ends with a further fit, on all rows.
@@ -419,13 +417,6 @@ class Prober:
 
     def _checked(self, X: Rows) -> LazyRows:
         """Return X after checking that it has one finite row of floats for each label."""
-        if len(X.shape) != 2 or len(X) != len(self.data.y):
-            raise DataError(
-                f"X has shape {X.shape}, but needs shape ({len(self.data.y)}, n_features), with "
-                "one row for each label."
-            )
-        if X.dtype not in FLOATS:
-            raise DataError(f"X has dtype {X.dtype}. Give activations as float32 or float64.")
         rows = LazyRows.of(X).loaded()
         is_finite = [np.isfinite(block).all(axis=1) for _, block in rows.blocks()]
         wrong = np.flatnonzero(~np.concatenate(is_finite))

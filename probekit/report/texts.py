@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePosixPath, PureWindowsPath
 from typing import Any
 
@@ -166,10 +166,7 @@ class MachinePaths:
 
     def hide_in(self, record: RunRecord) -> RunRecord:
         """Return the record of a run with the paths shortened in the texts that the page shows."""
-        findings = [
-            finding.model_copy(update={"message": self.hide(finding.message)})
-            for finding in record.data.findings
-        ]
+        findings = [replace(one, message=self.hide(one.message)) for one in record.data.findings]
         notes = [self.hide(note) for note in record.data.notes]
         data = record.data.model_copy(update={"findings": findings, "notes": notes})
         model = record.model.model_copy(update={"source": self.hide(record.model.source)})

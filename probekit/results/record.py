@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from safetensors import SafetensorError
 
 from probekit.activations.records import ROWS, SPEC
+from probekit.data.examples import Finding
 from probekit.errors import DamagedError, DataError, MissingError, ProbekitError, StoreError
 from probekit.files import inside, why_unreadable
 from probekit.model.sites.catalogue import DIFFERS
@@ -102,14 +103,6 @@ class ExampleRecord(RecordPart):
     split: str
 
 
-class FindingRecord(RecordPart):
-    """One finding of the data checks."""
-
-    level: str
-    code: str
-    message: str
-
-
 class DataFacts(RecordPart):
     """The data of a run: counts, examples, findings of the checks, and a card in Markdown.
 
@@ -125,7 +118,7 @@ class DataFacts(RecordPart):
     repeated: float | None = None
     examples: list[ExampleRecord] = []
     notes: list[str] = []
-    findings: list[FindingRecord] = []
+    findings: list[Finding] = []
     card: str | None = None
 
     @property

@@ -23,13 +23,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import safetensors.numpy
 from numpy.typing import NDArray
 from safetensors import SafetensorError
 
 from probekit.errors import DataError, MissingError, StoreError
-from probekit.files import as_store_error, inside, read_csv, write_atomic
+from probekit.files import as_store_error, inside, write_atomic
 from probekit.probes.saved_probe import probe_files, read_probe
 from probekit.probes.score.metrics import ClassPredictions, NumberPredictions
 from probekit.probes.score.scored import Measurement, Predictions, Predictor, SiteResult
@@ -38,11 +37,6 @@ from probekit.results.record import changed_files
 from probekit.section import DEVICES
 
 SEPARATOR = "|"
-
-
-def read_test_rows(path: Path) -> pd.DataFrame:
-    """Return the columns `example`, `group` and `label` of test_rows.csv, all as text."""
-    return read_csv(path, dtype=str, keep_default_na=False)
 
 
 def pack(predictions: Mapping[Predictor, Predictions]) -> bytes:

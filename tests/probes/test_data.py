@@ -22,12 +22,8 @@ def kinds(*names):
 @pytest.mark.parametrize(
     "call",
     [
-        "data(types='pq')",
         "data(train=np.array([], dtype=int))",
         "data(test=np.array([], dtype=int))",
-        "data(test=[4, 6])",
-        "data(train=[-1, 0, 1])",
-        "data(test=[3, 4, 5])",
         "data(groups='aabbbd')",
         "data(y='xxxxxx')",
         "check_known(data(y='xyxyxz'))",

@@ -248,8 +248,6 @@ OF_LABELS = np.where(ROWS < N_TRAIN, DATA.y, DATA.groups)
     "call",
     [
         "probed(SPOILT)",
-        *(f"probed(np.zeros({shape}, np.float32))" for shape in ((449, 8), (450,), (450, 2, 4))),
-        *(f"probed(np.zeros((450, 8), {dtype}))" for dtype in ("int", "complex", "object")),
         "probed(signal(5), kinds=K_OF_9)",
         *(
             f"ProbeSettings(C={given})"

@@ -17,7 +17,7 @@ from probekit.amounts import FEWEST_UNITS, LEVEL, counted
 from probekit.data.readers import FORMATS
 from probekit.errors import ConfigError, DataError, UnknownNameError, nearest
 from probekit.experiment.loader import load_any_experiment
-from probekit.files import inside
+from probekit.files import inside, read_csv
 from probekit.pipeline.look.exports import write_page_or_rows
 from probekit.pipeline.measure.significance import difference_columns
 from probekit.probes.score.differences import Difference, Side, unpaired_differences
@@ -33,21 +33,10 @@ from probekit.probes.score.scored import (
 from probekit.probes.targets import HEADLINE, NESTED_PROBE
 from probekit.report.pages.compare_page import comparison_page
 from probekit.results.comparison import COLUMNS, Pairing, RunComparison
-from probekit.results.finished_run import (
-    differing,
-    load_config,
-    run_facts,
-    run_titles,
-    settings_of,
-)
+from probekit.results.finished_run import differing, load_config, run_facts, run_titles, settings_of
 from probekit.results.record import check_finished, open_record, reading_run_file
 from probekit.results.selection import site_with_head
-from probekit.results.site_results import (
-    NESTED_SITE,
-    SavedSiteResults,
-    read_test_rows,
-    site_stem,
-)
+from probekit.results.site_results import NESTED_SITE, SavedSiteResults, site_stem
 from probekit.results.table import concatenated, load_table, only, placed
 from probekit.results.verdict import Choice
 
@@ -85,8 +74,9 @@ class FinishedRun:
         check_finished(self.folder)
         self.record = open_record(self.folder)
         self.verdict = verdict = self.record.verdict
-        with reading_run_file(self.folder / "test_rows.csv"):
-            self.test_rows = read_test_rows(self.folder / "test_rows.csv")
+        path = self.folder / "test_rows.csv"  # columns `example`, `group` and `label`, all as text
+        with reading_run_file(path):
+            self.test_rows = read_csv(path, dtype=str, keep_default_na=False)
         self.experiment = load_any_experiment(inside(self.folder / "config.yaml"))
         self.table = load_table(self.folder / "results.csv")
         self.reads_numbers = self.experiment.reads_numbers

@@ -36,13 +36,7 @@ from probekit.probes.score.exchange import permuted_labels
 from probekit.probes.score.metric_table import METRICS
 from probekit.probes.score.metrics import ClassPredictions, class_scores
 from probekit.probes.score.monitor import monitor_rows
-from probekit.probes.score.scored import (
-    Predictor,
-    Scored,
-    SiteResult,
-    differences_of,
-    measure,
-)
+from probekit.probes.score.scored import Predictor, Scored, SiteResult, differences_of, measure
 from probekit.probes.settings import ProbeSpec
 from probekit.probes.solve.layers import FittedLayers, cosine, direction, pooled_spread
 from probekit.products import check_device

@@ -27,11 +27,7 @@ from probekit.pipeline.capture.captures import plan_capture, plan_tokens
 from probekit.pipeline.experiment.prepare import prepare, width_of
 from probekit.pipeline.experiment.rows import Rows
 from probekit.pipeline.experiment.validate import capture_memory, capture_seconds
-from probekit.pipeline.measure.probers import (
-    make_probers,
-    probing_bytes,
-    usable_cores,
-)
+from probekit.pipeline.measure.probers import make_probers, probing_bytes, usable_cores
 from probekit.probes.arrays import Features, Floats
 from probekit.probes.data import ProbeData
 from probekit.probes.prober import Prober

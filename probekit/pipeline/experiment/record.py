@@ -31,7 +31,6 @@ from probekit.results.record import (
     AttentionText,
     DataFacts,
     ExampleRecord,
-    FindingRecord,
 )
 
 SHOWN_PER_LABEL = 2  # examples of each label on the page
@@ -131,10 +130,7 @@ def data_facts(
             for e in _shown_examples(dataset, indices, probers[0])
         ],
         notes=list(dataset.notes),
-        findings=[
-            FindingRecord(level=one.level, code=one.code, message=one.message)
-            for one in by_level((*findings(rows, probers), *more))
-        ],
+        findings=list(by_level((*findings(rows, probers), *more))),
         card=card,
     )
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
@@ -175,14 +175,6 @@ class Source(ABC):
         return [None] * len(texts)
 
 
-class _LastRead(NamedTuple):
-    """The last site that was read of a network, with its rows at one position."""
-
-    site: str
-    position: int
-    values: FloatArray
-
-
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ModelSource(Source):
     """Activations that the model of an experiment computes, and networks with random weights.
@@ -196,8 +188,9 @@ class ModelSource(Source):
     rows: TextRows
     models: Callable[[str], Network]
     captured: Mapping[str, Captured] = field(default_factory=dict)
-    # The last site that was read of each network, so that several heads of it need one read.
-    _last: dict[str, _LastRead] = field(default_factory=dict)
+    # The last site and position that was read of each network, with its rows, so that several heads
+    # of a site need one read.
+    _last: dict[str, tuple[tuple[str, int], FloatArray]] = field(default_factory=dict)
 
     def __getstate__(self) -> dict[str, Any]:
         # Worker processes call only `block` and `probe_facts`.
@@ -255,15 +248,10 @@ class ModelSource(Source):
         Networks with random weights follow from it and from the settings, so they are not built.
         """
         rows, dtype = self.rows, self.experiment.capture.dtype
-        identity = identity_of(
-            self.models(TASK),
-            rows.tokenizer.digest,
-            rows.ids,
-            rows.plan,
-            dtype,
-            origin=rows.origin,
-        )
-        return identity.to_json()
+        model, tokenizer = self.models(TASK), rows.tokenizer.digest
+        return identity_of(
+            model, tokenizer, rows.ids, rows.plan, dtype, origin=rows.origin
+        ).to_json()
 
     def open(self, capture: Capture) -> ModelSource:
         """Return the source with the activations of all targets, captured where missing."""
@@ -297,13 +285,13 @@ class ModelSource(Source):
     def _read(self, site: str, position: int, network: str, numbers: IntArray) -> FloatArray:
         """Return the rows of a whole site, shape (n_rows, ...), read once for all of its heads."""
         last = self._last.get(network)
-        if last is not None and (last.site, last.position) == (site, position):
-            return last.values
+        if last is not None and last[0] == (site, position):
+            return last[1]
         # Drop both references to the last site before the next one is read, to save memory.
         self._last.pop(network, None)
         del last
         values = self._viewed(network, site, numbers)
-        self._last[network] = _LastRead(site, position, values)
+        self._last[network] = ((site, position), values)
         return values
 
     def _viewed(self, network: str, site: str, numbers: IntArray) -> FloatArray:

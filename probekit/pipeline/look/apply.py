@@ -400,16 +400,6 @@ def steered_texts(
     edit = edits.add(torch.from_numpy(by * vector))
     # This raises for an unknown site, and therefore precedes the case of a dose of 0.
     tap = compose(model, [(site or network.selections[0], edit)])
-    if not by:
-        return continue_texts(model, tokenizer, prompts, decoding, bos=bos, chat=chat, stop=stop)
-    return continue_texts(
-        model,
-        tokenizer,
-        prompts,
-        decoding,
-        bos=bos,
-        chat=chat,
-        stop=stop,
-        tap=tap,
-        sites=tap.sites,
-    )
+    how: dict[str, Any] = {"bos": bos, "chat": chat, "stop": stop}
+    how |= {"tap": tap, "sites": tap.sites} if by else {}
+    return continue_texts(model, tokenizer, prompts, decoding, **how)

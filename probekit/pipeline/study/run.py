@@ -26,7 +26,7 @@ from probekit.pipeline.experiment.validate import capture_key
 from probekit.progress import recorded_stage
 from probekit.provenance import digest, seal
 from probekit.report.notebooks.run_result import RunResult
-from probekit.report.pages.study_page import write_study_page
+from probekit.report.pages.study_page import study_page
 from probekit.results.record import CELLS, FORMAT, STARTED, load_record
 from probekit.results.study import STUDY, STUDY_COLUMNS, STUDY_RECORD, StudyResult
 from probekit.results.table import TableColumn, make_table
@@ -123,7 +123,7 @@ def run_study(
         (folder / STARTED).unlink()
         result = StudyResult(folder)
         if page:
-            write_study_page(result)
+            write_atomic(folder / "report.html", study_page(result))
     return result
 
 

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from probekit.errors import DataError
 from probekit.probes.arrays import Codes, Floats
 from probekit.probes.score.intervals import jackknife_interval
 from probekit.probes.score.metrics import ClassPredictions, Resamples, mean_of_rows, ratio
@@ -27,9 +26,6 @@ def brier(predictions: ClassPredictions, resamples: Resamples) -> Floats:
     For each row, (p - [class is true])^2 is summed over the classes; the score is the mean over the
     rows. For two classes this is twice the Brier score that is computed from one class.
 
-    Raises:
-        DataError: The predictions have no log probabilities.
-
     >>> scores = np.log([[0.75, 0.25], [0.5, 0.5]])
     >>> predictions = ClassPredictions(np.array([0, 1]), np.array([0, 0]), 2, scores, True)
     >>> brier(predictions, Resamples.whole(2)).round(4).tolist()
@@ -37,7 +33,7 @@ def brier(predictions: ClassPredictions, resamples: Resamples) -> Floats:
 
     Source: Brier (1950), Verification of forecasts expressed in terms of probability.
     """
-    misses = _probabilities(predictions, "brier")
+    misses = _probabilities(predictions)
     misses[np.arange(len(misses)), predictions.truth] -= 1
     return mean_of_rows(np.einsum("ij,ij->i", misses, misses), resamples)
 
@@ -54,9 +50,6 @@ def ece(predictions: ClassPredictions, resamples: Resamples) -> Floats:
     perfectly calibrated predictions. The difference of each group therefore gets the sign of that
     of the other groups in the bin, and none if there are no others. As a result, calibrated
     predictions score 0 on average, and a score may be negative.
-
-    Raises:
-        DataError: The predictions have no log probabilities.
 
     >>> scores = np.log([[0.75, 0.25], [0.75, 0.25]])
     >>> predictions = ClassPredictions(np.array([0, 1]), np.array([0, 0]), 2, scores, True)
@@ -86,7 +79,7 @@ def _errors(predictions: ClassPredictions, resamples: Resamples) -> tuple[float,
 
     The second has shape (1 + n_units,), as `ece`.
     """
-    confidence = _confidence(predictions, "ece")
+    confidence = _confidence(predictions)
     bins, n_rows, n_groups = _bin(confidence, BINS), len(confidence), resamples.n_groups
     excess = (predictions.truth == predictions.guess) - confidence
     cells = bins * n_groups + resamples.group_of_row
@@ -125,16 +118,13 @@ def reliability_bins(
 
     The bins have equal width.
 
-    Raises:
-        DataError: The predictions have no log probabilities.
-
     >>> scores = np.log([[0.75, 0.25], [0.75, 0.25]])
     >>> predictions = ClassPredictions(np.array([0, 1]), np.array([0, 0]), 2, scores, True)
     >>> (found,) = reliability_bins(predictions, Resamples.whole(2), bins=4)
     >>> found.low, found.high, found.n_rows, round(found.confidence, 6), found.accuracy
     (0.5, 0.75, 2, 0.75, 0.5)
     """
-    confidence = _confidence(predictions, "reliability_bins")
+    confidence = _confidence(predictions)
     correct = (predictions.truth == predictions.guess).astype(np.float64)
     bin_of_row, found = _bin(confidence, bins), []
     for number in map(int, np.unique(bin_of_row)):
@@ -148,20 +138,15 @@ def reliability_bins(
     return found
 
 
-def _probabilities(predictions: ClassPredictions, metric: str) -> Floats:
-    """Return the probability (n_samples, n_classes) of each class; `metric` is for the error."""
-    if predictions.scores is None or not predictions.scores_are_log_probabilities:
-        raise DataError(
-            f"{metric} needs log probabilities, but these predictions have "
-            f"{'no scores' if predictions.scores is None else 'other scores'}. Give log "
-            "probabilities as `scores`, and set `scores_are_log_probabilities`."
-        )
-    return np.exp(predictions.scores)
+def _probabilities(predictions: ClassPredictions) -> Floats:
+    """Return the probability (n_samples, n_classes) of each class."""
+    assert "probabilities" in predictions.offers
+    return np.exp(np.asarray(predictions.scores))
 
 
-def _confidence(predictions: ClassPredictions, metric: str) -> Floats:
+def _confidence(predictions: ClassPredictions) -> Floats:
     """Return the probability (n_samples,) of the predicted class of each row."""
-    probabilities = _probabilities(predictions, metric)
+    probabilities = _probabilities(predictions)
     return probabilities[np.arange(len(probabilities)), predictions.guess]
 
 

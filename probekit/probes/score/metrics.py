@@ -286,9 +286,6 @@ def auroc(predictions: ClassPredictions, resamples: Resamples) -> Floats:
     Ties count one half. Classes that occur in none or in all rows of a resample are excluded; the
     value is NaN if no class is left.
 
-    Raises:
-        DataError: The predictions have no scores.
-
     >>> scores = np.array([[0.9, 0.1], [0.4, 0.6], [0.6, 0.4], [0.2, 0.8]])
     >>> predictions = ClassPredictions(np.array([0, 0, 1, 1]), scores.argmax(axis=1), 2, scores)
     >>> auroc(predictions, Resamples.whole(4)).tolist()
@@ -306,9 +303,6 @@ def ranking_scores(predictions: ClassPredictions) -> dict[int, Floats]:
     """Return the scores (n_samples,) that rank the rows for each class, by class code.
 
     Of two classes, only code 1 is included.
-
-    Raises:
-        DataError: The predictions have no scores.
     """
     # Both of two classes have the same area.
     codes = [1] if predictions.n_classes == 2 else range(predictions.n_classes)
@@ -319,15 +313,9 @@ def class_scores(predictions: ClassPredictions, code: int) -> Floats:
     """Return the scores (n_samples,) that rank the rows for a class.
 
     For two classes they are differences, because the larger log probability may round to 0.
-
-    Raises:
-        DataError: The predictions have no scores.
     """
     scores = predictions.scores
-    if scores is None:
-        raise DataError(
-            "Ranking rows needs scores, but these predictions have none. Give `scores`."
-        )
+    assert scores is not None, "metrics that rank rows are computed from scores only"
     of_class: Floats = scores[:, code]
     return of_class - scores[:, 1 - code] if predictions.n_classes == 2 else of_class
 
@@ -450,9 +438,6 @@ def auprc(predictions: ClassPredictions, resamples: Resamples) -> Floats:
     Rows are ranked by `scaled` scores if there are any, so that those of several fits are ranked
     together: the mean over fits of few positive rows each is too high.
 
-    Raises:
-        DataError: The predictions have no scores.
-
     >>> scores = np.array([[0.9, 0.1], [0.4, 0.6], [0.6, 0.4], [0.2, 0.8]])
     >>> predictions = ClassPredictions(np.array([0, 0, 1, 1]), scores.argmax(axis=1), 2, scores)
     >>> resamples = Resamples.whole(4)
@@ -563,12 +548,8 @@ def _alarm_rate(
     """Return the share of positive rows, or of negative rows, with an alarm.
 
     Shape (1 + n_units,): the value over all groups, then with each unit left out; see `Resamples`.
-
-    Raises:
-        DataError: The predictions have no alarms.
     """
-    if predictions.alarms is None:
-        raise DataError("These predictions have no alarms. Give them with `with_alarms`.")
+    assert predictions.alarms is not None, "rates are computed from alarms only"
     alarms = predictions.alarms[:, RATES.index(rate)]
     is_averaged = (predictions.truth == predictions.positive) == of_positives
     return mean_of_rows(alarms[is_averaged], resamples.of_rows(is_averaged))
@@ -592,7 +573,7 @@ class NumberPredictions:
     `folds` (n_samples,) is the number of the fit that predicted each row; None for a single fit.
 
     Raises:
-        DataError: The lengths differ, or a number is not finite.
+        DataError: A number is not finite.
     """
 
     truth: Floats
@@ -603,11 +584,6 @@ class NumberPredictions:
     folds: Codes | None = None
 
     def __post_init__(self) -> None:
-        if len(self.truth) != len(self.guess):
-            raise DataError(
-                f"truth has {len(self.truth)} rows, but guess has {len(self.guess)}. Give one "
-                "prediction per row."
-            )
         for name in ("truth", "guess"):
             wrong = np.flatnonzero(~np.isfinite(getattr(self, name)))
             if len(wrong):

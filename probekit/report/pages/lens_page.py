@@ -11,7 +11,6 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from probekit.amounts import counted, format_number
-from probekit.errors import DataError, UnknownNameError, nearest
 from probekit.model.sites.catalogue import component_of, layer_of
 from probekit.report.figures.line_labels import LineLabel, label_at_end, label_lines
 from probekit.report.figures.style import MAGNITUDES, SERIES_COLOURS, TEMPLATE, plotly_text
@@ -261,18 +260,7 @@ def lens_map(rows: pd.DataFrame, measure: str = "probability") -> go.Figure:
         rows: Rows of one text, from `probekit.analysis.logits.lens_rows`: one for each site and
             position, all positions of the first site first.
         measure: A key of `MEASURES`, shown as colour.
-
-    Raises:
-        UnknownNameError: The measure is unknown.
-        DataError: The rows belong to more than one text.
     """
-    if measure not in MEASURES:
-        raise UnknownNameError(f"Unknown measure {measure!r}. {nearest(measure, MEASURES)}")
-    if rows.duplicated(["site", "position"]).any():
-        raise DataError(
-            "A site and position occur more than once, so the rows belong to several texts. Give "
-            "the rows of a single text, e.g. rows[rows['prompt'] == 1]."
-        )
     title, column = MEASURES[measure]
     sites, tokens = site_labels(rows), rows.drop_duplicates("position")["token"]
     values = rows[column].to_numpy(dtype=float, na_value=np.nan)

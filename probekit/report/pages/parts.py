@@ -21,14 +21,7 @@ from probekit.report.sentences.tables import CASCADE
 from probekit.report.texts import capitalised, class_label
 from probekit.results.record import BY_WORD, Control, Norms
 from probekit.results.selection import hidden_kinds, measured_metrics
-from probekit.results.table import (
-    RESULTS,
-    TableColumn,
-    load_table,
-    metric_name,
-    page_table,
-    placed,
-)
+from probekit.results.table import RESULTS, TableColumn, load_table, metric_name, page_table, placed
 from probekit.results.verdict import Verdict
 
 LEAST_MAP = 24.0  # height of a map in rem, next to a table of comparisons

@@ -12,7 +12,6 @@ from safetensors.numpy import load_file
 
 from probekit.amounts import percent
 from probekit.data.positions import MASSIVE
-from probekit.errors import DataError
 from probekit.files import inside, write_atomic
 from probekit.probes.score.metric_table import METRICS
 from probekit.report.attention.page import (
@@ -335,17 +334,11 @@ def _attention(run_dir: Path, record: RunRecord) -> dict[str, Any]:
     would be too large; it may be too large even with the fewest.
 
     Raises:
-        DataError: The file of patterns cannot be read, or lacks those of a prompt.
+        DataError: The file of patterns cannot be read.
     """
     path = run_dir / "attention.safetensors"
     with reading_run_file(path):
         tensors = load_file(inside(path))
-    absent = [name for name in map(str, range(len(record.attention))) if name not in tensors]
-    if absent:
-        raise DataError(
-            f"{path} has no tensor {', '.join(absent)} for the prompts of run.json. "
-            f"Available tensors: {', '.join(sorted(tensors))}."
-        )
     prompts = []
     for number, prompt in enumerate(record.attention):
         keys = {name: f"{number}.{name}" for name in SCORE_NAMES}

@@ -7,7 +7,6 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 from urllib.parse import quote
 
 import numpy as np
@@ -15,7 +14,6 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from probekit.amounts import counted, first_names, format_number, format_p, percent
-from probekit.files import write_atomic
 from probekit.report.figures import style
 from probekit.report.pages import page
 from probekit.report.pages.table import Cell, Column, ResultTable
@@ -93,18 +91,6 @@ def study_page(result: StudyResult) -> str:
         method=METHOD,
         head=f"Study {record.study}",
     ).html()
-
-
-def write_study_page(result: StudyResult) -> Path:
-    """Write report.html into the folder of a study and return its path.
-
-    Raises:
-        DataError: study.csv is damaged.
-        StoreError: The page cannot be written.
-    """
-    path = result.folder / "report.html"
-    write_atomic(path, study_page(result))
-    return path
 
 
 def _figures(table: pd.DataFrame, rival: str, metric: str) -> Iterator[page.FigurePart]:

@@ -140,9 +140,7 @@ def _tested(facts: ProbeFacts) -> dict[str, str]:
     """Return the held-out scores of the probe by the name of the metric."""
     tested = {}
     for name, score in facts.metrics.items():
-        ends = (
-            () if score.ci_low is None or score.ci_high is None else (score.ci_low, score.ci_high)
-        )
+        ends = [end for end in (score.ci_low, score.ci_high) if end is not None]
         chance = "" if score.chance is None else f", chance {format_number(score.chance)}"
         value = format_number(score.value, *ends)
         tested[metric_name(name)] = f"{value} on {score.n:,} held-out rows{chance}"

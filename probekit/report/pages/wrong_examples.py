@@ -7,7 +7,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from probekit.amounts import signed
 from probekit.report.pages.page import PageSection, View
@@ -87,12 +87,6 @@ class WrongExamples(RecordPart):
     examples: list[WrongExample]
     probes: tuple[WrongOfProbe, ...]
     rows: tuple[WrongRow, ...]
-
-    @model_validator(mode="after")
-    def _rows_exist(self) -> WrongExamples:
-        if any(error.row >= len(self.rows) for probe in self.probes for error in probe.errors):
-            raise ValueError("an error refers to a row that does not exist")
-        return self
 
     @property
     def has_tokens(self) -> bool:

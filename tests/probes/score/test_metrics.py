@@ -12,7 +12,7 @@ from sklearn.metrics import average_precision_score, brier_score_loss, roc_auc_s
 
 from probekit.probes.data import ProbeData
 from probekit.probes.prober import Prober
-from probekit.probes.score import calibration, metrics
+from probekit.probes.score import metrics
 from probekit.probes.score.calibration import BINS, brier, ece, reliability_bins
 from probekit.probes.score.intervals import jackknife_interval, jackknife_variance
 from probekit.probes.score.metric_table import METRICS, metric_functions
@@ -147,9 +147,7 @@ def test_several_classes_are_averaged_unless_one_is_positive():
 @pytest.mark.parametrize(
     "call",
     [
-        "metrics.auroc(ClassPredictions(ZEROS, ZEROS, 2), Resamples.whole(6))",
         "NumberPredictions(np.zeros(3), np.array([0, np.nan, 0]))",
-        "NumberPredictions(np.zeros(3), np.zeros(2))",
         "detected(700, metric='tpr_at_fpr_1')",
         "detected(700, metric='achieved_fpr_5')",
     ],
@@ -481,13 +479,6 @@ def test_calibrated_predictions_have_an_error_of_0_on_average():
     assert standard_error < 0.005
     assert abs(np.mean(errors)) < 3 * standard_error
     assert min(errors) < 0 < max(errors)  # they are not clipped
-
-
-@pytest.mark.parametrize("metric", ["brier", "ece", "reliability_bins"])
-@pytest.mark.parametrize("scores", [None, np.eye(2)], ids=["no scores", "ranks"])
-def test_scores_that_only_rank_are_refused(metric, scores, refused):
-    given = ClassPredictions(np.array([0, 1]), np.array([0, 1]), 2, scores)
-    refused(getattr(calibration, metric), given, Resamples.whole(2))
 
 
 def test_a_confidence_on_an_edge_belongs_to_the_bin_below():

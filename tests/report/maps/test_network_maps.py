@@ -92,8 +92,3 @@ def test_hostile_tokens_are_escaped():
         assert "%{" not in line
         assert "\u202e" not in line
     assert any("&lt;/script&gt;" in line for line in texts)
-
-
-def test_unknown_measures_and_several_texts_are_refused(refused):
-    refused(lens_page.lens_map, LENS, "entrop")
-    refused(lens_page.lens_map, pd.concat([LENS, lens_rows(prompt=2)]))
