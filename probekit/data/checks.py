@@ -17,7 +17,16 @@ import numpy as np
 
 from probekit.amounts import FEWEST_UNITS, counted, percent
 from probekit.data import labels as spelling
-from probekit.data.examples import Dataset, Example, Finding, Severity, TextSpan, by_level, rows_of
+from probekit.data.examples import (
+    Dataset,
+    Example,
+    Finding,
+    Severity,
+    TextSpan,
+    by_level,
+    rows_of,
+    warning,
+)
 from probekit.data.splits import IntArray, LabelCounts, Split
 
 _SHOWN = 20  # labels listed in a message, and characters around a span
@@ -33,8 +42,7 @@ _LENGTH_MARGIN = 0.05  # balanced accuracy above chance that causes a warning
 
 _Examples: TypeAlias = Sequence[Example]
 
-_NO_GROUPS = Finding(
-    "warning",
+_NO_GROUPS = warning(
     "no-groups",
     "No groups are given, so each row is its own group. Related rows, such as instances of one "
     "template or words of one text, may be in both train and test, and confidence intervals are "
@@ -202,8 +210,7 @@ def _rare_labels(splits: _Splits) -> Iterator[Finding]:
         of_folds.append({label for label, n in labels.items() if n < _FEW_EXAMPLES})
     rare = sorted(set().union(*of_folds))
     if rare:
-        yield Finding(
-            "warning",
+        yield warning(
             "rare-labels",
             f"{counted(len(rare), 'label')} with fewer than {_FEW_EXAMPLES} examples in "
             f"{splits.where('train', of_folds)}: {', '.join(rare[:_SHOWN])}.",
@@ -247,8 +254,7 @@ def _few_groups(splits: _Splits) -> Iterator[Finding]:
     """Yield a warning if there are few test groups in all."""
     n_groups = len(np.unique(splits.dataset.group_codes[splits.tested]))
     if n_groups < FEW_GROUPS:
-        yield Finding(
-            "warning",
+        yield warning(
             "few-groups",
             f"Only {counted(n_groups, 'test group')}: intervals over fewer than {FEW_GROUPS} "
             "groups are approximate.",
@@ -265,8 +271,7 @@ def _few_groups_of_label(splits: _Splits) -> Iterator[Finding]:
     few = sorted(one for one in entries if one[0] < FEWEST_UNITS or one[2] < FEWEST_EFFECTIVE)
     if few and len(np.unique(counts.group)) >= 2 * FEWEST_UNITS:
         shown = [f"{label!r} ({n})" for n, label, _ in few[:_SHOWN]]
-        yield Finding(
-            "warning",
+        yield warning(
             "few-groups-of-label",
             f"{counted(len(few), 'label')} in fewer than {FEWEST_UNITS} test groups, or mostly in "
             f"fewer than {FEWEST_EFFECTIVE}: {', '.join(shown)}. Scores that weight labels "
@@ -291,8 +296,7 @@ def _repeated_texts(splits: _Splits) -> Iterator[Finding]:
             advice = "Remove the repeated rows, unless their frequency matters."
             if is_reply:
                 advice = "For fewer equal replies, raise `temperature` or lower `samples`."
-            yield Finding(
-                "warning",
+            yield warning(
                 f"duplicates-in-{side}",
                 f"{n_repeated:,} of {n_examples:,} examples in {side} have the same text and "
                 f"span as an earlier one{of_fold}, and so count more than other texts. {advice}",
@@ -336,8 +340,7 @@ def _texts_on_both_sides(splits: _Splits) -> Iterator[Finding]:
                 "split.drop_repeated keeps each text in one group only; or give rows with the "
                 "same text the same group"
             )
-        yield Finding(
-            "warning",
+        yield warning(
             "duplicates-across",
             f"{how_many} ({n_texts:,} of {n_all:,} texts) also {verb} in {where}, so that "
             f"memorised texts raise the score; {remedy}.",
@@ -350,8 +353,7 @@ def _nul_characters(splits: _Splits) -> Iterator[Finding]:
     if found:
         at = found[0].text.index("\0")
         around = found[0].text[max(0, at - _SHOWN) : at + _SHOWN]
-        yield Finding(
-            "warning",
+        yield warning(
             "nul-characters",
             f"{counted(len(found), 'row')} with a NUL character in the text ({rows_of(found)}); "
             f"the first is character {at}, in {around!r}. The model reads it as a token. Remove "
@@ -421,8 +423,7 @@ def _contradicting_labels(splits: _Splits) -> Iterator[Finding]:
             texts.append(f"{_quoted(examples[0])} is {labels}")
         shown, n = "; ".join(texts), len(contradicting)
         lead = ", such as" if n > _SHOWN_TEXTS else ":"
-        yield Finding(
-            "warning",
+        yield warning(
             "contradictions",
             f"{n:,} {'text or span has' if n == 1 else 'texts or spans have'} examples with "
             f"different labels{lead} {shown}. Correct these "
@@ -445,8 +446,7 @@ def _spans_inside_words(dataset: Dataset) -> Iterator[Finding]:
     if cut:
         text, (start, end) = cut[0].text, cut[0].span or (0, 0)
         before, after = text[max(0, start - _SHOWN) : start], text[end : end + _SHOWN]
-        yield Finding(
-            "warning",
+        yield warning(
             "spans-inside-words",
             f"{counted(len(cut), 'row')} with a span that begins or ends inside a word "
             f"({rows_of(cut)}); the first: {before + '[' + text[start:end] + ']' + after!r}. "
@@ -475,8 +475,7 @@ def _spans_of_units(dataset: Dataset) -> Iterator[Finding]:
         )
         # A character that a span cuts is replaced by U+FFFD.
         if rows and own <= other and not any("\ufffd" in row[1] for row in rows):
-            yield Finding(
-                "warning",
+            yield warning(
                 "spans-of-units",
                 f"{counted(len(rows), 'row')} with a span that fits as well or better if it counts "
                 f"{units} ({rows_of([row[2] for row in rows])}): {rows[0][0]!r} in characters "

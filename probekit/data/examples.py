@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import accumulate, chain, cycle
 from operator import attrgetter
 from typing import Any, Literal, NamedTuple, TypeAlias, overload
@@ -361,6 +361,9 @@ class Finding:
     level: Severity
     code: str
     message: str
+
+
+warning = partial(Finding, "warning")
 
 
 def by_level(findings: Iterable[Finding]) -> tuple[Finding, ...]:

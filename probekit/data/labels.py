@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 from probekit.amounts import counted, joined_names
-from probekit.data.examples import Dataset, Finding, StringArray, rows_of
+from probekit.data.examples import Dataset, Finding, StringArray, rows_of, warning
 from probekit.data.positions import IntArray
 
 _MAX_TYPO_RATIO = 0.25  # rows of a misspelt label per row of the correct one
@@ -100,8 +100,7 @@ def similar(field: Field, dataset: Dataset, column: str | None = None) -> Iterat
     if messages:
         n_more = len(messages) - _MAX_SETS
         more = f"; so do {counted(n_more, 'more set')}" if n_more > 0 else ""
-        yield Finding(
-            "warning",
+        yield warning(
             f"similar-{field}s",
             f"The {field}s {'; '.join(messages[:_MAX_SETS])}{more}. They count as different "
             f"{_COUNT_AS[field]}. Write those that mean the same alike, and rename the others.",
@@ -127,8 +126,7 @@ def missing_groups(dataset: Dataset) -> Iterator[Finding]:
     for name, indices in _rows_by(dataset.groups).items():
         if name.strip().casefold() in _MISSING and len(indices) > 1:
             rows = dataset.select(indices).examples
-            yield Finding(
-                "warning",
+            yield warning(
                 "missing-groups",
                 f"{len(rows):,} rows have the group {name!r} ({rows_of(rows)}), which looks like a "
                 "missing value: they count as one group. Write their groups, or a different name "
@@ -205,8 +203,7 @@ def misspelt_labels(dataset: Dataset) -> Iterator[Finding]:
         frequent = (other for other in by_size if n <= _MAX_TYPO_RATIO * len(rows[other]))
         near = next((other for other in frequent if is_typo(label, other)), None)
         if near is not None:
-            yield Finding(
-                "warning",
+            yield warning(
                 "misspelt-labels",
                 f"The label {label!r} ({counted(n, 'row')}: "
                 f"{rows_of(dataset.select(rows[label]).examples)}) is one letter "
@@ -231,8 +228,7 @@ def rounded_numbers(dataset: Dataset) -> Iterator[Finding]:
     rounded = dataset.select(np.flatnonzero([*map(is_rounded, dataset.labels)])).examples
     if rounded:
         label = rounded[0].label
-        yield Finding(
-            "warning",
+        yield warning(
             "rounded-numbers",
             f"{counted(len(rounded), 'row')} {'has' if len(rounded) == 1 else 'have'} an integer "
             f"beyond 2^53 that float64 cannot represent ({rows_of(rounded)}): the label {label!r} "
@@ -254,8 +250,7 @@ def other_digits(dataset: Dataset) -> Iterator[Finding]:
     if found:
         label = found[0].label
         digit = next(filter(_is_other_digit, label))
-        yield Finding(
-            "warning",
+        yield warning(
             "other-digits",
             f"{counted(len(found), 'row')} {'has' if len(found) == 1 else 'have'} a number with "
             f"digits other than 0 to 9 ({rows_of(found)}): the label {label!r}, with "

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic.config import JsonDict
 
 from probekit.interventions.names import MEASURES, Along, MeasureName, Replacement
@@ -38,12 +38,17 @@ def _strings_or_one(schema: dict[str, Any]) -> None:
     schema["anyOf"] = [*listed, listed[0]["items"]]
 
 
-Names = Annotated[tuple[str, ...], BeforeValidator(_one_or_several), Field(strict=False)]
-At = Literal["probed", "all", "each"]
-Ats = Annotated[tuple[At, ...], BeforeValidator(_one_or_several), Field(strict=False)]
-Alongs = Annotated[tuple[Along, ...], BeforeValidator(_one_or_several), Field(strict=False)]
+Item = TypeVar("Item")
+Items = Annotated[
+    tuple[Item, ...],
+    Field(strict=False, min_length=1),
+    AfterValidator(unique_items),
+    BeforeValidator(_one_or_several),
+]
 Doses = Annotated[
-    tuple[Annotated[float, Field(ge=-100, le=100)], ...], Field(strict=False, min_length=2)
+    tuple[Annotated[float, Field(ge=-100, le=100)], ...],
+    Field(strict=False, min_length=2),
+    AfterValidator(unique_items),
 ]
 
 
@@ -71,9 +76,8 @@ class InterventionSection(Section):
         description="for ablate: the mean of the training rows, zero, or the activations of "
         "another text with as many tokens",
     )
-    along: Alongs | None = Field(
+    along: Items[Along] | None = Field(
         None,
-        min_length=1,
         description="for erase, swap and steer: methods of the direction; default: probe",
         json_schema_extra=_strings_or_one,
     )
@@ -89,16 +93,14 @@ class InterventionSection(Section):
         le=100_000,
         description="for erase, swap and steer: directions on permuted labels; default: 999",
     )
-    sites: Names = Field(
+    sites: Items[str] = Field(
         (CHOSEN,),
-        min_length=1,
         description="names or globs of sites, heads such as blocks.*.attn.hook_z[head=*], or "
         "`chosen`, the best site of the probes in the residual stream",
         json_schema_extra=_strings_or_one,
     )
-    at: Ats = Field(
+    at: Items[Literal["probed", "all", "each"]] = Field(
         ("probed",),
-        min_length=1,
         description="edited tokens: the probed one, all, or, for patch and ablate, each in turn",
         json_schema_extra=_strings_or_one,
     )
@@ -120,11 +122,6 @@ class InterventionSection(Section):
             if given.get(key) is None:  # an absent key has no line, so the edit is located
                 raise rule_error(problem, key if key in given else "")
         return given
-
-    @field_validator("along", "sites", "at", "by")
-    @classmethod
-    def _are_given_once(cls, items: Any) -> Any:
-        return items and unique_items(items)
 
     @model_validator(mode="after")
     def _positions_and_doses_fit(self) -> InterventionSection:

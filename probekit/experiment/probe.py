@@ -5,7 +5,14 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
-from pydantic import BeforeValidator, Field, WithJsonSchema, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    WithJsonSchema,
+    field_validator,
+    model_validator,
+)
 
 from probekit.amounts import LEVEL, counted
 from probekit.errors import ConfigError
@@ -26,11 +33,16 @@ from probekit.section import Section, Seed, rule_error, unique_items
 # on separable data do not converge, and above about 1e30 the description length overflows.
 Strength = Annotated[float, Field(ge=1e-10, le=1e10)]
 Strengths = Annotated[
-    tuple[Strength, ...], Field(strict=False, min_length=1), BeforeValidator(one_or_several)
+    tuple[Strength, ...],
+    Field(strict=False, min_length=1),
+    BeforeValidator(one_or_several),
+    AfterValidator(unique_items),
 ]
 Count = Annotated[int, Field(ge=1)]
 Width = Annotated[int, Field(ge=1, le=65_536)]  # a wider layer does not fit into memory
-Counts = Annotated[tuple[Count, ...], Field(strict=False)]
+Counts = Annotated[
+    tuple[Count, ...], Field(strict=False, min_length=1), AfterValidator(unique_items)
+]
 if TYPE_CHECKING:
     KindName: TypeAlias = str
     MetricName: TypeAlias = str
@@ -57,7 +69,6 @@ class KindSection(Section):
     )
     k: Counts | None = Field(
         None,
-        min_length=1,
         description="for k_sparse: numbers of features; one probe for each",
         examples=[[1, 4, 16]],
     )
@@ -79,11 +90,6 @@ class KindSection(Section):
             if is_foreign and given.get(name) is not None:
                 raise rule_error(problem, name)
         return given
-
-    @field_validator("k")
-    @classmethod
-    def _are_given_once(cls, k: Any) -> Any:
-        return k and unique_items(k)
 
     @property
     def specs(self) -> tuple[ProbeSpec, ...]:
@@ -111,6 +117,8 @@ Rule = Annotated[
     BeforeValidator(_rule),
     WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "object", "maxProperties": 1}]}),
 ]
+Rules = Annotated[tuple[Rule, ...], Field(strict=False, min_length=1), AfterValidator(unique_items)]
+Baselines = Annotated[tuple[Baseline, ...], Field(strict=False), AfterValidator(unique_items)]
 
 
 class ProbeSection(Section):
@@ -143,7 +151,7 @@ class ProbeSection(Section):
         "cross-validation selects one",
         json_schema_extra=_allows_one,
     )
-    aggregate: Annotated[tuple[Rule, ...], Field(strict=False, min_length=1)] | None = Field(
+    aggregate: Rules | None = Field(
         None,
         description="rules that combine the scores of a text's tokens into a score of the text, "
         "for `kind: aggregated`; one rule is selected like C; that is the kind if `kinds` is "
@@ -164,7 +172,7 @@ class ProbeSection(Section):
         _DEFAULTS.control_by,
         description="unit that gets one random label in the control task; `group` has no control",
     )
-    baselines: Annotated[tuple[Baseline, ...], Field(strict=False)] = Field(
+    baselines: Baselines = Field(
         _DEFAULTS.baselines,
         description="baselines that do not use activations; those of the text need texts, and "
         "`neighbouring_words` needs rows that are words or tokens of a text",
@@ -203,11 +211,6 @@ class ProbeSection(Section):
         if isinstance(given, dict) and given.get("aggregate") and "kinds" not in given:
             return given | {"kinds": [{"kind": "aggregated"}]}
         return given
-
-    @field_validator("C", "baselines", "aggregate")
-    @classmethod
-    def _are_given_once(cls, items: Any) -> Any:
-        return items and unique_items(items)
 
     @field_validator("kinds")
     @classmethod

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from probekit.data.positions import REPLY
 from probekit.errors import ConfigError, UnknownNameError
@@ -168,9 +168,8 @@ class RequestsSection(Section):
 class CaptureSection(Section):
     """Activations to capture."""
 
-    sites: Strings = Field(
+    sites: Annotated[Strings, Field(min_length=1), AfterValidator(unique_items)] = Field(
         RESIDUAL_STREAM,
-        min_length=1,
         description="names or globs of sites, optionally followed by [head=3], [head=0,3], "
         "[head=*] or the same with neuron, such as [neuron=17]; each head or neuron is probed "
         "separately",
@@ -209,11 +208,6 @@ class CaptureSection(Section):
     def _from_folder(cls, given: Any) -> Any:
         return {"folder": given} if isinstance(given, str) else given
 
-    @field_validator("sites")
-    @classmethod
-    def _are_given_once(cls, sites: Any) -> Any:
-        return unique_items(sites)
-
 
 class AttentionSection(Section):
     """Texts whose attention patterns the report shows."""
@@ -234,7 +228,9 @@ class MonitorSection(Section):
     )
     format: TableFormat = Field("csv", description="format of this file")
     fpr: Annotated[
-        tuple[Annotated[float, Field(ge=1e-6, lt=1)], ...], Field(strict=False, min_length=1)
+        tuple[Annotated[float, Field(ge=1e-6, lt=1)], ...],
+        Field(strict=False, min_length=1),
+        AfterValidator(unique_items),
     ] = Field(
         (0.01,),
         description="false positive rates; the rate on new negatives at the threshold of each is "
@@ -242,11 +238,6 @@ class MonitorSection(Section):
     )
 
     _file_is_local = field_validator("negatives")(local_file)
-
-    @field_validator("fpr")
-    @classmethod
-    def _rates_are_given_once(cls, rates: Any) -> Any:
-        return unique_items(rates)
 
 
 class LeakageSection(Section):

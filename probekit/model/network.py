@@ -43,8 +43,8 @@ _DRAWN_AT_ONCE = 1 << 16  # numbers of an initial weight, a multiple of 16
 class Network(nn.Module):
     """A decoder-only transformer with a tap at every site; each family derives its network.
 
-    A family defines `CONFIG`, its modules, and `embedded`, and overrides `block_inputs` if its
-    blocks rotate or have windows. Modules are found by the names in `config.WEIGHTS`.
+    A family defines `CONFIG`, its modules in `_build`, and `embedded`, and overrides `block_inputs`
+    if its blocks rotate or have windows. Modules are found by the names in `config.WEIGHTS`.
 
     The weights are in memory, or each part of the network (`embed`, `blocks.0`, ...) is read when a
     pass reaches it and dropped afterwards. A pass is a generator that yields the name of each part
@@ -53,8 +53,8 @@ class Network(nn.Module):
 
     Attributes:
         CONFIG: class of the config.
-        VERSION: version of the numbers that the family computes. Raise it when they change, and run
-            `make golden`.
+        VERSION: version of the numbers that the family computes. Set a higher one in the family
+            when they change, and run `make golden`.
         config: sizes and switches, under the names of the hub's config.json.
 
     >>> from probekit import GPT2
@@ -66,16 +66,24 @@ class Network(nn.Module):
     """
 
     CONFIG: ClassVar[type[ModelConfig]]
-    VERSION: ClassVar[int]
+    VERSION: ClassVar[int] = 1
     config: ModelConfig
 
-    @abstractmethod
     def __init__(self, config: Any, seed: int | None = 0) -> None:
         super().__init__()
         self.config = config
         # Of weights that are not in memory: by name, and their device.
         self._readers: Mapping[str, Callable[[], Tensor]] = {}
         self._device: torch.device | None = None
+        with torch.device("meta"):
+            self._build()
+        if seed is not None:
+            self.initialise(seed)
+        self.eval()  # no dropout until model.train()
+
+    @abstractmethod
+    def _build(self) -> None:
+        """Make the modules, in the order in which their weights are drawn."""
 
     def __getattr__(self, name: str) -> Any:
         """Return a parameter or module; names of TransformerLens are refused with ours."""

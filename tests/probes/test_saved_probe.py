@@ -464,7 +464,7 @@ MASKED = np.ma.masked_array([1.0, 2.0], mask=[False, True])
         ([1.0, 2.0], {"bias": [1.0, 2.0]}, "do not form a probe"),
         ([1.0, 2.0], {"threshold": [1.0, 2.0]}, "do not form a probe"),
         ([1.0, 2.0], {"threshold": 1.0, "bias": -1.0}, "`threshold` replaces the `bias`"),
-        (np.eye(3), {"bias": 1.0, "classes": "abc"}, "do not form a probe"),
+        (np.eye(3), {"bias": 1.0, "classes": list("abc")}, "do not form a probe"),
         ([1.0, 2.0], {"classes": {"no", "yes"}}, "classes is a set"),
         *(
             ([1.0, 2.0], {"position": {"at": at, key: value}}, f"`{key}` and `at: {key}` require")

@@ -17,7 +17,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, cast
 
-import torch
 from einops import rearrange
 from torch import Tensor, nn
 
@@ -300,6 +299,7 @@ class GPT2(Network):
         seed: random seed for GPT-2's initialisation. None leaves the weights on the meta device,
             without storage, to be filled by `load_state_dict(..., assign=True)`.
 
+    >>> import torch
     >>> model = GPT2(GPT2Config(n_layer=2, n_head=3, n_embd=21, vocab_size=97, n_positions=16))
     >>> tokens = torch.tensor([[3, 14, 15, 92, 65]])
     >>> model(tokens).shape
@@ -310,22 +310,17 @@ class GPT2(Network):
     """
 
     CONFIG = GPT2Config
-    VERSION = 1
     config: GPT2Config
 
-    def __init__(self, config: GPT2Config, seed: int | None = 0) -> None:
-        super().__init__(config)
-        with torch.device("meta"):
-            self.wte = embedding(config.vocab_size, config.n_embd)
-            self.wpe = embedding(config.n_positions, config.n_embd)
-            self.drop = nn.Dropout(config.embd_pdrop)
-            self.h = nn.ModuleList(Block(config) for _ in range(config.n_layer))
-            self.ln_f = LayerNorm(config.n_embd, config.layer_norm_epsilon, bias=config.bias)
-            if not config.tie_word_embeddings:
-                self.lm_head = nn.Linear(config.n_embd, config.vocab_size, bias=False)
-        if seed is not None:
-            self.initialise(seed)
-        self.eval()  # no dropout until model.train()
+    def _build(self) -> None:
+        config = self.config
+        self.wte = embedding(config.vocab_size, config.n_embd)
+        self.wpe = embedding(config.n_positions, config.n_embd)
+        self.drop = nn.Dropout(config.embd_pdrop)
+        self.h = nn.ModuleList(Block(config) for _ in range(config.n_layer))
+        self.ln_f = LayerNorm(config.n_embd, config.layer_norm_epsilon, bias=config.bias)
+        if not config.tie_word_embeddings:
+            self.lm_head = nn.Linear(config.n_embd, config.vocab_size, bias=False)
 
     @property
     def position_embedding(self) -> Tensor:

@@ -17,7 +17,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, cast
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -190,6 +189,7 @@ class OPTBlock(ResidualBlock):
 class OPT(Network):
     """OPT with a tap at every site; arguments as in `GPT2`.
 
+    >>> import torch
     >>> sizes = {"vocab_size": 97, "hidden_size": 24, "ffn_dim": 11}
     >>> model = OPT(OPTConfig(**sizes, num_hidden_layers=2, num_attention_heads=6))
     >>> logits, cache = model.run_with_cache(torch.tensor([[3, 14, 15]]), ["blocks.*.attn.hook_q"])
@@ -198,25 +198,19 @@ class OPT(Network):
     """
 
     CONFIG = OPTConfig
-    VERSION = 1
     config: OPTConfig
 
-    def __init__(self, config: OPTConfig, seed: int | None = 0) -> None:
-        super().__init__(config)
-        d_model, n_positions = config.d_model, config.axis_sizes["n_positions"]
-        with torch.device("meta"):
-            parts = {
-                "embed_tokens": embedding(config.vocab_size, d_model),
-                "embed_positions": embedding(n_positions, d_model),
-                "layers": nn.ModuleList(OPTBlock(config) for _ in range(config.n_layers)),
-                "final_layer_norm": LayerNorm(d_model, EPSILON),
-            }
-            self.decoder = nn.ModuleDict(parts)
-            if not config.tie_word_embeddings:
-                self.lm_head = nn.Linear(d_model, config.vocab_size, bias=False)
-        if seed is not None:
-            self.initialise(seed)
-        self.eval()
+    def _build(self) -> None:
+        config, d_model = self.config, self.config.d_model
+        parts = {
+            "embed_tokens": embedding(config.vocab_size, d_model),
+            "embed_positions": embedding(config.axis_sizes["n_positions"], d_model),
+            "layers": nn.ModuleList(OPTBlock(config) for _ in range(config.n_layers)),
+            "final_layer_norm": LayerNorm(d_model, EPSILON),
+        }
+        self.decoder = nn.ModuleDict(parts)
+        if not config.tie_word_embeddings:
+            self.lm_head = nn.Linear(d_model, config.vocab_size, bias=False)
 
     @property
     def position_embedding(self) -> Tensor:

@@ -521,24 +521,23 @@ class RotaryNetwork(Network):
     config: RotaryConfig
 
     def __init__(self, config: RotaryConfig, seed: int | None = 0) -> None:
-        super().__init__(config)
+        super().__init__(config, seed)
         # By window. They are neither parameters nor buffers, so they stay in float32.
         self.frequencies = {
             window: frequencies(config.rotary_in(window), config.d_head)
             for window in set(config.windows)
         }
+
+    def _build(self) -> None:
+        config = self.config
         names, d_vocab, d_model = config.WEIGHTS, config.vocab_size, config.hidden_size
-        with torch.device("meta"):
-            self.add_module(names.embedding.removesuffix(".weight"), embedding(d_vocab, d_model))
-            blocks = [self.BLOCK(config) for _ in range(config.num_hidden_layers)]
-            self.add_module(names.layers.removesuffix("."), nn.ModuleList(blocks))
-            self.add_module(names.norm, self.NORM(d_model, config.norm_epsilon))
-            if not config.tie_word_embeddings:
-                unembedding = nn.Linear(d_model, d_vocab, bias=False)
-                self.add_module(names.unembedding.removesuffix(".weight"), unembedding)
-        if seed is not None:
-            self.initialise(seed)
-        self.eval()
+        self.add_module(names.embedding.removesuffix(".weight"), embedding(d_vocab, d_model))
+        blocks = [self.BLOCK(config) for _ in range(config.num_hidden_layers)]
+        self.add_module(names.layers.removesuffix("."), nn.ModuleList(blocks))
+        self.add_module(names.norm, self.NORM(d_model, config.norm_epsilon))
+        if not config.tie_word_embeddings:
+            unembedding = nn.Linear(d_model, d_vocab, bias=False)
+            self.add_module(names.unembedding.removesuffix(".weight"), unembedding)
 
     def embedded(self, tokens: Tensor, context: Context, tap: Taps) -> Tensor:  # noqa: ARG002
         """Return the residual stream before the first block, shape [batch pos d_model]."""
