@@ -307,7 +307,6 @@ class Gemma(shared.RotaryNetwork):
     """
 
     CONFIG = GemmaConfig
-    VERSION = 1
     BLOCK = GemmaBlock
     NORM = GemmaNorm
     config: GemmaConfig

@@ -183,6 +183,4 @@ class Llama(shared.RotaryNetwork):
     """
 
     CONFIG = LlamaConfig
-    VERSION = 1
     BLOCK = LlamaBlock
-    config: LlamaConfig

@@ -249,7 +249,5 @@ class NeoX(shared.RotaryNetwork):
     """
 
     CONFIG = NeoXConfig
-    VERSION = 1
     BLOCK = NeoXBlock
     NORM = LayerNorm
-    config: NeoXConfig

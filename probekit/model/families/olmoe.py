@@ -192,7 +192,6 @@ class OLMoE(shared.RotaryNetwork):
     """
 
     CONFIG = OLMoEConfig
-    VERSION = 1
     BLOCK = OLMoEBlock
     config: OLMoEConfig
 

@@ -198,7 +198,6 @@ class OPT(Network):
     """
 
     CONFIG = OPTConfig
-    VERSION = 1
     config: OPTConfig
 
     def __init__(self, config: OPTConfig, seed: int | None = 0) -> None:
