@@ -346,6 +346,17 @@ class ModelConfig(ABC):
         return self.axis_sizes["n_ctx"]
 
     @classmethod
+    def from_folder(cls, folder: Path, ignore: Sequence[str] = ()) -> Self:
+        """Return the config of a model folder; `ignore` is that of `from_hub`.
+
+        Raises:
+            MissingError: there is no config.json.
+            CheckpointError: the file is damaged, or describes a network that the family's code does
+                not compute.
+        """
+        return cls.from_hub(read_entries(folder), config_file(folder), ignore)
+
+    @classmethod
     def from_hub(
         cls, entries: Mapping[str, Any], path: Path | str, ignore: Sequence[str] = ()
     ) -> Self:

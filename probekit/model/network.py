@@ -53,8 +53,8 @@ class Network(nn.Module):
 
     Attributes:
         CONFIG: class of the config.
-        VERSION: version of the numbers that the family computes. Set a higher one in the family
-            when they change, and run `make golden`.
+        VERSION: version of the numbers that the family computes. Raise it when they change, and run
+            `make golden`.
         config: sizes and switches, under the names of the hub's config.json.
 
     >>> from probekit import GPT2
@@ -66,7 +66,7 @@ class Network(nn.Module):
     """
 
     CONFIG: ClassVar[type[ModelConfig]]
-    VERSION: ClassVar[int] = 1
+    VERSION: ClassVar[int]
     config: ModelConfig
 
     @abstractmethod

@@ -307,6 +307,7 @@ class Gemma(shared.RotaryNetwork):
     """
 
     CONFIG = GemmaConfig
+    VERSION = 1
     BLOCK = GemmaBlock
     NORM = GemmaNorm
     config: GemmaConfig

@@ -310,6 +310,7 @@ class GPT2(Network):
     """
 
     CONFIG = GPT2Config
+    VERSION = 1
     config: GPT2Config
 
     def __init__(self, config: GPT2Config, seed: int | None = 0) -> None:

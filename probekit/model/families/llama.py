@@ -183,4 +183,6 @@ class Llama(shared.RotaryNetwork):
     """
 
     CONFIG = LlamaConfig
+    VERSION = 1
     BLOCK = LlamaBlock
+    config: LlamaConfig

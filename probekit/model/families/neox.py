@@ -249,5 +249,7 @@ class NeoX(shared.RotaryNetwork):
     """
 
     CONFIG = NeoXConfig
+    VERSION = 1
     BLOCK = NeoXBlock
     NORM = LayerNorm
+    config: NeoXConfig

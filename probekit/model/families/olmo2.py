@@ -142,4 +142,6 @@ class OLMo2(shared.RotaryNetwork):
     """
 
     CONFIG = OLMo2Config
+    VERSION = 1
     BLOCK = OLMo2Block
+    config: OLMo2Config

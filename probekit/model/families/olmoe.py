@@ -192,6 +192,7 @@ class OLMoE(shared.RotaryNetwork):
     """
 
     CONFIG = OLMoEConfig
+    VERSION = 1
     BLOCK = OLMoEBlock
     config: OLMoEConfig
 

@@ -198,6 +198,7 @@ class OPT(Network):
     """
 
     CONFIG = OPTConfig
+    VERSION = 1
     config: OPTConfig
 
     def __init__(self, config: OPTConfig, seed: int | None = 0) -> None:

@@ -224,6 +224,7 @@ class Phi3(shared.RotaryNetwork):
     """
 
     CONFIG = Phi3Config
+    VERSION = 1
     BLOCK = Phi3Block
     config: Phi3Config
 
