@@ -38,6 +38,7 @@ def _strings_or_one(schema: dict[str, Any]) -> None:
     schema["anyOf"] = [*listed, listed[0]["items"]]
 
 
+At = Literal["probed", "all", "each"]
 OneOrMore = Annotated[Distinct[Item], BeforeValidator(_one_or_several)]
 Doses = Annotated[
     tuple[Annotated[float, Field(ge=-100, le=100)], ...],
@@ -93,7 +94,7 @@ class InterventionSection(Section):
         "`chosen`, the best site of the probes in the residual stream",
         json_schema_extra=_strings_or_one,
     )
-    at: OneOrMore[Literal["probed", "all", "each"]] = Field(
+    at: OneOrMore[At] = Field(
         ("probed",),
         description="edited tokens: the probed one, all, or, for patch and ablate, each in turn",
         json_schema_extra=_strings_or_one,
