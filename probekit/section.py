@@ -13,7 +13,8 @@ from pydantic_core import PydanticCustomError
 
 from probekit.errors import ProbekitError
 
-Items = TypeVar("Items", bound=Sequence[Any])
+Item = TypeVar("Item")
+Several = TypeVar("Several", bound=Sequence[Any])
 KeyPath = tuple[str | int, ...]
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=80)]
@@ -123,7 +124,7 @@ def rule_error(problem: str, *keys: str | int) -> PydanticCustomError:
     return PydanticCustomError("rule", "{problem}", {"problem": problem, "keys": tuple(path)})
 
 
-def unique_items(items: Items) -> Items:
+def unique_items(items: Several) -> Several:
     """Return a sequence unchanged; raises a validation error if an item occurs twice.
 
     >>> unique_items((1.0, 0.1))
@@ -133,6 +134,13 @@ def unique_items(items: Items) -> Items:
         if item in items[:number]:
             raise rule_error(f"{item!r} is in the list twice", number)
     return items
+
+
+Items = Annotated[tuple[Item, ...], Field(strict=False)]  # a YAML list
+Unique = Annotated[Items[Item], AfterValidator(unique_items)]  # with each item once
+Distinct = Annotated[
+    tuple[Item, ...], Field(strict=False, min_length=1), AfterValidator(unique_items)
+]  # with at least one item, and each once
 
 
 def json_schema(section: type[Section], title: str) -> str:

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from probekit import terminal as streams
 from probekit.cli.main import main
-from probekit.cli.show.terminal import watching
+from probekit.cli.options import watching
 from probekit.progress import Console
 from probekit.terminal import SIGNALS, Interruptible
 from tests.report.conftest import HOSTILE

@@ -26,6 +26,7 @@ from probekit.cli.options import (
     out_option,
     place_of,
     together,
+    watching,
 )
 from probekit.errors import MissingError, ProbekitError, nearest
 from probekit.terminal import json_text
@@ -107,7 +108,6 @@ def capture_command(
         raise click.UsageError("--threads requires --workers.")
     experiment = load_experiment(file, overrides)
 
-    from probekit.cli.show.terminal import watching
     from probekit.pipeline.capture.captures import capture_only, lay_out
 
     if workers == 0:
@@ -168,7 +168,6 @@ def import_command(
             raise click.UsageError("Give FOLDER, or the folder of the files as `capture.requests`.")
 
         from probekit.activations.records import described_errors
-        from probekit.cli.show.terminal import watching
         from probekit.pipeline.capture.captures import capture_only
 
         with watching() as watcher:
@@ -511,7 +510,6 @@ def push(name: str, cache_root: Location | None, as_json: bool, url: Location) -
 def _copy(source: Location, target: Location, *, pin: str | None, as_json: bool) -> None:
     """Copy a cache into a folder or URL of caches, and print its new place and root digest."""
     from probekit.activations.upkeep import copy_cache
-    from probekit.cli.show.terminal import watching
 
     with watching() as watcher:
         store, copied = copy_cache(source, target, pin=pin, watcher=watcher)

@@ -19,6 +19,7 @@ from typing import Any
 import click
 
 from probekit.cli import caches, models, pictures, runs, texts
+from probekit.cli.options import watching
 from probekit.errors import ProbekitError, nearest
 from probekit.terminal import Interruptible, command_line, escape_streams
 
@@ -170,7 +171,6 @@ def selftest_command(quick: bool) -> None:
     Signals, noise and intervals, on simulated data and tiny models.
     """
     from probekit.cli.show.results import show_verdicts
-    from probekit.cli.show.terminal import watching
     from probekit.pipeline.selftest import selftest as run_selftest
     from probekit.products import library
 

@@ -1,8 +1,9 @@
-"""Options and parameter types shared by several commands."""
+"""Options and parameter types shared by several commands, and the watcher of their progress."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import wraps
 from glob import escape, glob
 from pathlib import Path
@@ -12,6 +13,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from probekit.pipeline.look.exports import PAGE_OR_ROWS, check_ending
+from probekit.terminal import Watcher, escape_streams
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Texts = tuple[str, ...]  # values of an option that can be repeated
@@ -247,3 +249,13 @@ devices_option = click.option(
     "--device", default="cpu", help="Compute device, e.g. cuda; several as cuda:0,cuda:1."
 )
 capture_options = together(file_options, cache_option, devices_option)
+
+
+@contextmanager
+def watching() -> Iterator[Watcher]:
+    """Yield a watcher that shows bars on a terminal and prints lines elsewhere."""
+    from probekit.progress import shown_progress  # imports rich
+
+    with shown_progress() as watcher:
+        escape_streams()  # progress bars replace both streams
+        yield watcher

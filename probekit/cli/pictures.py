@@ -20,6 +20,7 @@ from probekit.cli.options import (
     page_option,
     page_or_rows_option,
     texts_options,
+    watching,
 )
 from probekit.pipeline.look.exports import (
     ATTENTION_FILES,
@@ -95,7 +96,6 @@ def lens(
     """
     from probekit.analysis.logits import SITES
     from probekit.cli.show.looks import show_lens, warn_of_bos
-    from probekit.cli.show.terminal import watching
     from probekit.pipeline.look.lenses import ModelAndTokenizer, read_lens
     from probekit.report.pages.lens_page import lens_page
 
@@ -252,7 +252,6 @@ def attention(
         check_engine()
 
     from probekit.cli.show.looks import show_heads, warn_of_bos
-    from probekit.cli.show.terminal import watching
     from probekit.pipeline.look.attention import attention_figure, explore_attention
     from probekit.pipeline.look.lenses import ModelAndTokenizer, scored_heads
     from probekit.report.attention.figure import save_figure

@@ -26,6 +26,7 @@ from probekit.cli.options import (
     runs_option,
     set_option,
     together,
+    watching,
 )
 from probekit.terminal import json_text
 
@@ -110,7 +111,6 @@ def run_command(
     if isinstance(experiment, Study) and formats:
         raise click.UsageError("--figures is for a single experiment; see `probekit report RUN`.")
 
-    from probekit.cli.show.terminal import watching
     from probekit.pipeline.experiment.run import run as run_experiment
     from probekit.results.study import StudyResult
 
@@ -137,7 +137,7 @@ def validate_command(file: Path, overrides: Texts) -> None:
 
     experiment = load_any(file, overrides)
 
-    from probekit.cli.show.terminal import echo, watching
+    from probekit.cli.show.terminal import echo
     from probekit.pipeline.experiment.validate import validate as validate_experiment
 
     with watching() as watcher:
@@ -223,7 +223,6 @@ def plan(
                 raise click.UsageError(f"--{name} is for a MODEL; set it in {what}.")
         experiment = load_any(what, overrides)
 
-        from probekit.cli.show.terminal import watching
         from probekit.pipeline.experiment.plan import Machines, described_plan, plan_run
         from probekit.pipeline.study.run import plan_study
 
@@ -260,7 +259,6 @@ def intervene_command(file: Path, overrides: Texts, device: str, out: Path) -> N
     experiment = load_experiment(file, overrides)
 
     from probekit.cli.show.results import show_causes
-    from probekit.cli.show.terminal import watching
     from probekit.pipeline.intervene.run import intervene
     from probekit.report.causes.findings import cause_answer
 
@@ -329,7 +327,6 @@ def transfer_command(
     loaded = [load_experiment(file, changes) for file in files]
 
     from probekit.cli.show.results import show_transfer
-    from probekit.cli.show.terminal import watching
     from probekit.pipeline.compare.transfer import transfer as transfer_all
 
     with watching() as watcher:
@@ -351,7 +348,6 @@ def pretrain_command(file: Path, overrides: Texts, device: str, out: Path) -> No
 
     recipe = load_recipe(file, overrides)
 
-    from probekit.cli.show.terminal import watching
     from probekit.pipeline.pretrain import pretrain as run_pretraining
 
     with watching() as watcher:

@@ -15,6 +15,7 @@ from probekit.cli.options import (
     device_option,
     model_option,
     texts_options,
+    watching,
 )
 from probekit.pipeline.look.exports import ANSWER_FILES
 
@@ -94,7 +95,6 @@ def generate_command(
     check_device(device)
     gap = "\n\n" if chat else ""  # between prompt and reply
     if steer is not None:
-        from probekit.cli.show.terminal import watching
         from probekit.pipeline.look.apply import load_network, steered_texts, steering_vector
         from probekit.probes.saved_probe import SavedProbe
         from probekit.report.texts import class_label
@@ -196,7 +196,7 @@ def apply(probe: Path, texts: tuple[str, ...], per: Any, out: Path | None, **opt
     saved = load_probe(probe)
 
     from probekit.cli.show.looks import show_answers
-    from probekit.cli.show.terminal import echo, watching
+    from probekit.cli.show.terminal import echo
     from probekit.pipeline.look.apply import apply_probe, caution, choose_per
     from probekit.pipeline.look.exports import write_answers
 

@@ -14,8 +14,8 @@ from probekit.experiment.data import Card, DataName, Positive, Root, local_file
 from probekit.experiment.document import Document
 from probekit.experiment.locations import resolve_activations, resolve_experiment
 from probekit.experiment.probe import ProbeSection
-from probekit.experiment.schema import Experiment, SplitSection, Strings, check_probe
-from probekit.section import FolderName, Section, SettingsFile, rule_error
+from probekit.experiment.schema import Experiment, SplitSection, check_probe
+from probekit.section import FolderName, Items, Section, SettingsFile, rule_error
 
 GIVEN_POSITION = "given"  # name of the position in results
 
@@ -35,7 +35,9 @@ class ActivationsSection(Section):
         description="name of the model that computed the activations, shown on the page",
         examples=["pythia-160m"],
     )
-    sites: Strings = Field(("*",), min_length=1, description="names or globs of the probed sites")
+    sites: Items[str] = Field(
+        ("*",), min_length=1, description="names or globs of the probed sites"
+    )
     position: int | None = Field(
         None, description="for arrays (n_rows, n_positions, n_features): index of the position"
     )

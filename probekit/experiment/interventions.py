@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic.config import JsonDict
 
 from probekit.interventions.names import MEASURES, Along, MeasureName, Replacement
-from probekit.section import Section, rule_error, unique_items
+from probekit.section import Distinct, Item, Section, rule_error, unique_items
 
 CHOSEN = "chosen"  # instead of sites: the best site of the probes that is in the residual stream
 
@@ -38,13 +38,8 @@ def _strings_or_one(schema: dict[str, Any]) -> None:
     schema["anyOf"] = [*listed, listed[0]["items"]]
 
 
-Item = TypeVar("Item")
-Items = Annotated[
-    tuple[Item, ...],
-    Field(strict=False, min_length=1),
-    AfterValidator(unique_items),
-    BeforeValidator(_one_or_several),
-]
+At = Literal["probed", "all", "each"]
+OneOrMore = Annotated[Distinct[Item], BeforeValidator(_one_or_several)]
 Doses = Annotated[
     tuple[Annotated[float, Field(ge=-100, le=100)], ...],
     Field(strict=False, min_length=2),
@@ -76,7 +71,7 @@ class InterventionSection(Section):
         description="for ablate: the mean of the training rows, zero, or the activations of "
         "another text with as many tokens",
     )
-    along: Items[Along] | None = Field(
+    along: OneOrMore[Along] | None = Field(
         None,
         description="for erase, swap and steer: methods of the direction; default: probe",
         json_schema_extra=_strings_or_one,
@@ -93,13 +88,13 @@ class InterventionSection(Section):
         le=100_000,
         description="for erase, swap and steer: directions on permuted labels; default: 999",
     )
-    sites: Items[str] = Field(
+    sites: OneOrMore[str] = Field(
         (CHOSEN,),
         description="names or globs of sites, heads such as blocks.*.attn.hook_z[head=*], or "
         "`chosen`, the best site of the probes in the residual stream",
         json_schema_extra=_strings_or_one,
     )
-    at: Items[Literal["probed", "all", "each"]] = Field(
+    at: OneOrMore[At] = Field(
         ("probed",),
         description="edited tokens: the probed one, all, or, for patch and ablate, each in turn",
         json_schema_extra=_strings_or_one,

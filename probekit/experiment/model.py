@@ -13,7 +13,7 @@ from probekit.errors import ConfigError
 from probekit.model.weights.sources import at_revision, ignoring, name_in_memory
 from probekit.probes.settings import one_or_several
 from probekit.probes.targets import MOST_NETWORKS
-from probekit.section import HoldingSection, Section, Seed, rule_error, unique_items
+from probekit.section import Distinct, HoldingSection, Section, Seed, Unique, rule_error
 
 NETWORKS_BY_DEFAULT = 3  # with random weights
 
@@ -175,7 +175,6 @@ class ModelSection(HoldingSection):
 
 
 Offset = Annotated[int, Field(ge=-1000, le=1000)]
-Offsets = Annotated[tuple[Offset, ...], Field(strict=False), AfterValidator(unique_items)]
 
 DECILES = tuple(number / 10 for number in range(11))
 
@@ -189,13 +188,11 @@ def _whole_percent(share: float) -> float:
 
 Share = Annotated[float, Field(ge=0, le=1), AfterValidator(_whole_percent)]
 Shares = Annotated[
-    tuple[Share, ...],
-    Field(strict=False, min_length=1),
+    Distinct[Share],
     BeforeValidator(
         lambda given: DECILES if given == "deciles" else one_or_several(given),
         json_schema_input_type=Share | list[Share] | Literal["deciles"],
     ),
-    AfterValidator(unique_items),
 ]
 
 
@@ -335,7 +332,7 @@ class TokensSection(Section):
         "error", description="handling of texts that exceed the context"
     )
     position: PositionSection
-    sweep: Offsets = Field(
+    sweep: Unique[Offset] = Field(
         (),
         description="offsets from `position` that are each probed; empty: the position itself",
         examples=[-1, 0, 1],

@@ -5,14 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
-from pydantic import (
-    AfterValidator,
-    BeforeValidator,
-    Field,
-    WithJsonSchema,
-    field_validator,
-    model_validator,
-)
+from pydantic import BeforeValidator, Field, WithJsonSchema, field_validator, model_validator
 
 from probekit.amounts import LEVEL, counted
 from probekit.errors import ConfigError
@@ -27,22 +20,14 @@ from probekit.probes.settings import (
     one_or_several,
 )
 from probekit.probes.targets import Baseline
-from probekit.section import Section, Seed, rule_error, unique_items
+from probekit.section import Distinct, Items, Section, Seed, Unique, rule_error, unique_items
 
 # Values outside this range are useless: with smaller C all weights round to 0; with larger C fits
 # on separable data do not converge, and above about 1e30 the description length overflows.
 Strength = Annotated[float, Field(ge=1e-10, le=1e10)]
-Strengths = Annotated[
-    tuple[Strength, ...],
-    Field(strict=False, min_length=1),
-    BeforeValidator(one_or_several),
-    AfterValidator(unique_items),
-]
+Strengths = Annotated[Distinct[Strength], BeforeValidator(one_or_several)]
 Count = Annotated[int, Field(ge=1)]
 Width = Annotated[int, Field(ge=1, le=65_536)]  # a wider layer does not fit into memory
-Counts = Annotated[
-    tuple[Count, ...], Field(strict=False, min_length=1), AfterValidator(unique_items)
-]
 if TYPE_CHECKING:
     KindName: TypeAlias = str
     MetricName: TypeAlias = str
@@ -67,7 +52,7 @@ class KindSection(Section):
     covariance: bool | None = Field(
         None, description="for mass_mean: whether to multiply by the inverse covariance"
     )
-    k: Counts | None = Field(
+    k: Distinct[Count] | None = Field(
         None,
         description="for k_sparse: numbers of features; one probe for each",
         examples=[[1, 4, 16]],
@@ -117,14 +102,12 @@ Rule = Annotated[
     BeforeValidator(_rule),
     WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "object", "maxProperties": 1}]}),
 ]
-Rules = Annotated[tuple[Rule, ...], Field(strict=False, min_length=1), AfterValidator(unique_items)]
-Baselines = Annotated[tuple[Baseline, ...], Field(strict=False), AfterValidator(unique_items)]
 
 
 class ProbeSection(Section):
     """Probes, controls and statistics."""
 
-    kinds: Annotated[tuple[KindSection, ...], Field(strict=False)] = Field(
+    kinds: Items[KindSection] = Field(
         (KindSection(kind="logistic"),),
         min_length=1,
         description="kinds of probe; each is fitted at every site",
@@ -151,7 +134,7 @@ class ProbeSection(Section):
         "cross-validation selects one",
         json_schema_extra=_allows_one,
     )
-    aggregate: Rules | None = Field(
+    aggregate: Distinct[Rule] | None = Field(
         None,
         description="rules that combine the scores of a text's tokens into a score of the text, "
         "for `kind: aggregated`; one rule is selected like C; that is the kind if `kinds` is "
@@ -172,7 +155,7 @@ class ProbeSection(Section):
         _DEFAULTS.control_by,
         description="unit that gets one random label in the control task; `group` has no control",
     )
-    baselines: Baselines = Field(
+    baselines: Unique[Baseline] = Field(
         _DEFAULTS.baselines,
         description="baselines that do not use activations; those of the text need texts, and "
         "`neighbouring_words` needs rows that are words or tokens of a text",

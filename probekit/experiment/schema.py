@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from probekit.data.positions import REPLY
 from probekit.errors import ConfigError, UnknownNameError
@@ -17,15 +17,19 @@ from probekit.experiment.locations import find_file, resolve_experiment
 from probekit.experiment.model import ModelSection, TokensSection, dtype_on
 from probekit.experiment.probe import ProbeSection
 from probekit.model.config import Bos
-from probekit.section import FolderName, Section, Seed, SettingsFile, rule_error, unique_items
+from probekit.section import (
+    Distinct,
+    FolderName,
+    Items,
+    Section,
+    Seed,
+    SettingsFile,
+    rule_error,
+    unique_items,
+)
 
 if TYPE_CHECKING:
     from probekit.model.network import Network
-
-Strings = Annotated[tuple[str, ...], Field(strict=False)]  # a YAML list
-SiteLists = Annotated[
-    tuple[Annotated[tuple[str, ...], Field(strict=False, min_length=1)], ...], Field(strict=False)
-]
 
 # Default sites.
 RESIDUAL_STREAM = (
@@ -116,13 +120,11 @@ class GenerateSection(Section):
         description="replies to each prompt; they have the group of the prompt, and so are never "
         "split between train and test",
     )
-    stop: Annotated[tuple[Annotated[str, Field(min_length=1)], ...], Field(strict=False)] | None = (
-        Field(
-            None,
-            examples=['["\\n"]'],
-            description="strings that end a reply, which does not include them; null means the "
-            "ends of text of the tokenizer, such as <|endoftext|>",
-        )
+    stop: Items[Annotated[str, Field(min_length=1)]] | None = Field(
+        None,
+        examples=['["\\n"]'],
+        description="strings that end a reply, which does not include them; null means the "
+        "ends of text of the tokenizer, such as <|endoftext|>",
     )
 
     @model_validator(mode="after")
@@ -168,13 +170,13 @@ class RequestsSection(Section):
 class CaptureSection(Section):
     """Activations to capture."""
 
-    sites: Annotated[Strings, Field(min_length=1), AfterValidator(unique_items)] = Field(
+    sites: Distinct[str] = Field(
         RESIDUAL_STREAM,
         description="names or globs of sites, optionally followed by [head=3], [head=0,3], "
         "[head=*] or the same with neuron, such as [neuron=17]; each head or neuron is probed "
         "separately",
     )
-    concatenate: SiteLists = Field(
+    concatenate: Items[Annotated[tuple[str, ...], Field(strict=False, min_length=1)]] = Field(
         (),
         description="lists of sites whose features are concatenated, in addition to `sites`",
         examples=["[blocks.*.hook_resid_post]"],
@@ -212,7 +214,7 @@ class CaptureSection(Section):
 class AttentionSection(Section):
     """Texts whose attention patterns the report shows."""
 
-    texts: Strings = Field(
+    texts: Items[str] = Field(
         (),
         description="texts, each shown as a grid of layers and heads",
         examples=["The keys to the cabinet"],
@@ -227,11 +229,7 @@ class MonitorSection(Section):
         "columns of the data except label, id and split"
     )
     format: TableFormat = Field("csv", description="format of this file")
-    fpr: Annotated[
-        tuple[Annotated[float, Field(ge=1e-6, lt=1)], ...],
-        Field(strict=False, min_length=1),
-        AfterValidator(unique_items),
-    ] = Field(
+    fpr: Distinct[Annotated[float, Field(ge=1e-6, lt=1)]] = Field(
         (0.01,),
         description="false positive rates; the rate on new negatives at the threshold of each is "
         "at most this, with 95 % confidence",

@@ -1,10 +1,8 @@
-"""Tables in the width of the terminal, and progress on stderr."""
+"""Tables and texts in the width of the terminal."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import click
 import rich.table
@@ -12,9 +10,8 @@ from rich.cells import cell_len
 from rich.padding import Padding
 from rich.text import Text
 
-from probekit.progress import Console, ProgressLines, terminal_bars
+from probekit.progress import Console
 from probekit.report.pages.table import Cell, Column, ResultTable
-from probekit.terminal import Watcher, escape_streams
 
 
 def show_table(table: ResultTable) -> None:
@@ -72,14 +69,3 @@ def echo(text: str = "", *, err: bool = False) -> None:
 def words(*names: str) -> list[Column | str]:
     """Return columns of words with these names."""
     return [Column(name, "words") for name in names]
-
-
-@contextmanager
-def watching() -> Iterator[Watcher]:
-    """Yield a watcher that shows bars on a terminal and prints lines elsewhere."""
-    if not sys.stderr.isatty():
-        yield ProgressLines()
-        return
-    with terminal_bars(Console(stderr=True)) as bars:
-        escape_streams()  # the progress bars have replaced both streams
-        yield bars
