@@ -371,22 +371,20 @@ class Waiting:
 
     def __init__(self, place: object, tell: Callable[[str], None]) -> None:
         self._place, self._tell = place, tell
-        self._seen: dict[str, float] = {}  # time at which a signature was first seen
+        self._before: set[str] = set()  # signatures at the last look
         self._told = {"", signature().partition(_SINCE)[0]}  # processes that are not reported
-        self._next = 0.0  # time of the next look, because each lock costs system calls
+        self._next = 0.0  # time of the next look: not more often, because each lock costs calls
 
     def look(self, holders: Iterable[str]) -> None:
         """Report the processes that have held a lock for long; call it often while waiting.
 
         `holders` yields the signatures of the processes that hold the locks now.
         """
-        now = time.monotonic()
-        if now < self._next:
+        if time.monotonic() < self._next:
             return
-        self._next = now + WAITED / 5
-        for signed in holders:
-            process, _, since = signed.partition(_SINCE)
-            if now - self._seen.setdefault(signed, now) >= WAITED and process not in self._told:
+        self._next, held = time.monotonic() + WAITED, set(holders)
+        for process, _, since in (one.partition(_SINCE) for one in sorted(held & self._before)):
+            if process not in self._told:
                 self._told.add(process)
                 number = process.split()[1]
                 self._tell(
@@ -394,6 +392,7 @@ class Waiting:
                     f"is stopped, continue it on its machine with `kill -CONT {number}`, or end it "
                     f"with `kill -KILL {number}`: other processes then do its work"
                 )
+        self._before = held
 
 
 @contextlib.contextmanager
@@ -429,11 +428,13 @@ def regular(path: Path) -> Path:
     try:
         mode = path.stat().st_mode
     except ValueError as error:  # NUL, or a lone surrogate
-        raise OSError(errno.EINVAL, f"its name is not valid ({error})", path) from error
+        raise OSError(errno.EINVAL, f"its name is not valid ({error})", str(path)) from error
     if stat.S_ISDIR(mode):
-        raise IsADirectoryError(errno.EISDIR, "it is a folder, not a file", path)
+        raise IsADirectoryError(errno.EISDIR, "it is a folder, not a file", str(path))
     if not stat.S_ISREG(mode):
-        raise OSError(errno.EINVAL, "it is a named pipe, a socket or a device, not a file", path)
+        raise OSError(
+            errno.EINVAL, "it is a named pipe, a socket or a device, not a file", str(path)
+        )
     return path
 
 

@@ -272,7 +272,7 @@ def test_a_stopped_holder_of_a_lock_is_named_with_the_way_to_continue(
 
         def tell(message):
             messages.append(message)
-            holder.kill()  # as the message advises
+            holder.kill()  # as the message proposes
 
         wait(tmp_path, tell)
     process = f"process {holder.pid} on {platform.node()}"

@@ -44,7 +44,7 @@ from probekit.activations.store import ActivationStore, ShardWriter
 from probekit.activations.upkeep import SHARD_LOCK, caches_in, removed_after_failure
 from probekit.amounts import percent, size_in_words
 from probekit.data.positions import IntArray, RowPlan
-from probekit.errors import DataError, MissingError, OutOfMemoryError, StoreError
+from probekit.errors import DataError, OutOfMemoryError, StoreError
 from probekit.files import Waiting
 from probekit.memory import available_memory, is_out_of_memory
 from probekit.model.config import ModelConfig, count_components, count_parameters
@@ -604,11 +604,9 @@ def compute_shards(work: Work, seed: int, watcher: Watcher = SILENT) -> Iterator
 
 
 def _signatures(files: Files, shards: Iterable[int]) -> Iterator[str]:
-    """Yield the signatures in the lock files of shards."""
-    for shard in shards:
-        # Removed meanwhile, or not readable on Windows.
-        with contextlib.suppress(StoreError, MissingError):
-            yield files.read(f"{shard:05d}{SHARD_LOCK}").decode(errors="replace")
+    """Yield the signatures in the lock files of shards; none on Windows."""
+    for content in files.read_all(f"{shard:05d}{SHARD_LOCK}" for shard in shards).values():
+        yield content.decode(errors="replace")
 
 
 @contextlib.contextmanager

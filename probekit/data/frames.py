@@ -15,7 +15,7 @@ from typing import Any
 
 from probekit.data.examples import RowSource
 from probekit.data.table import Table, TableRow, shown
-from probekit.data.text_files import require_file
+from probekit.data.text_files import reading_data
 from probekit.errors import ConfigError, DataError
 from probekit.provenance import install_command
 
@@ -113,7 +113,8 @@ def parquet_table(path: Path, columns: Collection[str]) -> Table:
     import pyarrow as pa
     from pyarrow import parquet
 
-    require_file(path)
+    with reading_data(path):  # raises if it is no file
+        pass
     try:
         with parquet.ParquetFile(path) as file:
             names = file.schema_arrow.names

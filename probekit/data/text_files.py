@@ -9,6 +9,7 @@ import csv
 import io
 import json
 from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -33,11 +34,9 @@ def read_text(path: Path) -> str:
     >>> read_text(path)
     'text,label\r\n'
     """
-    require_file(path)
     try:
-        text = path.read_bytes().decode("utf-8-sig")
-    except OSError as error:
-        raise MissingError(f"{path.absolute()} cannot be read: {error.strerror}.") from error
+        with reading_data(path):
+            text = path.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
         raise DataError(
@@ -49,10 +48,12 @@ def read_text(path: Path) -> str:
     return text
 
 
-def require_file(path: Path) -> None:
-    """Raise MissingError if a path is not that of an existing regular file."""
+@contextmanager
+def reading_data(path: Path) -> Iterator[None]:
+    """Raise MissingError if a file does not exist, is not a regular one, or cannot be read."""
     try:
         regular(path)
+        yield
     except FileNotFoundError as error:
         text = f"The data file {path.absolute()} does not exist. Check the path."
         raise MissingError(text) from error

@@ -706,3 +706,11 @@ def test_a_skops_file_is_read_if_all_of_its_types_are_safe(tmp_path, refused, mo
     with ZipFile(tmp_path / "large.skops", "w", ZIP_DEFLATED) as archive:
         archive.writestr("schema.json", bytes(2**20 + 1))
     refused(SavedProbe.from_sklearn, tmp_path / "large.skops", **PLACE)
+
+
+def test_probes_of_a_run_are_named_and_not_the_results_of_its_sites(tmp_path):
+    for name in ("sites/last.safetensors", "probes/hook_embed/logistic.safetensors"):
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).touch()
+    with pytest.raises(MissingError, match=r"one of its probes: probes/hook_embed/logistic\.$"):
+        SavedProbe.load(tmp_path)

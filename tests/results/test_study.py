@@ -8,9 +8,9 @@ import pytest
 import scipy
 
 from probekit.amounts import LEVEL
-from probekit.errors import DataError
+from probekit.errors import DataError, MissingError
 from probekit.provenance import seal, unseal
-from probekit.results.record import FORMAT
+from probekit.results.record import FORMAT, check_finished
 from probekit.results.study import (
     ABOVE_CHANCE,
     BETTER,
@@ -149,3 +149,9 @@ def test_varied_keys_that_the_table_lacks_are_damage(tmp_path, keys):
     (tmp_path / STUDY_RECORD).write_bytes(seal(record | {"keys": keys}, FORMAT))
     with pytest.raises(DataError, match=f"study.json has the varied key '{keys[-1]}'"):
         _ = StudyResult(tmp_path).table
+
+
+def test_a_study_is_not_reported_as_a_run(tmp_path):
+    write_study(tmp_path, made_cells(8))
+    with pytest.raises(MissingError, match=r"It is that of a study: open its report\.html"):
+        check_finished(tmp_path)

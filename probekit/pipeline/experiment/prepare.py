@@ -18,12 +18,12 @@ from probekit.amounts import counted
 from probekit.data.examples import Dataset, Example, Finding, RowExamples, Turns, rows_of
 from probekit.data.labels import appearance, folded, similar
 from probekit.data.positions import REPLY, TURNS, IntArray, RowPlan
+from probekit.data.text_files import read_text
 from probekit.data.words import cue_pattern, dropped_ranges, without
 from probekit.errors import CheckpointError, ConfigError, DataError, MissingError, UnknownNameError
 from probekit.experiment.activations import AnyExperiment, RowsSection
 from probekit.experiment.data import DataSection, read_examples, read_negatives
 from probekit.experiment.schema import Experiment, LeakageSection, MonitorSection
-from probekit.files import regular
 from probekit.model.config import Bos, ModelConfig, SpecialTokens
 from probekit.model.families.table import find_config
 from probekit.model.passes.inputs import PaddingSide, TokenBatch
@@ -775,18 +775,10 @@ def read_card(data: DataSection | RowsSection) -> str | None:
     """Return the description of the data in Markdown; None if the experiment names no file.
 
     Raises:
-        MissingError: the file does not exist.
-        ConfigError: the file cannot be read as text.
+        MissingError: the file does not exist or cannot be read.
+        DataError: the file is empty or not UTF-8.
     """
-    if data.card is None:
-        return None
-    path = Path(data.root) / data.card
-    try:
-        return regular(path).read_text(encoding="utf-8")
-    except FileNotFoundError as error:
-        raise MissingError(f"data.card: file {path.absolute()} does not exist.") from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"data.card: {path} cannot be read as text: {error}.") from error
+    return None if data.card is None else read_text(Path(data.root) / data.card)
 
 
 def _tokenize(

@@ -156,17 +156,16 @@ def replied(
 
 
 @contextmanager
-def _time_limit(rule: ReplyLabelSection, reply: str) -> Iterator[None]:
-    """Raise DataError if the block, which matches expressions, takes `SECONDS_TO_MATCH` seconds.
+def _time_limit(expression: str) -> Iterator[None]:
+    """Raise DataError if the block, which matches an expression, takes `SECONDS_TO_MATCH` seconds.
 
-    Only where Python allows it: on Unix, in the main thread. Elsewhere Ctrl-C ends a search.
+    Only on Unix and in the main thread: Python allows it nowhere else. There, Ctrl-C ends a search.
     """
 
     def stop(*_: object) -> None:
-        expressions = " or ".join(filter(None, (rule.match, rule.other)))
         raise DataError(
-            f"`data.label_of_reply`: {expressions} was not matched in {SECONDS_TO_MATCH:g} s with "
-            f"the reply {reply[:60]!r}. A repetition within a repetition, such as (a+)+, can take "
+            f"`data.label_of_reply`: {expression} was not matched with a reply in "
+            f"{SECONDS_TO_MATCH:g} s. A repetition within a repetition, such as (a+)+, can take "
             "for ever; write a simpler expression."
         )
 
@@ -198,7 +197,7 @@ def label_of(rule: ReplyLabelSection, reply: str, cells: Mapping[str, str]) -> s
     ['yes', 'no', None]
     """
     first, second = rule.labels
-    with _time_limit(rule, reply):
+    with _time_limit(f"{rule.match} or {rule.other}"):
         matches = [] if rule.match is None else list(re.finditer(rule.match, reply))
         is_other = rule.other is not None and re.search(rule.other, reply) is not None
     if rule.equals is not None:

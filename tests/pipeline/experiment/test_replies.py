@@ -261,7 +261,7 @@ def test_rules_label_replies(folder, rule, labels):
 def test_an_expression_that_takes_for_ever_is_ended(folder, monkeypatch, rule):
     monkeypatch.setattr(replies, "SECONDS_TO_MATCH", 0.2)
     settings = load(folder, f"data.label_of_reply={json.dumps(rule)}").data.label_of_reply
-    with pytest.raises(DataError, match=r"was not matched in 0\.2 s with the reply 'aaaaa"):
+    with pytest.raises(DataError, match=r"was not matched with a reply in 0\.2 s"):
         label_of(settings, "a" * 50 + "!", {})
     assert label_of(settings, "aaa", {}) is not None  # and the limit is removed
 
