@@ -141,7 +141,8 @@ def reliability_bins(
 def _probabilities(predictions: ClassPredictions) -> Floats:
     """Return the probability (n_samples, n_classes) of each class."""
     assert "probabilities" in predictions.offers
-    return np.exp(np.asarray(predictions.scores))
+    probabilities: Floats = np.exp(np.asarray(predictions.scores))
+    return probabilities
 
 
 def _confidence(predictions: ClassPredictions) -> Floats:
