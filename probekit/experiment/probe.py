@@ -20,16 +20,7 @@ from probekit.probes.settings import (
     one_or_several,
 )
 from probekit.probes.targets import Baseline
-from probekit.section import (
-    Distinct,
-    Items,
-    Section,
-    Seed,
-    Unique,
-    or_one_item,
-    rule_error,
-    unique_items,
-)
+from probekit.section import Distinct, Section, Seed, Unique, or_one_item, rule_error, unique_items
 
 # Values outside this range are useless: with smaller C all weights round to 0; with larger C fits
 # on separable data do not converge, and above about 1e30 the description length overflows.
@@ -110,7 +101,7 @@ Rule = Annotated[
 class ProbeSection(Section):
     """Probes, controls and statistics."""
 
-    kinds: Items[KindSection] = Field(
+    kinds: Annotated[tuple[KindSection, ...], Field(strict=False)] = Field(
         (KindSection(kind="logistic"),),
         min_length=1,
         description="kinds of probe; each is fitted at every site",
