@@ -103,10 +103,9 @@ def _write_npy(draft: Draft, store: ActivationStore, site: str) -> None:
 def _write_safetensors(draft: Draft, store: ActivationStore, site: str) -> None:
     """Write a site as a .safetensors file with one tensor of the dtype on disk, in parts."""
     dtype = store.identity.dtype
-    for number, values in enumerate(_parts(store, site)):
-        if number == 0:
-            shape = (store.n_rows, *values.shape[1:])
-            draft.write(header({site: ArrayHeader(CODES[dtype], shape)}))
+    shape = (store.n_rows, *store.row_shape(site))
+    draft.write(header({site: ArrayHeader(CODES[dtype], shape)}))
+    for values in _parts(store, site):
         draft.write(stored_numbers(values, dtype).data)
 
 

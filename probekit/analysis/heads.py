@@ -48,14 +48,11 @@ def head_scores(patterns: Tensor, ids: Tensor) -> dict[str, Tensor]:
     matching token. It is NaN if it is defined for none, as in a text without repeated tokens.
 
     Args:
-        patterns: attention weights of shape (..., n_heads, n, n), queries in rows.
-        ids: token ids, shape (n,).
+        patterns: attention weights of shape (..., n_heads, n, n), floating point, queries in rows.
+        ids: token ids, shape (n,), at least one.
 
     Returns:
         Tensors of shape (..., n_heads), in float32, or float64 for float64 patterns.
-
-    Raises:
-        DataError: shapes of patterns and ids do not match, or patterns are not floating point.
 
     Source: the scores of Olsson et al. 2022, "In-context Learning and Induction Heads", and Wang et
     al. 2022, "Interpretability in the Wild". They use random tokens that occur twice. For tokens
@@ -67,14 +64,6 @@ def head_scores(patterns: Tensor, ids: Tensor) -> dict[str, Tensor]:
     {'previous_token': 1.0, 'duplicate_token': 0.0, 'induction': 1.0, 'first_token': 0.5,
      'distance': 1.0}
     """
-    if ids.ndim != 1 or not len(ids):
-        raise DataError(f"ids has the shape {tuple(ids.shape)}. Allowed: (n,), n at least 1.")
-    n = len(ids)
-    if patterns.ndim < 3 or patterns.shape[-2:] != (n, n) or not patterns.is_floating_point():
-        raise DataError(
-            f"patterns has the shape {tuple(patterns.shape)} and the dtype {patterns.dtype}. "
-            f"Allowed for {n} token ids: (..., n_heads, {n}, {n}) of a floating-point dtype."
-        )
     patterns = patterns.to(torch.promote_types(patterns.dtype, torch.float32))
     heads = patterns.shape[:-2]
     # The coefficient of each attention weight in each score, shape (n, n).
@@ -94,8 +83,8 @@ def head_scores(patterns: Tensor, ids: Tensor) -> dict[str, Tensor]:
     }
     # Every score except the entropy is the sum of a pattern times a template. `summed` has a row
     # for each template and a column for each head (of all leading axes).
-    columns = torch.stack([*templates.values()]).to(patterns.dtype).reshape(-1, n * n)
-    summed = columns @ patterns.reshape(-1, n * n).T
+    columns = torch.stack([*templates.values()]).to(patterns.dtype).flatten(1)
+    summed = columns @ patterns.reshape(-1, back.numel()).T
     scores = dict(zip(templates, summed.reshape(-1, *heads).unbind(), strict=True))
     # Mean over all rows but the first; heads are computed one by one to save memory.
     means = [torch.special.entr(head[1:]).sum(-1).mean() for head in patterns.flatten(0, -3)]

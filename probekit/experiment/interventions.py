@@ -9,7 +9,7 @@ from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_v
 from pydantic.config import JsonDict
 
 from probekit.interventions.names import MEASURES, Along, MeasureName, Replacement
-from probekit.section import Distinct, Item, Section, rule_error, unique_items
+from probekit.section import Distinct, Item, Section, or_one_item, rule_error, unique_items
 
 CHOSEN = "chosen"  # instead of sites: the best site of the probes that is in the residual stream
 
@@ -27,15 +27,6 @@ _REQUIRED = {"patch": ("from", "sites"), "ablate": ("with", "sites")}  # keys th
 
 def _one_or_several(given: Any) -> Any:
     return [given] if isinstance(given, str) else given
-
-
-def _strings_or_one(schema: dict[str, Any]) -> None:
-    """Allow a single item in place of a list in the JSON schema."""
-    # An optional list has the schema `anyOf` of the list and null.
-    listed = schema.pop("anyOf", None) or [
-        {key: schema.pop(key) for key in ("type", "items", "minItems") if key in schema}
-    ]
-    schema["anyOf"] = [*listed, listed[0]["items"]]
 
 
 At = Literal["probed", "all", "each"]
@@ -74,7 +65,7 @@ class InterventionSection(Section):
     along: OneOrMore[Along] | None = Field(
         None,
         description="for erase, swap and steer: methods of the direction; default: probe",
-        json_schema_extra=_strings_or_one,
+        json_schema_extra=or_one_item,
     )
     rank: Literal[1] | None = Field(None, description="for swap: number of directions")
     by: Doses | None = Field(
@@ -92,12 +83,12 @@ class InterventionSection(Section):
         (CHOSEN,),
         description="names or globs of sites, heads such as blocks.*.attn.hook_z[head=*], or "
         "`chosen`, the best site of the probes in the residual stream",
-        json_schema_extra=_strings_or_one,
+        json_schema_extra=or_one_item,
     )
     at: OneOrMore[At] = Field(
         ("probed",),
         description="edited tokens: the probed one, all, or, for patch and ablate, each in turn",
-        json_schema_extra=_strings_or_one,
+        json_schema_extra=or_one_item,
     )
 
     @model_validator(mode="before")

@@ -20,7 +20,7 @@ from probekit.probes.settings import (
     one_or_several,
 )
 from probekit.probes.targets import Baseline
-from probekit.section import Distinct, Items, Section, Seed, Unique, rule_error, unique_items
+from probekit.section import Distinct, Section, Seed, Unique, or_one_item, rule_error, unique_items
 
 # Values outside this range are useless: with smaller C all weights round to 0; with larger C fits
 # on separable data do not converge, and above about 1e30 the description length overflows.
@@ -37,12 +37,6 @@ else:
 
 
 _DEFAULTS = ProbeSettings()
-
-
-def _allows_one(schema: dict[str, Any]) -> None:
-    """Allow a number in the JSON schema of a list of numbers."""
-    several = {name: schema.pop(name) for name in ("type", "items", "minItems")}
-    schema["anyOf"] = [several["items"], several]
 
 
 class KindSection(Section):
@@ -107,7 +101,7 @@ Rule = Annotated[
 class ProbeSection(Section):
     """Probes, controls and statistics."""
 
-    kinds: Items[KindSection] = Field(
+    kinds: Annotated[tuple[KindSection, ...], Field(strict=False)] = Field(
         (KindSection(kind="logistic"),),
         min_length=1,
         description="kinds of probe; each is fitted at every site",
@@ -132,7 +126,7 @@ class ProbeSection(Section):
         _DEFAULTS.C,
         description="inverse regularisation strength: a number, or a list of at least one; inner "
         "cross-validation selects one",
-        json_schema_extra=_allows_one,
+        json_schema_extra=or_one_item,
     )
     aggregate: Distinct[Rule] | None = Field(
         None,

@@ -32,7 +32,7 @@ from probekit.model.layers.modules import GatedMLP, ResidualBlock, RMSNorm
 from probekit.model.network import stream_of
 from probekit.model.passes.context import BlockContext, Context
 from probekit.model.passes.taps import Taps
-from probekit.model.sites.catalogue import GROUPED, Site, table
+from probekit.model.sites.catalogue import GROUPED, Site, heads_of, table
 from probekit.products import GELU_TANH
 
 _FORMULAS = (
@@ -40,9 +40,7 @@ _FORMULAS = (
     | shared.NORMS_OF_INPUTS
     | {
         "hook_embed": "sqrt(d_model) embed_tokens[tokens]",
-        "blocks.{l}.attn.hook_q": "input_layernorm(resid_pre) W_Q",
-        "blocks.{l}.attn.hook_k": "input_layernorm(resid_pre) W_K",
-        "blocks.{l}.attn.hook_v": "input_layernorm(resid_pre) W_V",
+        **heads_of("input_layernorm(resid_pre)", biases=False),
         "blocks.{l}.attn.hook_result": "z W_O per head, before the norm that follows attention",
         "blocks.{l}.ln1_post.hook_scale": "sqrt(mean((z W_O)^2) + eps)",
         "blocks.{l}.ln1_post.hook_normalized": "z W_O / scale",

@@ -33,7 +33,7 @@ from probekit.model.layers.modules import LayerNorm, Linear, attend_heads
 from probekit.model.network import Network, embedding, stream_of
 from probekit.model.passes.context import BlockContext, Context
 from probekit.model.passes.taps import Taps
-from probekit.model.sites.catalogue import Site, table
+from probekit.model.sites.catalogue import Site, heads_of, table
 from probekit.model.weights.sources import VOCABULARY_FILES
 from probekit.products import GELU_TANH, to_device
 
@@ -44,9 +44,7 @@ SITES = table(
         "blocks.{l}.hook_resid_pre": "embed + pos_embed, or resid_post of block l-1",
         "blocks.{l}.ln1.hook_scale": "sqrt(var(resid_pre) + eps)",
         "blocks.{l}.ln1.hook_normalized": "(resid_pre - mean) / scale",
-        "blocks.{l}.attn.hook_q": "ln_1(resid_pre) W_Q + b_Q",
-        "blocks.{l}.attn.hook_k": "ln_1(resid_pre) W_K + b_K",
-        "blocks.{l}.attn.hook_v": "ln_1(resid_pre) W_V + b_V",
+        **heads_of("ln_1(resid_pre)", biases=True),
         "blocks.{l}.attn.hook_attn_scores": "q k / sqrt(d_head), -inf where masked",
         "blocks.{l}.attn.hook_pattern": "softmax(attn_scores) over key_pos",
         "blocks.{l}.attn.hook_z": "pattern v",

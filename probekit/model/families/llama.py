@@ -29,16 +29,14 @@ from probekit.errors import ConfigError
 from probekit.model.config import Component, Kind, check_layer_types, is_number
 from probekit.model.families import rotary as shared
 from probekit.model.layers.modules import GatedMLP, RMSNorm
-from probekit.model.sites.catalogue import GROUPED, Site, table
+from probekit.model.sites.catalogue import GROUPED, Site, heads_of, table
 from probekit.products import SILU
 
 _FORMULAS = (
     shared.GATED_FORMULAS
     | shared.NORMS_OF_INPUTS
     | {
-        "blocks.{l}.attn.hook_q": "input_layernorm(resid_pre) W_Q + b_Q",
-        "blocks.{l}.attn.hook_k": "input_layernorm(resid_pre) W_K + b_K",
-        "blocks.{l}.attn.hook_v": "input_layernorm(resid_pre) W_V + b_V",
+        **heads_of("input_layernorm(resid_pre)", biases=True),
         "blocks.{l}.attn.hook_rot_q": "q, normalized in Qwen3, rotated by its position",
         "blocks.{l}.attn.hook_rot_k": "k, normalized in Qwen3, rotated by its position",
         "blocks.{l}.mlp.hook_pre": "post_attention_layernorm(resid_mid) W_gate + b_gate",

@@ -28,7 +28,7 @@ from probekit.model.families import rotary as shared
 from probekit.model.layers.modules import LayerNorm, Linear, ResidualBlock, attend_heads
 from probekit.model.passes.context import BlockContext
 from probekit.model.passes.taps import Taps
-from probekit.model.sites.catalogue import Site, table
+from probekit.model.sites.catalogue import Site, heads_of, table
 from probekit.products import GELU, GELU_TANH
 
 # Formulas if the MLP reads the stream after attention, and if both read the same stream.
@@ -36,9 +36,7 @@ _IN_SEQUENCE = shared.FORMULAS | {
     "hook_embed": "embed_in[tokens]",
     "blocks.{l}.ln1.hook_scale": "sqrt(var(resid_pre) + eps)",
     "blocks.{l}.ln1.hook_normalized": "(resid_pre - mean) / scale",
-    "blocks.{l}.attn.hook_q": "input_layernorm(resid_pre) W_Q + b_Q",
-    "blocks.{l}.attn.hook_k": "input_layernorm(resid_pre) W_K + b_K",
-    "blocks.{l}.attn.hook_v": "input_layernorm(resid_pre) W_V + b_V",
+    **heads_of("input_layernorm(resid_pre)", biases=True),
     "blocks.{l}.attn.hook_rot_q": "q, its first rotary_ndims features rotated by its position",
     "blocks.{l}.attn.hook_rot_k": "k, its first rotary_ndims features rotated by its position",
     "blocks.{l}.ln2.hook_scale": "sqrt(var(resid_mid) + eps)",

@@ -25,13 +25,11 @@ from probekit.model.families import rotary as shared
 from probekit.model.layers.modules import GatedMLP, ResidualBlock, RMSNorm
 from probekit.model.passes.context import BlockContext
 from probekit.model.passes.taps import Taps
-from probekit.model.sites.catalogue import GROUPED, Site, table
+from probekit.model.sites.catalogue import GROUPED, Site, heads_of, table
 from probekit.products import SILU
 
 _FORMULAS = shared.GATED_FORMULAS | {
-    "blocks.{l}.attn.hook_q": "resid_pre W_Q + b_Q",
-    "blocks.{l}.attn.hook_k": "resid_pre W_K + b_K",
-    "blocks.{l}.attn.hook_v": "resid_pre W_V + b_V",
+    **heads_of("resid_pre", biases=True),
     "blocks.{l}.attn.q_norm.hook_scale": "sqrt(mean(q^2) + eps) over all heads together",
     "blocks.{l}.attn.q_norm.hook_normalized": "q / scale",
     "blocks.{l}.attn.k_norm.hook_scale": "sqrt(mean(k^2) + eps) over all heads together",

@@ -27,7 +27,7 @@ from probekit.model.families import olmo2
 from probekit.model.families import rotary as shared
 from probekit.model.layers.modules import GatedMLP, Linear
 from probekit.model.passes.taps import Taps
-from probekit.model.sites.catalogue import Site, table
+from probekit.model.sites.catalogue import Site, heads_of, table
 from probekit.products import SILU, is_derived
 
 _OF_OLMO2 = {site.name: site for site in olmo2.SITES}
@@ -37,9 +37,7 @@ SITES = table(
     | shared.NORMS_OF_INPUTS
     | _NORMS_OF_HEADS
     | {
-        "blocks.{l}.attn.hook_q": "input_layernorm(resid_pre) W_Q + b_Q",
-        "blocks.{l}.attn.hook_k": "input_layernorm(resid_pre) W_K + b_K",
-        "blocks.{l}.attn.hook_v": "input_layernorm(resid_pre) W_V + b_V",
+        **heads_of("input_layernorm(resid_pre)", biases=True),
         "blocks.{l}.attn.hook_rot_q": "q_norm(q) rotated by its position",
         "blocks.{l}.attn.hook_rot_k": "k_norm(k) rotated by its position",
         "blocks.{l}.mlp.hook_router": "post_attention_layernorm(resid_mid) W_gate",

@@ -26,7 +26,7 @@ from probekit.model.layers.modules import LayerNorm, Linear, ResidualBlock, atte
 from probekit.model.network import Network, embedding, stream_of
 from probekit.model.passes.context import BlockContext, Context
 from probekit.model.passes.taps import Taps
-from probekit.model.sites.catalogue import Site, table
+from probekit.model.sites.catalogue import Site, heads_of, table
 from probekit.products import RELU, to_device
 
 _OF_GPT2 = {site.name: site.formula for site in gpt2.SITES}
@@ -35,9 +35,7 @@ SITES = table(
     | {
         "hook_embed": "embed_tokens[tokens]",
         "hook_pos_embed": "embed_positions[2 + positions]",
-        "blocks.{l}.attn.hook_q": "self_attn_layer_norm(resid_pre) W_Q + b_Q",
-        "blocks.{l}.attn.hook_k": "self_attn_layer_norm(resid_pre) W_K + b_K",
-        "blocks.{l}.attn.hook_v": "self_attn_layer_norm(resid_pre) W_V + b_V",
+        **heads_of("self_attn_layer_norm(resid_pre)", biases=True),
         "blocks.{l}.mlp.hook_pre": "final_layer_norm(resid_mid) W_in + b_in",
         "blocks.{l}.mlp.hook_post": "relu(pre)",
     }

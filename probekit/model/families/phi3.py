@@ -29,16 +29,14 @@ from probekit.model.families import rotary as shared
 from probekit.model.layers.modules import Linear, attend_heads
 from probekit.model.passes.context import BlockContext, Context
 from probekit.model.passes.taps import Taps
-from probekit.model.sites.catalogue import GROUPED, Site, table
+from probekit.model.sites.catalogue import GROUPED, Site, heads_of, table
 from probekit.products import SILU
 
 SITES = table(
     shared.GATED_FORMULAS
     | shared.NORMS_OF_INPUTS
     | {
-        "blocks.{l}.attn.hook_q": "input_layernorm(resid_pre) W_Q",
-        "blocks.{l}.attn.hook_k": "input_layernorm(resid_pre) W_K",
-        "blocks.{l}.attn.hook_v": "input_layernorm(resid_pre) W_V",
+        **heads_of("input_layernorm(resid_pre)", biases=False),
         "blocks.{l}.attn.hook_rot_q": "q rotated by its position, times attention_factor",
         "blocks.{l}.attn.hook_rot_k": "k rotated by its position, times attention_factor",
         "blocks.{l}.attn.hook_result": "z W_O per head",

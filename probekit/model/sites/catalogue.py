@@ -140,6 +140,16 @@ def table(formulas: Mapping[str, str], axes: Mapping[str, Axes] | None = None) -
     )
 
 
+def heads_of(inputs: str, *, biases: bool) -> dict[str, str]:
+    """Return the formulas of queries, keys and values, which are maps of the same inputs.
+
+    >>> heads_of("ln_1(resid_pre)", biases=True)["blocks.{l}.attn.hook_q"]
+    'ln_1(resid_pre) W_Q + b_Q'
+    """
+    formula = "{0} W_{1} + b_{1}" if biases else "{0} W_{1}"
+    return {f"blocks.{{l}}.attn.hook_{one.lower()}": formula.format(inputs, one) for one in "QKV"}
+
+
 def general_name(name: str) -> str:
     """Return the name of a site with `{l}` for the index of its block.
 
