@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 import torch
 
-from probekit.errors import ConfigError, DataError, MissingError
+from probekit.errors import ConfigError, DataError, MissingError, ProbekitError
 from probekit.experiment.loader import load_any_experiment
 from probekit.model.families.table import load_model
 from probekit.model.text.tokenizer import Tokenizer
@@ -201,3 +201,19 @@ def test_faults_are_explained(place):
     experiment = written(folder, one, columns="label: label, ids: nowhere")
     with pytest.raises(ConfigError, match="No column 'nowhere'"):
         validate(experiment)
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"verify": torch.nn.Linear(2, 2)}, "verify is of type Linear.*`save_pretrained`"),
+        ({"verify": 3}, "verify is 3, of type int"),
+        ({"ids": ["[" * 100_000] * 8}, "row 0: .* are not integers"),
+        ({"ids": ["[" * 900 + "1" + "]" * 900] * 8}, "row 0: .* are not integers"),
+    ],
+    ids=["network", "number", "endless list", "deep list"],
+)
+def test_what_cannot_be_verified_is_refused_in_words(tmp_path, changes, problem):
+    settings = {"verify": "mini", "ids": [[1]] * 8} | changes
+    with pytest.raises(ProbekitError, match=problem):
+        probe({POST: np.eye(8, 256)}, ["a", "b"] * 4, out=tmp_path, page=False, **settings)
