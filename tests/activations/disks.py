@@ -131,8 +131,12 @@ class ForgetfulDisk(WatchedDisk):
         self.names[path] = self.descriptors[descriptor] = number
         self._change(path, ("add", number))
 
+    def after_open_lock(self, descriptor, _):
+        self.descriptors.pop(descriptor, None)  # of a closed file; signatures of locks may be lost
+
     def after_write(self, size, descriptor, data):
-        self.data[self.descriptors[descriptor]][0] += data[:size]
+        if descriptor in self.descriptors:
+            self.data[self.descriptors[descriptor]][0] += data[:size]
 
     def after_sync(self, _, descriptor):
         self.syncs.add(sync_caller())

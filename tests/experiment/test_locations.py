@@ -1,9 +1,11 @@
 """Locations of bundled experiments, and those in files: relative to the file or to the folder."""
 
+import os
 from pathlib import Path
 
 import pytest
 
+from probekit.errors import ConfigError
 from probekit.experiment.bundled import bundled_files
 from probekit.experiment.loader import bundled_experiments, load_experiment, load_recipe
 from probekit.experiment.locations import find_file, is_experiment
@@ -53,6 +55,14 @@ def test_data_are_relative_to_the_file_or_for_overrides_to_the_working_directory
     path = write(GOOD)
     assert load_experiment(path).data.root == str(tmp_path)
     assert load_experiment(path, ["data.root=sub"]).data.root == str(here / "sub")
+
+
+def test_a_folder_whose_name_is_not_utf8_is_refused(tmp_path):
+    folder = tmp_path / os.fsdecode(b"caf\xe9")
+    folder.mkdir()
+    (folder / "x.yaml").write_text(GOOD)
+    with pytest.raises(ConfigError, match=r"data\.root is .* not a valid path"):
+        load_experiment(folder / "x.yaml")
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from probekit.analysis.identify import integers
-from probekit.errors import ConfigError, DataError, MissingError
+from probekit.errors import ConfigError, DataError, MissingError, ProbekitError
 from probekit.experiment.loader import load_any_experiment
 from probekit.model.families.table import load_model
 from probekit.model.text.tokenizer import Tokenizer
@@ -257,3 +257,19 @@ def test_rows_of_a_table_are_read_in_their_order(place):
     read = _read_tokens("mini", len(ids), None, None, turned, places)
     assert read.ids == [ids[row] for row in read.rows]
     assert read.at == [at[row] for row in read.rows]
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"verify": torch.nn.Linear(2, 2)}, "verify is of type Linear.*`save_pretrained`"),
+        ({"verify": 3}, "verify is 3, of type int"),
+        ({"ids": ["[" * 100_000] * 8}, "row 0: .* are not integers"),
+        ({"ids": ["[" * 900 + "1" + "]" * 900] * 8}, "row 0: .* are not integers"),
+    ],
+    ids=["network", "number", "endless list", "deep list"],
+)
+def test_what_cannot_be_verified_is_refused_in_words(tmp_path, changes, problem):
+    settings = {"verify": "mini", "ids": [[1]] * 8} | changes
+    with pytest.raises(ProbekitError, match=problem):
+        probe({POST: np.eye(8, 256)}, ["a", "b"] * 4, out=tmp_path, page=False, **settings)
