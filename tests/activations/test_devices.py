@@ -11,10 +11,11 @@ from probekit.activations import forward, records
 from probekit.activations.capture import Work, fill
 from probekit.activations.store import ActivationStore
 from probekit.activations.upkeep import copy_cache, remove_cache
+from probekit.data.positions import RowPlan
 from probekit.errors import DeviceLostError, OutOfMemoryError
 from probekit.model.families.gpt2 import GPT2
 from probekit.model.families.table import in_dtype, load_model
-from tests.activations.captures import SITES, files, last_and_mean, make_tokens, run
+from tests.activations.captures import SITES, capture, files, last_and_mean, make_tokens, run
 from tests.fake_gpus import Stream, fake_gpus
 from tests.model.reference import TINY
 
@@ -133,20 +134,29 @@ def test_errors_of_half_precision_are_measured_and_kept_with_the_cache(
 ):
     monkeypatch.setattr(capturing, "ROWS_COMPARED", 5)
     tokens, half = make_tokens(), GPT2(TINY, seed=1).requires_grad_(False).bfloat16()
+    plan = last_and_mean(tokens)
+    counts = np.diff(plan.offsets)
+    tokens_of_rows = RowPlan(
+        np.repeat(plan.example, counts), plan.positions, np.arange(len(plan.positions) + 1)
+    )
 
     def begin(sites, **how):
         how = {"root": tmp_path / "caches", "dtype": "float32"} | how
-        return Work.begin(half, "t", tokens, last_and_mean(tokens), sites, **how)
+        return Work.begin(half, "t", tokens, plan, sites, **how)
 
     fill(begin(SITES[:2], exact=lambda: model), tmp_path)
     store = fill(begin(SITES, exact=lambda: model), tmp_path).store
-    exact = run(tmp_path / "exact", model).store
+    of_tokens, exact = (
+        capture(one, "t", tokens, tokens_of_rows, SITES, root=tmp_path / "exact").store
+        for one in (half, model)
+    )
     assert exact.identity.key != store.identity.key
     assert exact.errors() == {}
     first = begin(SITES).shards[0][0].rows
-    first = first[np.linspace(0, len(first) - 1, 5).astype(int)]
+    places = np.concatenate([np.arange(*plan.offsets[row : row + 2]) for row in first])
+    places = places[np.linspace(0, len(places) - 1, 5).astype(int)]
     for site in SITES:
-        x, y = (one.read(site, first).reshape(len(first), -1) for one in (store, exact))
+        x, y = (one.read(site, places).reshape(len(places), -1) for one in (of_tokens, exact))
         measured = np.linalg.norm(x - y, axis=1) / np.linalg.norm(y, axis=1)
         expected = (np.median(measured), measured.max())
         assert store.errors()[site] == pytest.approx(expected, rel=2e-3)
