@@ -389,15 +389,24 @@ def _place(
     """
     depth, part, neuron = order, name, None
     if depth is None:
-        layer, part, neuron = _parts(site)
-        if layer is None:
-            depth = blocks if part.startswith("ln_final") else EMBED_DEPTH
-        else:
-            depth = layer - 1 if part == "resid_pre" else layer
+        _, part, neuron = _parts(site)
+        depth = depth_of(site, blocks)
         part = "residual stream" if part in RESIDUAL_STREAM else part
     of_head = "" if head < 0 else f" head {head:.0f}"
     of_neuron = "" if neuron is None else f" neuron {neuron}"
     return depth, part, f"{part}{of_head}{of_neuron}"
+
+
+def depth_of(site: str, blocks: int) -> int:
+    """Return the position of a site of a network on the layer axis; see `placed`.
+
+    >>> depth_of("hook_embed", 4), depth_of("blocks.2.hook_resid_pre", 4)
+    (-1, 1)
+    """
+    layer, part, _ = _parts(site)
+    if layer is None:
+        return blocks if part.startswith("ln_final") else EMBED_DEPTH
+    return layer - 1 if part == "resid_pre" else layer
 
 
 def _parts(site: str) -> tuple[int | None, str, int | None]:

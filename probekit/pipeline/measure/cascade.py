@@ -10,7 +10,6 @@ cascade.csv   cost, and TPR and FPR on the test rows, at each allowed false posi
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import product
 from typing import Any
@@ -25,7 +24,7 @@ from probekit.probes.fitters import label_column
 from probekit.probes.prober import Prober
 from probekit.probes.score.metrics import RATES, thresholds
 from probekit.probes.score.monitor import rates_at
-from probekit.results.table import SITE
+from probekit.results.table import EMBED_DEPTH, depth_of
 
 SHARES = (0.0, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0)  # of the rows of a stage, passed on to the next
 WORDS = (0.0, 0.0)
@@ -70,17 +69,9 @@ def network_share(sites: Iterable[str], n_layers: int) -> float:
     >>> network_share(["blocks.0.hook_mlp_out + ln_final.hook_normalized"], 4)
     1.0
     """
-    shares = [0.0]
-    for site in sites:
-        for part in site.split(JOINT):
-            found = re.match(SITE, part)
-            assert found is not None  # it matches any text
-            block, name = found["layer"], found["component"]
-            if block is None:
-                shares.append(1.0 if name.startswith("ln_final") else 0.0)
-            else:
-                shares.append((int(block) + (name != "hook_resid_pre")) / n_layers)
-    return max(shares)
+    parts = [part for site in sites for part in site.split(JOINT)]
+    deepest = max((depth_of(part, n_layers - 1) for part in parts), default=EMBED_DEPTH)
+    return (deepest - EMBED_DEPTH) / n_layers
 
 
 def cascade_rows(

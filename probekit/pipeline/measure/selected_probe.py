@@ -95,7 +95,6 @@ _ROUNDING = 1e-6  # smaller differences are rounding errors, in features of stan
 MOST_COVARIANCE = 1024  # maximum number of features for which PCA computes their covariance
 COMPONENTS = 50  # PCA components for LDA: with more features than rows LDA separates any labels
 MOST_FEATURES = 64  # listed for k-sparse probes
-FEATURES = ("site", "position", "rank", "feature", "k", "share", "label")  # columns
 _SPARSE = r"k_sparse:(\d+)"
 NULL_DRAWS = 50  # permutations of the labels for the null distribution of cosines
 HALVINGS = 10  # random divisions of the groups into halves, to which directions are fitted
@@ -748,10 +747,10 @@ def feature_rows(source: Source, probers: Sequence[Prober], table: pd.DataFrame)
     ranked = ranked_rows(table)
     ranked = ranked[ranked["probe"].str.fullmatch(_SPARSE)]
     if ranked.empty:
-        return pd.DataFrame(columns=list(FEATURES))
+        return pd.DataFrame()
     position, site = find_site(source.rows, ranked.iloc[0])
     if isinstance(site, SiteConcatenation):
-        return pd.DataFrame(columns=list(FEATURES))
+        return pd.DataFrame()
     prober, sizes_of_axes = probers[position], source.rows.axis_sizes
     sizes = np.sort(ranked["probe"].str.extract(_SPARSE)[0].astype(int).unique())
     X = source.block(site, position)

@@ -165,15 +165,12 @@ class ProbeKind:
                 lacks are left out.
 
         Raises:
-            UnknownNameError: An option does not exist, or no kind has such a parameter.
+            UnknownNameError: An option does not exist.
             ConfigError: An option is invalid.
 
         >>> KINDS["k_sparse"].build({"k": 16}, C=[0.1], hidden=3)
         KSparseProbe(C=[0.1], k=16)
         """
-        known = {name for kind in KINDS.values() for name in kind.estimator().get_params()}
-        for name in parameters.keys() - known:
-            raise UnknownNameError(f"No probe has the parameter {name!r}. {nearest(name, known)}")
         accepted = self.estimator().get_params()
         shared = {name: value for name, value in parameters.items() if name in accepted}
         return self.estimator(**shared, **self.complete(options))

@@ -140,9 +140,8 @@ def reliability_bins(
 
 def _probabilities(predictions: ClassPredictions) -> Floats:
     """Return the probability (n_samples, n_classes) of each class."""
-    assert "probabilities" in predictions.offers
-    probabilities: Floats = np.exp(np.asarray(predictions.scores))
-    return probabilities
+    assert predictions.scores is not None, "computed from log probabilities only"
+    return np.exp(predictions.scores)
 
 
 def _confidence(predictions: ClassPredictions) -> Floats:

@@ -23,6 +23,7 @@ from probekit.report.figures.style import (
     finite_ends,
     layer_axis,
     layer_ends,
+    plain_line,
     plotly_text,
     with_margin,
 )
@@ -109,14 +110,7 @@ def axis_labels(rows: pd.DataFrame, layers: dict[int, str] | None) -> dict[int, 
 
 def zero_line(ends: list[float]) -> go.Scatter:
     """Return the horizontal line of no effect."""
-    return go.Scatter(
-        x=list(ends),
-        y=[0, 0],
-        mode="lines",
-        line={"color": GREY, "width": 1},
-        showlegend=False,
-        hoverinfo="skip",
-    )
+    return plain_line(ends, [0, 0], {"color": GREY, "width": 1})
 
 
 def dose_panels(tables: CauseTables) -> Iterator[tuple[tuple[str, str], list[Panel]]]:

@@ -21,6 +21,7 @@ from probekit.report.figures.style import (
     TEMPLATE,
     axis_title,
     error_bars,
+    plain_line,
     plotly_text,
     series_marker,
     short_tick,
@@ -339,15 +340,8 @@ def reliability_figure(bins: pd.DataFrame) -> go.Figure:
     """
     style = LEVELS["chance"]
     figure = go.Figure(layout={"template": TEMPLATE})
-    figure.add_scatter(
-        x=[0, 1],
-        y=[0, 1],
-        name="perfectly calibrated",
-        mode="lines",
-        line={"color": style.colour, "dash": style.dash, "width": style.width},
-        showlegend=False,
-        hoverinfo="skip",
-    )
+    line = {"color": style.colour, "dash": style.dash, "width": style.width}
+    figure.add_trace(plain_line([0, 1], [0, 1], line, name="perfectly calibrated"))
     names = bins["probe"] if "probe" in bins.columns else pd.Series("all", index=bins.index)
     lines = bins.groupby(names, sort=False)
     for number, (name, of_probe) in enumerate(lines):

@@ -14,7 +14,6 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from probekit.amounts import fixed, format_number
-from probekit.errors import UnknownNameError, nearest
 from probekit.probes.score.metric_table import METRICS
 from probekit.probes.targets import HEADLINE
 from probekit.report.figures import line_labels
@@ -34,16 +33,11 @@ from probekit.report.figures.style import (
     label_colour,
     layer_axis,
     layer_ends,
+    plain_line,
     plotly_text,
 )
 from probekit.report.figures.views import position_words
-from probekit.results.selection import (
-    answers_name,
-    chosen_row,
-    is_nested,
-    main_metric,
-    measured_metrics,
-)
+from probekit.results.selection import answers_name, chosen_row, is_nested, main_metric
 from probekit.results.table import SERIES, differs, figure_rows, only, placed, same_features, ticks
 
 WIDTH = 0.08  # of the band of a single layer, to both sides, in layers
@@ -73,9 +67,6 @@ def layer_curve(table: pd.DataFrame, metric: str = "accuracy") -> go.Figure:
     Control task and random weights are dashed and dotted; baselines and concatenated sites are
     horizontal lines. A ring marks the site selected by cross-validation, whichever metric is drawn.
     A nested cross-validation has no ring: its nested choice is a horizontal line.
-
-    Raises:
-        UnknownNameError: The table has no test rows of this metric.
     """
     measured = measured_rows(table, metric)
     rows = placed(measured)
@@ -205,17 +196,8 @@ def measured_rows(table: pd.DataFrame, metric: str) -> pd.DataFrame:
     """Return the test rows of a metric, including those of the baselines.
 
     For compression these are rows of the split `online`, measured on the training rows.
-
-    Raises:
-        UnknownNameError: The table has no such rows at any site.
     """
-    rows = only(figure_rows(table), metric=metric)
-    if not measured_metrics(rows):
-        raise UnknownNameError(
-            f"The results contain no test rows of metric {metric!r} at any site. "
-            f"{nearest(metric, measured_metrics(table))}"
-        )
-    return rows
+    return only(figure_rows(table), metric=metric)
 
 
 def banded_series(
@@ -387,11 +369,7 @@ def ring(row: pd.Series) -> go.Scatter:
 
 
 def curve_figure(table: pd.DataFrame, metric: str = "accuracy") -> go.Figure:
-    """Return the layer curve of a metric, as small multiples if there are several `panels`.
-
-    Raises:
-        UnknownNameError: The table has no test rows of this metric.
-    """
+    """Return the layer curve of a metric, as small multiples if there are several `panels`."""
     is_single = len(panels(placed(measured_rows(table, metric)))) == 1
     return layer_curve(table, metric) if is_single else curve_facets(table, metric)
 
@@ -467,9 +445,6 @@ def curve_facets(table: pd.DataFrame, metric: str = "accuracy") -> go.Figure:
     random weights and bands; the task lines of all other series are grey. Of the baselines, every
     panel shows the majority and the best other one. A label is at the right of one panel, or in the
     legend. The panel of the selected site has a ring, also in its title.
-
-    Raises:
-        UnknownNameError: The table has no test rows of this metric.
     """
     measured = measured_rows(table, metric).reset_index(drop=True)
     rows = placed(measured)
@@ -505,14 +480,7 @@ def curve_facets(table: pd.DataFrame, metric: str = "accuracy") -> go.Figure:
         first = highlighted.iloc[0]
         highlighted_key = tuple(first[list(SERIES)])
         others = [
-            go.Scatter(
-                x=task["depth"].tolist(),
-                y=task["value"].tolist(),
-                mode="lines",
-                opacity=0.6,
-                line={"color": GREY, "width": 1},
-                hoverinfo="skip",
-            )
+            plain_line(task["depth"], task["value"], {"color": GREY, "width": 1}, opacity=0.6)
             for key, task in tasks.items()
             if key != highlighted_key
         ]

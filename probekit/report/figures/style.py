@@ -140,6 +140,14 @@ def error_bars(rows: pd.DataFrame, column: str, thickness: float) -> dict[str, A
     return {"type": "data", **bars, "thickness": thickness, "width": 3}
 
 
+def plain_line(
+    x: Iterable[float], y: Iterable[float], line: dict[str, Any], **settings: Any
+) -> go.Scatter:
+    """Return a line that is no series: without markers, entry in the legend and hover text."""
+    quiet = {"mode": "lines", "showlegend": False, "hoverinfo": "skip"}
+    return go.Scatter(x=list(x), y=list(y), line=line, **quiet, **settings)
+
+
 def label_colour(colour: str) -> str:
     """Return the colour of a text that names a line: the colour of the line, mixed with the ink.
 

@@ -17,7 +17,6 @@ from probekit.errors import DataError
 from probekit.probes.score.metric_table import METRICS
 from probekit.probes.targets import TARGETS
 from probekit.report.figures import style
-from probekit.report.figures.layer_curve import measured_rows
 from probekit.report.figures.views import position_offset
 from probekit.results.selection import is_nested, main_metric, ranked_rows, site_with_head
 from probekit.results.table import (
@@ -90,11 +89,7 @@ def map_cells(table: pd.DataFrame, metric: str, across: str = "") -> pd.DataFram
         table: Rows of results.csv; for training steps with a column `step`.
         metric: A metric that was measured on test rows.
         across: Rows without a value of this column are left out.
-
-    Raises:
-        UnknownNameError: The table has no test rows of this metric.
     """
-    measured_rows(table, metric)  # raises if the metric was not measured
     rows = placed(table)
     # One number for all rows on the same features, which is quicker to compare than their columns.
     rows = rows.assign(

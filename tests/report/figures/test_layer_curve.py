@@ -181,11 +181,6 @@ def test_panels_change_only_in(change, snapshot):
     assert changed(bare(of_kinds), bare(other)) == snapshot
 
 
-def test_a_metric_that_no_site_has_is_refused_with_the_nearest_match(refused):
-    refused(layer_curve, PLAIN, "acuracy")
-    refused(layer_curve, PLAIN[PLAIN.eval("site == '' or metric == 'auroc'")])
-
-
 def test_names_are_never_interpreted_as_markup(hostile):
     text = layer_curve(copies(PLAIN, "dataset", [hostile, "b"])).to_json()
     assert "%{" not in text

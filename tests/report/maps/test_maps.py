@@ -110,9 +110,8 @@ def test_checkpoints_without_integer_steps_are_refused(table, tmp_path, refused)
     refused(load_training, tmp_path / "training.csv")
 
 
-def test_two_rows_for_a_cell_and_unknown_metrics_are_refused(refused):
+def test_two_rows_for_a_cell_are_refused(refused):
     refused(layer_map, pd.concat([HEADS, QUERIES]))
-    refused(layer_map, HEADS, "acuracy")
     training = TRAINING[TRAINING["site"] == TRAINED_SITES[0]]
     refused(layer_map, pd.concat([training, training]), across="step")
 
