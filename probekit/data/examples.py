@@ -171,11 +171,8 @@ class Example:
 
     @property
     def places_of_turns(self) -> tuple[tuple[Any, ...], ...]:
-        """The turns as they are digested: without the roles, which follow from a system's turn."""
-        return tuple(
-            turn if turn.others else turn[: 3 if turn.role == "system" else 2]
-            for turn in self.turns
-        )
+        """The turns as they are digested: without roles, which follow from a system's turn."""
+        return tuple(one[: 4 if one.others else 2 + (one.role == "system")] for one in self.turns)
 
     @property
     def place(self) -> TextSpan:

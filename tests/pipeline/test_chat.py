@@ -98,9 +98,11 @@ def test_a_run_has_the_activations_of_transformers_and_its_interventions(model, 
 
 
 def test_a_probe_of_the_users_turn_reads_new_texts(model, tmp_path, refused):
-    yaml = YAML.replace("reply: answer, ", "")
+    yaml = YAML.replace("reply: answer, ", "").replace("sites: [", "sites: [hook_embed, ")
     path = write_experiment(tmp_path, model, "user_last", yaml)
     result = run(path, out=tmp_path / "runs", progress=False, page=False)
+    # All rows read "?", whose embedding is constant.
+    assert "constant-features" not in [one["code"] for one in result.record["data"]["findings"]]
     (saved, *_) = sorted(result.folder.glob("probes/**/*.safetensors"))
     probe = SavedProbe.load(saved)
     assert probe.facts.chat

@@ -191,7 +191,7 @@ class Tokenizer(ABC):
         advice = "" if bos else ", and a network that was trained with it can fail without it"
         return (
             f"Texts are read {given} {token} (beginning-of-text), but the model's own tokenizer "
-            f"{own}{advice}. Set bos to auto to read them as it does."
+            f"{own}{advice}. The default, `bos: auto`, reads them as it does."
         )
 
     def encode(
@@ -207,7 +207,8 @@ class Tokenizer(ABC):
                 own tokenizer: Gemma and Llama are read with that token, GPT-2 and Qwen without.
 
         Raises:
-            DataError: the text is not a str, or contains a lone surrogate, which cannot be encoded.
+            DataError: the text is not a str, contains a lone surrogate, which cannot be encoded, or
+                begins with a beginning-of-text token in addition to that of `bos`.
             ConfigError: `bos` is true and there is no such token.
             CheckpointError: the tokenizer.json cannot tokenize the text.
         """
@@ -216,6 +217,11 @@ class Tokenizer(ABC):
         tokens = self._ordinary(text, special=special_tokens == "tokens")
         if not self.has_bos(bos):
             return tokens
+        if tokens.ids[:1].tolist() == [self.bos_id]:  # `tokens` reads it from the text
+            raise DataError(
+                f"The text {text[:60]!r} begins with the beginning-of-text token, which is put "
+                "before every text and would be read twice. Remove it from the text."
+            )
         ids = np.insert(tokens.ids, 0, self.bos_id)
         return TokenizedText(ids, np.insert(tokens.offsets, 0, 0, axis=0), has_bos=True)
 

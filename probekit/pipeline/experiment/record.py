@@ -16,7 +16,7 @@ from probekit.data.examples import Dataset, Example, Finding, by_level
 from probekit.data.positions import IntArray
 from probekit.data.splits import Split
 from probekit.pipeline.experiment.rows import Rows
-from probekit.pipeline.experiment.source import Source
+from probekit.pipeline.experiment.source import ModelSource, Source
 from probekit.probes.prober import Prober
 from probekit.probes.score.exchange import FEWEST_ARRANGEMENTS
 from probekit.probes.score.metric_table import METRICS
@@ -173,18 +173,20 @@ def findings(rows: Rows, probers: Sequence[Prober]) -> tuple[Finding, ...]:
 def _features_left_out(source: Source) -> list[Finding]:
     """Return a warning of features that fits leave out, although they are not constant.
 
-    Some rows are read, evenly spaced. Constant features are counted where a site has no others.
+    Some rows are read, evenly spaced. Constant features are counted where a given array has no
+    others: a network embeds equal tokens, such as the full stop of all texts, alike.
     """
     left_out = dict[str, None]()
     for site, position in product(source.rows.selections, range(len(source.rows.positions))):
         rows = source.block(site, position)
         X = rows[np.linspace(0, len(rows) - 1, min(len(rows), N_SAMPLED)).astype(int)]
         is_out = np.isinf(Scaling.standard(X).scale)
-        n = np.count_nonzero(is_out & (is_out.all() or (X[:1] != X).any(axis=0)))
+        is_odd = is_out.all() and not isinstance(source, ModelSource)
+        n = np.count_nonzero(is_out & (is_odd | (X[:1] != X).any(axis=0)))
         left_out |= {f"{n:,} of {len(is_out):,} at {site.text}": None} if n else {}
     message = (
-        f"Features that vary only by rounding are left out: {first_names([*left_out], 3)}. "
-        "If their differences are no rounding, subtract their means in float64 first."
+        "Features that are constant or vary only by rounding are left out: "
+        f"{first_names([*left_out], 3)}. To keep small differences, subtract means in float64."
     )
     return [Finding("warning", "constant-features", message)] if left_out else []
 

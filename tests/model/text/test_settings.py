@@ -8,6 +8,7 @@ from tokenizers import AddedToken, models, normalizers, pre_tokenizers, processo
 from tokenizers import Tokenizer as Encoder
 from transformers import GPT2Tokenizer, PreTrainedTokenizerFast
 
+from probekit.errors import DataError
 from probekit.model.text.tokenizer import Tokenizer
 from probekit.model.weights.sources import MINI
 
@@ -180,6 +181,19 @@ def test_special_tokens_that_are_written_out_are_characters_or_tokens(tmp_path, 
         assert covered == set(range(len(text)))
         names = zip(tokenizer.strings(tokens.ids), tokens.offsets.tolist(), strict=True)
         assert all(text[first:end] == name for name, (first, end) in names if "<0x" not in name)
+
+
+def test_the_beginning_of_text_is_not_read_twice(tmp_path):
+    encoder = of_merges(MERGES, AddedToken("<new>", special=True))
+    folder = write(tmp_path, encoder, tokenizer_config={"bos_token": "<new>"})
+    tokenizer, text = Tokenizer.from_pretrained(folder), "<new>Keys"
+    with pytest.raises(DataError, match="'<new>Keys' begins with the beginning-of-text token"):
+        tokenizer.encode(text, bos=True, special_tokens="tokens")
+    (bos, *_), own = (
+        tokenizer.encode(text, bos=bos, special_tokens=special).ids.tolist()
+        for bos, special in ((True, "text"), (False, "tokens"))
+    )
+    assert own == [bos, *tokenizer.encode("Keys", bos=False).ids.tolist()]
 
 
 @pytest.mark.parametrize(
