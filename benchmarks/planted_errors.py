@@ -56,8 +56,8 @@ ERRORS = (
     PlantedError(
         "the interval of a difference is narrower than its test",
         "probes/score/differences.py",
-        "for alpha in (LEVEL, adjusted_alpha)",
-        "for alpha in (2 * LEVEL, adjusted_alpha)",
+        "for alpha in (LEVEL, LEVEL / len(parts))",
+        "for alpha in (2 * LEVEL, LEVEL / len(parts))",
         "tests/probes/score/test_rare_classes.py::"
         "test_intervals_exclude_0_exactly_if_their_p_value_is_below_the_level",
     ),
@@ -219,7 +219,7 @@ ERRORS = (
     PlantedError(
         "a source returns the site that it read last",
         "pipeline/experiment/source.py",
-        "if last is not None and (last.site, last.position) == (site, position):",
+        "if last is not None and last[0] == (site, position):",
         "if last is not None:",
         "tests/pipeline/experiment/test_features.py"
         "::test_concatenated_features_are_in_forward_order",

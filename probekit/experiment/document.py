@@ -200,7 +200,7 @@ def read_document(path: Path, overrides: Sequence[str] = ()) -> Document:
 
     Args:
         path: the file.
-        overrides: `section.key=value`; each replaces a value of the file.
+        overrides: `section.key=value`; each replaces a value of the file, or of an earlier one.
 
     Raises:
         ConfigError: the file cannot be read, is too large, not UTF-8, not YAML or has no keys, or
@@ -227,14 +227,12 @@ def read_document(path: Path, overrides: Sequence[str] = ()) -> Document:
         key, _, value = override.partition("=")
         # Descend to the section of the key within `content`, and set the value there.
         keys, section = tuple(key.split(".")), content
-        start, *items = _ITEM.split(key, maxsplit=1)
-        problems = {
-            "write it as section.key=value, or section.key=null": not value.strip() or "" in keys,
-            f"a list can only be set as a whole: --set '{start}=[...]'": items,
-            f"{key} is set twice": any(one[: len(keys)] == keys for one in given),
-        }
-        for problem in (text for text, is_found in problems.items() if is_found):
-            raise ConfigError(f"--set {override}: {problem}.")
+        if not value.strip() or "" in keys:
+            text = "write it as section.key=value, or section.key=null."
+            raise ConfigError(f"--set {override}: {text}")
+        if item := _ITEM.search(key):
+            whole = f"--set '{key[: item.start()]}=[...]'"
+            raise ConfigError(f"--set {override}: a list can only be set as a whole: {whole}.")
         given.append(keys)
         for depth, part in enumerate(keys[:-1], start=1):
             if section.get(part) is None:

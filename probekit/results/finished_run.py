@@ -13,7 +13,7 @@ from ruamel.yaml.error import YAMLError
 
 from probekit.amounts import one_line
 from probekit.errors import DataError
-from probekit.files import inside
+from probekit.files import inside, regular
 from probekit.model.weights.sources import name_in_memory
 from probekit.results.record import RunRecord, reading_run_file
 
@@ -34,7 +34,7 @@ def load_config(path: Path) -> dict[str, Any]:
         DataError: The file cannot be read.
     """
     with reading_run_file(path):
-        text = inside(path).read_text("utf-8")
+        text = regular(inside(path)).read_text("utf-8")
     try:
         config = YAML(typ="safe").load(text)
     except YAMLError as error:

@@ -134,8 +134,6 @@ def test_a_mistake_is_reported_with_its_line(study, refused, mistake):
         ["probe.C=[3]"],
         ["probe={C: [3], folds: 3}"],
         ["data.file=rows.csv"],
-        ["probe.folds=3", "probe.folds=4"],
-        ["over.probe.C=[1, 2]", "over.probe={C: [1]}"],
     ],
 )
 def test_an_override_that_another_value_replaces_is_refused(study, refused, overrides):

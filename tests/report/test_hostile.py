@@ -87,7 +87,7 @@ def hostile_run(folder):
         "notes": [WITH_NUL],
         "groups": {EVIL: 3},
         "examples": [{"text": WITH_NUL, "span": [2, 9], "label": EVIL, "split": EVIL}],
-        "findings": [{"level": EVIL, "code": EVIL, "message": WITH_NUL}],
+        "findings": [{"level": "warning", "code": EVIL, "message": WITH_NUL}],
         **dict.fromkeys(("name", "card"), WITH_NUL),
     }
     record["model"] |= {"source": EVIL}

@@ -60,7 +60,7 @@ def test_changed_code_or_sizes_reuse_no_result(planted, tmp_path, monkeypatch):
         keys.add(key(planted, f"model.source={model}"))
     for part in PART_VERSIONS:
         with monkeypatch.context() as patch:
-            patch.setitem(PART_VERSIONS, part, 2)
+            patch.setitem(PART_VERSIONS, part, PART_VERSIONS[part] + 1)
             keys.add(key(planted))
     assert len(keys) == 4 + len(PART_VERSIONS)
 

@@ -14,7 +14,7 @@ from tests.report.sentences.cases import trees
 
 PACKAGE = Path(probekit.__file__).parent
 CHECKS = ("data/checks.py", "data/labels.py", "pipeline/experiment/record.py")
-FINDING = re.compile(r'Finding\(\s*"(?:warning|error)",\s*f?"([^"]+)"')
+FINDING = re.compile(r'(?:Finding\(\s*"(?:warning|error)",|\bwarning\()\s*f?"([^"]+)"')
 
 
 @pytest.mark.parametrize("name", CHECKS)
