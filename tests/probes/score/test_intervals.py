@@ -225,10 +225,14 @@ def test_a_perfect_score_has_no_lower_limits_than_a_score_with_mistakes(n_groups
         assert lows[-1] == pytest.approx(0.025 ** (widening**2 / min(2, size) / n_groups))
 
 
-def test_perfect_ranks_have_the_limits_of_their_rows():
-    truth, groups = np.tile([0, 1], 60), np.repeat(np.arange(12), 10)
-    one = ClassPredictions(truth, truth, 2, np.column_stack([-truth, truth + 0.0]))
-    assert with_interval("auroc", one, Resamples.leave_one_out(groups)).low > 0.96
+@pytest.mark.parametrize("metric", ["auroc", "auprc"])
+def test_perfect_ranks_have_the_limits_of_perfect_hits(metric):
+    truth, groups = np.tile([0, 1], 150), np.repeat(np.arange(10), 30)
+    scores = np.column_stack([-truth, truth + 0.0])
+    one, resamples = ClassPredictions(truth, truth, 2, scores), Resamples.leave_one_out(groups)
+    found = with_interval(metric, one, resamples)
+    assert found == with_interval("accuracy", one, resamples)
+    assert found.low == pytest.approx(0.025 ** (1 / 20))
 
 
 @pytest.mark.parametrize("correlation", [0.0, 0.3, 0.6])
