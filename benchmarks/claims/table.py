@@ -153,9 +153,10 @@ def _edges(table: pd.DataFrame) -> str:
         "the groups fails, those of AUROC in 20 groups in 85 % if all else is right, and a rival "
         "of seven that fails in such groups is called worse in 28 % of draws (*any of 7*). Rows "
         "that are all right or all wrong together have a coverage of 0.83 near a score of 1. With "
-        "most rows of a label in one group (effective number 1.2), any of 7 adjusted p-values is below 5 % in 7 to 11 % of draws. The association of an "
-        "AUROC is significant in 14 % of draws if scores have two values and all groups agree. "
-        "AUPRCs of different shares of positives are not comparable.",
+        "most rows of a label in one group (effective number 1.2), any of 7 adjusted p-values is "
+        "below 5 % in 7 to 11 % of draws. The association of an AUROC is significant in 14 % of "
+        "draws if scores have two values and all groups agree. AUPRCs of different shares of "
+        "positives are not comparable.",
         "",
         "| claim | design | metric | gain | folds | rate, least and most | any of 7 | where it is "
         "| width | draws |",

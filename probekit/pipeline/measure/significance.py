@@ -25,7 +25,7 @@ from probekit.probes.score.calibration import ReliabilityBin, reliability_bins
 from probekit.probes.score.contributions import RowScores, difference_of_parts
 from probekit.probes.score.differences import Difference, paired_differences
 from probekit.probes.score.exchange import ROUNDING, holm
-from probekit.probes.score.intervals import Interval, jackknife_interval, score_interval
+from probekit.probes.score.intervals import Interval, jackknife_interval
 from probekit.probes.score.metric_table import METRICS, association
 from probekit.probes.score.metrics import (
     WIDER_OVER_FOLDS,
@@ -38,6 +38,7 @@ from probekit.probes.score.scored import (
     Predictions,
     Predictor,
     SiteResult,
+    mean_with_interval,
     metrics_of,
     parts_of,
     with_interval,
@@ -234,7 +235,7 @@ def difference_rows(
         # With too few groups, the table has no p-values.
         p = float(p_of_name[0]) if p_of_name else float("nan")
         of_majority = values["majority"]
-        interval = score_interval(values[name], resamples, METRICS[metric].range, parts[name])
+        interval = mean_with_interval(metric, predictions[name], resamples)
         # If the majority class scores the same on any rows, its score is subtracted from the limits
         # of the score. If the score has no interval, the limits stay NaN.
         if np.ptp(of_majority) < ROUNDING or np.isnan(interval.low):

@@ -97,6 +97,11 @@ class Metric:
         return -1 if self.lower_is_better else 1
 
     @property
+    def is_hits(self) -> bool:
+        """Whether it is a share of hits, or a mean of shares: 0 for rows that are all wrong."""
+        return self.range == SHARE and not self.is_rank
+
+    @property
     def is_tested(self) -> bool:
         """Whether its differences have intervals and p-values."""
         return self.selects or not self.interval

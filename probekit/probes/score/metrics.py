@@ -92,6 +92,7 @@ class ClassPredictions:
         Without scores nothing is changed.
         The scores for a class are centred and divided by their standard deviation, both over the
         `training` rows of the same fit. Those of the predicted rows would depend on their labels.
+        Scores that are constant on the training rows become 0.
 
         >>> scores = np.array([[0.0, 2.0], [0.0, 4.0]])
         >>> own = ClassPredictions(np.array([0, 1]), np.array([1, 1]), 2, scores, positive=1)
@@ -105,7 +106,10 @@ class ClassPredictions:
                 np.nan_to_num(class_scores(one, code), posinf=1e3, neginf=-1e3)
                 for one in (self, training)
             )
-            columns.append((own - fitted.mean()) / (fitted.std() or 1.0))
+            mean, spread = fitted.mean(), fitted.std()
+            # Equal scores have a deviation by rounding: their order would be that of the fits.
+            is_constant = spread <= 1e-12 * max(abs(mean), 1.0)
+            columns.append(np.zeros_like(own) if is_constant else (own - mean) / spread)
         return replace(self, scaled=np.stack(columns, axis=1)) if columns else self
 
     @property
@@ -267,7 +271,7 @@ def macro_f1(predictions: ClassPredictions, resamples: Resamples) -> Floats:
     """Return the macro F1: the mean F1 over the classes that are true or predicted in a resample.
 
     Shape (1 + n_units,): the value over all groups, then with each unit left out; see `Resamples`.
-    NaN without a unit that has all true rows of a class: the value of a new group is unknown.
+    NaN for a resample that lost all rows of a class.
 
     >>> predictions = ClassPredictions(np.array([0, 0, 1, 1]), np.array([0, 0, 1, 0]), n_classes=3)
     >>> macro_f1(predictions, Resamples.whole(4)).round(3).tolist()
@@ -617,7 +621,7 @@ def r2(predictions: NumberPredictions, resamples: Resamples) -> Floats:
 def has_heavy_tails(labels: Floats) -> bool:
     """Return whether the kurtosis of labels (n_samples,) exceeds 4.5; it is 3 for a normal one.
 
-    A few labels then determine R2, and its interval covers too rarely: in simulations 62 to 92 %.
+    A few labels then determine R2, and its interval covers too rarely: see docs/claims.md.
     """
     centred = labels - labels.mean()
     return bool((centred**4).mean() > MOST_KURTOSIS * np.square(centred).mean() ** 2)
