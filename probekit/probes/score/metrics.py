@@ -112,6 +112,17 @@ class ClassPredictions:
             columns.append(np.zeros_like(own) if is_constant else (own - mean) / spread)
         return replace(self, scaled=np.stack(columns, axis=1)) if columns else self
 
+    def ranked_together(self) -> ClassPredictions:
+        """Return predictions of a single fit whose scores are the `scaled` ones, if there are any.
+
+        Only scores for the classes of `detected` are kept.
+        """
+        if self.scaled is None:
+            return self
+        scores = np.zeros((len(self.truth), self.n_classes))
+        scores[:, list(detected(self))] = self.scaled
+        return replace(self, scores=scores, folds=None, scaled=None)
+
     @property
     def offers(self) -> frozenset[str]:
         """What is available to metrics besides `guess`: scores, probabilities, alarms."""
@@ -439,8 +450,8 @@ def auprc(predictions: ClassPredictions, resamples: Resamples) -> Floats:
     against all others is averaged over the classes that occur in some, but not all, rows of a
     resample. NaN for resamples without positive or without negative rows, or without such a class.
 
-    Rows are ranked by `scaled` scores if there are any, so that those of several fits are ranked
-    together: the mean over fits of few positive rows each is too high.
+    Rows of several fits are ranked together by their `scaled` scores, see `within_folds`: the mean
+    over fits of few positive rows each is too high.
 
     >>> scores = np.array([[0.9, 0.1], [0.4, 0.6], [0.6, 0.4], [0.2, 0.8]])
     >>> predictions = ClassPredictions(np.array([0, 0, 1, 1]), scores.argmax(axis=1), 2, scores)
@@ -471,8 +482,6 @@ def _precisions(predictions: ClassPredictions, code: int, resamples: Resamples) 
     its score, so it is counted at the highest of them; below all levels it never counts.
     """
     scores, is_positive = class_scores(predictions, code), predictions.truth == code
-    if predictions.scaled is not None:
-        scores = predictions.scaled[:, detected(predictions).index(code)]
     units = resamples.unit_of_row
     levels, level_of_positive = np.unique(scores[is_positive], return_inverse=True)
     level_of_negative = np.searchsorted(levels, scores[~is_positive], side="right") - 1
@@ -736,7 +745,9 @@ def within_folds(metric: Callable[..., Floats]) -> Callable[..., Floats]:
     @wraps(metric)
     def averaged(predictions: Any, resamples: Resamples) -> Floats:
         """Return the metric, averaged over folds."""
-        if predictions.folds is None or (metric is auprc and predictions.scaled is not None):
+        if metric is auprc:
+            predictions = predictions.ranked_together()
+        if predictions.folds is None:
             return metric(predictions, resamples)
         total = np.zeros(1 + resamples.n_units)
         n_rows = np.zeros_like(total)
