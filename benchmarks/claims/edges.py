@@ -108,7 +108,7 @@ def rows(case: Edge, draws: int) -> Iterator[dict[str, Any]]:
 def _coverage(case: Edge, drawn: Sequence[Drawn]) -> dict[str, Any]:
     true, found = true_score(case), []
     for (one, *_), groups, _ in drawn:
-        interval = with_interval(case.metric, one, _resamples(case, groups))
+        interval = with_interval(case.metric, [one], _resamples(case, groups))
         found.append((interval.low, interval.high))
     low, high = np.array(found).T
     rate = Rate.of([None if np.isnan(a) else bool(a <= true <= b) for a, b in found])

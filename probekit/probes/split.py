@@ -242,10 +242,8 @@ class SplitProber:
             outputs = fitters.outputs_of(solution, side[0], n_classes)
             return self.fitted.predictions(spec, labels[side[1]], outputs, labels[fitted])
 
-        inside = column.X.select(np.isin(self.fitted.rows, fitted))
-        found: fitters.RowPredictions = self._of_test(
-            predict, (X, self.data.test), (inside, fitted)
-        )
+        own = column.X.select(np.isin(self.fitted.rows, fitted))
+        found: fitters.RowPredictions = self._of_test(predict, (X, self.data.test), (own, fitted))
         return found
 
     def _held_out(self, column: _Column) -> fitters.RowPredictions:

@@ -304,8 +304,7 @@ def parts_of_auroc(predictions: metrics.ClassPredictions) -> ClassParts:
 def parts_of_auprc(predictions: metrics.ClassPredictions) -> ClassParts:
     """Return the average precision of each class, with its derivative by the weight of each row."""
     predictions = predictions.ranked_together()
-    codes = metrics.detected(predictions)
-    ranking = {code: metrics.class_scores(predictions, code) for code in codes}
+    ranking = {k: metrics.class_scores(predictions, k) for k in metrics.detected(predictions)}
     return _parts_of_ranks(predictions, ranking, _precisions, is_linear=False)
 
 

@@ -104,15 +104,7 @@ class Side:
 
 # Array (6, n_tests): its rows are the fields of a `Difference` that `_TESTED` names.
 _Tests = Floats
-# The sign with which a field is larger the less a test shows.
-_TESTED = {
-    "p": 1,
-    "p_adjusted": 1,
-    "ci_low": -1,
-    "ci_high": 1,
-    "adjusted_low": -1,
-    "adjusted_high": 1,
-}
+_TESTED = ("p", "p_adjusted", "ci_low", "ci_high", "adjusted_low", "adjusted_high")
 
 
 def paired_differences(
@@ -184,7 +176,7 @@ def paired_differences(
             is_skewed |= any(part is not None and not part.is_linear for part in parts)
             bootstrap = bootstrap_tests(own, resamples, is_skewed)
             # The larger p-values and upper limits, and the smaller lower limits.
-            flip = np.array([*_TESTED.values()])[:, None]
+            flip = np.array([-1 if name.endswith("_low") else 1 for name in _TESTED])[:, None]
             tests[:, others] = flip * np.maximum(flip * signs, flip * bootstrap)
     tested = [dict(zip(_TESTED, column, strict=True)) for column in tests.T.tolist()]
     scores = [(float(a[0]), float(b[0]), float(a[0] - b[0])) for a, b in pairs]

@@ -60,10 +60,11 @@ def jackknife_interval(
 ) -> Interval:
     """Return the value of a metric with its confidence interval, of 95 % unless `level` differs.
 
-    The limits are NaN if the metric is undefined when some unit is left out; the AUROC, for
-    example, if all positive rows are in one group. If the range has an infinite end, they are also
-    NaN if leaving out a unit never changes the value and there are fewer than 6 units. They equal
-    the value instead if it is 0 or, on the logarithmic scale, if its distance from the end is 1.
+    The limits are NaN with fewer than two units, or if the metric is undefined when some unit is
+    left out; the AUROC, for example, if all positive rows are in one group. If the range has an
+    infinite end, they are also NaN if leaving out a unit never changes the value and there are
+    fewer than 6 units. They equal the value instead if it is 0 or, on the logarithmic scale, if its
+    distance from the end is 1.
 
     Args:
         values: the metric over all groups, then with each unit left out, shape (1 + n_units,).
@@ -79,7 +80,7 @@ def jackknife_interval(
     (0.04, 0.96)
     """
     value = float(values[0])
-    if not np.isfinite(values).all():
+    if resamples.n_units < 2 or not np.isfinite(values).all():
         return Interval(value, np.nan, np.nan)
     bottom, top = limits
     if np.isfinite(limits).all():

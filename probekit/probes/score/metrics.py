@@ -108,8 +108,7 @@ class ClassPredictions:
             )
             mean, spread = fitted.mean(), fitted.std()
             # Equal scores have a deviation by rounding: their order would be that of the fits.
-            is_constant = spread <= 1e-12 * max(abs(mean), 1.0)
-            columns.append(np.zeros_like(own) if is_constant else (own - mean) / spread)
+            columns.append((own - mean) / (spread if spread > 1e-12 * (1 + abs(mean)) else np.inf))
         return replace(self, scaled=np.stack(columns, axis=1)) if columns else self
 
     def ranked_together(self) -> ClassPredictions:
@@ -745,8 +744,7 @@ def within_folds(metric: Callable[..., Floats]) -> Callable[..., Floats]:
     @wraps(metric)
     def averaged(predictions: Any, resamples: Resamples) -> Floats:
         """Return the metric, averaged over folds."""
-        if metric is auprc:
-            predictions = predictions.ranked_together()
+        predictions = predictions.ranked_together() if metric is auprc else predictions
         if predictions.folds is None:
             return metric(predictions, resamples)
         total = np.zeros(1 + resamples.n_units)

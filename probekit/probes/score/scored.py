@@ -217,7 +217,7 @@ def measure(scored: Scored, resamples: metrics.Resamples) -> list[Measurement]:
             levels = [metrics_of(one)[name](one, resamples.undrawn)[0] for one in scored.chance]
             # Some metrics are undefined for constant predictions; their chance level counts as 0.
             chance = float(np.mean(np.nan_to_num(levels)))
-            metric, interval = name, mean_with_interval(name, scored.predictions, resamples)
+            metric, interval = name, with_interval(name, scored.predictions, resamples)
         if np.isnan(interval.value):
             continue
         measured = Measurement(
@@ -254,18 +254,16 @@ def parts_of(metric: str, predictions: Sequence[Predictions]) -> ClassParts | No
     return None if function is None else mean_parts([function(one) for one in predictions])
 
 
-def with_interval(metric: str, predictions: Predictions, resamples: metrics.Resamples) -> Interval:
-    """Return a metric of predictions with its 95 % confidence interval."""
-    return mean_with_interval(metric, [predictions], resamples)
-
-
-def mean_with_interval(
+def with_interval(
     metric: str, several: Sequence[Predictions], resamples: metrics.Resamples
 ) -> Interval:
-    """Return the mean of a metric over predictions of the same rows with its 95 % interval."""
+    """Return the mean of a metric over predictions of the same rows with its 95 % interval.
+
+    The limits are NaN if the value is, or if all rows are in one group.
+    """
     values = _mean_score(metric, several, resamples)
     value, path = float(values[0]), METRICS[metric].interval
-    if np.isnan(value):
+    if np.isnan(value) or resamples.n_units < 2:
         return Interval(value, np.nan, np.nan)
     if path:
         limits = [resolve_name(path)(one, resamples) for one in several]

@@ -18,7 +18,7 @@ INTERVALS = (
 )
 UNSEEN = (
     "A sort of group whose share is below {share:.0f} % is absent from {n} groups in at least 5 % "
-    "of samples, which no interval or test can show.{vanishing}"
+    "of samples, which no interval or test can show."
 )
 VANISHING = (
     " If a probe failed there entirely, a lead of less than {:.0f} % of a rival's score could "
@@ -105,9 +105,8 @@ def method(v: Verdict) -> list[str]:
     n = v.score.n_groups if v.score else ENOUGH_GROUPS
     # The share that is absent from n groups in 5 % of samples, and what it can take from a score.
     ratio = LEVEL ** (1 / n)
-    lead = 1 / ratio - 1
-    vanishing = VANISHING.format(100 * lead) if METRICS[v.metric].is_hits and lead < 1 else ""
-    unseen = UNSEEN.format(n=n, share=100 * (1 - ratio), vanishing=vanishing)
+    unseen = UNSEEN.format(n=n, share=100 * (1 - ratio))
+    unseen += VANISHING.format(100 * (1 / ratio - 1)) * (METRICS[v.metric].is_hits and ratio > 0.5)
     paragraphs = (
         (_choice(v), True),
         (INTERVALS, True),

@@ -314,7 +314,7 @@ def test_a_single_score_has_the_interval_of_its_row(family, metric):
     }[family]
     resamples = Resamples.leave_one_out(groups)
     (row,) = measure(Scored((one,), (one,), groups, FACTS, metric), resamples)
-    found = with_interval(metric, one, resamples)
+    found = with_interval(metric, [one], resamples)
     np.testing.assert_equal(
         (found.value, found.low, found.high), (row.value, row.ci_low, row.ci_high)
     )
