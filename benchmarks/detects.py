@@ -17,9 +17,10 @@ import numpy as np
 
 from benchmarks.claims.over_folds import Design
 from benchmarks.patch_tests import rate
-from probekit.interventions.effects import interval_of, resamples_of
+from probekit.interventions.effects import resamples_of
 from probekit.interventions.verdicts import detection
 from probekit.probes.arrays import Codes, Floats
+from probekit.probes.score.intervals import jackknife_interval
 from probekit.probes.score.metrics import (
     WIDER_OVER_FOLDS,
     ClassPredictions,
@@ -69,7 +70,7 @@ def draw(design: Design, generator: np.random.Generator) -> tuple[bool, ...]:
         true += tested.mean() * float(area[0]) - tested.mean() / 2
     once = resamples_of(groups)
     areas = within_folds(auroc)(_predictions(projections, codes, fold), once)
-    found = [interval_of(areas - 0.5, once)]
+    found = [jackknife_interval(areas - 0.5, once)]
     for widening in (1.0, WIDER_OVER_FOLDS):
         found.append(
             detection(projections, codes, groups, fold, draws=1, seed=0, widening=widening)

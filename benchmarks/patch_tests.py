@@ -28,14 +28,13 @@ from scipy.stats import beta, norm, t, ttest_1samp
 
 from probekit.amounts import LEVEL
 from probekit.interventions.effects import (
-    interval_of,
     resamples_of,
     skewed_interval,
 )
 from probekit.probes.arrays import Floats
 from probekit.probes.score.differences import paired_differences, sign_tests
 from probekit.probes.score.exchange import PValues
-from probekit.probes.score.intervals import Interval
+from probekit.probes.score.intervals import Interval, jackknife_interval
 from probekit.probes.score.metrics import Resamples
 
 N_SITES, AT_ONCE = 20, 250
@@ -94,7 +93,7 @@ def size_and_coverage(design: Design, draws: int) -> Iterator[Floats]:
         change = SOURCE + SOURCE_SPREAD * generator.normal(size=effects.shape)
         ratios = _jackknife(effects + RECOVERY * change, design) / _jackknife(change, design)
         for n, statistic, truth in ((0, values, 0.0), (2, ratios, RECOVERY)):
-            for k, interval in enumerate((interval_of, skewed_interval)):
+            for k, interval in enumerate((jackknife_interval, skewed_interval)):
                 found[n + k] += [
                     _covers(interval(one, _resamples(design)), truth) for one in statistic
                 ]

@@ -35,7 +35,7 @@ PART_VERSIONS = {
     "capture": 1,  # from the values at a site to the rows on disk
     "probes": 1,
     "statistics": 2,
-    "interventions": 1,
+    "interventions": 2,
 }
 
 

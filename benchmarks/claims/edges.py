@@ -91,10 +91,12 @@ def cases() -> Iterator[Edge]:
         yield Edge("differences", design, "accuracy", n, 0.7, gain=gain)
     for gain in (0.0, 0.1, 0.2):
         yield Edge("differences", "ordinary", "auprc", 30, 0.7, gain=gain)
-    for n in (12, 30, 100):
+    for metric, n in product(("accuracy", "auroc"), (12, 30, 100)):
         for level, correlation in product((0.9, 0.95, 0.98, 0.99), (0.0, 0.3, 0.6, 1.0)):
-            yield Edge("coverage", "perfect", "accuracy", n, level, correlation)
-    yield from (Edge("coverage", "absent", "accuracy", n, 0.72) for n in (12, 20, 40, 100))
+            yield Edge("coverage", "perfect", metric, n, level, correlation)
+    for n in (12, 20, 40, 100):
+        yield Edge("coverage", "absent", "accuracy", n, 0.72)
+        yield Edge("coverage", "absent", "auroc", n, 0.9)  # all right in the other groups
 
 
 def rows(case: Edge, draws: int) -> Iterator[dict[str, Any]]:
@@ -106,7 +108,7 @@ def rows(case: Edge, draws: int) -> Iterator[dict[str, Any]]:
 def _coverage(case: Edge, drawn: Sequence[Drawn]) -> dict[str, Any]:
     true, found = true_score(case), []
     for (one, *_), groups, _ in drawn:
-        interval = with_interval(case.metric, one, _resamples(case, groups))
+        interval = with_interval(case.metric, [one], _resamples(case, groups))
         found.append((interval.low, interval.high))
     low, high = np.array(found).T
     rate = Rate.of([None if np.isnan(a) else bool(a <= true <= b) for a, b in found])
@@ -187,7 +189,7 @@ def _agrees(one: Any) -> bool:
 @cache
 def true_score(case: Edge) -> float:
     """Return the score of very many groups."""
-    if case.metric == "accuracy":
+    if case.metric == "accuracy" or case.design in ("perfect", "absent"):
         return case.level
     (one, *_), _, _ = draw(case, np.random.default_rng(4), POPULATION)
     return float(metrics_of(one)[case.metric](one, Resamples.whole(len(one.truth)))[0])
@@ -283,6 +285,18 @@ def _hits(rates: Array, groups: Array, generator: np.random.Generator) -> ClassP
     return ClassPredictions(np.ones_like(hits), hits, 2)
 
 
+def _scored(case: Edge, hits: ClassPredictions, generator: np.random.Generator) -> ClassPredictions:
+    """Return the hits, or for AUROC scores of rows of two labels, so that its value is their rate.
+
+    The score of a hit is higher for positive rows, that of another row is lower.
+    """
+    if case.metric == "accuracy":
+        return hits
+    truth = generator.integers(2, size=len(hits.guess))
+    sign = (2 * truth - 1) * (2 * hits.guess - 1)
+    return _ranked(truth, sign + 0.01 * generator.normal(size=len(truth)))
+
+
 def _skew(case: Edge, generator: np.random.Generator, _: int) -> Drawn:
     n = int(case.n)
     groups = np.repeat(np.arange(n), 10)
@@ -351,14 +365,15 @@ def _of_level(case: Edge, groups: Array, generator: Any) -> Drawn:
 
 def _perfect(case: Edge, generator: np.random.Generator, _: int) -> Drawn:
     groups = np.repeat(np.arange(int(case.n)), 10)
-    return [_beta_hits(case, groups, case.level, generator)], groups, np.ones(0, bool)
+    hits = _beta_hits(case, groups, case.level, generator)
+    return [_scored(case, hits, generator)], groups, np.ones(0, bool)
 
 
 def _absent(case: Edge, generator: np.random.Generator, _: int) -> Drawn:
     n = int(case.n)
     groups = np.repeat(np.arange(n), 10)
     rates = np.where(generator.random(n) < 0.1, 0.0, case.level / 0.9)
-    return [_hits(rates, groups, generator)], groups, np.ones(0, bool)
+    return [_scored(case, _hits(rates, groups, generator), generator)], groups, np.ones(0, bool)
 
 
 _DESIGNS = {

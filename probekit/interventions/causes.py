@@ -33,7 +33,7 @@ from probekit.interventions.directions import (
     mean_differences,
 )
 from probekit.interventions.edits import add, run_edited
-from probekit.interventions.effects import interval_of, resamples_of
+from probekit.interventions.effects import resamples_of
 from probekit.interventions.measures import AnswerMeasure
 from probekit.interventions.names import Along
 from probekit.interventions.verdicts import (
@@ -53,7 +53,7 @@ from probekit.model.network import Network
 from probekit.model.passes.inputs import NOT_COUNTED, TokenBatch, next_tokens
 from probekit.model.sites.sites import SiteSelection
 from probekit.probes.arrays import Codes, Floats
-from probekit.probes.score.intervals import Interval
+from probekit.probes.score.intervals import Interval, jackknife_interval
 from probekit.probes.score.metrics import WIDER_OVER_FOLDS, Resamples, mean_of_rows
 
 
@@ -252,7 +252,7 @@ class _Test:
         doses = []
         for number, dose in enumerate(by):
             observed = mean_of_rows(changes[:, 0, number], self.resamples)
-            effect = interval_of(observed, self.resamples)
+            effect = jackknife_interval(observed, self.resamples)
             row = {"by": dose, "effect": effect.value, "low": effect.low, "high": effect.high}
             at_doses = {"null": changes[:, 1:, number], "matched": by_matched[..., number]}
             for name, at_dose in at_doses.items():
@@ -426,7 +426,8 @@ def losses_under_steering(
         sums, n_tokens = torch.cat(of_vector).cpu().numpy().T
         resamples = resamples_of(np.arange(len(sums)))
         tokens_per_text = mean_of_rows(n_tokens, resamples)
-        intervals.append(interval_of(mean_of_rows(sums, resamples) / tokens_per_text, resamples))
+        means = mean_of_rows(sums, resamples) / tokens_per_text
+        intervals.append(jackknife_interval(means, resamples))
     return intervals
 
 

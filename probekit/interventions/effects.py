@@ -23,16 +23,14 @@ from probekit.interventions.measures import AnswerMeasure
 from probekit.model.sites.catalogue import layer_of
 from probekit.model.sites.sites import SiteSelection
 from probekit.probes.arrays import Floats
-from probekit.probes.score.contributions import ClassParts
 from probekit.probes.score.differences import paired_differences
 from probekit.probes.score.intervals import (
     Interval,
     degrees_of_freedom,
+    jackknife_interval,
     jackknife_variance,
-    score_interval,
     t_quantile,
 )
-from probekit.probes.score.metric_table import UNBOUNDED, Range
 from probekit.probes.score.metrics import Resamples, mean_of_rows
 
 
@@ -51,25 +49,12 @@ def resamples_of(groups: NDArray[np.generic], widening: float = 1.0) -> Resample
     return Resamples.leave_one_out(groups, widening=widening)
 
 
-def interval_of(
-    values: Floats, resamples: Resamples, limits: Range = UNBOUNDED, parts: ClassParts | None = None
-) -> Interval:
-    """Return a statistic of all groups with its interval, or with NaN limits for a single group.
-
-    `values` (1 + n_units,) are the statistic of all groups, then without each unit. For `limits`
-    and `parts` see `score_interval`.
-    """
-    if len(values) < 2:
-        return Interval(float(values[0]), np.nan, np.nan)
-    return score_interval(values, resamples, limits, parts)
-
-
 def skewed_interval(values: Floats, resamples: Resamples) -> Interval:
     """Return a statistic with its 95 % interval, which allows for skewed contributions of groups.
 
-    It reaches from the lower to the upper limit of two intervals: that of `interval_of`, which
+    It reaches from the lower to the upper limit of two intervals: that of the jackknife, which
     assumes symmetric contributions, and that of Hall's transformed t statistic. The limits are NaN
-    where `interval_of` has none.
+    where the jackknife has none.
 
     `values` (1 + n_units,) are the statistic of all groups, then without each unit.
 
@@ -81,7 +66,7 @@ def skewed_interval(values: Floats, resamples: Resamples) -> Interval:
 
     Source: Hall (1992), On the removal of skewness by transformation.
     """
-    symmetric = interval_of(values, resamples)
+    symmetric = jackknife_interval(values, resamples)
     value = symmetric.value
     if np.isnan(symmetric.low) or symmetric.low == symmetric.high:
         return symmetric
@@ -124,7 +109,7 @@ def ratio_of_sums(numerators: Floats, denominators: Floats, resamples: Resamples
     (0.5, 0.5, 0.5)
     """
     numerator, denominator = (mean_of_rows(sums, resamples) for sums in (numerators, denominators))
-    if holds_zero(interval_of(denominator, resamples)) or not denominator.all():
+    if holds_zero(jackknife_interval(denominator, resamples)) or not denominator.all():
         return Interval(np.nan, np.nan, np.nan)
     return skewed_interval(numerator / denominator, resamples)
 

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from probekit.errors import ConfigError, DataError
 from probekit.interventions.edits import Edit, EditAt, compose, orthonormal_basis, without_rounding
-from probekit.interventions.effects import interval_of, resamples_of
+from probekit.interventions.effects import resamples_of
 from probekit.model.network import Network
 from probekit.model.passes.cache import remember
 from probekit.model.passes.inputs import TokenBatch
@@ -31,6 +31,7 @@ from probekit.model.passes.taps import part_features
 from probekit.model.sites.catalogue import layer_of
 from probekit.model.sites.sites import SitePattern, SiteSelection
 from probekit.probes.arrays import Codes, Features, Floats
+from probekit.probes.score.intervals import jackknife_interval
 from probekit.probes.score.metrics import ClassPredictions, balanced_accuracy
 from probekit.probes.solve.solver import Problem, Solver
 from probekit.probes.training_rows import class_means
@@ -233,7 +234,7 @@ def downstream_scores(
         for name, X in (("before", plain[selection]), ("after", erased[selection])):
             (fit,) = Solver(X[train], [np.ones(len(train))]).solve([Problem(codes[train], C=C)])
             predictions = ClassPredictions(codes[test], fit.predict(X[test]), int(codes.max()) + 1)
-            score = interval_of(balanced_accuracy(predictions, resamples), resamples)
+            score = jackknife_interval(balanced_accuracy(predictions, resamples), resamples)
             low, high = np.clip([score.low, score.high], 0, 1).tolist()
             row |= {name: score.value, f"{name}_low": low, f"{name}_high": high}
         rows.append(row | facts)

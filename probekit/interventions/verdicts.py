@@ -24,19 +24,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probekit.amounts import LEVEL, percent
-from probekit.interventions.effects import holds_zero, interval_of, resamples_of
+from probekit.interventions.effects import holds_zero, resamples_of
 from probekit.interventions.names import Question
 from probekit.probes.arrays import Codes, Floats
-from probekit.probes.score.contributions import of_auroc, parts_of_auroc
+from probekit.probes.score.contributions import of_auroc
 from probekit.probes.score.exchange import ROUNDING, LabelExchange, holm, p_values
-from probekit.probes.score.metric_table import METRICS
+from probekit.probes.score.intervals import jackknife_interval
 from probekit.probes.score.metrics import (
     ClassPredictions,
     Resamples,
-    auroc,
     mean_of_rows,
-    within_folds,
 )
+from probekit.probes.score.scored import with_interval
 
 Answer = Literal["yes", "no", "undecided"]
 
@@ -180,8 +179,7 @@ def detection(
     scores = np.stack([-projections, projections], axis=1)  # of class 0 and of class 1
     predictions = ClassPredictions(codes, scores.argmax(axis=1), 2, scores, folds=fold_of_row)
     resamples = resamples_of(groups, widening)
-    values = within_folds(auroc)(predictions, resamples)
-    area = interval_of(values, resamples, METRICS["auroc"].range, parts_of_auroc(predictions))
+    area = with_interval("auroc", [predictions], resamples)
     row_scores = of_auroc(predictions)
     exchange = LabelExchange.of(row_scores.labels, groups, fold_of_row, draws, seed)
     p, reason = np.nan, "too few groups for a test"
@@ -218,10 +216,10 @@ def direction_effect(
         unit: unit of measurement of the effect.
         size: size of the measure in this unit, by which rounding errors are recognised.
     """
-    effect, rounding = interval_of(observed, resamples), _PASS_ROUNDING * size
+    effect, rounding = jackknife_interval(observed, resamples), _PASS_ROUNDING * size
     p = two_sided_p(effect.value, null) if len(null) else np.nan
     reason = "too few groups for an interval" if np.isnan(effect.low) else ""
-    lead = interval_of(np.abs(observed) - np.abs(whole), resamples)
+    lead = jackknife_interval(np.abs(observed) - np.abs(whole), resamples)
     exceeds_whole = lead.low > 0 and lead.value > rounding  # false without an interval
     numbers = (effect.value, effect.low, effect.high, p, float(whole[0]))
     return CausalVerdict(*numbers, exceeds_whole, unit=unit, rounding=rounding, reason=reason)
@@ -243,7 +241,7 @@ def silence(
         resamples: jackknife resamples of the rows.
     """
     before = class_gap(base, codes, resamples)
-    if holds_zero(interval_of(before, resamples)) or np.isnan(before[0]):
+    if holds_zero(jackknife_interval(before, resamples)) or np.isnan(before[0]):
         reason = "the measure does not differ between the classes before erasure"
         return CausalVerdict(unit="share", reason=reason)
     removed = 1 - class_gap(erased, codes, resamples) / before
@@ -274,7 +272,7 @@ def ratio_effect(
         size: largest absolute measure, by which rounding errors are recognised.
     """
     denominator = mean_of_rows(denominators, resamples)
-    if holds_zero(interval_of(denominator, resamples)):
+    if holds_zero(jackknife_interval(denominator, resamples)):
         reason = "the measure does not differ between the texts and their counterfactuals"
         return CausalVerdict(unit="recovery", reason=reason)
     recovery = mean_of_rows(rows, resamples) / denominator

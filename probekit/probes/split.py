@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Any
+from functools import cached_property, partial
+from typing import Any, TypeVar
 
 import numpy as np
 from scipy.special import log_softmax
@@ -32,6 +32,8 @@ from probekit.probes.settings import ProbeSettings, ProbeSpec
 from probekit.probes.solve.fits import TunedProbeFit, held_out_scores
 from probekit.probes.solve.layers import FittedLayers
 from probekit.probes.solve.solver import OnFit
+
+S = TypeVar("S")
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,12 +147,11 @@ class SplitProber:
             return []
         scores, seed = [], self.settings.seed
         # To scale the scores, those of the training rows are predicted, too.
-        sides = [self.scored.test, *[self.scored.train] * self.is_joined]
-        rows = np.concatenate(sides)
-        places = np.split(np.arange(len(rows)), [len(self.scored.test)])[: len(sides)]
+        rows = np.concatenate([self.scored.test, *[self.scored.train] * self.is_joined])
+        places = np.split(np.arange(len(rows)), [len(self.scored.test)])
         predicted = predict_baselines(self.fitted, self.scored, self.task, rows)
         for target, both, n_train, penalty in predicted:
-            predictions = _scaled(take(both, side) for side in places)
+            predictions = self._of_test(partial(take, both), *places)
             facts = FitFacts(probe="none", target=target, n_train=n_train, C=penalty, seed=seed)
             scores.append(self._scored(predictions, self.task, facts))
         return scores
@@ -234,14 +235,15 @@ class SplitProber:
     ) -> fitters.RowPredictions:
         """Return the predictions for the test rows X, by a fit on the training rows `fitted`."""
         n_classes = None if self.settings.reads_numbers else self.fitted.n_classes
-        spec, labels, sides = column.fitter.spec, column.labels, [(X, self.data.test)]
-        if self.is_joined:
-            sides += [(column.X.select(np.isin(self.fitted.rows, fitted)), fitted)]
-        outputs = [fitters.outputs_of(solution, of_side, n_classes) for of_side, _ in sides]
-        found: fitters.RowPredictions = _scaled(
-            self.fitted.predictions(spec, labels[rows], output, labels[fitted])
-            for output, (_, rows) in zip(outputs, sides, strict=True)
-        )
+        spec, labels = column.fitter.spec, column.labels
+
+        def predict(side: tuple[LazyRows, Codes]) -> fitters.RowPredictions:
+            """Return the predictions for some rows, given with their numbers."""
+            outputs = fitters.outputs_of(solution, side[0], n_classes)
+            return self.fitted.predictions(spec, labels[side[1]], outputs, labels[fitted])
+
+        own = column.X.select(np.isin(self.fitted.rows, fitted))
+        found: fitters.RowPredictions = self._of_test(predict, (X, self.data.test), (own, fitted))
         return found
 
     def _held_out(self, column: _Column) -> fitters.RowPredictions:
@@ -363,13 +365,14 @@ class SplitProber:
             return [Scored((of_trees,), (chain,), groups, facts)]
         labels = self.task[train.first]
 
-        of_sides = []
-        for side in [test, train] if self.is_joined else [test]:
+        def predict(side: GroupedTokens) -> fitters.RowPredictions:
+            """Return the predictions for some texts."""
             rows = LazyRows.of(X).select(side.rows)
             read = rows if spec.kind == "aggregated" else rows[:]
             scores = probe.class_scores(read, side.example_of_row, fitted.n_classes)
-            of_sides.append(fitted.predictions(spec, self.task[side.first], scores, labels))
-        predictions: Any = _scaled(of_sides)
+            return fitted.predictions(spec, self.task[side.first], scores, labels)
+
+        predictions: Any = self._of_test(predict, test, train)
         if spec.kind != "aggregated":
             return [Scored((predictions,), (uninformed(labels, predictions),), groups, facts)]
         folds = probe.fold_of_text_
@@ -386,8 +389,7 @@ class SplitProber:
             Scored((held_out,), chance, data.groups[train.first], of_folds, metric),
         ]
 
-
-def _scaled(of_sides: Iterable[Any]) -> Any:
-    """Return the first predictions, on the scale of those of the training rows if there are any."""
-    predictions, *of_fitted = of_sides
-    return predictions.scaled_by(*of_fitted) if of_fitted else predictions
+    def _of_test(self, predict: Callable[[S], Any], test: S, train: S) -> Any:
+        """Return the predictions of test rows; those of several fits on the scale of `train`."""
+        predictions = predict(test)
+        return predictions.scaled_by(predict(train)) if self.is_joined else predictions

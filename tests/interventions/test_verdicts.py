@@ -5,7 +5,6 @@ import pytest
 
 from probekit.interventions.effects import (
     holds_zero,
-    interval_of,
     ratio_of_sums,
     resamples_of,
     skewed_interval,
@@ -23,6 +22,7 @@ from probekit.interventions.verdicts import (
 )
 from probekit.probes.score.differences import bootstrap_tests, paired_differences, sign_tests
 from probekit.probes.score.exchange import PValues
+from probekit.probes.score.intervals import jackknife_interval
 from probekit.probes.score.metrics import WIDER_OVER_FOLDS, mean_of_rows
 
 
@@ -169,7 +169,7 @@ def test_recovery_is_the_ratio_of_sums_not_the_mean_of_ratios():
 )
 def test_no_ratio_where_the_interval_of_the_denominator_holds_zero(denominators):
     resamples = resamples_of(np.arange(30))
-    assert holds_zero(interval_of(mean_of_rows(denominators, resamples), resamples))
+    assert holds_zero(jackknife_interval(mean_of_rows(denominators, resamples), resamples))
     found = ratio_of_sums(np.ones(30), denominators, resamples)
     assert np.isnan([found.value, found.low, found.high]).all()
 
@@ -194,7 +194,7 @@ def test_the_interval_of_skewed_effects_covers_the_mean():
     values = [mean_of_rows(1 - generator.exponential(size=12), resamples) for _ in range(1500)]
     covered = [
         np.mean([found.low <= 0 <= found.high for found in (f(one, resamples) for one in values)])
-        for f in (interval_of, skewed_interval)
+        for f in (jackknife_interval, skewed_interval)
     ]
     assert covered[0] < 0.915
     assert 0.93 <= covered[1] <= 0.97
@@ -204,7 +204,7 @@ def test_the_interval_of_symmetric_effects_is_that_of_t():
     values, resamples = np.array([-1.0, 1.0, -2.0, 2.0, 0.0, 0.0]) + 5, resamples_of(np.arange(6))
     plain, skewed = (
         interval(mean_of_rows(values, resamples), resamples)
-        for interval in (interval_of, skewed_interval)
+        for interval in (jackknife_interval, skewed_interval)
     )
     assert (skewed.low, skewed.high) == pytest.approx((plain.low, plain.high))
 

@@ -527,11 +527,16 @@ def _digest(array: SiteArray, parts: Iterable[FloatArray]) -> str:
 
 
 def _loses_digits(array: SiteArray) -> bool:
-    """Return whether float32 changes a feature by over 0.1 % of its deviation in the first part."""
+    """Return whether float32 changes a feature by over 0.1 % of its deviation in the first part.
+
+    Constant features do not count: they are left out of fits.
+    """
     rows = next(_parts(array))
     with np.errstate(over="ignore", invalid="ignore"):  # such rows are refused later
-        errors = np.sqrt(np.mean((rows - rows.astype(np.float32)) ** 2, axis=0))
-        return bool((errors > 1e-3 * rows.std(axis=0)).any())
+        rows = rows[:, rows.min(axis=0) < rows.max(axis=0)]
+        largest = np.abs(rows).max(axis=0)  # squares of small numbers would be 0
+        errors = np.sqrt(np.mean(((rows - rows.astype(np.float32)) / largest) ** 2, axis=0))
+        return bool((errors > 1e-3 * (rows / largest).std(axis=0)).any())
 
 
 def _contents(name: str, array: SiteArray) -> tuple[Contents, npt.NDArray[np.uint64]]:

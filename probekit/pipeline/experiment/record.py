@@ -224,7 +224,7 @@ def _imprecise(prober: Prober) -> Iterator[Finding]:
         is_positive = prober.data.y[prober.rows_of(probe)] == positive
         fewest = int(np.bincount(prober.fold_of(probe), weights=is_positive).min())
         message = f"A fold tests {counted(fewest, 'row')} of {positive!r}: use fewer folds. Below "
-        message += f"{FEWEST_POSITIVES} the AUPRC is approximate, and validation scores too high."
+        message += f"{FEWEST_POSITIVES} AUPRC is approximate; cross-validated scores are too high."
         if fewest < FEWEST_POSITIVES:
             yield Finding("warning", "few-positives", message)
 

@@ -342,7 +342,8 @@ def _exchanged(
 
     If dropping cues changes a text as dropping other words does, any variant of the texts of a
     group may be the one without cues. Each arrangement exchanges them group by group and has such a
-    difference; its limits are apart from the observed one by their 95 % quantile.
+    difference. The interval is the observed difference plus and minus the 95 % quantile of the
+    absolute differences over the arrangements.
     """
     n_rows, n = len(groups), len(variants)
     rows: Any = joined(variants)  # the rows of all variants, one after the other

@@ -25,7 +25,7 @@ from probekit.probes.score.calibration import ReliabilityBin, reliability_bins
 from probekit.probes.score.contributions import RowScores, difference_of_parts
 from probekit.probes.score.differences import Difference, paired_differences
 from probekit.probes.score.exchange import ROUNDING, holm
-from probekit.probes.score.intervals import Interval, jackknife_interval, score_interval
+from probekit.probes.score.intervals import Interval, jackknife_interval
 from probekit.probes.score.metric_table import METRICS, association
 from probekit.probes.score.metrics import (
     WIDER_OVER_FOLDS,
@@ -234,7 +234,7 @@ def difference_rows(
         # With too few groups, the table has no p-values.
         p = float(p_of_name[0]) if p_of_name else float("nan")
         of_majority = values["majority"]
-        interval = score_interval(values[name], resamples, METRICS[metric].range, parts[name])
+        interval = with_interval(metric, predictions[name], resamples)
         # If the majority class scores the same on any rows, its score is subtracted from the limits
         # of the score. If the score has no interval, the limits stay NaN.
         if np.ptp(of_majority) < ROUNDING or np.isnan(interval.low):
@@ -312,10 +312,12 @@ def source_rows(
         own = np.flatnonzero(of_all.folds == fold)
         predictions, groups = take(of_all, own), prober.data.groups[prober.test_rows[own]]
         guess = metrics_of(chance := prober.chance(predictions, fold))[metric]
-        score, scored = _score_of_rows(predictions, metric, groups, 1.0), Interval(*[np.nan] * 3)
+        score = with_interval(metric, [predictions], Resamples.leave_one_out(groups))
+        scored = Interval(*[np.nan] * 3)
         # No probe inside the sources was fitted on a source that is a single group.
         if isinstance(inside, RowPredictions) and len(np.unique(groups)) > 1:
-            scored = _score_of_rows(take(inside, own), metric, groups, WIDER_OVER_FOLDS)
+            wider = Resamples.leave_one_out(groups, widening=WIDER_OVER_FOLDS)
+            scored = with_interval(metric, [take(inside, own)], wider)
         row = {
             "source": dict(rows.dataset.examples[split.test[0]].values)[column],
             "column": column,
@@ -342,17 +344,6 @@ def source_rows(
     return sorted(
         found, key=lambda row: (row["left_out"] != "", sign * row["value"], row["source"])
     )
-
-
-def _score_of_rows(
-    predictions: RowPredictions, metric: str, groups: NDArray[np.generic], widening: float
-) -> Interval:
-    """Return the score of the rows of one source; without limits if they are in one group."""
-    resamples = Resamples.leave_one_out(groups, widening=widening)
-    whole = metrics_of(predictions)[metric](predictions, resamples.undrawn)
-    if resamples.n_groups < 2 or np.isnan(whole[0]):
-        return Interval(float(whole[0]), np.nan, np.nan)
-    return with_interval(metric, predictions, resamples)
 
 
 def _why_not_averaged(labels: NDArray[np.str_], prober: Prober) -> str:

@@ -144,7 +144,7 @@ def over_groups(metric: str, predictions: Predictions, groups: NDArray[np.generi
     """Return a metric of predictions with its interval over groups; NaN with fewer than two."""
     if len(np.unique(groups)) < 2:
         return Interval(np.nan, np.nan, np.nan)
-    return with_interval(metric, predictions, Resamples.leave_one_out(groups))
+    return with_interval(metric, [predictions], Resamples.leave_one_out(groups))
 
 
 def detections(probe: SavedProbe, label: str, X: LazyRows, texts: GroupedTokens | None) -> Floats:

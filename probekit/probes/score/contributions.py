@@ -303,11 +303,8 @@ def parts_of_auroc(predictions: metrics.ClassPredictions) -> ClassParts:
 
 def parts_of_auprc(predictions: metrics.ClassPredictions) -> ClassParts:
     """Return the average precision of each class, with its derivative by the weight of each row."""
-    codes = metrics.detected(predictions)
-    ranking = {code: metrics.class_scores(predictions, code) for code in codes}
-    if predictions.scaled is not None:  # the rows of all folds are ranked together
-        ranking = dict(zip(codes, predictions.scaled.T, strict=True))
-        predictions = replace(predictions, folds=None)
+    predictions = predictions.ranked_together()
+    ranking = {k: metrics.class_scores(predictions, k) for k in metrics.detected(predictions)}
     return _parts_of_ranks(predictions, ranking, _precisions, is_linear=False)
 
 

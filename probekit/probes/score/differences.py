@@ -175,8 +175,8 @@ def paired_differences(
             signs = sign_tests(own, resamples)
             is_skewed |= any(part is not None and not part.is_linear for part in parts)
             bootstrap = bootstrap_tests(own, resamples, is_skewed)
-            # The larger p-values and upper limits, and the smaller lower limits: see `_TESTED`.
-            flip = np.array([1, 1, -1, 1, -1, 1])[:, None]
+            # The larger p-values and upper limits, and the smaller lower limits.
+            flip = np.array([-1 if name.endswith("_low") else 1 for name in _TESTED])[:, None]
             tests[:, others] = flip * np.maximum(flip * signs, flip * bootstrap)
     tested = [dict(zip(_TESTED, column, strict=True)) for column in tests.T.tolist()]
     scores = [(float(a[0]), float(b[0]), float(a[0] - b[0])) for a, b in pairs]

@@ -35,7 +35,7 @@ import scipy
 from probekit.amounts import FEWEST_UNITS, LEVEL
 from probekit.probes.arrays import Floats
 from probekit.probes.score.contributions import ClassParts, class_spread, has_rare_class
-from probekit.probes.score.metric_table import SHARE, UNBOUNDED, Range
+from probekit.probes.score.metric_table import UNBOUNDED, Range
 from probekit.probes.score.metrics import Resamples
 
 FEWEST_SOURCES = 3  # for an interval over sources
@@ -60,10 +60,11 @@ def jackknife_interval(
 ) -> Interval:
     """Return the value of a metric with its confidence interval, of 95 % unless `level` differs.
 
-    The limits are NaN if the metric is undefined when some unit is left out; the AUROC, for
-    example, if all positive rows are in one group. If the range has an infinite end, they are also
-    NaN if leaving out a unit never changes the value and there are fewer than 6 units. They equal
-    the value instead if it is 0 or, on the logarithmic scale, if its distance from the end is 1.
+    The limits are NaN with fewer than two units, or if the metric is undefined when some unit is
+    left out; the AUROC, for example, if all positive rows are in one group. If the range has an
+    infinite end, they are also NaN if leaving out a unit never changes the value and there are
+    fewer than 6 units. They equal the value instead if it is 0 or, on the logarithmic scale, if its
+    distance from the end is 1.
 
     Args:
         values: the metric over all groups, then with each unit left out, shape (1 + n_units,).
@@ -79,7 +80,7 @@ def jackknife_interval(
     (0.04, 0.96)
     """
     value = float(values[0])
-    if not np.isfinite(values).all():
+    if resamples.n_units < 2 or not np.isfinite(values).all():
         return Interval(value, np.nan, np.nan)
     bottom, top = limits
     if np.isfinite(limits).all():
@@ -116,8 +117,7 @@ def score_interval(
     are NaN if the rows of a class are in a single group.
 
     If all groups agree, nothing shows how alike the rows of a group are. A group then counts as
-    `rows_alike` rows of a score that counts hits, and as all of its rows for metrics of ranks, for
-    which agreement takes the order of all rows.
+    `rows_alike` rows, also for metrics of ranks: groups of another sort may be absent.
 
     Scores without parts, and scores whose parts cancel in each group, have the interval of the
     jackknife. So do metrics of ranks without a rare class, because its coverage is correct there
@@ -133,12 +133,11 @@ def score_interval(
 
     Source: Zou and Donner (2008), Construction of confidence limits about effect measures.
     """
-    alike = rows_alike if limits == SHARE and (parts is None or parts.are_shares) else np.inf
     if parts is None or not (parts.are_shares or has_rare_class(parts, resamples)):
-        return jackknife_interval(values, resamples, limits, level, alike)
+        return jackknife_interval(values, resamples, limits, level, rows_alike)
     value, spread = float(values[0]), class_spread(parts, resamples, values)
     if spread.scale < 1e-9:  # parts cancel in each group: a constant guess within minimal pairs
-        return jackknife_interval(values, resamples, limits, level, alike)
+        return jackknife_interval(values, resamples, limits, level, rows_alike)
     if np.isnan(spread.variances).any():
         return Interval(value, np.nan, np.nan)
     distances = np.empty((len(parts.weights), 2))
@@ -146,7 +145,8 @@ def score_interval(
         # The variance is that of the weighted part.
         share, variance = float(parts.shares[part]), float(spread.variances[part]) / weight**2
         n_units, n_rows = float(spread.n_effective[part]), int(spread.n_rows[part])
-        ends = _korn_graubard(share, variance, n_units, n_rows, resamples.widening, level, alike)
+        size = n_units, n_rows, resamples.widening
+        ends = _korn_graubard(share, variance, *size, level, rows_alike)
         distances[part] = weight * np.abs(np.array(ends) - share)
     below, above = np.sqrt(spread.scale * np.square(distances).sum(axis=0))
     if spread.is_shared and not spread.variances.any():  # no estimate of how parts vary together

@@ -63,6 +63,7 @@ class Metric:
         is_main: whether it is a default main metric, by which C and sites are selected; the first
             that fits the labels is used.
         selects: whether C and sites can be selected by it.
+        is_tested: whether its differences have intervals and p-values.
         is_drawn: whether it has figures.
         explanation: a sentence for captions of less common metrics.
         sentence: how a score is stated in a sentence, with {score} and {unit}, such as rows; empty
@@ -86,6 +87,7 @@ class Metric:
     beats_the_mean: bool = False
     is_main: bool = False
     selects: bool = True
+    is_tested: bool = True
     is_drawn: bool = True
     explanation: str = ""
     sentence: str = ""
@@ -97,9 +99,9 @@ class Metric:
         return -1 if self.lower_is_better else 1
 
     @property
-    def is_tested(self) -> bool:
-        """Whether its differences have intervals and p-values."""
-        return self.selects or not self.interval
+    def is_hits(self) -> bool:
+        """Whether it is a share of hits, or a mean of shares: 0 for rows that are all wrong."""
+        return self.range == SHARE and not self.is_rank
 
     def fits(self, family: Family, offers: Collection[str]) -> bool:
         """Return whether the metric is defined for predictions of a family that have `offers`."""
@@ -258,6 +260,7 @@ _ROWS = (
         needs="probabilities",
         lower_is_better=True,
         selects=False,
+        is_tested=False,
         range=UNBOUNDED,
         interval=f"{_SCORE}.calibration:ece_limits",
         explanation=(

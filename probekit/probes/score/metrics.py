@@ -92,6 +92,7 @@ class ClassPredictions:
         Without scores nothing is changed.
         The scores for a class are centred and divided by their standard deviation, both over the
         `training` rows of the same fit. Those of the predicted rows would depend on their labels.
+        Scores that are constant on the training rows become 0.
 
         >>> scores = np.array([[0.0, 2.0], [0.0, 4.0]])
         >>> own = ClassPredictions(np.array([0, 1]), np.array([1, 1]), 2, scores, positive=1)
@@ -105,8 +106,21 @@ class ClassPredictions:
                 np.nan_to_num(class_scores(one, code), posinf=1e3, neginf=-1e3)
                 for one in (self, training)
             )
-            columns.append((own - fitted.mean()) / (fitted.std() or 1.0))
+            mean, spread = fitted.mean(), fitted.std()
+            # Equal scores have a deviation by rounding: their order would be that of the fits.
+            columns.append((own - mean) / (spread if spread > 1e-12 * (1 + abs(mean)) else np.inf))
         return replace(self, scaled=np.stack(columns, axis=1)) if columns else self
+
+    def ranked_together(self) -> ClassPredictions:
+        """Return predictions of a single fit whose scores are the `scaled` ones, if there are any.
+
+        Only scores for the classes of `detected` are kept.
+        """
+        if self.scaled is None:
+            return self
+        scores = np.zeros((len(self.truth), self.n_classes))
+        scores[:, list(detected(self))] = self.scaled
+        return replace(self, scores=scores, folds=None, scaled=None)
 
     @property
     def offers(self) -> frozenset[str]:
@@ -267,7 +281,7 @@ def macro_f1(predictions: ClassPredictions, resamples: Resamples) -> Floats:
     """Return the macro F1: the mean F1 over the classes that are true or predicted in a resample.
 
     Shape (1 + n_units,): the value over all groups, then with each unit left out; see `Resamples`.
-    NaN without a unit that has all true rows of a class: the value of a new group is unknown.
+    NaN for a resample that lost all rows of a class.
 
     >>> predictions = ClassPredictions(np.array([0, 0, 1, 1]), np.array([0, 0, 1, 0]), n_classes=3)
     >>> macro_f1(predictions, Resamples.whole(4)).round(3).tolist()
@@ -435,8 +449,8 @@ def auprc(predictions: ClassPredictions, resamples: Resamples) -> Floats:
     against all others is averaged over the classes that occur in some, but not all, rows of a
     resample. NaN for resamples without positive or without negative rows, or without such a class.
 
-    Rows are ranked by `scaled` scores if there are any, so that those of several fits are ranked
-    together: the mean over fits of few positive rows each is too high.
+    Rows of several fits are ranked together by their `scaled` scores, see `within_folds`: the mean
+    over fits of few positive rows each is too high.
 
     >>> scores = np.array([[0.9, 0.1], [0.4, 0.6], [0.6, 0.4], [0.2, 0.8]])
     >>> predictions = ClassPredictions(np.array([0, 0, 1, 1]), scores.argmax(axis=1), 2, scores)
@@ -467,8 +481,6 @@ def _precisions(predictions: ClassPredictions, code: int, resamples: Resamples) 
     its score, so it is counted at the highest of them; below all levels it never counts.
     """
     scores, is_positive = class_scores(predictions, code), predictions.truth == code
-    if predictions.scaled is not None:
-        scores = predictions.scaled[:, detected(predictions).index(code)]
     units = resamples.unit_of_row
     levels, level_of_positive = np.unique(scores[is_positive], return_inverse=True)
     level_of_negative = np.searchsorted(levels, scores[~is_positive], side="right") - 1
@@ -617,7 +629,7 @@ def r2(predictions: NumberPredictions, resamples: Resamples) -> Floats:
 def has_heavy_tails(labels: Floats) -> bool:
     """Return whether the kurtosis of labels (n_samples,) exceeds 4.5; it is 3 for a normal one.
 
-    A few labels then determine R2, and its interval covers too rarely: in simulations 62 to 92 %.
+    A few labels then determine R2, and its interval covers too rarely: see docs/claims.md.
     """
     centred = labels - labels.mean()
     return bool((centred**4).mean() > MOST_KURTOSIS * np.square(centred).mean() ** 2)
@@ -732,7 +744,8 @@ def within_folds(metric: Callable[..., Floats]) -> Callable[..., Floats]:
     @wraps(metric)
     def averaged(predictions: Any, resamples: Resamples) -> Floats:
         """Return the metric, averaged over folds."""
-        if predictions.folds is None or (metric is auprc and predictions.scaled is not None):
+        predictions = predictions.ranked_together() if metric is auprc else predictions
+        if predictions.folds is None:
             return metric(predictions, resamples)
         total = np.zeros(1 + resamples.n_units)
         n_rows = np.zeros_like(total)

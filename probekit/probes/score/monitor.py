@@ -149,6 +149,6 @@ def rates_at(
     alarmed = with_alarms(predictions, np.full(len(RATES), threshold))
     rates: dict[str, float] = {}
     for name, metric in (("tpr", "tpr_at_fpr_1"), ("test_fpr", "achieved_fpr_1")):
-        found = with_interval(metric, alarmed, resamples)
+        found = with_interval(metric, [alarmed], resamples)
         rates |= {name: found.value, f"{name}_low": found.low, f"{name}_high": found.high}
     return rates

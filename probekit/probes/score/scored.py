@@ -208,27 +208,22 @@ def measure(scored: Scored, resamples: metrics.Resamples) -> list[Measurement]:
     common = [name for name in first if all(name in other for other in others)]
     names = common if scored.metric is None else [scored.metric]
     for name in names:
-        values = _mean_score(name, scored.predictions, resamples)
         if scored.against:
-            difference = values - _mean_score(name, scored.against, resamples)
-            metric, parts = "selectivity", None
-            values, chance = METRICS[name].sign * difference, 0.0
+            sides = scored.predictions, scored.against
+            own, other = (_mean_score(name, side, resamples) for side in sides)
+            metric, chance = "selectivity", 0.0
+            interval = jackknife_interval(METRICS[name].sign * (own - other), resamples)
         else:
             levels = [metrics_of(one)[name](one, resamples.undrawn)[0] for one in scored.chance]
             # Some metrics are undefined for constant predictions; their chance level counts as 0.
             chance = float(np.mean(np.nan_to_num(levels)))
-            metric, parts = name, parts_of(name, scored.predictions)
-        if np.isnan(values[0]):
+            metric, interval = name, with_interval(name, scored.predictions, resamples)
+        if np.isnan(interval.value):
             continue
-        interval = score_interval(values, resamples, METRICS[metric].range, parts)
-        if METRICS[metric].interval:
-            found = resolve_name(METRICS[metric].interval)
-            limits = [found(one, resamples) for one in scored.predictions]
-            interval = Interval(*np.mean([(values[0], *pair) for pair in limits], axis=0))
         measured = Measurement(
             **vars(scored.facts),
             metric=metric,
-            value=float(values[0]),
+            value=interval.value,
             ci_low=interval.low,
             ci_high=interval.high,
             chance=chance,
@@ -259,10 +254,21 @@ def parts_of(metric: str, predictions: Sequence[Predictions]) -> ClassParts | No
     return None if function is None else mean_parts([function(one) for one in predictions])
 
 
-def with_interval(metric: str, predictions: Predictions, resamples: metrics.Resamples) -> Interval:
-    """Return a metric of predictions with its 95 % confidence interval."""
-    values = metrics_of(predictions)[metric](predictions, resamples)
-    return score_interval(values, resamples, METRICS[metric].range, parts_of(metric, [predictions]))
+def with_interval(
+    metric: str, several: Sequence[Predictions], resamples: metrics.Resamples
+) -> Interval:
+    """Return the mean of a metric over predictions of the same rows with its 95 % interval.
+
+    The limits are NaN if the value is, or if all rows are in one group.
+    """
+    values = _mean_score(metric, several, resamples)
+    value, path = float(values[0]), METRICS[metric].interval
+    if np.isnan(value) or resamples.n_units < 2:
+        return Interval(value, np.nan, np.nan)
+    if path:
+        limits = [resolve_name(path)(one, resamples) for one in several]
+        return Interval(value, *np.mean(limits, axis=0).tolist())
+    return score_interval(values, resamples, METRICS[metric].range, parts_of(metric, several))
 
 
 def r2_limits(

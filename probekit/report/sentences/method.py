@@ -6,6 +6,7 @@ from collections import Counter
 
 from probekit.amounts import LEVEL, format_number, joined_names
 from probekit.probes.kinds.registry import kind_of
+from probekit.probes.score.metric_table import METRICS
 from probekit.report.sentences.answer import folds_of, unit_of
 from probekit.results.record import RunRecord
 from probekit.results.table import metric_name
@@ -17,8 +18,11 @@ INTERVALS = (
 )
 UNSEEN = (
     "A sort of group whose share is below {share:.0f} % is absent from {n} groups in at least 5 % "
-    "of samples, which no interval or test can show. If a probe failed there entirely, a lead of "
-    "less than {lead:.0f} % of a rival's score could vanish."
+    "of samples, which no interval or test can show."
+)
+VANISHING = (
+    " If a probe failed there entirely, a lead of less than {:.0f} % of a rival's score could "
+    "vanish."
 )
 ENOUGH_GROUPS = 100  # from which an absent sort of group is rarer than 3 %
 P_VALUE = (
@@ -101,7 +105,8 @@ def method(v: Verdict) -> list[str]:
     n = v.score.n_groups if v.score else ENOUGH_GROUPS
     # The share that is absent from n groups in 5 % of samples, and what it can take from a score.
     ratio = LEVEL ** (1 / n)
-    unseen = UNSEEN.format(n=n, share=100 * (1 - ratio), lead=100 * (1 / ratio - 1))
+    unseen = UNSEEN.format(n=n, share=100 * (1 - ratio))
+    unseen += VANISHING.format(100 * (1 / ratio - 1)) * (METRICS[v.metric].is_hits and ratio > 0.5)
     paragraphs = (
         (_choice(v), True),
         (INTERVALS, True),

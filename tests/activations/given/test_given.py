@@ -48,6 +48,21 @@ def test_containers_and_types_do_not_change_the_digest(activations):
     np.testing.assert_array_equal(given.read("layer_0"), ROWS)
 
 
+@pytest.mark.parametrize(
+    ("change", "dtype"),
+    [
+        (lambda X: np.column_stack([X, np.full(len(X), 0.1)]), np.float32),
+        (lambda X: 1e-300 * X, np.float64),
+        (lambda X: 1e-200 * X, np.float64),
+        (lambda X: 1e-30 * X, np.float32),
+        (lambda X: X + 1e6, np.float64),
+    ],
+)
+def test_float64_is_kept_where_a_varying_feature_needs_it(change, dtype):
+    given = open_activations({"a": change(ROWS.astype(np.float64))})
+    assert given.arrays["a"].floats == dtype
+
+
 def test_numbers_and_names_change_the_digest():
     digests = {
         open_activations(one).digest

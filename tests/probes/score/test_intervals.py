@@ -218,17 +218,21 @@ def test_a_perfect_score_has_no_lower_limits_than_a_score_with_mistakes(n_groups
             hits[order[:n_wrong]] = 0
             for given, found in ((hits, lows), (1 - hits, highs)):
                 one = ClassPredictions(np.ones_like(given), given, 2)
-                limits = with_interval("accuracy", one, resamples)
+                limits = with_interval("accuracy", [one], resamples)
                 found.append(limits.low if found is lows else limits.high)
         assert max(lows) == pytest.approx(lows[-1])
         assert min(highs) == pytest.approx(highs[-1])
         assert lows[-1] == pytest.approx(0.025 ** (widening**2 / min(2, size) / n_groups))
 
 
-def test_perfect_ranks_have_the_limits_of_their_rows():
-    truth, groups = np.tile([0, 1], 60), np.repeat(np.arange(12), 10)
-    one = ClassPredictions(truth, truth, 2, np.column_stack([-truth, truth + 0.0]))
-    assert with_interval("auroc", one, Resamples.leave_one_out(groups)).low > 0.96
+@pytest.mark.parametrize("metric", ["auroc", "auprc"])
+def test_perfect_ranks_have_the_limits_of_perfect_hits(metric):
+    truth, groups = np.tile([0, 1], 150), np.repeat(np.arange(10), 30)
+    scores = np.column_stack([-truth, truth + 0.0])
+    one, resamples = ClassPredictions(truth, truth, 2, scores), Resamples.leave_one_out(groups)
+    found = with_interval(metric, [one], resamples)
+    assert found == with_interval("accuracy", [one], resamples)
+    assert found.low == pytest.approx(0.025 ** (1 / 20))
 
 
 @pytest.mark.parametrize("correlation", [0.0, 0.3, 0.6])
@@ -242,6 +246,7 @@ def test_intervals_of_nearly_perfect_scores_cover(correlation):
             total = (1 - correlation) / correlation
             rates = generator.beta(0.97 * total, 0.03 * total, 30)
         hits = (generator.random(600) < rates[groups]).astype(int)
-        found = with_interval("accuracy", ClassPredictions(np.ones_like(hits), hits, 2), resamples)
+        one = ClassPredictions(np.ones_like(hits), hits, 2)
+        found = with_interval("accuracy", [one], resamples)
         covered.append(found.low <= 0.97 <= found.high)
     assert np.mean(covered) > 0.93

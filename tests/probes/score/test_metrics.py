@@ -354,6 +354,17 @@ def test_precision_over_folds_ranks_all_rows_on_the_scale_of_the_training_rows()
     assert value(chance, "auprc") == pytest.approx(both.truth.mean())
 
 
+def test_constant_scores_of_several_folds_are_not_ranked_by_rounding():
+    truth = np.random.default_rng(0).integers(2, size=300)
+    parts = []
+    for level in (-1.1, -0.9, -0.7):  # means of 100 equal numbers differ from these by rounding
+        scores = np.tile([0.0, level], (100, 1))
+        one = ClassPredictions(truth[:100], np.zeros(100, int), 2, scores, positive=1)
+        parts.append(one.scaled_by(one))
+    both = replace(joined(parts), truth=truth)
+    assert value(both, "auprc") == pytest.approx(truth.mean())
+
+
 @pytest.mark.parametrize(("groups", "has_interval"), [([0, 0], False), ([0, 1], True)])
 def test_macro_f1_with_a_class_in_a_single_group_has_no_interval(groups, has_interval):
     truth = np.r_[np.tile([0, 1], 20), 2, 2]

@@ -18,8 +18,15 @@ from probekit.probes.score.description_length import (
 )
 from probekit.probes.score.intervals import jackknife_interval
 from probekit.probes.score.metric_table import METRICS
-from probekit.probes.score.metrics import ClassPredictions, Resamples
-from probekit.probes.score.scored import FitFacts, Scored, joined, measure, metrics_of
+from probekit.probes.score.metrics import ClassPredictions, NumberPredictions, Resamples
+from probekit.probes.score.scored import (
+    FitFacts,
+    Scored,
+    joined,
+    measure,
+    metrics_of,
+    with_interval,
+)
 from probekit.probes.solve.layers import AffineLayer, FittedLayers
 
 
@@ -294,3 +301,21 @@ def test_a_mean_over_networks_has_the_metrics_of_all():
     found = {one.metric for one in numbers(Scored(both, both, groups, FACTS))}
     assert {"accuracy", "auroc"} <= found
     assert "brier" not in found
+
+
+@pytest.mark.parametrize(("family", "metric"), [("class", "ece"), ("number", "r2")])
+def test_a_single_score_has_the_interval_of_its_row(family, metric):
+    generator, groups = np.random.default_rng(0), np.arange(60) // 3
+    labels = np.exp(2 * generator.normal(size=60))  # heavy tails: R2 has no interval
+    truth, logits = generator.integers(2, size=60), generator.normal(size=(60, 2))
+    one = {
+        "class": ClassPredictions.of_scores(truth, logits, are_logits=True),
+        "number": NumberPredictions(labels, labels + 1),
+    }[family]
+    resamples = Resamples.leave_one_out(groups)
+    (row,) = measure(Scored((one,), (one,), groups, FACTS, metric), resamples)
+    found = with_interval(metric, [one], resamples)
+    np.testing.assert_equal(
+        (found.value, found.low, found.high), (row.value, row.ci_low, row.ci_high)
+    )
+    assert np.isnan(found.low) == (metric == "r2")

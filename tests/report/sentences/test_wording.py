@@ -4,10 +4,11 @@ import pytest
 
 from probekit.report.sentences.answer import answer, is_yes_no
 from probekit.report.sentences.caveats import caveats
+from probekit.report.sentences.method import method
 from probekit.results.record import RunRecord
 from probekit.results.verdict import Verdict
 from tests.report.conftest import judged, make_record
-from tests.report.sentences.cases import CASES, WHICH, YES_NO
+from tests.report.sentences.cases import CASES, WHICH, YES_NO, with_metric
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -43,6 +44,22 @@ def test_rows_of_massive_tokens_at_the_selected_site_are_a_warning(site, positio
     lines = [one for one in caveats(record.verdict, record) if "massive" in one]
     expected = f"6.3 % of the sampled rows at {site} read a token with a massive activation, "
     assert [line.startswith(expected) for line in lines] == [True] * is_warned
+
+
+@pytest.mark.parametrize(
+    ("metric", "n_groups", "stated"),
+    [
+        ("accuracy", 15, "22 % of a rival"),
+        ("accuracy", 4, ""),
+        ("macro_f1", 15, "22 % of a rival"),
+        ("auroc", 15, ""),
+        ("auprc", 15, ""),
+    ],
+)
+def test_a_lead_that_could_vanish_is_that_of_metrics_that_count_hits(metric, n_groups, stated):
+    table = with_metric(CASES["better"].table, metric).assign(n_groups=n_groups)
+    (line,) = [one for one in method(judged(table)) if "A sort of group" in one]
+    assert ("could vanish" in line, stated in line) == (bool(stated), True)
 
 
 @pytest.mark.parametrize(
