@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from probekit.data.examples import RowSource
-from probekit.data.table import Table, TableRow, shown
+from probekit.data.table import Table, TableRow, distinct_cells, shown
 from probekit.data.text_files import reading_data
 from probekit.errors import ConfigError, DataError
 from probekit.provenance import install_command
@@ -234,7 +234,11 @@ def _of_dicts(data: MemoryData, columns: Collection[str]) -> Table:
                 f"{RowSource(data.name, key=str(position))} is of type {type(row).__name__}. Each "
                 'entry must be a dict, such as {"text": "...", "label": "..."}.'
             )
-    rows = [{str(key): value for key, value in row.items()} for row in rows]  # keys may be numbers
+    sources = [RowSource(data.name, key=str(position)) for position in range(len(rows))]
+    rows = [  # keys may be numbers
+        distinct_cells(source, [(str(key), value) for key, value in row.items()])
+        for source, row in zip(sources, rows, strict=True)
+    ]
     # Columns that are not read have empty cells: an error message on a missing column names them.
     cells: list[dict[str, Any]] = [dict.fromkeys(row) for row in rows]
     for column in dict.fromkeys(columns):
@@ -244,7 +248,6 @@ def _of_dicts(data: MemoryData, columns: Collection[str]) -> Table:
         is_mixed = {type(value) for value in values if value is not None} == {int, float}
         for number, value in zip(having, values, strict=True):
             cells[number][column] = float(value) if is_mixed and value is not None else value
-    sources = (RowSource(data.name, key=str(position)) for position in range(len(rows)))
     return Table(data.name, map(TableRow, sources, cells), text=number_text)
 
 
