@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from probekit.data.examples import RowSource
+import numpy as np
+
+from probekit.data.examples import RowSource, StringArray
 from probekit.data.table import Table, TableRow, distinct_cells, shown
 from probekit.data.text_files import reading_data
 from probekit.errors import ConfigError, DataError
@@ -168,7 +170,6 @@ def frame_table(
     [("DataFrame index 'q7'", {'label': True})]
     """
     import narwhals as nw
-    import numpy as np
 
     # In pyarrow, `columns` are not the names.
     names = frame.column_names if hasattr(frame, "column_names") else frame.columns
@@ -272,3 +273,80 @@ def plain_cell(value: Any) -> Any:
     if is_scalar and hasattr(value, "item"):
         value = value.item()
     return None if isinstance(value, float) and math.isnan(value) else value
+
+
+def plain_texts(name: str, values: Iterable[Any], *, distinct: bool = False) -> StringArray:
+    """Return values as texts, shape (n_rows,); equal values are one object.
+
+    Args:
+        name: name of the argument, for messages.
+        values: the values.
+        distinct: whether values are names, so that 1 and "1", or 1 and True, would be confused.
+
+    Raises:
+        ConfigError: the values are not a list or an array.
+        DataError: a value is missing, or neither a text nor a number, or would be confused.
+    """
+    cells = plain_cells(name, values)
+    wrong = {one for one in set(map(type, cells)) if not issubclass(one, str | int | float)}
+    for row, value in enumerate(cells if wrong else ()):
+        if value is None:
+            raise DataError(
+                f"{name}[{row}] is a missing value. Fill it in; if you remove a row, "
+                "remove it from all sites too."
+            )
+        if type(value) in wrong:
+            raise DataError(
+                f"{name}[{row}] is of type {type(value).__name__}. Allowed: texts and numbers."
+            )
+    # Each value once, with its type, because 1 and True are equal.
+    texts = {pair: str(pair[1]) for pair in zip(map(type, cells), cells, strict=True)}
+    firsts: dict[Any, Any] = {}
+    for _, value in texts if distinct else ():
+        for key in (("text", str(value)), value):
+            first = firsts.setdefault(key, value)
+            if type(first) is not type(value):
+                row, first_row = (
+                    next(
+                        n for n, cell in enumerate(cells) if type(cell) is type(one) and cell == one
+                    )
+                    for one in (value, first)
+                )
+                raise DataError(
+                    f"{name}[{first_row}] is {first!r} and {name}[{row}] is {value!r}, which "
+                    f"differ in type but not in text or value. Write all {name} with the same "
+                    f"type, such as [str(one) for one in {name}] if they are different."
+                )
+    rows = map(texts.__getitem__, zip(map(type, cells), cells, strict=True))
+    return np.fromiter(rows, dtype=object, count=len(cells))
+
+
+def plain_cells(name: str, values: Iterable[Any]) -> list[Any]:
+    """Return values as plain Python objects, missing values as None.
+
+    Raises:
+        ConfigError: the values have no order, are one text, or cannot be iterated.
+        DataError: an array does not have one axis.
+    """
+    check_ordered(name, values)
+    if hasattr(values, "detach"):  # a tensor, on any device
+        values = values.detach().cpu()
+    shape = getattr(values, "shape", None)
+    if shape is not None and len(shape) != 1:
+        raise DataError(
+            f"{name} has shape {tuple(shape)}, but needs one axis, with one value for each row."
+        )
+    cells = values.tolist() if hasattr(values, "tolist") else list(values)
+    if set(map(type, cells)) <= {str, int, bool}:  # none is missing
+        return cells
+    return [*map(plain_cell, cells)]
+
+
+def check_ordered(name: str, values: Any) -> None:
+    """Raise ConfigError if values have no order, are one text, or cannot be iterated."""
+    has_no_order = isinstance(values, Mapping | set | frozenset)
+    if has_no_order or isinstance(values, str | bytes) or not hasattr(values, "__iter__"):
+        raise ConfigError(
+            f"{name} is of type {type(values).__name__}. Give a list or an array with one value "
+            f"for each row, in the order of the rows; of a dict, such as list({name}.values())."
+        )

@@ -38,9 +38,7 @@ _COUNT_AS: Mapping[Field, str] = {
 }
 
 # Two characters of one symbol: by a joiner, a skin tone, letters of Hangul; letters of a flag.
-_JOINS = re.compile(
-    "\\S\u200d|\u200d\\S|\\S[\U0001f3fb-\U0001f3ff]|[\u1100-\u11ff\uac00-\ud7a3][\u1160-\u11ff]"
-)
+_JOINS = re.compile(r"\S[\u200d\U0001f3fb-\U0001f3ff]|\u200d\S|[\u1100-\ud7a3][\u1160-\u11ff]")
 _FLAGS = re.compile("[\U0001f1e6-\U0001f1ff]+$")
 _DECIMAL = re.compile(r"\s*[-+]?[0-9]+(?:\.[0-9]*)?\s*")
 _INTEGER = re.compile(r"\s*[-+]?\d+(?:\.0*)?\s*")

@@ -109,7 +109,7 @@ CATALOGUE = (  # in forward order
 )
 
 _BY_NAME = {site.name: site for site in CATALOGUE}
-_BLOCK = re.compile(r"^blocks\.(\d{1,9})\.")
+_BLOCK = re.compile(r"^blocks\.(0|[1-9][0-9]{0,8})\.")
 
 # Axes of the sites of keys and values in a family whose query heads share them in groups.
 GROUPED: Mapping[str, Axes] = {
