@@ -228,18 +228,16 @@ def _of_dicts(data: MemoryData, columns: Collection[str]) -> Table:
     >>> [row.cells for row in _of_dicts(MemoryData([{0: "a", "b": 1}]), ["0"]).rows]
     [{'0': 'a', 'b': None}]
     """
-    rows = list(data.rows)
-    for position, row in enumerate(rows):
+    sources = [RowSource(data.name, key=str(position)) for position in range(len(data.rows))]
+    rows: list[dict[str, Any]] = []
+    for source, row in zip(sources, data.rows, strict=True):
         if not isinstance(row, Mapping):
             raise DataError(
-                f"{RowSource(data.name, key=str(position))} is of type {type(row).__name__}. Each "
-                'entry must be a dict, such as {"text": "...", "label": "..."}.'
+                f"{source} is of type {type(row).__name__}. Each entry must be a dict, such as "
+                '{"text": "...", "label": "..."}.'
             )
-    sources = [RowSource(data.name, key=str(position)) for position in range(len(rows))]
-    rows = [  # keys may be numbers
-        distinct_cells(source, [(str(key), value) for key, value in row.items()])
-        for source, row in zip(sources, rows, strict=True)
-    ]
+        # Keys may be numbers.
+        rows.append(distinct_cells(source, [(str(key), value) for key, value in row.items()]))
     # Columns that are not read have empty cells: an error message on a missing column names them.
     cells: list[dict[str, Any]] = [dict.fromkeys(row) for row in rows]
     for column in dict.fromkeys(columns):
@@ -290,15 +288,11 @@ def plain_texts(name: str, values: Iterable[Any], *, distinct: bool = False) -> 
     cells = plain_cells(name, values)
     wrong = {one for one in set(map(type, cells)) if not issubclass(one, str | int | float)}
     for row, value in enumerate(cells if wrong else ()):
-        if value is None:
-            raise DataError(
-                f"{name}[{row}] is a missing value. Fill it in; if you remove a row, "
-                "remove it from all sites too."
-            )
         if type(value) in wrong:
-            raise DataError(
-                f"{name}[{row}] is of type {type(value).__name__}. Allowed: texts and numbers."
-            )
+            problem = f"of type {type(value).__name__}. Allowed: texts and numbers."
+            if value is None:
+                problem = "a missing value. Fill it in, or remove the row from all sites too."
+            raise DataError(f"{name}[{row}] is {problem}")
     # Each value once, with its type, because 1 and True are equal.
     texts = {pair: str(pair[1]) for pair in zip(map(type, cells), cells, strict=True)}
     firsts: dict[Any, Any] = {}
@@ -306,12 +300,8 @@ def plain_texts(name: str, values: Iterable[Any], *, distinct: bool = False) -> 
         for key in (("text", str(value)), value):
             first = firsts.setdefault(key, value)
             if type(first) is not type(value):
-                row, first_row = (
-                    next(
-                        n for n, cell in enumerate(cells) if type(cell) is type(one) and cell == one
-                    )
-                    for one in (value, first)
-                )
+                pairs = list(zip(map(type, cells), cells, strict=True))
+                row, first_row = (pairs.index((type(one), one)) for one in (value, first))
                 raise DataError(
                     f"{name}[{first_row}] is {first!r} and {name}[{row}] is {value!r}, which "
                     f"differ in type but not in text or value. Write all {name} with the same "

@@ -120,9 +120,8 @@ def examples_of(table: Table, columns: TableColumns, name: str) -> Dataset:
     examples: list[Example] = []
     row_of_id: dict[str, RowSource] = {}
     first: TableRow | None = None
-    names = [(column, "source", "source") for column in columns.values]
-    names += [(columns.group, "group", "group")] if columns.group else []
-    names += [(columns.label, "label", "class")] if columns.label else []
+    names = [(columns.label or "", "label", "class"), (columns.group or "", "group", "group")]
+    names += [(column, "source", "source") for column in columns.values]
     # Columns with their default name, which the user probably did not choose.
     defaults = [key for key in ("text", "label") if getattr(columns, key) == key]
     for row in _rows_with(table, columns.names, defaults):

@@ -36,7 +36,7 @@ from probekit.errors import ConfigError, DataError, MissingError, UnknownNameErr
 from probekit.files import inside, regular, why_unreadable, write_atomic
 from probekit.lazy_rows import as_array, map_npy
 from probekit.model.config import Bos, SpecialTokens
-from probekit.model.sites.sites import check_single
+from probekit.model.sites.catalogue import check_single
 from probekit.probes.aggregation import Aggregation
 from probekit.probes.arrays import Floats
 from probekit.probes.solve.layers import AffineLayer, apply_layers, unit_rows
@@ -378,8 +378,7 @@ class SavedProbe:
             raise DataError("The weights contain NaN or infinity. Fit the probe again.")
         rule = self.facts.aggregation
         n_scores = len(layers[-1].weight) if rule is None else len(rule.bias)
-        wrong = [label for label in self.classes if not isinstance(label, str)]
-        if wrong or len(set(self.classes)) < len(self.classes):
+        if len(set(self.classes)) < len(self.classes):
             raise DataError(f"Classes must be distinct strings, but are {list(self.classes)}.")
         for label in self.classes:
             check_field("class", label)
@@ -657,12 +656,11 @@ class SavedProbe:
         >>> probe.predict([[1.0, 0.0], [0.0, 0.0]]).tolist()
         ['1', '0']
         """
-        has_no_order = isinstance(classes, str | bytes | Mapping | set | frozenset)
-        if has_no_order or not hasattr(classes, "__len__"):
+        if isinstance(classes, str | bytes | Mapping | set | frozenset | None):
             raise ConfigError(f"classes is {classes!r}. Give a list, in the order of the scores.")
         names = plain_texts("classes", classes, distinct=True).tolist()
         weight = np.atleast_2d(_array(direction))
-        if threshold is not None and (bias is not None or len(weight) > 1 or len(classes) == 0):
+        if threshold is not None and (bias is not None or len(weight) > 1 or not names):
             raise DataError(
                 "`threshold` replaces the `bias` of a single direction between two classes. Give "
                 "`bias` in its place."

@@ -468,7 +468,11 @@ MASKED = np.ma.masked_array([1.0, 2.0], mask=[False, True])
         (np.eye(3), {"bias": 1.0, "classes": list("abc")}, "do not form a probe"),
         ([1.0, 2.0], {"classes": {"no", "yes"}}, "classes is {"),
         *(
-            ([1.0, 2.0], {"position": {"at": at, key: value}}, f"`{key}` and `at: {key}` require")
+            (
+                [1.0, 2.0],
+                {"position": {"at": at, key: value}},
+                f"`{key}` must be given for `at: {key}`",
+            )
             for at, key, value in (
                 ("last", "index", 0),
                 ("last", "share", 0.5),
@@ -567,9 +571,9 @@ NO_PROBES = {
     "1 and 1.0": (np.ones(2), {"classes": [1, 1.0]}, "differ in type but not in text or value"),
     "two axes": (np.ones(2), {"classes": np.array([[0, 1]])}, r"classes has shape \(1, 2\)"),
     "open bracket": (np.ones(2), {"site": "blocks.0.attn.hook_z[head=0"}, "No site has the full"),
-    "no axis": (np.ones(2), {"site": "blocks.0.attn.hook_z[foo=3]"}, "is not one site, head or"),
-    "axis of others": (np.ones(2), {"site": "hook_embed[head=0]"}, "is not one site, head or"),
-    "two heads": (np.ones(2), {"site": "blocks.0.attn.hook_z[head=0,1]"}, "is not one site, head"),
+    "no axis": (np.ones(2), {"site": "blocks.0.attn.hook_z[foo=3]"}, "has no such axis"),
+    "axis of others": (np.ones(2), {"site": "hook_embed[head=0]"}, "has no such axis"),
+    "two heads": (np.ones(2), {"site": "blocks.0.attn.hook_z[head=0,1]"}, "No site has the full"),
     "zero before": (np.ones(2), {"site": "blocks.01.hook_resid_post"}, "No site has the full name"),
     "threshold True": (np.ones(2), {"threshold": True}, "it contains bool"),
     "index True": (np.ones(2), {"position": {"at": "index", "index": True}}, "`index` is True"),
@@ -579,7 +583,11 @@ NO_PROBES = {
     "massive": (np.ones(2), {"position": {"at": "last", "skip_massive": True}}, "requires a mean"),
     "surrogate in a class": (np.ones(2), {"classes": ["a", "\ud800"]}, "lone surrogate"),
     "surrogate in the model": (np.ones(2), {"model": "\ud800"}, "model: .* unicode string"),
-    "surrogate in the site": (np.ones(2), {"site": "hook_embed[neuron=\ud800]"}, "is not one site"),
+    "surrogate in the site": (
+        np.ones(2),
+        {"site": "hook_embed[neuron=\ud800]"},
+        "No site has the full name",
+    ),
     "NUL in a class": (np.ones(2), {"classes": ["a", "a\0"]}, "NUL"),
     "pairs of positions": (
         np.ones(2),

@@ -502,10 +502,7 @@ def _arrays_of(path: Path, folder: Path) -> Iterator[tuple[str, SiteArray]]:
     """Yield the sites and arrays of one file or Zarr folder; nothing for other files."""
     kind = ".zarr" if _is_zarr(path) else path.suffix.lower()
     if kind in _UNREAD and not path.name.startswith("."):
-        raise DataError(
-            f"{path} is not read, because of its format. Save its arrays as .npy or .safetensors, "
-            "or move it out of the folder of the activations."
-        )
+        raise DataError(f"{path} is not read. Save its arrays as .npy, or move it elsewhere.")
     if kind not in _READERS or path.name.startswith("."):
         return
     package = _PACKAGES.get(kind)

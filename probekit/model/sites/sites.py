@@ -15,20 +15,9 @@ from functools import cached_property
 from typing import SupportsIndex, cast, get_args, overload
 
 from probekit.errors import ConfigError, UnknownNameError, nearest
-from probekit.model.sites.catalogue import (
-    GROUPED,
-    Site,
-    Stage,
-    check_storable,
-    describe,
-    general_name,
-    layer_of,
-)
+from probekit.model.sites.catalogue import SELECTED_AXES, Site, Stage, general_name, layer_of
 
 JOINT = " + "  # between the parts of a concatenation
-
-# Axis of the tensor that each selector in brackets selects from.
-SELECTED_AXES = {"head": "n_heads", "kv_head": "n_kv_heads", "neuron": "d_mlp"}
 
 
 @dataclass(frozen=True)
@@ -349,35 +338,13 @@ class Sites(Sequence[str]):
         if match["index"] == "*":
             return [{selector: index} for index in range(size)]
         numbers = [text.strip() for text in match["index"].split(",")]
-        are_numbers = all(re.fullmatch("[0-9]{1,9}", text) for text in numbers)
-        chosen = list(map(int, numbers)) if are_numbers else [size]
+        chosen = [int(text) if re.fullmatch("[0-9]{1,9}", text) else size for text in numbers]
         if max(chosen) >= size or len(set(chosen)) < len(chosen):
             raise ConfigError(
                 f"{match[0]!r}: {selector} must be an integer from 0 to {size - 1}, several "
                 "different ones separated by commas, or * for all."
             )
         return [{selector: index} for index in chosen]
-
-
-def check_single(text: str) -> None:
-    """Check that a text is the full name of one site, head or neuron that can be stored.
-
-    Raises:
-        UnknownNameError: there is no such site.
-        ConfigError: the site has no such axis or no pos axis, or the number is not one integer.
-
-    >>> check_single("blocks.3.attn.hook_z[head=2]")
-    """
-    match = _SELECTOR.match(text)
-    site = match["site"] if match else text
-    check_storable([site])
-    axes = (*describe(site).axes, *GROUPED.get(general_name(site), ()))
-    is_known = match is None or SELECTED_AXES.get(match["selector"]) in axes
-    if not is_known or not re.fullmatch("0|[1-9][0-9]{0,8}", match["index"] if match else "0"):
-        raise ConfigError(
-            f"{text!r} is not one site, head or neuron. {site} has the axes {' '.join(axes)}. "
-            "Write one number in brackets, such as [head=2]."
-        )
 
 
 def listed(patterns: SitePattern | Iterable[SitePattern]) -> list[_Pattern]:

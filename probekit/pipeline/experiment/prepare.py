@@ -444,8 +444,7 @@ def _negatives(
             "because their text or group is among the data, or their text occurs before."
         )
         findings.append(Finding("info", "negatives", " ".join([message, *dataset.notes])))
-    if has_groups:
-        findings.extend(check_names("group", dataset))
+    findings.extend(check_names("group", dataset))
     for fpr in monitor.fpr:
         check_groups(dataset.group_codes[plans[0].example], fpr)
     return _further(rows, dataset, tokens, plans, findings)

@@ -147,11 +147,8 @@ def probe(  # noqa: PLR0913  # one call, whose options have defaults
     truth = label_texts(labels, reads_classes=experiment.probe.reads == "classes")
     names = None if groups is None else plain_texts("groups", groups, distinct=True)
     for key, entries in (("groups", names), ("tokens", words), ("split", sides)):
-        if entries is not None and len(entries) != len(truth):
-            raise DataError(
-                f"{key} has {len(entries):,} entries, but labels has {len(truth):,}. Give one "
-                "for each row."
-            )
+        if entries is not None:
+            _check_length(key, entries, len(truth))
     for field, column in (("text", words), ("label", truth), ("group", names)):
         cells = [] if column is None else column.tolist()
         for value in dict.fromkeys(cells):
@@ -197,13 +194,16 @@ def _read_tokens(
     given = {name: column for name, column in columns.items() if column is not None}
     for name, column in given.items():
         check_ordered(name, column)
-        if len(column) != n_rows:
-            raise DataError(
-                f"{name} has {len(column):,} entries, but labels has {n_rows:,}. Give one for each "
-                "row."
-            )
+        _check_length(name, column, n_rows)
     lists = {name: list(column) for name, column in given.items()}  # without the index of a table
     return ReadTokens.drawn(model, bos, lists.get("texts"), lists.get("ids", []), lists["at"])
+
+
+def _check_length(name: str, entries: Any, n_rows: int) -> None:
+    """Raise DataError unless there is one entry for each row."""
+    if len(entries) != n_rows:
+        text = f"{name} has {len(entries):,} entries, but labels has {n_rows:,}. Give one for each "
+        raise DataError(f"{text}row.")
 
 
 def label_texts(labels: Iterable[Any], *, reads_classes: bool) -> StringArray:
