@@ -286,7 +286,7 @@ def _example(table: Table, row: TableRow, columns: TableColumns, id: str) -> Exa
         raise DataError(f"{row.source}: {error}") from error
 
 
-def read_messages(where: str, cell: object) -> tuple[str, Turns]:
+def read_messages(where: str, cell: Any) -> tuple[str, Turns]:
     """Return the text of a conversation, and its turns.
 
     Args:

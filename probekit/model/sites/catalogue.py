@@ -109,7 +109,7 @@ CATALOGUE = (  # in forward order
 )
 
 _BY_NAME = {site.name: site for site in CATALOGUE}
-_HEAD = re.compile(r"(?P<site>.+)\[(?P<selector>[a-z_]+)=(0|[1-9][0-9]{0,8})\]")
+_SELECTED = re.compile(r"(?P<site>.+)\[(?P<selector>[a-z_]+)=(0|[1-9][0-9]{0,8})\]")
 _BLOCK = re.compile(r"^blocks\.(0|[1-9][0-9]{0,8})\.")
 
 # Axis of the tensor that each selector in brackets selects from.
@@ -206,7 +206,7 @@ def check_single(text: str) -> None:
 
     >>> check_single("blocks.3.attn.hook_z[head=2]")
     """
-    match = _HEAD.fullmatch(text)
+    match = _SELECTED.fullmatch(text)
     site = match["site"] if match else text
     check_storable([site])
     axes = (*describe(site).axes, *GROUPED.get(general_name(site), ()))
